@@ -23,7 +23,7 @@ $(TOOLS): $(READY)
 	@touch $@
 
 demo: $(READY)   ## train six families on Shakespeare, compare them, write a report
-	$(BIN)/lemma study families --out $(DEMO)
+	$(BIN)/lemma study families --jobs 2 --out $(DEMO)
 
 test: $(TOOLS)   ## the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import counting, gpu, graph, memory, penalties, pretrained, searching, serving
+from benchmarks import counting, gpu, graph, memory, penalties, plan, pretrained, searching, serving, tokenizing
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
 
@@ -10,11 +10,13 @@ OTHERS = {
     "counting": counting.main,
     "penalties": penalties.main,
     "memory": lambda: memory.main([]),
+    "tokenizing": lambda: tokenizing.main([]),
     "pretrained": lambda: pretrained.main([]),
     "search": searching.main,
     "serving": lambda: serving.main([]),
     "graph": graph.main,
     "gpu": gpu.main,
+    "plan": lambda: plan.main([]),
 }
 
 

@@ -33,7 +33,7 @@ def write_table(path: Path, rows: list[tuple[str, str]]) -> Path:
 
 
 def measured(accuracy: float, **changes: Any) -> ClassifierMeasures:
-    right = "1" * round(100 * accuracy) + "0" * (100 - round(100 * accuracy))
+    right = "1" * round(10_000 * accuracy) + "0" * (10_000 - round(10_000 * accuracy))
     values: dict[str, Any] = {
         "model": Classifier().to_dict(),
         "recipe": Recipe(steps=10).to_dict(),

@@ -3,7 +3,7 @@
     python small_runs.py '{"out": "runs/a", "family": "lstm", "recipe": {"steps": 20}}' …
 
 trains there, or goes on if "resume" is true, with the text kept in $LEMMA_HOME. With "stop_at" it gets a SIGTERM
-after that step.
+after that step. {"command": ["train", …]} is run as the command line of Lemma.
 """
 
 import json
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import image_runs
+from lemma.cli.main import main as command_line
 from lemma.data.files import data_home
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare
@@ -109,15 +110,18 @@ class Watcher(Lines):
 def main(order: dict[str, Any]) -> None:
     """Do what an argument of the program says."""
     torch.set_num_threads(1)
+    if "command" in order:
+        return command_line(order["command"])
     if order.get("family") == "dual-encoder":
         image_runs.train_shapes(Path(order["out"]), **order["recipe"])
-        return
+        return None
     spec_and_data = small_data(data_home())
     out, observer = Path(order["out"]), Watcher(order.get("stop_at"))
     if order.get("resume"):
         resume_small(out, spec_and_data[1], observer=observer)
     else:
         train_small(out, order["family"], spec_and_data, observer=observer, **order["recipe"])
+    return None
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ __all__ = [
     "train",
 ]
 """The commands of `lemma`; `datasets` is `lemma data`, since `lemma.data` is a room."""
-HELPERS = ("choose", "load", "resume")
+HELPERS = ("choose", "load", "register", "resume")
 """What a program needs besides the verbs."""
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lemma.api import generate as generate
     from lemma.api import load as load
     from lemma.api import look as look
+    from lemma.api import register as register
     from lemma.api import resume as resume
     from lemma.api import search as search
     from lemma.api import serve as serve

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from lemma.checking.audit import Audit
+    from lemma.checking.cells import CellLike
+    from lemma.checking.derivation import DerivationReport
     from lemma.checking.gradients import GradientReport
     from lemma.checking.grading import ClassMarks
     from lemma.checking.identities import IdentityList
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
     from lemma.counting.account import Account
     from lemma.counting.against import ToolComparison
     from lemma.counting.drawing import Drawing
-    from lemma.counting.solve import Solutions
+    from lemma.counting.plan import Plan
+    from lemma.counting.solve import BoundSolution, Solutions
     from lemma.data.corpora import CorpusRow
     from lemma.generation.beam import Translated
     from lemma.generation.decode import Generation
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from lemma.runs.load import Run
     from lemma.serving.runs import Verbs
     from lemma.serving.server import Ready
+    from lemma.spec.base import Spec
     from lemma.spec.settings import AdaptSettings, EvaluateSettings, RecipeSettings, SamplingSettings, TrainSettings
     from lemma.studies.compare_methods import UnfinishedComparison
     from lemma.studies.result import StudyResult
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
     from lemma.tasks.harness import HarnessScore
     from lemma.training.adapt import Adapted
     from lemma.training.loop import TrainingResult
+    from lemma.training.session import Session
 
 
 Texts = str | Path | Sequence[str | Path]
@@ -112,13 +117,15 @@ def train(
     out: Path | str,
     overwrite: bool = False,
     progress: bool = True,
+    on_step: Callable[[Session], object] | None = None,
     **settings: Unpack[TrainSettings],
 ) -> TrainingResult:
     """Train a model into the run folder `out`.
 
     Args:
         model: A preset ("lstm", "decoder", …), a spec file, a spec, or a choice.
-        text: Corpora by name or UTF-8 files, for language models and encoders.
+        text: Corpora by name, UTF-8 files, or shards (.jsonl, .parquet, packed as .gz or .zst) by name or by a pattern
+            such as "shard-*.txt.gz", for language models and encoders.
         treebank: A treebank by name or CoNLL-U files, for a parser; `dev` is the file to validate on.
         pairs: Pairs of texts by name or in a table, for an encoder–decoder.
         labels: Labelled texts by name or in a table: the model becomes the backbone of a classifier. `limit` is the
@@ -127,7 +134,11 @@ def train(
         graph: A graph by name or in tables, for a graph model; `nodes` is its table of nodes.
         settings: Settings of the model, the recipe, the tokenizer and the data, such as width=64 or steps=300;
             validation= and test= are files that are these splits, else a share of the data is held out.
-            `lemma train MODEL --settings` lists them.
+            `lemma train MODEL --settings` lists them. optimizer= may be a function that makes a
+            `torch.optim.Optimizer` for the model, and schedule= one that gives the learning rate of a step, counted
+            from 1, as a share of the peak.
+        on_step: Called after each step with the session (`state.step`, `model`, `optimizer`, `latest`, its loss);
+            training ends there if it returns True.
 
     Returns:
         The figures of the run: losses, perplexity, time, warnings, samples.
@@ -136,14 +147,22 @@ def train(
     """
     from lemma.tasks.registry import data_args, task_for
     from lemma.training.loop import train as train_model
+    from lemma.training.session import OwnParts
 
+    own = OwnParts(**_functions(settings), on_step=on_step)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
     others: dict[str, Any] = {**settings}
     given = data_args({**kinds, "dev": dev, "limit": limit, **_data_settings(others)})
     chosen = choose(model, others, classify=labels is not None)
     data_spec, observer = given.spec(chosen), watch(progress)
     data = task_for(chosen.model).load(data_spec, chosen.model, chosen.recipe, observer)
-    return train_model(chosen.model, chosen.recipe, data_spec, data, Path(out), observer=observer, overwrite=overwrite)
+    given = {"observer": observer, "overwrite": overwrite, "own": own}
+    return train_model(chosen.model, chosen.recipe, data_spec, data, Path(out), **given)
+
+
+def _functions(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are functions; the recipe calls them custom."""
+    return {name: settings[name] for name in ("optimizer", "schedule") if callable(settings.get(name))}
 
 
 def _data_settings(words: dict[str, Any]) -> dict[str, Any]:
@@ -161,8 +180,16 @@ def data_option(model: ModelSpec) -> tuple[str, str]:
     return task.option, task.example
 
 
-def resume(run: Path | str, *, progress: bool = True, **settings: Unpack[RecipeSettings]) -> TrainingResult:
+def resume(
+    run: Path | str,
+    *,
+    progress: bool = True,
+    on_step: Callable[[Session], object] | None = None,
+    **settings: Unpack[RecipeSettings],
+) -> TrainingResult:
     """Resume an interrupted run from its last good checkpoint; on a CPU, bit for bit.
+
+    A run that was trained with functions of yours needs them again.
 
     >>> lemma.resume("runs/a", steps=500)  # doctest: +SKIP
     """
@@ -171,12 +198,41 @@ def resume(run: Path | str, *, progress: bool = True, **settings: Unpack[RecipeS
     from lemma.spec.recipe import Recipe
     from lemma.tasks.registry import task_for
     from lemma.training.loop import resume as resume_training
+    from lemma.training.session import OwnParts
 
     folder, observer = RunFolder.open(Path(run)), watch(progress)
     changes = distribute(dict(settings), {"recipe": Recipe})["recipe"]
     task, vocabulary = task_for(folder.spec), folder.vocabulary()
     data = task.load(folder.data, folder.spec, folder.recipe, observer, vocabulary, folder.labels())
-    return resume_training(Path(run), data, observer=observer, changes=changes)
+    own = OwnParts(**_functions(settings), on_step=on_step)
+    return resume_training(Path(run), data, observer=observer, changes=changes, own=own)
+
+
+def register(kind: type[Spec], **parts: Any) -> type[Spec]:
+    """Make your own family, positions or objective known by its name in this process, as in a notebook.
+
+    Args:
+        kind: A subclass of `NewFamily`, `NewPositions` or `NewObjective`.
+        parts: What it names, given directly: model= of a family, loss= of an objective, adds=, rotates= or biases= of
+            positions. A part that the class names as package.module:attribute need not be given.
+
+    A run stores the name. To open it elsewhere, register the class again, or make a package of it with an entry point.
+
+    >>> lemma.register(Bag, model=BagModel)  # doctest: +SKIP
+    >>> lemma.train("bag", text="shakespeare", out="runs/bag")  # doctest: +SKIP
+    """
+    from lemma.spec.models import NEW_FAMILIES
+    from lemma.spec.positions import POSITIONS
+    from lemma.spec.recipe import OBJECTIVES
+
+    for group in (NEW_FAMILIES, POSITIONS, OBJECTIVES):
+        if isinstance(kind, type) and issubclass(kind, group.kind):
+            group.register(kind, parts)  # pyright: ignore[reportArgumentType] (of the group's kind)
+            return kind
+    raise SpecError(
+        f"register: a subclass of NewFamily, NewPositions or NewObjective is expected, got {kind!r}. "
+        "See lemma.spec.models.NewFamily."
+    )
 
 
 class Adapt:
@@ -758,7 +814,7 @@ def search(
 
 
 class Count:
-    """Count a model as formulas: `lemma.count(model)`; `.solve` for sizes, `.against` other tools, `.draw` its flow."""
+    """Count a model as formulas: `lemma.count(model)`; `.solve` for sizes, `.plan` a training, `.against`, `.draw`."""
 
     def __call__(
         self,
@@ -775,7 +831,7 @@ class Count:
         Args:
             model: A preset, a spec, a spec file, a run folder, an example's name, "package.module:factory", or a
                 factory of modules.
-            quantities: Any of parameters, flops, backward, activations, cache, optimizer. Default: all.
+            quantities: Any of parameters, active, flops, backward, activations, cache, optimizer. Default: all.
             multiply_add, causal, elementwise: The conventions of counting FLOPs.
             sizes: Sizes by name or letter, such as d=512.
 
@@ -792,25 +848,86 @@ class Count:
     def solve(
         self,
         model: Any,
-        unknown: Sequence[str],
-        totals: Sequence[int | str],
+        unknown: Sequence[str] | str,
+        totals: Sequence[int | str] = (),
         *,
         quantity: str = "parameters",
         ranges: Sequence[str] = (),
         **sizes: Any,
-    ) -> Solutions:
-        """Find the sizes that give printed totals.
+    ) -> Solutions | BoundSolution:
+        """Find the sizes that give printed totals, or the largest size that keeps a quantity below a bound.
 
         >>> lemma.count.solve("table-a5", ["V", "d_e"], ["L=2:9721596", "L=4:14980860"])  # doctest: +SKIP
+        >>> lemma.count.solve("decoder", "parameters <= 1e9 for d").size
+        5216
         """
         from lemma.counting.count import count as account_for
-        from lemma.counting.solve import read_range, read_total, solve_for
+        from lemma.counting.solve import read_bound, read_range, read_total, solve_bound, solve_for
         from lemma.counting.subject import imported, subject_of
 
         subject = subject_of(imported(model), sizes)
+        if isinstance(unknown, str):
+            if (bound := read_bound(unknown)) is not None:
+                return solve_bound(subject, bound, dict(read_range(text) for text in ranges))
+            unknown = [name.strip() for name in unknown.split(",")]
         figure = account_for(subject, [quantity]).quantities[quantity]
         wanted = [read_total(str(total)) for total in totals]
         return solve_for(subject, figure, unknown, wanted, dict(read_range(text) for text in ranges))
+
+    def plan(
+        self,
+        model: Any,
+        *,
+        gpu: str | None = None,
+        batch: int | None = None,
+        precision: str | None = None,
+        optimizer: str = "adamw",
+        recompute: str = "none",
+        shards: int = 1,
+        accumulate: int = 1,
+        memory: float | None = None,
+        flops: float | None = None,
+        bandwidth: float | None = None,
+        efficiency: float | None = None,
+        reserve: float | None = None,
+        **sizes: Any,
+    ) -> Plan:
+        """Plan a training: what it takes of a device's memory and time, the largest batch and context, generating.
+
+        Args:
+            model: As for `count`.
+            gpu: H200, H100, A100-80GB, …, or cpu. Default: the GPU here, else H100.
+            batch: Sequences per step, over all devices. Default: 32.
+            precision: bfloat16 or float32. Default: bfloat16 where the device has it.
+            optimizer, recompute, shards, accumulate: adamw or muon; none or layers; devices that share weights,
+                gradients and optimizer; parts of a batch.
+            memory, flops, bandwidth: Numbers of your own, in bytes, FLOPs a second and bytes a second.
+            efficiency: The share of the roofline that is reached.
+            reserve: The share of the memory that is left free.
+            sizes: Sizes by name or letter, such as d=512.
+
+        >>> lemma.count.plan("decoder", gpu="H200", batch=8).fits
+        True
+        """
+        from lemma.counting.plan import PlanSettings, device_of
+        from lemma.counting.plan import plan as plan_for
+        from lemma.counting.subject import BATCH, imported, subject_of
+
+        device = device_of(gpu, memory, flops, bandwidth)
+        rows = sizes.pop(BATCH, None)
+        lowers = device.gpu and (not device.flops or "bfloat16" in device.flops)
+        shares = {"efficiency": efficiency, "reserve": reserve}
+        settings = PlanSettings(
+            device,
+            batch=batch or rows or 32,
+            precision=precision or ("bfloat16" if lowers else "float32"),
+            optimizer=optimizer,
+            recompute=recompute,  # pyright: ignore[reportArgumentType]
+            shards=shards,
+            accumulate=accumulate,
+            **{name: share for name, share in shares.items() if share is not None},
+        )
+        return plan_for(subject_of(imported(model), sizes), settings)
 
     def against(self, model: Any, tools: Sequence[str], **sizes: Any) -> ToolComparison:
         """Compare the figures of other tools with the exact ones, and name the module that explains a difference.
@@ -894,13 +1011,25 @@ class Check:
         """
         return self._run("shape", model, lines, sizes)
 
-    def gradient(self, cell: str, *lines: str) -> GradientReport:
+    def gradient(self, function: CellLike, *lines: str) -> GradientReport:
         """Check gradients derived by hand; each line is compared with autograd.
+
+        Args:
+            function: a name such as "lstm" or "layer-norm", a TOML file with a function of your own, or what it says.
+            lines: `name = expression`; a file may hold lines too.
 
         >>> lemma.check.gradient("rnn", "dU = h.T @ (y_hat - y)").right
         True
         """
-        return self._run("gradient", cell, lines)
+        return self._run("gradient", function, lines)
+
+    def derivation(self, file: Path | str | Mapping[str, Any]) -> DerivationReport:
+        """Check a derivation: each step against the one before. A text file of formulas, a TOML file, or the text.
+
+        >>> lemma.check.derivation("(a + b)^2 = a^2 + 2ab + b^2").right
+        True
+        """
+        return self._run("derivation", file)
 
     def worked(self, case: Any, *lines: str) -> WorkedReport:
         """Check a hand computation against a worked case.
@@ -982,8 +1111,8 @@ class Check:
 check = Check()
 
 
-def describe_cell(cell: str) -> str:
-    """The step of a cell whose gradients can be checked, with every name and its shape."""
+def describe_cell(cell: CellLike) -> str:
+    """The function whose gradients can be checked, with every name and its shape."""
     from lemma.checking.gradients import describe_cell as describe
 
     return describe(cell)
@@ -996,13 +1125,23 @@ def describe_worked(case: Any) -> str:
     return describe(case)
 
 
-def study(name: str | Path, *, out: Path | str, progress: bool = True, **settings: Any) -> StudyResult:
+def study(
+    name: str | Path,
+    *,
+    out: Path | str,
+    progress: bool = True,
+    jobs: int | None = None,
+    on: str | None = None,
+    **settings: Any,
+) -> StudyResult:
     """Compare models at an equal budget, over seeds.
 
     Args:
-        name: A built-in study (families, table-a5, positions, penalties, heads, length, lstm-gru, pretraining, graph)
-            or a TOML file.
+        name: A built-in study (families, table-a5, positions, penalties, optimizers, tune, heads, length, lstm-gru,
+            pretraining, graph) or a TOML file.
         out: The folder of its runs and its report; the same call resumes an interrupted study.
+        jobs: Train in that many processes, which divide the threads of this machine between them.
+        on: "ray" or "slurm", to train there instead; `out` must be a folder that all machines see.
         settings: Changes of the study's fields, such as seeds=[1, 2, 3]; nested ones with dots, as a dictionary.
 
     Returns:
@@ -1012,7 +1151,7 @@ def study(name: str | Path, *, out: Path | str, progress: bool = True, **setting
     """
     from lemma.studies.experiment import run_study
 
-    return run_study(read_study(name, settings), Path(out), watch(progress))
+    return run_study(read_study(name, settings), Path(out), watch(progress), jobs=jobs, on=on)
 
 
 def datasets() -> list[CorpusRow]:

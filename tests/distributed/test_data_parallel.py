@@ -1,4 +1,4 @@
-"""Two processes under torchrun train as one does, at the same global batch."""
+"""Two processes under torchrun train as one does, at the same global batch: each with all weights, or with a share."""
 
 import json
 import os
@@ -9,41 +9,54 @@ from pathlib import Path
 import pytest
 
 from image_runs import train_shapes
+from lemma.data.store import prepare
+from lemma.models.base import count_parameters
 from lemma.runs.checkpoint import latest_good
 from lemma.runs.folder import RunFolder
-from small_runs import resume_small, small_data, train_small
+from lemma.runs.load import load
+from lemma.tasks.language import perplexity_of_split
+from small_runs import QUICK, resume_small, small_data, train_small
 
 PROGRAM = Path(__file__).parents[1] / "small_runs.py"
 DECODER = {"steps": 20, "accumulate": 2}
 LSTM = {"steps": 25, "evaluate_every": 10}
 IMAGES = {"steps": 10, "evaluate_every": 5}
+SHARDED = {"shard": True, "recompute": "layers"}
 
 
-def under_torchrun(home: Path, *orders: dict[str, object]) -> str:
-    """Run the orders, one after the other, in two gloo processes; return what they wrote to stderr."""
+def under_torchrun(home: Path, *orders: dict[str, object]) -> tuple[str, str]:
+    """Run the orders, one after the other, in two gloo processes; return what they wrote to stdout and stderr."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     environment = {**os.environ, "LEMMA_HOME": str(home), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [*torchrun, str(PROGRAM), *(json.dumps(order) for order in orders)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    return done.stderr
+    return done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder where two processes have trained a decoder to the end and an LSTM until a SIGTERM at step 7."""
+    """A folder where two processes have trained a decoder to the end and an LSTM until a SIGTERM at step 7.
+
+    And a sharded decoder until such a signal, and another one to the end, by the command line.
+    """
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(home))
         small_data(home)
         train_shapes(home / "one-dual-encoder", **IMAGES)
-    log = under_torchrun(
+    small = [f"{name}={value}" for name, value in {**QUICK, "steps": 6, "width": 16, "heads": 2, "depth": 2}.items()]
+    command = ["train", "decoder", "--text", str(home / "text.txt"), "--out", str(home / "by-command"), "--json"]
+    printed, log = under_torchrun(
         home,
         {"out": str(home / "two-decoder"), "family": "decoder", "recipe": DECODER},
         {"out": str(home / "two-lstm"), "family": "lstm", "recipe": LSTM, "stop_at": 7},
         {"out": str(home / "two-dual-encoder"), "family": "dual-encoder", "recipe": IMAGES},
+        {"out": str(home / "two-sharded"), "family": "decoder", "recipe": DECODER | SHARDED, "stop_at": 7},
+        {"command": [*command, *small, "shard=true", "recompute=layers"]},
     )
     (home / "log.txt").write_text(log)
+    (home / "printed.json").write_text(printed)
     return home
 
 
@@ -55,8 +68,23 @@ def losses(path: Path) -> list[float]:
 def test_two_processes_give_the_losses_of_one(home: Path, monkeypatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(home))
     train_small(home / "one-decoder", "decoder", small_data(home), **DECODER)
-    assert losses(home / "two-decoder") == pytest.approx(losses(home / "one-decoder"), abs=1e-5)
+    assert losses(home / "two-decoder") == pytest.approx(losses(home / "one-decoder"), abs=1e-6)
     assert (home / "two-decoder" / "model.safetensors").exists()
+    # sharded over two processes up to step 10, then resumed by one
+    assert latest_good(home / "two-sharded" / "checkpoints").step == 10
+    resume_small(home / "two-sharded", small_data(home)[1])
+    assert losses(home / "two-sharded") == pytest.approx(losses(home / "one-decoder"), abs=1e-6)
+
+
+def test_a_command_under_torchrun_prints_one_json_document_and_leaves_a_run_without_shards(home: Path) -> None:
+    result = json.loads((home / "printed.json").read_text())
+    assert result["steps"] == 6 and result["path"] == str(home / "by-command")
+    run = load(home / "by-command")
+    assert run.recipe.shard and count_parameters(run.model) == result["parameters"]
+    score = perplexity_of_split(run.model, prepare(run.data, tokenizer=run.tokenizer), "validation")
+    assert score.loss == pytest.approx(result["best_loss"], abs=1e-6)
+    kinds = {path.suffix for path in (home / "by-command").rglob("*") if path.is_file()}
+    assert kinds == {".toml", ".json", ".jsonl", ".safetensors"}
 
 
 def test_two_processes_compare_all_images_with_all_captions_as_one_does(home: Path) -> None:
@@ -65,8 +93,9 @@ def test_two_processes_compare_all_images_with_all_captions_as_one_does(home: Pa
 
 
 def test_only_the_leader_talks(home: Path) -> None:
-    lines = [line for line in (home / "log.txt").read_text().splitlines() if line.startswith(("training", "step"))]
-    assert len(lines) == len(set(lines)) == 13  # begin and ten validations of the decoder, begin and one of the LSTM
+    lines = [line for line in (home / "log.txt").read_text().splitlines() if line.startswith(("training:", "step"))]
+    # begin and ten validations of the decoder, begin and one of the LSTM; of the sharded ones begin, five and six
+    assert len(lines) == 13 + 6 + 7 and "Warning: FSDP" not in (home / "log.txt").read_text()
 
 
 def test_a_signal_to_one_process_stops_all_at_the_same_step(home: Path) -> None:

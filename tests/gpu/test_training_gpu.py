@@ -1,5 +1,9 @@
 """Training on a GPU: batches cut there, compiled and in bfloat16, with the checks that need no waiting."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +12,14 @@ import torch
 
 from lemma.data.batches import RandomWindows
 from lemma.errors import TrainingError
+from lemma.models.build import build
 from lemma.runs.checkpoint import latest_good
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
+from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
-from lemma.tasks.language import PrefetchingBatches, ResidentBatches, TextBatches
-from lemma.training.distributed import Distributed
+from lemma.tasks.language import PrefetchingBatches, ResidentBatches, TextBatches, causal
+from lemma.training.distributed import Distributed, recompute_layers
 from small_runs import resume_small, small_data, train_small
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -82,3 +88,37 @@ def test_the_settings_of_the_program_are_put_back(tmp_path: Path, spec_and_data)
     train_small(tmp_path / "run", "lstm", spec_and_data, **ON_GPU)
     assert torch.get_float32_matmul_precision() == before[0]
     assert torch.equal(torch.cuda.get_rng_state(), before[1]) and torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_one_rank_that_shards_by_nccl_gives_the_losses_of_a_plain_run(tmp_path: Path, spec_and_data) -> None:
+    words = {**ON_GPU, "precision": "float32", "compile": False}
+    train_small(tmp_path / "plain", "decoder", spec_and_data, **words)
+    order = {"out": str(tmp_path / "sharded"), "family": "decoder"}
+    order["recipe"] = {**words, "shard": True, "recompute": "layers", "accumulate": 2}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1"]
+    program = Path(__file__).parents[1] / "small_runs.py"
+    environment = {**os.environ, "LEMMA_HOME": str(tmp_path)}
+    command = [*torchrun, str(program), json.dumps(order)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    rows = {name: RunFolder.open(tmp_path / name).metrics.rows() for name in ("plain", "sharded")}
+    plain, sharded = ([row["loss"] for row in some] for some in rows.values())
+    assert sharded == pytest.approx(plain, abs=1e-4)  # TF32, and sums in another order
+
+
+def test_recomputed_layers_take_less_memory_for_the_same_gradients() -> None:
+    tokens = torch.randint(0, 1000, (8, 512), device="cuda")
+    found, peaks = [], []
+    for again in (False, True):
+        torch.manual_seed(1)
+        model = build(Decoder(vocabulary=1000, width=256, depth=8, heads=8, context=512), 0.1).cuda().train()
+        if again:
+            recompute_layers(model)
+        torch.manual_seed(2)
+        torch.cuda.reset_peak_memory_stats()
+        causal(model(tokens)[0], tokens).backward()
+        peaks.append(torch.cuda.max_memory_allocated())
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+        del model
+    assert peaks[1] < 0.6 * peaks[0]
+    assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(*found, strict=True))

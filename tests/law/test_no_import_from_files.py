@@ -20,6 +20,7 @@ import pytest
 import lemma
 from lemma.adaptation.adapt import adapt_model
 from lemma.checking.audit import SourceClaim, judge_claim
+from lemma.checking.derivation import judge_derivation
 from lemma.checking.formats import evaluation_function, nbgrader_notebook, otter_tests
 from lemma.checking.gradients import judge_gradients
 from lemma.checking.grading import grade
@@ -252,12 +253,21 @@ def _answers(path: Path) -> None:
     mark(_toml(SHEET, path.parent / "sheet-asked.toml"), path)
 
 
+FUNCTION = {
+    "forward": "S = X^2 / 2",
+    "loss": "sum(dS * S)",
+    "answers": "dX = dS * X",
+    "sizes": {"n": "rows", "d": "width"},
+    "inputs": {"X": "n d", "dS": "n d incoming"},
+}
 FORMATS: dict[str, tuple[Any, str, Callable[[Any, Path], Path], Callable[[Path], Any]]] = {
     "sheet in TOML": (SHEET, "sheet.toml", _toml, _sheet),
     "sheet in Markdown": (SHEET, "sheet.md", _markdown, _sheet),
     "sheet for other tools": (SHEET, "sheet.toml", _toml, _other_tools),
     "answers": (ANSWERS, "answers.toml", _toml, _answers),
     "claim": (CLAIM, "claim.toml", _toml, lambda path: judge_claim(SourceClaim.read(read_toml(path), "claim"))),
+    "function": (FUNCTION, "mine.toml", _toml, judge_gradients),
+    "derivation": ({**FUNCTION, "steps": "dX = dS * S\n= S * dS"}, "mine.toml", _toml, judge_derivation),
     "spec": (SPEC, "spec-of-mine.toml", _toml, use_spec),
     "study": (STUDY, "study.toml", _toml, use_study),
     "study of costs": (STUDIES["heads"].to_dict(), "study.toml", _toml, use_study),

@@ -9,7 +9,7 @@ import torch
 
 from lemma.models.build import build
 from lemma.spec.models import TableA5
-from lemma.spec.studies import read_study
+from lemma.spec.studies import GridStudy, read_study
 from lemma.studies.experiment import gather
 from lemma.studies.grid import judge
 from lemma.tasks.language import causal
@@ -19,13 +19,15 @@ SOURCE = {(2, 3): 8.32, (4, 3): 8.15, (2, 5): 10.63, (4, 5): 6.65}
 
 
 def verdicts(table: dict[tuple[int, int], float]) -> list[str]:
-    """What the study would say of its claims, if two seeds gave these perplexities but for a hundredth."""
+    """What the study would say of its claims, if three seeds gave these perplexities but for a hundredth."""
     outcomes = [
         outcome
         for (depth, context), value in table.items()
-        for outcome in made_up("table-a5", [value, value + 0.01], {"depth": depth, "context": context})
+        for outcome in made_up("table-a5", [value, value + 0.01, value], {"depth": depth, "context": context})
     ]
-    return [judge(claim, gather(outcomes)).verdict for claim in read_study("table-a5").claims]
+    study = read_study("table-a5")
+    assert isinstance(study, GridStudy)
+    return [one.verdict for one in judge(study.claims, gather(outcomes))]
 
 
 def test_a6_the_sources_table_says_what_the_source_says() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lemma.checking.cells import draw_samples
+from lemma.checking.cells import find_cell
 from lemma.checking.gradients import judge_gradients
 from lemma.checking.worked.lstm import WorkedLstm, lstm_by_hand
 
@@ -17,7 +17,7 @@ def worked() -> WorkedLstm:
 
 
 def test_every_value_and_gradient_is_that_of_the_judges_cell() -> None:
-    for sample in draw_samples("lstm"):
+    for sample in find_cell("lstm").samples:
         values = sample.values
         case = {name: (values[name] if name[0] == "W" else values[name].flatten()).tolist() for name in GIVEN}
         made = lstm_by_hand(case, backward=True)

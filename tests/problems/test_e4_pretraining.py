@@ -21,7 +21,7 @@ from lemma.spec.data import Characters, LabelsSpec
 from lemma.spec.models import Classifier
 from lemma.spec.studies import PretrainingStudy, read_study
 from lemma.studies.experiment import gather, run_study
-from lemma.studies.pretraining import PretrainingGain, conclude, gains_of, make_table, read_texts, without, write_texts
+from lemma.studies.pretraining import conclude, gains_of, make_table, read_texts, without, write_texts
 from lemma.studies.result import StudyResult
 
 USUAL_HOME = os.environ.get("LEMMA_HOME")
@@ -235,15 +235,16 @@ def test_e4_mistakes_are_named_before_any_training(
 @pytest.mark.parametrize(
     ("scratch", "pretrained", "verdict"),
     [
-        ([0.60, 0.62, 0.61], [0.70, 0.72, 0.71], "beyond the noise"),
-        ([0.60, 0.62, 0.61], [0.60, 0.63, 0.59], "within the noise"),
-        ([0.70, 0.72, 0.71], [0.60, 0.62, 0.61], "a loss, beyond the noise"),
-        ([0.60], [0.70], "one seed, so that the noise is unknown"),
+        ([0.20, 0.22, 0.21], [0.90, 0.92, 0.91], "significant"),
+        ([0.60, 0.62, 0.61], [0.60, 0.63, 0.59], "not significant"),
+        ([0.90, 0.92, 0.91], [0.20, 0.22, 0.21], "a significant loss"),
+        ([0.60], [0.70], "too few seeds for a test"),
+        ([0.60, 0.61], [0.90, 0.91], "too few seeds for a test"),
         (["no room"], [0.70], "no seed has both conditions"),
     ],
 )
-def test_e4_a_gain_is_judged_by_its_interval(scratch: list[Any], pretrained: list[Any], verdict: str) -> None:
-    gain = PretrainingGain(100, made_row("scratch", scratch, 100), made_row("pretrained", pretrained, 100))
+def test_e4_a_gain_is_judged_by_a_paired_test(scratch: list[Any], pretrained: list[Any], verdict: str) -> None:
+    [gain] = gains_of([made_row("scratch", scratch, 100), made_row("pretrained", pretrained, 100)])
     assert gain.verdict == verdict
 
 
@@ -256,8 +257,8 @@ def test_e4_one_sentence_states_the_gain_at_every_number_of_labels() -> None:
     ]
     gains = gains_of(gather(runs))
     [said] = conclude(gains)
-    assert "+10.3 ± 1.4 points at 100 labels (beyond the noise)" in said
-    assert "+0.3 ± 3.8 points at 1,000 labels (within the noise)" in said
+    assert "+10.3 points (95 %: " in said and "at 100 labels, significant" in said
+    assert "+0.3 points (95 %: " in said and "at 1,000 labels, not significant" in said
     assert all(len(line) <= 80 for line in str(make_table(gains)).splitlines())
 
 

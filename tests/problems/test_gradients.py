@@ -98,9 +98,9 @@ def test_the_forward_step_can_be_judged_too() -> None:
 
 def test_the_right_lines_of_c2_are_the_gradients_of_torchs_lstm_cell() -> None:
     """The judge's cell is the LSTM that PyTorch has: its gradients, taken through nn.LSTMCell, agree."""
-    from lemma.checking.cells import draw_samples
+    from lemma.checking.cells import find_cell
 
-    for sample in draw_samples("lstm"):
+    for sample in find_cell("lstm").samples:
         v = sample.values
         hidden = v["a_prev"].shape[0]
         cell = torch.nn.LSTMCell(v["x"].shape[0], hidden, dtype=torch.float64)

@@ -70,7 +70,7 @@ def test_a5_counts() -> None:
         (A5.replace("15d", "13d"), "'layers.*.norm1', 'layers.*.norm2' or 'layers.*.norm3'."),
         (A5.replace("d + 1)", "d)", 1), "a bias of V in 'output' that your formula leaves out."),
         ("V(2d + 1) + L(8d^2 + 2d d_ff + 15d + d_ff)", "'projection' (d*(d_e + 1)) that your formula leaves out, and"),
-        (f"{A5} + N d", "No simple explanation"),
+        (f"{A5} + N d", "has d*N, in which N is foreign: the parameters of this model do not depend on it."),
     ],
 )
 def test_a5_mistakes(formula: str, expected: str) -> None:

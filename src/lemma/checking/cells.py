@@ -1,41 +1,140 @@
-"""The cells whose gradients can be checked, and their values by autograd."""
+"""The functions whose gradients can be checked: a TOML file each, and their values by autograd.
 
-from dataclasses import dataclass, field
+A file has a forward pass in the small language, a loss, the sizes and the inputs; it may hold the gradients to judge:
+
+    forward = '''
+    S = sigmoid(X @ W)
+    '''
+    loss = "sum(dS * S)"
+    answers = "dW = X.T @ (dS * S * (1 - S))"
+
+    [sizes]
+    n = "rows"
+    d = "width"
+    c = "units"
+
+    [inputs]
+    X = "n d"
+    W = "d c"
+    dS = "n c incoming"
+
+An input is drawn at random. After its shape (one size is a row, `number` has none) it may be called
+
+    one-hot    each row, or the only column, has a single 1
+    mask       0 or 1
+    causal     0 up to the diagonal and -1e9 above it, to be added to scores
+    positive   positive numbers
+    fixed      nobody derives by it; so it is of one-hot, mask and causal inputs
+    incoming   the gradient of a value that arrives from elsewhere
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
+from pydantic import BeforeValidator, Field
 from torch import Generator, Tensor
 
-from lemma.checking.expressions import Equation, Evaluator, Node, Shape, parse_equation, subtrees, variable
+from lemma.checking.expressions import (
+    MOST_ELEMENTS,
+    RESERVED,
+    Equation,
+    Evaluator,
+    Node,
+    Shape,
+    UnfitError,
+    names,
+    parse_equation,
+    subtrees,
+    variable,
+)
+from lemma.checking.formula import read_formula
+from lemma.checking.tokens import SourceText, plain_name
+from lemma.counting.polynomial import Polynomial, of
+from lemma.errors import InputError, SpecError, unknown
+from lemma.spec.base import Spec, read_toml
+
+FILES = Path(__file__).parent / "functions"
+CELLS = tuple(path.stem for path in sorted(FILES.glob("*.toml")))
+"""The names of the functions that come with Lemma."""
+FIXED = frozenset({"one-hot", "mask", "causal", "fixed", "incoming"})
+KINDS = (*sorted(FIXED), "positive")
+DRAWS, MOST_TRIES, SMALLEST = 3, 200, 3
+LARGEST_FILE, LONGEST_SIDE = 1 << 18, 200
+_NAME = re.compile(r"[A-Za-z]\w{0,39}")
 
 
-@dataclass(frozen=True)
-class GradientCell:
-    """One step of a network. Its gradients are the derivatives of `loss`, the last of the equations."""
+def _lines(given: Any) -> Any:
+    """A text as its lines, without comments and blank ones; texts in a list may have several lines too."""
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        return given
+    lines = (line.partition("#")[0].strip() for text in texts for line in text.splitlines())
+    return tuple(line for line in lines if line)
 
-    name: str
-    about: str
-    sizes: dict[str, str]
-    """The sizes with their meaning, such as {"n_a": "hidden units"}."""
-    given: dict[str, str]
-    """Inputs and parameters with their rows and columns, such as {"W_f": "n_a n_a+n_x"}."""
-    equations: str
-    one_hot: tuple[str, ...] = ()
-    """Given vectors with a single 1, which nobody derives by."""
-    incoming: tuple[str, ...] = ()
-    """Gradients that arrive from elsewhere; they are given."""
-    aliases: dict[str, str] = field(default_factory=dict)
+
+def _with_meanings(given: Any) -> Any:
+    return dict.fromkeys(map(str, given), "") if isinstance(given, list | tuple) else given
+
+
+TextLines = Annotated[tuple[str, ...], BeforeValidator(_lines), Field(max_length=100)]
+
+
+class GradientCell(Spec):
+    """A function with a loss. Its gradients are the derivatives of the loss."""
+
+    name: str = ""
+    """How reports call it."""
+    about: str = ""
+    """What it computes."""
+    forward: TextLines = ()
+    """The forward pass, one `name = expression` a line."""
+    loss: str = ""
+    """The loss: an expression that is a number. A derivation may do without; then there are no gradients."""
+    answers: TextLines = ()
+    """Gradients derived by hand, one `name = expression` a line."""
+    sizes: Annotated[dict[str, str], BeforeValidator(_with_meanings)] = Field(min_length=1, max_length=12)
+    """The sizes with their meaning, such as n_a = "hidden units"; or a list of them."""
+    inputs: dict[str, str] = Field(min_length=1, max_length=60)
+    """Inputs and parameters with their sides, such as W_f = "n_a n_a+n_x", and what else is true of them."""
+    aliases: dict[str, str] = Field(default_factory=dict)
     """Other spellings of names; each holds for the gradient too."""
 
     @cached_property
-    def forward(self) -> tuple[Equation, ...]:
-        """The forward equations in order, the loss last."""
-        return tuple(parse_equation(line.strip()) for line in self.equations.strip().splitlines())
+    def given(self) -> dict[str, tuple[str, ...]]:
+        """The sides of every input, such as {"W_f": ("n_a", "n_a+n_x")}."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name, text in self.inputs.items():
+            sides = tuple(word for word in _words(text) if word not in KINDS)
+            found[plain_name(name)] = () if sides == ("number",) else ("1", *sides) if len(sides) == 1 else sides
+        return found
+
+    @cached_property
+    def kinds(self) -> dict[str, frozenset[str]]:
+        """What else is said of every input."""
+        return {plain_name(name): frozenset(KINDS) & {*_words(text)} for name, text in self.inputs.items()}
+
+    @cached_property
+    def incoming(self) -> tuple[str, ...]:
+        """Gradients that arrive from elsewhere; they are given."""
+        return tuple(name for name, kinds in self.kinds.items() if "incoming" in kinds)
+
+    @cached_property
+    def equations(self) -> tuple[Equation, ...]:
+        """The forward equations in order, the loss last, if there is one."""
+        loss = re.sub(r"^\s*\w+\s*=(?!=)", "", self.loss).strip()
+        lines = (*self.forward, *([f"loss = {loss}"] if loss else []))
+        return tuple(parse_equation(line, number) for number, line in enumerate(lines, 1))
 
     @cached_property
     def steps(self) -> tuple[str, ...]:
         """The intermediates in the order of their computation, without the loss."""
-        return tuple(equation.name for equation in self.forward[:-1])
+        return tuple(equation.name for equation in self.equations[: len(self.forward)])
 
     @cached_property
     def values(self) -> tuple[str, ...]:
@@ -45,9 +144,13 @@ class GradientCell:
     @cached_property
     def gradients(self) -> tuple[str, ...]:
         """The gradients that can be derived."""
-        fixed = {*self.one_hot, *self.incoming}
-        names = [f"d{name}" for name in (*self.given, *self.steps) if name not in fixed]
-        return tuple(name for name in names if name not in fixed)
+        if not self.loss:
+            return ()
+        fixed = {name for name, kinds in self.kinds.items() if kinds & FIXED}
+        found = [name for name in self.given if name not in fixed]
+        for equation in self.equations[:-1]:
+            found += [equation.name] if names(equation.expression) & {*found} else []
+        return tuple(f"d{name}" for name in found if f"d{name}" not in fixed)
 
     @cached_property
     def known(self) -> frozenset[str]:
@@ -72,188 +175,119 @@ class GradientCell:
     def activations(self) -> tuple[tuple[str, str, Node], ...]:
         """Every (function, input, output) of the forward pass; the output is a name if it has one."""
         found = []
-        for equation in self.forward:
+        for equation in self.equations:
             for path, node in subtrees(equation.expression):
                 match node:
-                    case Node("sigmoid" | "tanh" as function, (Node("name", _, pre),)):
+                    case Node("sigmoid" | "tanh" | "relu" as function, (Node("name", _, pre),)):
                         found.append((function, pre, node if path else variable(equation.name)))
         return tuple(found)
 
+    @cached_property
+    def samples(self) -> tuple["Sample", ...]:
+        """The random draws of sizes and inputs at which gradients are judged, always the same."""
+        return tuple(draw(self, seed) for seed in range(DRAWS))
 
-ATTENTION = GradientCell(
-    name="attention",
-    about=(
-        "One head of self-attention without a mask. Tokens are the rows of X; each row of alpha sums to one. "
-        "S holds the scores with the factor 1/sqrt(d_k) in them. dout, the gradient of the output, is given."
-    ),
-    sizes={"n": "tokens", "d": "width of a token", "d_k": "width of a query", "d_v": "width of a value"},
-    given={"X": "n d", "W_q": "d d_k", "W_k": "d d_k", "W_v": "d d_v", "dout": "n d_v"},
-    equations="""
-        Q = X @ W_q
-        K = X @ W_k
-        V = X @ W_v
-        S = Q @ K.T / sqrt(d_k)
-        alpha = softmax(S)
-        out = alpha @ V
-        loss = sum(dout * out)
-    """,
-    incoming=("dout",),
-    aliases={
-        **{f"W_{name.upper()}": f"W_{name}" for name in "qkv"},
-        "A": "alpha",
-        "scores": "S",
-        "O": "out",
-        "Out": "out",
-        "dO": "dout",
-        "dOut": "dout",
-    },
-)
 
-GRU = GradientCell(
-    name="gru",
-    about=(
-        "One GRU step in the variant of torch.nn.GRU: the reset gate r acts on q = U_n @ h_prev + v_n, after the "
-        "product, and h = (1 - z) * n + z * h_prev. Vectors are columns; W acts on the input and U on the state. "
-        "PyTorch's two biases of a gate (b_ir and b_hr) have the same gradient and are one here; b_in and b_hn are "
-        "b_n and v_n. A softmax output and its cross-entropy follow; dh_next arrives from the next step, and dh is "
-        "the whole gradient, that included."
-    ),
-    sizes={"n_h": "hidden units", "n_x": "inputs", "n_y": "classes"},
-    given={
-        "x": "n_x 1",
-        "h_prev": "n_h 1",
-        **{f"W_{gate}": "n_h n_x" for gate in "rzn"},
-        **{f"U_{gate}": "n_h n_h" for gate in "rzn"},
-        **{f"b_{gate}": "n_h 1" for gate in "rzn"},
-        "v_n": "n_h 1",
-        "W_y": "n_y n_h",
-        "b_y": "n_y 1",
-        "y": "n_y 1",
-        "dh_next": "n_h 1",
-    },
-    equations="""
-        pre_r = W_r @ x + U_r @ h_prev + b_r
-        r = sigmoid(pre_r)
-        pre_z = W_z @ x + U_z @ h_prev + b_z
-        z = sigmoid(pre_z)
-        q = U_n @ h_prev + v_n
-        pre_n = W_n @ x + b_n + r * q
-        n = tanh(pre_n)
-        h = (1 - z) * n + z * h_prev
-        logits = W_y @ h + b_y
-        y_hat = softmax(logits)
-        loss = -sum(y * log(y_hat)) + sum(dh_next * h)
-    """,
-    one_hot=("y",),
-    incoming=("dh_next",),
-    aliases={
-        **{f"{letter}_r": "r" for letter in ("G", "Gamma", "gamma")},
-        **{f"{letter}_{gate}": "z" for letter in ("G", "Gamma", "gamma") for gate in "zu"},
-        "h_tilde": "n",
-    },
-)
+def _words(text: str) -> list[str]:
+    """The sides and kinds of an input: separated by blanks, commas or ×, in brackets or not."""
+    return [word for word in re.split(r"[\s,×()\[\]]+", text) if word]
 
-LSTM = GradientCell(
-    name="lstm",
-    about=(
-        "One LSTM step with update, forget and output gates G_u, G_f, G_o and candidate c_tilde, a softmax output and "
-        "its cross-entropy. Vectors are columns; ax = [a_prev; x] is stacked. da_next and dc_next arrive from the "
-        "next step; da and dc are the whole gradients, these included."
-    ),
-    sizes={"n_a": "hidden units", "n_x": "inputs", "n_y": "classes"},
-    given={
-        "x": "n_x 1",
-        "a_prev": "n_a 1",
-        "c_prev": "n_a 1",
-        **{f"W_{gate}": "n_a n_a+n_x" for gate in "ufoc"},
-        **{f"b_{gate}": "n_a 1" for gate in "ufoc"},
-        "W_y": "n_y n_a",
-        "b_y": "n_y 1",
-        "y": "n_y 1",
-        "da_next": "n_a 1",
-        "dc_next": "n_a 1",
-    },
-    equations="""
-        ax = [a_prev; x]
-        pre_u = W_u @ ax + b_u
-        pre_f = W_f @ ax + b_f
-        pre_o = W_o @ ax + b_o
-        pre_c = W_c @ ax + b_c
-        G_u = sigmoid(pre_u)
-        G_f = sigmoid(pre_f)
-        G_o = sigmoid(pre_o)
-        c_tilde = tanh(pre_c)
-        c = G_f * c_prev + G_u * c_tilde
-        a = G_o * tanh(c)
-        z = W_y @ a + b_y
-        y_hat = softmax(z)
-        loss = -sum(y * log(y_hat)) + sum(da_next * a) + sum(dc_next * c)
-    """,
-    one_hot=("y",),
-    incoming=("da_next", "dc_next"),
-    aliases={
-        **{f"{letter}_{gate}": f"G_{gate}" for letter in ("Gamma", "gamma") for gate in "ufo"},
-        **{f"z_{gate}": f"pre_{gate}" for gate in "ufoc"},
-        **{f"pre_G_{gate}": f"pre_{gate}" for gate in "ufo"},
-        **{f"pre_Gamma_{gate}": f"pre_{gate}" for gate in "ufo"},
-        "pre_c_tilde": "pre_c",
-        "G_i": "G_u",
-        "h": "a",
-        "h_prev": "a_prev",
-        "dh_next": "da_next",
-    },
-)
 
-RNN = GradientCell(
-    name="rnn",
-    about=(
-        "One step of a recurrent language model with sigmoid hidden units and the cross-entropy of its softmax. "
-        "Vectors are rows; w is the current word, one-hot, and x = L_x its row of the embedding L. Nothing arrives "
-        "from later steps. delta1 and delta2 are the gradients of z1 and z2."
-    ),
-    sizes={"n_V": "words", "d": "embedding width", "D": "hidden units"},
-    given={
-        "w": "1 n_V",
-        "h_prev": "1 D",
-        "L": "n_V d",
-        "H": "D D",
-        "I": "d D",
-        "U": "D n_V",
-        "b1": "1 D",
-        "b2": "1 n_V",
-        "y": "1 n_V",
-    },
-    equations="""
-        x = w @ L
-        z1 = h_prev @ H + x @ I + b1
-        h = sigmoid(z1)
-        z2 = h @ U + b2
-        y_hat = softmax(z2)
-        loss = -sum(y * log(y_hat))
-    """,
-    one_hot=("w", "y"),
-    aliases={
-        "L_x": "x",
-        **{f"delta{mark}{index}": f"dz{index}" for mark in ("", "_") for index in (1, 2)},
-        **{f"{name}_{index}": f"{name}{index}" for name in "bz" for index in (1, 2)},
-    },
-)
+CellLike = str | Path | Mapping[str, Any] | GradientCell
+"""The name of a function, the path of a TOML file, what such a file says, or what was read of it."""
 
-SOFTMAX_CROSS_ENTROPY = GradientCell(
-    name="softmax-cross-entropy",
-    about="The cross-entropy of softmax(z) with the one-hot target y. Vectors are columns.",
-    sizes={"n": "classes"},
-    given={"z": "n 1", "y": "n 1"},
-    equations="""
-        y_hat = softmax(z)
-        loss = -sum(y * log(y_hat))
-    """,
-    one_hot=("y",),
-    aliases={"p": "y_hat"},
-)
 
-CELLS = {cell.name: cell for cell in (LSTM, GRU, RNN, ATTENTION, SOFTMAX_CROSS_ENTROPY)}
-"""The cells by name."""
+@lru_cache
+def _read_own(name: str) -> GradientCell:
+    return read_cell(read_toml(FILES / f"{name}.toml"), name)
+
+
+def find_cell(given: CellLike) -> GradientCell:
+    """The function of that name, or of that file.
+
+    >>> find_cell("rnn").steps
+    ('x', 'z1', 'h', 'z2', 'y_hat')
+    """
+    if isinstance(given, GradientCell):
+        return given
+    if isinstance(given, Mapping):
+        return read_cell(given, str(given.get("name") or "the function"))
+    if given in CELLS:
+        return _read_own(str(given))
+    path = Path(given)
+    if path.suffix != ".toml":
+        raise InputError(f"{unknown('function', str(given), CELLS)} Or give the path of a TOML file with your own.")
+    if path.is_file() and path.stat().st_size > LARGEST_FILE:
+        raise InputError(f"{path}: {path.stat().st_size:,} bytes; at most {LARGEST_FILE:,} are read.")
+    return read_cell(read_toml(path), str(path), path.stem)
+
+
+def read_cell(words: Mapping[str, Any], where: str, name: str = "") -> GradientCell:
+    """Check a function as a person wrote it, and run it once; every mistake is named with its place."""
+    for table in ("sizes", "inputs", "aliases"):
+        inside = words.get(table)
+        if not isinstance(inside, Mapping):
+            continue
+        for word in ("forward", "loss", "answers", "about"):
+            if word in inside and word not in words:  # below the heading of a table, TOML takes a word for a part of it
+                raise SpecError(f"{where}: {word} is inside the table [{table}]; move it above the tables.")
+    cell = GradientCell.read({"name": name or where, **words}, where)
+    defined: dict[str, str] = {}
+    for what, called in (("size", cell.sizes), ("input", cell.given)):
+        for one in called:
+            _check_name(where, what, one, defined)
+    for one, sides in cell.given.items():
+        for side in sides:
+            try:
+                polynomial_of(side, cell)
+            except InputError as error:
+                raise SpecError(f"{where}: the input {one}: {error}") from None
+        if len(sides) > 4:
+            raise SpecError(f"{where}: the input {one} has {len(sides)} sides; at most 4 are read.")
+    try:
+        for equation in cell.equations:
+            for _, node in subtrees(equation.expression):
+                if node.head == "name" and node.value not in defined:
+                    place = f"forward, line {equation.number}, column" if equation.name != "loss" else "loss, column"
+                    raise SourceText(equation.text, place).mistake(
+                        node.position, unknown("name", node.value, [*defined])
+                    )
+            if equation.name in cell.steps:
+                _check_name(where, "step", equation.name, defined)
+    except InputError as error:
+        raise SpecError(f"{where}: {error}") from None
+    for one in (*cell.given, *cell.steps):
+        if f"d{one}" in (*cell.given, *cell.steps) and f"d{one}" in cell.gradients:
+            raise SpecError(f"{where}: d{one} is a value and the gradient of {one}; call one of them otherwise.")
+    for alias, meaning in cell.aliases.items():
+        if meaning not in cell.known:
+            raise SpecError(f"{where}: the alias {alias}: {unknown('name', meaning, sorted(cell.known))}")
+    if cell.loss and not cell.gradients:
+        raise SpecError(f"{where}: all inputs are fixed, so there is nothing to derive by.")
+    try:
+        cell.samples  # noqa: B018 — the forward pass, once
+    except InputError as error:
+        raise SpecError(f"{where}: {error}") from None
+    return cell
+
+
+_A = {"size": "a size", "input": "an input", "step": "a step"}
+
+
+def _check_name(where: str, what: str, name: str, defined: dict[str, str]) -> None:
+    if not _NAME.fullmatch(name) or "__" in name or name in (*RESERVED, "loss"):
+        raise SpecError(f"{where}: '{name}' cannot be the name of {_A[what]}; write letters, digits and single _.")
+    if name in defined:
+        raise SpecError(f"{where}: the {what} {name} has the name of {_A[defined[name]]}.")
+    defined[name] = what
+
+
+def polynomial_of(side: str, cell: GradientCell) -> Polynomial:
+    """A side of an input as a formula in the sizes."""
+    value = read_formula(side, list(cell.sizes)).polynomial()
+    if value is None:
+        raise InputError(f"'{side}' is not a whole number at all sizes.")
+    return value
 
 
 @dataclass(frozen=True)
@@ -271,37 +305,96 @@ class Sample:
         return f"({', '.join(self.lengths.get(length, str(length)) for length in shape)})"
 
 
-@lru_cache
-def draw_samples(name: str) -> tuple[Sample, ...]:
-    """The random draws of sizes and inputs at which a derivation for this cell is judged, always the same."""
-    return tuple(draw(CELLS[name], seed) for seed in (0, 1))
-
-
 def draw(cell: GradientCell, seed: int) -> Sample:
     """Draw sizes and inputs, run the equations forward, and let autograd run them backward.
 
-    All sizes, and all sums of them that the cell uses, have different lengths, so that no wrong shape fits by chance.
+    All sizes, and all sums of them that the cell uses, have different lengths of at least 3, so that no wrong shape
+    fits by chance and nothing is true of small sizes only.
     """
-    generator, lengths = Generator().manual_seed(seed), dict[str, int]()
-    spelled = {side for sides in cell.given.values() for side in sides.split()} | {*cell.sizes, "1"}
-    while not lengths or len(set(lengths.values())) < len(lengths):
-        drawn = (torch.randperm(8, generator=generator) + 2).tolist()
-        sizes = dict(zip(cell.sizes, drawn, strict=False)) | {"1": 1}
-        lengths = {side: sum(sizes[part] for part in side.split("+")) for side in sorted(spelled)}
+    generator = Generator().manual_seed(seed)
+    lengths = draw_lengths(cell, generator)
     values = {name: torch.tensor(float(lengths[name]), dtype=torch.float64) for name in cell.sizes}
     for name, sides in cell.given.items():
-        rows, columns = (lengths[side] for side in sides.split())
-        if name in cell.one_hot:
-            which = int(torch.randint(rows * columns, (), generator=generator))
-            values[name] = torch.eye(rows * columns, dtype=torch.float64)[which].reshape(rows, columns)
-        else:
-            values[name] = torch.randn(rows, columns, dtype=torch.float64, generator=generator)
-        values[name].requires_grad_(f"d{name}" in cell.gradients)
+        shape, kinds = tuple(lengths[side] for side in sides), cell.kinds[name]
+        if prod(shape) > MOST_ELEMENTS:
+            raise InputError(f"the input {name} is too large: at most {MOST_ELEMENTS:,} numbers are drawn.")
+        value = torch.randn(shape, dtype=torch.float64, generator=generator)
+        if "one-hot" in kinds and shape:
+            along = 0 if len(shape) == 2 and shape[1] == 1 else -1
+            value = (value == value.amax(along, keepdim=True)).double()
+        elif "mask" in kinds:
+            value = (value > -0.5).double()
+        elif "causal" in kinds and len(shape) > 1:
+            value = torch.full(shape, -1e9, dtype=torch.float64).triu(1)
+        elif "positive" in kinds:
+            value = value.abs() + 0.1
+        values[name] = value.requires_grad_(f"d{name}" in cell.gradients)
+    spelled = Sample({length: name for name, length in lengths.items()}, {})
     with torch.enable_grad():
-        for equation in cell.forward:
-            values[equation.name] = Evaluator(values)(equation.expression)
-    sources = [values[gradient[1:]] for gradient in cell.gradients]
-    gradients = torch.autograd.grad(values.pop("loss"), sources)
+        run(cell, values, spelled)
+        sources = [values[gradient[1:]] for gradient in cell.gradients]
+        gradients = torch.autograd.grad(values.pop("loss"), sources, allow_unused=True) if cell.loss else ()
+    idle = [name[1:] for name, gradient in zip(cell.gradients, gradients, strict=True) if gradient is None]
+    if idle:
+        raise InputError(
+            f"the loss does not depend on {idle[0]}. Use it there, leave it out, or call it fixed among the inputs."
+        )
     detached = {name: value.detach() for name, value in values.items()}
-    named = {length: name for name, length in lengths.items()}
-    return Sample(named, {**detached, **dict(zip(cell.gradients, gradients, strict=True))})
+    return Sample(spelled.lengths, {**detached, **dict(zip(cell.gradients, gradients, strict=True))})
+
+
+def draw_lengths(cell: GradientCell, generator: Generator) -> dict[str, int]:
+    """Lengths of all sizes and sides, of which no two are equal by chance."""
+    sides = {side for sides in cell.given.values() for side in sides} | {*cell.sizes}
+    formulas = {"1": of(1)} | {side: polynomial_of(side, cell) for side in sorted(sides)}
+    for _ in range(MOST_TRIES):
+        drawn = (torch.randperm(max(8, 2 * len(cell.sizes)), generator=generator) + SMALLEST).tolist()
+        sizes = dict(zip(cell.sizes, drawn, strict=False))
+        at = {formula: formula.at(sizes) for formula in formulas.values()}
+        fit = all(
+            length.denominator == 1 and (formula.constant is not None or 1 < length <= LONGEST_SIDE) and length > 0
+            for formula, length in at.items()
+        )
+        if fit and len({*at.values()}) == len(at):
+            return {side: int(at[formula]) for side, formula in formulas.items()}
+    raise InputError(
+        "no sizes were found at which all sides are positive and differ; simplify the shapes of the inputs."
+    )
+
+
+def run(
+    cell: GradientCell, values: dict[str, Tensor], sample: Sample, held: frozenset[str] = frozenset(), source: str = ""
+) -> None:
+    """Run the forward pass into these values; steps that are held count as constants, the source as an input."""
+    for equation in cell.equations:
+        where = "loss" if equation.name == "loss" else f"forward, line {equation.number}"
+        try:
+            value = Evaluator(values)(equation.expression)
+        except UnfitError as error:
+            shapes = error.operation.format(*map(sample.spelled, error.shapes))
+            raise InputError(f"{where}: {equation.text}\n    the shapes do not fit: {shapes}") from None
+        if not value.isfinite().all():
+            raise InputError(
+                f"{where}: {equation.text}\n    has a value that is not finite at random inputs. A log or a root "
+                'needs an input that is called positive, as in X = "n d positive".'
+            )
+        if equation.name in (*held, source):
+            value = value.detach().requires_grad_(equation.name == source)
+        values[equation.name] = value
+    if not cell.loss:
+        return
+    if values["loss"].numel() != 1:
+        raise InputError(f"the loss is of the shape {sample.spelled(values['loss'].shape)}; sum it up to a number.")
+    values["loss"] = values["loss"].sum()
+
+
+def gradient_with(cell: GradientCell, sample: Sample, target: str, held: frozenset[str]) -> Tensor | None:
+    """The gradient of a value where some later steps are taken for constants; None if nothing of it is left."""
+    values, source = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.given)}, target[1:]
+    with torch.enable_grad():
+        if source in values:
+            values[source].requires_grad_()
+        run(cell, values, sample, held, source)
+        if not values["loss"].requires_grad:
+            return None
+        return torch.autograd.grad(values["loss"], [values[source]], allow_unused=True)[0]

@@ -16,6 +16,7 @@ ANSWERS = {
     "number": ("QUANTITY", "VALUE"),
     "shape": None,
     "gradient": None,
+    "derivation": (),
     "worked": None,
     "sheet": None,
     "identity": (),
@@ -23,6 +24,7 @@ ANSWERS = {
 """What each checker expects behind the model; None where any number of lines may follow."""
 NO_SIZES = {
     "gradient": "it is judged at random ones",
+    "derivation": "it is judged at random ones, or exactly",
     "worked": "a case has no sizes to set",
     "sheet": "each question names its own",
 }
@@ -65,6 +67,10 @@ def run_checker(what: str, model: Any, answers: Sequence[Any], sizes: Mapping[st
             from lemma.checking.gradients import judge_gradients
 
             return judge_gradients(model, answers)
+        case "derivation":
+            from lemma.checking.derivation import judge_derivation
+
+            return judge_derivation(model)
         case "worked":
             from lemma.checking.worked.judge import judge_worked
 

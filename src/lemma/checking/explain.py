@@ -6,11 +6,11 @@ far-fetched it is), and its sentence. The elements that together make the differ
 
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, partial
-from itertools import combinations, product
+from functools import cache, cached_property, lru_cache, partial
+from itertools import chain, combinations, product
 from math import inf, prod
 from typing import Literal, get_args, get_origin
 
@@ -22,12 +22,14 @@ from lemma.models.build import parameters_of
 from lemma.spec.base import Spec
 from lemma.spec.models import FAMILIES, ModelSpec
 
-PLAIN = 1.03
-"""The cost up to which no mutation can be a better explanation than a tensor left out."""
-NEAR, NEAREST, LEFT_OUT = 1.15, 1.0, 1.03
-"""The cost up to which an element may be one of two, one of three, and one of three that are all left out."""
-MOST_SHOWN, MOST_LISTED, MOST_COPIES, LARGEST_FACTOR = 2, 6, 8, 12
-HEADS = "h"
+PLAIN, WIDE, INSIDE, ODD = 10, 11, 12, 13
+"""What a mistake costs. Plain: something is left out, or added that the model does not have. Wide: several places at
+once, or a symbol of the whole formula. Inside: the same inside one part, or a part counted twice. Odd: a factor more or
+less. Fewer mistakes come before simpler ones: any two cost more than one."""
+CLOSE = 3
+"""Up to which a costlier pair of mistakes casts doubt on the simplest pair."""
+MOST_SHOWN, MOST_LISTED, MOST_COPIES, LARGEST_FACTOR = 4, 6, 8, 12
+HEADS, VOCABULARY = "h", "V"
 
 
 def explain(question: FormulaQuestion) -> tuple[str, float]:
@@ -35,15 +37,14 @@ def explain(question: FormulaQuestion) -> tuple[str, float]:
     residual, yours = question.residual, question.polynomial
     if residual is None or yours is None:
         return "", inf
-    groups = groups_of([part for part in question.quantity.parts if part.whole])
-    elements = Elements(tensor_elements(question, groups))
-    if elements.cost(residual) > PLAIN:
-        elements.add(mutation_elements(question, groups))
-        ratio = quotient(yours, question.model) if yours.symbols else None
-        if ratio is not None and len(ratio.terms) == 1:
-            number = ratio.common()[0]
-            if max(abs(number.numerator), number.denominator) <= LARGEST_FACTOR:
-                elements.add([Element(residual, 1.0, f"your formula is {question.write(ratio)} times the model's")])
+    elements = Elements(foreign_elements(question, residual), all_elements(question))
+    ratio = quotient(yours, question.model) if yours.symbols else None
+    if ratio is not None and len(ratio.terms) == 1:
+        number = ratio.common()[0]
+        if max(abs(number.numerator), number.denominator) <= LARGEST_FACTOR:
+            every = frozenset(part.path for part in question.quantity.parts)
+            text = f"your formula is {question.write(ratio)} times the model's"
+            elements.add([Element(residual, PLAIN, text, paths=every)])
     return elements.explain(residual)
 
 
@@ -52,30 +53,69 @@ def explain_number(question: FormulaQuestion) -> str:
 
     By one element: by two, chance would explain anything.
     """
-    sizes, groups = question.account.symbols, groups_of(question.quantity.parts)
-    elements = Elements([*tensor_elements(question, groups), *mutation_elements(question, groups)])
+    sizes, elements = question.account.symbols, all_elements(question)
     residual = question.yours.at(sizes) - question.model.at(sizes)
     fitting = [change for change in elements.table if change.at(sizes) == residual]
     least = min(map(elements.cost, fitting), default=None)
-    alike = [one for change in fitting if elements.cost(change) == least for one in elements.table[change]]
+    alike = [one for change in fitting for one in elements.table[change] if one.cost == least]
     return sentence(clause(alike)) if alike else ""
+
+
+_PRIME = 2**61 - 1
+_POINT: dict[str, int] = {}
+
+
+def fingerprint(formula: Polynomial) -> int:
+    """The value of a formula at a random point, modulo a prime: sums of formulas are looked up by sums of these.
+
+    >>> one, other = symbol("d") * 3 + 1, symbol("L") / symbol("h")
+    >>> (fingerprint(one) + fingerprint(other) - fingerprint(one + other)) % _PRIME
+    0
+    """
+    value = 0
+    for monomial, number in formula.terms.items():
+        term = number.numerator * pow(number.denominator, -1, _PRIME)
+        for name, power in monomial:
+            at = _POINT.setdefault(name, random.Random(name).randrange(2, _PRIME))
+            term = term * pow(at, power, _PRIME) % _PRIME
+        value += term
+    return value % _PRIME
+
+
+_MADE: dict[Hashable, "Elements"] = {}
+MOST_MADE = 32
+
+
+def all_elements(question: FormulaQuestion) -> "Elements":
+    """Every mistake that the model allows, whatever the formula; kept, since a class answers the same question."""
+    account, parts = question.account, question.quantity.parts
+    left = frozenset(account.defaults) - question.yours.symbols
+    key = (parts, question.parts, account.order, tuple(account.symbols.items()), question.quantity.name, left)
+    if key not in _MADE:
+        groups = groups_of([part for part in parts if part.whole])
+        while len(_MADE) >= MOST_MADE:
+            del _MADE[next(iter(_MADE))]
+        _MADE[key] = Elements([*tensor_elements(question, groups), *mutation_elements(question, groups)])
+    return _MADE[key]
 
 
 @dataclass(frozen=True)
 class Element:
     """A possible mistake: `change` is what it does to the model's formula, `cost` how far-fetched it is.
 
-    `tell` is a clause, or for what is missing or counted twice the noun; where writing it takes time it is a function,
-    since only the few that fit are ever told. `name` is a short name for lists; of several other mistakes with the
-    same name one is enough. `paths` are those of what is missing.
+    `tell` is a clause with `{}` for the place it is about, or for what is missing or counted twice the noun; where
+    writing it takes time it is a function, since only the few that fit are ever told. `name` is a short name for
+    lists; of several others with the same name and paths one is enough. `paths` are those of the parts it is about: no
+    part is explained twice.
     """
 
     change: Polynomial
-    cost: float
+    cost: int
     tell: str | Callable[[], str]
     name: str = ""
     kind: Literal["missing", "twice", "other"] = "other"
     paths: frozenset[str] = frozenset()
+    where: str = ""
 
     @property
     def told(self) -> str:
@@ -193,27 +233,31 @@ EMBEDDINGS = ("embed", "position", "wte", "wpe")
 def tensor_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) -> Iterator[Element]:
     """Everything that may be missing or too much, the most likely first."""
     for group in groups:
-        cost, part = 1.0, group.part
+        cost, part = PLAIN, group.part
         # people forget a norm rather than half of it, and all of a module rather than its biases or weights alone
-        if part is not None and part.shape is not None and is_norm(part) and part.each.symbols:
-            cost = 1.02
-        elif group.name.startswith("the "):
-            cost = 1.03
+        half = part is not None and part.shape is not None and is_norm(part) and bool(part.each.symbols)
+        half |= group.name == "the biases of all norms"
+        if half or group.name.startswith(("every", "the biases of every", "the weights")):
+            cost = WIDE
+        if group.name.startswith("the biases of") and len({*map(is_norm, group.parts)}) > 1:
+            cost = INSIDE  # nobody forgets the biases of norms and of other maps, but not all biases
         paths = frozenset(part.path for part in group.parts)
         yield Element(-group.whole, cost, partial(_noun, question, group), group.name, "missing", paths)
     for group in groups:
-        part = group.part
+        part, paths = group.part, frozenset(part.path for part in group.parts)
         if part is not None and TIED in part.note:  # what people do; counting another one twice is rarer
             other = part.note.partition(TIED)[2]
             text = f"your formula counts '{other}' again; it is tied to '{part.path}', and a tied tensor counts once"
-            yield Element(group.whole, 1.0, text)
+            yield Element(group.whole, PLAIN, text, paths=paths)
         else:
-            yield Element(group.whole, 1.1, partial(_noun, question, group), group.name, "twice")
+            yield Element(group.whole, INSIDE, partial(_noun, question, group), group.name, "twice", paths)
         depths = sorted({name for part in group.parts for name in part.repeats.symbols})
         for depth in depths:
             once = total(part.repeats.put(depth, 1) * part.each for part in group.parts)
-            text = f"your formula counts {group.name} for one layer only; there are {depth}"
-            yield Element(once - group.whole, 1.05, text)
+            text = f"your formula counts {{}} for one layer only; there are {depth}"
+            about = frozenset(part.path for part in group.parts if depth in part.repeats.symbols)
+            cost = WIDE if part is None else INSIDE
+            yield Element(once - group.whole, cost, text, f"one {depth}", paths=about, where=group.name)
         # one more or less than the members of each part in a layer, such as the two attentions of a decoder
         twins = [int(abs(part.repeats.common()[0])) if len(part.repeats.terms) == 1 else 1 for part in group.parts]
         # of a lone weight or bias people would forget or repeat the module as a whole
@@ -221,14 +265,14 @@ def tensor_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) -> I
         if min(twins) < 2 or not (group.is_place or group.name == ALL_NORMS) or half_a_module:
             continue
         layer = " in each layer" if depths else ""
-        for step, cost in ((-1, 1.0), (1, 1.1)):
+        for step, cost in ((-1, PLAIN), (1, INSIDE)):
             change = total(one.whole * Fraction(step, number) for one, number in zip(group.parts, twins, strict=True))
             if len(set(twins)) == 1:
                 text = f"there are {twins[0]} of {group.name}{layer}; your formula counts {twins[0] + step}"
             else:
                 name = "norm" if group.name == ALL_NORMS else f"of {group.name}"
                 text = f"your formula counts one {name} {'less' if step < 0 else 'more'}{layer} than there are"
-            yield Element(change, cost, text)
+            yield Element(change, cost, text, paths=paths)
     if question.quantity.name == "parameters":
         yield from _foreign_biases(question)
 
@@ -255,20 +299,31 @@ def _foreign_biases(question: FormulaQuestion) -> Iterator[Element]:
         module = module_of(part.path)
         if part.shape is None or len(part.shape) != 2 or module == part.path or module in biased:
             continue
-        outputs, inputs = part.shape
+        outputs, _ = part.shape
         embeds = any(word in part.path.lower() for word in EMBEDDINGS)
-        size, where = inputs if embeds else outputs, f"{'' if part.repeats == ONE else 'each '}'{module}'"
-        text = f"your formula has a bias of {question.write(size)} in {where} that the model does not have"
-        yield Element(part.repeats * size, 1.1 if embeds else 1.0, text)
-        if embeds:
-            whole = part.repeats * outputs
-            text = f"your formula has a bias of {question.write(whole)} on the output that the model does not have"
-            yield Element(whole, 1.05, text, text)
+        size = part.repeats * outputs if embeds else outputs
+        where = "on the output" if embeds else f"in {'' if part.repeats == ONE else 'each '}'{module}'"
+        text = f"your formula has a bias of {question.write(size)} {where} that the model does not have"
+        about = "output bias" if embeds else f"{module} bias"
+        cost = WIDE if embeds else PLAIN
+        yield Element(part.repeats * outputs, cost, text, f"bias {size}", paths=frozenset({about}))
+
+
+def foreign_elements(question: FormulaQuestion, residual: Polynomial) -> Iterator[Element]:
+    """The terms in symbols on which the quantity does not depend: all of one symbol, and each of them alone."""
+    what = question.quantity.name if question.quantity.name != "flops" else "FLOPs"
+    for name in sorted(residual.symbols - question.model.symbols):
+        terms = {term: number for term, number in residual.terms.items() if name in dict(term)}
+        alone = [{term: number} for term, number in terms.items()] if 1 < len(terms) <= MOST_LISTED else []
+        for some in map(Polynomial, (terms, *alone)):
+            said = f"your formula has {question.write(some)}, in which {name} is foreign"
+            text = f"{said}: the {what} of this model do not depend on it"
+            yield Element(some, PLAIN, text, paths=frozenset({f"foreign {name}"}))
 
 
 # Known mutations of a formula: one symbol for another, one too many, heads multiplied in, a factor forgotten.
 
-ATTENTION = ("att", "head", "query")
+ATTENTION = ("att", "head", "query", "key", "value", "_proj")
 BLOCKS = {
     "weight_ih": "one for each gate or candidate",
     "query_key_value": "query, key and value",
@@ -283,7 +338,11 @@ def mutation_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) ->
     counts, heads = [symbol(name) for name in question.counts], symbol(HEADS)
     attends = {part.path: any(word in part.path for word in ATTENTION) for part in parts}
     inner = [group for group in groups if group.is_place or group.name.startswith("the weights of")]
+    depths = {name for part in parts for name in part.repeats.symbols}
+    reduced = [symbol(name) - 1 for name in question.counts if name in depths | {"N"}]  # the words before the last
+    places = set(question.counts) - depths
 
+    @cache
     def short(formula: Polynomial) -> str:  # a symbol or a count such as N-1
         return question.write(formula).replace(" ", "")
 
@@ -293,79 +352,106 @@ def mutation_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) ->
         return HEADS in question.account.order and (named or not any(attends.values()))
 
     def instead(
-        here: Polynomial, there: Polynomial, changed: Polynomial, cost: float, scope: PartGroup | None
+        here: Polynomial, there: Polynomial, changed: Polynomial, cost: int, scope: PartGroup | None
     ) -> Element:
-        where, base, far = (f" in {scope.name}", scope.whole, 0.1) if scope else ("", question.model, 0.0)
+        where, base, far = (scope.name, scope.whole, 1) if scope else ("", question.model, 0)
+        touched = [part.path for part in (scope.parts if scope else parts) if part.whole.symbols & there.symbols]
 
         def tell() -> str:
             same = here.symbols.isdisjoint(there.symbols) and here.at(sizes) == there.at(sizes)
             equal = f" (the two are equal only at these sizes: {here.at(sizes)})" if same else ""
-            return f"your formula has {short(here)} where the model has {short(there)}{where}{equal}"
+            place = " in {}" if where else ""
+            return f"your formula has {short(here)} where the model has {short(there)}{place}{equal}"
 
-        return Element(changed - base, cost + far, tell, f"{here!r} for {there!r}")
+        name = f"{here!r} for {there!r}"
+        return Element(changed - base, cost + far, tell, name, paths=frozenset(touched), where=where)
 
     for scope in (None, *inner):
         whole = scope.whole if scope else question.model
+        by_heads = (whole * heads, whole / heads)
         for name, count in zip(question.counts, counts, strict=True):  # N for N−1, L+1 for L
             more, less = (whole.put(name, count + step) for step in (1, -1))
             there = count - 1 if len(more.terms) < len(whole.terms) else count
-            yield instead(there + 1, there, more, 1.05, scope)
-            yield instead(there - 1, there, less, 1.05, scope)
-        for name in (name for name in names if name in whole.symbols):
+            forgets = scope is not None and there != count  # L for L-1 is as common in one place
+            yield instead(there + 1, there, more, PLAIN if forgets else WIDE, scope)
+            yield instead(there - 1, there, less, WIDE, scope)
+        for name in (name for name in names if name in whole.symbols and name not in places):
+            if scope and len(scope.parts) > 1 and sum(name in part.whole.symbols for part in scope.parts) == 1:
+                continue  # said of that part
             # d for d_h, 4d for d_ff, a head's width for that of all heads
             others = [symbol(other) for other in names if other != name]
             usual = [4 * other for other in others] if name == "d_ff" else []
             if has_heads(scope) and name not in (HEADS, *question.counts):
                 usual += [symbol(name) * heads, symbol(name) / heads]
             for other in (*others, *usual):
-                changed = whole.put(name, other)
-                yield instead(other, symbol(name), changed, 1.05 if other in others else 1.1, scope)
+                # people mistake a width for a width and a depth for a depth, and what is foreign is a term of its own
+                if other.symbols <= depths if name in depths else other.symbols.isdisjoint(question.counts):
+                    changed, cost = whole.put(name, other), WIDE if other in others else INSIDE
+                    sides = scope.part.shape or () if scope and scope.part else ()
+                    one_side = len(sides) > 1 and sum(name in side.symbols for side in sides) == 1
+                    # what is said below: one side of a matrix, and all of it multiplied or divided by h
+                    if not (one_side and other in others) and changed not in by_heads:
+                        yield instead(other, symbol(name), changed, cost, scope)
     for scope in inner:
-        whole = scope.whole
+        whole, within = scope.whole, frozenset(part.path for part in scope.parts)
         number, _ = whole.common()
-        if number.denominator == 1 and 2 <= number <= MOST_COPIES:  # four gates; query, key and value
+        equal = question.quantity.name != "parameters" or all(part.each.common()[0] == number for part in scope.parts)
+        if equal and number.denominator == 1 and 2 <= number <= MOST_COPIES:  # four gates; query, key and value
             paths = [part.path for part in scope.parts]
             blocks = next((f" ({why})" for name, why in BLOCKS.items() if any(name in path for path in paths)), "")
             for counted in range(1, int(number) + 2):
                 times = Fraction(counted, int(number))
-                text = f"the model has {number} equal blocks in {scope.name}{blocks}; yours has {counted}"
+                text = f"the model has {number} equal blocks in {{}}{blocks}; yours has {counted}"
                 if question.quantity.name != "parameters":
-                    text = f"your formula counts {times} times what the model does in {scope.name}"
-                yield Element(whole * (times - 1), 1.1, text)
+                    text = f"your formula counts {times} times what the model does in {{}}"
+                cost = WIDE if blocks else INSIDE
+                yield Element(whole * (times - 1), cost, text, paths=within, where=scope.name)
         # the heads, the layers or the words of the window multiplied in
-        for factor in (*([heads] if has_heads(scope) else []), *counts, *(count - 1 for count in counts)):
+        for factor in (*([heads] if has_heads(scope) else []), *counts, *reduced):
             share = "; the heads share its width" if factor == heads else ""
-            text = f"your formula multiplies {scope.name} by {short(factor)}{share}"
-            yield Element(whole * (factor - 1), 1.2, text)
+            text = f"your formula multiplies {{}} by {short(factor)}{share}"
+            yield Element(whole * (factor - 1), ODD, text, paths=within, where=scope.name)
         # a factor forgotten: d for d², one word of the window for all of them; or a division by the heads
-        for name in (name for name in names if name in whole.symbols):
+        for name in (name for name in names if name in whole.symbols and name != VOCABULARY):
             for factor in (symbol(name), symbol(name) - 1):
                 left = quotient(whole, factor)
                 if left is not None and all(power > 0 for monomial in left.terms for _, power in monomial):
-                    text = f"your formula leaves the factor {short(factor)} out of {scope.name}"
-                    yield Element(left - whole, 1.2, text)
+                    text = f"your formula leaves the factor {short(factor)} out of {{}}"
+                    yield Element(left - whole, ODD, text, paths=within, where=scope.name)
         if has_heads(scope) and HEADS not in whole.symbols:
-            text = f"your formula divides {scope.name} by h; all heads together have the full width"
-            yield Element(whole / heads - whole, 1.2, text)
+            text = "your formula divides {} by h; all heads together have the full width"
+            yield Element(whole / heads - whole, ODD, text, paths=within, where=scope.name)
     # one side of a matrix taken for another size: what an upper layer reads, what a head gives
     for part in parts:
         shape = part.shape or ()
         for side, size in enumerate(shape):
             for name, other in product(size.symbols, names):
-                if other not in (name, *question.counts):
+                if other not in (name, *question.counts) and name not in places:
                     changed = (*shape[:side], size.put(name, symbol(other)), *shape[side + 1 :])
-                    text = f"your formula has {other} where the model has {name} on one side of '{part.path}'"
-                    yield Element(part.repeats * prod(changed, start=ONE) - part.whole, 1.15, text)
-
-
-Changes = tuple[Polynomial, ...]
+                    text = f"your formula has {other} where the model has {name} on one side of {{}}"
+                    counted, here = part.repeats * prod(changed, start=ONE), frozenset({part.path})
+                    name_of = f"{symbol(other)!r} for {symbol(name)!r}"
+                    yield Element(counted - part.whole, INSIDE, text, name_of, paths=here, where=f"'{part.path}'")
+    # a size that follows from others taken for another multiple of them: d for d_ff = 4d
+    unused = {name: value for name, value in question.account.defaults.items() if name not in question.yours.symbols}
+    for name, default in unused.items():
+        number, _ = default.common()
+        for other in (default / number * count for count in range(1, MOST_COPIES + 1) if count != number > 1):
+            before = [part for part in question.parts if name in part.whole.symbols]
+            changed = total(part.whole.put_all({**unused, name: other}) - part.whole.put_all(unused) for part in before)
+            text = f"your formula has {short(other)} where the model has {name} = {short(default)}"
+            cost = PLAIN if other in (default / number, 2 * default / number) else INSIDE
+            yield Element(changed, cost, text, paths=frozenset(part.path for part in before))
 
 
 class Elements:
-    """Elements by what they do to a formula; of those that do the same only the cheapest."""
+    """Elements by what they do to a formula, the most likely first; those less simple than others are left out."""
 
-    def __init__(self, elements: Iterable[Element]) -> None:
-        self.table: dict[Polynomial, list[Element]] = {}
+    def __init__(self, elements: Iterable[Element], others: "Elements | None" = None) -> None:
+        self.table: dict[Polynomial, list[Element]] = (
+            {change: [*held] for change, held in others.table.items()} if others else {}
+        )
+        self.marks: dict[int, Polynomial] = dict(others.marks) if others else {}
         self.add(elements)
 
     def add(self, elements: Iterable[Element]) -> None:
@@ -374,95 +460,117 @@ class Elements:
             if not element.change:
                 continue
             held = self.table.setdefault(element.change, [])
-            if held and element.cost < held[0].cost:
-                held.clear()
-            told = {other.name for other in held if element.kind == "other" and other.name}
-            if not held or (element.cost == held[0].cost and element.name not in told):
+            if not held:
+                self.marks[fingerprint(element.change)] = element.change
+            same = [one for one in held if element.name and (one.name, one.paths) == (element.name, element.paths)]
+            if not any(one.cost <= element.cost for one in same):
                 held.append(element)
+                held.sort(key=lambda one: one.cost)
 
     def cost(self, change: Polynomial) -> float:
-        """The cost of the cheapest element that does this; infinite without one."""
+        """The cost of the simplest element that does this; infinite without one."""
         return self.table[change][0].cost if change in self.table else inf
 
     def explain(self, residual: Polynomial) -> tuple[str, float]:
-        """The simplest explanation by one, two or three elements, or the two that are equally simple."""
-        found: list[Changes] = [(residual,)]
-        if residual not in self.table:
-            near = set(self._up_to(NEAR))
-            pairs = {
-                frozenset((one, residual - one)) for one in near if residual - one in near and residual - one != one
-            }
-            found = self._cheapest(pairs)
-            if found and any(self._of_kind(change, "twice") for change in found[0]):
-                # people rather forget three things than forget one and count another twice
-                missing = [change for change in self._up_to(LEFT_OUT) if self._of_kind(change, "missing")]
-                found = self._cheapest(filter(self._apart, _triples(missing, residual))) or found
-            found = found or self._cheapest(_triples(self._up_to(NEAREST), residual))
+        """The simplest explanation: by one element, or else by two, or else by three; all that are as simple."""
+        if residual in self.table:
+            found, rivals = [[[one for one in self.table[residual] if one.cost == self.cost(residual)]]], False
+        else:
+            found, rivals = self._cheapest(self._sums(residual, 2, ODD + 1))
+            if not found:
+                found, rivals = self._cheapest(self._sums(residual, 3, PLAIN))
         if not found:
             return "", inf
-        clauses = [together([self.table[change] for change in changes]) for changes in found[:MOST_SHOWN]]
-        return sentence(either(clauses, "; or ")), sum(map(self.cost, found[0]))
+        told = (clauses_of(one[0]) if len(one) == 1 else [together(one)] for one in found)
+        clauses = list(dict.fromkeys(chain.from_iterable(told)))
+        more = len(clauses) - MOST_SHOWN
+        shown = clauses[:MOST_SHOWN] + ([f"one of {more} other pairs of mistakes"] if more > 0 else [])
+        text = either(shown, ", or " if len(found[0]) == 1 else "; or ")
+        return sentence(f"most likely {text}" if rivals and len(shown) == 1 else text), _cost(found[0])
 
-    def _up_to(self, cost: float) -> list[Polynomial]:
-        return [change for change in self.table if self.cost(change) <= cost]
+    def _sums(self, residual: Polynomial, count: int, cost: int) -> set[tuple[Polynomial, ...]]:
+        """All changes, two or three of at most this cost, that make the residual together."""
+        marks = [mark for mark, change in self.marks.items() if self.cost(change) <= cost]
+        known, whole = {*marks}, fingerprint(residual)
+        found = set[tuple[Polynomial, ...]]()
+        for some in combinations(marks, count - 1):
+            if (rest := (whole - sum(some)) % _PRIME) in known:
+                found.add(tuple(self.marks[mark] for mark in sorted((*some, rest))))
+        return {changes for changes in found if total(changes) == residual}
 
-    def _of_kind(self, change: Polynomial, kind: str) -> list[Element]:
-        return [element for element in self.table[change] if element.kind == kind]
-
-    def _apart(self, changes: Iterable[Polynomial]) -> bool:
-        """Whether what is missing can be left out together: no tensor is in two of the elements."""
-        choices = product(*(self._of_kind(change, "missing") for change in changes))
-        paths = ([path for element in choice for path in element.paths] for choice in choices)
-        return any(len(set(every)) == len(every) for every in paths)
-
-    def _cheapest(self, found: Iterable[Iterable[Polynomial]]) -> list[Changes]:
-        """Those of least cost; then those whose elements are told with the fewest words; each in a fixed order."""
+    def _cheapest(self, found: Iterable[Sequence[Polynomial]]) -> tuple[list[list[list[Element]]], bool]:
+        """Those of the least cost, each with the elements that can be true together; whether others come close."""
         places = {change: place for place, change in enumerate(self.table)}
-        ordered = [tuple(sorted(changes, key=places.__getitem__)) for changes in found]
-        costs = {
-            changes: (sum(map(self.cost, changes)), sum(len(self.table[change]) for change in changes))
-            for changes in ordered
-        }
-        least = min(costs.values(), default=None)
-        return sorted((c for c in ordered if costs[c] == least), key=lambda c: [places[change] for change in c])
+        kept: list[tuple[int, list[list[Element]]]] = []
+        for changes in sorted(found, key=lambda one: sorted(places[change] for change in one)):
+            if apart := _apart([self.table[change] for change in sorted(changes, key=places.__getitem__)]):
+                kept.append((_cost(apart), apart))
+        least = min((cost for cost, _ in kept), default=0)
+        unions = dict[frozenset[str], list[list[Element]]]()
+        for place, mistakes in enumerate(mistakes for cost, mistakes in kept if cost == least):
+            missing = [one[0].paths for one in mistakes if one[0].kind == "missing" and len(one) == 1]
+            union = frozenset().union(*missing) if len(missing) == len(mistakes) else frozenset({str(place)})
+            unions.setdefault(union, mistakes)  # the same tensors in other words are told once
+        return list(unions.values()), any(least < cost <= least + CLOSE for cost, _ in kept)
 
 
-def _triples(among: Sequence[Polynomial], residual: Polynomial) -> set[frozenset[Polynomial]]:
-    """Three different changes that make the residual together, each three once."""
-    known = set(among)
-    return {
-        frozenset((one, other, rest))
-        for one, other in combinations(among, 2)
-        if (rest := residual - one - other) in known and rest not in (one, other)
-    }
+def _cost(mistakes: Sequence[Sequence[Element]]) -> int:
+    return sum(min(element.cost for element in mistake) for mistake in mistakes)
+
+
+def _apart(mistakes: Sequence[Sequence[Element]]) -> list[list[Element]]:
+    """The simplest elements that can be true together, one of each mistake: no part is in two; [] if none can."""
+    choices = [
+        choice
+        for choice in product(*mistakes)
+        if sum(len(element.paths) for element in choice) == len(frozenset().union(*(one.paths for one in choice)))
+    ]
+    costs = [sum(one.cost for one in choice) for choice in choices]
+    simplest = [choice for choice, cost in zip(choices, costs, strict=True) if cost == min(costs)]
+    return [list(dict.fromkeys(which)) for which in zip(*simplest, strict=True)]
 
 
 def clause(elements: Sequence[Element]) -> str:
-    """What happened, where any one of these elements explains it; those of one kind share their verb."""
-    missing, twice = ([one for one in elements if one.kind == kind] for kind in ("missing", "twice"))
+    """What happened, where any one of these elements explains it."""
+    return either(clauses_of(elements), ", or ")
+
+
+def clauses_of(elements: Sequence[Element]) -> list[str]:
+    """What may have happened, the most likely first; those of one kind share their verb."""
     clauses: list[str] = []
-    if len(missing) == 1:
-        clauses.append(f"the model has {missing[0].told} that your formula leaves out")
-    elif missing:
-        clauses.append(f"your formula leaves out one of these, which are all of one size: {_listed(missing)}")
-    if len(twice) == 1:
-        clauses.append(f"your formula counts {twice[0].told.replace('a ', 'the ', 1)} twice")
-    elif twice:
-        clauses.append(f"your formula counts one of these twice: {_listed(twice)}")
-    clauses += [element.told for element in elements if element.kind == "other"]
-    return either(list(dict.fromkeys(clauses)), ", or ")
+    for kind in dict.fromkeys(element.kind for element in elements):
+        alike = [one for one in elements if one.kind == kind]
+        if kind == "other":
+            places: dict[str, list[str]] = {}
+            for element in alike:
+                places.setdefault(element.told, []).append(element.where)
+            clauses += [text.replace("{}", _listed(where)) for text, where in places.items()]
+        elif kind == "missing" and len(alike) == 1:
+            clauses.append(f"the model has {alike[0].told} that your formula leaves out")
+        elif kind == "missing":
+            listed = _listed([one.name for one in alike])
+            clauses.append(f"your formula leaves out one of these, which are all of one size: {listed}")
+        elif len(alike) == 1:
+            clauses.append(f"your formula counts {alike[0].told.replace('a ', 'the ', 1)} twice")
+        else:
+            clauses.append(f"your formula counts one of these twice: {_listed([one.name for one in alike])}")
+    return list(dict.fromkeys(clauses))
 
 
-def _listed(elements: Sequence[Element]) -> str:
-    """Their names with commas and a last `or`."""
-    names = [element.name for element in elements]
+def _listed(names: Sequence[str]) -> str:
+    """Names with commas and a last `or`."""
     if len(names) > MOST_LISTED:
         names = [*names[: MOST_LISTED - 1], f"{len(names) - MOST_LISTED + 1} more"]
-    return f"{', '.join(names[:-1])} or {names[-1]}"
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
 
 
 def together(mistakes: Sequence[Sequence[Element]]) -> str:
     """What happened, where each of these did; what is left out shares its verb."""
+    alike = len(mistakes) == 2 and {*mistakes[0]} == {*mistakes[1]}
+    if alike and {one.kind for one in mistakes[0]} == {"missing"}:
+        *others, last = (one.told.rstrip(",") for one in mistakes[0])
+        which = "two of these, which are all of one size:" if len(others) > 1 else "both"
+        return f"your formula leaves out {which} {', '.join(others)} {'or' if len(others) > 1 else 'and'} {last}"
     alone = [one for one in mistakes if len(one) == 1 and one[0].kind == "missing"]
     if len(alone) < 2:
         return ", and ".join(map(clause, mistakes))
@@ -507,6 +615,7 @@ def nearest(question: FormulaQuestion) -> str:
 
 
 DRAWS = 4
+_size_of = lru_cache(512)(parameters_of)  # the sizes drawn are the same each time
 
 
 def right_elsewhere(question: FormulaQuestion, spec: ModelSpec) -> str:
@@ -526,7 +635,7 @@ def right_elsewhere(question: FormulaQuestion, spec: ModelSpec) -> str:
             sizes = other.sizes()
             followed = {name: values[of] for name, of in FOLLOWS.items() if name in sizes and name not in values}
             try:
-                if question.yours.at(values) != parameters_of(other.at({**values, **followed})):
+                if question.yours.at(values) != _size_of(other.at({**values, **followed})):  # pyright: ignore[reportArgumentType]
                     return False
             except InputError:  # sizes that this model cannot have, or at which the formula divides by zero
                 return False

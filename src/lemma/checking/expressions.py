@@ -1,5 +1,6 @@
 """The small language of gradient derivations: parsed, evaluated, written back."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,9 +21,9 @@ Path = tuple[int, ...]
 class Node:
     """A node of an expression: its sign or function, the nodes below it, and what else belongs to it.
 
-    `number` and `name` have their text; `^` its exponent; `slice` its rows and columns, each a pair of numbers, names
-    of sizes or None; a function the axis it works along, if one is given. A `-` above one node flips its sign, `.T`
-    transposes it; `+ - * / @` join two.
+    `number` and `name` have their text; `^` its exponent; `slice` its rows, columns and so on, each a pair of numbers,
+    names of sizes or None; a function the axis it works along, if one is given. A `-` above one node flips its sign,
+    `.T` transposes it; `+ - * / @` join two, and `>` and `<` give 1 where they hold, 0 elsewhere.
     """
 
     head: str
@@ -86,21 +87,35 @@ def is_larger(node: Node, most: int) -> bool:
 
 # Reading `name = expression` lines; nothing that is read is ever executed.
 #
+# comparison  expression [('>' | '<') expression], in brackets only
 # expression  product (('+' | '-') product)*
 # product     unary (('*' | '/' | '@') unary)*
 # unary       '-' unary | postfix
-# postfix     atom ('^' integer | '.T' | '^T' | '[' rows [',' columns] ']')*
-# atom        number | name | function(expression, …[, axis=0 or 1]) | [expression; …] | (expression)
+# postfix     atom ('^' whole or half | '.T' | '^T' | '[' rows [',' columns …] ']')*
+# atom        number | name | function(expression, …[, axis=0 or 1]) | [expression; …] | (comparison)
+#
+# As in NumPy: a.dot(b), np.matmul(a, b), a.sum(axis=0, keepdims=True), einsum("bi,bj->ij", a, b).
 
 
 ARGUMENTS = {
-    **dict.fromkeys(("sigmoid", "tanh", "exp", "log", "sqrt", "relu", "softmax", "sum", "diag", "ones"), (1, 1)),
-    "outer": (2, 2),
+    **dict.fromkeys(
+        ("sigmoid", "tanh", "exp", "log", "sqrt", "relu", "silu", "abs", "softmax", "sum", "mean", "diag", "ones"),
+        (1, 1),
+    ),
+    **dict.fromkeys(("outer", "maximum"), (2, 2)),
     "concat": (2, 8),
+    "einsum": (1, 3),
 }
 """The functions of the language with the fewest and the most arguments each takes."""
 OTHER_NAMES = {"sigma": "sigmoid", "stack": "concat", "ln": "log"}
-MOST_NODES, MOST_DEPTH, MOST_POWER = 200, 40, 6
+SIGNS = {"dot": ("@", 2), "matmul": ("@", 2), "multiply": ("*", 2), "transpose": (".T", 1)}
+"""What NumPy calls by a name and the language writes with a sign."""
+ALONG = ("softmax", "sum", "mean")
+"""The functions that take an axis."""
+RESERVED = frozenset({*ARGUMENTS, *OTHER_NAMES, *SIGNS, "T", "axis"})
+"""What no value may be called."""
+_EINSUM = re.compile(r"[a-zA-Z]{1,4}(?:,[a-zA-Z]{1,4}){0,2}->[a-zA-Z]{0,4}")
+MOST_NODES, MOST_DEPTH, MOST_POWER, MOST_AXES = 200, 40, 6, 4
 
 
 @dataclass(frozen=True)
@@ -128,11 +143,28 @@ def parse_equation(line: str, number: int = 1) -> Equation:
     if left.kind != "name" or not parser.take_if("="):
         raise parser.wrong("expected 'name = expression', such as dz = y_hat - y.", left)
     expression = parser.expression()
-    if parser.here.kind in ("name", "number"):
-        raise parser.wrong(f"expected an operator before '{parser.here.text}', such as * or @.")
-    if parser.here.kind != "end":
-        raise parser.wrong(f"'{parser.here.text}' does not fit here.")
+    parser.end()
     return Equation(left.text, expression, line, number)
+
+
+def parse_steps(line: str, number: int = 1) -> tuple[str, list[Node]]:
+    """Read a line of a derivation: the name before the first `=`, if it is there, and the expressions that are equal.
+
+    >>> name, steps = parse_steps("Y = (A + B).T = A.T + B.T")
+    >>> name, [written(step) for step in steps], parse_steps("= B.T + A.T")[0]
+    ('Y', ['(A + B).T', 'A.T + B.T'], '')
+    """
+    source = SourceText(line, f"line {number}, column")
+    tokens = derivation_tokens(source)
+    parser, name = _EquationParser(source, tokens), ""
+    if [token.kind for token in tokens[:2]] == ["name", "="]:
+        name = parser.take().text
+    parser.take_if("=")
+    steps = [parser.expression()]
+    while parser.take_if("="):
+        steps.append(parser.expression())
+    parser.end()
+    return name, steps
 
 
 class _EquationParser(Cursor):
@@ -141,6 +173,12 @@ class _EquationParser(Cursor):
     def __init__(self, source: SourceText, tokens: list[Token]) -> None:
         super().__init__(source, tokens)
         self.nodes = self.depth = 0
+
+    def end(self) -> None:
+        if self.here.kind in ("name", "number"):
+            raise self.wrong(f"expected an operator before '{self.here.text}', such as * or @.")
+        if self.here.kind != "end":
+            raise self.wrong(f"'{self.here.text}' does not fit here.")
 
     def expect(self, sign: str) -> None:
         if not self.take_if(sign):
@@ -173,30 +211,43 @@ class _EquationParser(Cursor):
         while self.take_if("-"):
             flips += 1
         node = self.atom()
-        while sign := self.take_if("^", ".T", "["):
-            if sign.text == ".T" or (sign.text == "^" and (self.here.kind, self.here.text) == ("name", "T")):
+        while sign := self.take_if("^", ".T", "[", "."):
+            if sign.text == ".":  # a.dot(b) is dot(a, b)
+                token = self.take()
+                function = OTHER_NAMES.get(token.text, token.text)
+                if function not in {*ARGUMENTS, *SIGNS}:
+                    raise self.wrong(unknown("function", token.text, (*ARGUMENTS, *SIGNS)), token)
+                node = self.call(function, [node])
+            elif sign.text == ".T" or (sign.text == "^" and (self.here.kind, self.here.text) == ("name", "T")):
                 if sign.text == "^":
                     self.take()
                 node = self.node(".T", node)
             elif sign.text == "^":
                 node = self.node("^", node, value=self.exponent())
             else:
-                rows = self.range()
-                columns = self.range() if self.take_if(",") else (None, None)
+                ranges = [self.range()]
+                while self.take_if(","):
+                    ranges.append(self.range())
                 self.expect("]")
-                node = self.node("slice", node, value=(rows, columns))
+                if len(ranges) > MOST_AXES:
+                    raise self.wrong(f"a value has at most {MOST_AXES} axes.", sign)
+                node = self.node("slice", node, value=(*ranges, (None, None)) if len(ranges) == 1 else tuple(ranges))
         return self.node("-", node) if flips % 2 else node
 
-    def exponent(self) -> int:
+    def exponent(self) -> float:
         bracket = self.take_if("(")
         minus, token = self.take_if("-"), self.take()
-        if token.kind != "number" or not token.text.isdecimal() or len(token.text) > 3 or int(token.text) > MOST_POWER:
-            raise self.wrong(
-                f"an exponent is an integer from -{MOST_POWER} to {MOST_POWER}, not '{token.text}'.", token
-            )
+        half = bracket and self.take_if("/") and self.take()
+        value = float(token.text) if token.kind == "number" and len(token.text) <= 4 else MOST_POWER + 1
+        if half:
+            value = value / 2 if half.text == "2" else MOST_POWER + 1
+        if value > MOST_POWER or value * 2 % 1:
+            said = f"an exponent is a whole or half number from -{MOST_POWER} to {MOST_POWER}, not '{token.text}'."
+            raise self.wrong(said, token)
         if bracket:
             self.expect(")")
-        return -int(token.text) if minus else int(token.text)
+        value = int(value) if value % 1 == 0 else value
+        return -value if minus else value
 
     def range(self) -> tuple[int | str | None, ...]:
         ends: list[int | str | None] = []
@@ -222,6 +273,8 @@ class _EquationParser(Cursor):
                 return self.counted("concat", parts, token)
             case "(":
                 node = self.expression()
+                if sign := self.take_if(">", "<"):
+                    node = self.node(sign.text, node, self.expression())
                 self.expect(")")
                 return node
             case "name":
@@ -230,7 +283,7 @@ class _EquationParser(Cursor):
                     exponent = self.exponent()
                     return self.node("^", self.call(function), value=exponent)
                 if self.here.kind == "(":
-                    if function not in ARGUMENTS:
+                    if function not in {*ARGUMENTS, *SIGNS}:
                         raise self.wrong(unknown("function", token.text, ARGUMENTS), token)
                     return self.call(function)
                 if token.text in ARGUMENTS:
@@ -238,25 +291,68 @@ class _EquationParser(Cursor):
                 return self.node("name", value=token.text, position=token.position)
         raise self.wrong(f"expected a value, got {_shown(token)}.", token)
 
-    def call(self, function: str) -> Node:
-        opening = self.here
+    def call(self, function: str, arguments: list[Node] | None = None) -> Node:
+        """A function of what is in the bracket that follows, after the arguments that it has already."""
+        opening, arguments, value = self.here, arguments or [], None
         self.expect("(")
-        arguments, axis = [self.expression()], None
-        while axis is None and self.take_if(",", ";"):
-            if function not in ("softmax", "sum"):
+        if function == "einsum":
+            if self.here.kind != "string" or not _EINSUM.fullmatch(self.here.text):
+                raise self.wrong(
+                    "einsum begins with its letters, one to four a value, as in einsum('bi,bj->ij', a, b)."
+                )
+            value = self.take().text
+            self.expect(",")
+        if not (arguments and self.here.kind in (")", "name") and function in (*ALONG, "transpose")):
+            arguments.append(self.expression())
+            if self.here.kind != ")" and not self.take_if(",", ";"):
+                self.expect(")")
+        while self.here.kind != ")":
+            if function not in ALONG:
                 arguments.append(self.expression())
-                continue
-            if (self.here.kind, self.here.text) == ("name", "axis"):
+            elif self.here.text in ("keepdim", "keepdims"):  # sums keep their rows and columns anyway
                 self.take()
                 self.expect("=")
-            token = self.take()
-            if token.text not in ("0", "1"):
-                raise self.wrong(f"an axis is 0 (down the rows) or 1 (along them), not '{token.text}'.", token)
-            axis = int(token.text)
+                self.take_if("name")
+            else:
+                if self.here.text in ("axis", "dim"):
+                    self.take()
+                    self.expect("=")
+                several = self.take_if("(")
+                axes = [self.axis()]
+                while several and self.take_if(","):
+                    axes.append(self.axis())
+                if several:
+                    self.expect(")")
+                value = axes[0] if len(axes) == 1 else tuple(axes)
+            if not self.take_if(",", ";"):
+                break
         self.expect(")")
-        return self.counted(function, arguments, opening, axis)
+        if function in SIGNS:
+            sign, count = SIGNS[function]
+            if len(arguments) != count:
+                raise self.wrong(f"{function} takes {count} values, not {len(arguments)}.", opening)
+            return self.node(sign, *arguments)
+        if function == "einsum":
+            return self.subscripts(str(value or ""), arguments, opening)
+        return self.counted(function, arguments, opening, value)
 
-    def counted(self, function: str, arguments: list[Node], at: Token, axis: int | None = None) -> Node:
+    def axis(self) -> int:
+        last, token = self.take_if("-"), self.take()
+        if token.text not in map(str, range(1 if last else 0, MOST_AXES)):
+            raise self.wrong(f"an axis is 0 (down the rows) or 1 (along them), not '{token.text}'.", token)
+        return -int(token.text) if last else int(token.text)
+
+    def subscripts(self, letters: str, arguments: list[Node], at: Token) -> Node:
+        """An einsum whose letters fit its values."""
+        sides, _, out = letters.partition("->")
+        given = sides.split(",")
+        if any(len(set(side)) < len(side) for side in (*given, out)) or not set(out) <= {*sides}:
+            raise self.wrong("in an einsum each value has its letters once, and the result only letters of theirs.", at)
+        if len(given) != len(arguments):
+            raise self.wrong(f"einsum('{letters}') takes {len(given)} values, not {len(arguments)}.", at)
+        return self.node("einsum", *arguments, value=letters)
+
+    def counted(self, function: str, arguments: list[Node], at: Token, axis: Any = None) -> Node:
         fewest, most = ARGUMENTS[function]
         if not fewest <= len(arguments) <= most:
             wanted = str(most) if fewest == most else f"{fewest} to {most}"
@@ -268,7 +364,7 @@ def _shown(token: Token) -> str:
     return token.text if token.kind == "end" else f"'{token.text}'"
 
 
-PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "@": 2}
+PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "@": 2, ">": 5, "<": 5}
 _UNARY, _POSTFIX = 3, 4
 
 
@@ -283,17 +379,23 @@ def written(node: Node) -> str:
             return text
         case Node("-", (inner,)):
             return f"-{_bracketed(inner, _UNARY)}"
+        case Node(">" | "<" as sign, (left, right)):  # which has its brackets always
+            return f"({written(left)} {sign} {written(right)})"
         case Node(sign, (left, right)) if node.joins:
             level = PRECEDENCE[sign]
             associative = right.joins and right.head == sign and sign in "+*"
             return f"{_bracketed(left, level)} {sign} {_bracketed(right, level + (not associative))}"
         case Node("^", (inner,), exponent):
-            return f"{_bracketed(inner, _POSTFIX)}^{exponent}"
+            return f"{_bracketed(inner, _POSTFIX)}^{exponent if exponent % 1 == 0 else f'({exponent})'}"
         case Node(".T", (inner,)):
             return f"{_bracketed(inner, _POSTFIX)}.T"
         case Node("slice", (inner,), ranges):
-            rows, columns = (":".join("" if end is None else str(end) for end in ends) for ends in ranges)
-            return f"{_bracketed(inner, _POSTFIX)}[{rows}{'' if columns == ':' else f', {columns}'}]"
+            axes = [":".join("" if end is None else str(end) for end in ends) for ends in ranges]
+            while len(axes) > 1 and axes[-1] == ":":
+                axes.pop()
+            return f"{_bracketed(inner, _POSTFIX)}[{', '.join(axes)}]"
+        case Node("einsum", arguments, letters):
+            return f"einsum({', '.join([repr(letters), *map(written, arguments)])})"
         case Node("concat", arguments):
             return f"[{'; '.join(map(written, arguments))}]"
         case Node(function, arguments, axis):
@@ -319,6 +421,8 @@ _EACH = {
     "log": torch.log,
     "sqrt": torch.sqrt,
     "relu": torch.relu,
+    "silu": torch.nn.functional.silu,
+    "abs": torch.abs,
     "ones": torch.ones_like,
 }
 
@@ -337,47 +441,88 @@ def joined(sign: str, left: Tensor, right: Tensor) -> Tensor:
     A number, or a row or column as long as the other value, is spread over the other value. A row and a column are
     not spread over each other: who means the outer product says so.
     """
-    both, pairs = left.ndim == right.ndim == 2, list(zip(left.shape, right.shape, strict=False))
+    axes = max(left.ndim, right.ndim)
+    ours, theirs = ((1,) * (axes - value.ndim) + tuple(value.shape) for value in (left, right))
+    pairs = list(zip(ours, theirs, strict=True))
     if sign == "@":
-        fits = both and left.shape[1] == right.shape[0]
+        fits = min(left.ndim, right.ndim) >= 2 and left.shape[-1] == right.shape[-2]
+        fits = fits and all(1 in (a, b) or a == b for a, b in pairs[:-2])
     else:
-        fits = not both or all(b in (1, a) for a, b in pairs) or all(a in (1, b) for a, b in pairs)
+        fits = 0 in (left.ndim, right.ndim) or all(b in (1, a) for a, b in pairs) or all(a in (1, b) for a, b in pairs)
     if not fits:
         raise UnfitError(f"{{}} {sign} {{}}", left.shape, right.shape)
     if sign == "@":
-        _check_size(left.shape[0] * right.shape[1])
+        _check_size(prod(max(pair) for pair in pairs[:-2]) * left.shape[-2] * right.shape[-1])
         return left @ right
+    if sign in "<>":
+        return (left > right if sign == ">" else left < right).double()
     return {"+": torch.add, "-": torch.sub, "*": torch.mul, "/": torch.div}[sign](left, right)
 
 
-def called(function: str, arguments: list[Tensor], axis: int | None) -> Tensor:
-    """A function of the language applied to values."""
+def called(function: str, arguments: list[Tensor], value: Any) -> Tensor:
+    """A function of the language applied to values; `value` is its axis, or the letters of an einsum."""
     first, counts = arguments[0], [argument.numel() for argument in arguments]
     grows = {"diag": counts[0] ** 2, "outer": prod(counts), "concat": sum(counts)}
     _check_size(grows.get(function, counts[0]))
     if function in _EACH:
         return _EACH[function](first)
-    if function == "sum" and axis is None:
-        return first.sum()
-    if function in ("sum", "softmax") and first.ndim != 2:
+    if function in ("sum", "mean") and value is None:
+        return first.sum() if function == "sum" else first.mean()
+    if function == "maximum":
+        joined("+", *arguments)  # whether they fit
+        return torch.maximum(*arguments)
+    axes: tuple[int, ...] = value if isinstance(value, tuple) else (value,) if isinstance(value, int) else ()
+    if function in ALONG and (first.ndim < 2 or not all(-first.ndim <= axis < first.ndim for axis in axes)):
         raise UnfitError(f"{function} of {{}}", first.shape)
+    if len({axis % first.ndim for axis in axes}) < len(axes):
+        raise UnfitError(f"{function} of {{}} along one axis twice", first.shape)
     if function in ("diag", "outer"):
-        for value in arguments:
-            if value.ndim != 2 or 1 not in value.shape:
-                raise UnfitError(f"{function} of {{}}, which is not a row or column", value.shape)
+        for argument in arguments:
+            if argument.ndim != 2 or 1 not in argument.shape:
+                raise UnfitError(f"{function} of {{}}, which is not a row or column", argument.shape)
     match function:
         case "sum":
-            return first.sum(axis, keepdim=True)
+            return first.sum(value, keepdim=True)
+        case "mean":
+            return first.mean(value, keepdim=True)
         case "softmax":  # of a row or of a column, or of each row of a matrix, unless an axis is given
-            return first.softmax((0 if first.shape[1] == 1 else 1) if axis is None else axis)
+            column = first.ndim == 2 and first.shape[1] == 1
+            return first.softmax(axes[0] if axes else 0 if column else -1)
         case "diag":
             return torch.diag(first.flatten())
         case "outer":
             return torch.outer(*(argument.flatten() for argument in arguments))
+        case "einsum":
+            return _einsum(str(value), arguments)
     for along in (0, 1):  # columns stacked upon each other, or rows put side by side
-        if all(value.ndim == 2 and value.shape[1 - along] == 1 for value in arguments):
+        if all(argument.ndim == 2 and argument.shape[1 - along] == 1 for argument in arguments):
             return torch.cat(arguments, along)
-    raise UnfitError(f"[{'; '.join('{}' for _ in arguments)}]", *(value.shape for value in arguments))
+    for along in (1, 0):  # matrices of as many rows side by side, as heads are
+        flat = all(argument.ndim == 2 for argument in arguments)
+        if flat and len({argument.shape[1 - along] for argument in arguments}) == 1:
+            return torch.cat(arguments, along)
+    raise UnfitError(f"[{'; '.join('{}' for _ in arguments)}]", *(argument.shape for argument in arguments))
+
+
+def _einsum(letters: str, arguments: list[Tensor]) -> Tensor:
+    """A sum of products by letters; a value with one letter is a row or a column, and a result of one is alike."""
+    sides, _, out = letters.partition("->")
+    unfit = UnfitError(
+        f"einsum('{letters}') of {', '.join('{}' for _ in arguments)}", *(one.shape for one in arguments)
+    )
+    values, lengths, row = list[Tensor](), dict[str, int](), False
+    for side, argument in zip(sides.split(","), arguments, strict=True):
+        if argument.ndim != max(len(side), 2) or (len(side) == 1 and 1 not in argument.shape):
+            raise unfit
+        row |= len(side) == 1 and argument.shape[0] == 1
+        values.append(argument.flatten() if len(side) == 1 else argument)
+        if any(lengths.setdefault(letter, size) != size for letter, size in zip(side, values[-1].shape, strict=True)):
+            raise unfit
+    _check_size(prod(lengths[letter] for letter in out))
+    if prod(lengths.values()) > MOST_ELEMENTS * 50:
+        raise UnfitError("an einsum of too many products")
+    result = torch.einsum(letters, *values)
+    return result if len(out) != 1 else result[None] if row else result[:, None]
 
 
 def _check_size(elements: int) -> None:
@@ -388,7 +533,7 @@ def _check_size(elements: int) -> None:
 class Evaluator:
     """Evaluates expressions where names have given values, and counts its operations.
 
-    A value is a number, a column (n, 1), a row (1, n) or a matrix, in float64.
+    A value is a number, a column (n, 1), a row (1, n), a matrix, or a batch of matrices, in float64.
     """
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
@@ -424,7 +569,7 @@ class Evaluator:
             case ".T":
                 return first.mT if first.ndim else first
             case "slice":
-                if first.ndim == 0:
+                if first.ndim < len(node.value):
                     raise UnfitError("a slice of {}", first.shape)
                 ends = [[int(self.values[end]) if isinstance(end, str) else end for end in of] for of in node.value]
                 part = first[tuple(slice(*pair) for pair in ends)]

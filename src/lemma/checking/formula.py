@@ -1,22 +1,27 @@
 """Formulas that people write, read exactly and safely: from tokens to a value, by recursive descent."""
 
-from collections.abc import Callable, Collection
-from dataclasses import replace
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from math import comb
 
-from lemma.checking.tokens import Cursor, SourceText, Token, formula_tokens, named
-from lemma.counting.polynomial import Calculator, Rational, of, symbol
+from lemma.checking.tokens import LONGEST_FORMULA, NO_COMMA, Cursor, SourceText, Token, formula_tokens, named
+from lemma.counting.polynomial import LARGEST_EXPONENT, ONE, Calculator, Polynomial, Rational, of, symbol
 from lemma.errors import InputError, unknown
 
 DEEPEST_NESTING = 60
 _LONGEST_RUN = 200
 _SHOWN = 40
-_FUNCTIONS = """
+FUNCTIONS = frozenset(
+    """
     sqrt root log ln exp sin cos tan tanh sigmoid softmax max min abs floor ceil round sum prod pow binom int float
     lfloor rfloor lceil rceil factorial mod bmod pmod
-"""
+    """.split()  # noqa: SIM905
+)
+"""What is read as a function, and refused: formulas are rational."""
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-_STARTS = frozenset({"number", "name", "command", "fraction", "bar", *_CLOSING})
+_STARTS = frozenset({"number", "name", "command", "fraction", "bar", "big", *_CLOSING})
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 
 
@@ -26,42 +31,185 @@ def read_formula(text: str, known: Collection[str]) -> Rational:
     >>> read_formula(r"|V|(d+d_h) + ((N-1)d+1)d_h", ["V", "d", "d_h", "N"]).at({"V": 9, "d": 2, "d_h": 3, "N": 3})
     Fraction(60, 1)
     """
-    source = SourceText(text, "formula, character")
+    return read_answer(text, known).value
+
+
+@dataclass(frozen=True)
+class FormulaReading:
+    """A formula as it was read: what is judged, and what a person said about it on the way there."""
+
+    value: Rational
+    chain: tuple[Rational, ...] = ()
+    """What is equal to the value by the person's own account: the earlier members of a = b = c, the sum of parts."""
+    settings: dict[str, Rational] = field(default_factory=dict)
+    """Sizes that the person set, as in `with d_ff = 4d`; they are in the value already."""
+    echo: tuple[str, ...] = ()
+    """Runs of letters that can be read in two ways, each with how it was read."""
+
+
+_BEFORE_SETTINGS = {"with", "where", "for", "assuming", "given", "when", "if", "at"}
+_NOUNS = {"parameters", "parameter", "params", "weights", "flops", "operations", "trainable", "in", "total", "all"}
+_TOTALS = {"total", "sum", "altogether", "overall", "together", "all", "P", "parameters", "params"}
+PLAIN_WORDS = frozenset({*_BEFORE_SETTINGS, *_NOUNS, "and"})
+"""Words around a formula."""
+_CONTINUES = {"+", "-", "*", "/", "=", "^", ":", ",", ";"}
+
+
+def read_answer(text: str, known: Collection[str]) -> FormulaReading:
+    """Read a formula with what people write around it.
+
+    A chain `a = b = c` of which the last is judged, settings (`with d_ff = 4d`), a trailing `parameters`, parts that
+    add up (`embedding: Vd, layers: 12Ld^2`), and names of your own (`A = 4d^2; A*L`).
+
+    >>> reading = read_answer("P = Vd + d_ff = d(V + 4) with d_ff = 4d", ["V", "d", "d_ff"])
+    >>> reading.value == reading.chain[0], reading.echo
+    (True, ("'Vd' as V·d",))
+    """
+    source = SourceText(_without_bullets(text), "formula, character")
     tokens = formula_tokens(source)
-    if len(tokens) == 1:
+    plain = PLAIN_WORDS - {*known}
+    inside = 0
+    for place, token in enumerate(tokens):  # \text{with} leaves its braces behind
+        if token.kind == "{":
+            inside = place + 1
+        elif token.kind == "}" and inside and {word.text.lower() for word in tokens[inside:place]} <= plain:
+            tokens[inside - 1] = tokens[place] = Token("", "", token.position)
+    tokens = [token for token in tokens if token.kind]
+    end = tokens.pop()
+    calls = [place for place, token in enumerate(tokens) if token.kind == "name" and token.text.lower() in plain]
+    begins = next((place for place in calls if tokens[place].text.lower() in _BEFORE_SETTINGS), len(tokens))
+    tokens, after = tokens[:begins], tokens[begins + 1 :]
+    while len(tokens) > 1 and tokens[-1].kind in ("name", "newline", ".") and tokens[-1].text.lower() in {*plain, "."}:
+        tokens.pop()
+    if not tokens:
         raise InputError(f"the formula is empty; write one in {', '.join(known)}")
-    signs = [index for index, token in enumerate(tokens) if token.kind == "="]
-    if signs:  # a person gave their formula a name, as in P = …
-        left = [token for token in tokens[: signs[0]] if token.kind != "bar"]
-        if len(signs) > 1:
-            raise source.mistake(tokens[signs[1]].position, "a formula has one = at most.")
-        if len(left) > 1 or any(token.kind != "name" or token.text in known for token in left):
-            said = "only a new name may come before =; write the formula alone."
-            raise source.mistake(tokens[signs[0]].position, said)
-        tokens = tokens[signs[0] + 1 :]
-    parser = _FormulaParser(source, tokens, known)
-    value = parser.sum()
-    if parser.here.kind != "end":
-        raise parser.wrong(f"'{parser.here.text[:20]}' does not fit here.")
-    return value
+    echo: dict[str, str] = {}
+    mine: dict[str, Rational] = {}  # names of their own
+    calculator = Calculator()  # one for all of it, so that its work is bounded as a whole
+
+    def value_of(piece: list[Token]) -> Rational:
+        parser = _FormulaParser(source, [*piece, end], {**dict.fromkeys(known), **mine}, calculator, echo)
+        value = parser.sum()
+        if parser.here.kind != "end":
+            raise parser.wrong(f"'{parser.here.text[:20]}' does not fit here.")
+        return value
+
+    settings: dict[str, Rational] = {}
+    for piece in _split(after, {",", ";", "newline", "and"}):
+        if len(piece) < 3 or piece[0].kind != "name" or piece[1].kind != "=":
+            raise source.mistake(piece[0].position, "a setting is of the form name = formula, as in: with d_ff = 4d.")
+        (mine if piece[0].text not in known else settings)[piece[0].text] = value_of(piece[2:])
+    items = _split(tokens, {",", ";", "newline"})
+    commas = [token for token in tokens if token.kind == ","]
+    if commas and not all(any(token.kind == "name" for token in item) for item in items):
+        raise source.mistake(commas[0].position, f"',' is not read here. {NO_COMMA}")
+    read: list[tuple[str, list[Rational], bool]] = []  # label, members of its chain, whether it uses names of its own
+    for item in items:
+        label, signs = "", [place for place, token in enumerate(item) if token.kind == ":"]
+        if signs:
+            label, item = " ".join(token.text for token in item[: signs[-1]]), item[signs[-1] + 1 :]
+        first, *others = _split(item, {"="}, keep=True)
+        left = [token for token in first if token.kind != "bar"]
+        if others and all(token.kind == "name" for token in left):  # a person gave their formula a name, as in P = …
+            readable = [symbols_of(token, known) is not None for token in left]
+            if len(left) == 1 and left[0].text in known:
+                said = "only a new name may come before =; write the formula alone."
+                raise source.mistake(left[0].position, said)
+            if not all(readable) or (len(left) == 1 and not label):
+                label, first = " ".join(token.text for token in left), []
+        uses = any(token.text in mine for piece in (first, *others) for token in piece if token.kind == "name")
+        members = [value_of(piece) for piece in ([first] if first or not others else []) + others]
+        read.append((label, members, uses))
+        if len(items) > 1 and label and label not in known:
+            mine[label] = members[-1]
+    if not read:
+        raise InputError(f"the formula is empty; write one in {', '.join(known)}")
+    *parts, (label, members, uses) = read
+    chain, value = members[:-1], members[-1]
+    if parts and not uses:
+        whole = calculator.add([*(one[-1] for _, one, _ in parts)])
+        total = bool({*label.lower().split(), label} & _TOTALS)
+        chain, value = ([whole, *chain], value) if total else ([], calculator.add([whole, value]))
+    for name, meaning in settings.items():
+        chain, value = [put(one, name, meaning, calculator) for one in chain], put(value, name, meaning, calculator)
+    return FormulaReading(value, tuple(chain), settings, tuple(f"'{run}' as {how}" for run, how in echo.items()))
 
 
-def symbols_of(token: Token, known: Collection[str]) -> list[str] | None:
+_BULLET = re.compile(r"\s*(?:[-*•–—]|\(?\d{1,2}[.)])\s+(?=\S)")
+
+
+def _without_bullets(text: str) -> str:
+    """A list of parts without its bullets or numbers, which blanks replace; what is not such a list stays as it is.
+
+    >>> _without_bullets("- tokens: Vd\\n- norm: 2d\\ntotal: d(V + 2)")
+    '  tokens: Vd\\n  norm: 2d\\ntotal: d(V + 2)'
+    """
+    lines = text.split("\n") if len(text) <= LONGEST_FORMULA else []
+    bullets = [_BULLET.match(line) for line in lines]
+    rest = [line for line, bullet in zip(lines, bullets, strict=True) if line.strip() and not bullet]
+    if sum(map(bool, bullets)) < 2 or not all(":" in line or "=" in line for line in rest):
+        return text
+    pairs = zip(lines, bullets, strict=True)
+    return "\n".join(" " * bullet.end() + line[bullet.end() :] if bullet else line for line, bullet in pairs)
+
+
+def _split(tokens: list[Token], at: set[str], keep: bool = False) -> list[list[Token]]:
+    """The pieces between tokens of these kinds or texts, outside brackets; empty ones only if they are kept.
+
+    A line that ends or begins with an operator goes on.
+    """
+    pieces: list[list[Token]] = [[]]
+    depth = 0
+    for place, token in enumerate(tokens):
+        depth += (token.kind in _CLOSING) - (token.kind in _CLOSING.values())
+        if token.kind == "newline":
+            near = (tokens[max(place - 1, 0)].kind, tokens[min(place + 1, len(tokens) - 1)].kind)
+            if depth > 0 or _CONTINUES & {*near}:
+                continue
+        if depth <= 0 and (token.kind in at or (token.kind == "name" and token.text in at)):
+            pieces.append([])
+        else:
+            pieces[-1].append(token)
+    return [piece for piece in pieces if piece or keep]
+
+
+def put(formula: Rational, name: str, meaning: Rational, calculator: Calculator) -> Rational:
+    """Put a formula in the place of a symbol of another, within the bounds of the calculator.
+
+    >>> put(Rational(symbol("d") ** 2), "d", Rational(symbol("h") + 1), Calculator()) == (symbol("h") + 1) ** 2
+    True
+    """
+    if name not in formula.symbols:
+        return formula
+    sides: list[Rational] = []
+    for side in (formula.numerator, formula.denominator):
+        terms: list[Rational] = []
+        for monomial, number in side.terms.items():
+            power = dict(monomial).get(name, 0)
+            rest = Rational(Polynomial({tuple(pair for pair in monomial if pair[0] != name): number}))
+            terms.append(calculator.multiply(rest, calculator.power(meaning, Rational(of(power)))))
+        sides.append(calculator.add(terms))
+    return calculator.divide(*sides)
+
+
+def symbols_of(token: Token, known: Collection[str], whole: bool = True) -> list[str] | None:
     """The known symbols whose product a name is: itself, or the longest ones it can be cut into; None if it cannot.
 
-    A subscript in braces is never cut.
+    A subscript in braces is never cut; without `whole` the name itself does not count.
 
     >>> symbols_of(Token("name", "dd_h", 0), ["V", "d", "d_h", "h"])
     ['d', 'd_h']
     """
     word, end = token.text, len(token.text)
-    if word in known or end > _LONGEST_RUN:
-        return [word] if word in known else None
+    if end > _LONGEST_RUN:
+        return None
+    if word in known and whole:
+        return [word]
     longest = max(map(len, known), default=0)
     cut: dict[int, list[str]] = {end: []}
     for start in range(end - max(token.bound, 1), -1, -1):
         for stop in range(min(end, start + longest), start, -1):
-            if stop in cut and word[start:stop] in known:
+            if stop in cut and word[start:stop] in known and (whole or stop - start < end):
                 cut[start] = [word[start:stop], *cut[stop]]
                 break
     return cut.get(0)
@@ -73,7 +221,7 @@ def why_unknown(word: str, known: Collection[str]) -> str:
     >>> why_unknown("v", ["V", "d"])
     "symbol = 'v' is unknown. Did you mean 'V'? Known: V, d."
     """
-    if word in _FUNCTIONS.split():
+    if word in FUNCTIONS:
         return f"'{word}' is a function; formulas here are rational: sums, products, quotients and whole powers."
     shown = word if len(word) <= _SHOWN else word[:_SHOWN] + "…"
     twin = next((name for name in known if name.casefold() == word.casefold()), None)
@@ -87,9 +235,16 @@ def why_unknown(word: str, known: Collection[str]) -> str:
 class _FormulaParser(Cursor):
     """A formula is a sum of products of signed powers of primaries."""
 
-    def __init__(self, source: SourceText, tokens: list[Token], known: Collection[str]) -> None:
+    def __init__(
+        self,
+        source: SourceText,
+        tokens: list[Token],
+        known: dict[str, Rational | None],
+        calculator: Calculator,
+        echo: dict[str, str],
+    ) -> None:
         super().__init__(source, tokens)
-        self.known, self.depth, self.calculator = known, 0, Calculator()
+        self.known, self.depth, self.calculator, self.echo = known, 0, calculator, echo
 
     def worked_out(self, token: Token, operation: Callable[..., Rational], *values: object) -> Rational:
         """The result of an operation; where it fails, the error shows the token."""
@@ -134,7 +289,9 @@ class _FormulaParser(Cursor):
 
         Of symbols written together only the last one is raised: Ld^2 is L times d^2, as in print.
         """
-        first = self.here
+        first, place = self.here, self.place
+        if first.kind == "big":
+            return self.big(self.take())
         *others, value = self.names(self.take()) if first.kind in ("name", "command") else [self.primary()]
         while token := self.take_if("raised"):
             digits = token.text.translate(_RAISED)
@@ -147,9 +304,67 @@ class _FormulaParser(Cursor):
                 raise self.wrong(f"powers nest more than {DEEPEST_NESTING} deep.", token)
             value = self.worked_out(token, self.calculator.power, value, self.signed())
             self.depth -= 1
+        word = first.text.removeprefix("\\")
+        cut = (
+            symbols_of(replace(first, text=word), self.known, whole=False)
+            if first.kind in ("name", "command")
+            else None
+        )
+        if cut and (others or len(cut) > 1):  # it could have been read in another way
+            power = "".join(token.text for token in self.tokens[place + 1 : self.place])
+            shown = f"{'·'.join(cut)}{power}" if others else f"one symbol, not {'·'.join(cut)}"
+            self.echo[f"{word}{power}"] = shown
         for other in reversed(others):
             value = self.worked_out(first, self.calculator.multiply, other, value)
         return value
+
+    def big(self, token: Token) -> Rational:
+        """A sum or product over an index: of the product that follows it, as in print."""
+        kind, index = token.text.split()
+        self.depth += 1
+        if self.depth > DEEPEST_NESTING:
+            raise self.wrong(f"sums nest more than {DEEPEST_NESTING} deep.", token)
+        first = self.sum()
+        if not self.take_if("}") or not self.take_if("^"):
+            raise self.wrong(f"write the bounds as in \\{kind}_{{{index}=1}}^{{L}}.", token)
+        last, outer, inner = self.power(), self.known, Rational(symbol(f"{index} "))
+        self.known = {**outer, index: inner}
+        begin = self.here
+        body = self.product()
+        self.known = outer
+        self.depth -= 1
+        if self.here.kind in ("+", "-") and self.tokens[self.place - 1].kind not in _CLOSING.values():
+            self.echo["∑" if kind == "sum" else "∏"] = "that of the product after it alone; put brackets around a sum"
+        name = f"{index} "
+        if name in body.denominator.symbols or any(
+            power < 0 for term in body.numerator.terms for of, power in term if of == name
+        ):
+            raise self.wrong(f"nothing is divided by the index {index} here.", begin)
+        if kind == "prod":
+            ends = [bound.constant for bound in (first, last) if bound.constant is not None]
+            whole = len(ends) == 2 and all(bound.denominator == 1 for bound in ends)
+            if not whole or ends[1] - ends[0] > 2 * LARGEST_EXPONENT:
+                raise self.wrong(f"a product has whole numbers as bounds, at most {2 * LARGEST_EXPONENT} apart.", token)
+            value = Rational(ONE)
+            for number in range(int(ends[0]), int(ends[1]) + 1):  # pyright: ignore
+                one = self.worked_out(begin, put, body, name, Rational(of(number)), self.calculator)
+                value = self.worked_out(token, self.calculator.multiply, value, one)
+            return value
+        before, total = self.worked_out(token, self.calculator.add, [first, Rational(of(-1))]), list[Rational]()
+        for monomial, number in body.numerator.terms.items():
+            power = dict(monomial).get(name, 0)
+            if power >= LARGEST_EXPONENT:
+                raise self.wrong(f"the index {index} has at most the power {LARGEST_EXPONENT - 1} here.", begin)
+            rest = Rational(Polynomial({tuple(pair for pair in monomial if pair[0] != name): number}), body.denominator)
+            for bound, sign in ((last, 1), (before, -1)):
+                raised = (
+                    self.worked_out(token, self.calculator.power, bound, Rational(of(exponent)))
+                    * Rational(of(factor * sign))
+                    for exponent, factor in powers_added(power)
+                )
+                whole = self.worked_out(token, self.calculator.add, list(raised))
+                total.append(self.worked_out(token, self.calculator.multiply, rest, whole))
+        return self.worked_out(token, self.calculator.add, total) if total else Rational(of(0))
 
     def primary(self) -> Rational:
         """A number, a bracket, a fraction or |V|."""
@@ -188,4 +403,18 @@ class _FormulaParser(Cursor):
         found = symbols_of(token, self.known)
         if found is None:
             raise self.wrong(why_unknown(token.text, self.known), token)
-        return [Rational(symbol(name)) for name in found]
+        return [self.known[name] or Rational(symbol(name)) for name in found]
+
+
+def powers_added(power: int) -> Iterator[tuple[int, Fraction]]:
+    """The exponents and factors of the polynomial in n that 1^power + 2^power + … + n^power is (Faulhaber).
+
+    >>> [(exponent, str(factor)) for exponent, factor in powers_added(2)]
+    [(3, '1/3'), (2, '1/2'), (1, '1/6')]
+    """
+    bernoulli = [Fraction(1)]
+    for order in range(1, power + 1):
+        bernoulli.append(-sum(comb(order + 1, k) * bernoulli[k] for k in range(order)) / Fraction(order + 1))
+    for k, number in enumerate(bernoulli):
+        if number:
+            yield power + 1 - k, comb(power + 1, k) * number * (-1) ** k / Fraction(power + 1)

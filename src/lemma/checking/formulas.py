@@ -1,17 +1,28 @@
 """Is a formula right? And if not, why not: the smallest explanation of the difference."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
-from lemma.checking.explain import explain, explain_number, nearest, right_elsewhere
-from lemma.checking.question import Verdict, account_for, ask, full_names, other_readings, spec_of, with_numbers
+from lemma.checking.explain import ODD, PLAIN, explain, explain_number, nearest, right_elsewhere
+from lemma.checking.question import (
+    FormulaQuestion,
+    Verdict,
+    account_for,
+    ask,
+    full_names,
+    other_readings,
+    spec_of,
+    with_defaults,
+    with_numbers,
+)
 from lemma.counting.count import USUAL, Conventions, count
 from lemma.counting.polynomial import Polynomial, symbol
-from lemma.counting.subject import BATCH, Model, subject_of
+from lemma.counting.subject import BATCH, Model, Subject, subject_of
 from lemma.errors import InputError, unknown
+from lemma.spec.models import ModelSpec
 
 FORMULAS = ("parameters", "flops", "trainable")
-SIMPLE = 1.5  # the cost up to which an explanation is one element
 
 
 def judge_formula(
@@ -35,7 +46,22 @@ def judge_formula(
     subject = subject_of(model, words)
     account = account_for(subject, (quantity,), conventions)
     spec = spec_of(model, words, subject)
-    question = ask(account, quantity, text, full_names(spec, account.symbols))
+    asked = ask(account, quantity, text, full_names(spec, account.symbols))
+    if asked.before is None:
+        return _judge(asked, subject, spec, conventions, diagnose)
+    # a chain ends with a number: it is judged, and explained by the formula that it comes from
+    verdict = _judge(with_defaults(replace(asked, yours=asked.before)), subject, spec, conventions, diagnose)
+    if verdict.equal or asked.yours.constant != asked.model.at(account.symbols):
+        return verdict
+    only = "The number is right, but the formula before it is equal to the model's at these sizes only"
+    return asked.verdict(f"{only}: they differ by {verdict.residual}.", *verdict.diagnosis, equal=True)
+
+
+def _judge(
+    question: FormulaQuestion, subject: Subject, spec: ModelSpec | None, conventions: Conventions, diagnose: bool
+) -> Verdict:
+    """Judge a formula that has been read; `spec` is that of the model, where it has one."""
+    account, quantity = question.account, question.quantity.name
     if question.equal:
         return question.verdict(equal=True)
     # sizes that the formula does not name are taken as numbers, if that makes it right or explains it better
@@ -48,15 +74,15 @@ def judge_formula(
         return question.verdict()
     if quantity == "flops":
 
-        def with_defaults(formula: Polynomial) -> Polynomial:
+        def defaulted(formula: Polynomial) -> Polynomial:
             for name in (name for name in account.defaults if name not in question.yours.symbols):
                 formula = formula.put(name, account.defaults[name])
             return formula
 
         for differs, formula in other_readings(subject, conventions):
-            if question.polynomial == with_defaults(formula):
+            if question.polynomial == defaulted(formula):
                 return question.verdict(f"But it is right {', '.join(differs)}.")
-        parameters = with_defaults(count(subject, ("parameters",)).quantities["parameters"].polynomial)
+        parameters = defaulted(count(subject, ("parameters",)).quantities["parameters"].polynomial)
         for number in (2, 6):  # the second with the backward pass
             if question.polynomial == parameters * number * symbol(BATCH) * symbol("T"):
                 return question.verdict(
@@ -66,9 +92,9 @@ def judge_formula(
     if numeric is not None and not question.yours.symbols:
         return numeric.verdict(taken, explain_number(question) or "No simple explanation.")
     found, cost = explain(question)
-    if numeric is not None and cost > SIMPLE:
+    if numeric is not None and cost > ODD:
         other, least = explain(numeric)
-        if least < cost:
+        if least == PLAIN or (least <= ODD and not found):
             return numeric.verdict(taken, other)
     likewise = right_elsewhere(question, spec) if spec and quantity == "parameters" else ""
     if found or likewise:

@@ -1,19 +1,20 @@
-"""The judge of gradients derived by hand, for five cells (problems C2 and D1)."""
+"""The judge of gradients derived by hand (problems C2 and D1, and functions of your own)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
-from itertools import chain
+from itertools import chain, combinations
 from math import isfinite
 from textwrap import indent
 from typing import Any, Literal
 
-from lemma.checking.cells import CELLS as DESCRIBED
-from lemma.checking.cells import GradientCell, Sample, draw_samples
+from torch import Tensor
+
+from lemma.checking.cells import CellLike, GradientCell, Sample, find_cell, gradient_with
 from lemma.checking.expressions import (
     ARGUMENTS,
     MOST_NODES,
-    OTHER_NAMES,
+    RESERVED,
     Equation,
     Evaluator,
     Node,
@@ -26,16 +27,15 @@ from lemma.checking.expressions import (
     variable,
     written,
 )
-from lemma.checking.repairs import MOST_OPERATIONS, agrees, find_repair
+from lemma.checking.repairs import MOST_OPERATIONS, agrees, find_repair, is_close
 from lemma.checking.tokens import SourceText
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Result, Table, Text
 from lemma.report.text import columns, paragraph, wrap
 
-CELLS = tuple(DESCRIBED)
-"""The names of the cells."""
 MOST_LINES, MOST_TEXT = 100, 100_000
-_RESERVED = {*ARGUMENTS, *OTHER_NAMES, "T", "axis"}
+MOST_HELD, MOST_CUT = 3, 300
+"""How many steps a person may have taken for constants at once, and how often that is tried in a report."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,12 @@ class GradientReport(Result):
 
 
 def judge_gradients(
-    cell: str, lines: Sequence[str], diagnose: bool = True, samples: Sequence[Sample] = ()
+    cell: CellLike, lines: Sequence[str] = (), diagnose: bool = True, samples: Sequence[Sample] = ()
 ) -> GradientReport:
     """Judge the lines `name = expression` of a derivation against autograd in float64, at random sizes and inputs.
 
-    A line may use the gradients that other lines derive: their true values are taken, so that no mistake counts twice.
+    `cell` is the name of a function, or a TOML file with one of your own, whose answers are judged too. A line may use
+    the gradients that other lines derive: their true values are taken, so that no mistake counts twice.
     Without `diagnose` no repair of a wrong line is looked for. Other `samples` take the place of the cell's own.
 
     >>> report = judge_gradients("softmax-cross-entropy", ["dz = y - ŷ"])
@@ -134,15 +135,19 @@ def judge_gradients(
     softmax-cross-entropy: 0 of 1 right
     """
     described = find_cell(cell)
-    derivation = read_derivation(described, lines)
+    if not described.loss:
+        raise InputError(
+            f"{described.name}: it has no loss, and so no gradients. Give one, as in loss = 'sum(dY * Y)'."
+        )
+    derivation = read_derivation(described, [*described.answers, *([lines] if isinstance(lines, str) else lines)])
     known, gradients = described.known, set(described.gradients)
-    samples = tuple(samples) or draw_samples(cell)
+    samples = tuple(samples) or described.samples
     derived = {line.name for line in derivation}
     uses = {line.name: names(line.expression) for line in derivation if line.name not in known}
     helpers: dict[str, Node] = {}  # what each stands for
     broken: set[str] = set()  # the helpers without a value
     verdicts: list[GradientVerdict] = []
-    left = MOST_OPERATIONS
+    left, cut = MOST_OPERATIONS, Cut()
     for line in derivation:
         expression = line.expression
         verdict = GradientVerdict(line.number, line.name, line.text, "wrong")
@@ -154,7 +159,7 @@ def judge_gradients(
                 values = [Evaluator(sample.values)(expression) for sample in samples]
             except UnfitError as error:
                 broken.add(line.name)
-                verdict = replace(verdict, reason=_unfit(error, samples[0]))
+                verdict = replace(verdict, reason=unfit_words(error, samples[0]))
             else:
                 broken.discard(line.name)
                 whole = substituted(expression, helpers)
@@ -174,18 +179,22 @@ def judge_gradients(
                 whole = substituted(expression, helpers)
                 if not is_larger(whole, MOST_NODES):
                     repair, left = find_repair(whole, described, line.name, samples, left)
-            reason = f"{complaint}: {repair.words}" if repair else f"{complaint}; no simple repair found"
+            forgotten = (
+                () if repair or not diagnose else forgotten_steps(expression, described, line.name, samples, cut)
+            )
+            if repair:
+                reason = f"{complaint}: {repair.words}"
+            elif forgotten:
+                *others, last = forgotten
+                through = f"{', '.join(others)} and {last}" if others else last
+                depend = "are taken for constants; they depend" if others else "is taken for a constant; it depends"
+                reason = f"{complaint}: {through} {depend} on {line.name[1:]} too"
+            else:
+                reason = f"{complaint}; no simple repair found"
             repaired = f"{line.text.partition('=')[0].strip()} = {written(repair.expression)}" if repair else None
             verdict = replace(verdict, reason=reason, error=error, repair=repaired)
         verdicts.append(verdict)
-    return GradientReport(cell, tuple(verdicts))
-
-
-def find_cell(name: str) -> GradientCell:
-    """The cell of that name."""
-    if name not in DESCRIBED:
-        raise InputError(unknown("cell", name, DESCRIBED))
-    return DESCRIBED[name]
+    return GradientReport(described.name, tuple(verdicts))
 
 
 def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
@@ -202,7 +211,7 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
         source, equation = SourceText(text, f"line {number}, column"), parse_equation(text, number)
         left, helpers = cell.canonical(equation.name), {line.name for line in lines} - cell.known
         given = left in (*cell.sizes, *cell.given)
-        if given or left in _RESERVED or "__" in left:
+        if given or left in RESERVED or "__" in left:
             words = "is given; it is not derived" if given else "cannot be the name of a helper"
             raise source.mistake(0, f"'{equation.name}' {words}.")
         found = [node for _, node in subtrees(equation.expression) if node.head == "name"]
@@ -235,6 +244,46 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
     return lines
 
 
+Cut = dict[tuple[str, ...], Tensor | None]
+"""The gradient of a name where some steps are constants, by the name and the steps."""
+
+
+def forgotten_steps(
+    expression: Node, cell: GradientCell, target: str, samples: Sequence[Sample], cut: Cut
+) -> tuple[str, ...]:
+    """The steps through which a gradient was forgotten: the fewest that, as constants, make the expression right.
+
+    `cut` keeps the gradients with constants in the first sample, for the lines that follow, at most MOST_CUT of them.
+    """
+    first, *others = samples
+    try:
+        value = Evaluator(first.values)(expression)
+    except UnfitError:
+        return ()
+    if target not in cell.gradients or value.shape != first.values[target].shape:
+        return ()
+    after, later = {target[1:]}, list[str]()  # what depends on the value
+    for equation in cell.equations[cell.depth(target) + 1 : -1]:
+        if names(equation.expression) & after:
+            after.add(equation.name)
+            later.append(equation.name)
+    for held in chain.from_iterable(combinations(later, count) for count in range(1, MOST_HELD + 1)):
+        if (target, *held) not in cut:
+            if len(cut) >= MOST_CUT:
+                return ()
+            cut[(target, *held)] = gradient_with(cell, first, target, frozenset(held))
+        truth = cut[(target, *held)]
+        if truth is None or not is_close(value, truth):
+            continue
+        elsewhere = [gradient_with(cell, sample, target, frozenset(held)) for sample in others]
+        if all(
+            gradient is not None and is_close(Evaluator(sample.values)(expression), gradient)
+            for sample, gradient in zip(others, elsewhere, strict=True)
+        ):
+            return held
+    return ()
+
+
 def _reached(start: set[str], uses: Mapping[str, set[str]]) -> set[str]:
     """The names at the start, and all that these are derived from."""
     reached, waiting = set(), set(start)
@@ -251,7 +300,7 @@ def _fault(expression: Node, target: str, sample: Sample) -> tuple[str, float | 
     try:
         value = Evaluator(sample.values)(expression)
     except UnfitError as error:
-        return _unfit(error, sample), None
+        return unfit_words(error, sample), None
     if value.shape != truth.shape:
         return f"the shape is {sample.spelled(value.shape)}, expected {sample.spelled(truth.shape)}", None
     if not value.isfinite().all():
@@ -260,20 +309,20 @@ def _fault(expression: Node, target: str, sample: Sample) -> tuple[str, float | 
     return f"relative error {error:.2g}", error
 
 
-def _unfit(error: UnfitError, sample: Sample) -> str:
+def unfit_words(error: UnfitError, sample: Sample) -> str:
     """Say in the names of the sizes which operation does not fit."""
     return f"the shapes do not fit: {error.operation.format(*map(sample.spelled, error.shapes))}"
 
 
-def describe_cell(cell: str) -> str:
+def describe_cell(cell: CellLike) -> str:
     """Every name a derivation may use, with shapes, the forward equations and the language.
 
     >>> print(describe_cell("softmax-cross-entropy").splitlines()[0])
     softmax-cross-entropy
     """
     described, room = find_cell(cell), columns() - 2
-    sample = draw_samples(cell)[0]
-    lines = [f"{equation.name} = {written(equation.expression)}" for equation in described.forward]
+    sample = described.samples[0]
+    lines = [f"{equation.name} = {written(equation.expression)}" for equation in described.equations]
     shapes = [sample.spelled(sample.values[step].shape) for step in described.steps] + ["a number"]
     width = min(max(map(len, lines)), room - 2 - max(map(len, shapes)))
     equations = []
@@ -281,19 +330,22 @@ def describe_cell(cell: str) -> str:
         first, *others = wrap(line, width, hanging="  ")
         equations += [f"{first:<{width}}  {spelled}", *others]
     language = (
-        "+ - and elementwise * / ; matrix product @ ; transpose .T ; integer powers ^2 ; stacked [a; x] ; "
+        "+ - and elementwise * / ; matrix product @ ; transpose .T ; powers ^2, ^(-1/2) ; (z > 0) ; stacked [a; x] ; "
         f"rows and columns W[:, :n] ; functions {', '.join(ARGUMENTS)} ; sum and softmax take axis=0 or 1 ; "
         "new names are helpers ; # starts a comment"
     )
     parts = {
-        "sizes": ", ".join(f"{name} ({about})" for name, about in described.sizes.items()),
-        "given": ", ".join(f"{name} ({', '.join(sides.split())})" for name, sides in described.given.items()),
+        "sizes": ", ".join(f"{name} ({about})" if about else name for name, about in described.sizes.items()),
+        "given": ", ".join(
+            f"{name} ({', '.join(sides) or 'a number'}){''.join(f', {kind}' for kind in sorted(described.kinds[name]))}"
+            for name, sides in described.given.items()
+        ),
         "equations": "\n".join(equations),
         "gradients, each of the shape of its value": ", ".join(described.gradients),
         "other spellings": ", ".join(f"{other} = {name}" for other, name in described.aliases.items()),
         "language": language,
     }
-    told = [cell, indent(paragraph(described.about, room), "  ")]
+    told = [described.name, indent(paragraph(" ".join(described.about.split()), room), "  ")]
     for title, text in parts.items():
         wrapped = "\n".join(paragraph(line, room) for line in text.splitlines())
         told += [f"{title}:\n{indent(wrapped, '  ')}"] if text else []

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Any
 
-from lemma.checking.formula import read_formula
-from lemma.counting.account import Account, Quantity
+from lemma.checking.formula import read_answer
+from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.count import QUANTITIES, Conventions, count
 from lemma.counting.polynomial import ONE, Polynomial, Rational, of, symbol, total
 from lemma.counting.subject import BATCH, Model, Subject, body_of
@@ -21,6 +21,7 @@ from lemma.spec.choose import Choice, choose, find_preset
 from lemma.spec.models import FAMILIES, ModelSpec, NewFamily
 
 COUNTED = frozenset({"V", "N", "T", "S"})
+MOST_ECHOED = 6
 LARGEST_DIFFERENCE = 60  # terms beyond which nobody can be told what is wrong in a sentence
 
 
@@ -31,6 +32,12 @@ class FormulaQuestion:
     account: Account
     quantity: Quantity
     yours: Rational
+    remarks: tuple[str, ...] = ()
+    """How the formula was read, and what is to be said about the way to it."""
+    parts: tuple[Part, ...] = ()
+    """The parts of the quantity before sizes that follow from others were put in."""
+    before: Rational | None = None
+    """Where a bare number ends a chain, the formula before it, which gives that number at the sizes asked for."""
 
     @property
     def model(self) -> Polynomial:
@@ -89,7 +96,7 @@ class FormulaQuestion:
         formulas = (self.write(self.yours), self.quantity.formula(account.order))
         numbers = (self.yours.at(account.symbols), int(self.model.at(account.symbols)))
         about = (equal, account.model, self.quantity.name)
-        return Verdict(*about, *formulas, residual, diagnosis, account.symbols, *numbers)
+        return Verdict(*about, *formulas, residual, diagnosis, account.symbols, *numbers, self.remarks)
 
 
 def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> FormulaQuestion:
@@ -98,12 +105,45 @@ def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> F
     if quantity.refused:
         place, why = next(iter(quantity.refused.items()))
         raise LedgerError(f"{account.model}: its {name} follow no formula in '{place}': {why}")
-    yours = read_formula(text, [*account.order, *aliases])
-    yours = put(yours, {alias: symbol(known) for alias, known in aliases.items()})
-    yours = put(yours, {place: of(size) for place, size in quantity.only_at.items()})  # where alone it holds
-    asked = FormulaQuestion(account, quantity, yours)
-    unused = {size: default for size, default in account.defaults.items() if size not in yours.symbols}
-    first, last = _with_defaults(asked, unused), _with_defaults(asked, account.defaults)
+    reading, sizes = read_answer(text, [*account.order, *aliases]), account.symbols
+    meant = {alias: symbol(known) for alias, known in aliases.items()}
+    remarks: list[str] = []
+    if reading.echo:
+        more = f" and {len(reading.echo) - MOST_ECHOED} more" if len(reading.echo) > MOST_ECHOED else ""
+        remarks.append(f"Read {', '.join(reading.echo[:MOST_ECHOED])}{more}.")
+    for alias, setting in reading.settings.items():
+        size, value = aliases.get(alias, alias), put(setting, meant)
+        right = account.defaults.get(size, of(sizes[size]))
+        if value not in (Rational(right), Rational(symbol(size))) and value.constant != sizes[size]:
+            said = f"Your formula takes {size} = {write(value, account.order)}; the model has {size} = "
+            remarks.append(f"{said}{write(right, account.order)}.")
+    fixed = {place: of(size) for place, size in quantity.only_at.items()}  # where alone the model's formula holds
+    *chain, yours = (put(put(member, meant), fixed) for member in (*reading.chain, reading.value))
+    for place, (left, right) in enumerate(pairwise((*chain, yours)), 1):
+        gap = put(left - right, account.defaults)
+        numeric = left.constant is not None or right.constant is not None
+        if gap.numerator and not (numeric and not gap.at(sizes)):
+            difference = shown(gap.at(sizes)) if numeric else write(gap, account.order)
+            where = (
+                "The parts do not add up to the total"
+                if len(chain) == 1 and "=" not in text
+                else f"Step {place} of your chain is wrong"
+            )
+            remarks.append(f"{where}: the two sides differ by {difference}.")
+            break
+    before = chain[-1] if chain and yours.constant is not None and chain[-1].constant is None else None
+    if before is not None and before.at(sizes) != yours.constant:
+        before = None
+    asked = FormulaQuestion(account, quantity, yours, tuple(remarks), quantity.parts, before)
+    return with_defaults(asked)
+
+
+def with_defaults(asked: FormulaQuestion) -> FormulaQuestion:
+    """The question where a size that follows from others is put as its formula, if the person did so."""
+    asked = replace(asked, quantity=replace(asked.quantity, parts=asked.parts))
+    defaults = asked.account.defaults
+    unused = {size: default for size, default in defaults.items() if size not in asked.yours.symbols}
+    first, last = _with_defaults(asked, unused), _with_defaults(asked, defaults)
     return min(first, last, key=lambda one: len(one.difference.numerator.terms))
 
 
@@ -154,6 +194,15 @@ def is_sum(text: str) -> bool:
     )
 
 
+COMMON_NAMES = {
+    **dict.fromkeys(("d_model", "n_embd", "d_embed", "hidden_size"), "d"),
+    **dict.fromkeys(("n_layers", "n_layer", "num_layers", "N_layers"), "L"),
+    **dict.fromkeys(("n_heads", "n_head", "num_heads"), "h"),
+    **dict.fromkeys(("n_vocab", "vocab_size", "d_vocab"), "V"),
+    **dict.fromkeys(("n_ctx", "seq_len", "T_max", "block_size"), "T"),
+    **dict.fromkeys(("d_hidden", "n_hidden", "d_hid"), "d_h"),
+}
+"""Names that papers and code give to sizes; each holds where the model has the letter and not the name."""
 FOLLOWS = {"D": "d"}  # where a tied output makes two sizes one, the account knows it by the second name
 
 
@@ -178,7 +227,8 @@ def full_names(spec: ModelSpec | None, known: Mapping[str, int]) -> dict[str, st
         symbol = letter if letter in known else FOLLOWS.get(letter, letter)
         if symbol in known:
             names |= {other: symbol for other in (name, letter) if other not in known}
-    return names
+    common = {name: letter for name, letter in COMMON_NAMES.items() if letter in known}
+    return {name: letter for name, letter in common.items() if name not in known} | names
 
 
 def other_readings(subject: Subject, asked: Conventions) -> list[tuple[tuple[str, ...], Polynomial]]:
@@ -230,6 +280,8 @@ class Verdict(Result):
     """The sizes asked for, at which the two numbers are taken."""
     yours_at: Number
     right_at: Number
+    remarks: tuple[str, ...] = ()
+    """How the formula was read, where it could be read in two ways, and which step of a chain is wrong."""
 
     def __bool__(self) -> bool:
         return self.equal
@@ -246,24 +298,27 @@ class Verdict(Result):
             return f"Equal: {self.right}{f' = {shown(self.right_at)}' if is_formula(self.right) else ''}."
         if self.residual is None:
             return f"Not equal: yours is {self.yours}, the model's {self.right}."
-        return f"Not equal: yours − model = {self.residual.replace('-', '−')}."
+        only = (
+            ", which is 0 at these sizes only" if is_formula(self.residual) and self.yours_at == self.right_at else ""
+        )
+        return f"Not equal: yours − model = {self.residual.replace('-', '−')}{only}."
 
     def blocks(self) -> list[Block]:
         """The verdict and its explanation."""
-        return [Text(" ".join([self.headline, *self.diagnosis]), "note")]
+        return [Text(" ".join([self.headline, *self.diagnosis, *self.remarks]), "note")]
 
     def details(self) -> list[Block]:
         """The same, with both formulas and their numbers."""
         rows = {"yours": (self.yours, self.yours_at), self.title: (self.right, self.right_at)}
         cells = [(name, text, f"= {shown(at)}" if is_formula(text) else "") for name, (text, at) in rows.items()]
         headline = Text(self.headline, "good" if self.equal else "bad")
-        return [headline, Table(("", "", ""), cells, left=(0, 1)), *(Text(reason) for reason in self.diagnosis)]
+        return [headline, Table(("", "", ""), cells, left=(0, 1)), *map(Text, (*self.diagnosis, *self.remarks))]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         numbers = {"yours_at": Fraction(self.yours_at), "right_at": Fraction(self.right_at)}
         plain = {name: int(at) if at.denominator == 1 else float(at) for name, at in numbers.items()}
-        return {**asdict(self), "diagnosis": list(self.diagnosis), **plain}
+        return {**asdict(self), "diagnosis": list(self.diagnosis), "remarks": list(self.remarks), **plain}
 
 
 def is_formula(text: str) -> bool:

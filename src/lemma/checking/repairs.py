@@ -6,6 +6,7 @@ from functools import cached_property, partial, reduce, wraps
 from itertools import chain, combinations, combinations_with_replacement
 
 import torch
+from torch import Tensor
 
 from lemma.checking.cells import GradientCell, Sample
 from lemma.checking.expressions import (
@@ -25,6 +26,8 @@ from lemma.checking.expressions import (
 
 TOLERANCE = 1e-9
 """The relative error up to which two float64 values count as equal."""
+SMALLEST = 1e-13
+"""The absolute error that rounding makes of a gradient that is 0, such as that of a bias before a softmax over it."""
 MOST_OPERATIONS, MOST_OPERATIONS_A_LINE = 45_000, 20_000
 """The operations that a report, and a line of it, may spend on repairs; a line takes a third of a second at most."""
 _LONGEST_CHAIN = 12
@@ -64,11 +67,19 @@ class Setting:
         return {name: self.sample.values[name].shape for name in usable}
 
     @cached_property
+    def matrices(self) -> dict[str, Shape]:
+        """Those that have rows and columns, and nothing else."""
+        return {name: shape for name, shape in self.usable.items() if len(shape) == 2}
+
+    @cached_property
     def slopes(self) -> list[tuple[Node, Shape]]:
         """The derivatives of the cell's activations, and the pieces they consist of, where they may be used."""
         found: list[Node] = []
-        for function, _, output in self.cell.activations:
+        for function, pre, output in self.cell.activations:
             rest = join("-", _ONE, output)
+            if function == "relu":
+                found.append(join(">", variable(pre), Node("number", value="0")))
+                continue
             found += [join("*", output, rest), rest] if function == "sigmoid" else [join("-", _ONE, _square(output))]
             found += [] if output.head == "name" else [output]
         evaluate = Evaluator(self.sample.values)
@@ -231,6 +242,8 @@ def spare_functions(node: Node, setting: Setting) -> Changes:
 def activations(node: Node, setting: Setting) -> Iterator[Node]:
     """Put an activation or its square for its input, the square for the activation, and the reverse."""
     for function, pre, output in setting.cell.activations:
+        if function == "relu":  # its slope is where its input is positive, or its output
+            continue
         square = _square(output)
         found: tuple[Node, ...] = ()
         if function == "sigmoid" and node == join("-", _ONE, square):  # the slope of tanh
@@ -283,12 +296,14 @@ def slices(tree: Node, setting: Setting) -> Repairs:
 
 def softmaxes(tree: Node, setting: Setting) -> Repairs:
     """Put the derivative of a softmax, p * (dp - the sum of p * dp over what sums to one), for what was made of it."""
-    for equation in setting.cell.forward:
+    for equation in setting.cell.equations:
         match equation.expression:
             case Node("softmax", (Node("name", _, scores),)) if f"d{scores}" == setting.target:
                 if names(tree) & {equation.name, f"d{equation.name}"}:
                     weights, gradient = variable(equation.name), variable(f"d{equation.name}")
-                    mean = Node("sum", (join("*", weights, gradient),), None if 1 in setting.shape else 1)
+                    mean = Node(
+                        "sum", (join("*", weights, gradient),), None if 1 in setting.shape else len(setting.shape) - 1
+                    )
                     words = "softmax couples all its elements: its derivative is not elementwise"
                     yield Repair(words, join("*", weights, join("-", gradient, mean)))
 
@@ -322,10 +337,25 @@ def named_factors(tree: Node, setting: Setting) -> Repairs:
 
 
 def scales(tree: Node, setting: Setting) -> Repairs:
-    """Multiply or divide by a number that belongs to the cell: the root of a size, or two."""
-    for number in (*(Node("sqrt", (variable(size),)) for size in setting.cell.sizes), Node("number", value="2")):
+    """Multiply or divide by a number that belongs to the cell: a size or its root, a given number, or two."""
+    sizes = [variable(size) for size in setting.cell.sizes]
+    given = [variable(name) for name, sides in setting.cell.given.items() if not sides]
+    numbers = [*(Node("sqrt", (size,)) for size in sizes), *sizes, *given]
+    for number in (*numbers, Node("number", value="2")):
         yield Repair(f"the factor 1/{written(number)} is missing", join("/", tree, number))
         yield Repair(f"the factor {written(number)} is missing", join("*", tree, number))
+
+
+def reductions(tree: Node, setting: Setting) -> Repairs:
+    """Sum over the rows or along them, of all or of one part, or do not; sum for a mean."""
+    for axis, words in ((0, "sum over the rows"), (1, "sum along the rows")):
+        yield Repair(f"{words}: axis={axis}", Node("sum", (tree,), axis))
+    for path, node in subtrees(tree):
+        if node.head in ("sum", "mean"):
+            for function, axis in (("sum", 0), ("sum", 1), ("mean", 0), ("mean", 1)):
+                other = Node(function, node.below, axis)
+                if other != node:
+                    yield Repair(f"{written(other)}, not {written(node)}", put(tree, path, other))
 
 
 def double_factors(tree: Node, setting: Setting) -> Repairs:
@@ -336,7 +366,7 @@ def double_factors(tree: Node, setting: Setting) -> Repairs:
 def matrix_factors(tree: Node, setting: Setting) -> Repairs:
     """Multiply by a named matrix or vector from either side."""
     for path, node, have in shaped(tree, setting):
-        for matrix, other in setting.usable.items():
+        for matrix, other in setting.matrices.items():
             for factor, (rows, columns) in ((variable(matrix), other), (flipped(variable(matrix)), other[::-1])):
                 words = f"the factor {written(factor)} is missing"
                 if columns == have[0]:
@@ -363,8 +393,8 @@ def plain_terms(tree: Node, setting: Setting) -> Repairs:
     terms = [variable(one) for one, have in setting.usable.items() if have == setting.shape]
     terms += [join("*", *pair) for pair in combinations_with_replacement(terms, 2)]
     for gradient in setting.cell.gradients:  # times a transposed matrix, from either side
-        rows, columns = setting.usable.get(gradient, (0, 0))
-        for matrix, (height, width) in setting.usable.items():
+        rows, columns = setting.matrices.get(gradient, (0, 0))
+        for matrix, (height, width) in setting.matrices.items():
             if matrix in setting.cell.given and height == rows and (width, columns) == setting.shape:
                 terms.append(join("@", flipped(variable(matrix)), variable(gradient)))
             if matrix in setting.cell.given and width == columns and (rows, height) == setting.shape:
@@ -401,7 +431,17 @@ def shaped(tree: Node, setting: Setting) -> Iterator[tuple[Path, Node, Shape]]:
 COMMON = (signs, transposes, orders, spare_factors, spare_terms, incoming_terms, activations, slopes, scales)
 """The errors that people make most; two of them at once are tried too."""
 LESS_COMMON = (
-    *(products, spare_functions, slices, complements, functions, other_names, named_factors, matrix_factors),
+    *(
+        reductions,
+        products,
+        spare_functions,
+        slices,
+        complements,
+        functions,
+        other_names,
+        named_factors,
+        matrix_factors,
+    ),
     *(sibling_terms, plain_terms, softmaxes, double_factors),
 )
 """The other kinds of repair, the most likely first."""
@@ -432,8 +472,13 @@ def agrees(expression: Node, target: str, sample: Sample, evaluate: Evaluator | 
         value = (evaluate or Evaluator(sample.values))(expression)
     except UnfitError:
         return False
-    within = TOLERANCE * float(truth.abs().max())
-    return value.shape == truth.shape and torch.allclose(value, truth, rtol=0.0, atol=within)
+    return value.shape == truth.shape and is_close(value, truth)
+
+
+def is_close(value: Tensor, truth: Tensor) -> bool:
+    """Whether two values of one shape are equal but for rounding."""
+    within = max(TOLERANCE * float(truth.abs().max()), SMALLEST)
+    return torch.allclose(value, truth, rtol=0.0, atol=within)
 
 
 def find_repair(

@@ -20,11 +20,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 from pydantic import Field, field_validator, model_validator
 
-from lemma.checking.cells import Sample, draw_samples
+from lemma.checking.cells import CELLS, Sample, find_cell
 from lemma.checking.expressions import Evaluator, UnfitError
 from lemma.checking.formula import read_formula
 from lemma.checking.formulas import judge_formula
-from lemma.checking.gradients import CELLS, find_cell, judge_gradients, read_derivation
+from lemma.checking.gradients import judge_gradients, read_derivation
 from lemma.checking.numbers import judge_number, read_number
 from lemma.checking.question import Verdict, account_for, ask, full_names, is_formula, put, shown, spec_of
 from lemma.counting.account import Account, Part
@@ -545,7 +545,7 @@ class Marker:
         if question.value:
             exact, yours = self.right_values[question.id], read_number(self._claimed(question, answer))
             equal, right, headline, diagnosis = yours.fits(exact), shown(exact), f"{shown(exact)} is right.", ()
-            value, where = yours.value, ""
+            value, where, remarks = yours.value, "", ()
         else:
             if question.kind == "number":
                 verdict, where = self._against_model(question, answer, diagnose=diagnose), ""
@@ -560,7 +560,7 @@ class Marker:
                     said, slip = "Not right: a formula is asked for, not a number.", "a number in place of a formula"
                     return Judged(0.0, said, said, right, (slip,), Fraction(verdict.yours_at), diagnosed=True)
             equal, headline, diagnosis = verdict.equal, verdict.headline, verdict.diagnosis
-            exact, value = Fraction(verdict.right_at), Fraction(verdict.yours_at)
+            exact, value, remarks = Fraction(verdict.right_at), Fraction(verdict.yours_at), verdict.remarks
         if equal and question.kind == "number" and abs(value - exact) > Fraction(question.tolerance) * abs(exact):
             coarse = f"Not right: {answer} is rounded too far."
             return Judged(0.0, coarse, coarse, right, ("rounded too far",), value, diagnosed=True)
@@ -571,7 +571,7 @@ class Marker:
         if not slip or slip.startswith("No simple explanation"):
             slip = UNEXPLAINED if diagnose else NOT_DIAGNOSED
         slips = () if equal else (slip,)
-        reason = " ".join([hint if question.value else headline, *diagnosis])
+        reason = " ".join([hint if question.value else headline, *diagnosis, *remarks])
         return Judged(float(equal), reason, hint, right, slips, value, diagnosed=diagnose)
 
     def _claimed(self, question: SheetQuestion, answer: str) -> str:
@@ -673,7 +673,7 @@ def own_samples(name: str, lines: Sequence[str]) -> tuple[Sample, ...]:
         derivation = read_derivation(cell, lines)
     except InputError:
         return ()
-    for sample in draw_samples(name):
+    for sample in cell.samples:
         given = dict(sample.values)
         own: dict[str, torch.Tensor] = {}
         for line in derivation:
@@ -691,7 +691,7 @@ def own_samples(name: str, lines: Sequence[str]) -> tuple[Sample, ...]:
         for one in cell.given:
             values[one].requires_grad_(f"d{one}" in cell.gradients)
         with torch.enable_grad():
-            for equation in cell.forward:
+            for equation in cell.equations:
                 values[equation.name] = Evaluator(values)(equation.expression)
                 gradient = own.get(f"d{equation.name}")
                 if gradient is not None:

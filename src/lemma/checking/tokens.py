@@ -128,14 +128,18 @@ def _scan(
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉ₐₑₒₓₕₖₗₘₙₚₛₜᵢᵣᵤᵥⱼ"
 _LETTER = rf"(?![{_RAISED}{_LOWERED}])[^\W\d_]"
 _STYLE = r"\\(?:text(?:rm|it|bf|sf|tt)?|math(?:rm|it|bf|sf|tt|cal|bb)|operatorname|boldsymbol)(?![A-Za-z])"
+_AROUND = r"\\(?:begin|end)\s*\{[A-Za-z]+\*?\}|\\(?:left|right|[Bb]igg?[lrm]?)(?![A-Za-z])"
 _WORD = rf"(?:{_LETTER})(?:{_LETTER}|[0-9])*"
 _PLAIN_TAIL = rf"\\?_(?:{_LETTER}|[0-9])+"
 _INNER = rf"\s*((?:{_LETTER}|[0-9])+(?:{_PLAIN_TAIL})*)\s*"
 _STYLED = rf"{_STYLE}\s*\{{{_INNER}\}}"
 _BOUND_TAIL = rf"\\?_\s*(?:\{{\s*{_STYLED}\s*\}}|\{{{_INNER}\}}|{_STYLED})|([{_LOWERED}]+)"
 _THOUSANDS = r"[0-9]{1,3}(?:(?:,|_|\{,\}|\\,|[ \u00a0\u2009\u202f])[0-9]{3})+(?![0-9])"
+_SUM, _PRODUCT = r"(?:\\sum(?![A-Za-z])|[∑Σ]|sum)", r"(?:\\prod(?![A-Za-z])|[∏Π]|prod)"
 _FORMULA_ALPHABET = {
-    "space": rf"\s+|\$+|~|\\[()\[\],;:!> ]|\\q?quad(?![A-Za-z])|\\(?:left|right|[Bb]igg?[lrm]?)(?![A-Za-z])|{_STYLE}",
+    "newline": r"\s*(?:\n|\\\\)\s*",
+    "big": rf"({_SUM}|{_PRODUCT})\s*(?:\\limits)?\s*_\s*\{{\s*((?:{_LETTER})|\\ell)\s*=",
+    "space": rf"\s+|&|\$+|~|\\[()\[\],;:!> ]|\\q?quad(?![A-Za-z])|{_AROUND}|{_STYLE}",
     "number": rf"(?:{_THOUSANDS}|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]+)?|\.[0-9]+",
     "name": rf"({_WORD}(?:{_PLAIN_TAIL})*)(?:{_BOUND_TAIL})?",
     "raised": rf"[{_RAISED}]+",
@@ -144,11 +148,15 @@ _FORMULA_ALPHABET = {
     "/": r"/|\\div(?![A-Za-z])",
     "fraction": r"\\[dt]?frac(?![A-Za-z])",
     "bar": r"\||\\[lr]?vert(?![A-Za-z])",
-    **{sign: re.escape(sign) for sign in "+-=()[]"},
+    **{sign: re.escape(sign) for sign in "+-=()[],;:"},
+    ".": r"\.(?=\s*$)",
     "{": r"\\?\{",
     "}": r"\\?\}",
     "command": r"\\[A-Za-z]+",
 }
+
+
+NO_COMMA = "A comma separates thousands (9,721,596) or named parts; write decimals with a point."
 
 
 def formula_tokens(source: SourceText) -> list[Token]:
@@ -167,6 +175,9 @@ def formula_tokens(source: SourceText) -> list[Token]:
             tail = next((unicodedata.normalize("NFKC", part) for part in tails if part), "")
             whole = (f"{stem}_{tail}" if tail else stem).replace("\\", "")
             return [Token(kind, whole, position, bound=len(tail.replace("\\", "")) + 1 if tail else 0)]
+        if kind == "big":
+            sign = "sum" if re.fullmatch(_SUM, match[1]) else "prod"
+            return [Token(kind, f"{sign} {match[2].removeprefix(chr(92))}", position)]
         if kind == "number":
             digits = re.sub(r"[^0-9.]", "", match.group())
             if len(digits) > MOST_DIGITS:
@@ -176,8 +187,6 @@ def formula_tokens(source: SourceText) -> list[Token]:
 
     def stranger(character: str) -> str:
         advice = "A formula has numbers, symbols, + - * / ^, brackets, \\frac, \\cdot, \\times and |V|."
-        if character == ",":
-            advice = "A comma only separates thousands (9,721,596); write decimals with a point."
         return f"{named(character)} is not read here. {advice}"
 
     found = _scan(source, _FORMULA_ALPHABET, _FOLDED, read, stranger)
@@ -187,12 +196,18 @@ def formula_tokens(source: SourceText) -> list[Token]:
 # The alphabet of derivations: numbers, names in any of their spellings, and signs.
 
 _SUPERSCRIPT = r"(?![ᵀ⁰-⁹¹²³])"
+_VALUE = rf"(?:{_SUPERSCRIPT}[^\W\d]|∂)(?:{_SUPERSCRIPT}[\w\u0302\u0303])*(?:(?<=_)\{{[^{{}}]{{1,12}}\}})?"
+_BY = r"(?:∂|d|\\partial(?![A-Za-z]))\s*"
+_LOSS = rf"{_BY}(?:\\mathcal\s*\{{\s*L\s*\}}|\\ell|[LlJE]|loss)(?!\w)"
 _DERIVATION_ALPHABET = {
-    "space": r"\s+",
+    "space": r"\s+|(?:np|numpy|torch|jnp)\.(?=[A-Za-z])",
     "number": r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?",
-    "name": rf"(?:{_SUPERSCRIPT}[^\W\d]|∂)(?:{_SUPERSCRIPT}[\w\u0302\u0303])*(?:(?<=_)\{{[^{{}}]{{1,12}}\}})?",
+    "gradient": rf"{_LOSS}\s*/\s*{_BY}({_VALUE})|\\[dt]?frac\s*\{{\s*{_LOSS}\s*\}}\s*\{{\s*{_BY}({_VALUE})\s*\}}",
+    "name": _VALUE,
+    "transpose": r"\^?\s*(?:\{\s*)?(?:⊤|\\top|\\intercal|\\math(?:sf|rm)\s*\{\s*T\s*\})(?:\s*\})?|\^\s*\{\s*T\s*\}",
     "superscript": r"[ᵀ²³]",
-    "sign": r"\*\*|\.T\b|[-+*/@^()\[\],;:=]",
+    "string": r"\"[a-zA-Z,> -]{1,30}\"|'[a-zA-Z,> -]{1,30}'",
+    "sign": r"\*\*|\.T\b|\.(?=[a-z])|\\odot|[-+*/@^()\[\],;:=<>]",
 }
 _DERIVATION_FOLDED = _FOLDED | dict.fromkeys("⊙∘", "*")
 
@@ -215,7 +230,11 @@ def derivation_tokens(source: SourceText) -> list[Token]:
             return [Token("^", "^", position), Token("number", str(unicodedata.digit(text)), position)]
         if kind == "name":
             return [Token(kind, plain_name(text), position)]
-        sign = {"ᵀ": ".T", "**": "^"}.get(text, text)
+        if kind == "gradient":  # ∂L/∂z is dz
+            return [Token("name", f"d{plain_name(match[1] or match[2])}", position)]
+        if kind == "string":
+            return [Token(kind, text[1:-1].replace(" ", ""), position)]
+        sign = {"ᵀ": ".T", "**": "^", "\\odot": "*"}.get(text, ".T" if kind == "transpose" else text)
         return [Token(kind if kind == "number" else sign, sign, position)]
 
     def stranger(character: str) -> str:

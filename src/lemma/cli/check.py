@@ -70,7 +70,9 @@ def number(
 
 @app.command()
 def gradient(
-    cell: Annotated[str, typer.Argument(metavar="CELL", help="lstm, gru, rnn, attention or softmax-cross-entropy.")],
+    cell: Annotated[
+        str, typer.Argument(metavar="FUNCTION", help="lstm, layer-norm, attention …, or a TOML file with your own.")
+    ],
     lines: Annotated[
         list[str] | None, typer.Argument(metavar="['NAME = EXPRESSION']...", help="What you derived, line by line.")
     ] = None,
@@ -80,13 +82,26 @@ def gradient(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Judge gradients derived by hand, against autograd."""
+    """Judge gradients derived by hand, against autograd.
+
+    A function of your own is a TOML file: forward, loss, answers, [sizes] and [inputs].
+    """
     if names:
         from lemma.api import describe_cell
 
         return typer.echo(describe_cell(cell))
     example = "gradient softmax-cross-entropy 'dz = y_hat - y'"
-    return _judge("gradient", cell, _lines(file, lines, example), None, json)
+    own = Path(cell).suffix == ".toml" and not file and not lines  # whose answers are in it
+    return _judge("gradient", cell, [] if own else _lines(file, lines, example), None, json)
+
+
+@app.command()
+def derivation(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text file, a step a line; TOML for matrices.")],
+    json: Json = False,
+) -> None:
+    """Judge a derivation step by step, each against the one before."""
+    _judge("derivation", str(file), [], None, json)
 
 
 @app.command()

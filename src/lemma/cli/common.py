@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -40,12 +41,17 @@ class GroupedCommand(TyperCommand):
 
 
 def show(result: Any, as_json: bool, out: Path | None = None) -> None:
-    """Save a result where it is to be saved, and print it; one that was interrupted exits with 130, as shells do."""
-    if out:
+    """Save a result where it is to be saved, and print it; one that was interrupted exits with 130, as shells do.
+
+    Of the processes that torchrun starts only the first does, so that stdout holds one result.
+    """
+    first = os.environ.get("RANK", "0") == "0"
+    if out and first:
         result.save(out)
-    with set_to(width_of(sys.stdout)):
-        typer.echo(to_json(result.to_dict()) if as_json else str(result))
-    if out:
+    if first:
+        with set_to(width_of(sys.stdout)):
+            typer.echo(to_json(result.to_dict()) if as_json else str(result))
+    if out and first:
         typer.echo(f"Written to {out}", err=True)
     if getattr(result, "interrupted", False):
         raise typer.Exit(INTERRUPTED)
@@ -113,7 +119,12 @@ def _option(name: str, metavar: str, help: str, group: str | None = None, kind: 
 CLASSIFY, TRANSLATE, PARSE = "Classify texts", "Translate", "Parse"
 SEARCH, GRAPHS = "Images and text", "Graphs"
 DATA = {
-    "text": _option("text", "NAME|FILE...", "Text: a corpus by name, or UTF-8 files.", kind=list[str] | None),
+    "text": _option(
+        "text",
+        "NAME|FILE...",
+        "Text: a corpus by name, or files (.gz .zst .jsonl .parquet too).",
+        kind=list[str] | None,
+    ),
     "validation": Annotated[
         list[str] | None,
         typer.Option("--validation", "--dev", metavar="FILE", help="The validation split. Default: a held-out share."),

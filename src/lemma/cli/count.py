@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,13 +26,19 @@ def count(
     ],
     only: Annotated[
         str | None,
-        typer.Option(metavar="QUANTITY,…", help="Some of: parameters, flops, backward, activations, cache, optimizer."),
+        typer.Option(
+            metavar="QUANTITY,…", help="Some of: parameters, active, flops, backward, activations, cache, optimizer."
+        ),
     ] = None,
     multiply_add: Annotated[int, typer.Option(min=1, max=2, help="A multiply–add counts as 1 or as 2.")] = 2,
     causal: Annotated[Causal, typer.Option(help="Count all scores of causal attention, or half.")] = Causal.full,
     elementwise: Annotated[bool, typer.Option("--elementwise", help="Count elementwise work too.")] = False,
     solve: Annotated[
-        str | None, typer.Option(metavar="SYMBOL,…", help="Find these sizes from a printed --total instead.")
+        str | None,
+        typer.Option(
+            metavar="SYMBOL,…|BOUND",
+            help="Find these sizes from a printed --total; or the largest one: 'activations <= 80GB for d'.",
+        ),
     ] = None,
     total: Annotated[
         list[str] | None, typer.Option(metavar="[L=2:]NUMBER", help="A printed total; several narrow the search.")
@@ -45,6 +51,17 @@ def count(
         typer.Option(
             metavar="TOOL,…", help="Set torchinfo, fvcore, calflops, ptflops or thop next to the exact figures."
         ),
+    ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Plan a training: memory, time, what fits. Settings: gpu=H200 (or memory= flops= bandwidth=) batch=32 "
+            "precision=bfloat16 optimizer=adamw recompute=layers shards=8 accumulate=1 efficiency=0.6 reserve=0.05.",
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Of --plan: write it there (.html, .json, .md, …).")
     ] = None,
     draw: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw the flow of data with all its shapes instead.")
@@ -60,9 +77,23 @@ def count(
     import lemma.api as lemma
 
     symbols, names = sort_settings(words)
+    if solve and len(names) > 1 and names[1] == "for":  # --solve "activations <= 80GB" for d
+        solve, names = f"{solve} {' '.join(names[1:])}", names[:1]
     if len(names) != 1:
         raise SpecError(f"one MODEL is expected, got {len(names)}: {' '.join(names)}. As in: lemma count decoder d=512")
     model, quantities = names[0], _listed(only) or None
+    if out and not plan:
+        raise SpecError("--out belongs to --plan; of an account use --format html, markdown or latex.")
+    if plan:
+        with patiently("Following training steps at several sizes, on tensors that take no memory."):
+            planned = lemma.count.plan(model, **symbols)
+        show(planned, json, out)
+        raise typer.Exit(0 if planned.fits else 1)
+    if solve and any(sign in solve for sign in "<>≤≥"):
+        with patiently(WAITING):
+            bounded: Any = lemma.count.solve(model, solve, ranges=within or (), **symbols)
+        show(bounded, json)
+        raise typer.Exit(0 if bounded.size is not None else 1)
     if solve or total:
         if not solve or not total:
             raise SpecError(
@@ -71,7 +102,7 @@ def count(
         if quantities and len(quantities) > 1:
             raise SpecError(f"--solve takes one quantity, got {', '.join(quantities)}.")
         (quantity,) = quantities or ["parameters"]
-        found = lemma.count.solve(model, _listed(solve), total, quantity=quantity, ranges=within or (), **symbols)
+        found: Any = lemma.count.solve(model, _listed(solve), total, quantity=quantity, ranges=within or (), **symbols)
         show(found, json)
         raise typer.Exit(0 if found.number else 1)
     if against:

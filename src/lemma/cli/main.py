@@ -80,6 +80,8 @@ def main(arguments: list[str] | None = None) -> None:
     if words[:1] == ["help"]:  # as people type it
         words = [*words[1:], "--help"]
     warnings.formatwarning = _plain_warning
+    if os.environ.get("RANK", "0") != "0":  # of torchrun's processes the first one talks
+        warnings.simplefilter("ignore")
     try:
         app(args=[word for word in words if word != "--debug"], prog_name="lemma")
     except BrokenPipeError:  # the reader of our output has left: not an error
@@ -88,5 +90,6 @@ def main(arguments: list[str] | None = None) -> None:
     except (LemmaError, OSError) as error:
         if debug:
             raise
-        say(f"lemma: {error}", aside=True)
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # of each machine: a file may be missing on one only
+            say(f"lemma: {error}", aside=True)
         sys.exit(getattr(error, "exit_status", 2))

@@ -13,8 +13,8 @@ def study(
         str,
         typer.Argument(
             metavar="NAME|FILE",
-            help="Built in: families, table-a5, positions, penalties, heads, length, lstm-gru, pretraining, graph; "
-            "or your own TOML file.",
+            help="Built in: families, table-a5, positions, penalties, optimizers, tune, heads, length, lstm-gru, "
+            "pretraining, graph; or your own TOML file.",
         ),
     ],
     words: Annotated[
@@ -23,14 +23,24 @@ def study(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Where runs and report go. Default: runs/NAME.")
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", metavar="N", min=1, help="Train in N processes, threads divided between them."),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="ray|slurm", help="Where the processes run, if not on this machine."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare models at an equal budget, over seeds.
 
-    Writes a table and one report that opens offline. The same command resumes an interrupted study.
+    Writes a table and one report that opens offline. The same command resumes an interrupted study, and shares the work
+    of one that is running.
     """
     from lemma.api import study as compare
     from lemma.spec.base import parse_settings
 
-    result = compare(name, out=out or Path("runs") / Path(name).stem, **parse_settings(words or []))
+    folder = out or Path("runs") / Path(name).stem
+    result = compare(name, out=folder, jobs=jobs, on=on, **parse_settings(words or []))
     show(result, json)

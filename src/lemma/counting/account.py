@@ -15,6 +15,7 @@ from lemma.report.text import across, columns, table, together, wrap
 
 TITLES = {
     "parameters": "parameters",
+    "active": "active parameters",
     "flops": "forward FLOPs",
     "backward": "backward FLOPs",
     "activations": "activation bytes",
@@ -64,6 +65,10 @@ class Quantity:
     refused: Mapping[str, str] = field(default_factory=dict)
     measured: Mapping[str, int] = field(default_factory=dict)
     only_at: Values = field(default_factory=dict)
+    multiples: Values = field(default_factory=dict)
+    """What sizes must be multiples of for the formula to hold."""
+    named: Values = field(default_factory=dict)
+    """Dimensions that follow no formula, by a letter of their own, as they are at the sizes asked for."""
 
     @cached_property
     def polynomial(self) -> Polynomial:
@@ -97,9 +102,10 @@ class Quantity:
     def at(self, values: Values) -> int | None:
         """The number at these sizes; None if a part that follows no formula was not measured, or it holds elsewhere."""
         elsewhere = any(values.get(name) != value for name, value in self.only_at.items())
+        elsewhere |= any(values.get(name, 0) % step for name, step in self.multiples.items())
         if elsewhere or self.refused.keys() - self.measured.keys():
             return None
-        return _whole_number(self.polynomial.at(values)) + sum(self.measured.values())
+        return _whole_number(self.polynomial.at({**self.named, **values})) + sum(self.measured.values())
 
     @property
     def notes(self) -> list[str]:
@@ -111,7 +117,11 @@ class Quantity:
         ]
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.only_at.items())
         only = f"this formula holds at {sizes} only" if sizes else ""
-        return [note for note in (self.convention, only, *reasons) if note]
+        steps = ", ".join(f"{name} is a multiple of {step}" for name, step in self.multiples.items())
+        where = f"this formula holds where {steps}" if steps else ""
+        named = ", ".join(f"{name} = {size:,}" for name, size in self.named.items())
+        odd = f"{named} at these sizes; it follows no formula of the others" if named else ""
+        return [note for note in (self.convention, only, where, odd, *reasons) if note]
 
 
 TreeRow = tuple[int, str, str, str, str, str]
@@ -213,6 +223,8 @@ class CountedQuantity:
             "parts": self.parts,
             **(refused if self.quantity.refused else {}),
             **({"only_at": dict(self.quantity.only_at)} if self.quantity.only_at else {}),
+            **({"multiples": dict(self.quantity.multiples)} if self.quantity.multiples else {}),
+            **({"named": dict(self.quantity.named)} if self.quantity.named else {}),
         }
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from math import prod
@@ -16,15 +16,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lemma.counting import measure, probe
 from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.cache import CountCache
-from lemma.counting.polynomial import ONE, ZERO, Polynomial, of
+from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, symbol
 from lemma.counting.probe import SUM, Amounts, Fitted, Join, PathGroup, Probed, ProbeSizes, Read, Readings, Values
-from lemma.counting.subject import Inputs, NoFilling, Subject, adapted_subject, sizes_in_words
+from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, NoFilling, Subject, adapted_subject, sizes_in_words
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
-QUANTITIES = ("parameters", "flops", "backward", "activations", "cache", "optimizer")
+QUANTITIES = ("parameters", "active", "flops", "backward", "activations", "cache", "optimizer")
 CONVENTIONS = {
+    "active": "parameters that take part for one token, tables of embeddings in full",
     "activations": "storages saved for backward on a CPU, each once, parameters left out; loss not included",
     "cache": "the state after reading the batch",
     "optimizer": "AdamW's state",
@@ -33,6 +34,7 @@ QUICK_RUN, LARGEST_RUN = (
     2**26,
     2**28,
 )  # bytes of weights and activations up to which real tensors are preferred, and run
+ODD = "mnpqrstuvwxyz"  # letters for dimensions that follow no formula
 EVERYTHING = PathGroup("", SUM)  # all paths together, of a module that cannot be probed
 Measured = Callable[[nn.Module, Inputs], Readings]
 
@@ -76,8 +78,12 @@ def count(subject: Subject, quantities: Collection[str] = QUANTITIES, convention
     if running:
         counter.try_once()
     counters = {"parameters": counter.parameters, "flops": counter.flops, "backward": counter.flops}
+    counters["active"] = counter.active
+    if len(able) > 1 and "active" in able and not counter.routes():  # all parameters take part for every token
+        able.remove("active")
     found = {name: counters.get(name, counter.bytes_kept)(name) for name in able}
-    return Account(subject.name, subject.sizes(running), found, subject.defaults)
+    named = {letter: size for quantity in found.values() for letter, size in quantity.named.items()}
+    return Account(subject.name, {**subject.sizes(running), **named}, found, subject.defaults)
 
 
 @dataclass(frozen=True)
@@ -85,15 +91,18 @@ class Counted:
     """What was probed, and what the module does at the sizes asked for where no formula says it.
 
     `missed` is what was measured of the groups without a formula, and of those whose formula does not hold there;
-    `unproved` says why nothing was measured; `only_at` are the sizes at which alone the formulas hold.
+    `unproved` says why nothing was measured; `only_at` are the sizes at which alone the formulas hold, `multiples` what
+    sizes must be multiples of.
     """
 
     probed: Probed
     missed: Mapping[PathGroup, Amounts]
     unproved: str = ""
     only_at: Values = field(default_factory=dict)
+    multiples: Values = field(default_factory=dict)
 
 
+STEPS = (2, 8, 64)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
 Whole = Callable[[Fitted], Sequence[Polynomial]]
 """What all members of a group come to, column by column."""
 Kind = tuple[Counted, Callable[[PathGroup, Fitted], Part]]
@@ -151,7 +160,77 @@ class ModuleCounter:
             name_of_kind = kind or "trainable"
             counted = self._counted(name_of_kind, read, lambda _, there=there: there, False, measure.total_size, whole)
             kinds.append((counted, partial(part, kind=kind)))
-        return self._quantity(name, "numbers", "a tied tensor counts once", kinds, lambda row: row[0])
+        found = self._quantity(name, "numbers", "a tied tensor counts once", kinds, lambda row: row[0])
+        return self._with_odd_dimensions(found, built, kinds) if found.measured else found
+
+    def _with_odd_dimensions(self, quantity: Quantity, built: nn.Module, kinds: Sequence[Kind]) -> Quantity:
+        """Name the dimensions that follow no formula, such as one that is rounded up, where all else of a tensor does.
+
+        What is then a product of its shape at the sizes asked for is no longer only measured.
+        """
+        values, named = self.subject.sizes(False), dict[str, int]()
+        parts, measured, refused = list(quantity.parts), dict(quantity.measured), dict(quantity.refused)
+        letters = (letter for letter in ODD if letter not in values)
+
+        def dimensions(at: Values) -> Readings:
+            found = measure.shapes(self.subject.build(at), None)
+            return {f"{path} {place}": (size,) for path, shape in found.items() for place, size in enumerate(shape)}
+
+        try:
+            each = probe.probe(dimensions, self._sizes(False)).groups
+        except LedgerError:
+            return quantity
+        for (counted, part_of), trainable in zip(kinds, (True, False), strict=True):
+            rows = probe.sorted_into(
+                [*counted.probed.groups, *counted.probed.refused], measure.shapes(built, trainable)
+            )
+            for group in counted.missed:
+                fitted, members = counted.probed.groups.get(group), rows.get(group, [])
+                if group.which or len(set(members)) != 1 or not (fitted or group in counted.probed.refused):
+                    continue
+                columns: list[Polynomial] = []
+                for place, size in enumerate(members[0]):
+                    fits = each.get(PathGroup(f"{group.pattern} {place}"))
+                    if fits and fits.columns[0].at(values) == size:
+                        columns.append(fits.columns[0])
+                        continue
+                    name = next((name for name, value in named.items() if value == size), None) or next(letters)
+                    named[name] = size
+                    columns.append(symbol(name))
+                repeats = fitted.repeats if fitted and fitted.repeats.at(values) == len(members) else of(len(members))
+                parts.append(part_of(group, Fitted(repeats, tuple(columns))))
+                measured.pop(str(group), None)
+                refused.pop(str(group), None)
+        return replace(quantity, parts=tuple(parts), measured=measured, refused=refused, named=named)
+
+    def routes(self) -> bool:
+        """Whether each token is sent to some experts only."""
+
+        def seen() -> bool:
+            small = self._one_token(self._small())
+            return bool(self._run(measure.routed_sizes, small, ("cpu",)))
+
+        with suppress(LedgerError):
+            return self.cached.get("routes", seen)
+        return False
+
+    def active(self, name: str) -> Quantity:
+        """The parameters that take part for one token: of a mixture of experts, those of its k experts."""
+        routed = self.routes()
+
+        def read(values: Values) -> Readings:
+            if not routed:
+                return {one: (prod(size),) for one, size in measure.shapes(self.subject.build(values), None).items()}
+            return self._run(measure.routed_sizes, self._one_token(values), ("cpu",))
+
+        values = self.subject.sizes(True)
+        counted = self._counted(name, read, lambda _: read(values), join=probe.column_sums)
+        kinds: list[Kind] = [(counted, lambda group, fitted: Part(str(group), fitted.columns[0], fitted.repeats))]
+        return self._quantity(name, "numbers", CONVENTIONS[name], kinds, lambda row: row[0])
+
+    def _one_token(self, values: Values) -> dict[str, int]:
+        """The same sizes with one sequence of one token."""
+        return {**values, **{one: 1 for one in (BATCH, TIME, SOURCE) if one in self.subject.running}}
 
     def flops(self, name: str) -> Quantity:
         """The FLOPs of one pass over a batch.
@@ -241,7 +320,8 @@ class ModuleCounter:
             try:
                 if device == "cpu" and values == self.subject.sizes(True) and self._weights(values) > LARGEST_RUN:
                     raise TooLargeToRun(f"a run takes more than {LARGEST_RUN // 2**20} MiB")
-                return measured(self.subject.build(values, device), self.subject.inputs(values, device))
+                drawn = measured is measure.routed_sizes  # zeros would leave experts without a gradient
+                return measured(self.subject.build(values, device, drawn), self.subject.inputs(values, device))
             except LedgerError:
                 raise
             except Exception as error:  # the forward pass of other people's code may fail in any way
@@ -260,21 +340,25 @@ class ModuleCounter:
         whole: Whole | None = None,
         pinned: Read | None = None,
         only_at: Values | None = None,
+        multiples: Values | None = None,
     ) -> Counted:
         """Probe what is read, and compare it with what is read at the sizes asked for; both are cached.
 
         Where a formula does not hold there, or is missing, some sizes may be the reason, such as a batch of one or a
-        text longer than the window: with these as they are, what is read may have a formula in the other sizes.
+        text longer than the window: with these as they are, what is read may have a formula in the other sizes. Where
+        a size is divided and rounded, there may be one for its multiples.
         """
         whole = whole or _wholes
         values, fixed = self.subject.sizes(running), dict(only_at or {})
-        key = " ".join(filter(None, (name, sizes_in_words(fixed))))
+        steps = dict(multiples or {})
+        stepped = f"multiples {sizes_in_words(steps)}" if steps else ""
+        key = " ".join(filter(None, (name, sizes_in_words(fixed), stepped)))
 
         def work() -> Probed:
             threads = torch.get_num_threads()
             torch.set_num_threads(1)  # probed modules are small: threads would only wait for each other
             try:
-                return probe.probe(read, self._sizes(running, fixed), join)
+                return probe.probe(read, self._sizes(running, fixed, steps), join)
             except LedgerError as error:
                 return Probed({}, {EVERYTHING: f"no formula, since it cannot be probed ({error})"})
             finally:
@@ -299,8 +383,17 @@ class ModuleCounter:
         probed = self.cached.probed(key, work)
         unproved, rows = self.cached.get(f"{key} at {sizes_in_words(values)}", compare)
         missed = {PathGroup(pattern, which): tuple(amounts) for pattern, which, amounts in rows}
-        counted = Counted(probed, missed, unproved, fixed)
-        if not missed or fixed or not running or EVERYTHING in missed:
+        counted = Counted(probed, missed, unproved, fixed, steps)
+        if not missed or fixed or steps or EVERYTHING in missed:
+            return counted
+        divided = {one for one in values for why in probed.refused.values() if f"no polynomial of {one}:" in why}
+        for step in STEPS:
+            by = {one: step for one in divided if values[one] % step == 0}
+            if by:
+                again = self._counted(name, read, asked, running, join, whole, pinned, multiples=by)
+                if not again.missed:
+                    return again
+        if not running:
             return counted
         pins = self.cached.get(
             f"{key} depends at {sizes_in_words(values)}", lambda: self._reasons(counted, pinned or read, whole)
@@ -345,11 +438,12 @@ class ModuleCounter:
         only_at = {
             one: probed[0] for one, probed in self.subject.probe_sizes.items() if len(probed) == 1 and one in sizes
         }
-        unproved = ""
+        unproved, multiples = "", {}
         for counted, part_of in kinds:
             probed = counted.probed
             unproved = unproved or counted.unproved
             only_at |= counted.only_at
+            multiples |= counted.multiples
             parts += [part_of(*one) for one in probed.groups.items() if one[0] not in counted.missed]
             refused |= {str(group): why for group, why in probed.refused.items()}
             for group, row in counted.missed.items():
@@ -362,9 +456,11 @@ class ModuleCounter:
         unproved = f"not compared with a run at the sizes asked for: {unproved}" if unproved else ""
         convention = "; ".join(filter(None, (convention, unproved)))
         shown = tuple(part for part in parts if part.each or unit != "FLOPs")
-        return Quantity(name, unit, shown, convention, refused, measured, only_at if shown else {})
+        return Quantity(name, unit, shown, convention, refused, measured, only_at if shown else {}, multiples)
 
-    def _sizes(self, running: bool, fixed: Values | None = None) -> Iterator[ProbeSizes]:
+    def _sizes(
+        self, running: bool, fixed: Values | None = None, multiples: Values | None = None
+    ) -> Iterator[ProbeSizes]:
         """Probe sizes to try; if there are none, building at the sizes asked for says why."""
 
         def works(values: Values) -> bool:
@@ -376,7 +472,8 @@ class ModuleCounter:
         none = True
         for sizes in probe.choose_sizes(self.subject.sizes(running), works, self.subject.probe_sizes):
             none = False
-            yield {**sizes, **{name: [value] for name, value in (fixed or {}).items()}}
+            stepped = {name: [step * value for value in sizes[name]] for name, step in (multiples or {}).items()}
+            yield {**sizes, **stepped, **{name: [value] for name, value in (fixed or {}).items()}}
         if none:
             self.subject.build(self.subject.sizes(running))
 

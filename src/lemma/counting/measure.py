@@ -183,13 +183,50 @@ class CausalWatch(AttentionListener):
             self.path_now.leave()
 
 
-def shapes(module: nn.Module, trainable: bool) -> Readings:
-    """The shape of every parameter that is, or is not, trained; a tied one is under its first name."""
+def shapes(module: nn.Module, trainable: bool | None) -> Readings:
+    """The shape of every parameter that is, or is not, trained, or of all; a tied one is under its first name."""
     return {
         name: tuple(parameter.shape)
         for name, parameter in module.named_parameters()
-        if parameter.requires_grad == trainable
+        if trainable in (None, parameter.requires_grad)
     }
+
+
+class RoutingWatch(TorchDispatchMode):
+    """Notes among how many the largest few are chosen: how many experts there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation; a choice of the largest few routes a token, unless it is one that learns nothing."""
+        if func._overloadpacket is torch.ops.aten.topk and args[0].is_floating_point():
+            self.experts.add(args[0].shape[-1])
+        return func(*args, **(kwargs or {}))
+
+
+def routed_sizes(module: nn.Module, inputs: Inputs) -> Readings:
+    """Run a module on one token; return how many numbers of each parameter take part in what comes out.
+
+    Experts may be modules of their own, or matrices stacked in one tensor. What is not routed takes part as a whole.
+    Nothing is returned if there is no choice of the largest few.
+    """
+    with RoutingWatch() as watch:
+        outputs = module(*inputs.positional, **inputs.named)
+    trained = next((tensor for tensor in tensors_in(outputs, True) if tensor.requires_grad), None)
+    if not watch.experts or trained is None:
+        return {}
+    (trained * torch.rand_like(trained)).sum().backward()
+    found: dict[str, Amounts] = {}
+    for name, parameter in module.named_parameters():
+        size = parameter.numel()
+        if parameter.grad is None:
+            size = 0 if parameter.requires_grad else size
+        elif parameter.dim() > 2 and parameter.shape[0] in watch.experts:
+            size = size // len(parameter) * int((parameter.grad != 0).flatten(1).any(1).sum())
+        found[name] = (size,)
+    return found if any(parameter.numel() > found[name][0] for name, parameter in module.named_parameters()) else {}
 
 
 def total_size(rows: Sequence[Amounts]) -> Amounts:

@@ -366,16 +366,19 @@ def choose_sizes(
         yield {}
         pairs = sorted((pair for pair in permutations(asked, 2) if divides(*pair)), key=likely)
         triples = [three for three in permutations(asked, 3) if divides(*three[:2]) and divides(*three[1:])]
-        triples = [dict(zip(three, map(list, GROUPED), strict=True)) for three in sorted(triples, key=likely)]
+        triples.sort(key=lambda three: (likely(three), "kv" not in three[0]))
+        shared = sum("kv" in three[0] and not likely(three) for three in triples)  # where there are some, they are used
+        triples = [dict(zip(three, map(list, GROUPED), strict=True)) for three in triples]
+        yield from triples[:shared]
         singles = [{pair[0]: DIVISORS, pair[1]: multiples(step)} for pair in pairs for step in (12, 24)]
         yield from singles[:8]
-        yield from triples[:8]
+        yield from triples[shared:8]
         for low in dict.fromkeys(low for low, _ in pairs):
             yield {low: DIVISORS, **{high: multiples(24) for high in asked if divides(low, high)}}
         for high in dict.fromkeys(high for _, high in pairs):  # where hints say what divides it
             yield from ({high: multiples(step)} for step in (144, 288))
         yield from singles[8:]
-        yield from triples[8:]
+        yield from triples[max(8, shared) :]
 
     def multiples(step: int) -> list[int]:
         return [step * number for number in range(1, 9)]

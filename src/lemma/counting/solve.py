@@ -1,21 +1,25 @@
-"""From a printed total back to the sizes that give it.
+"""From a printed total back to the sizes that give it, and from a bound to the largest size that keeps it.
 
 `solve_for` puts what is known into the formula of a quantity, searches all whole numbers within bounds that give the
-totals (`search`), and builds the roundest candidates to see whether they can be built.
+totals (`search`), and builds the roundest candidates to see whether they can be built. `solve_bound` takes the root of
+the formula, and counts the model there.
 """
 
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import combinations, product
 from math import comb, gcd, lcm, log2, prod
 from typing import Any
 
-from lemma.counting.account import Quantity
+from lemma.counting.account import TITLES, Quantity
+from lemma.counting.count import count
 from lemma.counting.polynomial import Polynomial
 from lemma.counting.probe import Values
 from lemma.counting.subject import Subject
+from lemma.counting.writing import write
 from lemma.errors import InputError, LedgerError
 from lemma.errors import unknown as unknown_name
 from lemma.report.result import Block, Items, Result, Table, Text
@@ -158,6 +162,174 @@ def read_range(text: str) -> tuple[str, range]:
     return name.strip(), range(numbers[0], numbers[1] + 1, *numbers[2:])
 
 
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12, "P": 10**15}
+UNITS |= {f"{letter}B": 10 ** (3 * power) for power, letter in enumerate("KMGTP", 1)}
+UNITS |= {f"{letter}iB": 2 ** (10 * power) for power, letter in enumerate("KMGTP", 1)}
+BOUND = re.compile(
+    r"\s*(?P<quantity>[A-Za-z]+)\s*(?P<relation><=|>=|≤|≥|<|>)\s*(?P<number>[0-9][0-9.,_]*(?:[eE][+]?[0-9]+)?)"
+    r"\s*(?P<unit>[A-Za-z]*)\s+for\s+(?P<unknown>\w+)\s*"
+)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A quantity that is to be at most, or at least, a number, and the size that is looked for."""
+
+    quantity: str
+    most: bool
+    value: int
+    unknown: str
+
+    def __str__(self) -> str:
+        return f"{self.quantity} {'≤' if self.most else '≥'} {self.value:,}"
+
+
+def read_bound(text: str) -> Bound | None:
+    """Read an inequality; None for any other text.
+
+    >>> read_bound("activations <= 80GB for d")
+    Bound(quantity='activations', most=True, value=80000000000, unknown='d')
+    >>> read_bound("V,d") is None
+    True
+    """
+    if not re.search("[<>≤≥]", text):
+        return None
+    found = BOUND.fullmatch(text[:200])
+    expected = "Expected a quantity, a bound and a size, as in activations <= 80GB for d."
+    if not found:
+        raise InputError(f"solve '{text[:80]}': {expected}")
+    unit = next((unit for unit in UNITS if unit.lower() == found["unit"].lower()), None)
+    if unit is None:
+        raise InputError(unknown_name(f"solve '{text[:80]}': the unit", found["unit"], [one for one in UNITS if one]))
+    try:
+        value = Fraction(re.sub("[,_]", "", found["number"])) * UNITS[unit]
+    except ValueError:
+        raise InputError(f"solve '{text[:80]}': '{found['number']}' is not a number. {expected}") from None
+    if value > 10**40:
+        raise InputError(f"solve '{text[:80]}': '{found['number']}' is too large.")
+    most, strict = found["relation"] in ("<=", "≤", "<"), found["relation"] in "<>"
+    whole = value.numerator // value.denominator if most else -(-value.numerator // value.denominator)
+    if strict and whole == value:
+        whole += -1 if most else 1
+    return Bound(found["quantity"], most, whole, found["unknown"])
+
+
+@dataclass(frozen=True)
+class BoundSolution(Result):
+    """The largest size at which a quantity is at most a number, or the smallest at which it is at least one."""
+
+    bound: Bound
+    known: Values
+    formula: str
+    root: int | None
+    """Of the formula, rounded to the side on which it holds; None without a root in the range."""
+    size: int | None
+    """The nearest size that can be built."""
+    value: int | None
+    """The quantity there."""
+    beyond: tuple[int, int] | None
+    """The next size that can be built on the other side, and the quantity there by the formula."""
+    range: range
+
+    @property
+    def title(self) -> str:
+        """What is asked."""
+        return f"{'largest' if self.bound.most else 'smallest'} {self.bound.unknown} with {self.bound}"
+
+    def blocks(self) -> Iterator[Block]:
+        """The formula, its root, and the size."""
+        at = ", ".join(f"{name} = {value:,}" for name, value in self.known.items())
+        name = self.bound.unknown
+        lines = [f"{TITLES[self.bound.quantity]} = {self.formula}" + (f" at {at}" if at else "")]
+        within = f"{self.range[0]:,}…{self.range[-1]:,}"
+        if self.root is None:
+            lines.append(f"No {name} within {within} keeps {self.bound}.")
+        elif self.size is None:
+            lines.append(f"The formula gives {name} = {self.root:,}, but nothing near it can be built.")
+        else:
+            more = "" if self.size == self.root else f" ({self.root:,} by the formula; the nearest that can be built)"
+            lines.append(f"{self.title}: {name} = {self.size:,}{more}")
+            lines.append(f"{self.bound.quantity} at {name} = {self.size:,}: {self.value:,}")
+            if self.beyond:
+                lines.append(
+                    f"{self.bound.quantity} at {name} = {self.beyond[0]:,}: {self.beyond[1]:,}, by the formula"
+                )
+        yield Text("\n".join(lines))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "quantity": self.bound.quantity,
+            "relation": "<=" if self.bound.most else ">=",
+            "bound": self.bound.value,
+            "unknown": self.bound.unknown,
+            "known": dict(self.known),
+            "formula": self.formula,
+            "root": self.root,
+            "size": self.size,
+            "value": self.value,
+            "beyond": None if self.beyond is None else list(self.beyond),
+            "range": [self.range[0], self.range[-1]],
+        }
+
+
+def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | None = None) -> BoundSolution:
+    """Find the largest (or smallest) value of a size that keeps a bound; the other sizes are the subject's own.
+
+    What is found is counted again at that very size, and may have to give way to the next one if its formula does not
+    hold there.
+    """
+    name = bound.unknown
+    sizes = subject.sizes(True)
+    if name not in sizes:
+        raise InputError(unknown_name("unknown", name, list(sizes)))
+    quantity = count(subject, [bound.quantity]).quantities[bound.quantity]
+    if quantity.refused:
+        raise LedgerError(f"{subject.name}: its {quantity.name} follow no formula, so they cannot be solved for sizes.")
+    if name in quantity.only_at:
+        raise LedgerError(
+            f"{subject.name}: the formula of its {quantity.name} holds at {name} = {quantity.only_at[name]:,} only. "
+            f"Change another size."
+        )
+    follows = {one: default for one, default in subject.defaults.items() if one != name}
+    known = {one: value for one, value in sizes.items() if one != name and one not in follows}
+    polynomial = quantity.polynomial.put_all(follows).put_all(known)
+    if name not in polynomial.symbols:
+        raise InputError(f"The {quantity.name} do not depend on {name}, so no bound can tell its value.")
+    values = (ranges or {}).get(name, SENSIBLE.get(name, WIDTHS))
+    if bound.most:
+        root = largest_within(polynomial, name, bound.value, values)
+    else:
+        below = largest_within(polynomial, name, bound.value - 1, values)
+        above = values[0] if below is None else below + values.step
+        root = above if above in values else None
+
+    def at(value: int) -> Subject:
+        mine = {**sizes, name: value}
+        mine |= {one: int(default.at(mine)) for one, default in follows.items()}
+        symbols, running = ({one: mine[one] for one in held} for held in (subject.symbols, subject.running))
+        return replace(subject, symbols=symbols, running=running)
+
+    def buildable(start: int, step: int) -> Iterator[int]:
+        near = range(start, start + step * MOST_BUILT, step)
+        return (value for value in near if value in values and at(value).can_be_built(at(value).sizes(True)))
+
+    step = values.step if bound.most else -values.step
+    size = value = beyond = None
+    if root is not None:
+        for size in buildable(root, -step):
+            value = count(at(size), [bound.quantity]).counts[bound.quantity].total
+            if value is not None and (value <= bound.value if bound.most else value >= bound.value):
+                break
+        else:
+            size = value = None
+        over = next(buildable(root + step, step), None)
+        beyond = None if over is None else (over, int(polynomial.at({name: over})))
+    needed = {one: amount for one, amount in known.items() if one in quantity.polynomial.put_all(follows).symbols}
+    formula = write(quantity.polynomial.put_all(follows), tuple(sizes), "unicode")
+    return BoundSolution(bound, needed, formula, root, size, value, beyond, values)
+
+
 def _whole(text: str, where: str, example: str) -> int:
     plain = re.fullmatch(r"[0-9]+(?:[,_][0-9]{3})*", text.strip())
     if not plain or len(text) > 40 or not int(re.sub("[,_]", "", text)):
@@ -271,6 +443,32 @@ def solve(
         if all(fits({**known, **own, **candidate}) for _, own in totals):
             shown.append(candidate)
     return Solutions(tuple(unknown), where, wanted, len(candidates), tried, tuple(shown))
+
+
+def largest_within(polynomial: Polynomial, name: str, bound: int, values: range) -> int | None:
+    """The largest of some values at which a polynomial of one symbol is at most a bound; None without such a value.
+
+    It is the root of `polynomial = bound`, rounded down, where the polynomial rises; else every value is tried.
+
+    >>> from lemma.counting.polynomial import symbol
+    >>> largest_within(3 * symbol("d") ** 2 + 10, "d", 100, range(1, 1000))
+    5
+    """
+    cleared = dict(equation(polynomial - bound, [name]))
+    coefficients = [0] * (1 + max((power for (power,) in cleared), default=0))
+    for (power,), number in cleared.items():
+        coefficients[power] = number
+
+    def height(value: int) -> int:
+        whole = 0
+        for number in reversed(coefficients):
+            whole = whole * value + number
+        return whole
+
+    if all(number >= 0 for number in coefficients[1:]):  # it only rises
+        place = bisect_right(values, 0, key=height)
+        return values[place - 1] if place else None
+    return next((value for value in reversed(values) if height(value) <= 0), None)
 
 
 def oddness(value: int) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import lemma.spec.models as specs
 from lemma.adaptation.adapt import adapt_model
@@ -50,6 +51,26 @@ IMAGE_SIZES = {"G": [2, 3, 4, 5, 6, 7], "P": [2, 3, 4, 5]}  # attention among pa
 IMAGE_SIZES |= {"d_i": list(range(12, 84, 12)), "L_i": FEW_LAYERS, "h_i": DIVISORS}
 
 
+class ZeroFilling(TorchFunctionMode):
+    """Fills new weights with zeros instead of drawing them, which takes most of the time where few numbers are read.
+
+    So what a module does may not depend on chance either: tokens are routed, and texts left early, always alike.
+    """
+
+    DRAWN = frozenset(
+        f"{name}_" for name in ("normal", "uniform", "xavier_uniform", "xavier_normal", "trunc_normal", "orthogonal")
+    ) | {"kaiming_uniform_", "kaiming_normal_"}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Put zeros where numbers would be drawn; call any other function."""
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") not in self.DRAWN:
+            return func(*args, **kwargs)
+        tensor = args[0] if args else kwargs["tensor"]
+        with torch.no_grad():
+            return tensor.zero_()
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What a module is called with: positional and named arguments."""
@@ -78,10 +99,11 @@ class Subject:
     probe_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     identity: str | None = None
 
-    def build(self, values: Values, device: str = "meta") -> nn.Module:
-        """Build the module there; a refusal says at which sizes."""
+    def build(self, values: Values, device: str = "meta", drawn: bool = True) -> nn.Module:
+        """Build the module there, with weights that are drawn or zero; a refusal says at which sizes."""
+        filling = NoFilling() if device == "meta" else nullcontext() if drawn else ZeroFilling()
         try:
-            with torch.device(device), NoFilling() if device == "meta" else nullcontext():
+            with torch.device(device), filling:
                 module = self.make(values)
         except Exception as error:  # the constructor of other people's code may fail in any way
             raise LedgerError(f"{self.name} cannot be built at {sizes_in_words(values)}: {error}") from error
@@ -100,7 +122,7 @@ class Subject:
     def can_be_run(self, values: Values) -> bool:
         """Whether the module takes its inputs at these sizes, on real tensors."""
         try:
-            module, inputs = self.build(values, "cpu"), self.inputs(values, "cpu")
+            module, inputs = self.build(values, "cpu", drawn=False), self.inputs(values, "cpu")
             with torch.no_grad():
                 module(*inputs.positional, **inputs.named)
         except Exception:  # the forward pass of other people's code may fail in any way

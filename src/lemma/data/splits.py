@@ -41,6 +41,8 @@ class Splits(Generic[Item]):
     """The SHA-256 of each split, where some were given as files of their own."""
     overlaps: tuple[str, ...] = ()
     """How much of a split that was given is in another one too, in words."""
+    tokenizer_sample: str = ""
+    """On how much of the training text the tokenizer was trained, in words, where that is not all of it."""
 
     @property
     def splits(self) -> tuple[str, ...]:

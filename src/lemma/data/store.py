@@ -2,23 +2,37 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from jaxtyping import Bool, Integer
 
 from lemma.data.batches import TokenRows
 from lemma.data.corpora import CORPORA, TextSplits, corpus_files, own_path
 from lemma.data.files import Advance, Progress, counting, file_hash, home_folder, joint_hash, new_folder, text_hash
 from lemma.data.splits import Splits, joint_splits, split_files
-from lemma.data.text import TextSpan, hold_out, open_text, read_pieces, sample_text, shared_lines, total_size
+from lemma.data.text import (
+    DOCUMENT_END,
+    WINDOWS,
+    hold_out,
+    open_text,
+    read_pieces,
+    sample_text,
+    sampled,
+    shared_lines,
+    streamed,
+    total_size,
+)
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import DataError
 from lemma.spec.data import DataSpec, TokenizerSpec
@@ -30,6 +44,12 @@ SAMPLE = 8 << 20
 """Byte-pairs are trained on at most this many bytes, spread evenly over the training text."""
 BLOCK = 1 << 20
 """Characters of short texts that are encoded at once."""
+WORTH_PROCESSES = 1 << 25
+"""Bytes from which on text is encoded by several processes; below, starting them takes longer."""
+SLOW = ("byte-pairs", "pretrained")
+"""The kinds of tokenizer that take longer than sending text to a process and ids back."""
+BATCH = 1 << 18
+"""Characters that are encoded as one batch."""
 BLANKS = " \t\n\r\v\f\u00a0\u3000"
 
 
@@ -50,7 +70,7 @@ class TokenArray(np.ndarray):
 
 @dataclass(frozen=True)
 class Encoded:
-    """A piece of text as ids, the UTF-8 bytes they express and the characters they could not."""
+    """Pieces of text as ids, the UTF-8 bytes they express and the characters they could not."""
 
     ids: Integer[np.ndarray, "tokens"]
     bytes: int = 0
@@ -215,31 +235,58 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
     hashes = {path: file_hash(path, advance) for path in files}
     own, *others = (joint_hash([hashes[path] for path in some]) for some in (source.files, *source.given.values()))
     data_hash, split_hashes = joint_splits(own, dict(zip(source.given, others, strict=True)))
+    note = ""
     if not isinstance(tokenizer, Tokenizer):
         spec = tokenizer
+        whole = total_size(source.splits["train"])
+        sample = spec.kind == "byte-pairs" and whole > SAMPLE
 
         def train() -> Tokenizer:
             spans = source.splits["train"]
-            spans = sample_text(spans, SAMPLE) if spec.kind == "byte-pairs" else spans
-            advance = counting(progress, "training the tokenizer", total_size(spans))
-            pieces = (piece for span in spans for piece in read_pieces(span, spec.kind))
-            return train_tokenizer(spec, _reported(pieces, advance))
+            if sample and any(streamed(span.path) for span in spans):
+                pieces, size = sampled(spans, SAMPLE), SAMPLE
+            else:
+                spans = sample_text(spans, SAMPLE) if sample else spans
+                pieces, size = (piece for span in spans for piece in read_pieces(span, spec.kind)), total_size(spans)
+            texts = (piece for piece in pieces if piece != DOCUMENT_END)
+            return train_tokenizer(spec, _reported(texts, counting(progress, "training the tokenizer", size)))
 
-        tokenizer = _cached_tokenizer(_key(data_hash, spec.to_dict(), source.ranges()), train)
+        key = _key(data_hash, spec.to_dict(), source.ranges())
+        with _only_maker(home_folder("tokenizers") / key):
+            tokenizer = _cached_tokenizer(key, train)
+        if sample:
+            note = (
+                f"the byte-pairs were trained on {SAMPLE / 1e6:.1f} of the {whole / 1e6:.1f} MB of training text, in "
+                f"{WINDOWS} windows spread over it"
+            )
     folder = home_folder("stores") / _key(data_hash, tokenizer.hash, source.ranges())
-    try:
-        store = TokenStore(folder)
-    except DataError:  # not there yet, or damaged
-        shutil.rmtree(folder, ignore_errors=True)
-        advance = counting(progress, "tokenising", sum(map(total_size, source.splits.values())))
-        store = write_store(
-            folder,
-            {name: _encode_documents(tokenizer, spans, advance) for name, spans in source.splits.items()},
-            vocabulary=tokenizer.vocabulary,
-            data_hash=data_hash,
-            tokenizer_hash=tokenizer.hash,
-            overlaps=shared_lines(source.splits) if source.given else (),
-        )
+    with _only_maker(folder):
+        try:
+            store = TokenStore(folder)
+        except DataError:  # not there yet, or damaged
+            shutil.rmtree(folder, ignore_errors=True)
+            total = sum(map(total_size, source.splits.values()))
+            advance = counting(progress, "tokenising", total)
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+            def encoded(split: str) -> Iterator[Encoded]:
+                spans, words = source.splits[split], tokenizer
+                pieces = (_reported(read_pieces(span, words.kind), advance) for span in spans)
+                long = total_size(spans) >= WORTH_PROCESSES and words.kind in SLOW
+                if not long or cores == 1:
+                    return (encode_pieces(words, batch) for batch in batched(pieces))
+                from lemma.data.encoding import encode_batches  # which needs this module
+
+                return encode_batches(words, batched(pieces), cores)
+
+            store = write_store(
+                folder,
+                {split: encoded(split) for split in source.splits},
+                vocabulary=tokenizer.vocabulary,
+                data_hash=data_hash,
+                tokenizer_hash=tokenizer.hash,
+                overlaps=shared_lines(source.splits) if source.given else (),
+            )
     return Splits(
         kind="text",
         items=store.splits,
@@ -250,29 +297,78 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
         skipped=source.notes,
         split_hashes=split_hashes,
         overlaps=store.overlaps,
+        tokenizer_sample=note,
     )
+
+
+@contextmanager
+def _only_maker(path: Path) -> Iterator[None]:
+    """Let one process at a time make a cached file or folder: the others wait for it, and find it made."""
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        lock.acquire()
+    except OSError:  # a file system without locks: all make it, and the first one's stays
+        yield
+        return
+    try:
+        yield
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 def _reported(pieces: Iterable[str], advance: Advance) -> Iterator[str]:
     """The pieces, each reported when it is done with."""
     for piece in pieces:
         yield piece
-        advance(utf8_size(piece))
+        advance(1 if piece == DOCUMENT_END else utf8_size(piece))
 
 
-def _encode_documents(tokenizer: Tokenizer, documents: Iterable[TextSpan], advance: Advance) -> Iterator[Encoded]:
-    """Encode documents in order, with one `<eos>` between two of them if the tokenizer has it.
+CONTINUES, BEGINS, FOLLOWS = range(3)
+Piece = tuple[str, int]
+"""A text, and whether it goes on with a document, begins the first one, or one after another."""
 
-    Before each comes what a pretrained model expects at the begin of a text.
+
+def utf8_size(text: str) -> int:
+    """The number of bytes a text takes in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> Encoded:
+    """Encode pieces in order, with one `<eos>` between two documents if the tokenizer has it.
+
+    Before each document comes what a pretrained model expects at the begin of a text.
     """
-    for number, document in enumerate(documents):
-        if number and tokenizer.eos is not None and tokenizer.eos not in tokenizer.before:
-            yield Encoded(np.array([tokenizer.eos]))
-        if tokenizer.before and not tokenizer.after:  # an encoder's windows have their own
-            yield Encoded(np.array(tokenizer.before))
-        for place, piece in enumerate(_reported(read_pieces(document, tokenizer.kind), advance)):
-            ids, left_out = tokenizer.encode_known(piece, continued=place > 0)
-            yield Encoded(ids, utf8_size(tokenizer.decode(ids) if left_out else piece), left_out)
+    found: list[np.ndarray] = []
+    size = missing = 0
+    for text, place in pieces:
+        if place == FOLLOWS and tokenizer.eos is not None and tokenizer.eos not in tokenizer.before:
+            found.append(np.array([tokenizer.eos]))
+        if place != CONTINUES and tokenizer.before and not tokenizer.after:  # an encoder's windows have their own
+            found.append(np.array(tokenizer.before))
+        ids, left_out = tokenizer.encode_known(text, continued=place == CONTINUES)
+        found.append(ids)
+        size, missing = size + utf8_size(tokenizer.decode(ids) if left_out else text), missing + left_out
+    return Encoded(found[0] if len(found) == 1 else np.concatenate(found), size, missing)
+
+
+def batched(documents: Iterable[Iterable[str]]) -> Iterator[list[Piece]]:
+    """The pieces of documents in batches; an end of document within one begins another."""
+    batch: list[Piece] = []
+    size, next_place = 0, BEGINS
+    for document in documents:
+        for text in document:
+            if text == DOCUMENT_END:
+                next_place = next_place if next_place == BEGINS else FOLLOWS
+                continue
+            batch.append((text, next_place))
+            size, next_place = size + len(text), CONTINUES
+            if size >= BATCH:
+                yield batch
+                batch, size = [], 0
+        next_place = next_place if next_place == BEGINS else FOLLOWS
+    if batch:
+        yield batch
 
 
 def _key(*parts: object) -> str:
@@ -288,11 +384,6 @@ def _cached_tokenizer(key: str, train: Callable[[], Tokenizer]) -> Tokenizer:
         tokenizer = train()
         tokenizer.save(path)
         return tokenizer
-
-
-def utf8_size(text: str) -> int:
-    """The number of bytes a text takes in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode())
 
 
 # Texts that are separate examples as rows of tokens.

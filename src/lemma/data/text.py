@@ -1,17 +1,25 @@
-"""Text files: read as UTF-8 in a stream, split into training, validation and test."""
+"""Text files: read as UTF-8 in a stream, split into training, validation and test.
+
+A shard may be packed (.gz, .zst) and hold records (.jsonl, .parquet). It is read as one stream of text, with an end
+of document between two records, and never unpacked to the disk.
+"""
 
 import codecs
+import gzip
+import io
+import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Literal
 
-from lemma.data.files import exists
+from lemma.data.files import exists, file_hash, home_folder, read_json, text_hash, write_atomically
 from lemma.data.splits import overlap_note
-from lemma.errors import DataError
+from lemma.errors import DataError, RunError
 
 BLOCK = 1 << 18
 """Bytes read at a time; also the longest text that is kept waiting for a place where it can be cut."""
@@ -19,6 +27,12 @@ NEAR = 1 << 16
 """A line's end is looked for at most this many bytes away, and never so far that a split would lose half its length."""
 WINDOWS = 512
 """Windows of a sample of a long text."""
+PACKED = {".gz", ".zst"}
+RECORDS = {".jsonl", ".ndjson", ".parquet"}
+TEXT_COLUMNS = ("text", "content")
+"""Where the text of a record is looked for."""
+DOCUMENT_END = "\udcff"
+"""Stands between two records: the byte 0xFF, which no UTF-8 text holds."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +62,48 @@ def open_text(path: Path) -> TextSpan:
         raise DataError(f"{path}: this is a folder, not a text file. Name the files in it, as in {path / '*.txt'}.")
     if not path.is_file():
         raise DataError(f"{path}: not a regular file, and it must be read twice. Save the text in a file first.")
-    with _open(path) as file:
-        start = len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0
+    start = len(codecs.BOM_UTF8) if next(_blocks(TextSpan(path, 0, 3))) == codecs.BOM_UTF8 else 0
+    if streamed(path):
+        return TextSpan(path, start, _measured(path))
     span = TextSpan(path, start, path.stat().st_size)
     if not any(text.strip() for text in decode(span)):
         raise DataError(f"{path}: the file is empty, or nothing but white space. Give a file that holds text.")
     return span
 
 
+def streamed(path: Path) -> bool:
+    """Whether a file can only be read from its beginning on: it is packed, or holds records."""
+    return any(_shape(path))
+
+
+def _shape(path: Path) -> tuple[str, str]:
+    """How a file is packed and what records it holds, by its last suffixes; empty if it is not, or holds none."""
+    inner, last = ["", "", *map(str.lower, path.suffixes)][-2:]
+    kind = inner if last in PACKED else last
+    return last if last in PACKED else "", kind if kind in RECORDS else ""
+
+
+def _measured(path: Path) -> int:
+    """The bytes of the text in a shard: read through once, then remembered by the shard's hash."""
+    known = home_folder("texts") / f"{text_hash(f'{path.suffixes[-2:]} {file_hash(path)}')[:32]}.json"
+    try:
+        return int(read_json(known)["bytes"])
+    except (RunError, LookupError, TypeError, ValueError):  # not there yet, or damaged
+        pass
+    size, blank = 0, True
+    for text in decode(TextSpan(path, 0, 1 << 62)):
+        blank = blank and not text.strip(f" \t\r\n{DOCUMENT_END}")
+        size += len(text.encode("utf-8", "surrogateescape"))
+    if blank:
+        raise DataError(f"{path}: there is no text in it, or nothing but white space. Give a file that holds text.")
+    write_atomically(known, json.dumps({"bytes": size}))
+    return size
+
+
 def decode(span: TextSpan) -> Iterator[str]:
     """Decode a span block by block; bytes that are not UTF-8 are an error that gives their exact place."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    _, records = _shape(span.path)
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape" if records else "strict")
     position = span.start
     for block in _blocks(span):
         begun = len(decoder.getstate()[0])  # bytes of a character that the last block began
@@ -80,10 +125,17 @@ def decode(span: TextSpan) -> Iterator[str]:
 def read_pieces(span: TextSpan, kind: str) -> Iterator[str]:
     """Read a span in pieces of at most about two blocks, cut where a tokenizer of this kind allows it.
 
-    Text that offers no such place within a block (a line of a million letters) is cut between two characters.
+    Text that offers no such place within a block (a line of a million letters) is cut between two characters. The end
+    of a document is a piece of its own.
     """
     waiting = ""
     for text in decode(span):
+        *ended, text = text.split(DOCUMENT_END)
+        for document in ended:
+            if waiting + document:
+                yield waiting + document
+            yield DOCUMENT_END
+            waiting = ""
         waiting += text
         place = last_cut(waiting, kind) or (len(waiting) if len(waiting) >= BLOCK else 0)
         if place:
@@ -126,20 +178,124 @@ def next_character(path: Path, offset: int) -> int:
 
 
 def _open(path: Path) -> BinaryIO:
+    """The bytes of a file's text, unpacked; of records the bytes of their texts."""
+    packing, records = _shape(path)
     try:
-        return path.open("rb")
+        file: Any = path.open("rb") if packing != ".gz" else gzip.GzipFile(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from None
+    if packing == ".zst":
+        unpacker = _optional("zstandard", path).ZstdDecompressor()
+        file = io.BufferedReader(unpacker.stream_reader(file, read_across_frames=True))
+    if not records:
+        return file
+    texts = _parquet_texts(path, file) if records == ".parquet" else _json_texts(path, file)
+    return io.BufferedReader(RecordStream(file, texts))  # pyright: ignore[reportReturnType]
+
+
+class RecordStream(io.RawIOBase):
+    """The texts of records as one stream of UTF-8, with the end of a document between two."""
+
+    def __init__(self, file: BinaryIO, texts: Iterator[str]) -> None:
+        """Read the texts that are in a file, which is closed with this stream."""
+        self.file, self.texts, self.waiting, self.begun = file, texts, memoryview(b""), False
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer as far as one record goes; 0 at the end."""
+        while not self.waiting:
+            text = next(self.texts, None)
+            if text is None:
+                return 0
+            self.waiting = memoryview((DOCUMENT_END * self.begun + text).encode("utf-8", "surrogateescape"))
+            self.begun = True
+        size = min(len(buffer), len(self.waiting))
+        buffer[:size], self.waiting = self.waiting[:size], self.waiting[size:]
+        return size
+
+    def close(self) -> None:
+        """Close the file too."""
+        self.file.close()
+        super().close()
+
+
+def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
+    """The texts of one JSON object, or string, per line."""
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: not valid JSON ({error}). Write one object per line.") from None
+        if isinstance(value, dict):
+            value = next((value[name] for name in TEXT_COLUMNS if name in value), None)
+        if not isinstance(value, str):
+            raise DataError(f'{path}, line {number}: an object such as {{"text": "…"}} is expected, got {line[:40]!r}.')
+        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+            raise DataError(f"{path}, line {number}: half a surrogate pair is not a character. Write it as UTF-8.")
+        yield value
+
+
+def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
+    """The texts of a Parquet table, some rows at a time."""
+    parquet = _optional("pyarrow", path).parquet
+    try:
+        table = parquet.ParquetFile(file)
+        names = table.schema_arrow.names
+        column = next((name for name in TEXT_COLUMNS if name in names), None)
+        if column is None:
+            wanted = " or ".join(TEXT_COLUMNS)
+            raise DataError(f"{path}: there is no column called {wanted}; it has {', '.join(names)}. Rename one.")
+        for rows in table.iter_batches(batch_size=1024, columns=[column]):
+            for text in rows.column(0).to_pylist():
+                if isinstance(text, str):
+                    yield text
+                elif text is not None:
+                    raise DataError(f"{path}: the column {column} holds {type(text).__name__}, where text is expected.")
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: not a readable Parquet file ({error}).") from None
+
+
+def _optional(package: Literal["zstandard", "pyarrow"], path: Path) -> Any:
+    """A package that only some shards need."""
+    try:
+        if package == "zstandard":
+            import zstandard  # pyright: ignore[reportMissingImports]
+
+            return zstandard
+        import pyarrow
+        import pyarrow.parquet
+
+        return pyarrow
+    except ImportError:
+        raise DataError(f"{path}: to read it, {package} is needed: pip install 'lemma[shards]'") from None
 
 
 def _blocks(span: TextSpan) -> Iterator[bytes]:
     """Yield the span's bytes, and at the end an empty block."""
-    left = span.size
+    left, before = span.size, span.start
     with _open(span.path) as file:
-        file.seek(span.start)
-        while left and (block := file.read(min(left, BLOCK))):
-            yield block
-            left -= len(block)
+        if not streamed(span.path):
+            file.seek(before)
+            before = 0
+        try:
+            while before and (skipped := file.read(min(before, BLOCK))):
+                before -= len(skipped)
+            while left and (block := file.read(min(left, BLOCK))):
+                yield block
+                left -= len(block)
+        except (EOFError, OSError, zlib.error) as error:
+            raise DataError(f"{span.path}: damaged, it cannot be read to its end ({error}). Get it again.") from None
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":
+                raise
+            raise DataError(f"{span.path}: damaged, it cannot be unpacked ({error}). Get it again.") from None
     yield b""
 
 
@@ -170,7 +326,7 @@ def _cut(document: TextSpan, place: int, near: int) -> int:
     wanted = document.start + place
     first = max(wanted - near, document.start)
     window = b"".join(_blocks(TextSpan(document.path, first, min(wanted + near, document.stop))))
-    for separator in (b"\n", b" "):
+    for separator in (b"\xff", b"\n", b" "):
         found = (window.rfind(separator, 0, wanted - first), window.find(separator, wanted - first))
         if places := [first + place + 1 for place in found if place >= 0]:
             return min(places, key=lambda place: abs(place - wanted))
@@ -193,6 +349,21 @@ def sample_text(spans: Sequence[TextSpan], limit: int) -> list[TextSpan]:
     return windows
 
 
+def sampled(spans: Sequence[TextSpan], limit: int) -> Iterator[str]:
+    """The same windows of text that can only be read from its beginning on: one pass through all of it."""
+    total, place = total_size(spans), 0
+    for span in spans:
+        for text in decode(span):
+            block = text.encode("utf-8", "surrogateescape")
+            number = max(0, place * WINDOWS // total - 1)  # the window before may reach into this block
+            while (start := total * number // WINDOWS - place) < len(block):
+                window = block[max(0, start) : max(0, start + limit // WINDOWS)]
+                if window:
+                    yield window.decode("utf-8", "ignore")  # without half a character at its ends
+                number += 1
+            place += len(block)
+
+
 def shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
     """Say how many lines of the validation and test splits, blank ones aside, are in an earlier split too.
 
@@ -203,7 +374,7 @@ def shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
         for span in splits.get(split, ()):
             waiting = ""
             for text in decode(span):
-                *whole, waiting = (waiting + text).split("\n")
+                *whole, waiting = (waiting + text.replace(DOCUMENT_END, "\n")).split("\n")
                 yield from (hash(line.strip()) for line in whole if line.strip())
             if waiting.strip():
                 yield hash(waiting.strip())

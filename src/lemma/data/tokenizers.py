@@ -435,6 +435,11 @@ class Tokenizer:
             )
         return chat_text(template, messages, self.special_tokens, **settings)
 
+    def settings(self) -> dict[str, Any]:
+        """What another process makes the same tokenizer of."""
+        about = {"config": self.config, "generation": self.generation, "vocabulary": self.vocabulary}
+        return {"json": self._json, "where": self._where, **about}
+
     def plan(self) -> dict[str, Any]:
         """The pipeline in the library's own words."""
         return json.loads(self._engine.to_str())

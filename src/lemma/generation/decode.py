@@ -636,10 +636,9 @@ def _run(
     step, dtype = bare(model), settings.dtype(logits.device)
     ahead = None
     if logits.is_cuda:
-        from lemma.generation.engine import GraphedStep, fast_step
+        from lemma.generation.engine import fast_step
 
-        step, state = fast_step(model, state, step, settings, dtype)
-        ahead = step if isinstance(step, GraphedStep) else None
+        ahead, state = fast_step(model, state, step, settings, dtype)
     try:
         while True:
             # while a bounded memory is not full, and where it is all that was read, no state comes back

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lemma.layers.attention import Attention
 from lemma.layers.decoding import (
     ACTIVATION_CODES,
     MOST_ROWS,
@@ -61,9 +62,11 @@ class FusedDecoder:
     """A decoder's step in five kernels a layer, in bfloat16: the same function as `DecoderModel.step`, rounded less."""
 
     def __init__(self, model: DecoderModel, room: int) -> None:
-        self.model, first = model, model.layers[0]
-        turns = first.attention.turns if isinstance(first, TransformerLayer) else None
-        self.turns = rotations(turns, room, first.attention.head_width) if isinstance(turns, RotaryPart) else None
+        self.model = model
+        self.layers: list[Any] = list(model.layers)
+        attention: Attention = self.layers[0].attention
+        turns = attention.turns
+        self.turns = rotations(turns, room, attention.head_width) if isinstance(turns, RotaryPart) else None
         self.added = getattr(model.positions, "weight", getattr(model.positions, "table", None))
 
     @staticmethod
@@ -94,7 +97,7 @@ class FusedDecoder:
         """
         model = self.model
         stream = embed_next(tokens, slots, model.embedding.weight, self.added, model.scale or 1.0)
-        for layer, past in zip(model.layers, slots.layers, strict=True):
+        for layer, past in zip(self.layers, slots.layers, strict=True):
             attention, feed_forward = layer.attention, layer.feed_forward
             joined = product(stream, attention.query_key_value, layer.attention_norm)
             mixed = attend_slots(attention, joined, past, self.turns)
@@ -263,17 +266,17 @@ def lowered(model: DecoderModel, dtype: torch.dtype) -> Lowered:
 
 def fast_step(
     model: LanguageModel, state: State, beyond: Step, settings: "Sampling", dtype: torch.dtype | None = None
-) -> tuple[Step, State]:
-    """Return the fastest step for the tokens of these settings, and the state in the form that it reads.
+) -> tuple[GraphedStep | None, State]:
+    """Return a faster step for the tokens of these settings if there is one, and the state in the form that it reads.
 
     `beyond` is the model's own step. In bfloat16 the model's matrices are copied, and the cache is converted.
     """
     if not isinstance(model, DecoderModel) or not isinstance(state, Cache) or not model.has_slots() or not state.layers:
-        return beyond, state
+        return None, state
     limit = state.seen.shape[1] + settings.tokens
     limit = limit if model.window is None else min(limit, model.window)
     if limit - state.seen.shape[1] < WORTH_RECORDING:
-        return beyond, state
+        return None, state
     known = None
     if dtype is not None and next(model.parameters()).dtype == torch.float32:
         known = lowered(model, dtype)

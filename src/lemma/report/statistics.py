@@ -1,10 +1,10 @@
-"""Estimates with their 95 % intervals: means over seeds (Student's t, Welch) and resampled figures (bootstrap)."""
+"""Estimates with their 95 % intervals over seeds (Student's t) or resampled data, and paired tests of differences."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from statistics import fmean, variance
+from statistics import fmean, stdev, variance
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ class Estimate:
     """How many values the mean is taken over."""
     bounds: tuple[float, float] | None = None
     """The interval where it need not be symmetric."""
+    values: tuple[float, ...] = ()
+    """The values themselves, where they are too few for an interval."""
 
     @classmethod
     def of(cls, value: float, resampled: Float[np.ndarray, "samples"]) -> "Estimate":
@@ -62,11 +64,15 @@ class Estimate:
         return self.bounds[1] if self.bounds else self.mean + (self.margin or 0.0)
 
     def __str__(self) -> str:
-        """Write mean ± margin, both to the margin's second digit.
+        """Write mean ± margin, both to the margin's second digit; two values as they are.
 
         >>> print(Estimate(4.8312, 0.1234, 3), Estimate(4.8312))
         4.83 ± 0.12 4.831
+        >>> print(estimate([4.0, 4.2]))
+        4.000 / 4.200
         """
+        if self.margin is None and self.values:
+            return " / ".join(str(Estimate(value)) for value in self.values)
         if self.margin is None:
             return f"{self.mean:,.{_decimals(self.mean, 4)}f}"
         places = min(_decimals(self.margin, 2), 6)
@@ -82,29 +88,178 @@ class Estimate:
         return f"{scale * self.mean:.2f}{unit}{between}"
 
 
+LEAST = 3
+"""Seeds below which there is neither an interval nor a test: two values give an interval of 12.7 standard errors."""
+LEVEL = 0.05
+"""A p-value below this is called significant."""
+
+
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean of `values` and its margin t·s/√n.
+    """Return the mean of `values` and its margin t·s/√n; of two values the values themselves instead.
 
     >>> print(estimate([4.0, 4.2, 4.1]))
     4.10 ± 0.25
     """
     count = len(values)
-    if count < 2:
-        return Estimate(values[0], None, count)
+    if count < LEAST:
+        return Estimate(fmean(values), None, count, values=tuple(values) if count > 1 else ())
     return Estimate(fmean(values), student_quantile(count - 1) * math.sqrt(variance(values) / count), count)
 
 
-def difference(ones: Sequence[float], others: Sequence[float]) -> Estimate:
-    """Return the mean of `ones` minus that of `others`, with Welch's interval for unequal variances."""
-    gap, count = fmean(ones) - fmean(others), min(len(ones), len(others))
-    if count < 2:
-        return Estimate(gap, None, count)
-    shares = [(variance(values) / len(values), len(values) - 1) for values in (ones, others)]
-    total = sum(share for share, _ in shares)
-    if total == 0:
-        return Estimate(gap, 0.0, count)
-    freedom = total**2 / sum(share**2 / degrees for share, degrees in shares)
-    return Estimate(gap, student_quantile(freedom) * math.sqrt(total), count)
+@dataclass(frozen=True)
+class PairedTest:
+    """One condition against another, seed by seed: how large the difference is, and whether chance explains it.
+
+    Student's t-test of paired differences (Student 1908). On the log scale a difference is a ratio: what a seed does
+    to both conditions cancels, and 73 against 55 weighs as much as 7.3 against 5.5. Fewer than three seeds are not
+    tested. Of shares of test items (accuracy), the standard error is never below that of the items.
+    """
+
+    differences: tuple[float, ...]
+    """One per seed: of logarithms, or of shares."""
+    log: bool = True
+    floor: float = 0.0
+    """The least standard error of the mean difference: what the number of test items leaves open."""
+    comparisons: int = 1
+    """How many comparisons the p-value is corrected for."""
+    corrected: float | None = None
+    """The p-value after Holm's correction; `p` itself if it was not corrected."""
+
+    @property
+    def mean(self) -> float:
+        """The mean difference."""
+        return fmean(self.differences)
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the mean difference; None where there are too few seeds."""
+        count = len(self.differences)
+        return max(stdev(self.differences) / math.sqrt(count), self.floor) if count >= LEAST else None
+
+    @property
+    def difference(self) -> Estimate:
+        """The mean difference with its 95 % interval."""
+        count = len(self.differences)
+        if self.error is None:
+            return estimate(self.differences)
+        return Estimate(self.mean, student_quantile(count - 1) * self.error, count)
+
+    @property
+    def raw_p(self) -> float | None:
+        """The two-sided p-value of the mean difference being 0, before any correction."""
+        if self.error is None:
+            return None
+        if self.error == 0:
+            return float(self.mean == 0)
+        from scipy import stats
+
+        return float(2 * stats.t.sf(abs(self.mean) / self.error, len(self.differences) - 1))
+
+    @property
+    def p(self) -> float | None:
+        """The p-value, corrected for the number of comparisons if there were several."""
+        return self.raw_p if self.corrected is None else self.corrected
+
+    @property
+    def effect(self) -> float | None:
+        """Cohen's d of paired differences: their mean in units of their standard deviation; None if that is 0."""
+        return self.mean / (self.error * math.sqrt(len(self.differences))) if self.error else None
+
+    @property
+    def significant(self) -> bool:
+        """Whether chance alone would hardly give such a difference."""
+        return self.p is not None and self.p < LEVEL
+
+    @property
+    def verdict(self) -> str:
+        """What the test says."""
+        if self.p is None:
+            return "too few seeds for a test"
+        return "significant" if self.significant else "not significant"
+
+    def shown(self, difference: float, places: int = 1) -> str:
+        """A difference with its sign: a ratio in per cent, a share in points."""
+        value = 100 * (math.expm1(difference) if self.log else difference)
+        return f"{value:+,.{places}f}".replace("-", "−")
+
+    @property
+    def unit(self) -> str:
+        """What differences are shown in."""
+        return "%" if self.log else "points"
+
+    def __str__(self) -> str:
+        """Write the difference, its interval, the p-value and the effect size, or the difference of each seed.
+
+        >>> print(paired_test([73, 55, 55], [35, 35, 35]))
+        +72.7 % (95 %: +15.1 to +159.2; p = 0.029, d = 3.3)
+        >>> print(paired_test([73, 55], [35, 35]))
+        +108.6 and +57.1 %, seed by seed
+        """
+        if self.error is None:
+            each = " and ".join(map(self.shown, self.differences))
+            return f"{each} {self.unit}, {'one seed' if len(self.differences) == 1 else 'seed by seed'}"
+        found = self.difference
+        places = min(2, max(1, _decimals(100 * (found.margin or 0.0), 2)))
+        low, mean, high = (self.shown(value, places) for value in (found.low, found.mean, found.high))
+        size = "" if self.effect is None else f", d = {self.effect:.2g}".replace("-", "−")
+        return f"{mean} {self.unit} (95 %: {low} to {high}; {in_p(self.p)}{size})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; differences on the scale that was tested."""
+        found = self.difference
+        return {
+            "scale": "log" if self.log else "share",
+            "differences": list(self.differences),
+            "mean": found.mean,
+            "margin": found.margin,
+            "p": self.raw_p,
+            "p_holm": self.p,
+            "comparisons": self.comparisons,
+            "effect": self.effect,
+        }
+
+
+def paired_test(ones: Sequence[float], others: Sequence[float], log: bool = True, floor: float = 0.0) -> PairedTest:
+    """Compare values of the same seeds in the same order; `log` compares their ratios."""
+    pairs = zip(ones, others, strict=True)
+    gaps = tuple(math.log(one / other) if log else one - other for one, other in pairs)
+    return PairedTest(gaps, log, floor)
+
+
+def holm(tests: Sequence[PairedTest]) -> list[PairedTest]:
+    """Correct the p-values of several tests, so that one false alarm among all is as rare as the level (Holm 1979).
+
+    >>> [round(one.p, 4) for one in holm([paired_test([73, 55, 55], [35, 35, 35])] * 2)]
+    [0.0571, 0.0571]
+    """
+    order = sorted((one.raw_p, place) for place, one in enumerate(tests) if one.raw_p is not None)
+    corrected, worst = list(tests), 0.0
+    for rank, (p, place) in enumerate(order):
+        worst = max(worst, min(1.0, (len(order) - rank) * p))
+        corrected[place] = replace(tests[place], comparisons=len(order), corrected=worst)
+    return corrected
+
+
+def in_p(p: float | None) -> str:
+    """Write a p-value.
+
+    >>> in_p(0.0286), in_p(0.00002)
+    ('p = 0.029', 'p < 0.001')
+    """
+    return "no test" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def items_error(gaps: Sequence[float], distinct: int | None = None) -> float:
+    """The standard error that test items leave in a difference of shares, from one condition's minus the other's.
+
+    One item more each way is added, so that no number of items is certain (Laplace). `distinct` says how many items
+    there were if some were asked several times.
+
+    >>> round(items_error([1, 0, 0, 0, 0, -1, 0, 0, 0, 0] * 2), 3)
+    0.114
+    """
+    seen = [*gaps, 1.0, -1.0]
+    return stdev(seen) / math.sqrt(distinct + 2 if distinct else len(seen))
 
 
 def student_quantile(freedom: float, level: float = 0.95) -> float:

@@ -1,21 +1,23 @@
 """Runs in other forms: a plain run without a base, a folder for transformers, a GGUF file, a folder for peft."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer as Engine
 from torch import Tensor, nn
 
 from lemma.adaptation.adapt import merged
 from lemma.adaptation.lora import Update
 from lemma.data.files import replacing, rewritten
-from lemma.data.tokenizers import Tokenizer
+from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import RunError, SpecError, unknown
 from lemma.hub.gguf import write_gguf
 from lemma.hub.huggingface import WRITTEN, write_folder
 from lemma.hub.peft import read_peft, write_peft
 from lemma.models.base import LanguageModel
+from lemma.models.build import blank
 from lemma.report.result import Block, Result, Text
 from lemma.runs.checkpoint import weights_of
 from lemma.runs.folder import PretrainedRun, RunFolder
@@ -27,6 +29,9 @@ from lemma.runs.load import (
     refuse_unfinished,
     whole_model,
 )
+from lemma.spec.base import Spec
+from lemma.spec.data import PretrainedData
+from lemma.spec.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,38 @@ FORMS: dict[str, tuple[str, Callable[[RunFolder, Path, bool], Rewritten]]] = {
     "peft": ("written for peft", _peft),
 }
 """The forms that a run can be written in, and what that is called."""
+
+
+def save_model(model: Any, tokenizer: Any, out: Path, labels: Sequence[str] = (), overwrite: bool = False) -> Rewritten:
+    """Write a model that was trained elsewhere as a finished run; of its data nothing is known."""
+    for wrapper in ("_orig_mod", "module"):  # what torch.compile and DDP put around it
+        model = getattr(model, wrapper, model)
+    spec = getattr(model, "spec", None)
+    if not isinstance(spec, Spec):
+        raise RunError(
+            f"runs.save: a model of Lemma's is expected, as lemma.models.build.build makes one, got "
+            f"{type(model).__name__}. A transformers model needs no saving here: its folder is accepted as a run."
+        )
+    words = Tokenizer(tokenizer.to_str()) if isinstance(tokenizer, Engine) else tokenizer
+    weights = weights_of(model, frozen=True)
+    wanted = {name: tensor.shape for name, tensor in weights_of(blank(spec), frozen=True).items()}  # pyright: ignore
+    if {name: tensor.shape for name, tensor in weights.items()} != wanted:
+        raise RunError("runs.save: the weights are not those of the model's spec. Give the model as it was built.")
+    if isinstance(words, Tokenizer) and words.kind != PRETRAINED:
+        fitting = spec.sized({"vocabulary": words.vocabulary})
+        if fitting != spec:
+            raise RunError(
+                f"runs.save: the tokenizer has {words.vocabulary:,} tokens, and the model is one of "
+                f"{getattr(spec, 'vocabulary', 'other sizes'):,}. Give the tokenizer that its tokens come from."
+            )
+    classes = getattr(spec, "classes", 0)
+    if len(labels) != classes:
+        raise RunError(f"runs.save: the model has {classes} classes, and {len(labels)} labels are given.")
+    data = PretrainedData(pretrained="trained elsewhere")
+    folder = RunFolder(out, spec, Recipe(), data, "")  # pyright: ignore[reportArgumentType]
+    folder.create(words, overwrite, labels)
+    folder.finish(weights, {"path": str(out), "family": folder.spec.family, "made": "of a model trained elsewhere"})
+    return _rewritten(out, "a run", weights)
 
 
 def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False) -> Rewritten:

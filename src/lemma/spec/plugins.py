@@ -1,5 +1,6 @@
 """Plugins: families, positions and objectives of other installed packages, found by their entry points.
 
+Or registered in this process, as in a notebook: what is registered comes before what packages bring.
 Entry points are read only when a name is not one of Lemma's own, so that Lemma's own names always win and a package
 that is not used can break nothing. A file never names a module: it has a name, and the installed packages say what that
 means.
@@ -9,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 from pydantic import BeforeValidator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from lemma.errors import LemmaError, PackageError, unknown
+from lemma.errors import LemmaError, PackageError, SpecError, unknown
 from lemma.spec.base import Spec
 
 if TYPE_CHECKING:
@@ -40,6 +41,26 @@ class PluginGroup(Generic[Kind]):
     """The field with the name: family, or kind."""
     own: Callable[[], Collection[str]]
     """Lemma's own names."""
+    registered: dict[str, type[Kind]] = field(default_factory=dict)
+    """What was registered in this process."""
+    parts: dict[str, Any] = field(default_factory=dict)
+    """What the registered classes name, by the paths that stand for it."""
+
+    def register(self, kind: type[Kind], parts: Mapping[str, Any]) -> None:
+        """Make a class known by its name in this process, with the parts that it names; a second time replaces it."""
+        tag = kind.model_fields.get(self.tag)
+        name = str(tag.default) if tag else ""
+        if name in self.own():
+            raise SpecError(f"register: '{name}' is a {self.what} of Lemma's own. Choose another name.")
+        self._check(kind, name, f"register: {kind.__name__}")
+        unset = [word for word in self.kind.__class_vars__ if vars(self.kind).get(word) in ("", False)]
+        for word, part in parts.items():
+            if word not in unset:
+                raise SpecError(unknown(f"register {name}: the part", word, sorted(unset)))
+            path = f"{getattr(part, '__module__', kind.__module__)}:{name} {word}"
+            self.parts[path] = part
+            setattr(kind, word, path)
+        self.registered[name] = kind
 
     def others(self) -> list[str]:
         """The names of other packages; one that is Lemma's own is ignored with a warning."""
@@ -50,11 +71,11 @@ class PluginGroup(Generic[Kind]):
                 "it is ignored. It needs another name.",
                 stacklevel=2,
             )
-        return [name for name in self._entries() if name not in own]
+        return [*self.registered, *(name for name in self._entries() if name not in {*own, *self.registered})]
 
     def brings(self, name: str) -> bool:
         """Whether another package has this name; one installed a moment ago counts too."""
-        if name not in self.own() and name not in self._entries():
+        if name not in self.own() and name not in self.registered and name not in self._entries():
             entry_points_of.cache_clear()
         return name in self.others()
 
@@ -62,6 +83,8 @@ class PluginGroup(Generic[Kind]):
         """The class of another package by this name; None if the name is Lemma's or unknown."""
         if not self.brings(name):
             return None
+        if name in self.registered:
+            return self.registered[name]
         entry, *more = self._entries()[name]
         if more:
             titles = " and ".join(_title(one) for one in (entry, *more))
@@ -71,7 +94,9 @@ class PluginGroup(Generic[Kind]):
         return self._checked(found, entry)
 
     def part(self, name: str, path: str) -> Any:
-        """Import what belongs to a name, given as `package.module:attribute`."""
+        """Import what belongs to a name, given as `package.module:attribute`, unless it was registered."""
+        if path in self.parts:
+            return self.parts[path]
         module, colon, attribute = path.partition(":")
         with self.blaming(name, path):
             if not colon:
@@ -87,15 +112,19 @@ class PluginGroup(Generic[Kind]):
         return entry_points_of(self.name, tuple(sys.path))
 
     def _checked(self, found: Any, entry: "EntryPoint") -> type[Kind]:
-        """Refuse what is not a class of the right kind, or has another name inside."""
         start = f"the package {_title(entry)} brings the {self.what} '{entry.name}' as {entry.value}"
+        self._check(found, entry.name, start)
+        return found
+
+    def _check(self, found: Any, name: str, start: str) -> None:
+        """Refuse what is not a class of the right kind, or has another name inside."""
         if not (isinstance(found, type) and issubclass(found, self.kind)):
             raise PackageError(f"{start}, which is not a subclass of {self.kind.__module__}.{self.kind.__name__}.")
-        field = found.model_fields.get(self.tag)
-        names = get_args(field.annotation) if field else ()
-        if names != (entry.name,) or (field and field.default != entry.name):
-            raise PackageError(f"{start}, which lacks the line: {self.tag}: Literal['{entry.name}'] = '{entry.name}'.")
-        return found
+        tag = found.model_fields.get(self.tag)
+        names = get_args(tag.annotation) if tag else ()
+        if not name or names != (name,) or (tag and tag.default != name):
+            said = name or "name"
+            raise PackageError(f"{start}, which lacks the line: {self.tag}: Literal['{said}'] = '{said}'.")
 
 
 @contextmanager

@@ -92,10 +92,34 @@ class MuonSpec(Spec):
     """Decay of the gradients' running mean (Nesterov's momentum)."""
 
 
-OPTIMIZERS = {"adamw": AdamWSpec, "muon": MuonSpec}
+class CustomOptimizer(Spec):
+    """A function of yours, given in Python: it takes the model and returns a `torch.optim.Optimizer`."""
+
+    kind: Literal["custom"] = "custom"
+
+
+def _custom(value: Any) -> Any:
+    """What a recipe says of a function that is given in its place."""
+    return "custom" if callable(value) else value
+
+
+OPTIMIZERS = {"adamw": AdamWSpec, "muon": MuonSpec, "custom": CustomOptimizer}
 Optimizer = Annotated[
-    AdamWSpec | MuonSpec, Field(discriminator="kind"), by_name("optimizer", OPTIMIZERS, default="adamw")
+    AdamWSpec | MuonSpec | CustomOptimizer,
+    Field(discriminator="kind"),
+    by_name("optimizer", OPTIMIZERS, default="adamw"),
+    BeforeValidator(_custom),
 ]
+Schedule = Annotated[Literal["cosine", "linear", "wsd", "constant", "custom"], BeforeValidator(_custom)]
+
+
+def _tracker(value: Any) -> Any:
+    """What `tensorboard = true` and `false` of earlier versions are now."""
+    known = {True: "tensorboard", False: None, "none": None}
+    return known.get(value, value) if isinstance(value, bool | str) else value
+
+
+Tracker = Annotated[Literal["tensorboard", "wandb", "mlflow", "trackio"] | None, BeforeValidator(_tracker)]
 
 
 class Recipe(Spec):
@@ -106,6 +130,7 @@ class Recipe(Spec):
         "focus": "entropy_penalty",
         "near": "distance_penalty",
         "near_max": "distance_max",
+        "tensorboard": "tracker",
     }
 
     steps: int = Field(default=1000, ge=1)
@@ -122,11 +147,12 @@ class Recipe(Spec):
     """Learning rate at the end of the schedule, as a share of the peak."""
     warm_up: int = Field(default=50, ge=0)
     """Steps of linear warm-up."""
-    schedule: Literal["cosine", "linear", "wsd", "constant"] = "cosine"
+    schedule: Schedule = "cosine"
     """From the peak to the final rate by a cosine (Loshchilov & Hutter 2017), by a line, or, in wsd, by a line over the
-    last fifth of the steps (Hu et al. 2024); constant stays at the peak."""
+    last fifth of the steps (Hu et al. 2024); constant stays at the peak. In Python also a function of the step."""
     optimizer: Optimizer = AdamWSpec()
-    """adamw, or muon for the matrices inside the model and adamw for the rest."""
+    """adamw, or muon for the matrices inside the model and adamw for the rest. In Python also a function of the
+    model."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Weight decay of AdamW (Loshchilov & Hutter 2019) on matrices; not on biases, norms and embeddings."""
     beta2: float = Field(default=0.99, ge=0, lt=1)
@@ -163,10 +189,14 @@ class Recipe(Spec):
     """Device for training; auto takes the GPU if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the forward pass; auto is bfloat16 on a GPU that supports it, else float32."""
+    shard: bool = False
+    """Whether the processes of torchrun share weights, gradients and optimizer state (FSDP2), or each has all (DDP)."""
+    recompute: Literal["none", "layers"] = "none"
+    """Activations that are computed again for the gradient instead of kept: of layers all but their inputs."""
     compile: Literal["auto"] | bool = "auto"
     """Whether to use torch.compile; auto does so on a GPU for 1000 steps or more."""
-    tensorboard: bool = False
-    """Whether to write TensorBoard events next to metrics.jsonl."""
+    tracker: Tracker = None
+    """Tracker that gets the rows of metrics.jsonl too: tensorboard, wandb, mlflow or trackio; none if unset."""
 
 
 Patterns = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]

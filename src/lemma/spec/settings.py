@@ -14,7 +14,7 @@ class RecipeSettings(TypedDict, total=False):
     learning_rate: float
     final_rate: float
     warm_up: int
-    schedule: Literal["cosine", "linear", "wsd", "constant"]
+    schedule: Any
     optimizer: Any
     weight_decay: float
     beta2: float
@@ -34,8 +34,10 @@ class RecipeSettings(TypedDict, total=False):
     keep: Literal["best", "last"]
     device: Literal["auto", "cpu", "cuda"]
     precision: Literal["auto", "float32", "bfloat16"]
+    shard: bool
+    recompute: Literal["none", "layers"]
     compile: Literal["auto"] | bool
-    tensorboard: bool
+    tracker: Any
 
 
 class ModelSettings(TypedDict, total=False):

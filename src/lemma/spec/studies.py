@@ -31,7 +31,7 @@ def counted_seeds(value: Any) -> Any:
 
 def _several(value: Any) -> Any:
     """One value or several, each once."""
-    if isinstance(value, (int, str)):
+    if isinstance(value, (int, float, str)):
         return (value,)
     return tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
 
@@ -111,6 +111,30 @@ class StudyBudget(Spec):
         return self
 
 
+class StudyTuning(Spec):
+    """How each model's learning rate is chosen before its runs: short runs, judged on the validation text."""
+
+    learning_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_several)] = (1e-3, 2e-3, 4e-3)
+    """The learning rates tried."""
+    share: float = Field(default=0.1, gt=0, le=1)
+    """The share of a run's steps that each is tried for."""
+
+    @model_validator(mode="after")
+    def _rates_differ(self) -> Self:
+        if len(set(self.learning_rate)) < max(2, len(self.learning_rate)):
+            raise ValueError(
+                f"study.tune.learning_rate = {list(self.learning_rate)}: give at least two rates, none twice."
+            )
+        return self
+
+
+def _tuning(value: Any) -> Any:
+    """A list of learning rates, or true for the usual ones, is enough."""
+    if isinstance(value, bool):
+        return {} if value else None
+    return {"learning_rate": value} if isinstance(value, (list, tuple)) else value
+
+
 class ClaimComparison(Spec):
     """Two places of the grid and which of them is expected to have the lower perplexity."""
 
@@ -155,13 +179,16 @@ class GridStudy(StudySpec):
     """How many seeds, from 1 on, or which: one run per seed."""
     budget: StudyBudget = StudyBudget()
     """What every model gets alike."""
+    tune: Annotated[StudyTuning | None, BeforeValidator(_tuning)] = None
+    """Learning rates from which each model's own is chosen, by short runs that count as cost; not chosen if unset."""
     claims: tuple[StudyClaim, ...] = ()
     """Statements to be judged from the numbers."""
     validations: int | None = Field(default=None, ge=1)
     """Full validations per run, the points of its learning curve; as in the recipe if unset."""
-    measures: Annotated[tuple[Literal["positions", "attention"], ...], BeforeValidator(_several)] = ()
+    measures: Annotated[tuple[Literal["positions", "attention", "steps"], ...], BeforeValidator(_several)] = ()
     """What else is measured of each trained model: `positions`, its loss against position past the trained length;
-    `attention`, the entropy and the distance of each head."""
+    `attention`, the entropy and the distance of each head; `steps`, how many steps each model needs for the loss that
+    the first one ends with, where the grid has numbers of steps."""
     beyond: int = Field(default=4, ge=1)
     """Up to how many times the trained length the loss is measured against position."""
     prompt: str = ""
@@ -194,6 +221,30 @@ class GridStudy(StudySpec):
                     raise ValueError(
                         f"study.claims: {word} = {value!r} is not in the grid. Known: {known}. Or set claims=[]."
                     )
+        return self
+
+
+class TuneStudy(GridStudy):
+    """Settings of one model searched by Optuna, within a number of trials; the result is a study like any other."""
+
+    kind: Literal["tune"] = "tune"
+    space: dict[str, tuple[Any, ...]] = Field(min_length=1)
+    """Settings of the spec or the recipe to search: two numbers are the ends of a range (on the log scale if one is ten
+    times the other), anything else is a choice."""
+    trials: int = Field(default=12, ge=1)
+    """How many combinations are tried."""
+    prune: float = Field(default=0.02, ge=0)
+    """A trial is given up when it is worse than the best in every seed so far, and by more than this on average."""
+
+    @model_validator(mode="after")
+    def _one_model(self) -> Self:
+        if len(self.models) != 1 or self.grid or self.tune:
+            raise ValueError("study tune: give one model and a space, and neither grid nor tune.")
+        for word, values in self.space.items():
+            if len(values) < 2 or word in self.models[0].settings or word in self.settings:
+                raise ValueError(
+                    f"study.space: {word} = {list(values)} needs two values or more, and no other setting."
+                )
         return self
 
 
@@ -368,6 +419,7 @@ class LengthStudy(CostStudy):
 
 
 KINDS: dict[str, type[StudySpec]] = {
+    "tune": TuneStudy,
     "classifiers": ClassifiersStudy,
     "pretraining": PretrainingStudy,
     "graph": GraphStudy,

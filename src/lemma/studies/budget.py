@@ -31,7 +31,9 @@ from lemma.spec.positions import PositionsSpec
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import CostStudy, StudyBudget
 from lemma.tasks.language import sequence_length_of
+from lemma.training.distributed import Distributed
 from lemma.training.loop import train
+from lemma.training.optimizer import VALIDATIONS
 from lemma.training.session import Session
 
 SIZES = ("width", "hidden", "key_width", "value_width", "feed_forward", "attention_width", "embedding")
@@ -114,11 +116,38 @@ def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
     return recipe.batch * sequence_length_of(model, recipe)
 
 
-def spread_validations(recipe: Recipe, validations: int | None) -> Recipe:
-    """Validate a run that many times, at equal distances; a recipe that has its own schedule is left alone."""
-    if validations is None or recipe.evaluate_every:
-        return recipe
-    return recipe.replace(evaluate_every=math.ceil(recipe.steps / validations))
+WARM_UP_SHARE = 10  # one step in ten warms up at most, unless warm_up is given
+WORTH = 3  # a token is read forward and backward in training, only forward in validation
+
+
+def pace(
+    recipe: Recipe, given: Collection[str], validations: int | None, tokens: int = 0, validation: int = 0
+) -> tuple[Recipe, list[str]]:
+    """Warm up and validate in proportion to the steps; return the recipe, and what of the settings does not fit.
+
+    A warm-up takes a tenth of the steps at most; one that was given only has to end before half of them. Validations
+    (ten, or those asked for) take no longer than training, of which a step reads `tokens` and a validation
+    `validation`; a distance that was given is kept.
+
+    >>> recipe, said = pace(Recipe(steps=19), {"warm_up"}, 1, tokens=1024, validation=111_000)
+    >>> recipe.warm_up, recipe.evaluate_every, said
+    (1, 19, ['a warm-up of 50 does not fit into 19 steps: it takes 1'])
+    """
+    said = []
+    warm_up = min(recipe.warm_up, recipe.steps // WARM_UP_SHARE)
+    if "warm_up" in given and recipe.warm_up <= recipe.steps // 2:
+        warm_up = recipe.warm_up
+    elif "warm_up" in given:
+        said.append(f"a warm-up of {recipe.warm_up} does not fit into {recipe.steps:,} steps: it takes {warm_up}")
+    recipe = recipe.replace(warm_up=warm_up)
+    if recipe.evaluate_every:
+        return recipe, said
+    most = WORTH * tokens * recipe.steps // validation if tokens and validation else recipe.steps
+    count = max(1, min(validations or VALIDATIONS, most, recipe.steps))
+    if count < (validations or 1):
+        times = "once" if count == 1 else f"{count} times"
+        said.append(f"validated {times}, not {validations}: more would take longer than {recipe.steps:,} steps")
+    return recipe.replace(evaluate_every=math.ceil(recipe.steps / count)), said
 
 
 def fit_steps(model: ModelSpec, recipe: Recipe, budget: StudyBudget, speed: float | None = None) -> Recipe:
@@ -145,7 +174,7 @@ def measure_speed(model: ModelSpec, recipe: Recipe, data: DataSpec, dataset: Spl
     """Train for a few real steps and return the tokens/s of all but the first ones."""
     with TemporaryDirectory(prefix="lemma-trial-") as folder:
         path = Path(folder) / "trial"
-        trial = recipe.replace(steps=TRIAL, evaluate_every=TRIAL, tensorboard=False)
+        trial = recipe.replace(steps=TRIAL, evaluate_every=TRIAL, tracker=None)
         no_score = SimpleNamespace(loss=0.0, perplexity=1.0)  # in place of a validation
         train(model, trial, data, dataset, path, evaluate=lambda model: no_score, sample=lambda model: [])
         rows = RunFolder.open(path).metrics.rows()
@@ -262,6 +291,41 @@ def race(calls: Mapping[str, Callable[[], Any]], repetitions: int, device: str =
         if collecting:
             gc.enable()
     return taken
+
+
+CANNOT_MATTER = {"seed", "steps", "learning_rate", "final_rate", "warm_up", "schedule", "weight_decay", "beta2"}
+CANNOT_MATTER |= {"evaluate_every", "checkpoint_every", "patience", "keep", "tensorboard", "distance_max"}
+"""Settings of a recipe that do not change the time of a step."""
+ROUNDS = 20  # at most
+LEAST_ROUNDS = 5
+SECONDS = 5.0  # that all rounds may take together, if there are more than the least
+
+
+def race_steps(plans: Mapping[str, tuple[ModelSpec, Recipe]], tokens: Any) -> dict[str, list[float]]:
+    """Seconds per token of one training step of each model, in turns; nothing if they do not fit into memory at once.
+
+    Weights are new, and nothing is written or validated: a step is all that is timed.
+    """
+    sessions: dict[str, Session] = {}
+    try:
+        for name, (model, recipe) in plans.items():
+            device = torch.device(device_of(recipe))
+            sessions[name] = Session(model, recipe, tokens, Distributed(device), lambda message: None)
+        begin = 0.0
+        for turn in range(2):  # the first one allocates, or compiles
+            begin = time.perf_counter() if turn else 0.0
+            for session in sessions.values():
+                session.step()
+        one = time.perf_counter() - begin
+        rounds = max(LEAST_ROUNDS, min(ROUNDS, math.floor(SECONDS / one)))
+        device = next(iter(sessions.values())).processes.device.type
+        taken = race({name: session.step for name, session in sessions.items()}, rounds, device)
+    except torch.OutOfMemoryError:
+        return {}
+    finally:
+        for session in sessions.values():
+            session.batches.close()
+    return {name: [one / sessions[name].batches.tokens_per_step for one in some] for name, some in taken.items()}
 
 
 # Memory: weights, gradients, the optimizer's state and activations at the peak of one training step.

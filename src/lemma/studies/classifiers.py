@@ -6,7 +6,7 @@ Its first half, what is measured of a classifier and how one is trained on label
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -23,7 +23,7 @@ from lemma.models.base import count_parameters
 from lemma.models.classifier import ClassifierModel
 from lemma.report.curves import Curve, Plot
 from lemma.report.progress import Observer
-from lemma.report.statistics import Estimate, estimate
+from lemma.report.statistics import Estimate, PairedTest, estimate, holm, items_error
 from lemma.runs.load import Run, load
 from lemma.spec.base import Spec, distribute
 from lemma.spec.choose import choose
@@ -31,7 +31,7 @@ from lemma.spec.data import LabelsSpec
 from lemma.spec.models import Classifier
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.spec.studies import ClassifiersStudy, ComparedModel, LabelStudy
-from lemma.studies.budget import describe_hardware, device_of, race, ratio, spread_validations
+from lemma.studies.budget import describe_hardware, device_of, pace, race, ratio
 from lemma.studies.experiment import (
     CellOutcome,
     RunPlan,
@@ -134,15 +134,23 @@ def layers_of(model: ClassifierModel) -> int:
     return count_parameters(model.body) - sum(map(count_parameters, embeddings))
 
 
-def over_texts(ones: LabelRow, others: LabelRow) -> Estimate | None:
-    """The difference of accuracies with its interval over the test texts: seeds are averaged text by text."""
+def text_gaps(ones: LabelRow, others: LabelRow) -> list[float]:
+    """The difference of accuracies on each test text, its seeds averaged."""
     both = sorted(ones.measured.keys() & others.measured.keys())
-    if not both:
-        return None
     digits = [zip(*(row.measured[seed].right for seed in both), strict=True) for row in (ones, others)]
     shares = [[fmean(map(int, of_text)) for of_text in texts] for texts in digits]
-    gaps = [one - other for one, other in zip(*shares, strict=True)]
+    return [one - other for one, other in zip(*shares, strict=True)]
+
+
+def over_texts(ones: LabelRow, others: LabelRow) -> Estimate | None:
+    """The difference of accuracies with its interval over the test texts."""
+    gaps = text_gaps(ones, others)
     return estimate(gaps) if gaps else None
+
+
+def accuracy_test(ones: LabelRow, others: LabelRow) -> PairedTest | None:
+    """Accuracies compared seed by seed; the standard error is never below that of the test texts."""
+    return paired(ones, others, "accuracy", False, items_error(text_gaps(ones, others)))
 
 
 def record_of(row: LabelRow) -> dict[str, Any]:
@@ -165,7 +173,7 @@ def percent(found: Estimate | None) -> str:
     if found is None:
         return NONE
     if found.margin is None:
-        return f"{100 * found.mean:.1f}"
+        return " / ".join(f"{100 * value:.1f}" for value in found.values or (found.mean,))
     return str(Estimate(100 * found.mean, 100 * found.margin, found.count))
 
 
@@ -254,9 +262,9 @@ def cell_of(study: LabelStudy, choice: ClassifierChoice, point: Mapping[str, Any
 
 
 def paced(recipe: Recipe, words: Mapping[str, Any], validations: int) -> Recipe:
-    """Warm up and validate in proportion to the steps, unless the settings say otherwise."""
-    warm_up = recipe.warm_up if "warm_up" in words else recipe.steps // WARM_UP
-    return spread_validations(recipe.replace(warm_up=warm_up), min(validations, recipe.steps))
+    """Warm up over a tenth of the steps and validate so often, unless the settings say otherwise and fit."""
+    tenth = recipe if "warm_up" in words else recipe.replace(warm_up=recipe.steps // WARM_UP)
+    return pace(tenth, words, min(validations, recipe.steps))[0]
 
 
 class LabelExperiment(TrainingExperiment[ClassifierMeasures]):
@@ -315,7 +323,7 @@ class CostRatio:
     value: float
     low: float | None
     high: float | None
-    """The interval; None where one seed gives none."""
+    """The interval; None where there are too few seeds for one."""
     exact: bool = False
     """Whether it is counted, not measured."""
 
@@ -323,10 +331,10 @@ class CostRatio:
     def verdict(self) -> Verdict:
         """Whether it is cheaper."""
         if self.low is None or self.high is None:
-            return "one seed only"
+            return "too few seeds"
         if self.exact:
             return "held" if self.value < 1 else "not held"
-        return "held" if self.high < 1 else "not held" if self.low > 1 else "within noise"
+        return "held" if self.high < 1 else "not held" if self.low > 1 else "not decided"
 
     def __str__(self) -> str:
         """Write the ratio and its interval.
@@ -341,8 +349,8 @@ class CostRatio:
 SAME: dict[Verdict, str] = {
     "held": "about the same",
     "not held": "not about the same",
-    "within noise": "the seeds do not decide whether that is about the same",
-    "one seed only": "one seed has no interval, so that the noise is unknown",
+    "not decided": "the seeds do not decide whether that is about the same",
+    "too few seeds": "too few seeds to say whether that is about the same",
     "not measured": "there is no seed that both have",
 }
 
@@ -353,7 +361,7 @@ class SameButCheaper:
 
     title: str
     against: str
-    gap: Estimate | None
+    gap: PairedTest | None
     """Accuracy minus the other's, seed by seed; None if they have no seed in common."""
     texts: Estimate | None
     """The same, its interval over the test texts."""
@@ -363,7 +371,7 @@ class SameButCheaper:
     @property
     def same(self) -> Verdict:
         """Whether the accuracies are about the same."""
-        return about_the_same(self.gap, self.tolerance)
+        return about_the_same(self.gap and self.gap.difference, self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -372,7 +380,8 @@ class SameButCheaper:
             "model": self.title,
             "against": self.against,
             "accuracy_difference": self.gap and self.gap.mean,
-            "accuracy_difference_margin": self.gap and self.gap.margin,
+            "accuracy_difference_margin": self.gap and self.gap.difference.margin,
+            "accuracy_test": self.gap and self.gap.to_dict(),
             "accuracy_difference_margin_over_texts": self.texts and self.texts.margin,
             "tolerance": self.tolerance,
             "about_the_same": self.same,
@@ -385,7 +394,7 @@ class SameButCheaper:
         by_verdict = {
             "cheaper": ("held",),
             "not cheaper": ("not held",),
-            "undecided": ("within noise", "one seed only"),
+            "undecided": ("not decided", "too few seeds"),
         }
         named = {
             said: [cost.meaning for verdict in verdicts for cost in self.costs if cost.verdict == verdict]
@@ -412,9 +421,8 @@ class SameButCheaper:
         if self.gap is not None:
             within = f"a difference within ±{100 * self.tolerance:g} points counts as the same"
             texts = f" Over the test texts instead of the seeds: {points(self.texts)}." if self.texts else ""
-            sure = self.same == "within noise" and not self.gap.low <= 0 <= self.gap.high
-            said = "a difference beyond the noise, though " if sure else ""
-            accuracy = f"Accuracy, seed by seed: {points(self.gap)}: {said}{SAME[self.same]} ({within}).{texts}"
+            said = "a significant difference, though " if self.same == "not decided" and self.gap.significant else ""
+            accuracy = f"Accuracy: {self.gap}: {said}{SAME[self.same]} ({within}).{texts}"
         return claim, accuracy, f"Cost of {self.title} against {self.against}: {', '.join(map(str, self.costs))}."
 
 
@@ -426,15 +434,15 @@ def about_the_same(gap: Estimate | None, tolerance: float) -> Verdict:
     """Judge a difference by its whole interval: within the tolerance, outside it, or partly both.
 
     >>> [about_the_same(Estimate(mean, 0.01, 3), 0.02) for mean in (0.005, 0.02, -0.04)]
-    ['held', 'within noise', 'not held']
+    ['held', 'not decided', 'not held']
     """
     if gap is None:
         return "not measured"
     if gap.margin is None:
-        return "one seed only"
+        return "too few seeds"
     if max(abs(gap.low), abs(gap.high)) <= tolerance:
         return "held"
-    return "not held" if gap.low > tolerance or gap.high < -tolerance else "within noise"
+    return "not held" if gap.low > tolerance or gap.high < -tolerance else "not decided"
 
 
 def compare(row: LabelRow, base: LabelRow, tolerance: float, seconds: Mapping[str, Sequence[float]]) -> SameButCheaper:
@@ -456,7 +464,7 @@ def compare(row: LabelRow, base: LabelRow, tolerance: float, seconds: Mapping[st
     if row.title in seconds and base.title in seconds:
         raced = ratio(seconds[row.title], seconds[base.title])
         costs.append(CostRatio("inference time", raced.median, raced.low, raced.high))
-    gap = paired(row, base, "accuracy")
+    gap = accuracy_test(row, base)
     return SameButCheaper(row.title, base.title, gap, over_texts(row, base), tolerance, tuple(costs))
 
 
@@ -466,7 +474,10 @@ PROTOCOL = {
     "scores": "on the test texts, which neither trained nor chose the weights; precision, recall and F1 are means over "
     "the classes",
     "intervals": "mean ± half the 95 % interval over the seeds (Student's t): what training again changes, on these "
-    "test texts; differences are taken seed by seed, since a seed fixes the batches of all bodies alike",
+    "test texts",
+    "tests": "differences are taken seed by seed, since a seed fixes the batches of all bodies alike, with a t-test; "
+    "its standard error is never below that of the test texts (paired by text); p-values are corrected for the "
+    "number of comparisons (Holm); d is Cohen's, of pairs",
     "training seconds": "of the training steps alone; bodies take turns, seed by seed",
     "inference": "one run of each body classifies all test texts, tokens ready, in turns; medians and quartiles",
 }
@@ -549,6 +560,8 @@ def report_classifiers(
     """Put the findings together."""
     rows = gather(outcomes)
     compared = [compare(row, rows[0], spec.tolerance, seconds) for row in rows[1:]]
+    tests = iter(holm([one.gap for one in compared if one.gap]))
+    compared = [replace(one, gap=next(tests)) if one.gap else one for one in compared]
     said = [sentence for one in compared for sentence in one.sentences()]
     firsts = [(row.title, *next(iter(row.measured.items()))) for row in rows if row.measured]
     alone = "; ".join(

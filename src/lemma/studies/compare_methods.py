@@ -215,7 +215,7 @@ class MethodsExperiment(Experiment[Adapted]):
         if not is_same(self.plans[cell.condition], self.path(cell)):  # known now, not after an hour
             refuse_occupied(self.path(cell), self.overwrite)
 
-    def prepare(self) -> None:
+    def prepare(self, cells: Sequence[StudyCell]) -> None:
         """Evaluate the base on its own data, before anything is trained."""
         self.base = AdaptedBase.of(self.plans["full"])
 

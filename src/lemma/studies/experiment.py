@@ -8,18 +8,21 @@ a study that was stopped is finished by the same call.
 import json
 import re
 import shutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from lemma.data.files import write_atomically
 from lemma.errors import LemmaError, RunError, SpecError, unknown
 from lemma.report.progress import Observer, Silent
-from lemma.report.statistics import Estimate, estimate
+from lemma.report.statistics import LEAST, Estimate, PairedTest, estimate, paired_test
 from lemma.runs.folder import SPEC, RunFolder, is_begun, remove_unbegun
 from lemma.runs.load import Run, load
 from lemma.spec.base import to_toml
@@ -34,6 +37,7 @@ from lemma.spec.studies import (
     LengthStudy,
     PretrainingStudy,
     StudySpec,
+    TuneStudy,
 )
 from lemma.studies.budget import device_of
 from lemma.studies.result import StudyResult
@@ -53,6 +57,10 @@ class StudyCell:
     recipe: Recipe = field(default_factory=Recipe)
     fixed: frozenset[str] = frozenset()
     """Settings of the model that the study sets itself, so that no budget may change them."""
+    given: frozenset[str] = frozenset()
+    """Settings of the recipe that the study sets itself."""
+    trial: bool = False
+    """Whether it is a short run by which a setting of others is chosen, and is not in the table."""
 
     @property
     def row_name(self) -> str:
@@ -187,24 +195,29 @@ def gather(outcomes: Iterable[CellOutcome[M]]) -> list[StudyRow[M]]:
     return rows
 
 
-def paired(ones: StudyRow[Any], others: StudyRow[Any], name: str) -> Estimate | None:
-    """One row's figure minus another's, over the seeds that both have.
+def paired(
+    ones: StudyRow[Any], others: StudyRow[Any], name: str, log: bool = True, floor: float = 0.0
+) -> PairedTest | None:
+    """One row's figure against another's, over the seeds that both have; None if there are none.
 
     A seed fixes the order of the batches and the numbers that initial weights are drawn from, for both alike; what it
     does to both cancels in the difference.
     """
     mine, theirs = ones.values(name), others.values(name)
     both = sorted(mine.keys() & theirs.keys())
-    return estimate([mine[seed] - theirs[seed] for seed in both]) if both else None
+    figures = [[values[seed] for seed in both] for values in (mine, theirs)]
+    return paired_test(figures[0], figures[1], log, floor) if both else None
 
 
 def seeds_in_words(rows: Sequence[StudyRow[Any]]) -> str:
     """What ± means in a table of these rows; empty if no seed came to its end."""
     counts = {len(row.measured) for row in rows if row.measured}
     words = ""
-    if counts and max(counts) > 1:
+    if counts and max(counts) >= LEAST:
         seeds = f"{max(counts)} seeds" if len(counts) == 1 else f"up to {max(counts)} seeds"
         words = f" Mean ± half the 95 % interval over {seeds} (Student's t)."
+    if 2 in counts:
+        words += " Two seeds are shown as they are, a / b: too few for an interval or a test."
     single = " A figure without ± comes from one seed, which has no interval."
     return words + (single if counts and min(counts) == 1 else "")
 
@@ -218,6 +231,8 @@ class Experiment(ABC, Generic[M]):
     """Whether measures are kept on disk; times are measured again by every call."""
     tolerant: ClassVar[bool] = True
     """Whether a cell that fails becomes a row with its reason; otherwise the error goes to the caller."""
+    alone: ClassVar[str] = ""
+    """Why its cells cannot run next to each other, if so."""
 
     spec: Any
     """The study's spec; None if it has none."""
@@ -236,8 +251,12 @@ class Experiment(ABC, Generic[M]):
     def report(self, outcomes: tuple[CellOutcome[M], ...], interrupted: bool) -> StudyResult:
         """What all outcomes show; some are missing if the study was interrupted."""
 
-    def prepare(self) -> None:
-        """Do the work that all cells need, before the first of them is run."""
+    def prepare(self, cells: Sequence[StudyCell]) -> None:
+        """Do the work that these cells need, before the first of them is run."""
+
+    def trials(self, cells: Sequence[StudyCell]) -> Sequence[StudyCell]:
+        """Short runs that come before these cells, by which settings of theirs are chosen."""
+        return ()
 
     def check(self, cell: StudyCell) -> None:
         """Refuse a folder that holds something else than this cell."""
@@ -250,61 +269,82 @@ class Experiment(ABC, Generic[M]):
         """Whether what measures were taken of is still there."""
         return True
 
-    def is_complete(self, measures: M) -> bool:
+    def is_complete(self, cell: StudyCell, measures: M) -> bool:
         """Whether measures that were kept hold all that the study asks for by now."""
         return True
 
     def path(self, cell: StudyCell) -> Path:
         """The cell's run folder; its measures are kept in a JSON file next to it."""
-        return self.out / "runs" / cell.name
+        return self.out / ("trials" if cell.trial else "runs") / cell.name
 
     def kept(self, cell: StudyCell) -> M | None:
         """What an earlier call measured of the same cell, if it is readable and complete."""
         identity = self.identity(cell) if self.keeps else None
-        kept = read_json(self._file(cell)) if identity is not None else None
+        kept = read_json(self.file(cell)) if identity is not None else None
         if not kept or kept.get("of") != identity:
             return None
         try:
             measures = TypeAdapter(self.measures).validate_python(kept["measures"])
         except (KeyError, ValidationError):  # written by another version of Lemma: measured again
             return None
-        return measures if self.is_complete(measures) else None
+        return measures if self.is_complete(cell, measures) else None
 
     def find(self, cell: StudyCell) -> CellOutcome[M]:
         """What there is of a cell that is not run now."""
         measures = self.kept(cell)
-        failed = (read_json(self._file(cell)) or {}).get("failed") if self.keeps and measures is None else None
+        failed = (read_json(self.file(cell)) or {}).get("failed") if self.keeps and measures is None else None
         return CellOutcome(cell, measures, failed)
 
     def finish(self, cell: StudyCell, observer: Observer) -> CellOutcome[M]:
         """Bring a cell to its end; if it fails, keep the reason, and let the study go on."""
         try:
-            measures: Any = self.kept(cell) if self.is_finished(cell) else None
-            if measures is None:
-                measures = self.run(cell, observer)
-                if self.keeps:
-                    write_json(self._file(cell), {"of": self.identity(cell), "measures": measures.to_dict()})
+            measures: Any = self.run(cell, observer)
+            if self.keeps:
+                write_json(self.file(cell), {"of": self.identity(cell), "measures": measures.to_dict()})
             return CellOutcome(cell, measures)
         except Exception as error:
             if not self.tolerant:
                 raise
             reason = str(error) if isinstance(error, LemmaError) else f"{type(error).__name__}: {error}"
-            if self.keeps:  # the next call tries again
-                write_json(self._file(cell), {"failed": reason})
-            observer.say(f"failed: {reason}")
-            return CellOutcome(cell, reason=reason)
+            return self.fail(cell, reason, observer)
 
-    def _file(self, cell: StudyCell) -> Path:
+    def fail(self, cell: StudyCell, reason: str, observer: Observer) -> CellOutcome[M]:
+        """Keep why a cell failed; the next call tries it again."""
+        if self.keeps:
+            write_json(self.file(cell), {"failed": reason})
+        observer.say(f"failed: {reason}")
+        return CellOutcome(cell, reason=reason)
+
+    def file(self, cell: StudyCell) -> Path:
+        """Where its measures are kept, or the reason why it has none."""
         path = self.path(cell)
         return path.with_name(f"{path.name}.json")
 
+    def settled(self, cell: StudyCell, failed: Mapping[str, int]) -> CellOutcome[M] | None:
+        """What became of a cell if it is over: it was measured, or failed at another time than `failed` says."""
+        again = self.failed_at(cell) not in (0, failed.get(cell.name, 0))
+        with suppress(LemmaError):  # a damaged run: to try it is to say what is wrong with it
+            found = self.find(cell)
+            return found if again or (found.measures and self.is_finished(cell)) else None
+        return None
 
-def run_experiment(experiment: Experiment[Any], only: Collection[str] | None = None) -> StudyResult:
+    def failed_at(self, cell: StudyCell) -> int:
+        """When the cell failed, in nanoseconds of its file's clock; 0 if it did not."""
+        return changed_at(self.file(cell)) if "failed" in (read_json(self.file(cell)) or {}) else 0
+
+
+def run_experiment(
+    experiment: Experiment[Any], only: Collection[str] | None = None, jobs: int | None = None, on: str | None = None
+) -> StudyResult:
     """Run all cells of an experiment, save its report in its folder, and return it.
 
     A finished cell is not repeated and an interrupted one goes on. After Ctrl-C the report shows what there is. `only`
-    names the conditions or runs to train now; of the others what is there is shown.
+    names the conditions or runs to train now; of the others what is there is shown. With `jobs` cells run in that many
+    processes, `on` this machine, a Ray cluster or Slurm. Several calls on one folder share its cells.
     """
+    alone = experiment.alone or ("" if experiment.keeps else "its times would disturb each other")
+    if alone and (jobs or on):
+        raise SpecError(f"study: this study runs in one process, since {alone}. Leave --jobs and --on out.")
     cells = experiment.cells()
     names = {name: None for cell in cells for name in (cell.condition, cell.name)}
     for name in only or ():
@@ -316,19 +356,74 @@ def run_experiment(experiment: Experiment[Any], only: Collection[str] | None = N
     experiment.out.mkdir(parents=True, exist_ok=True)
     if experiment.spec is not None:
         write_atomically(experiment.out / "study.toml", to_toml(experiment.spec.to_dict()))
+    runs = experiment.out / "runs"
+    if experiment.keeps:
+        runs.mkdir(exist_ok=True)
     done: dict[str, CellOutcome[Any]] = {}
     interrupted = False
     try:
-        experiment.prepare()
-        for number, cell in enumerate(chosen, start=1):
-            observer = TitledObserver(experiment.observer, f"run {number} of {len(chosen)}: {cell}")
-            done[cell.name] = experiment.finish(cell, observer)
+        gate = FileLock(runs / ".prepare.lock")
+        if experiment.keeps:
+            with suppress(OSError):  # a file system without locks
+                gate.acquire()
+        try:
+            experiment.prepare(chosen)  # who comes second finds it done
+        finally:
+            gate.release()
+        stages = [list(experiment.trials(chosen)), chosen]
+        failed = {cell.name: experiment.failed_at(cell) for stage in stages for cell in stage}
+        if jobs is None and on is None:
+            for title, stage in zip(("trial", "run"), stages, strict=True):
+                share_cells(experiment, stage, failed, done, title)
+        else:
+            from lemma.studies.workers import run_workers  # only where it is asked for
+
+            interrupted = run_workers(experiment, stages, failed, jobs, on)
     except KeyboardInterrupt:
         interrupted = True
+    cells = experiment.cells()  # a search finds its cells on the way
     outcomes = tuple(done.get(cell.name) or experiment.find(cell) for cell in cells)
     result = experiment.report(outcomes, interrupted)
     result.save()
     return result
+
+
+WAIT = 0.5  # seconds until it is asked again whether another process has finished a cell
+
+
+def share_cells(
+    experiment: Experiment[Any],
+    cells: Sequence[StudyCell],
+    failed: Mapping[str, int],
+    done: dict[str, CellOutcome[Any]],
+    title: str = "run",
+) -> None:
+    """Run each cell that no other process is running, until all are `done`, here or elsewhere.
+
+    A lock per cell says who runs it; the system releases it even if that process is killed. A cell that failed after
+    the call began, at another time than `failed` says, is not tried again by it.
+    """
+    waiting = dict(enumerate(cells, start=1))
+    while waiting:
+        for number, cell in list(waiting.items()):
+            lock = FileLock(experiment.path(cell).with_name(f".{cell.name}.cell.lock"), blocking=False)
+            if experiment.keeps:
+                Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    lock.acquire()
+                except Timeout:
+                    continue
+                except OSError:  # a file system without locks: other calls are not seen
+                    pass
+            try:
+                over = experiment.settled(cell, failed) if experiment.keeps else None
+                observer = TitledObserver(experiment.observer, f"{title} {number} of {len(cells)}: {cell}")
+                done[cell.name] = over or experiment.finish(cell, observer)
+                del waiting[number]
+            finally:
+                lock.release()
+        if waiting:
+            time.sleep(WAIT)
 
 
 class TitledObserver(Observer):
@@ -345,6 +440,14 @@ class TitledObserver(Observer):
     def say(self, message: str) -> None:
         """Something worth reading has happened in this run."""
         self.observer.say(f"{self.title}: {message}")
+
+
+def changed_at(path: Path) -> int:
+    """When a file was written last, in nanoseconds of its own clock; 0 if it is missing."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -497,16 +600,29 @@ def validations_of(run: Run) -> list[dict[str, Any]]:
 
 
 def run_study(
-    spec: StudySpec, out: Path, observer: Observer | None = None, only: Collection[str] | None = None
+    spec: StudySpec,
+    out: Path,
+    observer: Observer | None = None,
+    only: Collection[str] | None = None,
+    jobs: int | None = None,
+    on: str | None = None,
 ) -> StudyResult:
     """Run a study in the folder `out`, save its table and report there, and return what it came to.
 
     A finished run is not repeated and an interrupted one goes on, so that a study that was stopped is finished by the
     same call. A run that fails becomes a row with its reason, and is tried again by the next call. `only` names the
-    models or runs to train now; of the others what is there is shown.
+    models or runs to train now; of the others what is there is shown. With `jobs`, runs are trained in that many
+    processes, `on` "ray" or "slurm" if not on this machine.
     """
+    return run_experiment(open_experiment(spec, out, observer or Silent()), only, jobs, on)
+
+
+def open_experiment(spec: StudySpec, out: Path, observer: Observer) -> Experiment[Any]:
+    """The experiment of a study in the folder `out`, its data loaded."""
     given: Any = spec
     match spec:  # each is imported when it is used
+        case TuneStudy():
+            from lemma.studies.grid import TuneExperiment as kind
         case GridStudy():
             from lemma.studies.grid import GridExperiment as kind
         case ClassifiersStudy():
@@ -521,4 +637,4 @@ def run_study(
             from lemma.studies.costs import LengthExperiment as kind
         case _:
             raise SpecError(f"study: there is no experiment for a {type(spec).__name__}.")
-    return run_experiment(kind(given, out, observer or Silent()), only)
+    return kind(given, out, observer)

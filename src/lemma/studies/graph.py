@@ -12,6 +12,7 @@ from lemma.models.base import count_parameters
 from lemma.models.graph import GraphModel
 from lemma.report.curves import Curve, Plot
 from lemma.report.progress import Observer, Silent
+from lemma.report.statistics import holm, items_error
 from lemma.runs.load import Run
 from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec
@@ -28,10 +29,9 @@ from lemma.studies.classifiers import (
     models_in_words,
     percent,
     percent_curve,
-    points,
     record_of,
 )
-from lemma.studies.experiment import RunPlan, StudyCell, TrainingExperiment, gather, paired
+from lemma.studies.experiment import RunPlan, StudyCell, TrainingExperiment, gather, paired, seeds_in_words
 from lemma.studies.grid import refuse_reserved
 from lemma.studies.result import NONE, StudyResult, StudyTable
 from lemma.tasks.base import rooted
@@ -49,7 +49,9 @@ PROTOCOL = {
     "splits": "each seed draws the training, validation and test nodes, and the initial weights; all models of a seed "
     "have the same split",
     "scores": "on the test nodes, which neither trained nor chose the weights; F1 is the mean over the classes",
-    "intervals": "mean ± half the 95 % interval over the seeds (Student's t); differences are taken seed by seed",
+    "intervals": "mean ± half the 95 % interval over the seeds (Student's t)",
+    "tests": "differences are taken seed by seed, with a t-test whose standard error is never below that of the test "
+    "nodes (paired by node); p-values are corrected for the number of comparisons (Holm); d is Cohen's, of pairs",
     "training seconds": "of the training steps alone; models take turns, seed by seed",
 }
 
@@ -113,6 +115,7 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
         rows, graph = gather(outcomes), self.graphs[self.spec.seeds[0]]
         whole, tested = graph.tokens("train").graph, graph.tokens(TEST).classes
         labelled, learned = int((whole.classes >= 0).sum()), len(graph.tokens("train").classes)
+        tested_nodes = np.concatenate([graph.tokens(TEST).nodes for graph in self.graphs.values()])
         frequent = np.bincount(tested, minlength=len(graph.labels)).max() / len(tested)
         recipe, sizes = ("steps", "learning_rate", "weight_decay", "dropout"), ("depth", "hidden", "normalise")
         return StudyResult(
@@ -134,7 +137,7 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
             hardware=describe_hardware(device_of(outcomes[0].cell.recipe)),
             protocol={**PROTOCOL, "models": models_in_words(rows, recipe, sizes)},
             table=make_table(rows),
-            conclusion=tuple(conclude(rows)),
+            conclusion=tuple(conclude(rows, len(np.unique(tested_nodes)))),
             plots=tuple(plot_graph_models([row for row in rows if row.measured])),
             runs=outcomes,
             rows=tuple(rows),
@@ -142,19 +145,26 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
         )
 
 
-def conclude(rows: Sequence[LabelRow]) -> Iterator[str]:
-    """What the first model reached, and what each other makes of the same splits."""
+def conclude(rows: Sequence[LabelRow], nodes: int) -> Iterator[str]:
+    """What the first model reached, and what each other makes of the same splits, which test that many nodes in all."""
     first = rows[0]
     if not first.measured:
         yield "No run of the first model came to its end, so that there is nothing to compare."
         return
     several = f"{len(first.measured)} random splits" if len(first.measured) > 1 else "one split"
     yield f"{first.title}: accuracy {percent(first.estimate('accuracy'))} % over {several}."
+    tests = {}
     for row in rows[1:]:
-        if gap := paired(row, first, "accuracy"):
-            noise = "within" if gap.low <= 0 <= gap.high else "beyond"
-            sure = "" if gap.margin is None else f"; {noise} the noise"
-            yield f"{row.title} against {first.title}: {points(gap)}, split by split{sure}."
+        both = sorted(row.measured.keys() & first.measured.keys())
+        gaps = [
+            int(one) - int(other)
+            for seed in both
+            for one, other in zip(row.measured[seed].right, first.measured[seed].right, strict=True)
+        ]
+        if test := paired(row, first, "accuracy", False, items_error(gaps, min(nodes, len(gaps)))):
+            tests[row.title] = test
+    for title, test in zip(tests, holm(list(tests.values())), strict=True):
+        yield f"{title} against {first.title}: {test}: {test.verdict}."
 
 
 def make_table(rows: Sequence[LabelRow]) -> StudyTable:
@@ -164,14 +174,11 @@ def make_table(rows: Sequence[LabelRow]) -> StudyTable:
         parameters, trained = row.count("parameters"), row.estimate("seconds")
         scores = (percent(row.estimate(name)) for name in ("accuracy", "f1"))
         cells.append((row.title, *scores, NONE if parameters is None else f"{parameters:,}", str(trained or NONE)))
-    seeds = max(len(row.measured) for row in rows)
-    interval = f"Mean ± half the 95 % interval over {seeds} seeds (Student's t)."
     return StudyTable(
         header=("model", "accuracy %", "F1 %", "parameters", "train s"),
         rows=cells,
         records=tuple(map(record_of, rows)),
-        caption="On the test nodes; F1 is the mean over the classes. "
-        + (interval if seeds > 1 else "One seed has no interval."),
+        caption=f"On the test nodes; F1 is the mean over the classes.{seeds_in_words(rows)}",
         notes=tuple(note for row in rows for note in row.notes),
     )
 

@@ -5,38 +5,52 @@ experiment.
 """
 
 import itertools
+import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from shlex import quote
+from statistics import fmean, median
 from typing import Any, Literal, NamedTuple
 
+from filelock import FileLock
+
 from lemma.data.store import prepare
-from lemma.errors import SpecError, unknown
-from lemma.report.curves import COLOURS, can_draw, to_svg
+from lemma.errors import RunError, SpecError, unknown
+from lemma.report.curves import COLOURS, Curve, Plot, can_draw, to_svg
 from lemma.report.progress import Observer, watched_reading
-from lemma.report.result import Block, Card, Cards, Figure, Heading, Items, Legend, Pre, Table, Text
-from lemma.report.statistics import Estimate, difference
+from lemma.report.result import Block, Card, Cards, Figure, Heading, Items, Legend, Pre, Table, Text, plots
+from lemma.report.statistics import LEAST, Estimate, PairedTest, holm, needed
 from lemma.runs.load import Run
 from lemma.spec.base import Spec, distribute
-from lemma.spec.choose import Choice, choose
+from lemma.spec.choose import Choice, choose, read_model
+from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
-from lemma.spec.studies import GridStudy, StudyBudget, StudyClaim
+from lemma.spec.studies import GridStudy, StudyBudget, StudyClaim, TuneStudy
 from lemma.studies.budget import (
+    CANNOT_MATTER,
     describe_hardware,
     device_of,
     fit_parameters,
     fit_steps,
     measure_speed,
-    spread_validations,
+    pace,
+    race_steps,
+    ratio,
+    spread,
+    tokens_per_step,
 )
 from lemma.studies.experiment import (
     CellOutcome,
     RunPlan,
     StudyCell,
+    TitledObserver,
     TrainingExperiment,
     gather,
     in_words,
+    paired,
     plain,
     read_json,
     seeds_in_words,
@@ -44,6 +58,7 @@ from lemma.studies.experiment import (
 )
 from lemma.studies.measures import (
     SPLIT,
+    TEMPERATURE,
     VIEWS,
     CurvePoint,
     LanguageMeasures,
@@ -63,11 +78,19 @@ def report_grid(
     hardware: Mapping[str, str],
     out: Path,
     interrupted: bool = False,
+    seconds: Mapping[str, Sequence[float]] | None = None,
+    chosen: Mapping[str, "ChosenRate"] | None = None,
 ) -> StudyResult:
-    """Put the findings together."""
+    """Put the findings together.
+
+    By the titles of rows: `seconds` per token of training steps, taken in turns, and learning rates that were `chosen`.
+    """
     rows = tuple(gather(outcomes))
-    claims = tuple(judge(claim, rows) for claim in spec.claims)
+    claims = judge(spec.claims, rows)
     views = {name: VIEWS[name](rows) for name in spec.measures}
+    trials = show_trials(chosen or {}, spec.tune.share) if spec.tune else []
+    answers = views["steps"].sentences if "steps" in views else ()  # what such a study is about comes first
+    others = [said for name, view in views.items() if name != "steps" for said in view.sentences]
     protocols = [(row.title, row.first.protocol) for row in rows if row.first]
     read = [
         f"{title} in a context of {one['context']}, stride {one.get('stride')}"
@@ -88,19 +111,31 @@ def report_grid(
         data={**data, "budget": budget_in_words(spec.budget), "seeds": ", ".join(map(str, spec.seeds))},
         hardware=hardware,
         protocol={name: value for name, value in protocol.items() if value},
-        table=make_table(rows),
-        conclusion=(*conclude(rows, claims), *(said for view in views.values() for said in view.sentences)),
+        table=make_table(rows, seconds),
+        conclusion=(*answers, *conclude(rows, claims, seconds), *others),
         claims=claims,
         runs=tuple(outcomes),
         rows=rows,
-        printed=tuple(block for view in views.values() for block in view.printed()),
-        sections=tuple(show_sections(rows, list(views.values()), claims, spec.budget)),
+        printed=(*trials, *(block for view in views.values() for block in view.printed())),
+        sections=tuple(show_sections(rows, list(views.values()), claims, spec.budget, trials, seconds)),
         more={
+            **({"learning_rates": {title: asdict(one) for title, one in chosen.items()}} if chosen else {}),
             "measures": {name: view.plain for name, view in views.items()},
             "claims": [claim.to_dict() for claim in claims],
         },
         interrupted=interrupted,
+        next=next_command(rows, outcomes, out),
     )
+
+
+def next_command(rows: Sequence[Row], outcomes: Sequence[CellOutcome[LanguageMeasures]], out: Path) -> str:
+    """Let the best run write something; nothing if no run has come to its end."""
+    best = best_of(rows)
+    if best is None:
+        return ""
+    place = (best.condition, in_words(best.point))
+    cells = [one.cell for one in outcomes if one.measures and (one.cell.condition, one.cell.place) == place]
+    return f"lemma generate {quote(str(out / 'runs' / cells[0].name))} --tokens 300 --temperature 0.7"
 
 
 def best_of(rows: Sequence[Row]) -> Row | None:
@@ -109,36 +144,45 @@ def best_of(rows: Sequence[Row]) -> Row | None:
     return rows[min(ranked)[1]] if ranked else None
 
 
-def make_table(rows: Sequence[Row]) -> StudyTable:
-    """One row for each model at each place of the grid, means over seeds; the lowest perplexity is marked."""
+def make_table(rows: Sequence[Row], seconds: Mapping[str, Sequence[float]] | None = None) -> StudyTable:
+    """One row for each model at each place of the grid, means over seeds; the lowest perplexity is marked.
+
+    `seconds` per token were taken in turns, by the titles of rows.
+    """
     best = best_of(rows)
+    tokens = [one and one.mean for one in (row.estimate("tokens") for row in rows)]
+    differ = len({count for count in tokens if count}) > 1
     cells, records = [], []
-    for row in rows:
+    for row, count in zip(rows, tokens, strict=True):
         scores = {name: row.estimate(name) for name in ("perplexity", "bits_per_byte")}
-        tokens, speed, seconds = (
-            one and one.mean for one in map(row.estimate, ("tokens", "tokens_per_second", "seconds"))
-        )
-        parameters = row.count("parameters")
+        trained, parameters = row.estimate("seconds"), row.count("parameters")
+        taken = (seconds or {}).get(row.title)
+        speed = spread([1 / one for one in taken]) if taken else None
         record: dict[str, Any] = {"model": row.condition, **row.point, "seeds": len(row.measured)}
         for name, one in scores.items():
             record |= {name: one and one.mean, f"{name}_margin": one and one.margin}
-        record |= {"parameters": parameters, "tokens": tokens and round(tokens), "tokens_per_second": speed}
-        records.append({**record, "seconds": seconds, "best": row is best, "notes": "; ".join(row.missing)})
+        record |= {"parameters": parameters, "tokens": count and round(count)}
+        ends = {f"tokens_per_second_{end}": speed and getattr(speed, end) for end in ("low", "high")}
+        record |= {"tokens_per_second": speed and speed.median, **ends, "seconds": trained and trained.mean}
+        records.append({**record, "best": row is best, "notes": "; ".join(row.missing)})
         cells.append(
             [
                 row.condition,
                 *map(plain, row.point.values()),
                 *(NONE if one is None else str(one) for one in scores.values()),
-                *(NONE if count is None else f"{count:,.0f}" for count in (parameters, tokens, speed)),
-                NONE if seconds is None else f"{seconds:,.1f}",
+                *(NONE if one is None else f"{one:,.0f}" for one in (parameters, *([count] if differ else []))),
+                NONE
+                if speed is None
+                else f"{speed.median / 1e3:,.3g} ({speed.low / 1e3:,.3g}–{speed.high / 1e3:,.3g})",
             ]
         )
-    figures = ["perplexity", "bits/byte", "parameters", "tokens", "tokens/s", "seconds"]
+    figures = ["perplexity", "bits/byte", "parameters", *(["tokens"] if differ else []), "1,000 tokens/s"]
+    timed = " Speed: training steps timed in turns, apart from the runs; median and quartiles." if seconds else ""
     return StudyTable(
         header=["model", *rows[0].point, *figures],
         rows=cells,
         records=records,
-        caption=f"Perplexity and bits per byte: full validation pass.{seeds_in_words(rows)}"
+        caption=f"Perplexity and bits per byte: full validation pass.{seeds_in_words(rows)}{timed}"
         if best
         else "No run has come to its end.",
         notes=[note for row in rows for note in row.notes],
@@ -147,11 +191,11 @@ def make_table(rows: Sequence[Row]) -> StudyTable:
     )
 
 
-# Claims judged from the numbers: held, not held, or within the noise of the seeds.
+# Claims judged from the numbers: held, not held, or not decided.
 
 
-Verdict = Literal["held", "not held", "within noise", "one seed only", "not measured"]
-GRAVITY: tuple[Verdict, ...] = ("not held", "not measured", "one seed only", "within noise", "held")
+Verdict = Literal["held", "not held", "not decided", "too few seeds", "not measured"]
+GRAVITY: tuple[Verdict, ...] = ("not held", "not measured", "too few seeds", "not decided", "held")
 
 
 class ComparisonVerdict(NamedTuple):
@@ -159,6 +203,7 @@ class ComparisonVerdict(NamedTuple):
 
     finding: str
     verdict: Verdict
+    p: float | None = None
 
     def __str__(self) -> str:
         return f"{self.finding}: {self.verdict}"
@@ -186,45 +231,50 @@ class ClaimVerdict:
         return {"claim": self.says, "verdict": self.verdict, "comparisons": comparisons}
 
 
-def judge(claim: StudyClaim, rows: Sequence[Row]) -> ClaimVerdict:
-    """Judge a claim by the difference of mean perplexities and its 95 % interval (Welch)."""
+def judge(claims: Sequence[StudyClaim], rows: Sequence[Row]) -> tuple[ClaimVerdict, ...]:
+    """Judge claims by paired differences of log perplexity over the seeds, p-values corrected for all comparisons."""
     places = [{"model": row.condition, **row.point} for row in rows]
-    judged = []
-    for comparison in claim.comparisons:
-        for row, place in zip(rows, places, strict=True):
-            if not place.items() >= comparison.at.items():
-                continue
-            other = rows[places.index({**place, **comparison.against})]
-            elsewhere = {  # the settings that the comparison leaves open, as far as they distinguish rows
-                word: value
-                for word, value in place.items()
-                if word not in comparison.at and any(one[word] != value for one in places)
-            }
-            where = f"{in_words(comparison.at)} against {in_words(comparison.against)}"
-            where += f" ({in_words(elsewhere)})" if elsewhere else ""
-            ones, others = (list(one.values("perplexity").values()) for one in (row, other))
-            if not ones or not others:
-                judged.append(ComparisonVerdict(f"{where}: a run is missing", "not measured"))
-                continue
-            gap = difference(ones, others)
-            expected = "below 0" if comparison.expects == "lower" else "not below 0"
-            both = f"{row.estimate('perplexity')} against {other.estimate('perplexity')}"
-            found = f"{both}, difference {str(gap).replace('-', '−')}, expected {expected}"
-            judged.append(ComparisonVerdict(f"{where}: {found}", verdict_on(gap, comparison.expects)))
-    return ClaimVerdict(claim.says, tuple(judged))
+    compared: list[tuple[int, str, str, PairedTest | None]] = []  # the claim, where, what is expected, the test
+    for number, claim in enumerate(claims):
+        for comparison in claim.comparisons:
+            for row, place in zip(rows, places, strict=True):
+                if not place.items() >= comparison.at.items():
+                    continue
+                other = rows[places.index({**place, **comparison.against})]
+                elsewhere = {  # the settings that the comparison leaves open, as far as they distinguish rows
+                    word: value
+                    for word, value in place.items()
+                    if word not in comparison.at and any(one[word] != value for one in places)
+                }
+                where = f"{in_words(comparison.at)} against {in_words(comparison.against)}"
+                where += f" ({in_words(elsewhere)})" if elsewhere else ""
+                both = f"{row.estimate('perplexity')} against {other.estimate('perplexity')}"
+                compared.append((number, f"{where}: {both}", comparison.expects, paired(row, other, "perplexity")))
+    corrected = iter(holm([test for *_, test in compared if test]))
+    judged: list[list[ComparisonVerdict]] = [[] for _ in claims]
+    for number, where, expects, test in compared:
+        if test is None:
+            judged[number].append(ComparisonVerdict(f"{where.partition(': ')[0]}: a run is missing", "not measured"))
+            continue
+        test = next(corrected)
+        expected = "below 0" if expects == "lower" else "not below 0"
+        finding = f"{where}, {test}, expected {expected}"
+        judged[number].append(ComparisonVerdict(finding, verdict_on(test, expects), test.p))
+    return tuple(ClaimVerdict(claim.says, tuple(some)) for claim, some in zip(claims, judged, strict=True))
 
 
-def verdict_on(gap: Estimate, expects: Literal["lower", "not lower"]) -> Verdict:
-    """Say what a difference of perplexities means for the claim that it is below zero, or is not.
+def verdict_on(test: PairedTest, expects: str) -> Verdict:
+    """Say what a difference of perplexities means for the claim that it is below zero ("lower"), or is not.
 
-    >>> verdict_on(Estimate(-2.0, 1.5, 2), "lower"), verdict_on(Estimate(-2.0, 3.0, 2), "lower")
-    ('held', 'within noise')
+    >>> from lemma.report.statistics import paired_test
+    >>> verdict_on(paired_test([6.0, 6.1, 6.2], [7.0, 7.1, 7.3]), "lower")
+    'held'
     """
-    if gap.margin is None:
-        return "one seed only"
-    if gap.low <= 0 <= gap.high:
-        return "within noise"
-    return "held" if (gap.high < 0) == (expects == "lower") else "not held"
+    if test.p is None:
+        return "too few seeds"
+    if not test.significant:
+        return "not decided"
+    return "held" if (test.mean < 0) == (expects == "lower") else "not held"
 
 
 # The conclusion: what the numbers say, in sentences made from them.
@@ -234,14 +284,19 @@ NOTABLE = 1.05  # a ratio of speeds worth a sentence
 DECIDED = {
     "held": "held in every comparison",
     "not held": "did not hold",
-    "within noise": "not decided, since a difference lies within the noise of the seeds",
-    "one seed only": "not decided, since one seed gives no interval",
+    "not decided": "not decided, since a difference is not significant",
+    "too few seeds": f"not decided, since fewer than {LEAST} seeds give no test",
     "not measured": "not decided, since a run is missing",
 }
 
 
-def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = ()) -> tuple[str, ...]:
-    """Say which row is best, which do not differ from it, which was fastest, what failed and which claims held."""
+def conclude(
+    rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: Mapping[str, Sequence[float]] | None = None
+) -> tuple[str, ...]:
+    """Say which row is best, which differ from it, where the curves are heading, what is fast, and which claims held.
+
+    `seconds` per token were taken in turns, by the titles of rows.
+    """
     missing = []
     failed, waiting = sum(len(row.failed) for row in rows), sum(len(row.waiting) for row in rows)
     runs = failed + waiting + sum(len(row.measured) for row in rows)
@@ -250,39 +305,109 @@ def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = ()) -> tuple[
         missing.append(f"{failed} of {runs} runs failed; {reasons} below the table.")
     if waiting:
         missing.append(f"{waiting} of {runs} runs {'is' if waiting == 1 else 'are'} still to be run.")
-    scored = [(row, score) for row in rows if (score := row.estimate("perplexity"))]
+    scored = [row for row in rows if row.measured]
     if not scored:
         return ("No run came to its end, so that there is nothing to compare.", *missing)
-    said = list(_best(sorted(scored, key=lambda pair: pair[1].mean)))
-    speeds = sorted((one.mean, row.title) for row in rows if (one := row.estimate("tokens_per_second")))
-    if speeds and speeds[-1][0] > NOTABLE * speeds[0][0]:
-        (slow, slowest), (fast, fastest) = speeds[0], speeds[-1]
-        said.append(f"{fastest} trained fastest, {fast / slow:.1f} × the speed of {slowest}, the slowest.")
+    said = [*_best(scored), *_trend(scored), *_fastest(scored, seconds or {})]
     return (*said, *missing, *(f"“{claim.says.rstrip('.')}”: {DECIDED[claim.verdict]}." for claim in claims))
 
 
-def _best(ranked: Sequence[tuple[Row, Estimate]]) -> Iterator[str]:
-    def listed(names: Sequence[str]) -> str:
-        return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
-    (best, score), *others = ranked
-    yield f"{best.title} has the lowest validation perplexity: {score}."
+
+def _best(rows: Sequence[Row]) -> Iterator[str]:
+    """Which row is best, and which differ from it: paired by seed, corrected for all pairs.
+
+    Which of the rows is best is chosen from the same figures, so that every pair of rows is one of the comparisons.
+    """
+
+    def log_mean(row: Row) -> float:
+        return fmean(map(math.log, row.values("perplexity").values()))
+
+    best, *others = sorted(rows, key=log_mean)
+    yield f"{best.title} has the lowest validation perplexity at this budget: {best.estimate('perplexity')}."
     if not others:
         return
-    following = f"{others[0][0].title} with {others[0][1]}"
-    if any(one.margin is None for _, one in ranked):
-        yield f"Next is {following}. One seed has no interval, so the noise is unknown."
+    pairs = [(one, other) for place, one in enumerate(rows) for other in rows[place + 1 :]]
+    known = {(one.title, other.title): test for one, other in pairs if (test := paired(one, other, "perplexity"))}
+    corrected = dict(zip(known, holm(list(known.values())), strict=True))
+
+    def against_best(row: Row) -> PairedTest | None:
+        found = corrected.get((row.title, best.title))
+        turned = corrected.get((best.title, row.title))
+        return found or (turned and replace(turned, differences=tuple(-one for one in turned.differences)))
+
+    tests = {row.title: test for row in others if (test := against_best(row))}
+    following = f"{others[0].title} with {others[0].estimate('perplexity')}"
+    if all(test.p is None for test in tests.values()):
+        counts = {len(test.differences) for test in tests.values()}
+        always = (
+            counts == {2} and all(min(test.differences) > 0 for test in tests.values()) and len(tests) == len(others)
+        )
+        ahead = (
+            f"It is ahead of {'the other' if len(others) == 1 else 'every other'} in both seeds; next"
+            if always
+            else "Next"
+        )
+        few = "Two seeds are" if counts == {2} else "One seed is" if counts == {1} else "These seeds are"
+        yield f"{ahead} is {following}. {few} no test: with seeds={LEAST} or more differences get p-values."
         return
-    near = [f"{row.title} ({one})" for row, one in others if one.low <= score.high]
-    above = [row.title for row, one in others if one.low > score.high]
-    if not near:
-        yield f"No other interval overlaps with it; next is {following}."
+    higher = {title: test for title, test in tests.items() if test.significant}
+    near = {title: test for title, test in tests.items() if not test.significant}
+    if higher:
+        yield f"Significantly higher: {'; '.join(f'{title} by {test}' for title, test in higher.items())}."
+    if near:
+        differs = "does" if len(near) == 1 else "do"
+        yield (
+            f"{_listed(list(near))} {differs} not differ significantly from it: "
+            f"{'; '.join(f'{title} {test}' if len(near) > 1 else str(test) for title, test in near.items())}."
+        )
+    if len(known) > 1:
+        yield f"p-values are corrected for all {len(known)} pairs (Holm): the best was chosen from the same figures."
+
+
+def _trend(rows: Sequence[Row]) -> Iterator[str]:
+    """Where the curves are heading: how much perplexity still fell between the last two validations."""
+    falls, share = {}, 0.0
+    for row in rows:
+        curve = mean_curve([run.curve for run in row.measured.values()])
+        if len(curve) < 3:
+            return
+        falls[row.title] = -100 * math.expm1(curve[-1].loss - curve[-2].loss)
+        share = 100 * (1 - curve[-2].tokens / curve[-1].tokens)
+    ranked = sorted(falls, key=falls.__getitem__, reverse=True)
+    each = ", ".join(f"{title} {falls[title]:.1f} %" for title in ranked)
+    last = f"over the last {share:.0f} % of the training perplexity fell by: {each}"
+    if falls[ranked[0]] > FALLING:
+        yield f"The curves are still falling; {last}. What holds at this budget need not hold at a larger one."
+    else:
+        yield f"The curves are flat; {last}."
+
+
+FALLING = 1.0  # per cent of perplexity between the last two validations
+
+
+def _fastest(rows: Sequence[Row], seconds: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    """Which model trains fastest, if that is more than the spread of the times."""
+    timed: dict[tuple[float, ...], list[Row]] = {}
+    for row in rows:
+        if row.title in seconds:
+            timed.setdefault(tuple(seconds[row.title]), []).append(row)
+    conditions = [{row.condition for row in some} for some in timed.values()]
+    named = {  # a model by its own name, where no setting that matters has more than one value
+        some[0].condition if sum(some[0].condition in names for names in conditions) == 1 else some[0].title: taken
+        for taken, some in timed.items()
+    }
+    ranked = sorted(named, key=lambda title: median(named[title]))
+    if len(ranked) < 2:
         return
-    overlap = f"interval of {near[0]} overlaps" if len(near) == 1 else f"intervals of {listed(near)} overlap"
-    wide = " Two seeds make wide intervals (t = 12.7); more would narrow them." if score.count == 2 else ""
-    yield f"The 95 % {overlap} with it: this study cannot distinguish them.{wide}"
-    if above:
-        yield f"Clearly above it {'lies' if len(above) == 1 else 'lie'} {listed(above)}."
+    times = ratio(named[ranked[-1]], named[ranked[0]])
+    if times.low > NOTABLE:
+        yield (
+            f"{ranked[0]} trains fastest, {times.median:.1f} × the tokens/s of {ranked[-1]}, the slowest (quartiles "
+            f"{times.low:.1f} to {times.high:.1f}; timed in turns, apart from the runs)."
+        )
 
 
 # The page: intervals, what else was measured, learning curves, claims, samples and models.
@@ -294,13 +419,21 @@ SHOWN = ("learning_rate", "batch", "sequence_length", "steps", "dropout")
 
 
 def show_sections(
-    rows: Sequence[Row], views: Sequence[MeasureView], claims: Sequence[ClaimVerdict], budget: StudyBudget
+    rows: Sequence[Row],
+    views: Sequence[MeasureView],
+    claims: Sequence[ClaimVerdict],
+    budget: StudyBudget,
+    trials: Sequence[Block] = (),
+    seconds: Mapping[str, Sequence[float]] | None = None,
 ) -> Iterator[Block]:
     """All that the page shows below the table."""
     drawn, best = can_draw(), best_of(rows)
     if drawn and best:
-        caption = "Validation perplexity: mean (dot), its 95 % interval (line), and each seed (tick). Lower is better."
+        interval = ", its 95 % interval (line)," if any(len(row.measured) >= LEAST for row in rows) else ""
+        caption = f"Validation perplexity: mean (dot){interval} and each seed (tick). Lower is better."
         yield Figure(draw_intervals(rows), caption, "narrow")
+    yield from plots(sweeps(rows))
+    yield from trials
     for view in views:
         yield from view.section()
     if best:
@@ -312,9 +445,12 @@ def show_sections(
             yield Text(f"The plots were left out, {missing}")
         else:
             yield Legend(styles(rows))
-            yield from (Figure(draw_curves(rows, axis), f"Validation loss against {AXES[axis]}.") for axis in AXES)
+            yield from (
+                Figure(draw_curves(rows, axis, seconds), f"Validation loss against {AXES[axis]}.") for axis in AXES
+            )
             means = "Each seed is a thin line, the mean of the seeds a thick one."
-            yield Text(f"{means} The time of validations is not counted.", "note")
+            timed = "Seconds are those of the timed steps" if seconds else "Seconds are those of the runs"
+            yield Text(f"{means} {timed}; validations are not counted.", "note")
     if claims:
         kinds: dict[str, Any] = {"held": "good", "not held": "bad"}
         yield Heading("Claims")
@@ -324,14 +460,14 @@ def show_sections(
             cards.append(Card(claim.says, [verdict, Items(list(map(str, claim.comparisons)), "note")]))
         yield Cards(cards)
         yield Text(
-            "A difference is judged by its 95 % interval over the seeds (Welch): where that holds 0, it is within the "
-            "noise.",
+            "Judged by the paired t-test of log perplexity over the seeds; p-values are corrected for the number of "
+            "comparisons (Holm), d is Cohen's effect size of pairs.",
             "note",
         )
     firsts = [(row.title, row.first) for row in rows if row.first]
     if not firsts:
         return
-    sampled = "One sample of each model, of its first seed, at temperature 0.8; the prompt is grey."
+    sampled = f"One sample of each model, of its first seed, at temperature {TEMPERATURE}; the prompt is grey."
     yield from (Heading("Samples"), Text(sampled, "note"))
     yield Cards([Card(title, [Pre(_parts(one.sample))]) for title, one in firsts])
     yield Heading("The loop each falls into")
@@ -357,6 +493,33 @@ def show_sections(
     yield from (Heading("Models and recipes"), Table(["model", "sizes", *against, "recipe"], lines, plain=True))
 
 
+def sweeps(rows: Sequence[Row]) -> list[Plot]:
+    """Perplexity against each setting of the grid that has three numbers or more, a curve for all else that differs."""
+    drawn = []
+    for word in rows[0].point:
+        scored = [(row, one) for row in rows if (one := row.estimate("perplexity"))]
+        values = {row.point[word] for row, _ in scored}
+        if len(values) < 3 or any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in values):
+            continue
+        groups: dict[str, list[tuple[float, Estimate]]] = {}
+        for row, one in scored:
+            rest = in_words({other: value for other, value in row.point.items() if other != word})
+            name = ", ".join(filter(None, [row.condition, rest])) if len(rows[0].point) < 3 else row.condition
+            groups.setdefault(name, []).append((float(row.point[word]), one))
+        curves = []
+        for name, points in groups.items():
+            points = sorted(points, key=lambda point: point[0])
+            ends = [[getattr(one, end) for _, one in points] for end in ("low", "mean", "high")]
+            low, mean, high = map(tuple, ends)
+            curves.append(Curve(name, tuple(x for x, _ in points), mean, low, high, dots=True))
+        log = min(values) > 0 and max(values) >= 8 * min(values)
+        caption = f"Validation perplexity against {word.replace('_', ' ')}: means over the seeds, 95 % intervals."
+        drawn.append(
+            Plot(word.replace("_", " "), "validation perplexity", tuple(curves), log_x=log, bars=True, caption=caption)
+        )
+    return drawn
+
+
 def styles(rows: Sequence[Row]) -> list[tuple[str, tuple[int, ...], str]]:
     """Colour, dashes and title of each row, in the order of the table: dashes differ where colours run out."""
     count = len(COLOURS)
@@ -369,12 +532,27 @@ def mean_curve(curves: Iterable[Sequence[CurvePoint]]) -> list[CurvePoint]:
     return [CurvePoint(round(fmean(tokens)), fmean(seconds), fmean(loss)) for tokens, seconds, loss in columns]
 
 
-def draw_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"]) -> str:
-    """Draw validation loss against tokens or seconds: each seed thin, the mean of each row thick."""
+def draw_curves(
+    rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds: Mapping[str, Sequence[float]] | None = None
+) -> str:
+    """Draw validation loss against tokens or seconds: each seed thin, the mean of each row thick.
+
+    Seconds are those of the tokens at the speed that was timed, where it was: what else ran next to a training run does
+    not move its curve.
+    """
     import altair
 
     def points(row: Row, curve: Iterable[CurvePoint], seed: int = 0) -> list[dict[str, Any]]:
-        return [{"row": row.title, "seed": seed, "x": getattr(point, axis), "loss": point.loss} for point in curve]
+        taken = (seconds or {}).get(row.title) if axis == "seconds" else None
+        return [
+            {
+                "row": row.title,
+                "seed": seed,
+                "x": point.tokens * median(taken) if taken else getattr(point, axis),
+                "loss": point.loss,
+            }
+            for point in curve
+        ]
 
     seeds = [one for row in rows for seed, run in row.measured.items() for one in points(row, run.curve, seed)]
     means = [one for row in rows for one in points(row, mean_curve([run.curve for run in row.measured.values()]))]
@@ -508,7 +686,8 @@ def open_grid(study: GridStudy) -> tuple[StudyCell, ...]:
                 of_recipe |= shares["recipe"]
             sized, fixed = base.model.replace(**of_model), frozenset(of_model)
             for seed in study.seeds:
-                cell = StudyCell(model.title, point, seed, sized, base.recipe.replace(**of_recipe, seed=seed), fixed)
+                recipe = base.recipe.replace(**of_recipe, seed=seed)
+                cell = StudyCell(model.title, point, seed, sized, recipe, fixed, frozenset(of_recipe))
                 if other := cells.get(cell.name.lower()):
                     raise SpecError(
                         f"study: '{other}' and '{cell}' would both run in the folder {cell.name}. "
@@ -552,7 +731,44 @@ def _refuse_foreign_settings(study: GridStudy, bases: Mapping[str, Choice]) -> N
             if both := sorted(words.keys() & theirs[owner].keys()):
                 raise SpecError(f"study: {model.title} sets {both[0]}, which the grid sets too. Take one away.")
     of_models = [word for model in study.models for word in model.settings]
+    if study.tune and "learning_rate" in (*study.settings, *study.grid, *of_models):
+        raise SpecError(
+            "study: tune chooses learning_rate, which the settings or the grid set too. Take that away, or set "
+            "tune=false."
+        )
     refuse_reserved([*study.settings, *study.grid, *of_models], RESERVED)
+
+
+@dataclass(frozen=True)
+class ChosenRate:
+    """The learning rate of a row, and what its trials came to."""
+
+    rate: float
+    perplexities: Mapping[float, float | None]
+    """By the rates tried; None where a trial failed."""
+    tokens: int
+    """Read by all trials of the row."""
+
+
+def show_trials(chosen: Mapping[str, ChosenRate], share: float) -> list[Block]:
+    """The learning rates tried for each row, in a table of perplexities; the chosen one is marked."""
+    if not chosen:
+        return []
+    rates = list(next(iter(chosen.values())).perplexities)
+    lines = []
+    for title, one in chosen.items():
+        found = [NONE if (value := one.perplexities[rate]) is None else f"{value:,.2f}" for rate in rates]
+        marked = [f"{text} *" if rate == one.rate else text for rate, text in zip(rates, found, strict=True)]
+        lines.append([title, *marked, f"{one.tokens:,}"])
+    header = ["model", *(f"{rate:g}" for rate in rates), "tokens"]
+    return [
+        Table(header, lines, title="Learning rates tried"),
+        Text(
+            f"Validation perplexity after {100 * share:.3g} % of the steps, with one more seed; * marks the rate "
+            "chosen. These tokens come on top of the budget.",
+            "note",
+        ),
+    ]
 
 
 class GridExperiment(TrainingExperiment[LanguageMeasures]):
@@ -567,59 +783,147 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         self.dataset = prepare(spec.data, progress=watched_reading(observer))
         self.dataset.tokenizer.encode(spec.prompt)  # a prompt that cannot be read is an error now, not after an hour
         self.sized: list[StudyCell] = []
-        for cell in open_grid(spec):
+        self.adapted: dict[str, None] = {}
+        """What of the settings did not fit into the steps, and what was done instead."""
+        self.sized += self.fitted(spec)
+
+    def fitted(self, study: GridStudy) -> Iterator[StudyCell]:
+        """The cells of a study, models with the sizes that the tokenizer and the budget give them."""
+        for cell in open_grid(study):
             assert cell.model is not None
             model = cell.model.replace(vocabulary=self.dataset.tokenizer.vocabulary)
-            if spec.budget.parameters:
-                model = fit_parameters(model, spec.budget.parameters, cell.fixed).model
-            self.sized.append(replace(cell, model=model))
+            if study.budget.parameters:
+                model = fit_parameters(model, study.budget.parameters, cell.fixed).model
+            yield replace(cell, model=model)
 
     def cells(self) -> list[StudyCell]:
         """Models × grid × seeds."""
         return self.sized
 
+    def trials(self, cells: Sequence[StudyCell]) -> list[StudyCell]:
+        """Each learning rate that is tried for these rows, with a seed that no run has."""
+        if self.spec.tune is None:
+            return []
+        rows = {cell.row_name: cell for cell in cells}
+        seed = max(self.spec.seeds) + 1
+        return [
+            replace(cell, point={**cell.point, "learning_rate": rate}, seed=seed, trial=True)
+            for cell in rows.values()
+            for rate in self.spec.tune.learning_rate
+        ]
+
+    def chosen_rate(self, cell: StudyCell) -> ChosenRate | None:
+        """The learning rate whose trial has the lowest perplexity; None until all trials are over."""
+        outcomes = [self.find(trial) for trial in self.trials([cell])]
+        found = {one.cell.point["learning_rate"]: one.measures.perplexity if one.measures else None for one in outcomes}
+        measured = {rate: value for rate, value in found.items() if value is not None}
+        if not measured or any(one.measures is None and one.reason is None for one in outcomes):
+            return None
+        tokens = sum(one.measures.tokens for one in outcomes if one.measures)
+        return ChosenRate(min(measured, key=measured.__getitem__), found, tokens)
+
     def plan(self, cell: StudyCell) -> RunPlan | None:
-        """Model, recipe and steps; None if there is a budget of seconds and the speed is not known yet."""
+        """Model, recipe and steps; None if speed or learning rate are not known yet."""
         assert cell.model is not None
-        budget, speed = self.spec.budget, None
+        budget, tune, speed = self.spec.budget, self.spec.tune, None
         if budget.seconds:
             path, of = self._speed(cell)
             kept = read_json(path) or {}
             if kept.get("of") != of:
                 return None
             speed = float(kept["tokens_per_second"])
-        recipe = spread_validations(fit_steps(cell.model, cell.recipe, budget, speed), self.spec.validations)
+        recipe, validations = fit_steps(cell.model, cell.recipe, budget, speed), self.spec.validations
+        if tune and cell.trial:
+            steps = max(1, round(tune.share * recipe.steps))
+            changes = {"steps": steps, "learning_rate": cell.point["learning_rate"], "seed": cell.seed}
+            recipe, validations = recipe.replace(**changes, evaluate_every=None), 1
+        elif tune:
+            chosen = self.chosen_rate(cell)
+            if chosen is None:
+                return None
+            recipe = recipe.replace(learning_rate=chosen.rate)
+        tokens, validation = tokens_per_step(cell.model, recipe), len(self.dataset.tokens(SPLIT))
+        recipe, said = pace(recipe, cell.given, validations, tokens, validation)
+        if not cell.trial:
+            self.adapted |= dict.fromkeys(said)
         scorer = Scorer(self.dataset)
         return RunPlan(self.path(cell), cell.model, recipe, self.spec.data, self.dataset, scorer, trial_speed=speed)
 
-    def run(self, cell: StudyCell, observer: Observer) -> LanguageMeasures:
-        """Settle the number of steps, if need be by a speed trial, then train and measure.
+    def prepare(self, cells: Sequence[StudyCell]) -> None:
+        """Say what did not fit into the steps; turn a budget of seconds into steps, by a speed trial of each row.
 
         The speed of a row is measured once: all its seeds, and a study that goes on later, take the same steps.
         """
+        for cell in {cell.row_name: cell for cell in reversed(cells)}.values():
+            with suppress(Exception):  # the cell will say what is wrong with it
+                self._measure_speed(cell)
+        for said in self.adapted:
+            self.observer.say(said)
+
+    def run(self, cell: StudyCell, observer: Observer) -> LanguageMeasures:
+        """Train and measure, with the steps and the learning rate that were settled before."""
+        self._measure_speed(cell)
         if self.plan(cell) is None:
-            assert cell.model is not None
-            speed = measure_speed(cell.model, cell.recipe, self.spec.data, self.dataset)
-            path, of = self._speed(cell)
-            write_json(path, {"of": of, "tokens_per_second": speed})
+            reasons = [one.reason for one in map(self.find, self.trials([cell])) if one.reason]
+            raise RunError(f"no learning rate of tune came to its end: {reasons[0] if reasons else 'none was tried'}")
         return super().run(cell, observer)
 
+    def _measure_speed(self, cell: StudyCell) -> None:
+        path, of = self._speed(cell)
+        if self.spec.budget.seconds and (read_json(path) or {}).get("of") != of:
+            assert cell.model is not None
+            speed = measure_speed(cell.model, cell.recipe, self.spec.data, self.dataset)
+            write_json(path, {"of": of, "tokens_per_second": speed})
+
     def _speed(self, cell: StudyCell) -> tuple[Path, dict[str, Any]]:
-        """Where the speed of a cell is kept, and what it depends on: everything of a run but its seed."""
-        assert cell.model is not None
-        recipe = cell.recipe.replace(seed=0).to_dict()
-        of = {"model": cell.model.to_dict(), "recipe": recipe, "data": self.dataset.hash}
+        """Where the speed of a cell is kept, and what it depends on: everything of a run but its seed and its rate."""
+        if cell.trial:
+            cell = replace(cell, point={word: cell.point[word] for word in self.spec.grid})
+        model, recipe = cell.model, cell.recipe.replace(seed=0).to_dict()
+        assert model is not None
+        of = {"model": model.to_dict(), "recipe": recipe, "data": self.dataset.hash}
         return self.out / "speeds" / f"{cell.row_name}.json", of
 
     def measure(self, run: Run, plan: RunPlan) -> LanguageMeasures:
-        """Score, samples, loops and what else the study asks for."""
+        """Score, samples, loops and what else the study asks for; of a trial the score is all that counts."""
         assert isinstance(plan.evaluate, Scorer)
-        return measure(run, plan, self.spec, plan.evaluate)
+        trial = plan.path.parent != self.out / "runs"
+        study = self.spec.replace(sample_tokens=1, measures=()) if trial else self.spec
+        return measure(run, plan, study, plan.evaluate)
 
-    def is_complete(self, measures: LanguageMeasures) -> bool:
+    def is_complete(self, cell: StudyCell, measures: LanguageMeasures) -> bool:
         """Whether all that the study asks for by now was measured, and as far; if not, the run is measured again."""
         more, beyond = measures.more, self.spec.beyond
-        return all(name in more and more[name].get("beyond", beyond) == beyond for name in self.spec.measures)
+        asked = () if cell.trial else self.spec.measures
+        return all(name in more and more[name].get("beyond", beyond) == beyond for name in asked)
+
+    def step_seconds(self, rows: Sequence[Row], hardware: Mapping[str, str], timing: bool) -> dict[str, list[float]]:
+        """Seconds per token of a training step of each row, by its title; rows that cannot differ share one timing.
+
+        Timed in turns, apart from the runs, and kept for the next call.
+        """
+        models: dict[str, tuple[ModelSpec, Recipe]] = {}
+        keys: dict[str, str] = {}
+        for row in rows:
+            if row.first:
+                recipe = {word: value for word, value in row.first.recipe.items() if word not in CANNOT_MATTER}
+                keys[row.title] = json.dumps([row.first.model, recipe], sort_keys=True)
+                models[keys[row.title]] = read_model(row.first.model, "study"), Recipe.read(row.first.recipe, "study")
+        of = {"models": sorted(models), "hardware": dict(hardware), "data": self.dataset.hash}
+        gate = FileLock(self.out / "runs" / ".speed.lock")  # another call on this folder would disturb the times
+        with suppress(OSError):
+            gate.acquire()
+        try:
+            kept = read_json(self.out / "speed.json") or {}
+            if kept.get("of") != of:
+                if not models or not timing:
+                    return {}
+                self.observer.say("timing a training step of each model, in turns")
+                kept = {"of": of, "seconds": race_steps(models, self.dataset.tokens("train"))}
+                write_json(self.out / "speed.json", kept)
+        finally:
+            gate.release()
+        return {title: kept["seconds"][key] for title, key in keys.items() if key in kept["seconds"]}
 
     def report(self, outcomes: tuple[CellOutcome[LanguageMeasures], ...], interrupted: bool) -> StudyResult:
         """Table, claims, conclusion, curves and samples."""
@@ -633,6 +937,90 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
             "validation text": validation,
             "SHA-256": self.dataset.hash,
             **({"overlap": "; ".join(self.dataset.overlaps)} if self.dataset.overlaps else {}),
+            **({"adapted": "; ".join(self.adapted)} if self.adapted else {}),
         }
         hardware = describe_hardware(device_of(self.sized[0].recipe))
-        return report_grid(self.spec, outcomes, data, hardware, self.out, interrupted)
+        rows = gather(outcomes)
+        seconds = self.step_seconds(rows, hardware, not interrupted)
+        chosen = {}
+        if self.spec.tune:
+            by_row = {(cell.condition, cell.place): cell for cell in self.sized}
+            cells = {row.title: by_row[row.condition, in_words(row.point)] for row in rows}
+            chosen = {title: one for title, cell in cells.items() if (one := self.chosen_rate(cell))}
+        return report_grid(self.spec, outcomes, data, hardware, self.out, interrupted, seconds, chosen)
+
+
+class TuneExperiment(GridExperiment):
+    """Search the settings of one model by Optuna: trial by trial, seed by seed, each a row of the table.
+
+    Optuna's own order is fixed by a seed, so that a search that was stopped asks for the same trials again, and finds
+    what is kept of them.
+    """
+
+    spec: TuneStudy  # pyright: ignore[reportIncompatibleVariableOverride]
+    alone = "each trial depends on those before it"
+
+    def __init__(self, spec: TuneStudy, out: Path, observer: Observer) -> None:
+        self.optuna = needed("optuna", "optuna", "study tune")
+        super().__init__(spec, out, observer)
+        self.sized.clear()
+        for values in (0, -1):  # a setting that does not exist, or no value of it, is an error now
+            self._cells({word: some[values] for word, some in spec.space.items()})
+
+    def _cells(self, point: Mapping[str, Any]) -> list[StudyCell]:
+        """The runs of one combination of settings, one per seed."""
+        model = self.spec.models[0]
+        given = {name: getattr(self.spec, name) for name in GridStudy.model_fields}
+        study = GridStudy(**{**given, "models": (model.replace(settings={**model.settings, **point}),)})
+        return [replace(cell, point=dict(point)) for cell in self.fitted(study)]
+
+    def cells(self) -> list[StudyCell]:
+        """The runs of all trials that were asked for until now."""
+        return self.sized
+
+    def prepare(self, cells: Sequence[StudyCell]) -> None:
+        """Ask Optuna for settings, train them, and tell it the loss; give up what is worse than the best by pairs."""
+        self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
+        search = self.optuna.create_study(sampler=self.optuna.samplers.TPESampler(seed=1))
+        states, best = self.optuna.trial.TrialState, {}
+        for number in range(1, self.spec.trials + 1):
+            trial, losses = search.ask(), {}
+            point = {word: suggest(trial, word, values) for word, values in self.spec.space.items()}
+            for cell in self._cells(point):
+                if cell.name not in {one.name for one in self.sized}:
+                    self.sized.append(cell)
+                observer = TitledObserver(self.observer, f"trial {number} of {self.spec.trials}: {cell}")
+                outcome = self.settled(cell, {cell.name: self.failed_at(cell)}) or self.finish(cell, observer)
+                if outcome.measures is None:
+                    break
+                losses[cell.seed] = outcome.measures.loss
+                gaps = [losses[seed] - best[seed] for seed in losses if seed in best]
+                if gaps and min(gaps) > 0 and fmean(gaps) > self.spec.prune:
+                    break
+            whole = len(losses) == len(self.spec.seeds)
+            if not whole:
+                search.tell(trial, state=states.PRUNED if losses else states.FAIL)
+                continue
+            search.tell(trial, fmean(losses.values()))
+            if not best or fmean(losses.values()) < fmean(best.values()):
+                best = losses
+
+    def report(self, outcomes: tuple[CellOutcome[LanguageMeasures], ...], interrupted: bool) -> StudyResult:
+        """The report of a grid, and how many trials were given up."""
+        result = super().report(outcomes, interrupted)
+        few = sum(0 < len(row.measured) < len(self.spec.seeds) for row in result.rows)
+        said = (
+            f"Optuna's TPE, {len(result.rows)} of {self.spec.trials} trials; {few} were given up before their last seed"
+        )
+        return replace(result, data={**result.data, "search": said})
+
+
+def suggest(trial: Any, word: str, values: Sequence[Any]) -> Any:
+    """A value of a setting: from a range between two numbers, else one of the choices."""
+    numbers = [type(value) for value in values]
+    if len(values) != 2 or not set(numbers) <= {int, float} or values[0] >= values[1]:
+        return trial.suggest_categorical(word, list(values))
+    log = values[0] > 0 and values[1] >= 10 * values[0]
+    if set(numbers) == {int}:
+        return trial.suggest_int(word, *values, log=log)
+    return float(f"{trial.suggest_float(word, *map(float, values), log=log):.3g}")

@@ -1,8 +1,9 @@
 """What is measured of a trained language model: its score, samples, loss against position, and what its heads do."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from lemma.models.base import LanguageModel, evaluating
 from lemma.models.build import build
 from lemma.report.curves import Curve, Plot
 from lemma.report.result import Block, Heading, Table, Text, plots
-from lemma.report.statistics import Estimate, estimate
+from lemma.report.statistics import Estimate, PairedTest, estimate, holm
 from lemma.runs.load import Run
 from lemma.spec.models import Decoder
 from lemma.spec.studies import GridStudy
@@ -31,7 +32,7 @@ from lemma.studies.result import NONE
 from lemma.tasks.language import PerplexityScore, TextSource, perplexity, sequence_length_of
 
 SPLIT = "validation"
-TEMPERATURE = 0.8
+TEMPERATURE = 0.6
 
 
 class CurvePoint(NamedTuple):
@@ -302,43 +303,34 @@ def plot_heads(rows: Sequence[Row], kind: str) -> Plot:
 
 @dataclass(frozen=True)
 class ShapingEffect:
-    """The perplexity of a shaped model minus that of the plain one, over the seeds both have."""
+    """The perplexity of a shaped model against that of the plain one, over the seeds both have."""
 
     title: str
-    gap: Estimate
-    plain: float
-    """The mean perplexity of the plain model."""
-
-    @property
-    def share(self) -> float:
-        """The gap as a share of the plain model's perplexity."""
-        return self.gap.mean / self.plain
+    test: PairedTest
 
     @property
     def verdict(self) -> str:
         """Helped, hurt, or neither as far as these seeds tell; a gap too small to matter is neither."""
-        if self.gap.margin is None:
-            return "one seed only, so that the noise is unknown"
-        noisy = self.gap.low <= 0 <= self.gap.high
-        if abs(self.share) < MATTERS and (not noisy or self.gap.margin < MATTERS * self.plain):
+        gap = self.test.difference
+        if gap.margin is None:
+            return "too few seeds for a test"
+        if abs(gap.mean) < MATTERS and (self.test.significant or gap.margin < MATTERS):
             return f"no difference that matters (below {MATTERS:.1%})".replace("%", " %")
-        if noisy:
-            return "within noise"
-        return "helped" if self.gap.high < 0 else "hurt"
+        if not self.test.significant:
+            return "not significant"
+        return "helped" if gap.mean < 0 else "hurt"
 
     def __str__(self) -> str:
-        sign = "+" if self.gap.mean > 0 else ""
-        gap = f"{sign}{self.gap} ({self.share:+.2%})".replace("-", "−").replace("%", " %")
-        return f"{self.title}: perplexity {gap} against the model without it, seed by seed: {self.verdict}."
+        return f"{self.title}: perplexity {self.test} against the model without it: {self.verdict}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        gap = {"gap": self.gap.mean, "margin": self.gap.margin, "share": self.share}
-        return {"row": self.title, **gap, "verdict": self.verdict}
+        return {"row": self.title, **self.test.to_dict(), "verdict": self.verdict}
 
 
-def shaping_effects(rows: Sequence[Row]) -> Iterator[ShapingEffect]:
+def shaping_effects(rows: Sequence[Row]) -> list[ShapingEffect]:
     """Compare every row that shapes attention with the row that is the same but for that."""
+    found: dict[str, PairedTest] = {}
 
     def shapes(row: Row) -> bool:
         return any(row.first.recipe.get(term) for term in TERMS) if row.first else False
@@ -351,14 +343,14 @@ def shaping_effects(rows: Sequence[Row]) -> Iterator[ShapingEffect]:
         base = next((one for one in rows if one.first and not shapes(one) and rest(one) == rest(row)), None)
         if base is None or not shapes(row):
             continue
-        if gap := paired(row, base, "perplexity"):
-            plain = base.values("perplexity")
-            yield ShapingEffect(row.title, gap, fmean(plain[seed] for seed in plain if seed in row.measured))
+        if test := paired(row, base, "perplexity"):
+            found[row.title] = test
+    return list(map(ShapingEffect, found, holm(list(found.values()))))
 
 
 def view_attention(rows: Sequence[Row]) -> MeasureView:
     """Entropy and distance of each head, and whether shaping them helped."""
-    shown, effects = [row for row in rows if found(row, "attention")], list(shaping_effects(rows))
+    shown, effects = [row for row in rows if found(row, "attention")], shaping_effects(rows)
     heads = {row.title: {kind: heads_of(row, kind) for kind in KINDS} for row in shown}
     habits_said = []
     for row in shown:
@@ -520,9 +512,73 @@ def view_positions(rows: Sequence[Row]) -> MeasureView:
     )
 
 
+# Steps to the same loss: how soon a model is where the first one ends.
+
+
+def steps_to(curve: Sequence[tuple[int, float]], target: float) -> tuple[float, str]:
+    """After how many steps a loss is reached, read off runs of several lengths, and how that is bounded.
+
+    Between two lengths the loss is taken to fall in proportion to the logarithm of the steps.
+
+    >>> steps_to([(100, 2.0), (200, 1.5)], 1.75)[0], steps_to([(100, 2.0), (200, 1.5)], 2.5), steps_to([(9, 2.0)], 1.0)
+    (141.4213562373095, (100, 'at most '), (9, 'more than '))
+    """
+    points = sorted(curve)
+    if points[0][1] <= target:
+        return points[0][0], "" if points[0][1] == target else "at most "
+    for (fewer, before), (more, after) in pairwise(points):
+        if after <= target:
+            part = (before - target) / (before - after)
+            return math.exp(math.log(fewer) + part * math.log(more / fewer)), ""
+    return points[-1][0], "more than "
+
+
+def view_steps(rows: Sequence[Row]) -> MeasureView:
+    """How many steps each model needs for the loss that the first one ends with, seed by seed."""
+    runs: dict[str, dict[int, list[tuple[int, float]]]] = {}
+    for row in rows:
+        for seed, one in row.measured.items():
+            runs.setdefault(row.condition, {}).setdefault(seed, []).append((int(one.recipe["steps"]), one.loss))
+    first, *others = runs or [""]
+    ends = {seed: max(curve) for seed, curve in runs.get(first, {}).items()}
+    found: dict[str, tuple[dict[int, float], list[str], PairedTest]] = {}
+    for name in others:
+        both = sorted(runs[name].keys() & ends.keys())
+        reached = {seed: steps_to(runs[name][seed], ends[seed][1]) for seed in both}
+        if reached:
+            shares = [reached[seed][0] / ends[seed][0] for seed in both]
+            test = PairedTest(tuple(map(math.log, shares)))
+            found[name] = {seed: reached[seed][0] for seed in both}, [bound for _, bound in reached.values()], test
+    tests = dict(zip(found, holm([test for *_, test in found.values()]), strict=True))
+    lines, sentences = [], []
+    for name, (steps, bounds, _) in found.items():
+        bound = next((one for one in ("more than ", "at most ") if one in bounds), "")
+        share, test = math.exp(tests[name].mean), tests[name]
+        lines.append([name, f"{bound}{fmean(steps.values()):,.0f}", f"{bound}{100 * share:.0f} %", str(test)])
+        verdict = "" if bound == "more than " else f": {test.verdict}"
+        both = f"{bound}{fmean(steps.values()):,.0f} against {fmean(end for end, _ in ends.values()):,.0f}"
+        part = f"{bound}{100 * share:.0f} % of the steps of {first}"
+        sentences.append(f"{name} needs {part} for the same loss ({both}; {test}){verdict}.")
+    target = fmean(loss for _, loss in ends.values()) if ends else math.nan
+    return MeasureView(
+        heading="Steps to the same loss",
+        title=f"Steps to the loss that {first} ends with, {target:.3f} nats/token on average",
+        header=["model", "steps", f"share of {first}", "difference"],
+        lines=lines,
+        plots=[],
+        notes=["Read off the runs of several lengths, seed by seed; the test is of the logarithm of the share."],
+        sentences=sentences,
+        plain={
+            name: {"steps": steps, "bounds": bounds, "share": math.exp(tests[name].mean), **tests[name].to_dict()}
+            for name, (steps, bounds, _) in found.items()
+        },
+    )
+
+
 MEASURES: dict[str, Callable[[Run, Any, int, int], dict[str, Any]]] = {
     "positions": measure_positions,
     "attention": measure_attention,
+    "steps": lambda run, tokens, trained, beyond: {},  # the loss is enough
 }
 """What a study's `measures` ask for, by their names."""
-VIEWS = {"positions": view_positions, "attention": view_attention}
+VIEWS = {"positions": view_positions, "attention": view_attention, "steps": view_steps}

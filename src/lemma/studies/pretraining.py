@@ -17,7 +17,7 @@ from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, LemmaError, RunError, SpecError, unknown
 from lemma.report.curves import Plot
 from lemma.report.progress import Observer, watched_reading
-from lemma.report.statistics import Estimate
+from lemma.report.statistics import Estimate, PairedTest, holm
 from lemma.runs.folder import RunFolder, is_begun
 from lemma.runs.load import adaptation_of
 from lemma.spec.data import DataSpec
@@ -30,6 +30,7 @@ from lemma.studies.classifiers import (
     LabelExperiment,
     LabelOutcome,
     LabelRow,
+    accuracy_test,
     caption_of,
     cell_of,
     choose_classifiers,
@@ -41,7 +42,17 @@ from lemma.studies.classifiers import (
     percent_curve,
     points,
 )
-from lemma.studies.experiment import RunPlan, StudyCell, TitledObserver, gather, paired, refuse_other_run, train_to_end
+from lemma.studies.experiment import (
+    RunPlan,
+    StudyCell,
+    TitledObserver,
+    gather,
+    paired,
+    read_json,
+    refuse_other_run,
+    train_to_end,
+    write_json,
+)
 from lemma.studies.grid import refuse_reserved
 from lemma.studies.result import NONE, StudyResult, StudyTable
 from lemma.tasks.base import say_skipped
@@ -85,8 +96,6 @@ class PretrainingExperiment(LabelExperiment):
         self.bases = {
             seed: self._base(seed, text, dataset) for seed in (spec.seeds if spec.base_per_seed else spec.seeds[:1])
         }
-        self.failures: dict[Path, str] = {}
-        """Why bases failed, by their folders."""
         self.adaptations: dict[str, AdaptationSpec] = {}
 
     def _base(self, seed: int, data: DataSpec, dataset: Any) -> RunPlan:
@@ -133,7 +142,7 @@ class PretrainingExperiment(LabelExperiment):
         refuse_other_run(self.base_of(cell))
         super().check(cell)
 
-    def prepare(self) -> None:
+    def prepare(self, cells: Sequence[StudyCell]) -> None:
         """Bring all bases to their end, and refuse folders of runs that were adapted from others."""
         for number, (seed, base) in enumerate(self.bases.items(), start=1):
             title = f"pretraining {number} of {len(self.bases)}: {base.model.family}, seed {seed}"
@@ -143,7 +152,7 @@ class PretrainingExperiment(LabelExperiment):
             except Exception as error:
                 reason = str(error) if isinstance(error, LemmaError) else f"{type(error).__name__}: {error}"
                 observer.say(f"failed: {reason}")
-                self.failures[base.path] = reason
+                write_json(base.path.with_name(f"{base.path.name}.json"), {"failed": reason})
             else:
                 shutil.rmtree(RunFolder.open(base.path).checkpoints, ignore_errors=True)
         for cell in self.cells():
@@ -152,11 +161,13 @@ class PretrainingExperiment(LabelExperiment):
     def run(self, cell: StudyCell, observer: Observer) -> Any:
         """Train and measure a classifier, if the base it needs is there."""
         if self.plan(cell) is None:
-            raise RunError(f"pretraining failed: {self.failures[self.base_of(cell).path]}")
+            path = self.base_of(cell).path
+            found = read_json(path.with_name(f"{path.name}.json")) or {}
+            raise RunError(f"pretraining failed: {found.get('failed', f'{path} is not finished')}")
         return super().run(cell, observer)
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
-        """The gain at each number of labels, and whether it is beyond the noise."""
+        """The gain at each number of labels, and whether it is significant."""
         rows = gather(outcomes)
         gains = gains_of(rows)
         bases = {seed: summary_of(base) for seed, base in self.bases.items()}
@@ -232,7 +243,10 @@ PROTOCOL = {
     "labels": "fewer labels are always among more; validation and test texts are the same at every number",
     "scores": "on the test texts; F1 is the mean over the classes",
     "intervals": "mean ± half the 95 % interval over the seeds (Student's t): what training again changes, on these "
-    "test texts; gains are taken seed by seed, since a seed fixes the batches of both conditions alike",
+    "test texts",
+    "tests": "gains are taken seed by seed, since a seed fixes the batches of both conditions alike, with a t-test; "
+    "its standard error is never below that of the test texts (paired by text); p-values are corrected for the "
+    "number of comparisons (Holm); d is Cohen's, of pairs",
 }
 
 
@@ -243,20 +257,24 @@ class PretrainingGain:
     labels: int
     scratch: LabelRow
     pretrained: LabelRow
+    test: PairedTest | None = None
+    """Of the gain in accuracy; None if no seed has both conditions."""
 
     def of(self, name: str) -> Estimate | None:
         """The gain in some score, seed by seed."""
-        return paired(self.pretrained, self.scratch, name)
+        found = self.test if name == "accuracy" else paired(self.pretrained, self.scratch, name, log=False)
+        return found and found.difference
 
     @property
     def verdict(self) -> str:
-        """Whether the gain in accuracy is beyond the noise of the seeds."""
-        return beyond(self.of("accuracy"))
+        """Whether the gain in accuracy is significant."""
+        if self.test is None:
+            return "no seed has both conditions"
+        return f"a {self.test.verdict} loss" if self.test.significant and self.test.mean < 0 else self.test.verdict
 
     def __str__(self) -> str:
-        found = self.of("accuracy")
-        said = "nothing yet" if found is None else points(found)
-        return f"{said} at {self.labels:,} labels ({self.verdict})"
+        said = "nothing yet" if self.test is None else str(self.test)
+        return f"{said} at {self.labels:,} labels, {self.verdict}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -272,33 +290,21 @@ class PretrainingGain:
         texts = over_texts(self.pretrained, self.scratch)
         plain["accuracy_gain_margin_over_texts"] = texts and texts.margin
         seeds = {f"{condition}_seeds": len(row.measured) for condition, row in conditions.items()}
-        return {**plain, **seeds, "verdict": self.verdict}
-
-
-def beyond(gap: Estimate | None) -> str:
-    """Say what an interval says of a gain.
-
-    >>> [beyond(Estimate(mean, 0.02, 3)) for mean in (0.05, 0.01, -0.05)]
-    ['beyond the noise', 'within the noise', 'a loss, beyond the noise']
-    """
-    if gap is None:
-        return "no seed has both conditions"
-    if gap.margin is None:
-        return "one seed, so that the noise is unknown"
-    if gap.low <= 0 <= gap.high:
-        return "within the noise"
-    return "beyond the noise" if gap.low > 0 else "a loss, beyond the noise"
+        return {**plain, **seeds, "test": self.test and self.test.to_dict(), "verdict": self.verdict}
 
 
 def gains_of(rows: Sequence[LabelRow]) -> list[PretrainingGain]:
-    """The two conditions at each number of labels, fewest first."""
+    """The two conditions at each number of labels, fewest first; p-values corrected for all of them."""
     by_place = {(row.condition, row.point["labels"]): row for row in rows}
     counts = sorted({row.point["labels"] for row in rows})
-    return [PretrainingGain(count, *(by_place[condition, count] for condition in CONDITIONS)) for count in counts]
+    pairs = {count: [by_place[condition, count] for condition in CONDITIONS] for count in counts}
+    tests = {count: test for count, (scratch, other) in pairs.items() if (test := accuracy_test(other, scratch))}
+    corrected = dict(zip(tests, holm(list(tests.values())), strict=True))
+    return [PretrainingGain(count, pair[0], pair[1], corrected.get(count)) for count, pair in pairs.items()]
 
 
 def conclude(gains: Sequence[PretrainingGain]) -> tuple[str, ...]:
-    """One sentence that states the gain at each number of labels, and whether it is beyond the noise."""
+    """One sentence that states the gain at each number of labels, and whether it is significant."""
     if not any(gain.of("accuracy") for gain in gains):
         return ("No number of labels has both conditions yet, so that there is no gain to state.",)
     return (f"Pretraining without labels changes accuracy by {'; '.join(map(str, gains))}.",)

@@ -113,6 +113,8 @@ class StudyResult(Result):
     more: Mapping[str, Any] = field(default_factory=dict)
     """What else was found, as plain values."""
     interrupted: bool = False
+    next: str = ""
+    """The command that one might type next."""
     kicker: str = "A study by Lemma"
     files: tuple[str, str, str, str] = ("table.md", "table.csv", "results.json", "report.html")
 
@@ -135,7 +137,8 @@ class StudyResult(Result):
         yield from (Text(said, "finding", apart=not place) for place, said in enumerate(self.conclusion))
         yield from (Text(str(claim), apart=True) for claim in self.claims)
         yield Text("; ".join(self.hardware.values()), "note", apart=True)
-        yield Text("\n".join([*([AGAIN] if self.interrupted else []), f"Report: {self.report}"]))
+        following = [f"Next: {self.next}"] if self.next else []
+        yield Text("\n".join([*([AGAIN] if self.interrupted else []), f"Report: {self.report}", *following]))
 
     def details(self) -> Iterator[Block]:
         """The page: the answer first, then all that it rests on."""

@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,7 +16,7 @@ from torch.nn import functional
 
 from lemma.data.batches import BucketedExamples, ExampleSet
 from lemma.data.splits import Item, Splits, split_files
-from lemma.errors import RunError, SpecError, unknown
+from lemma.errors import DataError, RunError, SpecError, unknown
 from lemma.layers.state import State
 from lemma.report.progress import Observer
 from lemma.report.result import Block, Pre, Result, Table
@@ -296,6 +297,17 @@ def rooted(name: Any, known: Collection[str] = ()) -> str:
     """A known name as it is, a file with its full path."""
     said = str(name)
     return str(Path(said).resolve()) if said not in known and Path(said).exists() else said
+
+
+def expanded(name: Any, known: Collection[str] = ()) -> list[str]:
+    """The files that a pattern such as shard-*.txt.gz names, in the order of their names; else the name itself."""
+    said = str(name)
+    if said in known or not any(sign in said for sign in "*?[") or Path(said).exists():
+        return [said]
+    found = sorted(glob(said, recursive=True))  # noqa: PTH207 (a pattern may begin at the root)
+    if not found:
+        raise DataError(f"{said}: no file has a name like that. Check the pattern and the folder.")
+    return found
 
 
 class Task(ABC):

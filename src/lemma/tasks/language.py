@@ -299,16 +299,19 @@ class LanguageLoss(TaskLoss):
             self.terms = (*self.terms, "objective")
         self.chance = (model.spec.vocabulary, "tokens", "V")
         self.layers = list(model.layers) if isinstance(model, DecoderModel) else ()
-        output = model.output if isinstance(model, DecoderModel) and model.cap is None else None
         # the operator of a GPU that never holds all logits pays for large vocabularies only
-        large = type(output) is nn.Linear and output.bias is None and len(output.weight) >= MANY_CLASSES
-        self.fused_output = large and objective is causal and available(output.weight.device)
+        self.fused_output = 0
+        """The longest sequence that it takes; 0 if it is not used."""
+        if isinstance(model, DecoderModel) and model.cap is None and objective is causal:
+            output = model.output
+            plain = type(output) is nn.Linear and output.bias is None and len(output.weight) >= MANY_CLASSES
+            self.fused_output = model.spec.context if plain and available(output.weight.device) else 0
 
     def forward(
         self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
     ) -> LossTerms:
         """Return the objective, to be minimised, the mean loss, and the state where training carries it on."""
-        if self.fused_output and torch.is_autocast_enabled("cuda") and inputs.shape[1] <= self.model.spec.context:
+        if inputs.shape[1] <= self.fused_output and torch.is_autocast_enabled("cuda"):
             vectors = self.model.vectors(inputs).flatten(0, 1).to(torch.get_autocast_dtype("cuda"))
             loss = output_loss(vectors, self.model.get_parameter("output.weight"), targets.flatten())
             return loss, (loss,), None

@@ -17,7 +17,7 @@ from lemma.spec.models import (
     Tree,
     family_of,
 )
-from lemma.tasks.base import DataArgs, Score, Task, rooted
+from lemma.tasks.base import DataArgs, Score, Task, expanded, rooted
 from lemma.tasks.classification import ClassificationTask, TreeClassificationTask
 from lemma.tasks.image_text import ImageTextTask
 from lemma.tasks.language import LanguageTask
@@ -88,6 +88,8 @@ def data_args(given: Mapping[str, Any]) -> DataArgs:
         return DataArgs()
     task, name = OPTIONS[options[0]], given[options[0]]
     several = list(name) if isinstance(name, (list, tuple)) else [name]
+    if task.several:
+        several = [file for one in several for file in expanded(one, task.names)]
     names = [rooted(one, task.names) for one in several]
     settings = {name.removesuffix("_column"): given[name] for name in task.settings if name in given}
     for name in task.files:
@@ -95,6 +97,7 @@ def data_args(given: Mapping[str, Any]) -> DataArgs:
             settings[name] = rooted(settings[name], task.names)
     for split in (split for split in SPLIT_FILES if split in given):
         files = list(given[split]) if isinstance(given[split], (list, tuple)) else [given[split]]
+        files = [file for one in files for file in expanded(one, task.names)] if task.several else files
         if len(files) > 1 and not task.several:
             raise SpecError(f"{split}: {len(files)} files are given, and a split of {task.option} is one file.")
         files = [file if isinstance(file, int) else rooted(file, task.names) for file in files]

@@ -1,14 +1,17 @@
-"""Data-parallel training under torchrun: every process takes its slice of the same global batch.
+"""Training by several processes under torchrun: every one takes its slice of the same global batch.
 
-One process runs the same code. Only the first, rank 0, writes files, validates and talks. Nothing but tensors passes
-between processes.
+Each has all weights (DDP), or a share of them (FSDP2, `shard=true`). One process runs the same code. Only the first,
+rank 0, writes files, validates and talks. Nothing but tensors passes between processes. All this is done to a model
+from outside, and so is the recomputation of its layers.
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from inspect import signature
 from itertools import count
 from typing import Any
@@ -19,6 +22,7 @@ from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImport
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
+from lemma.errors import SpecError
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import Worker
 from lemma.training.precision import choose_device
@@ -35,6 +39,8 @@ BUFFERS_STAY: dict[str, Any] = {NEW_NAME if NEW_NAME in KNOWN else OLD_NAME: Fal
 class Distributed(Worker):
     """The processes that train one model together, seen from one of them."""
 
+    sharded: bool = False
+    """Whether each process holds a share of the weights, the gradients and the optimizer's state."""
     wrapped: list[DistributedDataParallel] = field(default_factory=list)
 
     @property
@@ -43,7 +49,21 @@ class Distributed(Worker):
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Let a module average its gradients over all processes."""
+        """Let a module average its gradients over all processes; if sharded, each keeps a share of every tensor.
+
+        FSDP2: a layer's tensors are gathered when it runs, forwards and backwards, and dropped afterwards.
+        """
+        if self.sharded:
+            from torch.distributed.device_mesh import init_device_mesh  # these take long to import
+            from torch.distributed.fsdp import fully_shard
+
+            # the keys and values that a layer returns are views, and nothing changes them in place
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
+            mesh = init_device_mesh(self.device.type, (self.size,))
+            for layer in layers_of(module):
+                fully_shard(layer, mesh=mesh)
+            fully_shard(module, mesh=mesh)
+            return module
         if self.size == 1:
             return module
         self.wrapped.append(DistributedDataParallel(module, gradient_as_bucket_view=True, **BUFFERS_STAY))
@@ -76,14 +96,97 @@ class Distributed(Worker):
         distributed.broadcast(heard, src=0)
         return heard.tolist()
 
+    def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Whole tensors, one after the other, in the first process's main memory; the others take part, and get none.
+
+        Tensors that are not sharded stay where they are.
+        """
+        if not self.sharded:
+            return dict(tensors)
+        from torch.distributed.tensor import DTensor
+
+        found: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            if self.leads:
+                found[name] = whole.cpu()
+        return found
+
     def any(self, wish: bool) -> bool:
         """Whether it is true in any process."""
         return bool(self.mean(torch.tensor(float(wish), device=self.device)).item()) if self.size > 1 else wish
 
 
-def without_sync(module: nn.Module) -> AbstractContextManager[None]:
+@contextmanager
+def without_sync(module: nn.Module) -> Iterator[None]:
     """Let gradients add up before they are averaged over the processes."""
-    return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
+    if isinstance(module, DistributedDataParallel):
+        with module.no_sync():
+            yield
+        return
+    synchronise = getattr(module, "set_requires_gradient_sync", None)  # of FSDP2
+    if synchronise:
+        synchronise(False)
+    try:
+        yield
+    finally:
+        if synchronise:
+            synchronise(True)
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The layers of a model, wherever in it: what its lists called `layers` hold."""
+    lists = [part for name, part in model.named_modules() if name.rpartition(".")[2] == "layers"]
+    return [layer for part in lists if isinstance(part, nn.ModuleList) for layer in part]
+
+
+def sharded_as(tensor: Tensor, other: Tensor) -> Tensor:
+    """This process's share of a whole tensor, if another one is sharded; else the tensor itself, on its device."""
+    here = tensor.to(other.device)
+    if not hasattr(other, "device_mesh"):
+        return here
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(other, DTensor)
+    return distribute_tensor(here, other.device_mesh, other.placements, src_data_rank=None)  # all have read the file
+
+
+def recompute_layers(model: nn.Module) -> None:
+    """Let each layer keep its inputs only, and run again when its gradients are needed (Chen et al. 2016).
+
+    Dropout draws the same numbers again, so that gradients are the same bit for bit.
+    """
+    from torch.utils.checkpoint import checkpoint
+
+    def run(forward: Any, *inputs: Any, **named: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*inputs, **named)
+        return checkpoint(forward, *inputs, use_reentrant=False, **named)
+
+    for layer in layers_of(model):
+        layer.forward = partial(run, layer.forward)
+
+
+def refuse_without_layers(model: nn.Module, recipe: Recipe) -> None:
+    """Refuse to shard a model, or to recompute its layers, where that is not possible."""
+    asked = [f"recipe.{name} = {value}" for name, value in (("shard", "true"), ("recompute", "layers"))]
+    asked = [said for said, does in zip(asked, (recipe.shard, recipe.recompute == "layers"), strict=True) if does]
+    if not asked:
+        return
+    family = getattr(getattr(model, "spec", None), "family", type(model).__name__)
+    if not layers_of(model):
+        raise SpecError(f"{asked[0]}: a model of the family {family} has no list of layers. Leave it out.")
+    if recipe.shard and (getattr(model, "stateful", False) or any(not one.dim() for one in model.parameters())):
+        raise SpecError(
+            f"recipe.shard = true: a model of the family {family} cannot be sharded. Leave it out: each process then "
+            "has all weights."
+        )
+    if recipe.shard and recipe.compile is True:
+        raise SpecError("recipe.compile = true: sharded layers are not compiled. Leave compile or shard out.")
+    if recipe.shard and recipe.optimizer.kind == "muon":
+        raise SpecError(
+            "recipe.optimizer = muon needs whole matrices, and shard=true cuts them. Leave one of them out."
+        )
 
 
 @contextmanager
@@ -93,14 +196,15 @@ def joined(recipe: Recipe) -> Iterator[Distributed]:
     device = choose_device(recipe, int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if size == 1:
+    sharded = recipe.shard and distributed.is_torchelastic_launched()
+    if size == 1 and not sharded:
         yield Distributed(device)
         return
     store, rank, size = next(rendezvous("env://", rank, size, timeout=PATIENCE))
     own_store = PrefixStore(f"lemma-{next(GROUPS)}", store)  # not what an earlier group has left there
     backend = "nccl" if device.type == "cuda" else "gloo"
     distributed.init_process_group(backend, store=own_store, rank=rank, world_size=size, timeout=PATIENCE)
-    processes = Distributed(device, rank, size)
+    processes = Distributed(device, rank, size, sharded)
     try:
         yield processes
     finally:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from lemma.report.progress import Observer, Silent
 from lemma.report.result import Block, Result, Text
 from lemma.report.text import label
 from lemma.runs.checkpoint import put_weights, weights_of
-from lemma.runs.folder import TENSORBOARD, RunFolder, only_writer, refuse_occupied
+from lemma.runs.folder import RunFolder, only_writer, refuse_occupied
 from lemma.runs.load import first_model
 from lemma.spec.data import AnyDataSpec
 from lemma.spec.models import ModelSpec
@@ -35,14 +35,15 @@ from lemma.tasks.registry import OPTIONS, task_for, task_of_family
 from lemma.training.distributed import Distributed, joined
 from lemma.training.optimizer import logs, saves, validates
 from lemma.training.precision import fork_random, matrix_products
-from lemma.training.session import Session, refuse_to_resume, restore_latest, save_session
+from lemma.training.session import OwnParts, Session, refuse_to_resume, restore_latest, save_session
+from lemma.training.trackers import open_tracker, tracker_package
 
 Evaluate = Callable[[Any], Any]
 """What validates a model: its result has a `loss`, a `perplexity` and, if it wants, `figures`."""
 Sample = Callable[[Any], list[str]]
-Stopped = Literal["done", "early", "interrupted"]
+Stopped = Literal["done", "early", "asked", "interrupted"]
 OF_STATE = ("tokens", "seconds", "training_loss", "validation_loss", "perplexity", "figures")
-OF_STATE += ("best_loss", "best_perplexity", "best_step", "best_figures")
+OF_STATE += ("best_loss", "best_perplexity", "best_step", "best_figures", "tokenizer_sample")
 """What the result of a run takes from its state."""
 AGREE_EVERY = 10  # steps after which several processes ask whether one of them was told to stop
 
@@ -59,18 +60,19 @@ def train(
     observer: Observer | None = None,
     overwrite: bool = False,
     adaptation: AdaptationSpec | None = None,
+    own: OwnParts | None = None,
 ) -> "TrainingResult":
     """Train a new model into the folder `out`; its sizes are those of its data.
 
     With an `adaptation` it starts from the weights of a base, and keeps only what it changed. The model's task
-    validates it and writes samples, unless `evaluate` and `sample` are given.
+    validates it and writes samples, unless `evaluate` and `sample` are given. `own` are a person's own functions.
     """
     task, observer = task_for(model_spec), observer or Silent()
     if not isinstance(data_spec, task.data_spec):
         other = next(other.learns for other in OPTIONS.values() if isinstance(data_spec, other.data_spec))
         raise SpecError(f"a model of the family {model_spec.family} learns {task.learns}, not {other}.")
     folder = RunFolder(out, model_spec.sized(data.sizes()), recipe, data_spec, data.hash, adaptation)
-    return _run(folder, data, evaluate, sample, observer, overwrite)
+    return _run(folder, data, evaluate, sample, observer, overwrite, own)
 
 
 def resume(
@@ -81,13 +83,14 @@ def resume(
     sample: Sample | None = None,
     observer: Observer | None = None,
     changes: Mapping[str, Any] | None = None,
+    own: OwnParts | None = None,
 ) -> "TrainingResult":
     """Resume a run from its last good checkpoint, or from the start if it had none; `changes` are recipe settings."""
     observer = observer or Silent()
     folder = RunFolder.open(path)
     refuse_to_resume(folder, data)
     folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
-    return _run(folder, data, evaluate, sample, observer, None)
+    return _run(folder, data, evaluate, sample, observer, None, own)
 
 
 def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: Evaluate, stop: "Stop") -> Stopped:
@@ -95,19 +98,22 @@ def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: 
 
     Every process ends at the same step, for the same reason.
     """
-    recipe, state, processes = session.recipe, session.state, session.processes
+    recipe, state, processes, on_step = session.recipe, session.state, session.processes, session.own.on_step
     while state.step < recipe.steps:
         if recipe.patience and state.without_better >= recipe.patience:
             return "early"
         if (processes.size == 1 or state.step % AGREE_EVERY == 0) and processes.any(stop.asked):
             return "interrupted"
         session.step()
+        ends = on_step is not None and processes.any(on_step(session) is True)
         log.observer.advance(state.step)
-        if logs(recipe, state.step):
+        if ends or logs(recipe, state.step):
             row = session.measure()
-            if validates(recipe, state.step):
+            if ends or validates(recipe, state.step):
                 row |= session.validate(evaluate)
             log.write(row)
+        if ends:
+            return "asked"
         if saves(recipe, state.step):
             save_session(session, folder)
     return "done"
@@ -120,6 +126,7 @@ def _run(
     sample: Sample | None,
     observer: Observer,
     overwrite: bool | None,
+    own: OwnParts | None,
 ) -> "TrainingResult":
     """Begin a run, or go on with it if `overwrite` is None; take all steps, save, and finish unless it was interrupted.
 
@@ -134,15 +141,17 @@ def _run(
         stack.enter_context(matrix_products("high" if on_gpu else "highest"))  # TF32 on a GPU
         if overwrite is not None and processes.leads:
             refuse_occupied(folder.path, overwrite)
-        if recipe.tensorboard:
-            tensorboard_writer()  # an early word if it is missing
+        if recipe.tracker and processes.leads:
+            tracker_package(recipe.tracker)  # an early word if it is missing
         begin = time.perf_counter()
         tell = observer.say if processes.leads else Silent().say
-        session = Session(folder.spec, recipe, data.tokens("train"), processes, tell, partial(first_model, folder))
+        first = partial(first_model, folder)
+        session = Session(folder.spec, recipe, data.tokens("train"), processes, tell, first, own)
         if overwrite is None:
             restore_latest(session, folder)
         elif processes.leads:
             folder.create(data.tokenizer, overwrite, data.labels)
+        session.state.tokenizer_sample = session.state.tokenizer_sample or data.tokenizer_sample
         setup_seconds = time.perf_counter() - begin
         if processes.leads:
             stack.enter_context(only_writer(folder.path))
@@ -172,12 +181,14 @@ def _run(
             warnings=tuple(state.warnings.values()),
             **{name: getattr(state, name) for name in OF_STATE},
         )
-        if stopped == "interrupted" or not processes.leads:
+        if stopped == "interrupted":
             return result
-        weights = session.best if session.best and folder.recipe.keep == "best" else weights_of(session.model)
-        put_weights(session.model, weights, folder.path)
-        with session.evaluating():
-            written = sample(session.model) if sample else task.samples(session.model, data)
+        with session.evaluating() as model:
+            if not processes.leads:
+                return result
+            weights = session.best if session.best and folder.recipe.keep == "best" else weights_of(model)
+            put_weights(model, weights, folder.path)
+            written = sample(model) if sample else task.samples(model, data)
         result = replace(result, samples=tuple(written))
         folder.finish(weights, result.to_dict())
         if folder.adaptation:  # many tasks on one base are to be small on the disk
@@ -249,11 +260,11 @@ def stoppable(several: bool = False) -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-# What is written while a model is trained: metrics.jsonl, TensorBoard, the observer.
+# What is written while a model is trained: metrics.jsonl, a tracker, the observer.
 
 
 class MetricsLog:
-    """Writes the rows of a run to metrics.jsonl, TensorBoard if asked, and an observer; only the first process does."""
+    """Writes the rows of a run to metrics.jsonl, a tracker if asked, and an observer; only the first process does."""
 
     def __init__(self, folder: RunFolder, observer: Observer, processes: Distributed, step: int) -> None:
         self.metrics, self.leads = folder.metrics, processes.leads
@@ -262,8 +273,8 @@ class MetricsLog:
         task = task_for(folder.spec)
         self.hidden = {"tokens_per_second"} if task.counts != "tokens" else set()
         self.hidden |= set() if task.has_perplexity else {"perplexity"}
-        boards = self.leads and folder.recipe.tensorboard
-        self.board = tensorboard_writer()(str(folder.path / TENSORBOARD), purge_step=step + 1) if boards else None
+        with redirect_stdout(sys.stderr):  # what a tracker has to say is not the result
+            self.tracker = open_tracker(folder, step) if self.leads and folder.recipe.tracker else None
         self.observer.begin("training", folder.recipe.steps, "steps", step)
 
     def write(self, row: Mapping[str, float]) -> None:
@@ -273,27 +284,15 @@ class MetricsLog:
         finite = {name: value for name, value in row.items() if math.isfinite(value)}
         self.metrics.append(finite)
         self.observer.report({name: value for name, value in finite.items() if name not in self.hidden})
-        if self.board:
-            for name, value in finite.items():
-                self.board.add_scalar(name, value, finite["step"])
+        if self.tracker:
+            self.tracker[0](finite)
 
     def close(self) -> None:
-        """End the observer's phase and the TensorBoard file."""
+        """End the observer's phase and the tracker's run."""
         self.observer.end()
-        if self.board:
-            self.board.close()
-
-
-def tensorboard_writer() -> type[Any]:
-    """Return TensorBoard's writer, or say how to get it."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise SpecError(
-            "recipe.tensorboard = true: TensorBoard is not installed. "
-            "pip install 'lemma[tensorboard]', or leave it out: metrics.jsonl is always written."
-        ) from None
-    return SummaryWriter
+        if self.tracker:
+            with redirect_stdout(sys.stderr):
+                self.tracker[1]()
 
 
 # What a run came to.
@@ -309,7 +308,7 @@ class TrainingResult(Result):
     family: str
     steps: int
     planned_steps: int
-    stopped: Literal["done", "early", "interrupted"]
+    stopped: Stopped
     parameters: int
     """All of the model, trained or not."""
     learned: int
@@ -339,6 +338,8 @@ class TrainingResult(Result):
     """What else the last validation came to, such as UAS and LAS."""
     best_figures: dict[str, float] = field(default_factory=dict)
     """The same of the best validation."""
+    tokenizer_sample: str = ""
+    """On how much of the training text the tokenizer was trained, in words, where that is not all of it."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
@@ -346,7 +347,7 @@ class TrainingResult(Result):
         own = {name: values.get(name) for name in cls.__dataclass_fields__ if name != "figures"}
         own |= {"path": Path(str(own["path"])), "best_figures": dict(own["best_figures"] or {})}
         own |= {name: tuple(own[name] or ()) for name in ("warnings", "samples", "overlaps")}
-        own["split_hashes"] = dict(own["split_hashes"] or {})
+        own |= {"split_hashes": dict(own["split_hashes"] or {}), "tokenizer_sample": own["tokenizer_sample"] or ""}
         figures = {name: value for name, value in values.items() if name not in own and isinstance(value, float)}
         return cls(**own, figures=figures)  # pyright: ignore[reportArgumentType]
 
@@ -366,6 +367,8 @@ class TrainingResult(Result):
         plain |= plain.pop("figures")
         given = {"split_hashes": plain.pop("split_hashes"), "overlaps": list(plain.pop("overlaps"))}
         plain |= given if self.split_hashes else {}
+        if not self.tokenizer_sample:
+            del plain["tokenizer_sample"]
         if not self.task.has_perplexity:
             del plain["perplexity"], plain["best_perplexity"]
         return {
@@ -376,7 +379,11 @@ class TrainingResult(Result):
     def blocks(self) -> Iterator[Block]:
         """All figures, a line each, and what to type next."""
         task = self.task
-        ways = {"done": "done", "early": "stopped early, since validation no longer improved"}
+        ways = {
+            "done": "done",
+            "early": "stopped early, since validation no longer improved",
+            "asked": "stopped by on_step",
+        }
         learned = f", of which {self.learned:,} are trained" if self.learned < self.parameters else ""
         steps = f"{self.steps:,} of {self.planned_steps:,} steps, {ways.get(self.stopped, 'interrupted')}"
         shown = self.tokens_per_second and task.counts == "tokens"  # a graph's steps read all of it, not its few nodes
@@ -398,6 +405,7 @@ class TrainingResult(Result):
             lines.append(f"best        {best}{figures}, at step {self.best_step:,}")
         lines.append(f"data        {self.data_hash}")
         lines += [f"  {split:<10} {own}" for split, own in self.split_hashes.items()]
+        lines += [label("tokenizer", self.tokenizer_sample, 11)] if self.tokenizer_sample else []
         lines += [label("overlap", overlap, 11) for overlap in self.overlaps]
         lines += [label("warning", warning, 11) for warning in self.warnings]
         lines += [label("sample", repr(sample), 11, anywhere=True) for sample in self.samples]

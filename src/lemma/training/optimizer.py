@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
+from lemma.errors import SpecError, TrainingError
 from lemma.layers.positions import LearnedPart
 from lemma.spec.recipe import MuonSpec, Recipe
+from lemma.training.distributed import sharded_as
 
 BETA1 = 0.9
 TABLES = (nn.Embedding, LearnedPart)  # their rows are looked up, not multiplied
@@ -118,8 +120,8 @@ class Muon(LightAdamW):
                 momentum = self.momentum_of(matrices).lerp_(gradients, 1 - group["momentum"])
                 steps = orthogonal(gradients.lerp_(momentum, group["momentum"])).to(gradients.dtype)
                 steps *= rate * math.sqrt(max(1, rows / columns))
-                torch._foreach_mul_(matrices, 1 - rate * group["weight_decay"])
-                torch._foreach_sub_(matrices, steps.unbind())
+                for matrix, step in zip(matrices, steps.unbind(), strict=True):
+                    matrix.mul_(1 - rate * group["weight_decay"]).sub_(step)
         return loss
 
 
@@ -142,31 +144,63 @@ def orthogonal(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor, "
 def clip(model: nn.Module, largest: float) -> Tensor:
     """Scale the gradient down to a norm of at most `largest`, unless that is 0; return its norm before."""
     if largest:
-        return nn.utils.clip_grad_norm_(model.parameters(), largest, foreach=True)
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    return nn.utils.get_total_norm(gradients, foreach=True)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), largest, foreach=True)
+    else:
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        norm = nn.utils.get_total_norm(gradients, foreach=True)
+    return norm if type(norm) is Tensor else getattr(norm, "full_tensor")()  # noqa: B009 (of a sharded model)
 
 
-def memory_of(optimizer: AdamW, model: nn.Module) -> dict[str, Tensor]:
-    """Return the optimizer's memory as `parameter:quantity` → tensor: both moments and the count of steps."""
-    return {
-        f"{name}:{quantity}": tensor
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-        for quantity, tensor in optimizer.state[parameter].items()
-    }
+def own_optimizer(make: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
+    """A person's own optimizer of a model: its groups' learning rates are their peaks, which the schedule scales."""
+    made = make(model)
+    if not isinstance(made, Optimizer):
+        raise SpecError(f"optimizer: a torch.optim.Optimizer is expected of the function, got {type(made).__name__}.")
+    theirs = {id(parameter) for group in made.param_groups for parameter in group["params"]}
+    if not theirs <= {id(parameter) for parameter in model.parameters()}:
+        raise SpecError("optimizer: it moves tensors that are not parameters of the model that the function was given.")
+    for group in made.param_groups:
+        group["peak"] = float(group["lr"])
+    return made
 
 
-def restore_memory(optimizer: AdamW, model: nn.Module, memory: Mapping[str, Tensor]) -> None:
+NUMBER = "number"
+
+
+def memory_of(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """Return the optimizer's memory as `parameter:quantity` → tensor: both moments and the count of steps.
+
+    Of a person's own optimizer plain numbers are kept too.
+    """
+    memory: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        for quantity, value in optimizer.state[parameter].items() if parameter.requires_grad else ():
+            if isinstance(value, Tensor):
+                memory[f"{name}:{quantity}"] = value
+            elif isinstance(value, bool | int | float):
+                memory[f"{name}:{quantity}:{NUMBER}"] = torch.tensor(value, dtype=torch.float64)
+            elif value is not None:
+                raise TrainingError(
+                    f"{type(optimizer).__name__} keeps a {type(value).__name__} called {quantity} for each parameter, "
+                    "which a checkpoint cannot hold: tensors and numbers only."
+                )
+    return memory
+
+
+def restore_memory(optimizer: Optimizer, model: nn.Module, memory: Mapping[str, Tensor]) -> None:
     """Give an optimizer the memory of another run of the same model."""
     parameters = dict(model.named_parameters())
     for key, tensor in memory.items():
-        name, _, quantity = key.rpartition(":")
+        name, quantity, *number = key.split(":")
         parameter, kept = parameters[name], optimizer.state[parameters[name]]
-        if quantity in kept:  # where a CUDA graph reads it
+        if number:
+            kept[quantity] = int(value) if (value := float(tensor)).is_integer() else value
+        elif quantity in kept:  # where a CUDA graph reads it
             kept[quantity].copy_(tensor)
         else:
-            kept[quantity] = tensor.to(parameter.device, copy=True)
+            here = tensor.to(parameter.device, copy=True)
+            same = tensor.shape == parameter.shape  # not a count of steps
+            kept[quantity] = sharded_as(here, parameter) if same else here
 
 
 # What a recipe plans for each step, counted from 1: the learning rate, and when to log, validate and save.
@@ -196,7 +230,7 @@ def learning_rate(recipe: Recipe, step: int) -> float:
             left = 1 - done
         case "wsd":
             left = min(1.0, (recipe.steps - step) / (recipe.steps * DECAYED))
-        case "constant":
+        case _:  # constant; a function of a person's own takes the place of this one
             return recipe.learning_rate
     return recipe.learning_rate * (recipe.final_rate + (1 - recipe.final_rate) * left)
 

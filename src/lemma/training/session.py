@@ -5,11 +5,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lemma.data.splits import Splits
 from lemma.errors import RunError, SpecError, TrainingError
@@ -22,8 +25,14 @@ from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import refuse_penalties
 from lemma.tasks.registry import task_for
-from lemma.training.distributed import Distributed, without_sync
-from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, restore_memory
+from lemma.training.distributed import (
+    Distributed,
+    recompute_layers,
+    refuse_without_layers,
+    sharded_as,
+    without_sync,
+)
+from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, own_optimizer, restore_memory
 from lemma.training.precision import (
     Forward,
     Replay,
@@ -33,6 +42,19 @@ from lemma.training.precision import (
     matrix_products,
     refuse_missing_kernels,
 )
+
+
+@dataclass(frozen=True)
+class OwnParts:
+    """What a person gives as functions in place of a part of training, or to see every step."""
+
+    optimizer: Callable[[nn.Module], Optimizer] | None = None
+    """Makes the optimizer of a model; the learning rates of its groups are their peaks."""
+    schedule: Callable[[int], float] | None = None
+    """The learning rate of a step, counted from 1, as a share of the peak."""
+    on_step: "Callable[[Session], object] | None" = None
+    """Called after every step; training ends there if it returns True."""
+
 
 SEED_STEP = 1_000_003  # between the random states of two processes, whose dropout is not to be the same
 
@@ -59,6 +81,8 @@ class TrainingState:
     """Validations since the best one."""
     warnings: dict[str, str] = field(default_factory=dict)
     """Warnings by kind: each is given once per run."""
+    tokenizer_sample: str = ""
+    """On how much of the training text the tokenizer was trained, in words, where that is not all of it."""
 
     def judge(self, loss: float, perplexity: float) -> bool:
         """Take in a validation; return whether it is the best so far."""
@@ -82,8 +106,16 @@ class Session:
         processes: Distributed,
         tell: Callable[[str], None],
         first: Callable[[float], nn.Module] | None = None,
+        own: OwnParts | None = None,
     ) -> None:
         """Begin with what `first` makes for a dropout, or else with a new model of the spec."""
+        own = own or OwnParts()
+        for name, said in (("optimizer", recipe.optimizer.kind), ("schedule", recipe.schedule)):
+            if said == "custom" and getattr(own, name) is None:
+                raise SpecError(
+                    f"recipe.{name} = custom is a function of yours, which no file holds. Give it in Python: "
+                    f"lemma.train(..., {name}=function), or lemma.resume(run, {name}=function)."
+                )
         cuts = processes.size * recipe.accumulate
         if recipe.batch % cuts:
             raise SpecError(
@@ -92,8 +124,11 @@ class Session:
             )
         torch.manual_seed(recipe.seed)
         self.task, self.processes, self.tell = task_for(spec), processes, tell
-        model: Any = first(recipe.dropout) if first else build(spec, recipe.dropout)
+        self.first, self.own = first or partial(build, spec), own
+        model: Any = self.first(recipe.dropout)
+        refuse_without_layers(model, recipe)
         self.model: Any = model.to(processes.device).train()
+        self.whole: Any = None if processes.sharded else self.model
         self.batches = self.task.batches(self.model, examples, recipe, processes)
         self.recipe = recipe = self.batches.recipe
         if self.batches.note:
@@ -107,13 +142,23 @@ class Session:
         self.saved = 0
         # a recurrent model runs in one kernel already, and batches of other shapes are compiled again
         stateful = getattr(self.model, "stateful", False)
-        compilable = not stateful and self.batches.fixed_shape and loss.compilable
+        compilable = not stateful and self.batches.fixed_shape and loss.compilable and not processes.sharded
         work = 6 * count_parameters(self.model) * recipe.steps * self.batches.tokens_per_step
         self.arithmetic = choose_arithmetic(recipe, processes.device, compilable, work)
-        records = self.arithmetic.replays and processes.size == 1
-        self.optimizer = optimizer_for(self.model, recipe, records)
+        make = own.optimizer if recipe.optimizer.kind == "custom" else None
+        alone = processes.size == 1 and not processes.sharded
+        records = self.arithmetic.replays and alone and make is None and recipe.recompute == "none"
         refuse_missing_kernels(self.model, self.arithmetic)
+        if recipe.recompute == "layers":
+            recompute_layers(self.model)
         self.shared = processes.wrap(loss)
+        self.optimizer: Optimizer = (
+            own_optimizer(make, self.model) if make else optimizer_for(self.model, recipe, records)
+        )
+        self.applied = 0.0
+        """The learning rate of the latest step, in the optimizer's first group."""
+        self.latest = torch.zeros((), device=processes.device)
+        """The loss of the latest step, of this process's share of the batch; on the device, so that nothing waits."""
         self.layers = list(loss.layers)
         self.loss: Forward = self._compiled() if self.arithmetic.compiles else self.shared
         self.replay: Replay | None = self._recorded() if records else None
@@ -125,17 +170,20 @@ class Session:
     def step(self) -> None:
         """One step: the batch's gradients, clipped, move the weights."""
         self.state.step += 1
-        rate = learning_rate(self.recipe, self.state.step)  # Muon's groups have a `ratio` to it
-        for group in self.optimizer.param_groups:
+        rate = self.rate(self.state.step)
+        for group in self.optimizer.param_groups:  # Muon's groups have a `ratio` to it
+            own = rate * group["peak"] / self.recipe.learning_rate if "peak" in group else rate
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
+                group["lr"].fill_(own)
             else:
-                group["lr"] = rate
+                group["lr"] = own
+            self.applied = own if group is self.optimizer.param_groups[0] else self.applied
         if self.replay is not None:
             loss, norm, *others = self.replay(*self.batches.batch(self.state.step - 1))
         else:
             loss, *others = self.gradients()
             norm = clip(self.model, self.recipe.clip)
+        self.latest = loss
         self.sums += torch.stack((loss, norm, *others))
         self.summed += 1
         self.state.tokens += self.batches.tokens_per_step
@@ -145,6 +193,12 @@ class Session:
             self.refuse_no_number(float(loss), float(norm), 1)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        if self.recipe.schedule == "custom" and self.own.schedule:
+            return self.recipe.learning_rate * float(self.own.schedule(step))
+        return learning_rate(self.recipe, step)
 
     def reset_sums(self, seconds: float, sums: Sequence[float] = (), steps: int = 0) -> None:
         """Begin a row of metrics, or go on with that of a checkpoint.
@@ -177,7 +231,7 @@ class Session:
     def refuse_no_number(self, loss: float, norm: float, steps: int) -> None:
         """Stop with a TrainingError if the loss or the gradient was infinite or NaN in the last few steps."""
         last = self.state.step
-        rate = learning_rate(self.recipe, last)
+        rate = self.applied
         refuse_no_number(loss, norm, range(last - steps + 1, last + 1), rate, self.saved)
 
     def settle(self) -> tuple[float, float, dict[str, float]]:
@@ -208,7 +262,7 @@ class Session:
             "tokens": state.tokens,
             "loss": loss,
             **terms,
-            "learning_rate": learning_rate(self.recipe, state.step),
+            "learning_rate": self.applied,
             "gradient_norm": norm,
             "tokens_per_second": speed,
             "seconds": state.seconds,
@@ -217,14 +271,14 @@ class Session:
     def validate(self, evaluate: Callable[[Any], Any]) -> dict[str, float]:
         """Have the first process validate, keep the weights if they are the best; return the columns of a row."""
         score = (math.nan, math.nan)
-        if self.processes.leads:
-            with self.evaluating():
-                result = evaluate(self.model)
-            score = (result.loss, result.perplexity)
-            self.state.figures = dict(getattr(result, "figures", {}))
+        with self.evaluating() as model:
+            if self.processes.leads:
+                result = evaluate(model)
+                score = (result.loss, result.perplexity)
+                self.state.figures = dict(getattr(result, "figures", {}))
         loss, perplexity = self.processes.broadcast(score)
-        if self.state.judge(loss, perplexity):
-            self.best = {name: tensor.cpu().clone() for name, tensor in weights_of(self.model).items()}
+        if self.state.judge(loss, perplexity) and self.processes.leads:
+            self.best = {name: tensor.cpu().clone() for name, tensor in weights_of(self.whole).items()}
         training = self.state.training_loss
         if training is not None and self.task.text_checks:
             self.warn("too_good", too_good(self.recipe, self.state.step, loss, training))
@@ -232,16 +286,28 @@ class Session:
         return {"validation_loss": loss, "perplexity": perplexity, **self.state.figures}
 
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Use the model as it is, in full precision, without a trace in gradients, dropout or random state."""
-        self.model.eval()
+    def evaluating(self) -> Iterator[Any]:
+        """Use the model as it is, in full precision, without a trace in gradients, dropout or random state.
+
+        Of a sharded model the first process gets a whole copy, on its device for that while; the others get theirs.
+        """
         # what was compiled is for batches of training
         eager = torch.compiler.set_stance("force_eager") if self.arithmetic.compiles else nullcontext()
-        try:
-            with eager, torch.no_grad(), fork_random(self.processes.device), matrix_products("highest"):
-                yield
-        finally:
-            self.model.train()
+        with eager, torch.no_grad(), fork_random(self.processes.device), matrix_products("highest"):
+            if self.processes.sharded:
+                weights = self.processes.collect(weights_of(self.model))
+                if self.processes.leads:
+                    self.whole = self.first(0.0) if self.whole is None else self.whole
+                    put_weights(self.whole, weights, Path("the sharded model"))
+                    self.whole.to(self.processes.device)
+            model = self.whole if self.processes.leads else self.model
+            model.eval()
+            try:
+                yield model
+            finally:
+                model.train()
+                if model is not self.model:
+                    model.cpu()
 
     def warn(self, kind: str, message: str | None) -> None:
         """Say something once per run."""
@@ -297,8 +363,8 @@ def save_session(session: Session, folder: RunFolder) -> None:
         random["cuda"] = torch.cuda.get_rng_state(processes.device)
     carried = [part.tensors() for part in session.carried if part is not None]
     tensors: dict[str, dict[str, Tensor]] = {
-        "model": weights_of(session.model),
-        "optimizer": memory_of(session.optimizer, session.model),
+        "model": processes.collect(weights_of(session.model)),
+        "optimizer": processes.collect(memory_of(session.optimizer, session.model)),
         "random": {name: processes.gather(one[None]) for name, one in random.items()},
         "carried": {
             name: processes.gather(torch.cat([part[name] for part in carried])) for name in (carried or [{}])[0]
@@ -358,7 +424,9 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
     where = folder.checkpoints / f"step-{checkpoint.step}"
     state, tensors, processes = checkpoint.state, checkpoint.tensors, session.processes
     refuse_other_spec(where, state["spec"], folder.spec)
-    put_weights(session.model, tensors["model"], where)
+    own = weights_of(session.model)
+    weights = {name: sharded_as(tensor, own.get(name, tensor)) for name, tensor in tensors["model"].items()}
+    put_weights(session.model, weights, where)
     restore_memory(session.optimizer, session.model, tensors["optimizer"])
     before = session.state.warnings
     session.state = TrainingState(**state["standing"])
@@ -378,8 +446,8 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
     reading = {former.get(name, name): value for name, value in state["reading"].items()}
     carried, parts = tensors.get("carried"), session.recipe.accumulate
     if reading == _reading(session) and carried:
-        with session.evaluating():  # a state of the model's own kind, to be filled with the saved tensors
-            kind = session.model(torch.zeros(1, 1, dtype=torch.long, device=processes.device))[1]
+        with session.evaluating() as model:  # a state of the model's own kind, to be filled with the saved tensors
+            kind = model(torch.zeros(1, 1, dtype=torch.long, device=processes.device))[1]
         rows = processes.rows(session.recipe.batch)
         cut = {name: carried[name][rows].to(processes.device).chunk(parts) for name in kind.tensors()}
         # copied, as a part of a tensor may be misaligned in memory, which kernels round differently

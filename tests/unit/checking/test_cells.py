@@ -5,25 +5,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lemma.checking.cells import CELLS as DESCRIBED
-from lemma.checking.cells import draw, draw_samples
+from lemma.checking.cells import CELLS, draw, find_cell
 from lemma.checking.expressions import Evaluator
-from lemma.checking.gradients import CELLS, describe_cell
+from lemma.checking.gradients import describe_cell
 from lemma.errors import InputError
 
 
 def loss_of(name: str, values: dict[str, Tensor]) -> float:
     scope = dict(values)
-    for equation in DESCRIBED[name].forward:
+    for equation in find_cell(name).equations:
         scope[equation.name] = Evaluator(scope)(equation.expression)
     return scope["loss"].item()
 
 
 @pytest.mark.parametrize("name", CELLS)
 def test_gradients_of_given_values_are_finite_differences_of_the_loss(name: str) -> None:
-    values = draw_samples(name)[1].values
-    for given in DESCRIBED[name].given:
-        if f"d{given}" not in DESCRIBED[name].gradients:
+    values = find_cell(name).samples[1].values
+    for given in find_cell(name).given:
+        if f"d{given}" not in find_cell(name).gradients:
             continue
         direction = torch.randn_like(values[given])
         ahead, behind = ({**values, given: values[given] + step * direction} for step in (1e-5, -1e-5))
@@ -32,7 +31,7 @@ def test_gradients_of_given_values_are_finite_differences_of_the_loss(name: str)
 
 
 def test_gru_is_torchs_gru_cell() -> None:
-    v = draw_samples("gru")[0].values
+    v = find_cell("gru").samples[0].values
     cell = torch.nn.GRUCell(v["x"].shape[0], v["h"].shape[0], dtype=torch.float64)
     with torch.no_grad():
         cell.weight_ih.copy_(torch.cat([v[f"W_{gate}"] for gate in "rzn"]))
@@ -48,7 +47,7 @@ def test_gru_is_torchs_gru_cell() -> None:
 
 
 def test_attention_is_torchs_scaled_dot_product() -> None:
-    v = draw_samples("attention")[0].values
+    v = find_cell("attention").samples[0].values
     tokens = v["X"].clone().requires_grad_()
     out = functional.scaled_dot_product_attention(*((tokens @ v[f"W_{part}"])[None] for part in "qkv"))[0]
     torch.testing.assert_close(out, v["out"], rtol=1e-12, atol=1e-12)
@@ -59,16 +58,16 @@ def test_attention_is_torchs_scaled_dot_product() -> None:
 @pytest.mark.parametrize("name", CELLS)
 def test_all_lengths_of_a_sample_differ_so_that_no_wrong_shape_fits(name: str) -> None:
     for seed in range(20):
-        sample = draw(DESCRIBED[name], seed)
+        sample = draw(find_cell(name), seed)
         assert len(sample.lengths) == len(set(sample.lengths.values()))
-        assert set(DESCRIBED[name].sizes) <= set(sample.lengths.values())
+        assert set(find_cell(name).sizes) <= set(sample.lengths.values())
         assert min(set(sample.lengths) - {1}) > 1
 
 
 @pytest.mark.parametrize("name", CELLS)
 def test_the_description_names_everything(name: str) -> None:
     text = describe_cell(name)
-    for known in (*DESCRIBED[name].values, *DESCRIBED[name].gradients, *DESCRIBED[name].aliases):
+    for known in (*find_cell(name).values, *find_cell(name).gradients, *find_cell(name).aliases):
         assert known in text
     assert max(map(len, text.splitlines())) <= 120
 

@@ -15,6 +15,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "number": ("table-a5", "parameters", "9,721,596"),
     "shape": ("self-attention", "Q = H×S×M_QK", "scores = H×S×S"),
     "gradient": ("rnn", "db2 = y_hat - y"),
+    "derivation": ("(a + b)^2 = a^2 + 2ab + b^2",),
     "worked": ("e9", "c_t[1] = 0.52"),
     "identity": ("c10",),
 }

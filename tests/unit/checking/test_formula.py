@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
-from lemma.checking.formula import read_formula
+from lemma.checking.formula import read_answer, read_formula
 from lemma.cli.main import main
 from lemma.counting.polynomial import ONE, Rational, of, symbol
 from lemma.errors import InputError
@@ -103,6 +103,59 @@ def test_the_decoder_s_own_formula_is_right_as_printed(capsys: pytest.CaptureFix
     assert done.value.code == 1
 
 
+AROUND = {
+    r"\sum_{l=1}^{L} (4d^2 + 2d)": L * (4 * d**2 + 2 * d),
+    r"\sum\limits_{l=1}^{L} l d": L * (L + 1) / 2 * d,
+    r"\sum_{i=0}^{L-1} (d + i^2)": L * d + (L - 1) * L * (2 * L - 1) / 6,
+    "∑_{l=1}^{L} d h + V": L * d * h + V,
+    "sum_{i=3}^{5} i^3": of(27 + 64 + 125),
+    r"\sum_{l=1}^{N} \sum_{m=1}^{l} d": N * (N + 1) / 2 * d,
+    r"\sum_{h=1}^{h} d h": h * (h + 1) / 2 * d,
+    r"\prod_{i=1}^{3} (d + i)": (d + 1) * (d + 2) * (d + 3),
+    r"\prod_{i=2}^{1} d": ONE,
+    "V d parameters": V * d,
+    r"V d \text{ trainable parameters}": V * d,
+    "V d params in total.": V * d,
+    "P = V d = d V": V * d,
+    r"P &= V(d + 1) \\ &= V d + V": V * d + V,
+    "2 d d_ff + d with d_ff = 4d": 8 * d**2 + d,
+    r"2 d d_{ff} \text{ where } d_{ff} = 4d \text{ and } d = h d_k": 8 * h**2 * d_k**2,
+    "2 d m, where m = 4d": 8 * d**2,
+    "embedding: V d, attention (per layer, 4 matrices): 4 d^2 L; head: V": V * d + 4 * d**2 * L + V,
+    "embedding: V d\nattention: 4 L d^2\n": V * d + 4 * L * d**2,
+    "V d +\n4 L d^2": V * d + 4 * L * d**2,
+    "E: V d\nA: 4 L d^2\ntotal: 7": of(7),
+    "E = V d; A = 4 d^2; P = E + L A": V * d + 4 * L * d**2,
+}
+"""What people write around a formula."""
+
+
+@pytest.mark.parametrize("text", AROUND)
+def test_what_is_around_a_formula_is_read(text: str) -> None:
+    assert read_formula(text, KNOWN) == AROUND[text]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 11), st.integers(-3, 6), st.integers(0, 6))
+def test_a_sum_over_an_index_is_the_sum_of_its_terms(power: int, first: int, count: int) -> None:
+    terms = sum(Fraction(term) ** power for term in range(first, first + count))
+    text = rf"\sum_{{l={first}}}^{{{first + count - 1}}} l^{power} d"
+    assert read_formula(text, KNOWN) == terms * d
+
+
+def test_runs_of_letters_are_echoed_as_they_were_read() -> None:
+    assert read_answer("12Ld^2 + 13Ld + V d", KNOWN).echo == ("'Ld^2' as L·d^2", "'Ld' as L·d")
+    assert read_answer("dh", ["d", "h", "dh"]).echo == ("'dh' as one symbol, not d·h",)
+    assert read_answer("12 L d^2 + d_model + d_{ff}", KNOWN).echo == ()
+
+
+def test_the_members_of_a_chain_and_the_parts_of_a_total_are_kept() -> None:
+    reading = read_answer("P = V d = V(d + 1) - V = 3", KNOWN)
+    assert (*reading.chain, reading.value) == (V * d, V * d, 3)
+    reading = read_answer("embedding: V d; layers: 4 L d^2; total: V d + 5", KNOWN)
+    assert (*reading.chain, reading.value) == (V * d + 4 * L * d**2, V * d + 5)
+
+
 def test_a_subscript_binds_to_its_letter_and_braces_are_never_cut() -> None:
     assert read_formula("dd_h", ["d", "h", "d_h"]) == d * d_h
     assert read_formula("d_ff", ["d_f", "f"]) == symbol("d_f") * symbol("f")
@@ -148,7 +201,13 @@ WRONG = {
     "|V + d|": ("only around one symbol",),
     "|V": ("only around one symbol",),
     "N = V d": ("before =",),
-    "P = V d = 3": ("one =",),
+    r"\sum_{l=1} d": (r"\sum_{l=1}^{L}",),
+    r"\sum_{l=1}^{L} d/l": ("divided by the index l",),
+    r"\sum_{l=1}^{L} l^12": ("at most the power 11",),
+    r"\prod_{l=1}^{L} d": ("whole numbers as bounds",),
+    r"\prod_{l=1}^{99} d": ("at most 24 apart",),
+    "V d with d_ff": ("name = formula",),
+    "V d, 3": ("comma",),
     "5 %": ("'%' is not read",),
     "V.d": ("'.' is not read",),
     "d_": ("'_' is not read",),
@@ -181,10 +240,14 @@ BOUNDS = {
     "d+" * 6000 + "d": "at most 10,000",
     "-" * 5000 + "d": "more than 4,000",
     "(" * 61 + "d" + ")" * 61: "more than 60 deep",
+    r"\sum_{l=1}^{L}" * 70 + "d": "more than 60 deep",
+    r"\prod_{i=1}^{12}(d+h+L)" * 20: "more than",
     "^".join(["1"] * 70): "more than 60 deep",
     "d^12" + "*d^12" * 9: "past 100",
     "9" * 301: "300 digits",
     "(9^12)^12*(9^12)^12*(9^12)^12": "300 digits",
+    r"\sum_{l=1}^{(V+d+N+L+1)^4} l^9": "more than",
+    "d^12 with d = (V+N+L+h+1)^3": "more than 40,000 steps",
     "(V+d+N+L+h+1)^12": "more than 2,000 terms",
     "(V+d+N+L+1)^7*(V+d+N+L+1)^7": "more than 40,000 steps",
 }

@@ -49,6 +49,56 @@ def test_a_right_formula_is_equal_in_any_form(model: str, words: dict, formula: 
     assert verdict.yours_at == verdict.right_at
 
 
+REMARKS = [
+    ("d(V+T+2) + 12Ld^2 + 13Ld", True, "Read 'Ld^2' as L·d^2, 'Ld' as L·d."),
+    ("2BTdV", False, "Read 'TdV' as T·d·V."),
+    (r"d_{\text{model}}(V+T+2) + \sum_{l=1}^{n_layers} (12d_model^2 + 13d_{model}) parameters", True, ""),
+    ("d(V+T+2) + L(4d^2 + 4d + 2 d d_ff + d_ff + d + 4d) with d_ff = 4d", True, ""),
+    (
+        "d(V+T+2) + L(4d^2 + 4d + 2 d d_ff + d_ff + d + 4d) with d_ff = 2d",
+        False,
+        "takes d_ff = 2*d; the model has d_ff = 4*d.",
+    ),
+    (f"{DECODER} = 834,304", True, ""),
+    (f"{DECODER} = 834,305", False, "Step 1 of your chain is wrong: the two sides differ by -1."),
+    (f"P = {DECODER} + d = {DECODER}", True, "Step 1 of your chain is wrong: the two sides differ by d."),
+    ("tokens: V d, positions: T d, layers: L(12d^2 + 13d), norm: 2d", True, ""),
+    ("- tokens: V d\n- positions: T d\n- layers: L(12d^2 + 13d)\n- norm: 2d", True, ""),
+    ("1. V d\n2. T d\n3. L(12d^2 + 13d)\n4. 2d\ntotal: 834,304", True, ""),
+    (
+        "\\begin{aligned} P &= V d + T d + 2d + L(12d^2+13d) \\\\ &= (V+T+2)d + L(12d^2 + 13d) \\end{aligned}",
+        True,
+        "",
+    ),
+    ("d_model(V+T+2) + L(12d^2 + 13d) where d_model = d", True, ""),
+    (
+        "tokens: V d, layers: L(12d^2 + 13d), norm: 2d; total: 834,304",
+        True,
+        "parts do not add up to the total: the two sides differ by -8,192.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("formula", "equal", "remark"), REMARKS, ids=range(len(REMARKS)))
+def test_it_is_said_how_a_formula_was_read_and_where_a_chain_breaks(formula: str, equal: bool, remark: str) -> None:
+    verdict = judge_formula("decoder", "parameters", formula.replace("2BTdV", "2TdV"))
+    assert verdict.equal is equal, str(verdict)
+    assert " ".join(verdict.remarks).endswith(remark) and bool(remark) == bool(verdict.remarks)
+    assert " ".join(verdict.remarks) in " ".join(str(verdict).split())
+
+
+def test_a_formula_that_is_equal_at_these_sizes_only_is_said_to_be_so() -> None:
+    wrong = "V(d + V) + ((N-1)d + 1)d_h"
+    assert (
+        "yours − model = V*(V − d_h), which is 0 at these sizes only."
+        in judge_formula("feed-forward", "parameters", wrong).headline
+    )
+    verdict = judge_formula("feed-forward", "parameters", f"{wrong} = 196,864")
+    assert (
+        verdict.equal and "equal to the model's at these sizes only: they differ by V*(V - d_h)" in verdict.diagnosis[0]
+    )
+
+
 WRONG = [
     # feed-forward
     ("feed-forward", {}, "V(d + d_h) + (N-1)d d_h", "The model has a bias of d_h in 'hidden' that your formula leaves"),
@@ -141,9 +191,25 @@ WRONG = [
         "encoder",
         {},
         "V*d + L*(4*d*d)",
-        "The model has all norms (2*d*(2*L + 1)), all biases but those of norms (9*d*L) and the weights of "
-        "'encoder.layers.*.feed_forward' (8*d**2*L) that your formula leaves out.",
+        "The model has the biases of 'encoder.layers.*.attention' (4*d*L), all norms (2*d*(2*L + 1)) and "
+        "'encoder.layers.*.feed_forward' (d*L*(8*d + 5)) that your formula leaves out.",
     ),
+    # a symbol on which nothing depends, alone and with another slip; the same size several times
+    (
+        "encoder",
+        {},
+        "d(V+2) + L(12d^2 + 13d) + T d",
+        "has d*T, in which T is foreign: the parameters of this model do not",
+    ),
+    (
+        "encoder",
+        {},
+        "d(V+2) + L(12d^2 + 4d) + T d",
+        "all biases but those of norms (9*d*L) that your formula leaves out, and",
+    ),
+    ("decoder", {}, "d(V+T+2) + L(12d^2 + 5d)", "your formula leaves out two of these"),
+    ("decoder", {}, "d(V+T+2) + L(12d^2 + 9d)", "'layers.*.feed_forward.widen.bias', the norms of the layers or"),
+    ("decoder", {}, "d(V+T+2) + L(6d^2 + 10d)", "Your formula has d where the model has d_ff = 4*d."),
     # decoder, otherwise
     ("decoder", {"d_h": 96}, DECODER, "has d where the model has d_h."),
     ("decoder", {"tied": False}, DECODER, "'embedding.weight' or 'output.weight'. It would be right with tied=true."),

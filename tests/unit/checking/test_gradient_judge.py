@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.checking.cells import CELLS as DESCRIBED
-from lemma.checking.gradients import CELLS, GradientReport, judge_gradients
+from lemma.checking.cells import CELLS, find_cell
+from lemma.checking.gradients import GradientReport, judge_gradients
 from lemma.errors import InputError
 
 
@@ -25,6 +25,58 @@ def test_a_text_may_stand_for_its_lines() -> None:
 def test_spellings_of_one_name_are_one_name() -> None:
     for name in ("dG_f", "dΓ_f", "dgamma_f", "dGamma_f", "∂Γ_f"):
         assert judge_gradients("lstm", [f"{name} = dc * c_{{t-1}}"]).verdicts[0].name == "dG_f"
+
+
+SPELLED = {
+    "rnn": r"""
+        ∂L/∂z2 = y_hat - y
+        dL/db2 = dL/dz2
+        \frac{\partial L}{\partial U} = h^{\top} @ ∂L/∂z2
+        ∂ℓ/∂h = np.dot(δ2, U^T)
+        dH = np.matmul(h_prev^{T}, delta1)
+        dI = x.T.dot(δ1)
+        db1 = np.sum(δ1, axis=0, keepdims=True)
+        dz1 = np.multiply(dh, h * (1 - h))
+        dx = einsum("j,ij->i", δ1, I)
+        dL = einsum('v,i->vi', w, dx)
+        dh_prev = np.transpose(H @ δ1⊤)
+    """,
+    "lstm": """
+        ∂L/∂W_y = einsum("i,j->ij", dz, a)
+        ∂loss/∂b_y = dz.sum(axis=1)
+        dJ/da = W_y^⊤ @ dz + da_next
+    """,
+}
+
+
+@pytest.mark.parametrize("cell", SPELLED)
+def test_gradients_are_read_as_papers_and_numpy_write_them(cell: str) -> None:
+    report = judge_gradients(cell, [SPELLED[cell]])
+    assert report.right, str(report)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('dc = einsum("ii->i", c)', "its letters once"),
+        ('dc = einsum("ij->k", c)', "only letters of theirs"),
+        ('dc = einsum("ij,jk->ik", c)', "takes 2 values, not 1"),
+        ("dc = einsum(c, c)", "einsum begins with its letters"),
+        ("dc = c.mean_of(c)", "function = 'mean_of' is unknown"),
+        ("dc = np.dot(c)", "dot takes 2 values, not 1"),
+        ("dc = sum(c, axis=-5)", "an axis is 0"),
+        ("dc = c.sum(axis=0", "expected ')'"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_refused(line: str, expected: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        judge_gradients("lstm", [line])
+    assert expected in str(refusal.value)
+
+
+def test_letters_that_do_not_fit_the_values_are_a_wrong_line() -> None:
+    (verdict,) = judge_gradients("lstm", ['dW_y = einsum("ij,kj->ik", dz, x.T)']).verdicts
+    assert verdict.reason.startswith("the shapes do not fit: einsum('ij,kj->ik') of (n_y, 1), (1, n_x)")
 
 
 def test_a_line_takes_the_true_value_of_what_another_line_got_wrong() -> None:
@@ -133,7 +185,7 @@ def judged_or_refused(cell: str, lines: list[str]) -> GradientReport | None:
         assert time.process_time() - started < SECONDS
 
 
-NAMES = [*sorted(DESCRIBED["lstm"].known), "e", "Γ_f", "ŷ"]
+NAMES = [*sorted(find_cell("lstm").known), "e", "Γ_f", "ŷ"]
 PIECES = [
     *NAMES,
     *"+-*/@^()[];,:=.#",
@@ -167,7 +219,7 @@ def test_any_heap_of_pieces_of_the_language(name: str, pieces: list[str]) -> Non
 
 
 def trees(cell: str) -> st.SearchStrategy[str]:
-    names = sorted(DESCRIBED[cell].known)
+    names = sorted(find_cell(cell).known)
     return st.recursive(
         st.sampled_from(names) | st.sampled_from(["0", "1", "1e308"]),
         lambda inner: st.one_of(
@@ -188,7 +240,7 @@ def trees(cell: str) -> st.SearchStrategy[str]:
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from(CELLS))
 def test_any_expression_gets_a_verdict_and_a_repair_that_is_right(data: st.DataObject, cell: str) -> None:
-    target = data.draw(st.sampled_from(DESCRIBED[cell].gradients))
+    target = data.draw(st.sampled_from(find_cell(cell).gradients))
     report = judged_or_refused(cell, [f"{target} = {data.draw(trees(cell))}"])
     if report is not None and report.verdicts[0].repair:
         assert judge_gradients(cell, [report.verdicts[0].repair]).right

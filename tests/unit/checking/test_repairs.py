@@ -2,7 +2,7 @@
 
 import pytest
 
-from lemma.checking.cells import CELLS, draw_samples
+from lemma.checking.cells import find_cell
 from lemma.checking.expressions import written
 from lemma.checking.gradients import judge_gradients, read_derivation
 from lemma.checking.repairs import Setting, agrees, signs, spare_factors, spare_terms, transposes
@@ -172,9 +172,9 @@ def test_every_line_of_a_whole_derivation_is_right(cell: str) -> None:
 @pytest.mark.parametrize("slip", [signs, transposes, spare_factors, spare_terms], ids=lambda slip: slip.__name__)
 @pytest.mark.parametrize("cell", DERIVATIONS)
 def test_a_slip_in_any_line_is_caught_and_mended(cell: str, slip) -> None:
-    sample = draw_samples(cell)[1]
-    for line in read_derivation(CELLS[cell], [DERIVATIONS[cell]]):
-        slips = slip(line.expression, Setting(CELLS[cell], line.name, sample))
+    sample = find_cell(cell).samples[1]
+    for line in read_derivation(find_cell(cell), [DERIVATIONS[cell]]):
+        slips = slip(line.expression, Setting(find_cell(cell), line.name, sample))
         wrong = [slipped.expression for slipped in slips if not agrees(slipped.expression, line.name, sample)]
         for expression in wrong[:2]:
             (verdict,) = judge_gradients(cell, [f"{line.name} = {written(expression)}"]).verdicts

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import lemma
 from lemma.counting.count import count
 from lemma.counting.measure import optimizer_bytes, saved_bytes, state_bytes
+from lemma.counting.polynomial import symbol
 from lemma.counting.subject import Subject, subject_of
 from lemma.errors import InputError, LedgerError, SpecError
 from lemma.models.build import parameters_of
@@ -154,10 +155,11 @@ def test_what_is_no_polynomial_is_refused_with_the_symbol_named() -> None:
     def odd(width: int = 64, depth: int = 2) -> nn.Module:
         return nn.Linear(2**width, depth)
 
-    account = lemma.count(odd, width=5, depth=2, quantities=["parameters"])
-    assert "no polynomial of width" in account.parameters.quantity.refused["weight"]
+    account = lemma.count(odd, width=5, depth=2, quantities=["parameters", "optimizer"])
+    assert "no polynomial of width" in account.optimizer.quantity.refused["weight"]
+    assert account.parameters.polynomial == symbol("depth") * (symbol("m") + 1)
     assert account.parameters.total == 2**5 * 2 + 2  # as it was built, at the sizes asked for
-    assert "what follows no formula" in str(account)
+    assert "what follows no formula" in str(account) and "m = 32 at these sizes" in str(account)
 
 
 def test_a_tied_tensor_counts_once_and_frozen_ones_are_named() -> None:
@@ -351,7 +353,7 @@ def rounded_far_away(d: int = 64) -> nn.Module:
 def test_what_changes_only_far_from_the_sizes_probed_is_found_out() -> None:
     account = lemma.count(rounded_far_away, d=4096, quantities=["parameters", "optimizer"])
     assert account.parameters.total == rounded_far_away(4096).weight.numel()
-    assert "no polynomial" in account.parameters.quantity.refused["weight"]
+    assert account.symbols["m"] == 11_008 and account.parameters.polynomial == symbol("d") * symbol("m")
     assert account.optimizer.total == 8 * account.parameters.total + 4  # two moments, and the number of steps
 
 
@@ -583,3 +585,73 @@ def test_grouped_products_of_experts_are_counted_forward_and_backward() -> None:
     dense = 4 * 16 * 16 + 16 * 4 + 30 * 16
     assert account.flops.total == 2 * 8 * (chosen + dense) + 4 * 8 * 8 * 16
     assert account.backward.total == 2 * account.flops.total
+
+
+class RoundedGate(nn.Module):
+    """Gated layers whose inner width is 8d/3, rounded up to a multiple of 64."""
+
+    def __init__(self, d: int, L: int) -> None:
+        super().__init__()
+        inner = -(-8 * d // 3 // 64) * 64
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(d, inner), nn.Linear(inner, d)) for _ in range(L))
+
+
+def rounded_gate(d: int = 512, L: int = 4) -> nn.Module:
+    return RoundedGate(d, L)
+
+
+def test_a_dimension_that_follows_no_formula_gets_a_letter() -> None:
+    account = lemma.count(rounded_gate, quantities=["parameters"])
+    inner = account.symbols["m"]
+    assert inner == 1408 and account.parameters.total == sum(p.numel() for p in rounded_gate().parameters())
+    assert account.parameters.polynomial == symbol("L") * (2 * symbol("d") * symbol("m") + symbol("d") + symbol("m"))
+    assert account.parameters.to_dict()["named"] == {"m": 1408}
+
+
+def halves(d: int = 64, L: int = 6) -> nn.Module:
+    layers = [nn.Linear(d, d // 2, bias=layer % 2 == 1) for layer in range(L)]
+    return nn.ModuleList(nn.Sequential(layer, nn.Linear(d // 2, d, bias=False)) for layer in layers)
+
+
+def test_half_a_width_and_every_second_layer_have_a_formula_for_even_sizes() -> None:
+    account = lemma.count(halves, quantities=["parameters"])
+    d, L = symbol("d"), symbol("L")
+    assert account.parameters.polynomial == L * d**2 + L * d / 4
+    assert account.quantities["parameters"].multiples == {"d": 2, "L": 2}
+    assert account.quantities["parameters"].at({"d": 63, "L": 6}) is None
+    odd = lemma.count(halves, quantities=["parameters"], d=63, L=5)
+    assert odd.parameters.total == sum(p.numel() for p in halves(63, 5).parameters())
+
+
+class RoutedExperts(nn.Module):
+    """Each token goes to the k experts of E that a router likes best."""
+
+    def __init__(self, d: int, E: int, k: int) -> None:
+        super().__init__()
+        self.k, self.router = k, nn.Linear(d, E, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(d, d, bias=False) for _ in range(E))
+        self.stacked = nn.Parameter(torch.randn(E, d, d))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        shares, chosen = self.router(rows).softmax(-1).topk(self.k, -1)
+        result = (shares[..., None, None] * self.stacked[chosen]).sum(1).matmul(rows[..., None])[..., 0]
+        for number, expert in enumerate(self.experts):
+            row, place = (chosen == number).nonzero(as_tuple=True)
+            if len(row):
+                result = result.index_add(0, row, shares[row, place, None] * expert(rows[row]))
+        return result
+
+
+def routed_experts(d: int = 16, E: int = 6, k: int = 2) -> nn.Module:
+    return RoutedExperts(d, E, k)
+
+
+routed_experts.inputs = lambda d, B=4: torch.ones(B, d)  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def test_of_a_mixture_of_experts_the_active_parameters_are_counted_too() -> None:
+    account = lemma.count(routed_experts, quantities=["parameters", "active"])
+    d, E, k = map(symbol, "dEk")
+    assert account.parameters.polynomial == d * E + 2 * E * d**2
+    assert account.active.polynomial == d * E + 2 * k * d**2
+    assert "active" not in lemma.count("feed-forward", quantities=["parameters", "active"]).quantities

@@ -1,9 +1,11 @@
+import itertools
 import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from lemma.report.statistics import Estimate, difference, estimate, student_quantile
+from lemma.report.statistics import Estimate, PairedTest, estimate, holm, items_error, paired_test, student_quantile
 
 
 def share_by_trapezoids(t: float, freedom: float) -> float:
@@ -31,21 +33,85 @@ def test_intervals_cover_the_mean_in_95_of_100_samples() -> None:
     assert np.mean(covered) == pytest.approx(0.95, abs=0.012)
 
 
-def test_the_interval_of_a_difference_covers_it_where_variances_differ() -> None:
-    chance = np.random.default_rng(1)
-    pairs = zip(chance.normal(5.0, 1.0, size=(400, 4)), chance.normal(3.0, 4.0, size=(400, 7)), strict=True)
-    gaps = [difference(list(ones), list(others)) for ones, others in pairs]
-    assert np.mean([gap.low <= 2.0 <= gap.high for gap in gaps]) == pytest.approx(0.95, abs=0.025)
-
-
-def test_one_seed_has_no_interval() -> None:
+def test_one_and_two_seeds_have_no_interval_and_two_are_shown_as_they_are() -> None:
     assert estimate([3.0]) == Estimate(3.0, None, 1)
-    assert difference([3.0], [1.0, 2.0]).margin is None
+    two = estimate([40.0, 60.0])
+    assert (two.mean, two.margin, two.low, two.high, str(two)) == (50.0, None, 50.0, 50.0, "40.00 / 60.00")
 
 
 def test_equal_values_have_an_interval_of_no_width() -> None:
-    assert estimate([3.0, 3.0]).margin == 0.0
-    assert difference([3.0, 3.0], [1.0, 1.0]) == Estimate(2.0, 0.0, 2)
+    assert estimate([3.0, 3.0, 3.0]).margin == 0.0
+
+
+# Paired tests
+
+
+@pytest.mark.parametrize("count", [3, 4, 10])
+@pytest.mark.parametrize("log", [True, False])
+def test_a_paired_test_is_scipys(count: int, log: bool) -> None:
+    chance = np.random.default_rng(count)
+    ones, others = np.exp(chance.normal(2.0, 0.3, size=(2, count)))
+    test = paired_test(list(ones), list(others), log)
+    expected = stats.ttest_rel(*((np.log(ones), np.log(others)) if log else (ones, others)))
+    low, high = expected.confidence_interval(0.95)
+    assert test.p == pytest.approx(expected.pvalue, rel=1e-9)
+    assert (test.difference.low, test.difference.high) == pytest.approx((low, high), rel=1e-9)
+    assert test.effect == pytest.approx(expected.statistic / math.sqrt(count), rel=1e-9)
+
+
+def test_35_35_35_and_73_55_55_differ_significantly() -> None:
+    test = paired_test([73.0, 55.0, 55.0], [35.0, 35.0, 35.0])
+    assert test.significant and test.p == pytest.approx(0.0286, abs=1e-4)
+    assert test.shown(test.mean) == "+72.7" and test.verdict == "significant"
+
+
+@pytest.mark.parametrize("values", [[73.0], [73.0, 55.0]])
+def test_one_or_two_seeds_claim_nothing(values: list[float]) -> None:
+    test = paired_test(values, [35.0] * len(values))
+    assert (test.p, test.effect, test.difference.margin, test.significant) == (None, None, None, False)
+    assert "±" not in str(test) and "+108.6" in str(test)
+
+
+def test_equal_differences_are_certain_and_no_difference_is_not() -> None:
+    assert paired_test([2.0, 4.0, 8.0], [1.0, 2.0, 4.0]).p == 0.0
+    assert paired_test([2.0, 4.0, 8.0], [2.0, 4.0, 8.0]).p == 1.0
+
+
+def test_accuracies_that_agree_in_every_seed_are_not_surer_than_their_items() -> None:
+    """Ten points on twenty nodes are two nodes, whatever the seeds say; on two thousand they are two hundred."""
+    for count, significant in ((20, False), (2000, True)):
+        gaps = [1.0] * (count // 10) + [0.0] * (count - count // 10)
+        test = paired_test([0.9] * 3, [0.8] * 3, log=False, floor=items_error(gaps))
+        assert test.significant is significant
+    assert paired_test([0.9] * 2, [0.8] * 2, log=False, floor=items_error(gaps)).verdict == "too few seeds for a test"
+
+
+def test_the_floor_of_items_covers_the_true_difference_where_all_seeds_agree() -> None:
+    chance = np.random.default_rng(4)
+    covered = []
+    for _ in range(600):  # two fixed classifiers, right on 70 % and on 60 %: only the sixty items are drawn
+        ones, others = chance.random(60) < 0.7, chance.random(60) < 0.6
+        floor = items_error([float(one) - float(other) for one, other in zip(ones, others, strict=True)])
+        gap = paired_test([ones.mean()] * 10, [others.mean()] * 10, log=False, floor=floor).difference
+        covered.append(gap.low <= 0.1 <= gap.high)
+    assert np.mean(covered) >= 0.94
+
+
+def test_holms_p_values_are_those_of_closed_testing() -> None:
+    """A hypothesis is rejected if Bonferroni's test rejects every set of hypotheses that it belongs to."""
+    chance = np.random.default_rng(2)
+    for count in (1, 2, 4):
+        tests = [paired_test(*np.exp(chance.normal([[0.5], [0.0]], 0.4, size=(2, 4)))) for _ in range(count)]
+        raw = [one.p or 0.0 for one in tests]
+        sets = [some for size in range(1, count + 1) for some in itertools.combinations(range(count), size)]
+        closed = [
+            max(min(1.0, len(some) * min(raw[place] for place in some)) for some in sets if own in some)
+            for own in range(count)
+        ]
+        assert [one.p for one in holm(tests)] == pytest.approx(closed)
+        assert [one.raw_p for one in holm(tests)] == pytest.approx(raw)
+    untested = PairedTest((0.5, 0.4))
+    assert holm([untested, *tests])[0] == untested and holm([untested, *tests])[1].comparisons == count
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,14 @@ def tiny_study(study_home: Path) -> Callable[..., GridStudy]:
                 ComparedModel(model="feed-forward", settings={"width": 4, "hidden": 8}),
                 ComparedModel(model="rnn"),
             ),
-            "settings": {"steps": 6, "batch": 4, "sequence_length": 8, "device": "cpu", "warm_up": 2},
-            "validations": 3,
+            "settings": {
+                "steps": 6,
+                "batch": 4,
+                "sequence_length": 8,
+                "device": "cpu",
+                "warm_up": 2,
+                "evaluate_every": 2,
+            },
             "sample_tokens": 30,
         }
         return GridStudy(**{**words, **changes})

@@ -2,6 +2,7 @@ import math
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from lemma.errors import SpecError
@@ -15,10 +16,11 @@ from lemma.studies.budget import (
     describe_hardware,
     fit_parameters,
     fit_steps,
+    pace,
     race,
+    race_steps,
     ratio,
     spread,
-    spread_validations,
 )
 from lemma.studies.costs import verdict_on
 
@@ -146,9 +148,43 @@ def test_seconds_become_steps_through_the_measured_speed() -> None:
 
 
 def test_validations_are_spread_unless_the_recipe_says_when() -> None:
-    assert spread_validations(Recipe(steps=101), 5).evaluate_every == 21
-    assert spread_validations(Recipe(steps=101, evaluate_every=7), 5).evaluate_every == 7
-    assert spread_validations(Recipe(steps=101), None).evaluate_every is None
+    assert pace(Recipe(steps=101), (), 5)[0].evaluate_every == 21
+    assert pace(Recipe(steps=101, evaluate_every=7), (), 5)[0].evaluate_every == 7
+    assert pace(Recipe(steps=101), (), None)[0].evaluate_every == 11
+
+
+@pytest.mark.parametrize(
+    ("steps", "warm_up", "given", "expected"),
+    [
+        (19, 50, False, 1),  # the default never reached its learning rate
+        (200, 50, False, 20),
+        (2000, 50, False, 50),
+        (19, 50, True, 1),
+        (100, 50, True, 50),  # as asked
+        (9, 2, True, 2),
+    ],
+)
+def test_a_warm_up_ends_long_before_the_run_does(steps: int, warm_up: int, given: bool, expected: int) -> None:
+    recipe, said = pace(Recipe(steps=steps, warm_up=warm_up), {"warm_up"} if given else (), 1)
+    assert recipe.warm_up == expected
+    assert bool(said) == (given and expected != warm_up), "what was asked for and not done is said"
+
+
+def test_validations_take_no_longer_than_training() -> None:
+    short, said = pace(Recipe(steps=19), (), 5, tokens=1024, validation=111_000)
+    assert short.evaluate_every == 19
+    assert said == ["validated once, not 5: more would take longer than 19 steps"]
+    long, said = pace(Recipe(steps=1000), (), 5, tokens=1024, validation=111_000)
+    assert long.evaluate_every == 200 and not said
+    assert pace(Recipe(steps=19, evaluate_every=2), (), 5, 1024, 111_000)[0].evaluate_every == 2
+
+
+def test_steps_are_raced_with_new_weights_and_a_model_of_twice_the_work_is_slower() -> None:
+    tokens, recipe = np.arange(4000, dtype=np.int32) % 7, Recipe(batch=4, sequence_length=16, device="cpu")
+    wide = {name: (Rnn(V=7, width=8, hidden=hidden), recipe) for name, hidden in (("small", 8), ("large", 400))}
+    seconds = race_steps(wide, tokens)
+    assert {len(one) for one in seconds.values()} == {20}
+    assert ratio(seconds["large"], seconds["small"]).low > 1
 
 
 def test_a_race_finds_the_slower_one_and_runs_in_turns() -> None:

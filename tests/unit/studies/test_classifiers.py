@@ -227,11 +227,11 @@ def test_layers_are_what_torch_nn_has() -> None:
     [
         (0.0, 0.01, "held"),
         (0.015, 0.004, "held"),
-        (0.015, 0.01, "within noise"),
-        (0.03, 0.02, "within noise"),
+        (0.015, 0.01, "not decided"),
+        (0.03, 0.02, "not decided"),
         (0.05, 0.02, "not held"),
         (-0.05, 0.02, "not held"),
-        (0.0, None, "one seed only"),
+        (0.0, None, "too few seeds"),
     ],
 )
 def test_about_the_same_is_judged_by_the_whole_interval(mean: float, margin: float | None, verdict: str) -> None:
@@ -242,9 +242,9 @@ def test_about_the_same_is_judged_by_the_whole_interval(mean: float, margin: flo
     ("ratio", "verdict"),
     [
         (CostRatio("training time", 0.8, 0.7, 0.9), "held"),
-        (CostRatio("training time", 0.9, 0.7, 1.1), "within noise"),
+        (CostRatio("training time", 0.9, 0.7, 1.1), "not decided"),
         (CostRatio("training time", 1.5, 1.2, 1.9), "not held"),
-        (CostRatio("training time", 0.5, None, None), "one seed only"),
+        (CostRatio("training time", 0.5, None, None), "too few seeds"),
         (CostRatio("parameters", 0.75, 0.75, 0.75, exact=True), "held"),
         (CostRatio("parameters", 1.0, 1.0, 1.0, exact=True), "not held"),
     ],
@@ -297,16 +297,18 @@ def test_the_claim_is_not_decided_by_one_seed_and_not_measured_without_any() -> 
 
 def test_differences_are_students_paired_by_seed() -> None:
     ones, others = [0.81, 0.84, 0.79, 0.83], [0.80, 0.80, 0.78, 0.84]
-    gap = paired(made_row("a", ones), made_row("b", others), "accuracy")
-    assert gap and gap.margin
-    low, high = stats.ttest_rel(ones, others).confidence_interval(0.95)
-    assert (gap.low, gap.high) == pytest.approx((low, high), rel=1e-6)
+    test = paired(made_row("a", ones), made_row("b", others), "accuracy", log=False)
+    assert test
+    expected = stats.ttest_rel(ones, others)
+    low, high = expected.confidence_interval(0.95)
+    assert (test.difference.low, test.difference.high) == pytest.approx((low, high), rel=1e-6)
+    assert test.p == pytest.approx(expected.pvalue)
 
 
 def test_only_seeds_that_both_have_are_paired() -> None:
-    gap = paired(made_row("a", [0.9, "failed", 0.5]), made_row("b", [0.8, 0.1, None]), "accuracy")
-    assert gap
-    assert (gap.mean, gap.margin, gap.count) == (pytest.approx(0.1), None, 1)
+    test = paired(made_row("a", [0.9, "failed", 0.5]), made_row("b", [0.8, 0.1, None]), "accuracy", log=False)
+    assert test
+    assert (test.mean, test.p, len(test.differences)) == (pytest.approx(0.1), None, 1)
     assert paired(made_row("a", ["failed"]), made_row("b", [0.8]), "accuracy") is None
 
 

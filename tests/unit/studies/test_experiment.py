@@ -47,7 +47,7 @@ def test_a_study_trains_measures_and_writes_everything(tiny_study: MakeStudy, tm
     assert not result.interrupted
     assert [row.title for row in result.rows] == ["feed-forward", "rnn"]
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"runs", "study.toml", "report.html", "table.md", "table.csv", "results.json"}
+    assert names == {"runs", "study.toml", "report.html", "table.md", "table.csv", "results.json", "speed.json"}
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert saved["table"]["rows"][0]["perplexity"] == result.records()[0]["perplexity"]
     assert all(len(run.measures.curve) == 3 for run in result.runs if run.measures)
@@ -231,7 +231,7 @@ def test_the_score_training_ended_with_is_that_of_a_new_pass(
     keep: str, tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = {**tiny_study().settings, "keep": keep, "learning_rate": 0.3, "steps": 12}
-    spec = tiny_study(models=(ComparedModel(model="gru"),), settings=words, validations=6)
+    spec = tiny_study(models=(ComparedModel(model="gru"),), settings=words)
     reused = run_study(spec, tmp_path / "out")
     for file in (tmp_path / "out" / "runs").glob("*.json"):
         file.unlink()

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from labelled_tables import made_row
 from lemma.errors import DataError, RunError, SpecError
 from lemma.report.progress import Silent
 from lemma.report.statistics import estimate
 from lemma.spec.studies import GraphStudy, read_study
 from lemma.studies.experiment import run_study
+from lemma.studies.graph import conclude, plot_graph_models
 
 WORDS = {"steps": 15, "device": "cpu"}
 
@@ -69,14 +71,22 @@ def test_a_table_of_edges_without_nodes_is_told_which_word_names_them(tmp_path: 
         run_study(small(graph=str(tmp_path / "edges.csv")), tmp_path / "out")
 
 
-def test_intervals_are_drawn_no_further_than_a_share_can_go(tmp_path: Path) -> None:
-    study = small(models=[{"model": "graph", "name": "two layers"}], settings={**WORDS, "evaluate_every": 5})
-    result = run_study(study, tmp_path / "out")
-    uncut = estimate([run.measures.accuracy for run in result.runs if run.measures])
-    assert uncut.high > 1 or uncut.low < 0, "the interval itself goes beyond"
-    assert len(result.plots) == 2
-    for curve in (curve for plot in result.plots for curve in plot.curves):
-        assert min(curve.low) >= 0 and max(curve.high) <= 100
+def test_intervals_are_drawn_no_further_than_a_share_can_go() -> None:
+    row = made_row("two layers", [0.8, 0.9, 1.0])
+    uncut = row.estimate("accuracy")
+    assert uncut and uncut.high > 1, "the interval itself goes beyond"
+    plots = list(plot_graph_models([row]))
+    assert len(plots) == 2
+    for curve in (curve for plot in plots for curve in plot.curves):
+        assert min(curve.low) >= 0 and max(curve.high) == 100
+
+
+def test_ten_points_on_twenty_nodes_claim_nothing_and_on_two_thousand_they_do() -> None:
+    for nodes, seeds, verdict in ((20, 2, "too few seeds"), (20, 10, "not significant"), (2000, 10, "significant")):
+        right = {share: "1" * round(share * nodes) + "0" * round(nodes - share * nodes) for share in (0.9, 0.8)}
+        rows = [made_row(f"{share}", [share] * seeds, right=some) for share, some in right.items()]
+        said = list(conclude(rows, nodes))[1]
+        assert said.startswith("0.8 against 0.9: −10.0") and f": {verdict}" in said and "± 0.0" not in said
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from made_up import GREEDY, made_up
+from scipy import stats
 
 from lemma.errors import SpecError
 from lemma.report.curves import COLOURS
@@ -33,10 +35,10 @@ def test_rows_hold_means_over_seeds_and_the_lowest_is_marked() -> None:
     table = table_of([*made_up("rnn", [8.0, 8.2, 8.1]), *made_up("lstm", [6.0, 6.2, 6.1])])
     assert table.best == 1 and [record["best"] for record in table.records] == [False, True]
     assert str(table).splitlines()[:4] == [
-        "model    perplexity    bits/byte  parameters  tokens  tokens/s  seconds",
-        "──────  ───────────  ───────────  ──────────  ──────  ────────  ───────",
-        "rnn     8.10 ± 0.25  4.05 ± 0.12       1,234   5,000     2,000      2.5",
-        "lstm *  6.10 ± 0.25  3.05 ± 0.12       1,234   5,000     2,000      2.5",
+        "model    perplexity    bits/byte  parameters  1,000 tokens/s",
+        "──────  ───────────  ───────────  ──────────  ──────────────",
+        "rnn     8.10 ± 0.25  4.05 ± 0.12       1,234               –",
+        "lstm *  6.10 ± 0.25  3.05 ± 0.12       1,234               –",
     ]
     assert "Mean ± half the 95 % interval over 3 seeds (Student's t)." in table.caption
 
@@ -47,6 +49,20 @@ def test_a_grid_has_a_column_for_each_word() -> None:
     )
     assert table.header[:3] == ["model", "depth", "tied"]
     assert [row[:3] for row in table.rows] == [["a", "2", "true"], ["a", "4", "false"]]
+
+
+def test_two_seeds_are_shown_as_they_are() -> None:
+    table = table_of([*made_up("rnn", [8.0, 8.2]), *made_up("lstm", [6.0, 6.2])])
+    assert table.rows[0][1] == "8.000 / 8.200" and "±" not in str(table)
+    assert "Two seeds are shown as they are" in table.caption
+
+
+def test_speed_is_one_figure_with_quartiles_and_tokens_are_shown_where_they_differ() -> None:
+    rows = gather([*made_up("rnn", [8.0]), *made_up("lstm", [6.0], tokens=4000)])
+    table = make_table(rows, {"rnn": [1e-3, 2e-3, 4e-3, 1e-3, 1e-3]})
+    assert table.header[-2:] == ["tokens", "1,000 tokens/s"]
+    assert [row[-2:] for row in table.rows] == [["5,000", "1 (0.5–1)"], ["4,000", "–"]]
+    assert table.records[0]["tokens_per_second"] == 1000 and table.records[1]["tokens_per_second"] is None
 
 
 def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
@@ -82,7 +98,7 @@ def test_csv_and_json_hold_the_figures_unrounded() -> None:
 def test_markdown_is_one_table_whatever_the_names() -> None:
     markdown = table_of([*made_up("a|b", [3.0]), *made_up("c", ["line\nbreak | <b>"])]).to_markdown()
     lines = markdown.splitlines()
-    assert all(line.replace("\\|", "").count("|") == 8 for line in lines[:4])
+    assert all(line.replace("\\|", "").count("|") == 6 for line in lines[:4])
     assert lines[2].startswith("| a\\|b \\* |")
     assert "- c, seed 1 failed: line break \\| \\<b\\>" in lines
 
@@ -108,10 +124,15 @@ def verdicts(numbers: Numbers) -> list[str]:
         for (depth, context), values in numbers.items()
         for outcome in made_up("table-a5", values, {"depth": depth, "context": context})
     ]
-    return [judge(claim, gather(outcomes)).verdict for claim in A6]
+    return [one.verdict for one in judge(A6, gather(outcomes))]
 
 
-SOURCE: Numbers = {(2, 3): [8.32, 8.33], (2, 5): [10.63, 10.62], (4, 3): [8.15, 8.16], (4, 5): [6.65, 6.64]}
+SOURCE: Numbers = {
+    (2, 3): [8.32, 8.33, 8.32],
+    (2, 5): [10.63, 10.62, 10.63],
+    (4, 3): [8.15, 8.16, 8.16],
+    (4, 5): [6.65, 6.64, 6.65],
+}
 
 
 def test_the_sources_own_numbers_bear_out_both_claims_if_seeds_agree() -> None:
@@ -121,12 +142,13 @@ def test_the_sources_own_numbers_bear_out_both_claims_if_seeds_agree() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({(4, 3): [8.52, 8.53]}, ["not held", "held"]),
-        ({(4, 3): [8.1, 8.6]}, ["within noise", "within noise"]),
-        ({(2, 5): [7.02, 7.01]}, ["held", "not held"]),
-        ({(4, 5): [9.02, 9.01]}, ["held", "not held"]),
-        ({(4, 5): ["out of memory", None]}, ["not measured", "not measured"]),
-        ({place: [values[0]] for place, values in SOURCE.items()}, ["one seed only", "one seed only"]),
+        ({(4, 3): [8.52, 8.53, 8.52]}, ["not held", "held"]),
+        ({(4, 3): [8.1, 8.6, 8.3]}, ["not decided", "held"]),
+        ({(2, 5): [7.02, 7.01, 7.02]}, ["held", "not held"]),
+        ({(4, 5): [9.02, 9.01, 9.02]}, ["held", "not held"]),
+        ({(4, 5): ["out of memory", None, None]}, ["not measured", "not measured"]),
+        ({place: values[:1] for place, values in SOURCE.items()}, ["too few seeds", "too few seeds"]),
+        ({place: values[:2] for place, values in SOURCE.items()}, ["too few seeds", "too few seeds"]),
     ],
 )
 def test_verdicts_follow_the_numbers(changes: Numbers, expected: list[str]) -> None:
@@ -134,17 +156,30 @@ def test_verdicts_follow_the_numbers(changes: Numbers, expected: list[str]) -> N
 
 
 def test_a_clear_refutation_outweighs_noise_elsewhere() -> None:
-    assert verdicts({**SOURCE, (4, 3): [8.52, 8.53], (2, 5): [1.0, 99.0]})[0] == "not held"
+    assert verdicts({**SOURCE, (4, 3): [8.52, 8.53, 8.52], (2, 5): [1.0, 99.0, 9.0]})[0] == "not held"
 
 
 def test_findings_name_the_places_and_the_difference() -> None:
-    rows = gather([*made_up("a", [9.0, 9.2], {"depth": 2}), *made_up("a", [7.0, 7.2], {"depth": 4})])
+    rows = gather([*made_up("a", [9.0, 9.2, 9.1], {"depth": 2}), *made_up("a", [7.0, 7.2, 7.15], {"depth": 4})])
     claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
-    (judged,) = judge(claim, rows).comparisons
-    assert judged.finding == (
-        "depth=4 against depth=2: 7.1 ± 1.3 against 9.1 ± 1.3, difference −2.00 ± 0.61, expected below 0"
+    ((judged,),) = (one.comparisons for one in judge([claim], rows))
+    expected = stats.ttest_rel(np.log([7.0, 7.2, 7.15]), np.log([9.0, 9.2, 9.1]))
+    assert judged.finding.startswith(
+        "depth=4 against depth=2: 7.12 ± 0.26 against 9.10 ± 0.25, −21.8 % (95 %: −22.8 to"
     )
+    assert judged.finding.endswith("expected below 0") and judged.p == pytest.approx(expected.pvalue)
     assert judged.verdict == "held"
+
+
+def test_claims_are_corrected_for_all_comparisons_together() -> None:
+    rows = gather([*made_up("a", [9.0, 9.2, 9.4]), *made_up("b", [7.0, 7.2, 7.15]), *made_up("c", [8.0, 8.2, 8.4])])
+    two = [
+        StudyClaim(says=f"{at} is better.", comparisons=(ClaimComparison(at={"model": at}, against={"model": "a"}),))
+        for at in ("b", "c")
+    ]
+    alone = [judge([claim], rows)[0].comparisons[0].p or 0.0 for claim in two]
+    both = [one.comparisons[0].p for one in judge(two, rows)]
+    assert both == pytest.approx([max(alone) if one == max(alone) else 2 * one for one in alone])
 
 
 def test_models_can_be_compared_at_every_place_of_the_grid() -> None:
@@ -159,7 +194,7 @@ def test_models_can_be_compared_at_every_place_of_the_grid() -> None:
         ]
     )
     claim = StudyClaim(says="x beats y.", comparisons=(ClaimComparison(at={"model": "x"}, against={"model": "y"}),))
-    findings = [judged.finding for judged in judge(claim, rows).comparisons]
+    findings = [judged.finding for judged in judge([claim], rows)[0].comparisons]
     assert [finding.partition(":")[0] for finding in findings] == [
         "model=x against model=y (depth=1)",
         "model=x against model=y (depth=2)",
@@ -188,41 +223,78 @@ def test_a_claim_about_nothing_is_refused(comparison: dict[str, Any], said: str)
     assert said in str(mistake.value)
 
 
-def test_the_conclusion_says_who_is_best_and_whether_that_is_certain() -> None:
-    clear = conclude(gather([*made_up("rnn", [8.0, 8.01]), *made_up("lstm", [6.0, 6.01])]))
-    assert clear[0] == "lstm has the lowest validation perplexity: 6.005 ± 0.064."
-    assert clear[1] == "No other interval overlaps with it; next is rnn with 8.005 ± 0.064."
-    near = conclude(gather([*made_up("rnn", [6.0, 6.4]), *made_up("gru", [9.9, 9.91]), *made_up("lstm", [6.1, 6.2])]))
+def test_the_conclusion_says_who_is_best_and_which_differ_significantly() -> None:
+    clear = conclude(gather([*made_up("lstm", [73.0, 55.0, 55.0]), *made_up("decoder", [35.0, 35.0, 35.0])]))
+    assert clear[0] == "decoder has the lowest validation perplexity at this budget: 35.0 ± 0.0."
+    assert clear[1] == "Significantly higher: lstm by +72.7 % (95 %: +15.1 to +159.2; p = 0.029, d = 3.3)."
+    near = conclude(
+        gather([*made_up("rnn", [6.0, 6.4, 6.1]), *made_up("gru", [9.9, 9.91, 9.9]), *made_up("lstm", [6.1, 6.2, 6.1])])
+    )
     assert near[0].startswith("lstm has the lowest")
-    assert near[1] == (
-        "The 95 % interval of rnn (6.2 ± 2.5) overlaps with it: this study cannot distinguish them. "
-        "Two seeds make wide intervals (t = 12.7); more would narrow them."
-    )
-    assert "Clearly above it lies gru." in near
+    assert near[1].startswith("Significantly higher: gru by +61.5 %")
+    assert near[2].startswith("rnn does not differ significantly from it: +0.5 %")
+    assert near[3].startswith("p-values are corrected for all 3 pairs (Holm)")
 
 
-def test_an_interval_that_only_touches_the_best_one_overlaps_with_it() -> None:
-    touching = conclude(
-        gather([*made_up("lstm", [6.1, 6.2]), *made_up("gru", [6.7, 6.7]), *made_up("rnn", [6.8, 6.8])])
+def test_the_best_of_equal_models_is_rarely_called_better_though_it_was_chosen_from_the_figures() -> None:
+    chance = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(150):
+        values = np.exp(2 + 0.05 * chance.normal(size=(5, 4)))
+        rows = gather([one for name, some in zip("abcde", values.tolist(), strict=True) for one in made_up(name, some)])
+        alarms += any("Significantly" in said for said in conclude(rows))
+    assert alarms <= 15, "at a level of 5 % about 7 of 150 are expected"
+
+
+def test_two_seeds_are_compared_and_nothing_is_claimed() -> None:
+    said = conclude(gather([*made_up("rnn", [8.0, 8.01]), *made_up("gru", [7.0, 7.1]), *made_up("lstm", [6.0, 6.01])]))
+    assert said[0] == "lstm has the lowest validation perplexity at this budget: 6.000 / 6.010."
+    assert said[1] == (
+        "It is ahead of every other in both seeds; next is gru with 7.000 / 7.100. "
+        "Two seeds are no test: with seeds=3 or more differences get p-values."
     )
-    assert touching[1].startswith("The 95 % interval of gru (6.7 ± 0.0) overlaps")
-    assert "Clearly above it lies rnn." in touching
+    mixed = conclude(gather([*made_up("rnn", [8.0, 5.0]), *made_up("lstm", [6.0, 6.01])]))
+    assert mixed[1].startswith("Next is rnn with") and not any("ignificant" in one for one in (*said, *mixed))
 
 
 def test_the_conclusion_is_honest_about_single_seeds_and_missing_runs() -> None:
     single = conclude(gather([*made_up("rnn", [8.0]), *made_up("lstm", [6.0])]))
-    assert "One seed has no interval, so the noise is unknown." in single[1]
+    assert "One seed is no test" in single[1]
     broken = conclude(gather([*made_up("rnn", [8.0, "nan"]), *made_up("lstm", [None, None])]))
     assert "1 of 4 runs failed; its reason is below the table." in broken
     assert "2 of 4 runs are still to be run." in broken
     assert conclude(gather(made_up("rnn", ["nan"])))[0].startswith("No run came to its end")
 
 
+def test_the_conclusion_says_where_the_curves_are_heading() -> None:
+    falling = (CurvePoint(3000, 1.0, 3.0), CurvePoint(4000, 2.0, 2.5), CurvePoint(5000, 2.5, 2.4))
+    flat = (*falling[:2], CurvePoint(5000, 2.5, 2.499))
+    said = conclude(gather([*made_up("a", [8.0], curve=falling), *made_up("b", [9.0], curve=flat)]))
+    assert (
+        "The curves are still falling; over the last 20 % of the training perplexity fell by: a 9.5 %, b 0.1 %. What "
+        "holds at this budget need not hold at a larger one."
+    ) in said
+    assert any(one.startswith("The curves are flat;") for one in conclude(gather(made_up("b", [9.0], curve=flat))))
+
+
+def test_speed_is_said_once_per_model_and_only_beyond_its_spread() -> None:
+    rates = [outcome for rate in (0.002, 0.008) for outcome in made_up("lstm", [6.0], {"learning_rate": rate})]
+    rows = gather([*rates, *made_up("rnn", [8.0], {"learning_rate": 0.002})])
+    slow, fast = [4.0, 4.1, 4.2, 4.0], [1.0, 1.1, 1.0, 1.0]
+    seconds = {row.title: slow if row.condition == "rnn" else fast for row in rows}
+    [said] = [one for one in conclude(rows, (), seconds) if "fastest" in one]
+    assert said.startswith("lstm trains fastest, 4.0 × the tokens/s of rnn, the slowest (quartiles 3.9 to 4.0;")
+    noisy = {row.title: [1.0, 4.0, 2.0, 9.0] if row.condition == "rnn" else [2.0, 1.0, 5.0, 1.0] for row in rows}
+    assert not any("fastest" in one for one in conclude(rows, (), noisy))
+    alike = {row.title: fast for row in rows if row.condition == "lstm"}
+    assert not any("fastest" in one for one in conclude(rows, (), alike)), "two rates of one model are one model"
+
+
 def test_the_conclusion_gives_the_verdict_on_each_claim() -> None:
-    outcomes = [*made_up("a", [9.0, 9.01], {"depth": 2}), *made_up("a", [7.0, 7.01], {"depth": 4})]
+    outcomes = [*made_up("a", [9.0, 9.01, 9.0], {"depth": 2}), *made_up("a", [7.0, 7.01, 7.01], {"depth": 4})]
     rows = gather(outcomes)
     claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
-    assert conclude(rows, [judge(claim, rows)])[-1] == "“Deeper is better”: held in every comparison."
+    assert conclude(rows, judge([claim], rows))[-1] == "“Deeper is better”: held in every comparison."
 
 
 # The page
@@ -285,7 +357,15 @@ def test_the_report_is_one_whole_page_that_needs_nothing_else(tmp_path: Path) ->
     assert len(page.ids) == len(set(page.ids))
     assert page.tags.count("svg") == 3 + 2, "intervals, two plots of curves, and a swatch for each row"
     assert not re.search(r"url\((?!#)|@import", (tmp_path / "report.html").read_text())
-    for part in ("Which?", "lstm has the lowest", "6.05 ± 0.64", "SHA-256", "two cores", "O what a sample", "stride 1"):
+    for part in (
+        "Which?",
+        "lstm has the lowest",
+        "6.000 / 6.100",
+        "SHA-256",
+        "two cores",
+        "O what a sample",
+        "stride 1",
+    ):
         assert part in page.text
 
 
@@ -323,7 +403,7 @@ def test_without_the_plotting_libraries_the_report_says_how_to_get_them(
 
 
 def test_claims_stand_in_the_report_with_their_verdict(tmp_path: Path) -> None:
-    outcomes = [*made_up("a", [9.0, 9.01], {"depth": 2}), *made_up("a", [7.0, 7.01], {"depth": 4})]
+    outcomes = [*made_up("a", [9.0, 9.01, 9.0], {"depth": 2}), *made_up("a", [7.0, 7.01, 7.0], {"depth": 4})]
     claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
     page = read_page(outcomes, tmp_path, grid={"depth": (2, 4)}, claims=(claim,))
     assert "Deeper is better. held depth=4 against depth=2" in " ".join(page.text.split())

@@ -1,15 +1,18 @@
 """The runner on an experiment that trains nothing: what it keeps, repeats, tolerates and shows."""
 
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from filelock import FileLock
 
 from lemma.errors import InputError, SpecError
 from lemma.report.progress import Observer, Silent
+from lemma.studies import experiment as experiment_runner
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, gather, run_experiment
 from lemma.studies.result import StudyResult, StudyTable
 
@@ -122,6 +125,31 @@ def test_ctrl_c_keeps_what_there_is_and_the_next_call_goes_on(tmp_path: Path) ->
     assert "n3, number=3, seed 1 not run yet" in (tmp_path / "report.html").read_text()
     again = Squares(tmp_path)
     assert values(run_experiment(again)) == [5, 6, 10, 11] and again.done == NAMES[2:]
+
+
+def test_a_cell_that_another_process_runs_is_waited_for_and_not_run_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment_runner, "WAIT", 0.01)
+    (tmp_path / "runs").mkdir()
+    kept = {name: FileLock(tmp_path / "runs" / f".{name}.cell.lock", thread_local=False) for name in NAMES[1:3]}
+    for lock in kept.values():
+        lock.acquire()
+
+    def finish() -> None:
+        (tmp_path / "runs" / f"{NAMES[1]}.json").write_text(
+            json.dumps({"of": {"cell": NAMES[1], "factor": 1}, "measures": {"value": 77}})
+        )
+        (tmp_path / "runs" / f"{NAMES[2]}.json").write_text(json.dumps({"failed": "it broke there."}))
+        for lock in kept.values():
+            lock.release(force=True)
+
+    threading.Timer(0.3, finish).start()
+    experiment = Squares(tmp_path)
+    result = run_experiment(experiment)
+    assert values(result) == [5, 77, None, 11] and experiment.done == [NAMES[0], NAMES[3]]
+    assert [run.reason for run in result.failed] == ["it broke there."], "not tried again by a call that saw it fail"
+    assert values(run_experiment(Squares(tmp_path))) == [5, 77, 10, 11], "but by the next"
 
 
 def test_only_some_cells_can_be_chosen(tmp_path: Path) -> None:

@@ -205,9 +205,27 @@ def test_resuming_with_another_text_is_refused(tmp_path: Path, spec_and_data, mo
         resume_small(tmp_path / "run", replace(spec_and_data[1], hash="another"))
 
 
+def test_a_result_says_on_how_much_text_the_tokenizer_was_trained_also_when_resumed(
+    tmp_path: Path, spec_and_data
+) -> None:
+    from dataclasses import replace
+
+    said = "the byte-pairs were trained on 8.4 of the 20.0 MB of training text"
+    spec, data = spec_and_data
+    plain = train_small(tmp_path / "a", "feed-forward", spec_and_data, steps=1)
+    assert "tokenizer_sample" not in plain.to_dict()
+    result = train_small(tmp_path / "b", "feed-forward", (spec, replace(data, tokenizer_sample=said)), steps=1)
+    again = resume_small(tmp_path / "b", data, changes={"steps": 2})
+    for one in (result, again):
+        assert one.to_dict()["tokenizer_sample"] == said and said in " ".join(str(one).split())
+
+
 def test_bad_input_leaves_nothing_behind(tmp_path: Path, spec_and_data, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
-    for words, reason in (({"batch": 7, "accumulate": 2}, "equal parts"), ({"tensorboard": True}, "not installed")):
+    for words, reason in (
+        ({"batch": 7, "accumulate": 2}, "equal parts"),
+        ({"tracker": "tensorboard"}, "not installed"),
+    ):
         with pytest.raises(SpecError, match=reason):
             train_small(tmp_path / "run", "decoder", spec_and_data, **words)
     assert not (tmp_path / "run").exists()
@@ -221,17 +239,6 @@ def test_an_existing_run_is_refused_before_anything_is_built(tmp_path: Path, spe
     assert equal(final_weights(tmp_path / "run"), before)
     train_small(tmp_path / "run", "decoder", spec_and_data, seed=2, overwrite=True)
     assert not equal(final_weights(tmp_path / "run"), before)
-
-
-def test_tensorboard_gets_the_same_figures(tmp_path: Path, spec_and_data) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    train_small(tmp_path / "run", "lstm", spec_and_data, tensorboard=True)
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    events.Reload()
-    rows = RunFolder.open(tmp_path / "run").metrics.rows()
-    assert [event.value for event in events.Scalars("loss")] == pytest.approx([row["loss"] for row in rows])
 
 
 def test_a_damaged_checkpoint_is_named_in_the_result_and_the_one_before_resumed(tmp_path: Path, spec_and_data) -> None:

@@ -1,0 +1,283 @@
+"""A derivation step by step: every step is checked against the one before, and the first wrong one is named.
+
+A text file holds formulas, which are compared exactly: one step a line, with or without `=` before it.
+
+    P = V d + L(4d^2 + 2 d d_ff)
+      = V d + L(4d^2 + 8d^2)      with d_ff = 4d
+      = V d + 12 L d^2
+
+`name = formula` begins a chain and gives the name its meaning; `let d_ff = 4d` gives a meaning alone. A TOML file (see
+`cells.py`) holds steps in the language of gradients, which are compared at random sizes and inputs:
+
+    steps = '''
+    dX = dY @ W.T
+       = (W @ dY.T).T
+    '''
+    [sizes] …
+    [inputs] …
+
+A name of its forward pass, or with a loss the gradient of one, has the value that autograd gives.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from lemma.checking.cells import LARGEST_FILE, GradientCell, Sample, read_cell
+from lemma.checking.expressions import Evaluator, Node, UnfitError, names, parse_steps, substituted, subtrees, variable
+from lemma.checking.formula import FUNCTIONS, PLAIN_WORDS, put, read_answer
+from lemma.checking.gradients import MOST_LINES, unfit_words
+from lemma.checking.repairs import MOST_OPERATIONS, find_repair, is_close
+from lemma.checking.tokens import SourceText, formula_tokens
+from lemma.counting.polynomial import Calculator, Rational
+from lemma.counting.writing import write
+from lemma.errors import InputError, SpecError, unknown
+from lemma.report.result import Block, Result, Table, Text
+from lemma.spec.base import read_toml
+
+BEFORE = "the step before"
+
+
+@dataclass(frozen=True)
+class DerivationStep:
+    """One step: whether it is equal to the one before, and if not, what differs."""
+
+    line: int
+    text: str
+    outcome: Literal["given", "right", "wrong"]
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.outcome:<7} {self.text}" + (f"\n{'':<7} {self.reason}" if self.reason else "")
+
+
+@dataclass(frozen=True)
+class DerivationReport(Result):
+    """All steps of a derivation with their verdicts."""
+
+    name: str
+    steps: tuple[DerivationStep, ...]
+
+    @property
+    def title(self) -> str:
+        """What was judged."""
+        return f"{self.name}: derivation"
+
+    @property
+    def first_wrong(self) -> DerivationStep | None:
+        """The first step that does not follow from the one before."""
+        return next((step for step in self.steps if step.outcome == "wrong"), None)
+
+    @property
+    def right(self) -> bool:
+        """Whether there is a step that was checked, and all are right."""
+        return any(step.outcome == "right" for step in self.steps) and self.first_wrong is None
+
+    def __bool__(self) -> bool:
+        return self.right
+
+    @property
+    def summary(self) -> str:
+        """Where it goes wrong, if it does."""
+        if wrong := self.first_wrong:
+            return f"{self.name}: the first wrong step is in line {wrong.line}: {wrong.text}"
+        checked = sum(step.outcome == "right" for step in self.steps)
+        return f"{self.name}: {f'all {checked} steps are' if checked > 1 else 'the step is'} right"
+
+    def blocks(self) -> list[Block]:
+        """Every step with its verdict."""
+        return [Text("\n".join([*map(str, self.steps), self.summary]))]
+
+    def details(self) -> list[Block]:
+        """The same as a table."""
+        rows = []
+        for step in self.steps:
+            rows += [(step.outcome, step.text), *([("", step.reason)] if step.reason else [])]
+        return [Table(("", ""), rows, plain=True), Text(self.summary)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        wrong = self.first_wrong
+        steps = [asdict(step) for step in self.steps]
+        return {"name": self.name, "right": self.right, "first_wrong": wrong and wrong.line, "steps": steps}
+
+
+def judge_derivation(given: str | Path | Mapping[str, Any]) -> DerivationReport:
+    """Judge a derivation: a text file of formulas, a TOML file of steps with matrices, or the text itself.
+
+    >>> print(judge_derivation("(a + b)^2\\n= a^2 + 2ab + b^2\\n= a^2 + b(a + b)"))
+    given   (a + b)^2
+    right   = a^2 + 2ab + b^2
+    wrong   = a^2 + b(a + b)
+            the step before − this step = a*b
+    the derivation: the first wrong step is in line 3: = a^2 + b(a + b)
+    """
+    if isinstance(given, Mapping):
+        return _judge_steps(given, "the derivation")
+    if isinstance(given, str) and ("\n" in given or "=" in given):
+        return _judge_formulas(given, "the derivation")
+    path = Path(given)
+    if path.is_file() and path.stat().st_size > LARGEST_FILE:
+        raise InputError(f"{path}: {path.stat().st_size:,} bytes; at most {LARGEST_FILE:,} are read.")
+    if path.suffix == ".toml":
+        return _judge_steps(read_toml(path), str(path))
+    try:
+        return _judge_formulas(path.read_text(encoding="utf-8"), path.name)
+    except FileNotFoundError:
+        raise SpecError(f"{path}: there is no such file. Give a text file with a step a line.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: it cannot be read as text ({error}).") from None
+
+
+def _numbered(text: str, where: str) -> list[tuple[int, str]]:
+    lines = [(number, line.partition("#")[0].strip()) for number, line in enumerate(text.splitlines(), 1)]
+    lines = [(number, line) for number, line in lines if line]
+    if len(lines) > MOST_LINES:
+        raise InputError(f"{where} has {len(lines)} lines. Judge at most {MOST_LINES} at once.")
+    if len(lines) < 1:
+        raise InputError(f"{where} is empty. Write a step a line.")
+    return lines
+
+
+# Formulas, compared exactly.
+
+_LET = re.compile(r"(let|where|with|using|define)\b[\s:]*", re.IGNORECASE)
+_HEAD = re.compile(r"\s*(\\?[^\W\d_]\w*(?:_\{\w+\})?)\s*=(?!=)(?=.)")
+
+
+def _judge_formulas(text: str, where: str) -> DerivationReport:
+    lines = _numbered(text, where)
+    symbols = sorted(_symbols(line for _, line in lines))
+    meanings: dict[str, Rational] = {}
+    calculator = Calculator()
+
+    def meant(value: Rational) -> Rational:
+        for name, meaning in reversed(meanings.items()):
+            value = put(value, name, meaning, calculator)
+        return value
+
+    steps: list[DerivationStep] = []
+    last: Rational | None = None
+    for number, line in lines:
+        body, head, lets = line, "", _LET.match(line)
+        body = body[lets.end() :] if lets else re.sub(r"^(?:=|⇒|=>|\\implies|&=)+\s*", "", body)
+        if body == line or lets:
+            found = _HEAD.match(body)
+            head = found[1].replace("{", "").replace("}", "").removeprefix("\\") if found else ""
+            body = body[found.end() :] if found else body
+        try:
+            reading = read_answer(body, [name for name in symbols if name != head or name in meanings])
+        except InputError as error:
+            raise InputError(f"line {number}: {error}") from None
+        for name, setting in reading.settings.items():
+            meanings[name] = meant(setting)
+        members = [*reading.chain, reading.value]
+        if lets:
+            if not head:
+                raise InputError(f"line {number}: write a name and its meaning, as in: let d_ff = 4d.")
+            meanings[head] = meant(members[-1])
+            steps.append(DerivationStep(number, line, "given"))
+            continue
+        if head:  # a chain begins; what has the name already is its first step
+            last = meanings.get(head)
+        reason, checked = "", False
+        for place, value in enumerate(members):
+            if last is not None:
+                checked, gap = True, meant(last) - meant(value)
+                if gap.numerator and not reason:
+                    where_in = f"equality {place if not head else place + 1} of the line: " if len(members) > 1 else ""
+                    reason = f"{where_in}{BEFORE} − this step = {write(gap, symbols).replace('-', '−')}"
+            last = value
+        if head:
+            meanings[head] = meant(members[-1])
+        steps.append(DerivationStep(number, line, "wrong" if reason else "right" if checked else "given", reason))
+    return DerivationReport(where, tuple(steps))
+
+
+def _symbols(lines: Iterator[str]) -> set[str]:
+    """The symbols of formulas: letters, names with a subscript, and long words; other runs are products of letters."""
+    found: set[str] = set()
+    for line in lines:
+        for token in formula_tokens(SourceText(line, "formula, character")):
+            word = token.text.removeprefix("\\") if token.kind in ("name", "command") else ""
+            if not word or word.lower() in PLAIN_WORDS | {"let", "using", "define"} or word in FUNCTIONS:
+                continue
+            found |= {word} if "_" in word or len(word) > 3 or len(word) == 1 else {*word}
+    return found
+
+
+# Matrices, compared at random sizes and inputs.
+
+
+def _judge_steps(words: Mapping[str, Any], where: str) -> DerivationReport:
+    steps = words.get("steps")
+    if not isinstance(steps, str):
+        raise SpecError(f"{where}: steps is missing: a text with a step a line, as in steps = 'Y = X @ W'.")
+    cell = read_cell({name: value for name, value in words.items() if name != "steps"}, where, Path(where).stem)
+    samples, judged, left = cell.samples, list[DerivationStep](), MOST_OPERATIONS
+    last: Node | None = None
+    chain = ""
+    for number, line in _numbered(steps, where):
+        head, expressions = parse_steps(line, number)
+        if head and cell.canonical(head) in cell.known:
+            expressions, head = [variable(cell.canonical(head)), *expressions], cell.canonical(head)
+        if head:
+            last, chain = (last, chain) if head == chain else (None, head)
+        reason, checked = "", False
+        for expression in expressions:
+            expression = _known(expression, cell, samples[0], line, number)
+            if last is not None:
+                checked = True
+                if not reason:
+                    reason, left = _difference(last, expression, cell, samples, left)
+            last = expression
+        if head and head not in cell.known:
+            try:
+                values = [Evaluator(sample.values)(expressions[-1]) for sample in samples]
+            except UnfitError as error:
+                reason = reason or unfit_words(error, samples[0])
+            else:
+                samples = _with(samples, head, values)
+        judged.append(DerivationStep(number, line, "wrong" if reason else "right" if checked else "given", reason))
+    return DerivationReport(cell.name, tuple(judged))
+
+
+def _with(samples: Sequence[Sample], name: str, values: Sequence[Tensor]) -> tuple[Sample, ...]:
+    pairs = zip(samples, values, strict=True)
+    return tuple(replace(sample, values={**sample.values, name: value}) for sample, value in pairs)
+
+
+def _known(expression: Node, cell: GradientCell, sample: Sample, line: str, number: int) -> Node:
+    """The expression in the cell's own names; an error where it has another."""
+    for _, node in subtrees(expression):
+        if node.head == "name" and cell.canonical(node.value) not in sample.values:
+            known = [*cell.values, *cell.gradients]
+            raise SourceText(line, f"line {number}, column").mistake(node.position, unknown("name", node.value, known))
+    return substituted(expression, {name: variable(cell.canonical(name)) for name in names(expression)})
+
+
+def _difference(before: Node, after: Node, cell: GradientCell, samples: Sequence[Sample], left: int) -> tuple[str, int]:
+    """How a step differs from the one before; "" if it does not. And the operations that are left for repairs."""
+    try:
+        truths = [Evaluator(sample.values)(before) for sample in samples]
+    except UnfitError:  # said of the step before
+        return "", left
+    try:
+        values = [Evaluator(sample.values)(after) for sample in samples]
+    except UnfitError as error:
+        return unfit_words(error, samples[0]), left
+    for sample, value, truth in zip(samples, values, truths, strict=True):
+        if value.shape != truth.shape:
+            complaint = f"the shape is {sample.spelled(value.shape)}, {BEFORE} has {sample.spelled(truth.shape)}"
+        elif not is_close(value, truth):
+            error = ((value - truth).abs().max() / truth.abs().max().clamp_min(1e-300)).item()
+            complaint = f"differs from {BEFORE}, relative error {error:.2g}"
+        else:
+            continue
+        repair, left = find_repair(after, cell, "step", _with(samples, "step", truths), left)
+        return f"{complaint}: {repair.words}" if repair else complaint, left
+    return "", left

@@ -1,0 +1,550 @@
+"""One training step followed on tensors that take no memory: what is alive at every moment, and what each kernel costs.
+
+The step is the trainer's own: its loss, its autocast, its optimizer. It runs on fake tensors of a CPU; what a GPU does
+otherwise (where autocast keeps float32, fused attention, cuDNN's recurrent layers) is put in its place by
+`GpuArithmetic`, so that a GPU can be planned for on a machine without one.
+"""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import flop_registry
+
+import lemma.spec.models as specs
+from lemma.counting.count import QUICK_RUN
+from lemma.counting.measure import ModulePath, following, tensors_in
+from lemma.counting.probe import Values
+from lemma.counting.subject import BATCH, TIME, Inputs, Subject, sizes_in_words
+from lemma.errors import LedgerError
+from lemma.spec.recipe import Recipe
+from lemma.tasks.registry import task_for
+from lemma.training.optimizer import clip, optimizer_for
+
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
+OUTPUTS = ("output", "lm_head", "head", "follow")  # the modules that give logits
+INSIDE = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # they need memory while they run
+LOOKED_UP = ("embedding", "index_select", "gather", "index")  # of their first argument only some rows are read
+QUICK_STEP = 2 * 10**9  # FLOPs up to which a step is followed on real tensors, which takes less time
+KEPT_BY_CUDNN = 6  # numbers a unit and token that cuDNN's recurrent layers keep for backward, where none can be asked
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """Where and how a step is taken."""
+
+    gpu: bool = True
+    precision: torch.dtype = torch.bfloat16
+    recipe: Recipe = field(default_factory=Recipe)
+    recompute: bool = False
+    """Whether the activations inside each layer are computed again in the backward pass."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is alive after an operation: bytes by part; and where that is, in words."""
+
+    parts: tuple[int, ...]
+    where: str
+
+    @property
+    def total(self) -> int:
+        """All parts together."""
+        return sum(self.parts)
+
+
+@dataclass(frozen=True)
+class FollowedStep:
+    """A training step: what is alive after each operation, and what all operations came to."""
+
+    moments: tuple[Moment, ...]
+    kernels: Mapping[tuple[int, int], int]
+    """How often an operation took this number of FLOPs and moved this number of bytes."""
+    largest_layer: int
+    """Bytes of the weights of the largest layer, or of the whole model if it has none."""
+    layers: int
+    """How many layers can be computed again."""
+
+    @property
+    def peak(self) -> Moment:
+        """The moment at which most is alive."""
+        return max(self.moments, key=lambda moment: moment.total)
+
+    @property
+    def flops(self) -> int:
+        """All FLOPs, a multiply–add as two."""
+        return sum(flops * times for (flops, _), times in self.kernels.items())
+
+    @property
+    def moved(self) -> int:
+        """All bytes that operations read and write."""
+        return sum(moved * times for (_, moved), times in self.kernels.items())
+
+
+def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *others: Any, **named: Any) -> int:
+    """Those of QKᵀ and of the mean of the values."""
+    return 2 * query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] * (query.shape[3] + value.shape[3])
+
+
+CPU_ATTENTION = {
+    "_scaled_dot_product_flash_attention_for_cpu": _attention_flops,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": lambda _, *args, **named: 2 * _attention_flops(*args),
+}
+"""What PyTorch's counter of FLOPs does not know; backward as if the scores had been kept, as `count` has it."""
+
+
+class StepMeter(TorchDispatchMode):
+    """Follows which storages are alive, and counts the FLOPs and the bytes of every operation."""
+
+    def __init__(self, path_now: ModulePath, gpu: bool) -> None:
+        super().__init__()
+        self.path_now, self.gpu = path_now, gpu
+        self.phase, self.part = "", ""  # the part that new storages belong to; "" is read off where they are made
+        self.parts = [0] * len(PARTS)
+        self.moments: list[Moment] = []
+        self.kernels: Counter[tuple[int, int]] = Counter()
+        self._held: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+
+    def hold(self, tensors: Any, part: str, more: int = 0) -> None:
+        """Count storages to a part, whatever they counted to before; each with `more` bytes in addition."""
+        place = PARTS.index(part)
+        for tensor in tensors_in(tensors):
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            if key in self._held:
+                known, before, size = self._held[key]
+                self.parts[before] -= size
+                self._held[key] = known, place, size
+            else:
+                size = storage.nbytes() + more
+                self._held[key] = weakref.ref(storage, partial(self._free, key)), place, size
+            self.parts[place] += size
+
+    def _free(self, key: int, _: Any) -> None:
+        if found := self._held.pop(key, None):
+            self.parts[found[1]] -= found[2]
+
+    def is_part(self, tensor: Tensor, part: str) -> bool:
+        """Whether a tensor's storage counts to a part."""
+        found = self._held.get(tensor.untyped_storage()._cdata)
+        return found is not None and PARTS[found[1]] == part
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count what it made, read and wrote."""
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
+            return not self.gpu  # whether all tokens are there: a CPU is asked, and says yes; a GPU is not
+        out = func(*args, **kwargs)
+        if not self.phase and not self.part:
+            return out
+        made = [one for one in tensors_in(out) if one.untyped_storage()._cdata not in self._held]
+        if made and func is torch.ops.aten.mkldnn_rnn_layer.default and not out[3].numel():
+            self.hold(out[3], self._part_of(func, args), kept_by_onednn(args))
+        if made:
+            self.hold(made, self.part or self._part_of(func, args))
+        name = func._overloadpacket.__name__
+        if self.phase and (made or name.endswith("_") or name in INSIDE):
+            path = self.path_now.current
+            place = f", at {path.removeprefix('model.') or 'the loss'}" if self.phase != "optimizer step" else ""
+            *others, buffers = self.parts
+            inside = scratch_of_onednn(args) if name in INSIDE else 0
+            self.moments.append(Moment((*others, buffers + inside), self.phase + place))
+            self._count(func, args, kwargs, out)
+        return out
+
+    def _part_of(self, func: Any, args: Any) -> str:
+        path = self.path_now.current
+        if self.phase == "optimizer step":
+            return "buffers"
+        copied = func is torch.ops.aten._to_copy.default and self.is_part(args[0], "weights")
+        if path == "" or path.removeprefix("model.") in OUTPUTS:
+            return "buffers" if copied else "logits"
+        return "activations" if self.phase == "forward pass" and not copied else "buffers"
+
+    def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        name = func._overloadpacket.__name__
+        if name.startswith(("empty", "new_empty")):
+            return  # nothing is written to it yet
+        formula = CPU_ATTENTION.get(name) or flop_registry.get(func._overloadpacket)
+        read = [*tensors_in(args), *tensors_in(kwargs)]
+        read = read[1:] if name in LOOKED_UP else read
+        moved = sum(tensor.numel() * tensor.element_size() for tensor in [*read, *tensors_in(out)])
+        self.add_kernel(formula(*args, **kwargs, out_val=out) if formula else 0, moved)
+
+    def add_kernel(self, flops: int, moved: int) -> None:
+        """Count an operation."""
+        self.kernels[flops, moved] += 1
+
+
+def follow_step(subject: Subject, settings: StepSettings, values: Values | None = None) -> FollowedStep:
+    """Follow a training step of a subject at some sizes, those asked for unless others are given."""
+    values = values or subject.sizes(True)
+    module = subject.build(values)
+    weights = sum(parameter.numel() for parameter in module.parameters())
+    quick = 6 * weights * values.get(BATCH, 1) * values.get(TIME, 1) <= QUICK_STEP
+    failure: Exception | None = None
+    if not quick:
+        from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
+
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                return _follow(subject, module, settings, values)
+        except Exception as error:  # not every module can be followed without numbers
+            failure = error
+    if quick or 4 * weights <= QUICK_RUN:
+        try:
+            return _follow(subject, subject.build(values, "cpu"), settings, values)
+        except Exception as error:
+            failure = failure or error
+    why = str(failure).strip().partition("\n")[0] or type(failure).__name__
+    words = sizes_in_words(values)
+    raise LedgerError(f"a training step of {subject.name} cannot be followed at {words}: {why}") from failure
+
+
+def _follow(subject: Subject, module: nn.Module, settings: StepSettings, values: Values) -> FollowedStep:
+    recipe = settings.recipe.replace(batch=values.get(BATCH, 1))
+    with ExitStack() as stack:
+        model = _moved(module).train()
+        inputs = subject.inputs(values, "cpu")
+        step = _step_of(subject, model, inputs, recipe)
+        layers = list(layers_of(model))
+        path_now = stack.enter_context(following(step.module))
+        meter = StepMeter(path_now, settings.gpu)
+        if settings.recompute:
+
+            def run(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
+                with GpuArithmetic(meter, settings.precision) if settings.gpu else nullcontext():
+                    return forward(*args, **named)  # in backward, where no mode of the forward pass is left
+
+            for layer in layers:
+                inside = partial(run, layer.forward)
+                layer.forward = partial(checkpoint, inside, use_reentrant=False, preserve_rng_state=False)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = optimizer_for(model, recipe) if trained else None
+        with meter:
+            meter.hold(list(model.parameters()), "weights")
+            meter.hold([list(model.buffers()), list(inputs.positional), dict(inputs.named)], "buffers")
+            for parameter in trained:
+                parameter.register_post_accumulate_grad_hook(lambda one: meter.hold(one.grad, "gradients"))
+                parameter.grad = torch.empty_like(parameter)
+                meter.hold(parameter.grad, "gradients")
+            if optimizer:
+                meter.part = "optimizer"
+                optimizer.step()
+                meter.part = ""
+                if recipe.accumulate == 1:
+                    optimizer.zero_grad(set_to_none=True)
+            with GpuArithmetic(meter, settings.precision) if settings.gpu else nullcontext():
+                meter.phase = "forward pass"
+                loss = step.forward(settings, meter)
+                meter.phase = "backward pass"
+                if loss is not None:
+                    loss.backward()
+                del loss
+            meter.phase = "optimizer step"
+            if optimizer:
+                clip(model, recipe.clip)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            meter.phase = ""
+    sizes = [sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in layers]
+    whole = sum(p.numel() * p.element_size() for p in model.parameters())
+    return FollowedStep(tuple(meter.moments), dict(meter.kernels), max(sizes, default=whole), len(layers))
+
+
+def _moved(module: nn.Module) -> nn.Module:
+    """Give a module that was built on the meta device tensors of the CPU: fake ones, where tensors are fake."""
+    new: dict[int, Tensor] = {}
+
+    def moved(tensor: Tensor) -> Tensor:
+        if not tensor.is_meta:
+            return tensor
+        if id(tensor) not in new:
+            empty = torch.empty_like(tensor, device="cpu")
+            trained = isinstance(tensor, nn.Parameter)
+            new[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if trained else empty
+        return new[id(tensor)]
+
+    for part in module.modules():
+        holders: list[dict[str, Any]] = [part._parameters, part._buffers, part.__dict__]
+        for held in holders:
+            held.update({name: moved(one) for name, one in held.items() if isinstance(one, Tensor)})
+        if isinstance(part, nn.RNNBase):
+            part._flat_weights = [getattr(part, name) for name in part._flat_weights_names]
+    return module
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What is called in the forward pass."""
+
+    module: nn.Module
+    call: Callable[[], Any]
+
+    def forward(self, settings: StepSettings, meter: StepMeter) -> Tensor | None:
+        """Return what is minimised; None if nothing is trained."""
+        lowered = settings.precision != torch.float32
+        handle = None
+        if (model := getattr(self.module, "model", None)) is not None:
+            handle = model.register_forward_hook(lambda _, __, out: meter.hold(_first(out), "logits"))
+        with torch.autocast("cpu", settings.precision) if lowered else nullcontext():
+            out = self.call()
+        if handle:
+            handle.remove()
+        found = next((tensor for tensor in tensors_in(out, True) if tensor.requires_grad), None)
+        return found if found is None or not found.dim() else found.sum()
+
+
+def _first(out: Any) -> list[Tensor]:
+    """The first tensor that comes out of a model: its logits."""
+    return list(tensors_in(out, True))[:1]
+
+
+def _step_of(subject: Subject, model: nn.Module, inputs: Inputs, recipe: Recipe) -> _Step:
+    """The trainer's own loss where the model is one of ours; else the sum of what comes out."""
+    spec = getattr(model, "spec", None)
+    if not isinstance(spec, specs.ModelSpec) or isinstance(
+        spec, specs.Parser | specs.DualEncoder | specs.CrossAttention | specs.Graph | specs.Tree
+    ):
+        return _Step(model, lambda: model(*inputs.positional, **inputs.named))
+    first, *rest = inputs.positional
+    if isinstance(spec, specs.EncoderDecoder):  # targets are one longer than what is fed
+        targets = torch.zeros(rest[0].shape[0], rest[0].shape[1] + 1, dtype=torch.long)
+    else:
+        targets = torch.zeros(first.shape[0], 1, dtype=torch.long) if isinstance(spec, specs.Classifier) else first
+    loss = task_for(spec).loss(model, recipe)
+    return _Step(loss, lambda: loss(first, targets, None)[0])
+
+
+def layers_of(module: nn.Module) -> Iterator[nn.Module]:
+    """The layers of a model: the members of its outermost lists of modules of one class that have parts themselves."""
+    for child in module.children():
+        members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
+        if len({type(one) for one in members}) == 1 and any(list(one.children()) for one in members):
+            yield from members
+        else:
+            yield from layers_of(child)
+
+
+# fmt: off
+FLOAT32 = frozenset((
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt",
+    "sinh", "tan", "pow", "__pow__", "__rpow__", "softplus", "layer_norm", "rms_norm", "group_norm", "norm",
+    "cosine_similarity", "cosine_embedding_loss", "nll_loss", "kl_div", "l1_loss", "smooth_l1_loss", "mse_loss",
+    "huber_loss", "binary_cross_entropy_with_logits", "dist", "cdist", "renorm", "logsumexp",
+))
+# fmt: on
+"""What autocast computes in float32 on a GPU and not on a CPU (ATen/autocast_mode.h)."""
+FLOAT32_UNLESS_SAID = frozenset(["prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum", "vector_norm"])
+RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # gates
+
+
+class GpuArithmetic(TorchFunctionMode):
+    """What a GPU does otherwise than a CPU."""
+
+    def __init__(self, meter: StepMeter, precision: torch.dtype) -> None:
+        super().__init__()
+        self.meter, self.precision = meter, precision
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function as a GPU would."""
+        kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        if name == "scaled_dot_product_attention":
+            return self._attend(func, *args, **kwargs)
+        if name in RECURRENT and len(args) == 9:
+            return self._recurrent(name, *args)
+        if not torch.is_autocast_enabled("cpu"):
+            return func(*args, **kwargs)
+        if name == "cross_entropy":
+            # its logarithms stay as the logits are; only the loss of them is in float32
+            kwargs.pop("label_smoothing", None)
+            with torch.autocast("cpu", enabled=False):
+                log = args[0].log_softmax(min(1, args[0].dim() - 1))
+                return functional.nll_loss(log.float(), *args[1:], **kwargs)
+        if name in FLOAT32_UNLESS_SAID and kwargs.get("dtype") is None and args[0].is_floating_point():
+            kwargs["dtype"] = torch.float32
+        if name in FLOAT32:
+            args = tuple(_in_float32(one) for one in args)
+            kwargs = {word: _in_float32(one) for word, one in kwargs.items()}
+            with torch.autocast("cpu", enabled=False):
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _attend(
+        self,
+        func: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """Fused attention: queries, keys, values, the result and one number a row are kept for backward."""
+        lowered = torch.is_autocast_enabled("cpu")
+        if lowered:
+            query, key, value = (one.to(self.precision) for one in (query, key, value))
+        half = query.dtype in (torch.bfloat16, torch.float16)
+        if query.dim() != 4 or (enable_gqa and not half):  # grouped heads have a kernel in half precision only
+            with sdpa_kernel(SDPBackend.MATH):
+                return func(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
+        if attn_mask is not None and not attn_mask.requires_grad:
+            attn_mask = attn_mask.to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
+        heads, new, width = query.shape[1:]
+        self.meter.add_kernel(
+            2 * len(query) * heads * new * key.shape[-2] * (width + value.shape[-1]),
+            sum(one.numel() * one.element_size() for one in (query, key, value, query)),
+        )
+        return _FusedAttention.apply(query, key, value, attn_mask, self.meter)
+
+    def _recurrent(
+        self,
+        name: str,
+        given: Tensor,
+        state: Any,
+        weights: Sequence[Tensor],
+        biases: bool,
+        layers: int,
+        dropout: float,
+        train: bool,
+        both_ways: bool,
+        batch_first: bool,
+    ) -> Any:
+        """A cuDNN call: the input time first, all weights in one buffer, and what it keeps for backward."""
+        dtype = self.precision if torch.is_autocast_enabled("cpu") else given.dtype
+        states = state if isinstance(state, tuple) else (state,)
+        batch, time = given.shape[:2] if batch_first else given.shape[1::-1]
+        hidden, ways = states[0].shape[-1], 1 + both_ways
+        kept = kept_by_cudnn(name, (batch, time, given.shape[-1], hidden, layers, ways), dtype)
+        flops = 2 * batch * time * sum(one.numel() for one in weights if one.dim() > 1)
+        self.meter.add_kernel(flops, sum(one.numel() for one in weights) * dtype.itemsize * time)
+        out = _CudnnLayers.apply(self.meter, flops, kept, hidden * ways, batch_first, dtype, given, *weights)
+        return (out, *(one.to(dtype) for one in states))
+
+
+class _FusedAttention(torch.autograd.Function):
+    """The memory of fused attention: softmax(QKᵀ) is never stored. Backward, dQ is summed in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, meter: StepMeter) -> Tensor:
+        # laid out as the kernel does: heads after time, so that joining the heads again is a view
+        out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]).transpose(1, 2)
+        rows = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, mask, out, rows)
+        ctx.meter = meter
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        query, key, value, _, out, _ = ctx.saved_tensors
+        sums = torch.empty_like(query, dtype=torch.float32)
+        spread = (len(query), query.shape[1], key.shape[2], key.shape[3])
+        wide = [key.new_empty(spread), value.new_empty(spread)] if key.shape[1] < query.shape[1] else []
+        given = [torch.empty_like(one) for one in (query, key, value)]
+        work = 2 * len(query) * query.shape[1] * query.shape[2] * key.shape[2]
+        moved = sum(one.numel() * one.element_size() for one in (query, key, value, out, grad, sums, *given))
+        ctx.meter.add_kernel(2 * work * (query.shape[-1] + value.shape[-1]), moved)
+        del sums, wide
+        return *given, None, None
+
+
+class _CudnnLayers(torch.autograd.Function):
+    """The memory of cuDNN's recurrent layers."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        meter: StepMeter,
+        flops: int,
+        kept: int,
+        width: int,
+        batch_first: bool,
+        dtype: torch.dtype,
+        given: Tensor,
+        *weights: Tensor,
+    ) -> Tensor:
+        lowered = given.to(dtype)
+        first = lowered.transpose(0, 1).contiguous() if batch_first else lowered
+        size = sum(one.numel() for one in weights)
+        flat = first.new_empty(size) if weights[0].dtype != dtype else weights[0]
+        meter.hold(flat, "buffers" if flat is not weights[0] else "weights")
+        reserve = first.new_empty(kept, dtype=torch.uint8)
+        out = first.new_empty(*first.shape[:-1], width)
+        ctx.save_for_backward(first, flat, reserve, out, *weights)
+        ctx.about = meter, flops, batch_first, given.dtype, size
+        return out.transpose(0, 1) if batch_first else out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        first, _, _, _, *weights = ctx.saved_tensors
+        meter, flops, batch_first, dtype, size = ctx.about
+        grad = (grad.transpose(0, 1) if batch_first else grad).contiguous()
+        meter.add_kernel(2 * flops, 0)
+        into = torch.empty_like(first)
+        flat = first.new_empty(size)
+        parts = [
+            part.view_as(one).to(one.dtype)
+            for part, one in zip(flat.split([one.numel() for one in weights]), weights, strict=True)
+        ]
+        back = (into.transpose(0, 1) if batch_first else into).to(dtype)
+        return None, None, None, None, None, None, back, *parts
+
+
+def kept_by_cudnn(name: str, sizes: tuple[int, int, int, int, int, int], dtype: torch.dtype) -> int:
+    """The bytes that cuDNN keeps of a batch for the backward pass: asked of it where there is a GPU, else estimated."""
+    batch, time, width, hidden, layers, ways = sizes
+    if torch.cuda.is_available():
+        with suppress(Exception), _without_fakes():
+            cells = {"lstm": nn.LSTM, "gru": nn.GRU}.get(name, nn.RNN)
+            real = cells(width, hidden, layers, bidirectional=ways == 2, device="cuda", dtype=dtype)
+            before = torch.cuda.memory_allocated()
+            given = torch.zeros(time, batch, width, device="cuda", dtype=dtype)
+            out, _ = real(given)
+            return torch.cuda.memory_allocated() - before - (given.numel() + out.numel()) * dtype.itemsize
+    return KEPT_BY_CUDNN * batch * time * hidden * layers * ways * dtype.itemsize
+
+
+def kept_by_onednn(args: Sequence[Any]) -> int:
+    """The bytes that oneDNN's recurrent layer keeps for the backward pass, read off two short texts."""
+    time, found = args[0].shape[0], []
+    with _without_fakes():
+        for length in (2, 3):
+            shapes = [(length, *args[0].shape[1:]), *(one.shape for one in args[1:7])]
+            real = [torch.zeros(shape, dtype=one.dtype) for shape, one in zip(shapes, args[:7], strict=True)]
+            found.append(torch.ops.aten.mkldnn_rnn_layer(*real, *args[7:])[3].nbytes)
+    return found[0] + (time - 2) * (found[1] - found[0])
+
+
+def scratch_of_onednn(args: Sequence[Any]) -> int:
+    """The bytes that oneDNN's recurrent layer needs while it runs: all gates of all tokens, and its weights again."""
+    (time, batch, _), weights = args[0].shape, args[1:5]
+    return (time * batch * weights[0].shape[0] + sum(one.numel() for one in weights)) * args[0].element_size()
+
+
+@contextmanager
+def _without_fakes() -> Iterator[None]:
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with unset_fake_temporarily(), _disable_current_modes():
+        yield
+
+
+def _in_float32(value: Any) -> Any:
+    lower = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
+    return value.float() if lower else value

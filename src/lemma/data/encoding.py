@@ -1,0 +1,104 @@
+"""From pieces of text to ids, on all cores: processes that each have the tokenizer, and get batches of pieces in turn.
+
+A worker is this module run as a program. It reads the tokenizer and then batches from stdin, each as its length and
+JSON, and writes for each a line of JSON and the ids.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import IO, Any
+
+import numpy as np
+
+from lemma.data.store import Encoded, Piece, encode_pieces
+from lemma.data.tokenizers import Tokenizer
+from lemma.errors import DataError
+
+
+def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], processes: int) -> Iterator[Encoded]:
+    """Encode batches in their order by several processes; of each at most one batch waits for those before it."""
+    workers = [start_worker(tokenizer) for _ in range(processes)]
+    idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+    for worker in workers:
+        idle.put(worker)
+
+    def encode(batch: list[Piece]) -> Encoded:
+        worker = idle.get()
+        try:
+            return _asked(worker, batch)
+        finally:
+            idle.put(worker)
+
+    ahead: deque[Future[Encoded]] = deque()
+    threads = ThreadPoolExecutor(processes, "encoding")
+    try:
+        for batch in batches:
+            ahead.append(threads.submit(encode, batch))
+            if len(ahead) > 2 * processes:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        for worker in workers:  # also those in the middle of a batch that nobody waits for
+            worker.kill()
+        threads.shutdown(cancel_futures=True)
+        for worker in workers:
+            worker.communicate()
+
+
+def start_worker(tokenizer: Tokenizer) -> "subprocess.Popen[bytes]":
+    """Start a process that encodes with this tokenizer."""
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "lemma.data.encoding"]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    assert worker.stdin is not None
+    _write(worker.stdin, tokenizer.settings())
+    return worker
+
+
+def _asked(worker: "subprocess.Popen[bytes]", batch: list[Piece]) -> Encoded:
+    assert worker.stdin is not None and worker.stdout is not None
+    try:
+        _write(worker.stdin, batch)
+        said = json.loads(worker.stdout.readline())
+        if "error" in said:
+            raise DataError(said["error"])
+        ids = np.frombuffer(worker.stdout.read(4 * said["tokens"]), dtype="<u4")
+        return Encoded(ids, said["bytes"], said["left_out"])
+    except (OSError, json.JSONDecodeError) as error:
+        raise DataError(f"a process that encodes text has ended ({error}). Is there enough memory?") from None
+
+
+def _write(stream: IO[bytes], value: Any) -> None:
+    content = json.dumps(value, ensure_ascii=False).encode()
+    stream.write(len(content).to_bytes(8))
+    stream.write(content)
+    stream.flush()
+
+
+def work(stdin: IO[bytes], stdout: IO[bytes]) -> None:
+    """Encode what is read until it ends."""
+    tokenizer: Tokenizer | None = None
+    while size := int.from_bytes(stdin.read(8)):
+        value = json.loads(stdin.read(size))
+        if tokenizer is None:
+            tokenizer = Tokenizer(**value)
+            continue
+        try:
+            found = encode_pieces(tokenizer, value)
+        except DataError as error:
+            stdout.write(json.dumps({"error": str(error)}).encode() + b"\n")
+        else:
+            said = {"tokens": len(found.ids), "bytes": found.bytes, "left_out": found.left_out}
+            stdout.write(json.dumps(said).encode() + b"\n" + found.ids.astype("<u4").tobytes())
+        stdout.flush()
+
+
+if __name__ == "__main__":
+    work(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,275 @@
+"""Cells of a study in other processes: on this machine, on a Ray cluster, or through Slurm.
+
+All kinds of workers do the same: they open the study in its folder, which they must all see, and share its cells by
+locks (`experiment.share_cells`). The call that started them watches the folder, and stops them by removing the file
+that told them what to do.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+from uuid import uuid4
+
+import torch
+
+from lemma.data.files import exists
+from lemma.errors import InputError, SpecError, unknown
+from lemma.report.progress import Silent
+from lemma.report.statistics import needed
+from lemma.spec.studies import read_study
+from lemma.studies.experiment import (
+    Experiment,
+    StudyCell,
+    changed_at,
+    open_experiment,
+    read_json,
+    share_cells,
+    write_json,
+)
+
+WATCH = 0.5  # seconds between two looks at the folder
+PATIENCE = 60.0  # seconds that workers have to write a checkpoint before they are ended
+PLACES = ("ray", "slurm")
+
+
+def work(order: str) -> None:
+    """Run cells of a study until all are done: what a worker does, wherever it is. `order` is the file that says so.
+
+    A worker stops after the current step, and saves it, once that file is gone or the process that started it is.
+    """
+    told = read_json(Path(order))
+    if told is None:  # stopped before it began
+        return
+    os.chdir(told["folder"])
+    torch.set_num_threads(told["threads"])
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH):
+            if not exists(Path(order)) or told["parent"] not in (None, os.getppid()):
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        out = Path(order).parent
+        experiment = open_experiment(read_study(out / "study.toml"), out, Silent())
+        cells = {cell.name: cell for cell in experiment.cells()}
+        chosen = [cells[name] for name in told["cells"]]
+        for stage in (experiment.trials(chosen), chosen):
+            share_cells(experiment, stage, told["failed"], {})
+    except KeyboardInterrupt:
+        pass
+    finally:
+        over.set()
+
+
+class Workers(ABC):
+    """Several workers that were started together."""
+
+    @abstractmethod
+    def start(self, order: Path, count: int, threads: int) -> None:
+        """Start `count` of them, each with `threads` threads."""
+
+    @abstractmethod
+    def running(self) -> int:
+        """How many have not ended yet."""
+
+    @abstractmethod
+    def complaint(self) -> str:
+        """Why one of them ended before its time, if it did."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End those that do not stop by themselves."""
+
+
+class LocalWorkers(Workers):
+    """Processes on this machine, in sessions of their own: Ctrl-C reaches the call that started them, and it alone."""
+
+    def start(self, order: Path, count: int, threads: int) -> None:
+        """Start processes of the same Python."""
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+        environment = {**os.environ, **dict.fromkeys(names, str(threads))}
+        command = [sys.executable, "-c", "import sys; from lemma.studies.workers import work; work(sys.argv[1])"]
+        self.errors = [TemporaryFile() for _ in range(count)]  # noqa: SIM115
+        self.processes = [
+            subprocess.Popen(
+                [*command, str(order)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
+            for errors in self.errors
+        ]
+
+    def running(self) -> int:
+        """How many processes are alive."""
+        return sum(process.poll() is None for process in self.processes)
+
+    def complaint(self) -> str:
+        """The last line that a process which failed has written."""
+        for process, errors in zip(self.processes, self.errors, strict=True):
+            if process.poll():
+                errors.seek(0)
+                lines = errors.read().decode(errors="replace").split("\n")
+                last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+                return f"a worker ended with status {process.returncode}: {last}"
+        return ""
+
+    def end(self) -> None:
+        """Kill what is left."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+class RayWorkers(Workers):
+    """Tasks of a Ray cluster: that of RAY_ADDRESS, or one on this machine for as long as the study takes."""
+
+    def start(self, order: Path, count: int, threads: int) -> None:
+        """Submit the tasks; where the cluster has GPUs each gets one."""
+        self.ray = needed("ray", "ray", "study --on ray")
+        if not self.ray.is_initialized():
+            self.ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
+        gpus = 1 if self.ray.cluster_resources().get("GPU") else 0
+        task = self.ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(work)
+        self.tasks = [task.remote(str(order)) for _ in range(count)]
+
+    def running(self) -> int:
+        """How many tasks have no result yet."""
+        return len(self.ray.wait(self.tasks, num_returns=len(self.tasks), timeout=0)[1])
+
+    def complaint(self) -> str:
+        """What a task raised."""
+        for task in self.ray.wait(self.tasks, num_returns=len(self.tasks), timeout=0)[0]:
+            try:
+                self.ray.get(task)
+            except Exception as error:
+                return f"a task of Ray failed: {error}"
+        return ""
+
+    def end(self) -> None:
+        """Cancel what is left."""
+        for task in self.tasks:
+            self.ray.cancel(task, force=True)
+
+
+class SlurmWorkers(Workers):
+    """Jobs of Slurm, through submitit. Partition, account and time limit come from sbatch's own SBATCH_ variables."""
+
+    cluster = "slurm"
+
+    def start(self, order: Path, count: int, threads: int) -> None:
+        """Submit the jobs; their logs are in the folder `slurm` of the study."""
+        submitit = needed("submitit", "submitit", "study --on slurm")
+        if self.cluster == "slurm" and not shutil.which("sbatch"):
+            raise InputError("study --on slurm: there is no sbatch on this machine. Submit from a node of the cluster.")
+        executor = submitit.AutoExecutor(folder=order.parent / "slurm", cluster=self.cluster)
+        executor.update_parameters(name="lemma-study", cpus_per_task=threads)
+        self.jobs = [executor.submit(work, str(order)) for _ in range(count)]
+
+    def running(self) -> int:
+        """How many jobs are not done."""
+        return sum(not job.done() for job in self.jobs)
+
+    def complaint(self) -> str:
+        """What a job raised, or how it ended."""
+        for job in self.jobs:
+            if job.done() and (error := job.exception()):
+                return f"job {job.job_id} of Slurm failed: {str(error).strip().splitlines()[-1]}"
+        return ""
+
+    def end(self) -> None:
+        """Cancel what is left."""
+        for job in self.jobs:
+            if not job.done():
+                job.cancel()
+
+
+KINDS: Mapping[str | None, type[Workers]] = {None: LocalWorkers, "ray": RayWorkers, "slurm": SlurmWorkers}
+
+
+def run_workers(
+    experiment: Experiment[Any],
+    stages: Sequence[Sequence[StudyCell]],
+    failed: Mapping[str, int],
+    jobs: int | None,
+    on: str | None,
+) -> bool:
+    """Let workers run all cells, and watch them; return whether that was interrupted.
+
+    On this machine its threads are divided between the workers. A worker that dies leaves its cell to the others.
+    """
+    if on not in KINDS:
+        raise SpecError(unknown("study --on", str(on), PLACES))
+    cells = [cell for stage in stages for cell in stage]
+    cores = torch.get_num_threads()
+    count = min(jobs or cores, max(map(len, stages)))
+    if count < 1:
+        return False
+    threads = max(1, cores // count) if on is None else 1
+    out = experiment.out.resolve()
+    order = out / f".workers-{uuid4().hex}.json"
+    parent = os.getpid() if on is None else None
+    told = {"cells": [cell.name for cell in stages[-1]], "failed": dict(failed), "folder": str(Path.cwd())}
+    write_json(order, {**told, "threads": threads, "parent": parent})
+    workers, observer = KINDS[on](), experiment.observer
+    where = f"{count} process{'es' if count > 1 else ''}" + (f" on {on}" if on else "")
+    left = {cell.name: cell for cell in cells}
+    seen: dict[str, int] = {}
+    interrupted = False
+    try:
+        workers.start(order, count, threads)
+    except BaseException:
+        order.unlink()
+        raise
+    try:
+        observer.begin(f"{len(cells)} runs in {where}", len(cells), "runs")
+        while left:
+            running = workers.running()  # asked first: what they did before they ended is found below
+            for cell in list(left.values()):
+                changed = changed_at(experiment.file(cell))  # to look into all files each time would take a while
+                if changed == seen.get(cell.name):
+                    continue
+                seen[cell.name] = changed
+                if found := experiment.settled(cell, failed):
+                    del left[cell.name]
+                    score = getattr(found.measures, "perplexity", None)
+                    figure = (
+                        f"failed: {found.reason}" if found.reason else f"perplexity {score:.3f}" if score else "done"
+                    )
+                    observer.say(f"{'trial of ' if cell.trial else ''}{cell}: {figure}")
+            observer.advance(len(cells) - len(left))
+            if not running:
+                break
+            time.sleep(WATCH)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        observer.end()
+        order.unlink(missing_ok=True)
+        limit = time.monotonic() + PATIENCE
+        try:
+            while workers.running() and time.monotonic() < limit:
+                time.sleep(WATCH / 5)
+        except KeyboardInterrupt:  # a second Ctrl-C does not wait for checkpoints
+            interrupted = True
+        workers.end()
+    for cell in left.values():
+        if not interrupted and not experiment.settled(cell, failed):
+            experiment.fail(cell, workers.complaint() or "its worker ended early", observer)
+    return interrupted

@@ -1,0 +1,94 @@
+"""Experiment trackers: TensorBoard, Weights & Biases, MLflow and Trackio, each fed with the rows of metrics.jsonl.
+
+Each is an optional package, and keeps to its own settings: where it writes, and whether it sends anything anywhere,
+say its environment variables (WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_DIR). A resumed run begins a new one there,
+except in TensorBoard, where the rows after the checkpoint are replaced.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lemma.errors import SpecError
+from lemma.runs.folder import TENSORBOARD, RunFolder
+
+PROJECT = "lemma"
+"""The project, or experiment, that runs are listed in."""
+PARAMETERS = 100
+"""The most that MLflow takes at once."""
+
+Row = Mapping[str, float]
+Tracker = tuple[Callable[[Row], None], Callable[[], object]]
+"""What takes a row, and what ends the run."""
+
+
+def tracker_package(name: str) -> Any:
+    """Import the package of a tracker, or say how to get it."""
+    try:
+        match name:
+            case "tensorboard":
+                import torch.utils.tensorboard as package
+            case "wandb":
+                import wandb as package  # pyright: ignore[reportMissingImports]
+            case "mlflow":
+                import mlflow as package  # pyright: ignore[reportMissingImports]
+            case _:
+                import trackio as package  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise SpecError(
+            f"recipe.tracker = {name}: {name} is not installed. pip install 'lemma[{name}]', or leave it out: "
+            "metrics.jsonl is always written."
+        ) from None
+    return package
+
+
+def open_tracker(folder: RunFolder, step: int) -> Tracker:
+    """Begin a run in the tracker that the recipe names; `step` is the last one that was taken before."""
+    name = folder.recipe.tracker or ""
+    package, title, settings = tracker_package(name), folder.path.resolve().name, _settings(folder)
+    if name == "tensorboard":
+        writer = package.SummaryWriter(str(folder.path / TENSORBOARD), purge_step=step + 1)
+
+        def scalars(row: Row) -> None:
+            for word, value in row.items():
+                writer.add_scalar(word, value, row["step"])
+
+        return scalars, writer.close
+    if name == "mlflow":
+        client = package.MlflowClient()
+        known = client.get_experiment_by_name(PROJECT)
+        experiment = known.experiment_id if known else client.create_experiment(PROJECT)
+        run = client.create_run(experiment, run_name=title).info.run_id
+        parameters = [package.entities.Param(word, str(value)) for word, value in settings.items()]
+        for first in range(0, len(parameters), PARAMETERS):
+            client.log_batch(run, params=parameters[first : first + PARAMETERS])
+
+        def metrics(row: Row) -> None:
+            now, at = int(1000 * time.time()), int(row["step"])
+            values = [package.entities.Metric(word, value, now, at) for word, value in row.items() if word != "step"]
+            client.log_batch(run, metrics=values)
+
+        return metrics, lambda: client.set_terminated(run)
+    more = {"reinit": "create_new"} if name == "wandb" else {}
+    begun = package.init(project=PROJECT, name=title, config=settings, **more)
+
+    def log(row: Row) -> None:
+        begun.log({word: value for word, value in row.items() if word != "step"}, step=int(row["step"]))
+
+    return log, package.finish if name == "trackio" else begun.finish  # or Trackio ends it again when Python does
+
+
+def _settings(folder: RunFolder) -> dict[str, Any]:
+    """The settings of a run, one name each: model.width, recipe.steps, data.text."""
+    found: dict[str, Any] = {}
+
+    def add(where: str, table: Mapping[str, Any]) -> None:
+        for word, value in table.items():
+            if isinstance(value, Mapping):
+                add(f"{where}.{word}", value)
+            else:
+                found[f"{where}.{word}"] = value
+
+    for name, spec in (("model", folder.spec), ("recipe", folder.recipe), ("data", folder.data)):
+        add(name, spec.to_dict())
+    return found

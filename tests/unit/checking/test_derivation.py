@@ -1,0 +1,104 @@
+"""Derivations step by step: the first wrong step is named, with what differs."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import lemma
+from lemma.checking.derivation import judge_derivation
+from lemma.cli.main import app
+from lemma.errors import InputError, SpecError
+
+DECODER = """
+P = V d + L(4d^2 + 2 d d_ff)       # embedding, attention, feed-forward
+  = V d + L(4d^2 + 8d^2)           with d_ff = 4d
+  = V d + 12 L d^2
+"""
+
+
+def test_a_right_chain_is_right_and_settings_hold_for_the_step_before_too() -> None:
+    report = judge_derivation(DECODER)
+    assert report.right and [step.outcome for step in report.steps] == ["given", "right", "right"]
+    assert report.summary == "the derivation: all 2 steps are right"
+
+
+def test_the_first_wrong_step_is_named_with_what_differs() -> None:
+    report = judge_derivation(DECODER.replace("12 L d^2", "12 d^2") + "= d(V + 12d)\n= d V")
+    assert [step.outcome for step in report.steps] == ["given", "right", "wrong", "right", "wrong"]
+    wrong = report.first_wrong
+    assert wrong is not None and wrong.line == 4
+    assert wrong.reason == "the step before − this step = 12*(L−1)*d**2"
+    assert "the first wrong step is in line 4" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("(a+b)^2 = a^2 + 2ab + b^2 = a(a + 2b) + b^2", True),
+        ("(a+b)^2 = a^2 + 2ab + b^2 = a(a + b) + b^2", False),
+        ("let d_ff = 4d\n2 d d_ff\n8 d^2", True),
+        ("A = 4d^2\nB = 2 d d_ff\nP = A + B\n= 2d(2d + d_ff)", True),
+        ("A = 4d^2\nB = 2 d d_ff\nP = A + B\n= 2d(d + d_ff)", False),
+        (r"\sum_{l=1}^{L} l = \frac{L(L+1)}{2}" + "\n= (L^2 + L)/2", True),
+        ("P = 2x\nP = x + x", True),
+        ("P = 2x\nP = x + 1", False),
+        ("x/y\n= 1/(y/x)", True),
+    ],
+)
+def test_chains_in_all_forms(text: str, right: bool) -> None:
+    assert judge_derivation(text).right is right, str(judge_derivation(text))
+
+
+SOFTMAX = {
+    "forward": "P = softmax(Z)",
+    "loss": "-sum(Y * log(P)) / n",
+    "sizes": {"n": "rows", "c": "classes"},
+    "inputs": {"Z": "n c", "Y": "n c one-hot"},
+    "steps": """
+        dP = -Y / P / n
+        dZ = P * (dP - sum(P * dP, axis=1))
+           = -(Y - P * sum(Y, axis=1)) / n
+           = (P - Y) / n
+    """,
+}
+
+
+def test_the_equality_of_a_line_that_is_wrong_is_named() -> None:
+    wrong = judge_derivation("n(n+1)/2 = (n^2 + n)/2 = n^2/2").first_wrong
+    assert wrong and wrong.reason == "equality 2 of the line: the step before − this step = n/2"
+    wrong = judge_derivation("P = a b = b a = a + b").first_wrong
+    assert wrong and wrong.reason.startswith("equality 3 of the line")
+
+
+def test_steps_with_matrices_are_compared_with_autograd_and_with_each_other() -> None:
+    report = judge_derivation(SOFTMAX)
+    assert report.right and [step.outcome for step in report.steps] == ["right"] * 4
+    wrong = judge_derivation({**SOFTMAX, "steps": SOFTMAX["steps"].replace("(P - Y) / n", "(Y - P) / n")})
+    assert wrong.first_wrong and wrong.first_wrong.line == 5 and "the sign is wrong" in wrong.first_wrong.reason
+
+
+def test_steps_need_no_loss_and_transposes_of_products_are_caught() -> None:
+    words = {"sizes": {"n": "rows", "d": "width"}, "inputs": {"A": "n d", "B": "d d"}}
+    report = judge_derivation({**words, "steps": "Y = (A @ B).T\n  = B.T @ A.T\n  = A.T @ B.T"})
+    assert [step.outcome for step in report.steps] == ["given", "right", "wrong"]
+    assert "the shapes do not fit: (d, n) @ (d, d)" in report.steps[2].reason
+    with pytest.raises(InputError, match="name = 'C' is unknown"):
+        judge_derivation({**words, "steps": "A @ C"})
+    with pytest.raises(SpecError, match="steps is missing"):
+        judge_derivation(words)
+
+
+def test_the_command_ends_with_1_at_a_wrong_step_and_with_2_at_what_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text(DECODER, encoding="utf-8")
+    assert CliRunner().invoke(app, ["check", "derivation", str(path)]).exit_code == 0
+    path.write_text(DECODER.replace("12 L", "11 L"), encoding="utf-8")
+    result = CliRunner().invoke(app, ["check", "derivation", str(path)])
+    assert result.exit_code == 1 and "the first wrong step is in line 4" in result.output
+    for text in ("V d + (", ""):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises((InputError, SpecError)):
+            lemma.check.derivation(path)
+    with pytest.raises(SpecError, match="no such file"):
+        lemma.check.derivation("missing.txt")

@@ -1,0 +1,253 @@
+"""Plans: planned memory is what the allocator gives out in the trainer's own steps; roots, rooflines, bounds."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+from typer.testing import CliRunner
+
+import lemma
+from lemma.cli.main import app
+from lemma.counting.plan import DEVICES, Planner, PlanSettings, device_of, interpolated
+from lemma.counting.polynomial import symbol
+from lemma.counting.solve import largest_within, read_bound
+from lemma.counting.subject import Subject, subject_of
+from lemma.counting.training_step import PARTS, StepSettings, follow_step, layers_of
+from lemma.errors import InputError, LedgerError
+from lemma.spec.recipe import Recipe
+from lemma.tasks.registry import task_for
+from lemma.training.optimizer import clip, optimizer_for
+
+CPU = StepSettings(gpu=False, precision=torch.float32)
+SMALL = {"d": 32, "L": 2, "h": 2, "V": 300, "T": 32, "B": 4}
+RUNNER = CliRunner()
+
+
+def allocated(subject: Subject, recompute: bool = False, accumulate: int = 1) -> int:
+    """The most that PyTorch's allocator has given out during a second training step, by its profiler."""
+    values, recipe = subject.sizes(True), Recipe(accumulate=accumulate, batch=accumulate)
+    model: Any = subject.build(values, "cpu").train()
+    loss = task_for(model.spec).loss(model, recipe)
+    inputs = subject.inputs(values, "cpu").positional
+    first = inputs[0]
+    targets = torch.zeros(len(first), inputs[1].shape[1] + 1, dtype=torch.long) if len(inputs) > 1 else first
+    if recompute:
+        for layer in list(layers_of(model)):
+            forward = layer.forward
+            layer.forward = lambda *args, forward=forward, **named: checkpoint(
+                forward, *args, use_reentrant=False, **named
+            )
+    optimizer = optimizer_for(model, recipe)
+
+    def step() -> None:
+        for _ in range(accumulate):
+            objective, _, _ = loss(first, targets, None)
+            objective.backward()
+            del objective
+        clip(model, recipe.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    step()
+    kept = [tensor for state in optimizer.state.values() for tensor in state.values()]
+    there = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers(), *inputs, *kept])
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        step()
+    now = most = 0
+    for event in watched.profiler.kineto_results.events():  # pyright: ignore[reportOptionalMemberAccess]
+        if event.name() == "[memory]":
+            now += event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
+            most = max(most, now)
+    return there + most
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "recompute"),
+    [
+        ("decoder", {**SMALL, "L": 4, "V": 50}, True),
+        ("decoder", {**SMALL, "B": 9, "T": 64, "positions": "rotary", "h_kv": 1}, False),
+        ("lstm", {"B": 16, "T": 48}, False),
+        ("encoder-decoder", {"d": 32, "L_enc": 1, "L_dec": 2, "B": 6, "T": 24}, False),
+        ("encoder-decoder", {"d": 32, "L_enc": 1, "L_dec": 2, "B": 6, "T": 24}, True),
+        ("encoder", {"d": 32, "L": 2, "B": 6, "T": 32}, False),
+    ],
+)
+def test_planned_memory_is_what_the_allocator_gives_out_in_a_step_on_a_cpu(
+    model: str, sizes: dict[str, Any], recompute: bool
+) -> None:
+    subject = subject_of(model, sizes)
+    planned = follow_step(subject, StepSettings(False, torch.float32, recompute=recompute)).peak.total
+    assert planned == pytest.approx(allocated(subject, recompute), rel=0.10 if model == "lstm" else 0.01)
+
+
+@pytest.mark.parametrize("settings", [CPU, StepSettings(), StepSettings(recompute=True)])
+def test_tensors_without_memory_are_followed_like_real_ones(
+    settings: StepSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = subject_of("decoder", {**SMALL, "L": 1})
+    real = follow_step(subject, settings)
+    monkeypatch.setattr("lemma.counting.training_step.QUICK_STEP", 0)
+    fake = follow_step(subject, settings)
+    assert [moment.parts for moment in fake.moments] == [moment.parts for moment in real.moments]
+    assert fake.kernels == real.kernels
+
+
+def test_gradients_stay_while_they_add_up_over_the_parts_of_a_batch() -> None:
+    subject = subject_of("decoder", SMALL)
+    settings = StepSettings(False, torch.float32, Recipe(accumulate=2, batch=8))
+    planned = follow_step(subject, settings).peak
+    assert planned.total == pytest.approx(allocated(subject, accumulate=2), rel=0.01)
+    assert dict(zip(PARTS, planned.parts, strict=True))["gradients"] == planned.parts[0]
+
+
+def test_flops_of_a_step_are_those_of_its_products() -> None:
+    tokens, d, length, vocabulary = 4 * 32, 32, 32, 300
+    output, last = 2 * tokens * d * vocabulary, 2 * tokens * 4 * d * d
+    layer = 2 * tokens * 12 * d**2 + 4 * tokens * length * d
+    step, again = (
+        follow_step(subject_of("decoder", SMALL), StepSettings(False, torch.float32, recompute=recompute))
+        for recompute in (False, True)
+    )
+    assert step.flops == 3 * (2 * layer + output)
+    assert again.flops == step.flops + 2 * (layer - last)  # what comes out of a layer is known already
+
+
+def test_on_a_gpu_logits_and_activations_are_in_bfloat16_and_weights_are_copied() -> None:
+    subject = subject_of("decoder", {**SMALL, "V": 5000, "d": 64, "d_h": 64})
+    lower, full = (follow_step(subject, StepSettings(True, dtype)) for dtype in (torch.bfloat16, torch.float32))
+    places = 4 * 32 * 5000
+    half, whole = (dict(zip(PARTS, one.peak.parts, strict=True)) for one in (lower, full))
+    # bfloat16: logarithms (2 bytes), their copy for the loss (4) and its gradient (4); float32: three times 4 bytes
+    assert half["logits"] == pytest.approx(10 * places, rel=0.01)
+    assert whole["logits"] == pytest.approx(12 * places, rel=0.01)
+    assert half["activations"] < 0.8 * whole["activations"]
+    assert half["buffers"] > whole["buffers"]  # the copies of weights
+    assert half["weights"] == whole["weights"]
+
+
+def planner(memory: float, **settings: Any) -> Planner:
+    return Planner(subject_of("decoder", SMALL), PlanSettings(device_of(None, memory=memory), batch=4, **settings))
+
+
+def test_the_largest_batch_and_context_fit_and_one_more_does_not() -> None:
+    plan = planner(60e6, precision="float32")
+    for name, points in (("B", (4, 8)), ("T", (16, 32, 64))):
+        found = plan.largest(name, points)
+        fits = [
+            plan.total(step, plan.peak(step)) <= plan.settings.budget
+            for step in map(lambda size, name=name: plan.at(**{name: size}), (found.root, found.root + 1))
+        ]
+        assert found.root > points[-1] and fits == [True, False] and found.followed
+
+
+def test_shards_divide_what_belongs_to_weights_and_gather_two_layers() -> None:
+    whole, cut = planner(1e9), planner(1e9, shards=4)
+    step = follow_step(subject_of("decoder", SMALL), whole.settings.step())
+    one, four = (plan.settings.parts_of(step, step.moments[-1]) for plan in (whole, cut))
+    for part in ("weights", "gradients", "optimizer"):
+        assert four[part] == -(-one[part] // 4)
+    layer = 12 * 32**2 + 13 * 32
+    assert four["buffers"] - one["buffers"] == 2 * 4 * layer
+
+
+def test_a_plan_says_memory_time_tokens_and_generation(tmp_path: Path) -> None:
+    small: dict[str, Any] = {name: value for name, value in SMALL.items() if name != "B"}
+    plan = lemma.count.plan("decoder", gpu="H200", batch=4, efficiency=0.5, **small)
+    assert (
+        plan.fits
+        and plan.peak == sum(plan.parts.values())
+        and plan.parameters == 12 * 2 * 32**2 + 13 * 2 * 32 + (300 + 32 + 2) * 32
+    )
+    alone = plan.compute_seconds or 0, plan.bandwidth_seconds or 0
+    assert alone[0] == plan.flops / 989e12 and alone[1] == plan.moved / 4.8e12
+    assert 0.999 * max(alone) / 0.5 <= (plan.seconds or 0) <= 1.001 * sum(alone) / 0.5
+    assert plan.tokens_per_day == pytest.approx(4 * 32 / (plan.seconds or 0) * 86_400)
+    assert plan.optimal_tokens == 20 * plan.parameters
+    costs = plan.generation
+    assert costs is not None and costs.weights == 2 * plan.parameters
+    assert costs.cache == 2 * 2 * 32 * 32 * 2 + 32 * 8  # keys and values of two layers in bfloat16, and the tokens
+    assert costs.sequences == (plan.settings.budget - costs.weights - 64 * 2**20) // costs.cache
+    page = plan.save(tmp_path / "plan.html").read_text(encoding="utf-8")
+    assert "It fits" in page and "Hoffmann" in page
+    assert json.loads(plan.save(tmp_path / "plan.json").read_text())["fits"] is True
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"gpu": "H300"}, "H200"),
+        ({"memory": -1}, "memory"),
+        ({"gpu": "T4", "precision": "bfloat16"}, "precision=float32"),
+        ({"batch": 10, "shards": 4}, "Nearest batch"),
+        ({"recompute": "all"}, "layers"),
+        ({"efficiency": 0}, "efficiency=0.5"),
+    ],
+)
+def test_what_cannot_be_planned_is_said(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        lemma.count.plan("decoder", **settings)
+
+
+def test_the_command_says_whether_it_fits_by_its_status() -> None:
+    words = ["count", "decoder", "--plan", "d=16", "h=2", "L=1", "T=8", "batch=2", "--json"]
+    fits = RUNNER.invoke(app, [*words, "gpu=L4"])
+    assert fits.exit_code == 0 and json.loads(fits.stdout)["device"]["name"] == "L4"
+    assert RUNNER.invoke(app, [*words, "memory=1e6"]).exit_code == 1
+    assert all(device.memory > 0 for device in DEVICES.values())
+
+
+def test_a_polynomial_goes_through_its_points() -> None:
+    d = symbol("d")
+    assert interpolated(d, (2, 5, 7), (9, 54, 104)) == 2 * d**2 + d - 1
+
+
+@pytest.mark.parametrize("shape", [lambda d: 3 * d**2 + 10, lambda d: d**3 - 6 * d**2 + 11 * d, lambda d: d * 7 / 2])
+def test_the_largest_size_below_a_bound_is_that_of_brute_force(shape: Callable[[Any], Any]) -> None:
+    for bound in (1, 7, 100, 999):
+        kept = [value for value in range(1, 60) if shape(value) <= bound]
+        assert largest_within(shape(symbol("d")), "d", bound, range(1, 60)) == (max(kept) if kept else None)
+
+
+def test_bounds_are_read_with_units() -> None:
+    readings = {
+        "activations <= 80GB for d": ("activations", True, 80 * 10**9, "d"),
+        "cache < 1.5 GiB for T": ("cache", True, 3 * 2**29 - 1, "T"),
+        "parameters ≥ 7B for L": ("parameters", False, 7 * 10**9, "L"),
+        "flops > 1e12 for B": ("flops", False, 10**12 + 1, "B"),
+    }
+    for text, (quantity, most, value, unknown) in readings.items():
+        bound = read_bound(text)
+        assert bound is not None
+        assert (bound.quantity, bound.most, bound.value, bound.unknown) == (quantity, most, value, unknown)
+    for wrong in ("activations <= 80GB", "activations <= 80XB for d", "<= 3 for d"):
+        with pytest.raises(InputError):
+            read_bound(wrong)
+
+
+def test_the_largest_width_below_a_bound_keeps_it_and_the_next_does_not() -> None:
+    found: Any = lemma.count.solve("decoder", "parameters <= 1M for d", L=3)
+    counted = {
+        d: lemma.count("decoder", quantities=["parameters"], L=3, d=d).parameters.total
+        for d in (found.size, found.beyond[0])
+    }
+    assert counted[found.size] == found.value <= 10**6 < (counted[found.beyond[0]] or 0) == found.beyond[1]
+    assert found.size % 4 == 0 and found.root >= found.size  # four heads divide it
+    smallest: Any = lemma.count.solve("decoder", "optimizer >= 8M for L")
+    assert smallest.value >= 8 * 10**6 > smallest.beyond[1] and smallest.beyond[0] == smallest.size - 1
+    with pytest.raises(LedgerError, match="follow no formula"):
+        lemma.count.solve("lstm", "activations >= 1MB for B", B=3, T=5)
+    with pytest.raises(InputError, match="do not depend on B"):
+        lemma.count.solve("decoder", "parameters <= 1M for B")
+    with pytest.raises((InputError, LedgerError)):
+        lemma.count.solve("decoder", "parametres <= 1M for d")
+
+
+def test_the_command_takes_a_bound_with_its_size_behind_it() -> None:
+    done = RUNNER.invoke(app, ["count", "decoder", "--solve", "parameters <= 1e6", "for", "d", "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["value"] <= 10**6
+    assert RUNNER.invoke(app, ["count", "decoder", "--solve", "parameters <= 5 for d"]).exit_code == 1

@@ -1,0 +1,151 @@
+"""Packed shards and records give the tokens of the plain text that they hold, read in a stream and on several cores."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lemma.data.store as store
+from lemma.data.encoding import encode_batches
+from lemma.data.store import batched, encode_pieces, prepare
+from lemma.data.text import DOCUMENT_END, TextSpan, open_text, read_pieces, sample_text, sampled
+from lemma.data.tokenizers import train_tokenizer
+from lemma.errors import DataError
+from lemma.spec.data import BytePairs, Characters, DataSpec
+from lemma.tasks.registry import data_args
+from small_runs import small_text
+
+TEXT = small_text().replace("a", "é")
+RECORDS = [TEXT[start : start + 700] for start in range(0, len(TEXT), 700)]
+
+
+def zst(content: bytes) -> bytes:
+    zstandard = pytest.importorskip("zstandard", reason="to read .zst: pip install zstandard")
+    half = len(content) // 2  # two frames, as when shards are joined
+    return b"".join(zstandard.ZstdCompressor().compress(part) for part in (content[:half], content[half:]))
+
+
+def write_parquet(path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="to read .parquet: pip install pyarrow")
+    import pyarrow
+
+    table = pyarrow.table({"id": range(len(RECORDS) + 1), "text": [*RECORDS, None]})
+    parquet.write_table(table, path, row_group_size=3)
+
+
+JSON = "\n".join(json.dumps({"id": number, "text": text}) for number, text in enumerate(RECORDS)).encode()
+WRITTEN: dict[str, Callable[[Path], object]] = {
+    "a.txt.gz": lambda path: path.write_bytes(gzip.compress(TEXT.encode())),
+    "a.txt.zst": lambda path: path.write_bytes(zst(TEXT.encode())),
+    "a.jsonl": lambda path: path.write_bytes(JSON),
+    "a.jsonl.gz": lambda path: path.write_bytes(gzip.compress(JSON)),
+    "a.ndjson.zst": lambda path: path.write_bytes(zst(JSON)),
+    "a.parquet": write_parquet,
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_shard_gives_the_tokens_of_its_text_and_records_end_with_eos(name: str, tmp_path: Path, home: Path) -> None:
+    path, plain = tmp_path / name, tmp_path / "plain.txt"
+    WRITTEN[name](path)
+    plain.write_text(TEXT, encoding="utf-8")
+    tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
+    data = prepare(DataSpec(text=(str(path),), held_out=0.2), tokenizer=tokenizer)
+    train, validation = data.tokens("train"), data.tokens("validation")
+    decoded = "".join(tokenizer.decode(tokens) for tokens in (train, validation))
+    if "txt" in name:
+        assert decoded == TEXT and train.bytes + validation.bytes == len(TEXT.encode())
+    else:
+        assert decoded.replace("<eos>", "") == TEXT
+        wanted = [token for text in RECORDS for token in (*tokenizer.encode(text).tolist(), tokenizer.eos)][:-1]
+        assert [*train.tolist(), tokenizer.eos, *validation.tolist()] == wanted  # cut where a record ends
+    assert 0.1 < validation.bytes / len(TEXT.encode()) < 0.3
+    assert len(list((home / "texts").iterdir())) == 1  # its size is remembered
+    assert prepare(DataSpec(text=(str(path),), held_out=0.2), tokenizer=tokenizer).hash == data.hash
+
+
+def test_a_sample_of_a_stream_is_that_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lemma.data.text.BLOCK", 1000)
+    for name, content in (("plain.txt", TEXT.encode()), ("packed.txt.gz", gzip.compress(TEXT.encode()))):
+        (tmp_path / name).write_bytes(content)
+    plain, packed = open_text(tmp_path / "plain.txt"), open_text(tmp_path / "packed.txt.gz")
+    limit = len(TEXT) // 2
+    windows = sample_text([plain], limit)
+    from_file = "".join(piece for window in windows for piece in read_pieces(window, "characters"))
+    from_stream = "".join(sampled([packed], limit))
+    assert abs(len(from_file) - len(from_stream)) < 600  # half characters at the ends of 512 windows
+    assert from_stream.replace("é", "")[:2000] == from_file.replace("é", "")[:2000]
+    (tmp_path / "other.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
+    spec = DataSpec(text=(str(tmp_path / "packed.txt.gz"), str(tmp_path / "other.txt.gz")))
+    monkeypatch.setattr(store, "SAMPLE", limit)
+    said = prepare(spec).tokenizer_sample
+    assert "were trained on 0.0 of the 0.0 MB of training text, in 512 windows" in said
+
+
+def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join([JSON] * 60))
+    tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
+    batches = list(batched([read_pieces(open_text(path), tokenizer.kind)]))
+    one = [encode_pieces(tokenizer, batch) for batch in batches]
+    two = list(encode_batches(tokenizer, batches, 2))
+    assert len(one) == len(two) > 1
+    assert all(np.array_equal(a.ids, b.ids) and a.bytes == b.bytes for a, b in zip(one, two, strict=True))
+    starts = [place for batch in batched([["", DOCUMENT_END], ["a", DOCUMENT_END, "b", "c"]]) for _, place in batch]
+    assert starts == [1, 2, 2, 0]
+    assert [place for batch in batched([[DOCUMENT_END, "a"]]) for _, place in batch] == [1]
+    with pytest.raises(DataError, match="U\\+D800"):
+        encode_pieces(tokenizer, [("\ud800", 0)])
+
+
+def test_patterns_name_shards_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in (2, 0, 1):
+        (tmp_path / f"shard-{number}.txt").write_text("abc " * 50)
+    found = data_args({"text": "shard-*.txt", "validation": ["shard-[2].txt"]})
+    assert [Path(name).name for name in found.name] == ["shard-0.txt", "shard-1.txt", "shard-2.txt"]
+    assert [Path(name).name for name in found.settings["validation"]] == ["shard-2.txt"]
+    with pytest.raises(DataError, match="no file has a name like that"):
+        data_args({"text": ["other-*.txt"]})
+
+
+def test_what_cannot_be_read_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    wrong: dict[str, tuple[bytes, str]] = {
+        "cut.txt.gz": (gzip.compress(TEXT.encode())[:-20], "damaged"),
+        "other.txt.gz": (b"plain text", "damaged"),
+        "empty.jsonl": (b'{"text": " "}\n', "no text in it"),
+        "number.jsonl": (b'{"text": 3}\n', "line 1: an object such as"),
+        "json.jsonl": (b'{"text": "a"}\n{"te', "line 2: not valid JSON"),
+        "half.jsonl": (b'{"text": "\\ud800"}\n', "surrogate"),
+        "latin.txt.gz": (gzip.compress("é".encode("latin-1") * 9), "is not UTF-8"),
+        "no.parquet": (b"PAR1", "not a readable Parquet file"),
+    }
+    for name, (content, reason) in wrong.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=reason) as error:
+            open_text(tmp_path / name)
+        assert name in str(error.value)
+
+
+def test_a_missing_package_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+    (tmp_path / "a.txt.zst").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"pip install 'lemma\[shards\]'"):
+        open_text(tmp_path / "a.txt.zst")
+
+
+def test_characters_of_records_are_those_of_their_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(JSON)
+    data = prepare(DataSpec(text=(str(tmp_path / "a.jsonl"),), tokenizer=Characters()))
+    joined = "".join(data.tokenizer.decode(data.tokens(split)) for split in ("train", "validation"))
+    assert joined == TEXT and DOCUMENT_END not in joined
+    assert TextSpan(tmp_path / "a.jsonl", 0, 5).size == 5

@@ -1,0 +1,111 @@
+"""Steps to the same loss, perplexity against a swept setting, and settings searched by Optuna."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import made_up
+from scipy import stats
+
+from lemma.errors import SpecError
+from lemma.spec.studies import ComparedModel, GridStudy, TuneStudy, read_study
+from lemma.studies.experiment import gather, run_study
+from lemma.studies.grid import TuneExperiment, open_grid, sweeps
+from lemma.studies.measures import steps_to, view_steps
+
+
+def lengths(name: str, losses: dict[int, list[float]]) -> list:
+    """Runs of several lengths, whose losses over the seeds are made up."""
+    return [
+        outcome
+        for steps, some in losses.items()
+        for seed, loss in enumerate(some, start=1)
+        for outcome in made_up(name, [math.exp(loss)] * seed, {"steps": steps}, loss=loss, recipe={"steps": steps})[-1:]
+    ]
+
+
+def test_steps_to_a_loss_are_read_off_a_line_over_log_steps() -> None:
+    curve = [(round(100 * 2**k), 3.0 - 0.5 * k) for k in range(4)]
+    for target in (2.9, 2.2, 1.6):
+        assert steps_to(curve, target)[0] == pytest.approx(100 * 2 ** ((3.0 - target) / 0.5))
+
+
+def test_muon_needs_a_share_of_adamws_steps_with_the_p_value_of_log_shares() -> None:
+    adamw = {100: [2.4, 2.5, 2.45], 200: [2.0, 2.1, 2.06]}
+    muon = {100: [2.2, 2.25, 2.2], 200: [1.8, 1.9, 1.86]}
+    view = view_steps(gather([*lengths("adamw", adamw), *lengths("muon", muon)]))
+    shares = [
+        math.exp(math.log(100) + math.log(2) * (one - target) / (one - two)) / 200
+        for one, two, target in zip(muon[100], muon[200], adamw[200], strict=True)
+    ]
+    found = view.plain["muon"]
+    assert found["share"] == pytest.approx(stats.gmean(shares))
+    assert found["p"] == pytest.approx(stats.ttest_1samp(np.log(shares), 0).pvalue)
+    assert view.sentences[0].startswith(f"muon needs {100 * stats.gmean(shares):.0f} % of the steps of adamw")
+
+
+@pytest.mark.parametrize(("losses", "bound"), [([1.0, 1.1, 1.2], "at most "), ([3.0, 3.1, 3.2], "more than ")])
+def test_a_loss_that_no_length_brackets_is_a_bound(losses: list[float], bound: str) -> None:
+    view = view_steps(gather([*lengths("adamw", {200: [2.0, 2.1, 2.06]}), *lengths("muon", {100: losses})]))
+    assert view.lines[0][1] == f"{bound}100" and f"muon needs {bound}50 %" in view.sentences[0]
+
+
+def test_a_swept_number_is_the_axis_of_a_plot() -> None:
+    outcomes = [
+        outcome
+        for name in ("lstm", "gru")
+        for rate in (0.004, 0.001, 0.016)
+        for outcome in made_up(name, [1 / rate, 2 / rate, 3 / rate], {"learning_rate": rate, "tied": True})
+    ]
+    [plot] = sweeps(gather(outcomes))
+    assert (plot.x, plot.log_x) == ("learning rate", True) and len(plot.curves) == 2
+    assert plot.curves[0].x == (0.001, 0.004, 0.016) and plot.curves[0].y == pytest.approx((2000, 500, 125))
+    assert plot.curves[0].low != plot.curves[0].high
+    assert sweeps(gather(made_up("a", [3.0], {"depth": 2}))) == []
+
+
+def test_the_optimizers_study_compares_adamw_and_muon_at_every_length() -> None:
+    study = read_study("optimizers")
+    assert isinstance(study, GridStudy)
+    cells = open_grid(study)
+    assert len(cells) == 2 * len(study.grid["steps"]) * len(study.seeds)
+    assert {cell.recipe.optimizer.kind for cell in cells if cell.condition == "muon"} == {"muon"}
+    assert {cell.recipe.steps for cell in cells} == set(study.grid["steps"])
+
+
+# Optuna
+
+
+@pytest.fixture
+def search(tiny_study: Callable[..., GridStudy]) -> TuneStudy:
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'lemma[tune]'")
+    base = tiny_study(models=(ComparedModel(model="rnn"),), seeds=(1, 2))
+    space = {"learning_rate": (1e-6, 1e-1), "hidden": (2, 3, 4)}
+    return TuneStudy(**{name: getattr(base, name) for name in GridStudy.model_fields}, space=space, trials=4)
+
+
+def test_a_search_is_a_study_whose_losing_trials_are_given_up_and_which_goes_on(
+    search: TuneStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = run_study(search, tmp_path / "out")
+    losses = {tuple(row.point.values()): row.values("loss") for row in result.rows}
+    assert len(losses) == 4 and {len(seeds) for seeds in losses.values()} <= {1, 2}
+    best = min((seeds for seeds in losses.values() if len(seeds) == 2), key=lambda seeds: sum(seeds.values()))
+    for seeds in losses.values():
+        if len(seeds) == 1:
+            assert seeds[1] > best[1] + search.prune, "given up, being worse in the seed that both have"
+    assert [plot for plot in sweeps(result.rows) if plot.x == "learning rate"]
+    monkeypatch.setattr(TuneExperiment, "run", lambda *given: pytest.fail("all of it is kept"))
+    again = run_study(search, tmp_path / "out")
+    assert {tuple(row.point.values()): row.values("loss") for row in again.rows} == losses
+
+
+def test_a_search_without_a_space_or_with_processes_is_refused(search: TuneStudy, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="each trial depends on those before it"):
+        run_study(search, tmp_path / "out", jobs=2)
+    with pytest.raises(SpecError, match="two values or more"):
+        read_study("tune", {"space": {"learning_rate": [1e-3]}})
+    with pytest.raises(SpecError, match="Did you mean 'hidden'"):
+        run_study(search.replace(space={"hiden": (2, 3)}), tmp_path / "out")

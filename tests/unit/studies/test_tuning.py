@@ -1,0 +1,225 @@
+"""Learning rates chosen by short runs, and cells shared between processes."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lemma.errors import InputError, SpecError
+from lemma.report.progress import Silent
+from lemma.spec.studies import ComparedModel, GridStudy, StudyTuning, read_study
+from lemma.studies import workers
+from lemma.studies.experiment import run_study
+from lemma.studies.result import StudyResult
+
+MakeStudy = Callable[..., GridStudy]
+RATES = (1e-6, 3e-3)
+
+
+def tuned(tiny_study: MakeStudy, **changes: object) -> GridStudy:
+    words = {**tiny_study().settings, "steps": 20, "evaluate_every": 10}
+    return tiny_study(settings=words, tune=StudyTuning(learning_rate=RATES, share=0.5), **changes)
+
+
+def scores(result: StudyResult) -> dict[str, float]:
+    return {run.cell.name: run.measures.perplexity for run in result.runs if run.measures}
+
+
+def test_a_trial_that_fails_is_not_chosen_and_without_any_the_row_says_why(
+    tiny_study: MakeStudy, tmp_path: Path
+) -> None:
+    model = ComparedModel(model="rnn", settings={"clip": 0, "activation": "relu"})
+    spec = tuned(tiny_study, models=(model,), seeds=(1,))
+    broken = spec.replace(tune={"learning_rate": (1e30, 1e-3), "share": 0.5})
+    [run] = run_study(broken, tmp_path / "some").runs
+    assert run.measures and run.measures.recipe["learning_rate"] == 1e-3
+    [run] = run_study(spec.replace(tune={"learning_rate": (1e30, 1e31)}), tmp_path / "none").runs
+    assert run.reason and run.reason.startswith("no learning rate of tune came to its end: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"tune": [1e-3]}, "at least two rates"),
+        ({"tune": [1e-3, 1e-3]}, "at least two rates"),
+        ({"tune": [1e-3, 2e-3], "settings.learning_rate": 0.1}, "tune chooses learning_rate"),
+        ({"tune.share": 2}, "tune.share"),
+    ],
+)
+def test_a_tuning_that_cannot_be_is_refused(words: dict[str, object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=said):
+        run_study(read_study("families", words), tmp_path)
+
+
+def test_a_list_of_rates_is_enough_and_true_means_the_usual_ones() -> None:
+    given = {word: read_study("families", {"tune": word}) for word in (True, (1e-3, 2e-3), False)}
+    assert [one.tune and one.tune.learning_rate for one in given.values() if isinstance(one, GridStudy)] == [
+        (1e-3, 2e-3, 4e-3),
+        (1e-3, 2e-3),
+        None,
+    ]
+
+
+# Workers
+
+
+class Said(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+    def advance(self, done: int) -> None:
+        self.done = done
+
+
+@pytest.fixture(scope="module")
+def quick() -> pytest.MonkeyPatch:
+    """Look more often than in a study of hours."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(workers, "WATCH", 0.05)
+    yield patch
+    patch.undo()
+
+
+@pytest.mark.usefixtures("quick")
+def test_each_model_gets_the_rate_of_its_best_trial_in_two_processes_as_in_one(
+    tiny_study: MakeStudy, tmp_path: Path
+) -> None:
+    spec, observer = tuned(tiny_study), Said()
+    result = run_study(spec, tmp_path / "two", observer, jobs=2)
+    trials = {path.stem: json.loads(path.read_text())["measures"] for path in (tmp_path / "two/trials").glob("*.json")}
+    assert len(trials) == 4 and all(name.endswith("-seed-3") for name in trials), "a seed that no run has"
+    assert {one["recipe"]["steps"] for one in trials.values()} == {10}
+    for row in result.rows:
+        losses = {rate: trials[f"{row.title}-learning_rate-{rate}-seed-3"]["loss"] for rate in RATES}
+        assert row.first.recipe["learning_rate"] == min(losses, key=losses.__getitem__) == 3e-3
+    said = str(result)
+    assert "Learning rates tried" in said and "These tokens come on top of the budget." in " ".join(said.split())
+    chosen = result.to_dict()["learning_rates"]["rnn"]
+    assert chosen["rate"] == 3e-3 and chosen["tokens"] == 2 * 10 * 4 * 8
+    assert "Learning rates tried" in (tmp_path / "two" / "report.html").read_text()
+    assert scores(result) == scores(run_study(spec, tmp_path / "one")) and len(scores(result)) == 4
+    assert observer.done == 8
+    assert any(one.startswith("trial of rnn, learning_rate=0.003, seed 3") for one in observer.said)
+    assert not list((tmp_path / "two").glob(".workers*"))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_worker_whose_order_is_withdrawn_saves_and_the_next_call_goes_on(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {**tiny_study().settings, "steps": 200, "evaluate_every": 100}
+    spec = tiny_study(settings=words, models=(ComparedModel(model="gru"),), seeds=(1,))
+    whole = scores(run_study(spec, tmp_path / "whole"))
+    out = tmp_path / "out"
+    run_study(spec, out, only=[])  # writes study.toml
+    order, metrics = out / "order.json", out / "runs" / "gru-seed-1" / "metrics.jsonl"
+    told = {"cells": ["gru-seed-1"], "failed": {}, "folder": str(Path.cwd()), "threads": 1, "parent": None}
+    order.write_text(json.dumps(told))
+
+    def withdraw() -> None:
+        while not metrics.exists():
+            time.sleep(0.01)
+        order.unlink()
+
+    threading.Thread(target=withdraw, daemon=True).start()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        workers.work(str(order))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    [checkpoint] = (metrics.parent / "checkpoints").iterdir()
+    assert 0 < int(checkpoint.name.removeprefix("step-")) < 200
+    assert scores(run_study(spec, out)) == whole
+    workers.work(str(order))  # there is no such order any more: nothing to do
+
+
+@pytest.mark.usefixtures("quick")
+def test_ctrl_c_withdraws_the_order_and_shows_what_there_is(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Patient(workers.LocalWorkers):
+        def start(self, order: Path, count: int, threads: int) -> None:
+            self.order, self.processes = order, []
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+        def running(self) -> int:
+            return int(self.order.exists())
+
+    monkeypatch.setattr(workers, "KINDS", {None: Patient})
+    stopped = run_study(tiny_study(), tmp_path / "out", jobs=2)
+    assert stopped.interrupted and not scores(stopped) and not stopped.failed
+
+
+@pytest.mark.usefixtures("quick")
+def test_workers_that_cannot_start_or_die_are_reasons_of_their_runs(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\necho out of memory >&2\nexit 137\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    result = run_study(tiny_study(seeds=(1,)), tmp_path / "out", jobs=2)
+    assert {run.reason for run in result.runs} == {"a worker ended with status 137: out of memory"}
+    monkeypatch.undo()
+    assert not run_study(tiny_study(seeds=(1,)), tmp_path / "out").failed
+
+
+def test_what_does_not_apply_is_refused(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="Did you mean 'slurm'"):
+        run_study(tiny_study(), tmp_path / "a", on="slurmm")
+    with pytest.raises(SpecError, match="its times would disturb each other"):
+        run_study(read_study("heads", {"d": 8, "T": 4, "heads": [1, 2]}), tmp_path / "b", jobs=2)
+
+
+@pytest.mark.usefixtures("quick")
+def test_slurm_jobs_run_the_cells_through_submitit(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'lemma[slurm]'")
+    monkeypatch.setattr(workers.SlurmWorkers, "cluster", "local")
+    spec = tiny_study(seeds=(1,))
+    assert scores(run_study(spec, tmp_path / "slurm", jobs=1, on="slurm")) == scores(run_study(spec, tmp_path / "one"))
+
+
+def test_slurm_without_sbatch_says_so(tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'lemma[slurm]'")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InputError, match="no sbatch on this machine"):
+        run_study(tiny_study(), tmp_path / "out", on="slurm")
+
+
+@pytest.mark.usefixtures("quick")
+def test_ray_tasks_run_the_cells(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'lemma[ray]'")
+    spec = tiny_study(seeds=(1,))
+    try:
+        found = scores(run_study(spec, tmp_path / "ray", jobs=2, on="ray"))
+    finally:
+        ray.shutdown()
+    assert found == scores(run_study(spec, tmp_path / "one"))
+
+
+def test_threads_are_divided_between_processes(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = []
+
+    class Noted(workers.LocalWorkers):
+        def start(self, order: Path, count: int, threads: int) -> None:
+            orders.append((count, threads, json.loads(order.read_text())["threads"]))
+            super().start(order, 0, threads)
+
+    monkeypatch.setattr(workers.torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(workers, "KINDS", {None: Noted})
+    run_study(tiny_study(), tmp_path / "out", jobs=3)
+    run_study(tiny_study(), tmp_path / "out", jobs=16)
+    assert orders == [(3, 2, 2), (4, 2, 2)]

@@ -1,0 +1,205 @@
+"""A person's own optimizer, schedule and loop: the same training as Lemma's where they do the same."""
+
+import importlib.util
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lemma
+from lemma.data.tokenizers import train_tokenizer
+from lemma.errors import LemmaError, RunError, SpecError, TrainingError
+from lemma.layers.state import Window
+from lemma.models.base import LanguageModel
+from lemma.models.build import build
+from lemma.runs.folder import RunFolder
+from lemma.spec.data import Characters
+from lemma.spec.models import NEW_FAMILIES, Decoder, NewFamily
+from lemma.spec.recipe import NewObjective, Recipe
+from lemma.training.optimizer import learning_rate, memory_of, restore_memory
+from small_runs import small_text
+
+SMALL = {
+    "width": 8,
+    "heads": 2,
+    "depth": 1,
+    "context": 8,
+    "batch": 4,
+    "steps": 6,
+    "warm_up": 2,
+    "tokenizer": "characters",
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("own") / "text.txt"
+    path.write_text(small_text(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def home(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(text.parent / "home"))
+
+
+def losses(out: Path) -> list[float]:
+    return [row["loss"] for row in RunFolder.open(out).metrics.rows()]
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    """What Lemma's own does without weight decay, at twice the peak rate of the recipe."""
+    return torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.99), weight_decay=0.0)
+
+
+def test_an_optimizer_and_a_schedule_given_as_functions_train_as_lemma_s(text: Path, tmp_path: Path) -> None:
+    plain = lemma.train("decoder", text=text, out=tmp_path / "a", weight_decay=0.0, learning_rate=4e-3, **SMALL)
+    recipe = Recipe(steps=6, warm_up=2, learning_rate=1.0)
+    own = {"optimizer": adamw, "schedule": lambda step: learning_rate(recipe, step)}
+    seen = []
+    result = lemma.train(
+        "decoder", text=text, out=tmp_path / "b", on_step=lambda one: seen.append(one.latest), **own, **SMALL
+    )
+    assert losses(tmp_path / "b") == pytest.approx(losses(tmp_path / "a"), abs=1e-6)
+    assert result.best_loss == pytest.approx(plain.best_loss, abs=1e-6)
+    rates = [[row["learning_rate"] for row in RunFolder.open(tmp_path / name).metrics.rows()] for name in "ab"]
+    assert rates[0] == pytest.approx(rates[1])
+    assert [float(loss) for loss in seen] == pytest.approx(losses(tmp_path / "b"), abs=1e-6)
+
+
+def test_a_step_can_end_training_and_the_run_resumes_only_with_the_functions(text: Path, tmp_path: Path) -> None:
+    own = {"optimizer": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)}
+    own["schedule"] = lambda step: 1 / step
+    lemma.train("decoder", text=text, out=tmp_path / "whole", **own, **SMALL)
+    result = lemma.train(
+        "decoder", text=text, out=tmp_path / "a", on_step=lambda one: one.state.step == 3, **own, **SMALL
+    )
+    assert (result.stopped, result.steps) == ("asked", 3) and result.validation_loss is not None
+    assert "stopped by on_step" in str(result)
+    with pytest.raises(SpecError, match=r"optimizer = custom .* lemma.resume"):
+        lemma.resume(tmp_path / "a")
+    lemma.resume(tmp_path / "a", **own)
+    assert losses(tmp_path / "a") == losses(tmp_path / "whole")
+
+
+def test_what_is_not_an_optimizer_of_the_model_is_refused(text: Path, tmp_path: Path) -> None:
+    other = nn.Linear(2, 2)
+    for make, reason in (
+        (lambda model: 3, "is expected"),
+        (lambda model: torch.optim.SGD(other.parameters(), lr=1), "not par"),
+    ):
+        with pytest.raises(SpecError, match=reason):
+            lemma.train("decoder", text=text, out=tmp_path / "a", optimizer=make, **SMALL)
+    with pytest.raises(SpecError, match="schedule = custom"):
+        lemma.train("decoder", text=text, out=tmp_path / "a", schedule="custom", **SMALL)
+    assert not (tmp_path / "a").exists()
+
+
+def test_numbers_of_an_optimizer_are_kept_and_lists_are_refused() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer.state[model.weight] |= {"count": 3, "mean": torch.ones(1, 2), "nothing": None}
+    other = nn.Linear(2, 1, bias=False)
+    again = torch.optim.SGD(other.parameters(), lr=1.0)
+    restore_memory(again, other, memory_of(optimizer, model))
+    assert again.state[other.weight]["count"] == 3 and again.state[other.weight]["mean"].tolist() == [[1.0, 1.0]]
+    optimizer.state[model.weight]["history"] = [1]
+    with pytest.raises(TrainingError, match="keeps a list called history"):
+        memory_of(optimizer, model)
+
+
+def test_the_example_is_short_and_its_run_is_one_like_any_other(text: Path, tmp_path: Path) -> None:
+    path = Path(__file__).parents[3] / "examples" / "own_loop.py"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
+    spec = importlib.util.spec_from_file_location("own_loop", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    loss = module.main(str(text), str(tmp_path / "run"), steps=12, batch=4, width=16)
+    run = lemma.load(tmp_path / "run")
+    assert 0 < loss < np.log(run.tokenizer.vocabulary) + 0.5
+    with pytest.raises(SpecError, match="own data are not known"):
+        lemma.evaluate(tmp_path / "run")
+
+
+def test_a_saved_model_gives_the_same_logits_and_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(Characters(), ["abcde"])
+    model = build(Decoder(vocabulary=5, width=8, depth=1, heads=2, context=4)).eval()
+    lemma.runs.save(torch.nn.parallel.DataParallel(model), tokenizer, tmp_path / "run")
+    tokens = torch.tensor([[0, 1, 2]])
+    assert torch.equal(lemma.load(tmp_path / "run", device="cpu").model(tokens)[0], model(tokens)[0])
+    with pytest.raises(RunError, match="--overwrite"):
+        lemma.runs.save(model, tokenizer, tmp_path / "run")
+    with pytest.raises(RunError, match="6 tokens, and the model is one of 5"):
+        lemma.runs.save(model, train_tokenizer(Characters(), ["abcdef"]), tmp_path / "other")
+    with pytest.raises(RunError, match="got Linear"):
+        lemma.runs.save(nn.Linear(2, 2), tokenizer, tmp_path / "other")
+    model.embedding = nn.Embedding(5, 9)
+    with pytest.raises(RunError, match="not those of the model's spec"):
+        lemma.runs.save(model, tokenizer, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+class Unigram(NewFamily):
+    """The same logits after every token."""
+
+    family: Literal["unigram"] = "unigram"
+
+
+class UnigramModel(LanguageModel):
+    def __init__(self, spec: Unigram, dropout: float) -> None:
+        super().__init__(spec)
+        self.logits = nn.Parameter(torch.zeros(spec.vocabulary))
+
+    @property
+    def receptive_field(self) -> int:
+        return 1
+
+    def forward(self, tokens, state=None):
+        return self.logits.expand(*tokens.shape, -1), Window(tokens[:, -1:], 1)
+
+
+class Doubled(NewObjective):
+    """Twice the causal loss."""
+
+    kind: Literal["doubled"] = "doubled"
+    factor: ClassVar[float] = 2.0
+
+
+def doubled(logits, targets):
+    return 2 * nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def test_a_family_and_an_objective_registered_here_are_trained_and_loaded(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(LemmaError, match="unigram"):
+        lemma.choose("unigram")
+    assert lemma.register(Unigram, model=UnigramModel) is Unigram
+    lemma.register(Doubled, loss=doubled)
+    small = {"steps": 3, "batch": 4, "tokenizer": "characters"}
+    lemma.train("unigram", text=text, out=tmp_path / "a", objective="doubled", **small)
+    row = RunFolder.open(tmp_path / "a").metrics.rows()[0]
+    assert row["objective"] == pytest.approx(2 * row["loss"])
+    assert isinstance(lemma.load(tmp_path / "a").model, UnigramModel)
+    NEW_FAMILIES.registered.clear()  # as in another process
+    with pytest.raises(RunError, match="unigram"):
+        lemma.load(tmp_path / "a")
+
+
+def test_what_cannot_be_registered_is_refused() -> None:
+    class Lstm(NewFamily):
+        family: Literal["lstm"] = "lstm"
+
+    class Nameless(NewFamily):
+        family: str = ""
+
+    for kind, parts, reason in (
+        (Lstm, {}, "of Lemma's own"),
+        (Nameless, {}, "lacks the line"),
+        (Unigram, {"loss": doubled}, "Known: model"),
+        (nn.Linear, {}, "a subclass of NewFamily"),
+    ):
+        with pytest.raises(LemmaError, match=reason):
+            lemma.register(kind, **parts)
+    assert not NEW_FAMILIES.registered
