@@ -28,6 +28,7 @@ from lemma.counting.measure import ModulePath, following, tensors_in
 from lemma.counting.probe import Values
 from lemma.counting.subject import BATCH, TIME, Inputs, Subject, sizes_in_words
 from lemma.errors import LedgerError
+from lemma.layers import fused
 from lemma.spec.recipe import Recipe
 from lemma.tasks.registry import task_for
 from lemma.training.optimizer import clip, optimizer_for
@@ -215,6 +216,7 @@ def follow_step(subject: Subject, settings: StepSettings, values: Values | None 
 def _follow(subject: Subject, module: nn.Module, settings: StepSettings, values: Values) -> FollowedStep:
     recipe = settings.recipe.replace(batch=values.get(BATCH, 1))
     with ExitStack() as stack:
+        stack.enter_context(_standing_in(settings.gpu))
         model = _moved(module).train()
         inputs = subject.inputs(values, "cpu")
         step = _step_of(subject, model, inputs, recipe)
@@ -261,6 +263,16 @@ def _follow(subject: Subject, module: nn.Module, settings: StepSettings, values:
     sizes = [sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in layers]
     whole = sum(p.numel() * p.element_size() for p in model.parameters())
     return FollowedStep(tuple(meter.moments), dict(meter.kernels), max(sizes, default=whole), len(layers))
+
+
+@contextmanager
+def _standing_in(gpu: bool) -> Iterator[None]:
+    """Let the CPU stand in for a GPU: the trainer then takes its operators."""
+    fused.STANDING_IN = gpu
+    try:
+        yield
+    finally:
+        fused.STANDING_IN = False
 
 
 def _moved(module: nn.Module) -> nn.Module:

@@ -28,6 +28,17 @@ def available(device: torch.device) -> bool:
     return TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+STANDING_IN = False
+"""Whether a CPU stands in for a GPU, while a training step on one is planned."""
+
+
+def lowered_to(tensor: Tensor) -> torch.dtype | None:
+    """The type that autocast lowers to on a tensor's GPU; None on a CPU, or where it is off."""
+    kind = "cuda" if tensor.is_cuda else "cpu"
+    on = (tensor.is_cuda or STANDING_IN) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if on else None
+
+
 def attend_with_rows(
     queries: Float[Tensor, "batch heads time width"],
     keys: Float[Tensor, "batch groups time width"],

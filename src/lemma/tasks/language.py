@@ -19,6 +19,7 @@ from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare, read_tokens
 from lemma.errors import DataError, InputError, PackageError, SpecError
 from lemma.generation.decode import Sampling, generate_text
+from lemma.layers import fused
 from lemma.layers.attention import Attention
 from lemma.layers.fused import available
 from lemma.layers.output_loss import MANY_CLASSES, output_loss
@@ -305,15 +306,16 @@ class LanguageLoss(TaskLoss):
         if isinstance(model, DecoderModel) and model.cap is None and objective is causal:
             output = model.output
             plain = type(output) is nn.Linear and output.bias is None and len(output.weight) >= MANY_CLASSES
-            self.fused_output = model.spec.context if plain and available(output.weight.device) else 0
+            there = available(output.weight.device) or fused.STANDING_IN
+            self.fused_output = model.spec.context if plain and there else 0
 
     def forward(
         self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
     ) -> LossTerms:
         """Return the objective, to be minimised, the mean loss, and the state where training carries it on."""
-        if inputs.shape[1] <= self.fused_output and torch.is_autocast_enabled("cuda"):
-            vectors = self.model.vectors(inputs).flatten(0, 1).to(torch.get_autocast_dtype("cuda"))
-            loss = output_loss(vectors, self.model.get_parameter("output.weight"), targets.flatten())
+        weight = self.model.get_parameter("output.weight") if inputs.shape[1] <= self.fused_output else None
+        if weight is not None and (lower := fused.lowered_to(weight)) is not None:
+            loss = output_loss(self.model.vectors(inputs).flatten(0, 1).to(lower), weight, targets.flatten())
             return loss, (loss,), None
         logits, state = self.model(inputs, state)
         objective, terms = self.measured(logits, targets)

@@ -148,7 +148,8 @@ def clip(model: nn.Module, largest: float) -> Tensor:
     else:
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients, foreach=True)
-    return norm if type(norm) is Tensor else getattr(norm, "full_tensor")()  # noqa: B009 (of a sharded model)
+    whole = getattr(norm, "full_tensor", None)  # of a sharded model
+    return norm if whole is None else whole()
 
 
 def own_optimizer(make: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
