@@ -11,6 +11,7 @@ from benchmarks import (
     plan,
     pretrained,
     searching,
+    serving,
     threads,
     tokenizing,
 )
@@ -24,6 +25,7 @@ OTHERS = {
     "tokenizing": lambda: tokenizing.main([]),
     "pretrained": lambda: pretrained.main([]),
     "search": searching.main,
+    "serving": lambda: serving.main([]),
     "graph": graph.main,
     "gpu": gpu.main,
     "threads": threads.main,

@@ -55,15 +55,16 @@ def untrained(folder: Path, kind: str) -> Path:
 
 
 @contextmanager
-def running(*runs: Any) -> Iterator[str]:
-    """A real server in a thread, on a free port; its address."""
+def running(*runs: Any, **settings: Any) -> Iterator[str]:
+    """A real server in a thread, on a free port; its address. `running.server` is the last one."""
     import uvicorn
 
     from lemma.api import application
-    from lemma.serving.server import bind
+    from lemma.serving.server import ImpatientProtocol, Server, bind
 
-    bound = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(application(*runs), log_level="warning"))
+    bound, made = bind("127.0.0.1", 0), application(*runs, **settings)
+    config = uvicorn.Config(made, http=ImpatientProtocol, log_level="critical", timeout_graceful_shutdown=5)
+    server = running.server = Server(config, made.state.service, lambda: None)  # pyright: ignore[reportFunctionMemberAccess]
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     while not server.started:

@@ -1206,38 +1206,84 @@ def serve(
     *runs: Path | str | Run,
     host: str = "127.0.0.1",
     port: int = 8000,
+    api_key: str | None = None,
+    allow_hosts: Sequence[str] = (),
+    device: str = "auto",
+    precision: Literal["auto", "float32", "bfloat16"] = "auto",
     on_ready: Callable[[Ready], object] | None = None,
+    **limits: Any,
 ) -> None:
     """Serve runs until Ctrl-C: a page at the address, and an OpenAI-compatible API under /v1.
 
     Requests name a run by its folder. `on_ready` gets the address; by default it is printed to stderr.
 
+    Args:
+        api_key: A key that every request must bring.
+        allow_hosts: Names by which others reach this server, besides its own.
+        device: Where the models are.
+        precision: The type in which a decoder writes on a GPU: bfloat16 if it is left to auto.
+        limits: tokens (of a text), batch (texts written at once), waiting (requests of a run), seconds (of a request),
+            grace (seconds for requests under way when the server stops).
+
     >>> lemma.serve("runs/a", port=8000)  # doctest: +SKIP
     """
     _refuse_without("serve", "fastapi", "uvicorn")
+    from lemma.serving.requests import Limits
     from lemma.serving.server import serve_runs
 
-    serve_runs(runs, _verbs(), host, port, on_ready or partial(print, file=sys.stderr, flush=True))
+    refuse_unknown(limits, Limits.__dataclass_fields__, "serve")
+    tell = on_ready or partial(print, file=sys.stderr, flush=True)
+    more: Any = {"api_key": api_key, "allow_hosts": allow_hosts, "limits": Limits(**limits)}
+    serve_runs(runs, _verbs(device, precision), host, port, tell, **more)
 
 
-def application(*runs: Path | str | Run, hosts: Iterable[str] | None = None) -> FastAPI:
+def application(
+    *runs: Path | str | Run,
+    hosts: Iterable[str] | None = None,
+    api_key: str | None = None,
+    device: str = "auto",
+    precision: Literal["auto", "float32", "bfloat16"] = "auto",
+    **limits: Any,
+) -> FastAPI:
     """What `serve` serves, as an ASGI application for your own server or a test.
 
-    `hosts` are the host names it answers to. Default: all.
+    `hosts` are the host names it answers to. Default: all. The rest is as in `serve`.
     """
     _refuse_without("serve", "fastapi")
     from lemma.serving.app import application as make
+    from lemma.serving.requests import Limits
 
-    return make(runs, _verbs(), hosts)
+    refuse_unknown(limits, Limits.__dataclass_fields__, "application")
+    return make(runs, _verbs(device, precision), hosts, api_key, Limits(**limits))
 
 
-def _verbs() -> Verbs:
+def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Verbs:
     """The verbs, as the serving room gets them."""
+    from contextlib import ExitStack
+
+    import torch
+
+    from lemma.generation.batching import BatchEngine, TextRequest
+    from lemma.generation.decode import Sampling
     from lemma.inspection.page import page
+    from lemma.models.dual_encoder import DualEncoderModel
+    from lemma.models.transformer import EncoderModel
+    from lemma.retrieval.embedding import embed_inputs
     from lemma.serving.runs import Verbs
     from lemma.tasks.registry import task_for
 
+    kind = device.partition(":")[0]
+    if kind not in ("auto", "cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        known = "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu: there is no GPU here"
+        raise InputError(f"device = '{device}': give {known}.")
+    folded = ExitStack()  # for good: nothing else happens to a served model
+
+    def loaded(run: Path | str | Run) -> Run:
+        return load(run, device) if isinstance(run, str | Path) else run
+
     def kind_of_answer(run: Run) -> str:
+        if isinstance(run.module, EncoderModel | DualEncoderModel):
+            return "vectors"
         return task_for(run.spec).answers or str(run.model)  # which refuses the run, with what it is for
 
     def attends(run: Run) -> bool:  # tried on one token
@@ -1246,13 +1292,25 @@ def _verbs() -> Verbs:
         except InputError:
             return False
 
+    def engine(run: Run, rows: int) -> BatchEngine:
+        folded.enter_context(run.folded())
+        dtype = Sampling(precision=precision).dtype(next(run.module.parameters()).device)
+        return BatchEngine(run.model, run.tokenizer, rows, dtype=dtype)
+
+    def text_request(run: Run, prompt: tuple[int, ...], settings: Mapping[str, Any], **more: Any) -> TextRequest:
+        own = {name: value for name, value in run.tokenizer.sampling.items() if name in Sampling.__dataclass_fields__}
+        return TextRequest(prompt, Sampling(**{"temperature": 1.0, **own, **settings}), **more)
+
+    def answer(run: Run, texts: Sequence[str], **limit: Any) -> list[Any]:
+        return generate(run, source=list(texts), **limit)
+
     def heads_page(run: Run, text: str) -> str:
         return page(look.heads(run, text=text))
 
     def account_page(run: Run) -> str:
         return count(run.path)._repr_html_()
 
-    return Verbs(opened, generate, kind_of_answer, attends, heads_page, account_page)
+    return Verbs(loaded, kind_of_answer, attends, engine, text_request, answer, embed_inputs, heads_page, account_page)
 
 
 def _refuse_without(verb: str, *packages: str, extra: str = "serve") -> None:

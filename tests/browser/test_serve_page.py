@@ -1,5 +1,6 @@
 """The page of `lemma serve` in a real browser, against a real server: what it shows is what `lemma.generate` writes."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,57 @@ def test_a_text_is_written_and_its_loop_told(opened: Any, runs: dict[str, Path])
     greedy = lemma.generate(runs["trigram"], "the cat", tokens=80, temperature=0.0)
     tab.locator("#loop").wait_for()
     assert greedy.loop and tab.locator("#loop").inner_text() == greedy.remark
+
+
+def test_tokens_have_their_probabilities_and_one_can_write_on_from_any(opened: Any, runs: dict[str, Path]) -> None:
+    tab = opened()
+    tab.locator("#prompt").fill("the")
+    tab.locator("#tokens").fill("12")
+    tab.locator("#seed").fill("4")
+    tab.get_by_role("button", name="Generate").click()
+    tab.get_by_text("12 tokens in").wait_for()
+    expected = lemma.generate(runs["trigram"], "the", tokens=12, temperature=0.8, seed=4, logprobs=8)
+    assert tab.locator("#after .token").all_inner_texts() == [one.text for one in expected.logprobs]
+    tab.locator("#after .token").nth(5).click()
+    one, shown = expected.logprobs[5], tab.locator("#candidates-list li").all_inner_texts()
+    assert f"Token 6: “{one.text.replace(' ', '␣')}”" in tab.locator("#candidates-title").inner_text()
+    assert [row[1] for row in shown[:3]] == [other.text.replace(" ", "␣") for other in one.top[:3]]
+    assert [float(row.split()[-2]) for row in shown[:3]] == pytest.approx(
+        [100 * math.exp(other.logprob) for other in one.top[:3]], rel=0.06
+    )
+    tab.locator("#candidates-list button").nth(1).click()
+    tab.get_by_text("What comes next, by trigram").wait_for()
+    written = "the" + expected.text[:5] + one.top[1].text
+    assert tab.locator("#prompt").input_value() == written
+    tab.locator("#candidates-list button").first.click()
+    follows = lemma.generate(runs["trigram"], written, tokens=1, temperature=0.0).text
+    tab.wait_for_function("text => document.getElementById('prompt').value === text", arg=written + follows)
+
+
+def test_two_runs_write_side_by_side_and_loops_are_marked(opened: Any, runs: dict[str, Path]) -> None:
+    tab = opened()
+    tab.locator("#prompt").fill("the cat")
+    tab.locator("#temperature").fill("0")
+    tab.locator("#tokens").fill("60")
+    tab.locator("#other").select_option("decoder")
+    tab.get_by_role("button", name="Generate").click()
+    tab.get_by_text("60 tokens in").nth(1).wait_for()
+    for side, name in (("", "trigram"), ("other-", "decoder")):
+        written = lemma.generate(runs[name], "the cat", tokens=60, temperature=0.0)
+        assert tab.locator(f"#{side}text").text_content() == "the cat" + written.text and written.loop
+        marks = [kind.split()[-1] for kind in tab.evaluate(CLASSES, f"#{side}after .token")]
+        first = written.loop.onset
+        turns = [(place - first) // written.loop.period for place in range(first, 60)]
+        assert marks[first:] == [("loops", "again")[turn % 2] for turn in turns] and set(marks[:first]) <= {"token"}
+        assert tab.locator(f"#{side}loop").inner_text() == written.remark
+    left, right = (tab.locator(f"#{side}text").bounding_box() for side in ("", "other-"))
+    assert left["y"] == right["y"] and right["x"] > left["x"] + left["width"]
+    tab.set_viewport_size({"width": 390, "height": 900})
+    left, right = (tab.locator(f"#{side}text").bounding_box() for side in ("", "other-"))
+    assert left["x"] == right["x"] and right["y"] > left["y"] + left["height"]
+
+
+CLASSES = "where => [...document.querySelectorAll(where)].map((one) => one.className)"
 
 
 def test_what_is_wrong_is_said_on_the_page(opened: Any) -> None:
@@ -149,3 +201,11 @@ def test_a_phone_scrolls_down_only_and_reads_in_light_and_dark(scheme: str, open
     assert (light > 0.5) == (scheme == "light") and contrast >= 4.5
     tab.locator("#tab-evaluate").click()
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    if scheme == "light":  # a table's rows become blocks
+        tab.locator("#tab-count").click()
+        cells = tab.frame_locator("#account").locator("tbody tr").first.locator("td")
+        cells.first.wait_for()
+        assert {round(cell.bounding_box()["x"]) for cell in cells.all()[1:3]} == {
+            round(cells.nth(1).bounding_box()["x"])
+        }
+        assert tab.frames[-1].evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

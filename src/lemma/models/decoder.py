@@ -133,6 +133,28 @@ class DecoderSlots(State):
             copy.layers.append(Slots(tuple(one[index] for one in layer.kept), copy.texts, copy.places))
         return copy
 
+    def put(self, row: int, cache: Cache) -> None:
+        """Put the one text of a cache into a row, whatever was there."""
+        length = cache.seen.shape[1]
+        self.seen[row, :length] = cache.seen[0]
+        self.places[row] = length
+        for slots, layer in zip(self.layers, cache.layers, strict=True):
+            for wide, one in zip(slots.kept, layer, strict=True):
+                wide[row][..., length - one.shape[-2] : length, :] = one[0]
+
+    def resized(self, rows: Tensor, batch: int, limit: int) -> "DecoderSlots":
+        """Return slots for `batch` texts of up to `limit` tokens, of which the first are these rows."""
+        other = DecoderSlots(Cache(self.seen.new_zeros(batch, 0), self.window), limit)
+        shared = min(self.room, other.room)
+        other.seen[: len(rows), :shared] = self.seen[rows, :shared]
+        other.places[: len(rows)] = self.places[rows]
+        for layer in self.layers:
+            kept = tuple(one.new_zeros(batch, *one.shape[1:-2], other.room, one.shape[-1]) for one in layer.kept)
+            for wide, one in zip(kept, layer.kept, strict=True):
+                wide[: len(rows), ..., :shared, :] = one[rows][..., :shared, :]
+            other.layers.append(Slots(kept, other.texts, other.places))
+        return other
+
     def signature(self, row: int = 0) -> bytes:
         """The tokens say it all."""
         return bytes_of(self.seen[row, : self.count])

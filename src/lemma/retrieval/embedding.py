@@ -9,12 +9,16 @@ from functools import cached_property
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32, UInt8
+from torch.nn import functional
 
 from lemma.data.batches import TokenRows
 from lemma.data.images import lowercase
 from lemma.data.store import encode_texts, fit_rows, unknown_tokens
-from lemma.errors import RunError
+from lemma.errors import InputError, RunError
+from lemma.models.base import by_length, measuring, positions_on
+from lemma.models.classifier import pooled
 from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_texts
+from lemma.models.transformer import EncoderModel
 from lemma.report.numbers import counted
 from lemma.runs.load import Run
 from lemma.spec.models import Transformer, longest
@@ -101,3 +105,46 @@ class Embedder:
                 "Train it again with a lower learning rate."
             )
         return vectors
+
+
+def embed_inputs(run: Run, inputs: Sequence[str | Sequence[int]]) -> tuple[list[list[float]], int]:
+    """The vectors of texts or of their tokens, each of length 1, and how many tokens were read.
+
+    A dual encoder's are those in the space that it shares with images. An encoder's is the mean of its vectors, special
+    tokens left out.
+    """
+    dual = not isinstance(run.module, EncoderModel)
+    towers = run.require(DualEncoderModel, "an encoder or a dual encoder") if dual else None
+    body, tokenizer = towers.spec.body if towers else run.spec, run.tokenizer
+    special = isinstance(body, Transformer)
+    before, after = tokenizer.marks(special)
+    room = longest(body) - len(before) - len(after)  # pyright: ignore[reportArgumentType]
+    rows: list[Sequence[int]] = []
+    for number, given in enumerate(inputs):
+        ids = given
+        if isinstance(given, str):
+            text = lowercase(given) if dual else given
+            found, _ = tokenizer.encode_all([text])
+            ids = found.tolist() if (found >= 0).all() else tokenizer.encode(text).tolist()  # which names what is wrong
+        wrong = next((token for token in ids if not 0 <= int(token) < tokenizer.vocabulary), None)
+        if wrong is not None:
+            raise InputError(f"input {number}: token {wrong} is not one of 0 to {tokenizer.vocabulary - 1}.")
+        if len(ids) > room or not ids:
+            raise InputError(f"input {number} has {len(ids)} tokens; from 1 to {room} are read. Change its length.")
+        rows.append(ids)  # pyright: ignore[reportArgumentType]
+    bounds = np.cumsum([0, *map(len, rows)])
+    plain = TokenRows(np.concatenate([np.asarray(row) for row in rows]), bounds)
+    marked = fit_rows(plain, tokenizer, room + len(before) + len(after), special)
+    if towers:
+        return embed_texts(towers, marked).tolist(), int(bounds[-1])
+    model = run.require(EncoderModel, "an encoder")
+    vectors = np.zeros((len(rows), model.vector_width), dtype=np.float32)
+    with measuring(model) as device:
+        for group in by_length(marked.lengths, positions_on(device)):
+            tokens = torch.from_numpy(marked.padded(group)).to(device)
+            places = torch.arange(tokens.shape[1], device=device)
+            ends = torch.from_numpy(marked.lengths[group]).to(device)[:, None] - len(after)
+            there = (places >= len(before)) & (places < ends)
+            mean = pooled(model.vectors(tokens), there, "mean")
+            vectors[group] = functional.normalize(mean.float(), dim=-1).cpu().numpy()
+    return vectors.tolist(), int(bounds[-1])

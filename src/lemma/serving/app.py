@@ -1,29 +1,35 @@
 """The ASGI application: OpenAI's API, the page, and what its tabs show."""
 
 import asyncio
+import base64
+import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
-from threading import Event
+from ipaddress import ip_address
 from typing import Any
 from uuid import uuid4
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import StreamingResponse
+from fastapi.openapi.utils import get_openapi
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
 from lemma.errors import LemmaError
+from lemma.serving.metrics import ServerMetrics
 from lemma.serving.requests import (
     MOST_BYTES,
     AnyRequest,
     ChatRequest,
     CompletionRequest,
+    EmbeddingRequest,
+    Limits,
     Refusal,
     read_request,
     refusal_of,
@@ -31,10 +37,10 @@ from lemma.serving.requests import (
 from lemma.serving.runs import (
     FinishedText,
     GenerationJob,
-    GenerationStream,
     ServedRun,
     TextPiece,
     Verbs,
+    embed,
     find_run,
     serve_each,
 )
@@ -57,57 +63,140 @@ ASSETS = {
     "/page.js": ("page.js", "text/javascript"),
 }
 MOST_CHARACTERS = 4000  # of a text to look at: an address holds no more
+MOST_PAGES = 8  # looks and counts that wait for their turn
+LARGE = 2**15  # bytes of a request from which on it is read in a thread of its own
+SECONDS_FOR_BODY = 30
 UNFORESEEN = Refusal(500, "internal error; see the server's terminal.")
-FRAMED = Environment(loader=PackageLoader("lemma.serving", "assets"), autoescape=True).get_template("framed.html")
+TEMPLATES = Environment(loader=PackageLoader("lemma.serving", "assets"), autoescape=True)
+FRAMED = TEMPLATES.get_template("framed.html")
+JSON_TYPE, HTML_TYPE = "application/json", "text/html; charset=utf-8"
 
 
-def application(runs: Sequence[Any], verbs: Verbs, hosts: Iterable[str] | None = None) -> FastAPI:
-    """The ASGI application that serves runs; `hosts` are the names it answers to, all if none are given."""
-    served, halt = serve_each(runs, verbs), Event()
+class Service:
+    """What all routes share: the runs, the limits, the metrics, and whether the server is stopping."""
+
+    def __init__(self, runs: Sequence[Any], verbs: Verbs, limits: Limits) -> None:
+        self.metrics, self.limits = ServerMetrics(), limits
+        self.served = serve_each(runs, verbs, limits, self.metrics)
+        self.stopping = False
+        self.pages = ThreadPoolExecutor(1, "lemma pages")  # a count takes seconds, while texts go on being written
+        self.pages_waiting = 0
+        self.counts: dict[str, str] = {}
+
+    def refuse_if_stopping(self) -> None:
+        """While requests under way are finished, no new one begins."""
+        if self.stopping:
+            raise Refusal(503, "the server is stopping.", code="stopping", headers={"retry-after": "5"})
+
+    def end(self) -> None:
+        """End what is still under way."""
+        self.stopping = True
+        for one in self.served.values():
+            for job in list(one.jobs):
+                if isinstance(job, GenerationJob):
+                    job.fail(Refusal(503, "the server is stopping.", code="stopping"))
+
+    def close(self) -> None:
+        """Let all threads end."""
+        self.end()
+        self.pages.shutdown(wait=False, cancel_futures=True)
+        for one in self.served.values():
+            one.thread.close()
+
+
+def application(
+    runs: Sequence[Any],
+    verbs: Verbs,
+    hosts: Iterable[str] | None = None,
+    api_key: str | None = None,
+    limits: Limits | None = None,
+) -> FastAPI:
+    """The ASGI application that serves runs.
+
+    `hosts` are the names it answers to, all if none are given. With an `api_key`, every route needs it.
+    """
+    service = Service(runs, verbs, limits or Limits())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        halt.set()
-        for one in served.values():
-            one.worker.shutdown(wait=False, cancel_futures=True)
+        service.close()
 
     # FastAPI's own pages would need the network
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.state.served, app.state.halt = served, halt
+    app.state.service, app.state.served = service, service.served
     _add_errors(app)
-    _add_api(app, served, halt)
-    _add_pages(app, served)
-    app.add_middleware(RequestGuard, hosts=hosts)
+    _add_api(app, service)
+    _add_pages(app, service)
+    _add_description(app, service.served, bool(api_key))
+    app.add_middleware(RequestGuard, hosts=hosts, api_key=api_key, metrics=service.metrics)
     return app
 
 
-def _add_api(app: FastAPI, served: dict[str, ServedRun], halt: Event) -> None:
-    @app.get("/v1/models")
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "a field is wrong; `error.param` names it"},
+    401: {"description": "the API key is missing or wrong"},
+    403: {"description": "another host or origin"},
+    404: {"description": "there is no such model or route"},
+    410: {"description": "the run's folder has vanished"},
+    413: {"description": "the body is too large"},
+    415: {"description": "the body is not JSON"},
+    429: {"description": "too many requests; `Retry-After` says when to come back"},
+    503: {"description": "the server is stopping"},
+    504: {"description": "the time limit is over"},
+}
+
+
+def _body(kind: type[Any]) -> dict[str, Any]:
+    """The description of a body that the route reads itself."""
+    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    return {"requestBody": {"required": True, "content": {JSON_TYPE: {"schema": schema}}}}
+
+
+def _add_api(app: FastAPI, service: Service) -> None:
+    served = service.served
+
+    @app.get("/v1/models", summary="The runs that are served", responses=ERRORS)
     async def models() -> Response:
         return json_response({"object": "list", "data": [one.to_dict() for one in served.values()]})
 
-    @app.get("/v1/models/{name:path}")
+    @app.get("/v1/models/{name:path}", summary="One of them", responses=ERRORS)
     async def model(name: str) -> Response:
         return json_response(find_run(served, name).to_dict())
 
-    @app.post("/v1/completions")
+    @app.post("/v1/completions", summary="Continue texts", responses=ERRORS, openapi_extra=_body(CompletionRequest))
     async def completions(request: Request) -> Response:
-        return await complete(request, CompletionRequest, served, halt)
+        return await complete(request, CompletionRequest, service)
 
-    @app.post("/v1/chat/completions")
+    @app.post(
+        "/v1/chat/completions", summary="Continue a conversation", responses=ERRORS, openapi_extra=_body(ChatRequest)
+    )
     async def chat(request: Request) -> Response:
-        return await complete(request, ChatRequest, served, halt)
+        return await complete(request, ChatRequest, service)
+
+    @app.post("/v1/embeddings", summary="The vectors of texts", responses=ERRORS, openapi_extra=_body(EmbeddingRequest))
+    async def embeddings(request: Request) -> Response:
+        asked = await read_body(request, EmbeddingRequest, service)
+        return json_response(await embed(find_run(served, asked.model), asked))
+
+    @app.get("/health", summary="Whether the server answers", responses=ERRORS)
+    async def health() -> Response:
+        service.refuse_if_stopping()
+        return json_response({"status": "ok", "models": list(served)})
+
+    @app.get("/metrics", summary="Counters and times, as Prometheus reads them", responses=ERRORS)
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_pages(app: FastAPI, served: dict[str, ServedRun]) -> None:
+def _add_pages(app: FastAPI, service: Service) -> None:
     """The page and its tabs; generating goes through the API."""
+    served = service.served
     for path, (name, kind) in ASSETS.items():
         text = (files("lemma.serving") / "assets" / name).read_text(encoding="utf-8")
-        app.get(path)(_asset(text, f"{kind}; charset=utf-8"))
-    counting = ThreadPoolExecutor(1, "lemma-count")  # takes seconds the first time, while the run goes on writing
+        app.get(path, include_in_schema=False)(_asset(text, f"{kind}; charset=utf-8"))
 
-    @app.get("/look")
+    @app.get("/look", summary="Every attention head on a text, as a page", responses=ERRORS)
     async def look(model: str, text: str) -> Response:
         one = find_run(served, model)
 
@@ -117,15 +206,20 @@ def _add_pages(app: FastAPI, served: dict[str, ServedRun]) -> None:
                 raise Refusal(400, message, "text")
             return one.verbs.look(one.run, text)
 
-        return await _framed(one.submit, work, WITH_SCRIPT)
+        return await _framed(service, one, work, WITH_SCRIPT)
 
-    @app.get("/count")
+    @app.get("/count", summary="The formulas of a run's model, as a page", responses=ERRORS)
     async def count(model: str) -> Response:
         one = find_run(served, model)
-        work = lambda: FRAMED.render(content=Markup(one.verbs.count(one.run)))  # noqa: E731
-        return await _framed(counting.submit, work, INSIDE)
 
-    @app.get("/evaluate")
+        def work() -> str:
+            if one.name not in service.counts:  # it is the same every time
+                service.counts[one.name] = FRAMED.render(content=Markup(one.verbs.count(one.run)))
+            return service.counts[one.name]
+
+        return await _framed(service, one, work, INSIDE)
+
+    @app.get("/evaluate", summary="A run's summary", responses=ERRORS)
     async def evaluate(model: str) -> Response:
         one = find_run(served, model)
         if one.run.summary is None:
@@ -140,18 +234,84 @@ def _asset(text: str, kind: str) -> Callable[[], Any]:
     return asset
 
 
-async def _framed(submit: Callable[[Callable[[], str]], Future[str]], work: Callable[[], str], policy: str) -> Response:
+async def _framed(service: Service, one: ServedRun, work: Callable[[], str], policy: str) -> Response:
     """A page for a frame, made in a thread; an error becomes a page that says so."""
-    status = 200
+    status, headers = 200, {"content-security-policy": policy}
     try:
-        page = await asyncio.wrap_future(submit(work))
+        if service.pages_waiting >= MOST_PAGES:
+            message = f"{MOST_PAGES} pages are being made already. Try again in a few seconds."
+            raise Refusal(429, message, code="busy", headers={"retry-after": "5"})
+        service.pages_waiting += 1
+        try:
+            page = await asyncio.wrap_future(service.pages.submit(work))
+        finally:
+            service.pages_waiting -= 1
     except Exception as error:
-        refusal = refusal_of(error)
+        refusal = refusal_of(one.refusal_if_gone(error))
         if refusal is None:
             raise
-        status = refusal.status
+        status, headers = refusal.status, headers | refusal.headers
         page = FRAMED.render(content=Markup("<p class='trouble'>{}</p>").format(refusal.message))
-    return Response(page, status, {"content-security-policy": policy}, "text/html; charset=utf-8")
+    return Response(page, status, headers, HTML_TYPE)
+
+
+MODEL = "The name of a run; may be left out where only one is served."
+
+
+def _add_description(app: FastAPI, names: Iterable[str], keyed: bool) -> None:
+    """The API as an OpenAPI document, and as a page for people."""
+
+    def describe() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            about = "Models trained or opened with Lemma, behind the API that OpenAI's clients speak."
+            made = get_openapi(title="Lemma", version="1", description=about, routes=app.routes)
+            kinds = [(kind, "validation") for kind in (CompletionRequest, ChatRequest, EmbeddingRequest)]
+            _, schemas = models_json_schema(kinds, ref_template="#/components/schemas/{model}")  # pyright: ignore
+            parts = made.setdefault("components", {})
+            parts["schemas"] = parts.get("schemas", {}) | schemas["$defs"]
+            for kind, _ in kinds:
+                schemas["$defs"][kind.__name__]["properties"]["model"] = {"enum": [*names, None], "description": MODEL}
+            if keyed:
+                parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+                made["security"] = [{"key": []}]
+            app.openapi_schema = made
+        return app.openapi_schema
+
+    app.openapi = describe
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def document() -> Response:
+        return json_response(describe())
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        page = TEMPLATES.get_template("docs.html").render(api=describe(), fields=_fields)
+        return Response(page, media_type=HTML_TYPE)
+
+
+def _fields(schema: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The fields of a schema: name, type with its bounds, and what it means."""
+
+    def kind(one: dict[str, Any]) -> str:
+        if "anyOf" in one:
+            return " or ".join(kind(other) for other in one["anyOf"] if other.get("type") != "null")
+        if "$ref" in one:
+            return one["$ref"].rpartition("/")[2]
+        if "enum" in one:
+            return " or ".join(f'"{value}"' for value in one["enum"] if value is not None)
+        name = one.get("type", "value") + (f" of {kind(one['items'])}" if "items" in one else "")
+        bounds = {
+            "minimum": "≥",
+            "exclusiveMinimum": ">",
+            "maximum": "≤",
+            "exclusiveMaximum": "<",
+            "maxItems": "at most",
+        }
+        said = [f"{sign} {one[word]:g}" for word, sign in bounds.items() if word in one]
+        return f"{name} ({', '.join(said)})" if said else name
+
+    fields = schema.get("properties", {}).items()
+    return [(name, kind(one), one.get("description", "")) for name, one in fields if name != "object"]
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -162,8 +322,10 @@ def _add_errors(app: FastAPI) -> None:
 
     async def elsewhere(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
+        headers = error.headers if isinstance(error, HTTPException) else None
+        path = f"{request.method} {request.url.path[:200]}"
         return refused(
-            Refusal(status, f"{request.method} {request.url.path[:200]}: there is no such route. The API is under /v1.")
+            Refusal(status, f"{path}: there is no such route. The API is under /v1; see /docs.", headers=headers)
         )
 
     async def unforeseen(_: Request, error: Exception) -> Response:
@@ -184,55 +346,96 @@ def _add_errors(app: FastAPI) -> None:
 # Completions, whole or as a stream of events
 
 
-async def complete(request: Request, kind: type[AnyRequest], served: dict[str, ServedRun], halt: Event) -> Response:
-    """Answer a request; whatever is wrong with it is reported before the first piece."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise Refusal(413, f"the request has more than {MOST_BYTES:,} bytes. Send a shorter one.")
-    asked = read_request(body, kind)
-    job = GenerationJob.prepare(find_run(served, asked.model), asked)
-    answer, stream = CompletionFormat(job), GenerationStream(job, halt)
+async def read_body(request: Request, kind: type[Any], service: Service) -> Any:
+    """Read a request's body, of bounded size and in bounded time."""
+    service.refuse_if_stopping()
+    parts: list[bytes] = []
+    size = 0
     try:
-        item = await stream.next_unless(request.is_disconnected)
+        async with asyncio.timeout(SECONDS_FOR_BODY):
+            async for part in request.stream():
+                size += len(part)
+                if size > MOST_BYTES:
+                    raise Refusal(413, f"the request has more than {MOST_BYTES:,} bytes. Send a shorter one.")
+                parts.append(part)
+    except TimeoutError:
+        message = f"the request's body did not come within {SECONDS_FOR_BODY} s."
+        raise Refusal(408, message, headers={"connection": "close"}) from None
+    return await _aside(size, read_request, b"".join(parts), kind)
+
+
+async def _aside(size: int, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Do what may take long in a thread, so that nobody waits for it; what is small, at once."""
+    return await asyncio.to_thread(work, *arguments) if size > LARGE else work(*arguments)
+
+
+async def complete(request: Request, kind: type[AnyRequest], service: Service) -> Response:
+    """Answer a request; whatever is wrong with it is reported before the first piece."""
+    asked = await read_body(request, kind, service)
+    one, loop = find_run(service.served, asked.model), asyncio.get_running_loop()
+    size = sum(map(len, asked.prompts))
+    job: GenerationJob = await _aside(size, GenerationJob, one, asked, loop)
+    job.start()
+    leaving = asyncio.create_task(_leaving(request, job))
+    answer, items = CompletionFormat(job), job.items()
+    try:
+        first = await anext(items)
         if asked.stream:
-            return EventStream(_events(stream, item, answer), stream)
-        texts = [""] * job.rows
-        while isinstance(item, TextPiece):
-            texts[item.row] += item.text
-            item = await stream.next_unless(request.is_disconnected)
-        return json_response(answer.whole(texts, item))
+            return EventStream(_events(first, items, answer), job, leaving)
+        found = [*first, *[item async for some in items for item in some]]
     except BaseException:
-        stream.leave()
+        job.leave()
+        leaving.cancel()
         raise
+    job.leave()
+    leaving.cancel()
+    return json_response(answer.whole(found))
 
 
-class EventStream(StreamingResponse):
+async def _leaving(request: Request, job: GenerationJob) -> None:
+    """Wait until the client is gone, and free what its request has taken."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    job.leave()
+    job.fail(Refusal(499, "the client has left."))
+
+
+class EventStream(Response):
     """A stream of events that ends the generation when it ends itself, for whatever reason."""
 
-    def __init__(self, events: AsyncIterator[bytes], stream: GenerationStream) -> None:
-        super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
-        self._stream = stream
+    def __init__(self, bodies: AsyncIterator[bytes], job: GenerationJob, leaving: asyncio.Task[None]) -> None:
+        super().__init__(headers={"cache-control": "no-store"}, media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._bodies, self._job, self._leaving = bodies, job, leaving
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send it."""
+        """Send it; a reader who takes no more is not waited for longer than the time limit."""
         try:
-            await super().__call__(scope, receive, send)
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._job.seconds_left + 1):
+                    async for body in self._bodies:
+                        await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            self._stream.leave()
+            self._job.leave()
+            self._leaving.cancel()
 
 
 async def _events(
-    stream: GenerationStream, first: TextPiece | list[FinishedText], answer: "CompletionFormat"
+    first: list[TextPiece | FinishedText],
+    items: AsyncIterator[list[TextPiece | FinishedText]],
+    answer: "CompletionFormat",
 ) -> AsyncIterator[bytes]:
     """The events of a stream; an error in the middle is one of them, since the status is sent by then."""
-    for begin in answer.begin():
-        yield begin
+    ends: list[FinishedText] = []
+    yield answer.begin() + b"".join(map(answer.event, first))
     try:
-        async for item in stream.rest(first):
-            for event in [answer.piece(item)] if isinstance(item, TextPiece) else answer.end(item):
-                yield event
+        ends += [item for item in first if isinstance(item, FinishedText)]
+        async for some in items:
+            ends += [item for item in some if isinstance(item, FinishedText)]
+            yield b"".join(map(answer.event, some))
+        yield answer.end(ends)
     except Exception as error:
         refusal = refusal_of(error)
         yield event_bytes((refusal or UNFORESEEN).to_dict())
@@ -249,35 +452,86 @@ class CompletionFormat:
         self._head = {"id": f"{prefix}-{uuid4().hex}", "created": int(time.time()), "model": job.served.name}
         if job.served.writes:
             self._head["seed"] = job.seed
+        if job.cut:
+            self._head["prompt_tokens_cut"] = job.cut
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
+        self._start = json.dumps({**self._head, "object": kind, "choices": 0})[:-2]
+        self._end = ', "usage": null' if job.request.wants_usage else ""
+        starts = [0 if job.request.echo else len(prompt) for prompt in job.prompts]
+        self._offsets = [starts[row // job.request.choices] for row in range(job.rows)]
 
-    def whole(self, texts: Sequence[str], finished: Sequence[FinishedText]) -> dict[str, Any]:
+    def whole(self, items: Sequence[TextPiece | FinishedText]) -> dict[str, Any]:
         """All texts in one response."""
-        choices = []
-        for row, (text, end) in enumerate(zip(texts, finished, strict=True)):
+        choices: list[dict[str, Any]] = []
+        for row in range(self._job.rows):
+            pieces = [item for item in items if item.row == row and isinstance(item, TextPiece)]
+            [end] = [item for item in items if item.row == row and isinstance(item, FinishedText)]
+            text, logprobs = (
+                "".join(piece.text for piece in pieces),
+                [one for piece in pieces for one in piece.logprobs],
+            )
             message = {"message": {"role": "assistant", "content": text, "refusal": None}}
             content = message if self._chat else {"text": text}
-            choices.append(self._choice(row, content, end.reason) | end.extra)
-        return {**self._head, "object": self._job.request.object, "choices": choices, "usage": self._usage(finished)}
+            choices.append(self._choice(row, content, logprobs, end.reason) | end.extra)
+        ends = [item for item in items if isinstance(item, FinishedText)]
+        return {**self._head, "object": self._job.request.object, "choices": choices, "usage": self._usage(ends)}
 
-    def begin(self) -> list[bytes]:
+    def begin(self) -> bytes:
         """Of a chat, who speaks."""
         delta = {"delta": {"role": "assistant", "content": ""}}
-        return [self._chunk([self._choice(row, delta)]) for row in range(self._job.rows)] if self._chat else []
+        return b"".join(self._chunk([self._choice(row, delta)]) for row in range(self._job.rows if self._chat else 0))
 
-    def piece(self, piece: TextPiece) -> bytes:
-        """The next piece of a text."""
-        content = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
-        return self._chunk([self._choice(piece.row, content)])
+    def event(self, item: TextPiece | FinishedText) -> bytes:
+        """The next piece of a text, or why it ended."""
+        if isinstance(item, FinishedText):
+            empty: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
+            return self._chunk([self._choice(item.row, empty, (), item.reason) | item.extra])
+        text = json.dumps(item.text)
+        content = f'"delta": {{"content": {text}}}' if self._chat else f'"text": {text}'
+        told = json.dumps(self._logprobs(item.row, item.logprobs) if item.logprobs else None)
+        choice = f'{{"index": {item.row}, {content}, "logprobs": {told}, "finish_reason": null}}'
+        return f"data: {self._start}[{choice}]{self._end}}}\n\n".encode("ascii")  # a chunk, for every token
 
-    def end(self, finished: Sequence[FinishedText]) -> list[bytes]:
-        """Why each text ended, and the count of tokens if it was asked for."""
-        empty: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
-        choices = [self._choice(row, empty, end.reason) | end.extra for row, end in enumerate(finished)]
-        usage = [self._chunk([], self._usage(finished))] if self._job.request.wants_usage else []
-        return [*(self._chunk([choice]) for choice in choices), *usage, b"data: [DONE]\n\n"]
+    def end(self, ends: Sequence[FinishedText]) -> bytes:
+        """The count of tokens if it was asked for, and the last event."""
+        usage = self._chunk([], self._usage(ends)) if self._job.request.wants_usage else b""
+        return usage + b"data: [DONE]\n\n"
 
-    def _choice(self, row: int, content: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        return {"index": row, **content, "logprobs": None, "finish_reason": reason}
+    def _choice(
+        self, row: int, content: dict[str, Any], logprobs: Sequence[Any] = (), reason: str | None = None
+    ) -> dict[str, Any]:
+        asked = self._job.request.top is not None and (logprobs or reason)
+        told = self._logprobs(row, logprobs) if asked else None
+        return {"index": row, **content, "logprobs": told, "finish_reason": reason}
+
+    def _logprobs(self, row: int, logprobs: Sequence[Any]) -> dict[str, Any]:
+        """The log-probabilities of tokens, in the form of either API; a prompt's first token has none."""
+        if self._chat:
+
+            def of_token(one: Any) -> dict[str, Any]:
+                whole = "\N{REPLACEMENT CHARACTER}" not in one.text  # not the part of a character
+                plain = {"token": one.text, "logprob": one.logprob}
+                return plain | {"bytes": list(one.text.encode()) if whole else None}
+
+            tops = ({"top_logprobs": [of_token(other) for other in one.top]} for one in logprobs)
+            return {"content": [of_token(one) | top for one, top in zip(logprobs, tops, strict=True)], "refusal": None}
+        tokens, numbers, tops, offsets = list[str](), list[float | None](), list[Any](), list[int]()
+        for one in logprobs:
+            text = self._job.first_token(row) if one is None else one.text
+            tokens.append(text)
+            numbers.append(None if one is None else one.logprob)
+            offsets.append(self._offsets[row])
+            self._offsets[row] += len(text)
+            top: dict[str, float] = {}
+            for other in () if one is None else (*one.top, one):
+                top.setdefault(other.text, other.logprob)  # of tokens spelled alike, the more likely
+            tops.append(None if one is None else top)
+        return {
+            "tokens": tokens,
+            "token_logprobs": numbers,
+            "top_logprobs": tops,
+            "text_offset": offsets,
+        }
 
     def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> bytes:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
@@ -299,29 +553,33 @@ def event_bytes(values: Any) -> bytes:
     return b"data: " + json_bytes(values) + b"\n\n"
 
 
-def json_response(values: Any, status: int = 200) -> Response:
+def json_response(values: Any, status: int = 200, headers: Any = None) -> Response:
     """Plain values as a response."""
-    return Response(json_bytes(values), status, media_type="application/json")
+    return Response(json_bytes(values), status, headers, JSON_TYPE)
 
 
 def refused(refusal: Refusal) -> Response:
     """A refusal as a response."""
-    return json_response(refusal.to_dict(), refusal.status)
+    return json_response(refusal.to_dict(), refusal.status, refusal.headers)
 
 
 # What is checked before any request is answered
 
 
 class RequestGuard:
-    """Stands before the application.
+    """Stands before the application, and counts what it answers.
 
-    A page elsewhere in the person's browser can send requests to this machine. So a server that is meant for this
-    machine answers to local names only, another site's page gets the front page at most, and a body must be JSON, which
-    no page may send to another site unasked. (No header ever allows another site to read an answer.)
+    A page elsewhere in the person's browser can send requests to this machine. So a server answers to its own names
+    only, another site's page gets the front page at most, and a body must be JSON, which no page may send to another
+    site unasked. (No header ever allows another site to read an answer.) With a key, nothing is answered without it:
+    programs send it as a bearer token, a browser asks the person for it as a password.
     """
 
-    def __init__(self, app: Any, hosts: Iterable[str] | None = None) -> None:
-        self.app, self.hosts = app, None if hosts is None else frozenset(hosts)
+    def __init__(
+        self, app: Any, metrics: ServerMetrics, hosts: Iterable[str] | None = None, api_key: str | None = None
+    ) -> None:
+        self.app, self.metrics, self.api_key = app, metrics, api_key
+        self.hosts = None if hosts is None else frozenset(hosts)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Let a request pass or refuse it."""
@@ -333,27 +591,60 @@ class RequestGuard:
             if message["type"] == "http.response.start":
                 own = dict(message["headers"])
                 message["headers"] = [*message["headers"], *((k, v) for k, v in HEADERS.items() if k not in own)]
+                route = getattr(scope.get("route"), "path", "other")
+                about = "Requests answered."
+                self.metrics.count("lemma_requests_total", about, route=route, status=str(message["status"]))
             await send(message)
 
         refusal = self._refusal(scope["method"], scope["path"], dict(scope["headers"]))
         if refusal is None:
             await self.app(scope, receive, send_with_headers)
         else:
-            headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+            more = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
+            headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *more]
             await send_with_headers({"type": "http.response.start", "status": refusal.status, "headers": headers})
             await send_with_headers({"type": "http.response.body", "body": json_bytes(refusal.to_dict())})
 
     def _refusal(self, method: str, path: str, headers: dict[bytes, bytes]) -> Refusal | None:
-        host = host_name(headers.get(b"host", b"").decode("latin-1"))
-        if self.hosts is not None and host not in self.hosts:
-            known = ", ".join(sorted(self.hosts))
-            return Refusal(403, f"this server answers to {known}, not to '{host[:80]}'.")
-        if headers.get(b"sec-fetch-site") == b"cross-site" and path != "/":
+        given = headers.get(b"host", b"").decode("latin-1").lower()
+        host = host_name(given)
+        if self.hosts is not None and host not in self.hosts and not ("*" in self.hosts and _is_address(host)):
+            known = ", ".join(sorted(self.hosts - {"*"}))
+            return Refusal(403, f"this server answers to {known}, not to '{host[:80]}'. See --allow-host.")
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        if origin and origin.partition("://")[2] != given:
+            return Refusal(403, f"a page of '{origin[:80]}' may not use this server.")
+        if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and path != "/":
             return Refusal(403, "another site's page may not use this server.")
+        if self.api_key is not None and not _has_key(headers.get(b"authorization", b""), self.api_key):
+            ask = {"www-authenticate": 'Basic realm="Lemma", charset="UTF-8"'}
+            message = "the API key is missing or wrong: send the header 'Authorization: Bearer KEY'."
+            return Refusal(401, message, code="invalid_api_key", headers=ask)
         kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if method == "POST" and kind != b"application/json":
             return Refusal(415, "the body must be JSON: send the header 'Content-Type: application/json'.")
         return None
+
+
+def _has_key(authorization: bytes, key: str) -> bool:
+    """Whether a header brings the key: as a bearer token, or as a password that goes with any name."""
+    scheme, _, value = authorization.strip().partition(b" ")
+    if scheme.lower() == b"basic":
+        try:
+            value = base64.b64decode(value.strip(), validate=True).partition(b":")[2]
+        except ValueError:
+            return False
+    elif scheme.lower() != b"bearer":
+        return False
+    return hmac.compare_digest(value.strip(), key.encode())
+
+
+def _is_address(host: str) -> bool:
+    """Whether a host is a number: no page can be made to believe that it is its own."""
+    try:
+        return bool(ip_address(host))
+    except ValueError:
+        return False
 
 
 def host_name(host: str) -> str:

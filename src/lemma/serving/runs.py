@@ -1,20 +1,29 @@
-"""A served run: its worker thread, and the texts that it generates piece by piece."""
+"""A served run: the thread that works with its model, the requests that wait for it, and the texts as they come."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+import math
+import struct
+import time
+from base64 import b64encode
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any, TypeVar
 
-from lemma.errors import RunError, unknown
-from lemma.serving.requests import AnyRequest, ChatRequest, Refusal
+from lemma.errors import InputError, RunError, unknown
+from lemma.serving.metrics import ServerMetrics
+from lemma.serving.requests import MOST_READ, AnyRequest, ChatRequest, EmbeddingRequest, Limits, Refusal
+from lemma.spec.models import Decoder
 
-MOST_WAITING = 32  # requests per run
-MOST_READ = 32_768  # tokens of a prompt
-PATIENCE = 0.1  # seconds between two checks of whether the client is still there
+MOST_WAITING_TOKENS = 2**21  # of the prompts of all requests that a run has
+OF_ANSWERS = {"model", "prompt", "messages", "max_tokens", "max_completion_tokens", "stream", "stream_options", "echo"}
+"""What a request to a translator or a classifier may say: they do not sample."""
+BETWEEN = 0.025
+"""Seconds between two times that a text's reader is told more: each time costs as much as choosing some tokens."""
 Value = TypeVar("Value")
 
 
@@ -24,29 +33,122 @@ class Verbs:
 
     load: Callable[[Any], Any]
     """From a run folder's path to its run; a run stays as it is."""
-    generate: Callable[..., list[Any]]
     answers: Callable[[Any], str]
-    """What a run does with a text: `prompt` (continue it), `translation` or `class`; otherwise an error."""
+    """What a run does with a text: `prompt` (continue it), `translation`, `class` or `vectors`; otherwise an error."""
     attends: Callable[[Any], bool]
     """Whether it has attention heads to look at."""
+    engine: Callable[[Any, int], Any]
+    """What writes the texts of a run, this many at once: `generation.batching.BatchEngine`."""
+    text_request: Callable[..., Any]
+    """From a run, the ids of a prompt and settings of `generate` to what the engine takes."""
+    answer: Callable[..., list[Any]]
+    """What a translator or a classifier makes of texts."""
+    embed: Callable[[Any, list[str | list[int]]], tuple[list[list[float]], int]]
+    """From texts, or their ids, to their vectors and the number of tokens."""
     look: Callable[..., str]
     """From a run and a text to a page of HTML."""
     count: Callable[..., str]
     """From a run to a page of HTML."""
 
 
-@dataclass(frozen=True)
+class ModelThread:
+    """The only thread that works with a run's model.
+
+    It takes one step of the engine after the other while there is something to write, and does what else is asked of it
+    between two of them.
+    """
+
+    def __init__(self, name: str, new_engine: Callable[[], Any] | None, jobs: set[Any]) -> None:
+        self._new_engine, self._jobs = new_engine, jobs
+        self.engine: Any = new_engine() if new_engine else None
+        self._inbox: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._wake, self._closed = Event(), False
+        self._thread = Thread(target=self._work, name=f"lemma {name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], Value]) -> "Future[Value]":
+        """Have something done between two steps."""
+        future: Future[Value] = Future()
+        self._inbox.append((future, work))
+        self._wake.set()
+        return future
+
+    def close(self) -> None:
+        """End after the step under way."""
+        self._closed = True
+        self._wake.set()
+
+    def _work(self) -> None:
+        untold: dict[Any, list[Any]] = {}
+        told = 0.0
+        while not self._closed:
+            while self._inbox:
+                future, work = self._inbox.popleft()
+                if future.set_running_or_notify_cancel():
+                    try:
+                        future.set_result(work())
+                    except BaseException as error:
+                        future.set_exception(error)
+            if self.engine is None or not self.engine.busy:
+                self._wake.wait()
+                self._wake.clear()
+                continue
+            try:
+                events = self.engine.step()
+            except Exception as error:  # of the model or of the machine: no text can be trusted any more
+                assert self._new_engine is not None
+                self.engine = self._new_engine()
+                self._tell({job: [error] for job in list(self._jobs)})
+                untold.clear()
+                continue
+            urgent: set[Any] = set()
+            for event in events:
+                job = event.request.owner
+                untold.setdefault(job, []).append(event)
+                if event.done or event.error or not job.first:
+                    urgent.add(job)
+            if not self.engine.busy or time.monotonic() > told + BETWEEN:
+                self._tell(untold)
+                untold, told = {}, time.monotonic()
+            elif urgent:
+                self._tell({job: untold.pop(job) for job in urgent})
+
+    def _tell(self, events: "dict[GenerationJob, list[Any]]") -> None:
+        """Tell each job what has come, in the thread of its own loop."""
+        by_loop: dict[Any, list[Any]] = {}
+        for job, some in events.items():
+            by_loop.setdefault(job.loop, []).append((job, some))
+        for loop, jobs in by_loop.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(lambda jobs=jobs: [job.tell(some) for job, some in jobs])
+
+
+@dataclass(eq=False)
 class ServedRun:
-    """A run behind the server: its name, what it answers, and its one worker, so that it does one thing at a time."""
+    """A run behind the server: its name, what it answers, its thread, and the requests that it has."""
 
     name: str
     run: Any
     """Has `path`, `spec`, `tokenizer`, and `summary`, which is None if it is not finished."""
     verbs: Verbs
-    answers: str
-    attends: bool
-    worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "lemma"))
-    waiting: set[Future[Any]] = field(default_factory=set)
+    limits: Limits
+    metrics: ServerMetrics
+    answers: str = ""
+    attends: bool = False
+    jobs: "set[GenerationJob | EmbeddingJob]" = field(default_factory=set)
+    seconds: float = 1.0
+    """How long a request has taken lately."""
+
+    def __post_init__(self) -> None:
+        self.answers, self.attends = self.verbs.answers(self.run), self.verbs.attends(self.run)
+        self.there = Path(self.run.path).exists()  # a pretrained model may be known by its name only
+        new_engine = partial(self.verbs.engine, self.run, self.limits.batch) if self.writes else None
+        self.thread = ModelThread(self.name, new_engine, self.jobs)
+        engine, gauge = self.thread, self.metrics.gauge
+        gauge("lemma_requests", "Requests that wait or are being answered.", lambda: len(self.jobs), model=self.name)
+        if self.writes:
+            about = "Texts that are being written."
+            gauge("lemma_texts", about, lambda: engine.engine.writing, model=self.name)
 
     @property
     def writes(self) -> bool:
@@ -54,29 +156,51 @@ class ServedRun:
         return self.answers == "prompt"
 
     @property
+    def context(self) -> int | None:
+        """The most tokens of a prompt that it was trained to read at once; None without a bound."""
+        return self.run.spec.context if isinstance(self.run.spec, Decoder) else None
+
+    @property
     def shows(self) -> list[str]:
         """The verbs that it can show on the page."""
-        has = {"generate": True, "look": self.attends, "count": True, "evaluate": self.run.summary is not None}
+        has = {
+            "generate": self.answers != "vectors",
+            "look": self.attends,
+            "count": True,
+            "evaluate": self.run.summary is not None,
+        }
         return [verb for verb, there in has.items() if there]
 
     def to_dict(self) -> dict[str, Any]:
         """As OpenAI's clients list a model, with Lemma's own fields at the end."""
         made = Path(self.run.path) / "spec.toml"
-        created = int(made.stat().st_mtime) if made.exists() else 0  # of a pretrained model it is not known
+        try:
+            created = int(made.stat().st_mtime)
+        except OSError:
+            created = 0  # of a pretrained model it is not known
         plain = {"id": self.name, "object": "model", "created": created, "owned_by": "lemma"}
-        return {**plain, "family": self.run.spec.family, "answers": self.answers, "shows": self.shows}
+        own = {"family": self.run.spec.family, "context": self.context, "answers": self.answers, "shows": self.shows}
+        return {**plain, **own}
 
-    def submit(self, work: Callable[[], Value]) -> Future[Value]:
-        """Have something done when its turn comes."""
-        if len(self.waiting) >= MOST_WAITING:
-            raise Refusal(429, f"{self.name} has {MOST_WAITING} requests waiting. Try again later.", code="busy")
-        future = self.worker.submit(work)
-        self.waiting.add(future)
-        future.add_done_callback(self.waiting.discard)
-        return future
+    def admit(self, job: "GenerationJob | EmbeddingJob") -> None:
+        """Take a request; one too many is refused, with the time after which to try again."""
+        tokens = sum(one.prompt_tokens for one in self.jobs)
+        full = len(self.jobs) >= self.limits.batch + self.limits.waiting
+        if full or (self.jobs and tokens + job.prompt_tokens > MOST_WAITING_TOKENS):
+            wait = min(60, max(1, math.ceil(self.seconds * len(self.jobs) / self.limits.batch)))
+            message = f"{self.name} has {len(self.jobs)} requests already. Try again in {wait} s."
+            raise Refusal(429, message, code="busy", headers={"retry-after": str(wait)})
+        self.jobs.add(job)
+
+    def refusal_if_gone(self, error: Exception) -> Exception:
+        """What is wrong if the run's folder is not there any more; otherwise the error itself."""
+        if not isinstance(error, InputError | OSError) or not self.there or Path(self.run.path).exists():
+            return error
+        message = f"{self.name}: its folder {self.run.path} has vanished since the server began."
+        return Refusal(410, message, "model", "gone")
 
 
-def serve_each(runs: Sequence[Any], verbs: Verbs) -> dict[str, ServedRun]:
+def serve_each(runs: Sequence[Any], verbs: Verbs, limits: Limits, metrics: ServerMetrics) -> dict[str, ServedRun]:
     """Load runs and name them by their folders."""
     if not runs:
         raise RunError("serve: at least one run is expected, as in: lemma serve runs/a")
@@ -89,7 +213,7 @@ def serve_each(runs: Sequence[Any], verbs: Verbs) -> dict[str, ServedRun]:
                 f"{served[name].run.path} and {run.path} are both named {name}, but requests identify runs by the "
                 "names of their folders. Rename one of them."
             )
-        served[name] = ServedRun(name, run, verbs, verbs.answers(run), verbs.attends(run))
+        served[name] = ServedRun(name, run, verbs, limits, metrics)
     return served
 
 
@@ -105,163 +229,254 @@ def find_run(served: dict[str, ServedRun], name: str | None) -> ServedRun:
 
 
 @dataclass(frozen=True)
+class TextPiece:
+    """The next piece of a text; logprobs of its tokens, if they were asked for."""
+
+    row: int
+    text: str
+    logprobs: Sequence[Any] = ()
+
+
+@dataclass(frozen=True)
 class FinishedText:
     """How one text ended."""
 
+    row: int
     reason: str
     tokens: int
     extra: dict[str, Any] = field(default_factory=dict)
     """Lemma's own fields: the loop of a text at temperature 0, a remark, the probabilities of classes."""
 
 
-@dataclass(frozen=True)
-class TextPiece:
-    """The next piece of a text."""
+def ids_of(served: ServedRun, text: str | list[int], param: str) -> list[int]:
+    """The tokens of a text, or those that were given; a run without these tokens refuses them."""
+    tokenizer = served.run.tokenizer
+    if isinstance(text, str):
+        return tokenizer.encode(text).tolist()
+    wrong = next((token for token in text if token >= tokenizer.vocabulary), None)
+    if wrong is not None:
+        message = f"{param}: token {wrong} is not one of 0 to {tokenizer.vocabulary - 1}, those of {served.name}."
+        raise Refusal(400, message, param)
+    return text
 
-    row: int
-    text: str
 
-
-Send = Callable[[int, str], bool]
-"""Is called with a text's number and its next piece; True means that nobody listens any more."""
-
-
-@dataclass(frozen=True)
 class GenerationJob:
-    """A request with its run and all that was left open filled in."""
+    """A request under way: what its run's thread makes comes as items, a few at a time, until every text has ended."""
 
-    served: ServedRun
-    request: AnyRequest
-    prompts: list[str]
-    prompt_tokens: int
-    """Tokens of all prompts, each counted once."""
-    seed: int
+    def __init__(self, served: ServedRun, request: AnyRequest, loop: asyncio.AbstractEventLoop) -> None:
+        self.served, self.request, self.seed, self.loop = served, request, request.seed_to_use(), loop
+        self.begun, self.first = time.monotonic(), 0.0
+        self._queue: asyncio.Queue[list[TextPiece | FinishedText | Exception]] = asyncio.Queue()
+        self.cut = self.prompt_tokens = 0
+        self.prompts: list[str] = []
+        self._requests: list[Any] = []
+        if served.writes:
+            self._prepare_texts()
+        else:
+            self._prepare_answers()
+        self.rows = len(self.prompts) * request.choices
 
-    @classmethod
-    def prepare(cls, served: ServedRun, request: AnyRequest) -> "GenerationJob":
-        """Count a request's tokens, and refuse what this run cannot do."""
-        if not served.writes:  # a translator or a classifier does not sample
-            neutral = {
-                "temperature": (None, 0.0),
-                "top_p": (None, 1.0),
-                "top_k": (None,),
-                "n": (None, 1),
-                "stop": (None,),
-            }
-            for name, values in neutral.items():
-                if getattr(request, name) not in values:
-                    message = (
-                        f"{name}: {served.name} gives the {served.answers} of a text and does not sample. Leave it out."
-                    )
-                    raise Refusal(400, message, name)
-        prompts = request.prompts(alone=not served.writes)
-        if isinstance(request, ChatRequest) and served.writes and served.run.tokenizer.chats:
-            messages = [{"role": message.role, "content": message.text} for message in request.messages]
-            prompts = [served.run.tokenizer.chat(messages)]  # by the model's own template
-        counts = [len(served.run.tokenizer.encode_known(prompt)[0]) for prompt in prompts]
-        if max(counts) > MOST_READ:
-            message = f"a prompt has {max(counts):,} tokens; at most {MOST_READ:,} are read."
+    def _prepare_texts(self) -> None:
+        """Count the tokens, and refuse what this run cannot do."""
+        served, request, tokenizer = self.served, self.request, self.served.run.tokenizer
+        if request.tokens > served.limits.tokens:
+            name = "max_tokens" if request.max_tokens is not None else "max_completion_tokens"
+            message = f"{name} = {request.tokens}: this server writes at most {served.limits.tokens} tokens a text."
+            raise Refusal(400, message, name)
+        given = request.prompts
+        if isinstance(request, ChatRequest) and tokenizer.chats:
+            given = [tokenizer.chat([{"role": one.role, "content": one.text} for one in request.messages])]
+        param = "messages" if isinstance(request, ChatRequest) else "prompt"
+        settings = {**request.sampling(), "tokens": max(1, request.tokens), "seed": self.seed}
+        settings |= {"samples": request.choices, "logprobs": request.top}
+        score = bool(request.echo) and request.top is not None
+        for number, prompt in enumerate(given):
+            ids = self._within_context(ids_of(served, prompt, param), param)
+            self.prompt_tokens += len(ids)
+            plain = isinstance(prompt, str) and not self.cut
+            self.prompts.append(str(prompt) if plain else tokenizer.decode(ids))
+            first = number * request.choices
+            more = {"number": first, "owner": self, "score": score, "write": request.tokens > 0}
+            made = served.verbs.text_request(served.run, tuple(ids), settings, **more)
+            served.thread.engine.check(made)
+            self._requests.append(made)
+
+    def _within_context(self, ids: list[int], param: str) -> list[int]:
+        """Refuse or cut, as was asked, a prompt that is longer than what the model reads."""
+        most, cut = min(self.served.context or MOST_READ, MOST_READ), self.request.truncate_prompt_tokens
+        if cut is not None:
+            kept = most if cut == -1 else min(most, cut)
+            self.cut += max(0, len(ids) - kept)
+            return ids[len(ids) - kept :] if kept < len(ids) else ids
+        if len(ids) > most:
+            what = f"the context of {self.served.name} has" if self.served.context == most else "at most"
+            end = "" if self.served.context == most else " are read"
+            message = f"a prompt has {len(ids):,} tokens; {what} {most:,}{end}. Shorten it, or have it cut to its last "
+            raise Refusal(400, f"{message}tokens: truncate_prompt_tokens = -1", param, "context_length_exceeded")
+        return ids
+
+    def _prepare_answers(self) -> None:
+        """Refuse what a translator or a classifier, which does not sample, has no use for."""
+        served, request = self.served, self.request
+        if served.answers == "vectors":
+            message = f"{served.name} makes vectors of texts and writes none: POST /v1/embeddings"
+            raise Refusal(400, message, "model")
+        nothing = {"temperature": (0, 0.0), "top_p": (1, 1.0), "n": (1,), "logprobs": (False,), "stop": ([],)}
+        for name in type(request).model_fields.keys() - OF_ANSWERS - {"object"}:
+            if getattr(request, name) not in (None, *nothing.get(name, ())):
+                raise Refusal(
+                    400,
+                    f"{name}: {served.name} gives the {served.answers} of a text and does not sample. Leave it out.",
+                    name,
+                )
+        texts = [request.messages[-1].text] if isinstance(request, ChatRequest) else request.prompts
+        if any(not isinstance(text, str) for text in texts):
+            message = f"prompt: {served.name} reads texts, not tokens. Give a text or a list of texts."
+            raise Refusal(400, message, "prompt")
+        self.prompts = [str(text) for text in texts]
+        self.prompt_tokens = sum(len(served.run.tokenizer.encode_known(text)[0]) for text in self.prompts)
+        if self.prompt_tokens > MOST_READ:
+            message = f"the texts have {self.prompt_tokens:,} tokens; at most {MOST_READ:,} are read at once."
             raise Refusal(400, message, None, "context_length_exceeded")
-        return cls(served, request, prompts, sum(counts), request.seed_to_use())
 
     @property
-    def rows(self) -> int:
-        """The number of texts."""
-        return len(self.prompts) * self.request.choices
+    def seconds_left(self) -> float:
+        """How long it may still take."""
+        return max(0.001, self.begun + self.served.limits.seconds - time.monotonic())
 
-    def run(self, send: Send) -> list[FinishedText]:
-        """Generate all texts, sending each piece as it comes."""
-        if self.request.echo:
-            for row in range(self.rows):
-                send(row, self.prompts[row // self.request.choices])
-        return self._write(send) if self.served.writes else self._answer(send)
+    def first_token(self, row: int) -> str:
+        """The text of a prompt's first token."""
+        return self.served.run.tokenizer.decode(self._requests[row // self.request.choices].prompt[:1])
 
-    def _write(self, send: Send) -> list[FinishedText]:
-        """Continue each prompt, once for each choice; text i is row i of one call of `generate`."""
-        request = self.request
-        settings = {**request.sampling(request.tokens()), "seed": self.seed, "stop": request.stops}
-        results = self.served.verbs.generate(
-            self.served.run, self.prompts, on_text=send, samples=request.choices, **settings
-        )
-        finished = []
-        for result in results:
-            loop = {"loop": {**result.loop.to_dict(), "remark": result.remark}} if result.loop else {}
-            reason = "length" if result.stopped == "length" else "stop"
-            finished.append(FinishedText(reason, len(result.tokens), loop))
-        return finished
+    def start(self) -> None:
+        """Wait for the turn; raises where too many wait already."""
+        self.served.admit(self)
+        thread = self.served.thread
+        if self.served.writes:
+            thread.submit(lambda: [thread.engine.add(request) for request in self._requests])
+            if self.request.echo and self.request.top is None:
+                texts = (self.prompts[row // self.request.choices] for row in range(self.rows))
+                self._queue.put_nowait([TextPiece(row, text) for row, text in enumerate(texts)])
+            return
+        future = thread.submit(self._answer)
 
-    def _answer(self, send: Send) -> list[FinishedText]:
-        """Translate or classify each prompt."""
-        tokens = self.request.max_tokens
-        limit = {"tokens": tokens} if self.served.answers == "translation" and tokens else {}
-        finished = []
-        for row, result in enumerate(self.served.verbs.generate(self.served.run, source=self.prompts, **limit)):
-            extra = {"remark": result.remark} if result.remark else {}
-            if hasattr(result, "chances"):
-                send(row, result.label)
-                finished.append(FinishedText("stop", 0, {"chances": result.chances, **extra}))
-            else:
-                send(row, result.text)
-                finished.append(FinishedText("stop" if result.finished else "length", len(result.tokens), extra))
-        return finished
+        def tell(done: Future[Any]) -> None:
+            if not done.cancelled() and not self.loop.is_closed():
+                found = done.exception() or done.result()
+                items: Any = [found] if isinstance(found, BaseException) else found
+                self.loop.call_soon_threadsafe(self._queue.put_nowait, items)
 
-
-class GenerationStream:
-    """A generation under way: the run's thread writes, the request listens, and either may end it.
-
-    What comes are pieces, and at last how each text ended.
-    """
-
-    def __init__(self, generation: GenerationJob, halt: Event) -> None:
-        self._generation, self._halt, self._left = generation, halt, Event()
-        self._loop = asyncio.get_running_loop()
-        self._queue = asyncio.Queue[TextPiece | list[FinishedText] | Exception]()
-        self._next_check = self._loop.time() + PATIENCE
-        self._future = generation.served.submit(self._work)
+        future.add_done_callback(tell)
 
     def leave(self) -> None:
-        """Nobody listens any more: end it, or if its turn has not come, never begin."""
-        self._left.set()
-        self._future.cancel()
+        """Nobody listens any more, or all is told: free what it has taken."""
+        if self not in self.served.jobs:
+            return
+        self.served.jobs.discard(self)
+        if self.served.writes:
+            thread = self.served.thread
+            thread.submit(lambda: thread.engine.cancel(self))
+        took = time.monotonic() - self.begun
+        self.served.seconds += 0.1 * (took - self.served.seconds)
+        about = "Seconds from a request to the end of its answer."
+        self.served.metrics.observe("lemma_request_seconds", about, took, model=self.served.name)
 
-    async def next(self) -> TextPiece | list[FinishedText]:
-        """Wait for what comes next; what went wrong is raised."""
-        item = await self._queue.get()
-        if isinstance(item, Exception):
-            raise item
-        return item
+    def fail(self, error: Exception) -> None:
+        """End it with an error."""
+        self._queue.put_nowait([error])
 
-    async def next_unless(self, gone: Callable[[], Awaitable[bool]]) -> TextPiece | list[FinishedText]:
-        """The same, checking now and then whether the client is still there."""
-        while True:
-            if self._loop.time() >= self._next_check:
-                self._next_check = self._loop.time() + PATIENCE
-                if await gone():
-                    raise Refusal(499, "the client has left.")
-            with suppress(TimeoutError):
-                return await asyncio.wait_for(self.next(), PATIENCE)
+    def tell(self, events: Sequence[Any]) -> None:
+        """Take events of the engine, in the loop's own thread."""
+        items: list[TextPiece | FinishedText | Exception] = []
+        metrics, name, choices = self.served.metrics, self.served.name, self.request.choices
+        if not self.first:
+            self.first = time.monotonic()
+            about = "Seconds from a request to its first token."
+            metrics.observe("lemma_first_token_seconds", about, self.first - self.begun, model=name)
+        for event in events:
+            if isinstance(event, Exception) or event.error:
+                items.append(event if isinstance(event, Exception) else event.error)
+                continue
+            row = event.request.number + event.index
+            if event.scores is not None:  # the same for all texts of a prompt
+                prompt = self.prompts[row // choices]
+                items += [TextPiece(other, prompt, event.scores) for other in range(row, row + choices)]
+            if event.text or event.logprobs:
+                items.append(TextPiece(row, event.text, event.logprobs))
+            if event.done:
+                done = event.done
+                loop = {"loop": {**done.loop.to_dict(), "remark": f"loop: {done.loop}"}} if done.loop else {}
+                items.append(
+                    FinishedText(row, "length" if done.stopped == "length" else "stop", len(done.tokens), loop)
+                )
+                metrics.count("lemma_generated_tokens_total", "Tokens written.", len(done.tokens), model=name)
+                if event.index == 0:
+                    read = len(event.request.prompt)
+                    metrics.count("lemma_prompt_tokens_total", "Tokens of prompts read.", read, model=name)
+        self._queue.put_nowait(items)
 
-    async def rest(self, first: TextPiece | list[FinishedText]) -> AsyncIterator[TextPiece | list[FinishedText]]:
-        """What came first, and all that follows."""
-        item = first
-        while isinstance(item, TextPiece):
-            yield item
-            item = await self.next()
-        yield item
-
-    def _work(self) -> None:
-        """In the run's own thread."""
+    async def items(self) -> AsyncIterator[list[TextPiece | FinishedText]]:
+        """What comes, all that is there at a time; what went wrong is raised."""
+        ended, queue = 0, self._queue
+        limit = self.served.limits.seconds
+        message = f"the request took more than {limit:g} s. Ask for fewer tokens, or try again later."
+        timer = self.loop.call_later(self.seconds_left, self.fail, Refusal(504, message, code="timeout"))
         try:
-            finished = self._generation.run(self._send)
-            self._put(Refusal(503, "the server is stopping.") if self._halt.is_set() else finished)
-        except Exception as error:
-            self._put(error)
+            while ended < self.rows:
+                found = await queue.get()
+                while not queue.empty():
+                    found += queue.get_nowait()
+                for item in found:
+                    if isinstance(item, Exception):
+                        raise self.served.refusal_if_gone(item)
+                    ended += isinstance(item, FinishedText)
+                yield found  # pyright: ignore[reportReturnType]
+        finally:
+            timer.cancel()
 
-    def _send(self, row: int, text: str) -> bool:
-        if text:
-            self._put(TextPiece(row, text))
-        return self._left.is_set() or self._halt.is_set()
+    def _answer(self) -> list[TextPiece | FinishedText]:
+        """Translate or classify each prompt, in the run's own thread."""
+        served, found = self.served, list[TextPiece | FinishedText]()
+        if self not in served.jobs:  # its reader has left meanwhile
+            return found
+        tokens = self.request.max_tokens
+        limit = {"tokens": min(tokens, served.limits.tokens)} if served.answers == "translation" and tokens else {}
+        for row, result in enumerate(served.verbs.answer(served.run, self.prompts, **limit)):
+            if self.request.echo:
+                found.append(TextPiece(row, self.prompts[row]))
+            extra = {"remark": result.remark} if result.remark else {}
+            if hasattr(result, "chances"):
+                found += [TextPiece(row, result.label)]
+                found += [FinishedText(row, "stop", 0, {"chances": result.chances, **extra})]
+            else:
+                reason = "stop" if result.finished else "length"
+                found += [TextPiece(row, result.text), FinishedText(row, reason, len(result.tokens), extra)]
+        return found
 
-    def _put(self, item: TextPiece | list[FinishedText] | Exception) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
+
+@dataclass(eq=False)
+class EmbeddingJob:
+    """A request for vectors that waits for its turn."""
+
+    prompt_tokens: int
+    """Or characters: what there is to read at most."""
+
+
+async def embed(served: ServedRun, request: EmbeddingRequest) -> dict[str, Any]:
+    """The vectors of texts, as OpenAI's clients read them."""
+    if served.answers != "vectors":
+        message = f"{served.name} makes no vectors of texts. Serve a run of an encoder or a dual encoder."
+        raise Refusal(400, message, "model")
+    served.admit(job := EmbeddingJob(sum(map(len, request.inputs))))
+    try:
+        work = partial(served.verbs.embed, served.run, request.inputs)
+        vectors, tokens = await asyncio.wrap_future(served.thread.submit(work))
+    except Exception as error:
+        raise served.refusal_if_gone(error) from error
+    finally:
+        served.jobs.discard(job)
+    packed = request.encoding_format == "base64"
+    told = [b64encode(struct.pack(f"<{len(one)}f", *one)).decode() if packed else one for one in vectors]
+    data = [{"object": "embedding", "index": place, "embedding": one} for place, one in enumerate(told)]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": data, "model": served.name, "usage": usage}

@@ -1,5 +1,6 @@
 """The server: its socket, its address, and how it ends."""
 
+import asyncio
 import errno
 import socket
 from collections.abc import Callable, Sequence
@@ -8,14 +9,17 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lemma.errors import InputError
-from lemma.serving.app import LOCAL, application
+from lemma.serving.app import LOCAL, Service, application
+from lemma.serving.requests import Limits
 from lemma.serving.runs import Verbs
 
 FARTHEST = 100  # ports to try for a free one
-GRACE = 3  # seconds to finish open requests at the end
+SECONDS_FOR_HEAD = 10
 
 
 @dataclass(frozen=True)
@@ -26,46 +30,100 @@ class Ready:
     models: tuple[str, ...]
     local: bool
     """Whether only this machine reaches it."""
+    keyed: bool = False
+    """Whether an API key is needed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"address": self.address, "models": list(self.models), "local": self.local}
+        return {"address": self.address, "models": list(self.models), "local": self.local, "keyed": self.keyed}
 
     def __str__(self) -> str:
-        open_to = "" if self.local else "\nAnyone who can reach this machine can use it: there is no password."
-        places = f"  page  {self.address}\n  API   {self.address}/v1"
+        open_to = "\nAnyone who can reach this machine can use it: there is no password (--api-key)."
+        open_to = "" if self.local or self.keyed else open_to
+        places = f"  page  {self.address}\n  API   {self.address}/v1 (see {self.address}/docs)"
         return f"Serving {', '.join(self.models)}\n{places}{open_to}\nCtrl-C stops it."
 
 
 class Server(uvicorn.Server):
-    """A server that calls `on_ready` when it is, and stops generations when it is stopped."""
+    """A server that calls `on_ready` when it is, and lets requests under way end when it is stopped."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], object]) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, on_ready: Callable[[], object]) -> None:
         super().__init__(config)
-        self._on_ready = on_ready
+        self._service, self._on_ready = service, on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and report it."""
         await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
         self._on_ready()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop on a signal."""
-        self.config.app.state.halt.set()  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]
+        """Stop on a signal: what is under way has some seconds left, unless a second signal comes."""
+        service, grace = self._service, 0.0 if self._service.stopping else self._service.limits.grace
+        service.stopping = True
+        self._loop.call_soon_threadsafe(lambda: self._loop.call_later(grace, service.end))
         super().handle_exit(sig, frame)
 
 
-def serve_runs(runs: Sequence[Any], verbs: Verbs, host: str, port: int, on_ready: Callable[[Ready], object]) -> None:
+class ImpatientProtocol(H11Protocol):
+    """HTTP whose client must send the whole head of a request within some seconds."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(SECONDS_FOR_HEAD, self._close)
+
+    def data_received(self, data: bytes) -> None:
+        """Read more; the time begins with the first byte of a head and ends with its last."""
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = None
+        elif self._timer is None:
+            self._timer = self.loop.call_later(SECONDS_FOR_HEAD, self._close)
+
+    def _close(self) -> None:
+        if self.conn.their_state is h11.IDLE:
+            self.transport.close()
+
+
+def serve_runs(
+    runs: Sequence[Any],
+    verbs: Verbs,
+    host: str,
+    port: int,
+    on_ready: Callable[[Ready], object],
+    *,
+    api_key: str | None = None,
+    allow_hosts: Sequence[str] = (),
+    limits: Limits | None = None,
+) -> None:
     """Serve until Ctrl-C, which is the normal end of a server."""
+    limits = limits or Limits()
+    if api_key is not None and (not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key):
+        raise InputError("api_key: give a key of ASCII characters without spaces.")
     with closing(bind(host, port)) as bound, suppress(KeyboardInterrupt):
         address, port = bound.getsockname()[:2]
         local = ip_address(address.partition("%")[0]).is_loopback
-        app = application(runs, verbs, hosts={*LOCAL, host.lower()} if local else None)
-        ready = Ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", tuple(app.state.served), local)
+        hosts = {*LOCAL, host.lower(), *(name.lower() for name in allow_hosts)}
+        if not local:  # any address of this machine; but of names, only its own
+            hosts |= {"*", socket.gethostname().lower(), socket.getfqdn().lower()}
+        app = application(runs, verbs, hosts, api_key, limits)
+        service = app.state.service
+        shown = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        ready = Ready(shown, tuple(service.served), local, keyed=api_key is not None)
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE
+            app,
+            http=ImpatientProtocol,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(limits.grace) + 2,
         )
-        Server(config, lambda: on_ready(ready)).run(sockets=[bound])
+        Server(config, service, lambda: on_ready(ready)).run(sockets=[bound])
 
 
 def bind(host: str, port: int) -> socket.socket:

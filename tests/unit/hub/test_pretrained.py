@@ -303,17 +303,20 @@ def test_a_t5_answers_a_source_as_transformers_does(tmp_path: Path) -> None:
 
 
 def test_a_served_model_chats_by_its_own_template(folder: Path) -> None:
-    from lemma.api import _verbs
-    from lemma.serving.requests import ChatRequest, read_request
-    from lemma.serving.runs import GenerationJob, serve_each
+    from lemma.api import application
 
-    served = serve_each([folder], _verbs())["tiny"]
-    body = b'{"messages": [{"role": "user", "content": "the cat"}], "max_tokens": 3, "temperature": 0}'
-    job = GenerationJob.prepare(served, read_request(body, ChatRequest))
-    run = lemma.load(folder, device="cpu")
-    assert job.prompt_tokens == len(run.chat([{"role": "user", "content": "the cat"}]))
-    pieces: list[str] = []
-    job.run(lambda _, piece: bool(pieces.append(piece)))
+    testing = pytest.importorskip("fastapi.testclient", reason="needs FastAPI")
+    client, run = testing.TestClient(application(folder, device="cpu")), lemma.load(folder, device="cpu")
+    messages = [{"role": "user", "content": "the cat"}]
+    asked = {"messages": messages, "max_tokens": 3, "temperature": 0}
+    answer = client.post("/v1/chat/completions", json=asked).json()
     expected = lemma.generate(run, chat="the cat", tokens=3, temperature=0.0)
-    assert "".join(pieces) == expected.text
-    assert served.to_dict()["created"] == 0 and served.shows == ["generate", "look", "count"]
+    assert answer["choices"][0]["message"]["content"] == expected.text
+    assert answer["usage"]["prompt_tokens"] == len(run.chat(messages))
+    [told] = client.get("/v1/models").json()["data"]
+    assert told["created"] == 0 and told["shows"] == ["generate", "look", "count"]
+    drawn = client.post(
+        "/v1/completions", json={"prompt": "the", "max_tokens": 8, "seed": 3}
+    ).json()  # as it says itself
+    own = lemma.generate(run, "the", tokens=8, seed=3, defaults={"temperature": 1.0})
+    assert drawn["choices"][0]["text"] == own.text

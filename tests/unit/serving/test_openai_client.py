@@ -5,9 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import lemma
+from lemma.data.tokenizers import train_tokenizer
+from lemma.models.build import build
+from lemma.retrieval.embedding import Embedder
+from lemma.runs.checkpoint import weights_of
+from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
+from lemma.spec.data import Characters
+from lemma.spec.models import Encoder
+from lemma.spec.recipe import Recipe
+from search_runs import untrained_run
+from served_runs import LINES, TEXT, running
 
 openai = pytest.importorskip("openai", reason="needs the openai package")
 SAID = {"max_tokens": 60, "temperature": 0.9, "seed": 11}
@@ -143,3 +154,96 @@ def test_requests_at_the_same_moment_do_not_meet(client: Any, runs: dict[str, Pa
         )
         found = [answer.choices[0].text for answer in texts]
     assert found == [lemma.generate(runs[m], "the", **{**SETTINGS, "seed": s}).text for m, s in jobs]
+
+
+def test_logprobs_are_generates(client: Any, runs: dict[str, Path]) -> None:
+    expected = lemma.generate(runs["decoder"], "the", **SETTINGS, logprobs=3)
+    told = client.completions.create(model="decoder", prompt="the", logprobs=3, **SAID).choices[0].logprobs
+    assert told.token_logprobs == pytest.approx([one.logprob for one in expected.logprobs], abs=1e-4)
+    assert "".join(told.tokens) == expected.text and told.text_offset == list(range(3, 63))
+    for top, one in zip(told.top_logprobs, expected.logprobs, strict=True):
+        best = {other.text: other.logprob for other in one.top}
+        assert {name: top[name] for name in best} == pytest.approx(best, abs=1e-4) and set(top) <= {*best, one.text}
+    said = [{"role": "user", "content": "the"}]
+    asked = {"model": "decoder", "messages": said, "logprobs": True, "top_logprobs": 2, **SAID}
+    content = client.chat.completions.create(**asked).choices[0].logprobs.content
+    assert [one.logprob for one in content] == pytest.approx(told.token_logprobs)
+    assert [bytes(one.bytes).decode() for one in content] == told.tokens and {
+        len(one.top_logprobs) for one in content
+    } == {2}
+    chunks = list(client.chat.completions.create(stream=True, **asked))
+    streamed = [one for chunk in chunks if chunk.choices[0].logprobs for one in chunk.choices[0].logprobs.content]
+    assert [one.logprob for one in streamed] == pytest.approx(told.token_logprobs)
+
+
+def test_penalties_and_bias_are_generates(client: Any, runs: dict[str, Path]) -> None:
+    same = {"frequency_penalty": 0.7, "presence_penalty": -0.3}
+    more = {"min_p": 0.02, "repetition_penalty": 1.2}
+    text = lemma.generate(runs["decoder"], "the", **SETTINGS, **same, **more, logit_bias={7: 4.0}).text
+    asked = {"model": "decoder", "prompt": "the", **SAID, **same, "logit_bias": {"7": 4}, "extra_body": more}
+    assert client.completions.create(**asked).choices[0].text == text
+    assert text != lemma.generate(runs["decoder"], "the", **SETTINGS).text
+
+
+def test_prompts_may_be_tokens(client: Any, runs: dict[str, Path]) -> None:
+    tokenizer = load(runs["bytes"]).tokenizer
+    ids = [tokenizer.encode(text).tolist() for text in ("the cat", "naïve 😀")]
+    of_texts = client.completions.create(model="bytes", prompt=["the cat", "naïve 😀"], **SAID)
+    of_tokens = client.completions.create(model="bytes", prompt=ids, **SAID)
+    assert [one.text for one in of_tokens.choices] == [one.text for one in of_texts.choices]
+    assert of_tokens.usage == of_texts.usage
+    alone = client.completions.create(model="bytes", prompt=ids[0], echo=True, **SAID)
+    assert alone.choices[0].text == "the cat" + of_texts.choices[0].text
+
+
+def test_a_prompts_own_tokens_are_scored(client: Any, runs: dict[str, Path]) -> None:
+    run, text = load(runs["decoder"]), "the cat"
+    ids = torch.tensor([run.tokenizer.encode(text).tolist()])
+    logs = run.model(ids)[0].double().log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
+    for stream in (False, True):
+        asked = {"model": "decoder", "prompt": text, "echo": True, "logprobs": 1, "max_tokens": 0, "stream": stream}
+        answer = client.completions.create(**asked)
+        choice = next(chunk.choices[0] for chunk in answer) if stream else answer.choices[0]
+        assert choice.text == text and choice.logprobs.tokens == list(text)
+        assert choice.logprobs.token_logprobs[0] is None and choice.logprobs.text_offset == list(range(7))
+        assert choice.logprobs.token_logprobs[1:] == pytest.approx(logs.tolist(), abs=1e-5)
+
+
+def test_a_prompt_longer_than_the_context_is_refused_or_cut_as_asked(client: Any, runs: dict[str, Path]) -> None:
+    long = "the cat sat on the mat"
+    with pytest.raises(openai.BadRequestError, match="truncate_prompt_tokens") as refused:
+        client.completions.create(model="decoder", prompt=long, **SAID)
+    assert refused.value.code == "context_length_exceeded"
+    for asked, kept in ((-1, 12), (5, 5), (500, 12)):
+        extra = {"truncate_prompt_tokens": asked}
+        answer = client.completions.create(model="decoder", prompt=long, extra_body=extra, **SAID)
+        assert answer.choices[0].text == lemma.generate(runs["decoder"], long[-kept:], **SETTINGS).text
+        assert answer.usage.prompt_tokens == kept and answer.prompt_tokens_cut == 22 - kept
+
+
+def test_embeddings_of_an_encoder_and_of_a_dual_encoder(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(Characters(), LINES)
+    spec = Encoder(width=8, depth=1, heads=2, context=16).sized({"vocabulary": tokenizer.vocabulary + 3})
+    torch.manual_seed(2)
+    model = build(spec, 0.0)
+    folder = RunFolder(tmp_path / "reader", spec, Recipe(device="cpu"), TEXT, "0").create(tokenizer)
+    folder.finish(weights_of(model, frozen=True), {})
+    towers = untrained_run(tmp_path / "towers")
+    with running(tmp_path / "reader", towers) as address:
+        own = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        texts, marks = ["the cat", "a dog?"], tokenizer.vocabulary
+        made = own.embeddings.create(model="reader", input=texts, encoding_format="float")
+        for text, one in zip(texts, made.data, strict=True):
+            ids = torch.tensor([[marks, *tokenizer.encode(text).tolist(), marks + 1]])
+            mean = model.eval().vectors(ids)[0, 1:-1].mean(0)
+            assert one.embedding == pytest.approx((mean / mean.norm()).tolist(), abs=1e-5)
+        assert made.usage.prompt_tokens == 13
+        again = own.embeddings.create(model="reader", input=[tokenizer.encode(one).tolist() for one in texts])
+        assert again.data[1].embedding == pytest.approx(made.data[1].embedding)
+        with pytest.raises(openai.BadRequestError, match="from 1 to 14 are read"):
+            own.embeddings.create(model="reader", input="the cat sat on the mat")
+        with pytest.raises(openai.BadRequestError, match="/v1/embeddings"):
+            own.completions.create(model="towers", prompt="a")
+        expected, _ = Embedder(load(towers)).texts(["a red"])
+        found = own.embeddings.create(model="towers", input="a red", encoding_format="float").data[0].embedding
+        assert found == pytest.approx(expected[0].tolist(), abs=1e-6)

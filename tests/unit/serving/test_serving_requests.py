@@ -1,16 +1,20 @@
 """Plain HTTP: what is refused, with which status and which words."""
 
+import dataclasses
 import json
+import shutil
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import lemma
 from lemma.api import application
 from lemma.errors import InputError, RunError
-from search_runs import untrained_run
+from lemma.spec.models import Graph
 
 
 def ask(address: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, Any], dict[str, str]]:
@@ -29,22 +33,28 @@ WRONG: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"model": "trigam"}, 404, "model", "Did you mean 'trigram'"),
     ({"model": None}, 400, "model", "which of trigram, decoder"),
     ({"temperature": -0.5}, 400, "temperature", "greater than or equal to 0"),
-    ({"temperature": "hot"}, 400, "temperature", "valid number"),
     ({"temperature": True}, 400, "temperature", "valid number"),
     ({"top_p": 1.5}, 400, "top_p", "less than or equal to 1"),
-    ({"max_tokens": 0}, 400, "max_tokens", "greater than or equal to 1"),
-    ({"max_tokens": 4097}, 400, "max_tokens", "less than or equal to 4096"),
+    ({"max_tokens": -1}, 400, "max_tokens", "greater than or equal to 0"),
+    ({"max_tokens": 4097}, 400, "max_tokens", "at most 4096 tokens"),
     ({"n": 17}, 400, "n", "less than or equal to 16"),
     ({"n": 16, "prompt": ["a"] * 5}, 400, "n", "80 texts"),
     ({"prompt": ["a"] * 65}, 400, "prompt", "at most 64"),
-    ({"prompt": [464, 3797]}, 400, "prompt", "not tokens"),
+    ({"prompt": []}, 400, "prompt", "at least 1"),
+    ({"prompt": ["a", 5]}, 400, "prompt", "valid string"),
+    ({"prompt": [[5], ["a"]]}, 400, "prompt", "valid integer"),
+    ({"prompt": [5, 464]}, 400, "prompt", "token 464 is not one of 0 to "),
     ({"prompt": "Ω"}, 400, None, "'Ω'"),
     ({"prompt": "\ud800"}, 400, None, "surrogate"),
-    ({"model": "bytes", "prompt": "ab" * 20_000}, 400, None, "at most 32,768"),
+    ({"model": "bytes", "prompt": "ab" * 20_000}, 400, "prompt", "at most 32,768"),
+    ({"model": "decoder", "prompt": "the cat sat on"}, 400, "prompt", "has 14 tokens; the context of decoder has 12."),
     ({"stop": ["a"] * 5}, 400, "stop", "at most 4"),
     ({"stop": ""}, 400, "stop", "end the text at once"),
-    ({"logprobs": 0}, 400, "logprobs", "not supported"),
-    ({"presence_penalty": 1}, 400, "presence_penalty", "not supported"),
+    ({"logprobs": 21}, 400, "logprobs", "less than or equal to 20"),
+    ({"presence_penalty": 3}, 400, "presence_penalty", "less than or equal to 2"),
+    ({"logit_bias": {"a": 1}}, 400, "logit_bias", "pattern"),
+    ({"logit_bias": {"999": 1}}, 400, None, "token 999 is outside"),
+    ({"best_of": 2}, 400, "best_of", "not supported"),
     ({"temprature": 1}, 400, "temprature", "Did you mean 'temperature'"),
 ]
 
@@ -60,12 +70,16 @@ def test_a_wrong_word_is_named(
 
 
 def test_words_that_ask_for_nothing_are_taken(address: str) -> None:
-    neutral = {"presence_penalty": 0, "logit_bias": {}, "logprobs": None, "best_of": 1, "user": "me", "suffix": None}
+    neutral = {"response_format": {"type": "text"}, "logit_bias": {}, "best_of": 1, "user": "me", "suffix": None}
     assert ask(address, "/v1/completions", {"model": "trigram", "prompt": "a", **neutral})[0] == 200
 
 
 @pytest.mark.parametrize(
-    "body", [b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"model": "trigram", "temperature": NaN}']
+    "body",
+    [
+        *(b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"model": "trigram", "temperature": NaN}'),
+        b'{"model": "trigram", "user": ' + b"[" * 20 + b"]" * 20 + b"}",
+    ],
 )
 def test_a_body_that_is_no_object_of_json_is_refused(body: bytes, address: str) -> None:
     status, told, _ = ask(address, "/v1/completions", body)
@@ -79,32 +93,101 @@ def test_bodies_have_a_size_and_a_kind(address: str) -> None:
 
 
 def test_what_is_not_there_is_said_in_the_same_form(address: str) -> None:
-    status, told, _ = ask(address, "/v1/embeddings", {"input": "a"})
-    assert status == 404 and "/v1/embeddings" in told["error"]["message"]
+    status, told, _ = ask(address, "/v1/imagine", {"input": "a"})
+    assert status == 404 and "/v1/imagine" in told["error"]["message"]
+    status, told, _ = ask(address, "/v1/embeddings", {"input": "a", "model": "trigram"})
+    assert status == 400 and "makes no vectors" in told["error"]["message"]
     assert ask(address, "/v1/completions")[0] == 405
     assert ask(address, "/look?model=decoder")[1]["error"]["param"] == "text"
 
 
-def test_another_sites_page_gets_nothing(address: str, runs: dict[str, Path]) -> None:
-    status, _, headers = ask(address, "/v1/models", origin="https://elsewhere.example")
+def test_another_sites_page_gets_nothing(address: str) -> None:
+    assert ask(address, "/v1/models", origin="https://elsewhere.example")[0] == 403
+    assert ask(address, "/v1/models", origin="null")[0] == 403
+    status, _, headers = ask(address, "/v1/models", origin=address)
     assert status == 200 and not [name for name in headers if name.lower().startswith("access-control")]
-    assert ask(address, "/v1/models", sec_fetch_site="cross-site")[0] == 403
+    for site in ("cross-site", "same-site"):
+        assert ask(address, "/v1/models", sec_fetch_site=site)[0] == 403
 
 
-def test_a_server_for_this_machine_answers_to_local_names_only(runs: dict[str, Path]) -> None:
+def client_of(*runs: Any, **settings: Any) -> Any:
     testing = pytest.importorskip("fastapi.testclient", reason="needs the package that FastAPI's test client needs")
-    app = application(runs["trigram"], hosts={"localhost"})
-    for host, status in (("localhost:8000", 200), ("elsewhere.example", 403)):
-        assert testing.TestClient(app).get("/v1/models", headers={"host": host}).status_code == status
+    return testing.TestClient(application(*runs, **settings))
 
 
-def test_runs_that_write_nothing_are_refused_with_what_they_are_for(tmp_path: Path, runs: dict[str, Path]) -> None:
-    with pytest.raises(RunError, match="lemma search"):
-        application(untrained_run(tmp_path / "pictures"))
+def test_a_server_answers_to_its_own_names_only(runs: dict[str, Path]) -> None:
+    local, open_to_all = (client_of(runs["trigram"], hosts=hosts) for hosts in ({"localhost"}, {"*", "box.example"}))
+    answers = {"localhost:8000": (200, 403), "elsewhere.example": (403, 403), "10.0.0.7:80": (403, 200)}
+    for host, expected in {**answers, "box.example": (403, 200), "[::1]:80": (403, 200)}.items():
+        got = tuple(one.get("/v1/models", headers={"host": host}).status_code for one in (local, open_to_all))
+        assert got == expected, host
+
+
+def test_with_a_key_every_route_needs_it(runs: dict[str, Path]) -> None:
+    client = client_of(runs["trigram"], api_key="s3cret")
+    routes = [route.path for route in client.app.routes]
+    assert {"/", "/docs", "/health", "/metrics", "/v1/completions", "/count", "/page.js"} <= {*routes}
+    for path in (*routes, "/nowhere"):
+        for headers in (
+            {},
+            {"authorization": "Bearer wrong"},
+            {"authorization": "Basic !"},
+            {"authorization": "s3cret"},
+        ):
+            answer = client.request("POST" if "completions" in path else "GET", path, headers=headers)
+            assert answer.status_code == 401 and answer.headers["www-authenticate"].startswith("Basic"), path
+    assert client.get("/health", headers={"authorization": "Bearer s3cret"}).json()["status"] == "ok"
+    assert client.get("/", auth=("anyone", "s3cret")).status_code == 200
+
+
+def test_the_api_describes_itself(address: str) -> None:
+    status, document, _ = ask(address, "/openapi.json")
+    fields = document["components"]["schemas"]["CompletionRequest"]["properties"]
+    assert status == 200 and {"prompt", "logprobs", "truncate_prompt_tokens"} <= {*fields}
+    assert {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/metrics"} <= {*document["paths"]}
+    with urllib.request.urlopen(f"{address}/docs", timeout=20) as answer:
+        page = answer.read().decode()
+    assert "POST /v1/completions" in page and "truncate_prompt_tokens" in page and "http" not in page.split("<main>")[1]
+
+
+def test_what_it_does_is_measured(runs: dict[str, Path]) -> None:
+    client = client_of(runs["trigram"])
+    asked = {"prompt": "the", "max_tokens": 7, "n": 2}
+    for _ in range(3):
+        assert client.post("/v1/completions", json=asked).status_code == 200
+    assert client.post("/v1/completions", json={"prompt": 5}).status_code == 400
+    lines = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#")
+    assert lines['lemma_generated_tokens_total{model="trigram"}'] == "42"
+    assert lines['lemma_prompt_tokens_total{model="trigram"}'] == "9"
+    assert lines['lemma_requests_total{route="/v1/completions",status="200"}'] == "3"
+    assert lines['lemma_requests_total{route="/v1/completions",status="400"}'] == "1"
+    assert lines['lemma_first_token_seconds_bucket{model="trigram",le="+Inf"}'] == "3"
+    assert lines['lemma_requests{model="trigram"}'] == "0"
+
+
+def test_a_run_that_vanished_is_gone_and_not_a_failure(tmp_path: Path, runs: dict[str, Path]) -> None:
+    copy = Path(shutil.copytree(runs["decoder"], tmp_path / "lost"))
+    client = client_of(copy)
+    shutil.rmtree(copy)
+    assert client.get("/count?model=lost").status_code == 410 and "vanished" in client.get("/count?model=lost").text
+    assert client.get("/v1/models").json()["data"][0]["id"] == "lost"
+    assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200  # its weights are in memory
+
+
+def test_runs_that_write_nothing_are_refused_with_what_they_are_for(runs: dict[str, Path]) -> None:
+    web = dataclasses.replace(lemma.load(runs["trigram"]), spec=Graph(), module=torch.nn.Linear(1, 1))
+    with pytest.raises(RunError, match="not a language model"):
+        application(web)
     with pytest.raises(RunError, match="both named trigram"):
         application(runs["trigram"], runs["trigram"])
     with pytest.raises(RunError, match="at least one"):
         application()
+    with pytest.raises(InputError, match="device = 'gpu': give auto"):
+        application(runs["trigram"], device="gpu")
+    with pytest.raises(InputError, match="max_batch = 0 is less than 1"):
+        application(runs["trigram"], batch=0)
+    with pytest.raises(InputError, match="Did you mean 'batch'"):
+        application(runs["trigram"], batches=3)
 
 
 def test_without_fastapi_it_says_what_to_install(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +203,6 @@ def test_tabs_show_what_the_verbs_do(address: str, runs: dict[str, Path]) -> Non
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
-
-    import lemma
 
     status, heads = page("/look?model=decoder&text=the+cat")
     assert status == 200 and "Attention of decoder" in heads and "1 layer, 2 heads, 7 tokens" in heads

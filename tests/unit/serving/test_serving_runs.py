@@ -3,8 +3,8 @@
 import dataclasses
 import json
 import socket
-import threading
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,43 +55,147 @@ class Slow(Script):
         return super().forward(tokens, state)
 
 
-def test_a_run_does_one_thing_at_a_time(runs: dict[str, Path]) -> None:
+def test_a_run_is_stepped_by_one_thread(runs: dict[str, Path]) -> None:
     run = load(runs["trigram"])
     model = Slow(run.tokenizer.vocabulary, [1, 2, 3, 4] * 20)
     with running(dataclasses.replace(run, module=model)) as address, ThreadPoolExecutor(4) as pool:
         texts = list(pool.map(lambda _: "".join(pieces(address, prompt="a", max_tokens=40)), range(4)))
-    assert model.most == 1 and len({*texts}) == 1 and len(texts[0]) == 40
+    assert model.most == 1 and len({*texts}) == 1 and len(texts[0]) == 40 and model.steps < 4 * 41  # and together
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_ends_the_writing(stream: bool, runs: dict[str, Path]) -> None:
-    run = load(runs["trigram"])
-    model = Slow(run.tokenizer.vocabulary, [1, 2, 3, 4] * 500)
-    with running(dataclasses.replace(run, module=model)) as address:
-        body = json.dumps({"prompt": "a", "max_tokens": 2000, "stream": stream, "temperature": 0}).encode()
-        host, port = address.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as line:
-            head = ["host: x", "content-type: application/json", f"content-length: {len(body)}", "", ""]
-            line.sendall("\r\n".join(["POST /v1/completions HTTP/1.1", *head]).encode() + body)
+    run, model = slow_run(runs)
+    with running(run) as address:
+        with send(address, max_tokens=2000, stream=stream):
             while model.steps < 20:
                 time.sleep(0.01)
-        time.sleep(0.4)
+        time.sleep(0.2)
         done = model.steps
         assert pieces(address, prompt="a", max_tokens=2)  # its turn has come
         time.sleep(0.1)
         assert done < 400 and model.steps <= done + 3
 
 
-def test_too_many_waiting_requests_are_refused_and_one_that_is_done_makes_room(runs: dict[str, Path]) -> None:
-    from lemma.api import application
-    from lemma.serving.requests import Refusal
-    from lemma.serving.runs import MOST_WAITING
+def send(address: str, **words: Any) -> socket.socket:
+    """Send a request, and leave the answer unread."""
+    body = json.dumps({"prompt": "a", "temperature": 0, **words}).encode()
+    host, port = address.removeprefix("http://").split(":")
+    line = socket.create_connection((host, int(port)))
+    head = ["host: x", "content-type: application/json", f"content-length: {len(body)}", "", ""]
+    line.sendall("\r\n".join(["POST /v1/completions HTTP/1.1", *head]).encode() + body)
+    return line
 
-    served, go = application(runs["trigram"]).state.served["trigram"], threading.Event()
-    waiting = [served.submit(go.wait) for _ in range(MOST_WAITING)]
-    with pytest.raises(Refusal) as refused:
-        served.submit(go.wait)
-    assert refused.value.status == 429
-    go.set()
-    assert all(future.result(5) for future in waiting)
-    assert served.submit(lambda: 7).result(5) == 7
+
+def slow_run(runs: dict[str, Path]) -> tuple[Any, Slow]:
+    run = load(runs["trigram"])
+    model = Slow(run.tokenizer.vocabulary, [1, 2, 3, 4] * 500)
+    return dataclasses.replace(run, module=model), model
+
+
+def refused(address: str, path: str = "/v1/completions", **words: Any) -> tuple[int, Any, str]:
+    body = json.dumps({"prompt": "a", "temperature": 0, **words}).encode() if "v1" in path else None
+    request = urllib.request.Request(address + path, body, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read().decode()
+
+
+def test_too_many_requests_are_refused_with_when_to_come_back(runs: dict[str, Path]) -> None:
+    run, model = slow_run(runs)
+    with running(run, batch=1, waiting=2) as address:
+        lines = [send(address, max_tokens=1500) for _ in range(3)]
+        while model.steps < 5:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        status, headers, said = refused(address)
+        assert status == 429 and "has 3 requests already" in said and 1 <= int(headers["retry-after"]) <= 60
+        lines.pop().close()  # one that waits leaves, and makes room
+        time.sleep(0.1)
+        lines.append(send(address, max_tokens=1500))
+        time.sleep(0.1)
+        assert refused(address)[0] == 429
+        for line in lines:
+            line.close()
+        time.sleep(0.1)
+        assert refused(address, max_tokens=2)[0] == 200
+
+
+def test_who_leaves_frees_the_row_at_once_though_another_goes_on(runs: dict[str, Path]) -> None:
+    run, model = slow_run(runs)
+    with running(run, batch=2) as address, ThreadPoolExecutor(1) as pool:
+        going = pool.submit(pieces, address, prompt="a", max_tokens=100)
+        line = send(address, max_tokens=2000, stream=True)
+        line.recv(10)
+        line.close()
+        begin = model.steps
+        assert "".join(pieces(address, prompt="a", max_tokens=2))
+        assert model.steps - begin < 40 and len("".join(going.result(20))) == 100
+
+
+def test_a_request_has_a_time_limit(runs: dict[str, Path]) -> None:
+    run, _ = slow_run(runs)
+    with running(run, seconds=0.3) as address:
+        status, _, said = refused(address, max_tokens=2000)
+        assert status == 504 and "more than 0.3 s" in said
+        status, _, said = refused(address, max_tokens=2000, stream=True)
+        assert status == 200 and "more than 0.3 s" in said.strip().rsplit("data: ", 1)[1]
+
+
+def test_slow_and_silent_clients_block_nobody(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lemma.serving.server.SECONDS_FOR_HEAD", 0.3)
+    monkeypatch.setattr("lemma.serving.app.SECONDS_FOR_BODY", 0.3)
+    with running(runs["trigram"]) as address:
+        host, port = address.removeprefix("http://").split(":")
+        silent, halting, lingering = (socket.create_connection((host, int(port)), timeout=5) for _ in range(3))
+        halting.sendall(b"POST /v1/completions HTT")
+        head = (
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{"
+        )
+        lingering.sendall(head)
+        begin = time.monotonic()
+        assert refused(address)[0] == 200 and time.monotonic() - begin < 0.3
+        assert silent.recv(10) == b"" and halting.recv(10) == b""  # closed
+        assert b" 408 " in lingering.recv(100)
+
+
+def test_a_server_that_stops_lets_requests_end(runs: dict[str, Path]) -> None:
+    run, model = slow_run(runs)
+    with running(run, grace=0.7) as address, ThreadPoolExecutor(2) as pool:
+        short = pool.submit(pieces, address, prompt="a", max_tokens=50)
+        long = pool.submit(refused, address, max_tokens=2000, stream=True)
+        while model.steps < 20:
+            time.sleep(0.01)
+        running.server.handle_exit(2, None)
+        assert len("".join(short.result(20))) == 50
+        status, _, said = long.result(20)
+        assert status == 200 and "the server is stopping" in said.strip().rsplit("data: ", 1)[1]
+    assert model.steps < 400
+
+
+def test_a_failing_model_fails_its_requests_and_goes_on(runs: dict[str, Path]) -> None:
+    run, model = slow_run(runs)
+    with running(run) as address:
+        model.forward = lambda tokens, state=None: 1 / 0  # pyright: ignore[reportAttributeAccessIssue]
+        assert refused(address)[0] == 500
+        del model.forward
+        assert refused(address)[0] == 200
+
+
+def test_counting_is_bounded_and_done_once(runs: dict[str, Path]) -> None:
+    from fastapi.testclient import TestClient
+
+    from lemma.api import application
+    from lemma.serving.app import MOST_PAGES
+
+    made, counted = application(runs["trigram"]), []
+    client, service = TestClient(made), made.state.service
+    one = service.served["trigram"]
+    one.verbs = dataclasses.replace(one.verbs, count=lambda run: counted.append(run) or "<p>12</p>")
+    for _ in range(3):
+        assert "<p>12</p>" in client.get("/count?model=trigram").text
+    service.pages_waiting = MOST_PAGES
+    answer = client.get("/count?model=trigram")
+    assert answer.status_code == 429 and answer.headers["retry-after"] and len(counted) == 1

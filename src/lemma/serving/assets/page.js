@@ -17,6 +17,7 @@ async function start() {
     return showStatus(`The server does not answer: ${error.message}`);
   }
   byId("run").replaceChildren(...models.map((model) => new Option(model.id, model.id)));
+  byId("compare").hidden = models.length < 2;
   choose();
 }
 
@@ -25,13 +26,16 @@ function choose() {
   stopGenerating();
   byId("facts").textContent = model.family + (writes ? "" : `, gives the ${model.answers} of a text`);
   byId("prompt-label").textContent = writes ? "Prompt" : "Source";
-  byId("settings").hidden = byId("settings").disabled = !writes;
-  byId("result").hidden = true;
+  byId("settings").hidden = byId("settings").disabled = byId("next").hidden = !writes;
+  byId("result").hidden = byId("other-result").hidden = byId("candidates").hidden = true;
+  const before = byId("other").value, others = models.filter((one) => one !== model && one.shows.includes("generate"));
+  byId("other").replaceChildren(new Option("no other", ""), ...others.map((one) => new Option(one.id, one.id)));
+  byId("other").value = others.some((one) => one.id === before) ? before : "";
   byId("heads").hidden = true;
   showStatus("");
   for (const verb of VERBS) byId(`tab-${verb}`).hidden = !model.shows.includes(verb);
   const open = VERBS.find((verb) => !byId(verb).hidden);
-  show(model.shows.includes(open) ? open : "generate");
+  show(model.shows.includes(open) ? open : model.shows[0]);
 }
 
 /* Tabs */
@@ -56,35 +60,155 @@ function switchTab(event) {
   byId(`tab-${next}`).focus();
 }
 
-/* Generate */
-function readForm() {
-  const request = { model: run().id, prompt: byId("prompt").value, stream: true, stream_options: { include_usage: true } };
-  if (run().answers !== "prompt") return request;
+/* Generate: one side for the run, one for the run that it is compared with */
+const SHOWN = 8; // most likely tokens at each place
+
+function readForm(model, more) {
+  const request = { model: model.id, prompt: byId("prompt").value, ...more };
+  if (model.answers !== "prompt") return request;
   const seed = byId("seed").value;
   Object.assign(request, { temperature: Number(byId("temperature").value), max_tokens: Number(byId("tokens").value),
-    top_p: Number(byId("top-p").value) });
+    top_p: Number(byId("top-p").value), logprobs: SHOWN, truncate_prompt_tokens: -1 });
   return seed === "" ? request : { ...request, seed: Number(seed) };
+}
+
+class Side {
+  constructor(prefix) {
+    this.prefix = prefix;
+    this.text = this.part("text");
+    this.text.addEventListener("click", (event) => this.select(event.target.closest("[data-from]")));
+    this.text.addEventListener("keydown", (event) => this.move(event));
+  }
+
+  part(name) { return byId(this.prefix + name); }
+
+  clear(model, prompt, titled) {
+    this.model = model;
+    this.spans = [];
+    this.tokens = 0;
+    this.chosen = null;
+    this.part("title").textContent = model.id;
+    this.part("title").hidden = !titled;
+    this.part("before").textContent = prompt;
+    this.part("after").textContent = "";
+    this.part("loop").hidden = this.part("chances").hidden = true;
+    this.part("result").hidden = false;
+  }
+
+  async generate(signal) {
+    const writes = this.model.answers === "prompt", started = performance.now(), progress = { tokens: 0, seed: null, cut: 0 };
+    const request = readForm(this.model, { stream: true, stream_options: { include_usage: true } });
+    this.say("waiting …");
+    const answer = await post(request, signal);
+    for await (const chunk of events(answer.body)) this.read(chunk, progress);
+    const seconds = (performance.now() - started) / 1000, cut = progress.cut ? `, the prompt's first ${progress.cut} tokens not read` : "";
+    this.say(writes ? `${number(progress.tokens)} tokens in ${seconds.toFixed(1)} s, seed ${progress.seed}${cut}` : "done");
+  }
+
+  read(chunk, progress) {
+    if (chunk.error) throw new Error(chunk.error.message);
+    progress.seed = chunk.seed;
+    progress.cut = chunk.prompt_tokens_cut;
+    if (chunk.usage) progress.tokens = chunk.usage.completion_tokens;
+    for (const choice of chunk.choices) {
+      if (choice.text) this.write(choice.text, choice.logprobs);
+      if (choice.loop) this.showLoop(choice.loop);
+      if (choice.remark) this.note(choice.remark);
+      if (choice.chances) this.showChances(choice.chances);
+    }
+  }
+
+  /* One element for each token; for the tokens of one character, one for all of them. */
+  write(piece, logprobs) {
+    const box = this.text, follows = box.scrollTop + box.clientHeight >= box.scrollHeight - 30;
+    const told = logprobs ?? { tokens: [] }, whole = told.tokens.join("") !== piece;
+    const parts = whole ? [[piece, 0, told.tokens.length]] : told.tokens.map((token, place) => [token, place, place + 1]);
+    for (const [text, from, to] of parts) {
+      const span = element("span", "token", text);
+      span.dataset.from = this.tokens;
+      this.tokens += to - from;
+      span.dataset.to = this.tokens;
+      if (to - from === 1) {
+        span.style.setProperty("--chance", Math.exp(told.token_logprobs[from]));
+        span.chances = { own: told.token_logprobs[from], top: told.top_logprobs[from] };
+      }
+      this.spans.push(span);
+      this.part("after").append(span);
+    }
+    if (follows) box.scrollTop = box.scrollHeight;
+    if (this.part("status").textContent !== "generating …") this.say("generating …");
+  }
+
+  /* Every other turn of the loop is marked. */
+  showLoop(loop) {
+    for (const span of this.spans) {
+      const turn = Math.floor((Number(span.dataset.from) - loop.onset) / loop.period);
+      if (turn >= 0) span.classList.add(turn % 2 ? "again" : "loops");
+    }
+    this.note(loop.remark);
+  }
+
+  select(span) {
+    if (!span?.chances) return;
+    this.chosen?.classList.remove("chosen");
+    this.chosen = span;
+    span.classList.add("chosen");
+    const before = this.spans.slice(0, this.spans.indexOf(span)).map((one) => one.textContent).join("");
+    const share = percent(Math.exp(span.chances.own));
+    showCandidates(`Token ${Number(span.dataset.from) + 1}: ${visible(span.textContent)} had ${share}`, span.chances.top,
+      this.part("before").textContent + before, this.model);
+  }
+
+  move(event) {
+    const steps = { ArrowRight: 1, ArrowLeft: -1 };
+    if (!(event.key in steps) || !this.spans?.length) return;
+    event.preventDefault();
+    const here = this.chosen ? this.spans.indexOf(this.chosen) + steps[event.key] : 0;
+    this.select(this.spans[Math.max(0, Math.min(this.spans.length - 1, here))]);
+  }
+
+  showChances(chances) {
+    const rows = Object.entries(chances).sort((one, other) => other[1] - one[1]);
+    fill(this.part("chances"), rows.map(([name, chance]) => [name, chance.toFixed(3)]));
+    this.part("chances").hidden = false;
+  }
+
+  note(words) {
+    this.part("loop").textContent = words;
+    this.part("loop").hidden = false;
+  }
+
+  say(words, wrong = false) { showStatus(words, wrong, this.part("status")); }
+}
+
+const SIDES = [new Side(""), new Side("other-")];
+
+async function post(request, signal) {
+  const answer = await fetch("/v1/completions", { method: "POST", signal,
+    headers: { "content-type": "application/json" }, body: JSON.stringify(request) });
+  if (!answer.ok) throw new Error((await answer.json()).error.message);
+  return answer;
 }
 
 async function generate(event) {
   event.preventDefault();
   stopGenerating();
-  const mine = controller = new AbortController(), request = readForm();
-  const progress = { tokens: 0, seed: null, started: performance.now() };
-  clear(run().answers === "prompt" ? request.prompt : "");
-  showStatus("waiting …");
-  try {
-    const answer = await fetch("/v1/completions", { method: "POST", signal: mine.signal,
-      headers: { "content-type": "application/json" }, body: JSON.stringify(request) });
-    if (!answer.ok) throw new Error((await answer.json()).error.message);
-    for await (const chunk of events(answer.body)) readChunk(chunk, progress);
-    showStatus(summary(progress, run().answers === "prompt"));
-  } catch (error) {
-    const aborted = error.name === "AbortError";
-    if (controller === mine || !aborted) showStatus(aborted ? "stopped" : error.message, !aborted);
-  } finally {
-    if (controller === mine) busy(false);
-  }
+  const mine = controller = new AbortController(), second = models.find((model) => model.id === byId("other").value);
+  const runs = second ? [run(), second] : [run()];
+  byId("other-result").hidden = true;
+  byId("candidates").hidden = true;
+  busy(true);
+  await Promise.all(runs.map(async (model, place) => {
+    const side = SIDES[place];
+    side.clear(model, model.answers === "prompt" ? byId("prompt").value : "", runs.length > 1);
+    try {
+      await side.generate(mine.signal);
+    } catch (error) {
+      const aborted = error.name === "AbortError";
+      if (controller === mine || !aborted) side.say(aborted ? "stopped" : error.message, !aborted);
+    }
+  }));
+  if (controller === mine) busy(false);
 }
 
 async function* events(body) {
@@ -99,48 +223,47 @@ async function* events(body) {
   }
 }
 
-function readChunk(chunk, progress) {
-  if (chunk.error) throw new Error(chunk.error.message);
-  progress.seed = chunk.seed;
-  if (chunk.usage) progress.tokens = chunk.usage.completion_tokens;
-  for (const choice of chunk.choices) {
-    if (choice.text) write(choice.text);
-    if (choice.loop) showNote(choice.loop.remark);
-    if (choice.remark) showNote(choice.remark);
-    if (choice.chances) showChances(choice.chances);
+/* Token by token: what may come next, with its probability */
+const visible = (text) => `“${text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥")}”`;
+const percent = (chance) => chance >= 0.1 ? `${(100 * chance).toFixed(0)} %` : `${(100 * chance).toPrecision(2)} %`;
+
+async function nextToken() {
+  stopGenerating();
+  const model = run(), prompt = byId("prompt").value;
+  try {
+    const request = readForm(model, { temperature: 1 });
+    const answer = await (await post({ ...request, temperature: 0, top_p: 1, max_tokens: 1 })).json();
+    showStatus("");
+    showCandidates(`What comes next, by ${model.id}`, answer.choices[0].logprobs.top_logprobs[0] ?? {}, prompt, model);
+  } catch (error) {
+    showStatus(error.message, true);
   }
 }
 
-function write(piece) {
-  const box = byId("text"), follows = box.scrollTop + box.clientHeight >= box.scrollHeight - 30;
-  byId("after").append(piece);
-  if (follows) box.scrollTop = box.scrollHeight;
-  if (byId("status").textContent !== "generating …") showStatus("generating …");
-}
-
-function showChances(chances) {
-  const rows = Object.entries(chances).sort((one, other) => other[1] - one[1]);
-  fill(byId("chances"), rows.map(([name, chance]) => [name, chance.toFixed(3)]));
-  byId("chances").hidden = false;
-}
-
-function summary(progress, writes) {
-  if (!writes) return "done";
-  const seconds = (performance.now() - progress.started) / 1000;
-  return `${number(progress.tokens)} tokens in ${seconds.toFixed(1)} s, seed ${progress.seed}`;
-}
-
-function clear(before) {
-  byId("before").textContent = before;
-  byId("after").textContent = "";
-  byId("loop").hidden = byId("chances").hidden = true;
-  byId("result").hidden = false;
-  busy(true);
+function showCandidates(title, top, before, model) {
+  byId("candidates-title").textContent = title;
+  const found = Object.entries(top).sort((one, other) => other[1] - one[1]);
+  byId("candidates-list").replaceChildren(...found.map(([text, logprob]) => {
+    const button = element("button", "candidate", ""), bar = element("span", "bar", ""), chance = Math.exp(logprob);
+    button.type = "button";
+    bar.style.setProperty("--chance", chance);
+    button.append(element("code", "", visible(text)), bar, element("span", "share", percent(chance)));
+    button.addEventListener("click", () => {
+      byId("prompt").value = before + text;
+      byId("run").value = model.id;
+      choose();
+      nextToken();
+    });
+    const item = document.createElement("li");
+    item.append(button);
+    return item;
+  }));
+  byId("candidates").hidden = false;
 }
 
 function busy(is) {
   byId("stop").hidden = !is;
-  byId("go").disabled = is;
+  byId("go").disabled = byId("next").disabled = is;
 }
 
 function stopGenerating() {
@@ -148,14 +271,9 @@ function stopGenerating() {
   busy(false);
 }
 
-function showNote(words) {
-  byId("loop").textContent = words;
-  byId("loop").hidden = false;
-}
-
-function showStatus(words, wrong = false) {
-  byId("status").textContent = words;
-  byId("status").className = wrong ? "trouble" : "soft";
+function showStatus(words, wrong = false, place = byId("status")) {
+  place.textContent = words;
+  place.className = wrong ? "trouble" : "soft";
 }
 
 /* Look and evaluate */
@@ -195,6 +313,7 @@ function element(kind, name, text) {
 byId("run").addEventListener("change", choose);
 byId("ask").addEventListener("submit", generate);
 byId("stop").addEventListener("click", stopGenerating);
+byId("next").addEventListener("click", nextToken);
 byId("look-form").addEventListener("submit", look);
 document.querySelector("[role=tablist]").addEventListener("keydown", switchTab);
 for (const verb of VERBS) byId(`tab-${verb}`).addEventListener("click", () => show(verb));

@@ -1,0 +1,34 @@
+"""Continuous batching on a GPU: in float32 every text is the one that is written alone."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lemma.data.tokenizers import train_tokenizer
+from lemma.generation.batching import BatchEngine, TextRequest
+from lemma.generation.decode import Sampling, generate_text
+from lemma.models.build import build
+from lemma.spec.data import Characters
+from lemma.spec.models import Decoder
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_texts_of_different_lengths_are_those_written_alone(positions: str) -> None:
+    tokenizer = train_tokenizer(Characters(), ["abcdefghij"])
+    spec = Decoder(vocabulary=10, width=32, depth=2, heads=2, context=48, positions=positions)  # pyright: ignore
+    torch.manual_seed(1)
+    model = build(spec).cuda().eval()
+    engine, asked = BatchEngine(model, tokenizer, rows=4, chunk=16), []
+    for number in range(9):
+        settings = Sampling(tokens=20 + 9 * number, temperature=0.0 if number % 2 else 0.9, seed=number)
+        prompt = "abcdefghij"[: 1 + number] * (1 + number % 3)
+        alone = generate_text(model, tokenizer, [prompt], replace(settings, precision="float32"))[0]
+        asked.append((TextRequest(tuple(tokenizer.encode(prompt).tolist()), settings, owner=number), alone.tokens))
+        engine.add(asked[-1][0])
+    found = {}
+    while engine.busy:
+        found |= {event.request: event.done.tokens for event in engine.step() if event.done}
+    assert [found[request] for request, _ in asked] == [tokens for _, tokens in asked]

@@ -1,0 +1,187 @@
+"""Continuous batching: every text is the one that `generate_text` writes alone, whoever else is in the batch."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from lemma.data.tokenizers import Tokenizer, train_tokenizer
+from lemma.errors import InputError
+from lemma.generation.batching import BatchEngine, TextEvent, TextRequest
+from lemma.generation.decode import Generation, Sampling, generate_text
+from lemma.models.build import build
+from lemma.spec.data import BytePairs
+from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
+from stand_ins import Table
+
+LINES = ["the cat sat on the mat, and the dog?\n", "THE END: a cat & a dog\n", "naïve café, 10 € 😀 日本\n"]
+SPECS: dict[str, LanguageSpec] = {
+    "learned": Decoder(width=16, depth=1, heads=2, context=24),
+    "rotary": Decoder(width=16, depth=1, heads=2, key_value_heads=1, context=24, positions="rotary"),
+    "alibi in windows": Decoder(width=16, depth=2, heads=2, context=24, positions="alibi", window=7),
+    "relative": Decoder(width=16, depth=1, heads=2, context=24, positions="relative"),
+    "lstm": Lstm(width=8, hidden=12, depth=2),
+    "window": FeedForward(width=6, hidden=9, context=6),
+}
+SETTINGS = [
+    Sampling(tokens=40, temperature=0.0),
+    Sampling(tokens=30, temperature=0.9, seed=4, logprobs=2),
+    Sampling(tokens=9, temperature=1.2, top_k=20, seed=5),
+    Sampling(tokens=35, temperature=0.9, top_p=0.8, min_p=0.01, seed=6, samples=3),
+    Sampling(tokens=20, temperature=0.0, repetition_penalty=1.3, presence_penalty=0.4),
+    Sampling(tokens=30, temperature=0.8, frequency_penalty=0.5, no_repeat_ngram=3, seed=7),
+    Sampling(tokens=25, temperature=0.7, logit_bias={5: 3.0, 70: -5.0}, seed=8, logprobs=0),
+    Sampling(tokens=40, temperature=1.0, stop=["a", "é"], seed=9),
+    Sampling(tokens=33, temperature=0.0, stop="never said", stop_at_loop=True),
+]
+PROMPTS = [
+    "",
+    "t",
+    "the",
+    "the cat",
+    "naïve 😀",
+    "the cat sat on the mat, and the dog?" * 3,
+    "a cat & a dog",
+    "日本",
+    "END",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(BytePairs(vocabulary=270), LINES)
+
+
+def model_of(name: str, tokenizer: Tokenizer) -> Any:
+    torch.manual_seed(3)
+    model = build(SPECS[name].sized({"vocabulary": tokenizer.vocabulary}), 0.0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model.eval()
+
+
+def requests(tokenizer: Tokenizer) -> list[tuple[str, Sampling]]:
+    chance = random.Random(1)
+    return [(chance.choice(PROMPTS), replace(one, seed=one.seed + turn)) for turn in range(2) for one in SETTINGS]
+
+
+def written(events: Sequence[TextEvent], request: TextRequest) -> list[tuple[str, Any, Any]]:
+    """The texts of a request, what is told at their ends, and the logprobs of their pieces."""
+    found = []
+    for index in range(request.settings.samples):
+        own = [event for event in events if event.request is request and event.index == index]
+        assert own[-1].done and not any(event.done for event in own[:-1])
+        logprobs = [one for event in own for one in event.logprobs]
+        found.append(("".join(event.text for event in own), own[-1].done, logprobs))
+    return found
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_texts_that_join_at_different_times_are_those_written_alone(name: str, tokenizer: Tokenizer) -> None:
+    model, chance, events = model_of(name, tokenizer), random.Random(name), list[TextEvent]()
+    expected: list[tuple[TextRequest, list[Generation]]] = []
+    for prompt, settings in requests(tokenizer):
+        request = TextRequest(tuple(tokenizer.encode(prompt).tolist()), settings, owner=len(expected) % 4)
+        expected.append((request, generate_text(model, tokenizer, [prompt], settings)))
+    engine, coming = BatchEngine(model, tokenizer, rows=6, chunk=11), [request for request, _ in expected]
+    most = 0
+    while coming or engine.busy:
+        for _ in range(min(len(coming), chance.choice((0, 0, 1, 3)))):
+            engine.add(coming.pop())
+        events += engine.step()
+        most = max(most, engine.writing)
+    assert most == 6  # rows were filled, and never more of them
+    for request, alone in expected:
+        for (text, done, logprobs), one in zip(written(events, request), alone, strict=True):
+            assert done.tokens == one.tokens and text == one.text
+            assert (done.stopped, done.loop) == (one.stopped, one.loop)
+            if one.logprobs is not None:
+                assert [log.token for log in logprobs] == [log.token for log in one.logprobs]
+                pairs = zip(logprobs, one.logprobs, strict=True)
+                assert all(abs(mine.logprob - other.logprob) < 1e-4 for mine, other in pairs)
+                assert [[top.token for top in log.top] for log in logprobs] == [
+                    [top.token for top in log.top] for log in one.logprobs
+                ]
+
+
+def test_a_long_prompt_does_not_hold_the_others(tokenizer: Tokenizer) -> None:
+    engine = BatchEngine(model_of("rotary", tokenizer), tokenizer, rows=4, chunk=8)
+    short = TextRequest((5,), Sampling(tokens=100, temperature=0.9))
+    engine.add(short)
+    engine.step()
+    engine.add(TextRequest(tuple(range(200)), Sampling(tokens=2, temperature=0.9)))
+    engine.add(late := TextRequest((9, 9), Sampling(tokens=3, temperature=0.9)))
+    firsts, tokens = {}, 0
+    for step in range(30):
+        for event in engine.step():
+            firsts.setdefault(event.request, step)
+        tokens = len(next(text.row.tokens for text in engine.slots.texts if text and text.request is short))
+    assert tokens == 31  # one at every step, while 200 tokens were read 8 at a time
+    assert firsts[late] <= 3 and max(firsts.values()) >= 200 // 8
+
+
+def test_owners_take_turns(tokenizer: Tokenizer) -> None:
+    engine = BatchEngine(model_of("window", tokenizer), tokenizer, rows=1)
+    for _ in range(5):
+        engine.add(TextRequest((5,), Sampling(tokens=2), owner="greedy"))
+    engine.add(TextRequest((5,), Sampling(tokens=2), owner="modest"))
+    ended = []
+    while engine.busy:
+        ended += [event.request.owner for event in engine.step() if event.done]
+    assert ended == ["greedy", "modest", *["greedy"] * 4]
+
+
+@pytest.mark.parametrize("name", ["learned", "lstm"])
+def test_who_leaves_frees_the_row_within_a_step(name: str, tokenizer: Tokenizer) -> None:
+    engine = BatchEngine(model_of(name, tokenizer), tokenizer, rows=2, chunk=8)
+    stay, leave = Sampling(tokens=60, temperature=0.9, seed=3), Sampling(tokens=1000, samples=2)
+    engine.add(TextRequest((5, 6), leave, owner="waits"))
+    engine.add(TextRequest((5,) * 100, stay, owner="reads"))
+    engine.add(TextRequest((7,), stay, owner="stays"))
+    engine.step()
+    engine.cancel("waits")
+    engine.step()
+    assert engine.writing == 2 and not [text for pool in engine.pools for text in pool.texts]
+    engine.cancel("reads")
+    events = []
+    while engine.busy:
+        events += engine.step()
+    assert {event.request.owner for event in events} == {"stays"} and events[-1].done.stopped in ("length", "eos")
+    engine.cancel("nobody")
+
+
+@pytest.mark.parametrize("name", ["learned", "window", "lstm"])
+def test_a_prompts_own_tokens_are_scored(name: str, tokenizer: Tokenizer) -> None:
+    model, ids = model_of(name, tokenizer), tokenizer.encode("the cat sat on the mat").tolist()
+    engine = BatchEngine(model, tokenizer, chunk=5)
+    engine.add(TextRequest(tuple(ids), Sampling(tokens=1, logprobs=1), score=True, write=False))
+    events = []
+    while engine.busy:
+        events += engine.step()
+    logs = model(torch.tensor([ids]))[0].double().log_softmax(-1)[0]
+    first, *rest = events[0].scores
+    assert first is None and events[-1].done.tokens == ()
+    assert [one.logprob for one in rest] == pytest.approx(
+        logs[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+    )
+    assert [one.top[0].token for one in rest] == logs[:-1].argmax(-1).tolist()
+
+
+def test_an_error_ends_its_own_text_only(tokenizer: Tokenizer) -> None:
+    model = Table(tokenizer.vocabulary, 1, lambda seen: 65)
+    engine = BatchEngine(model, tokenizer)
+    engine.add(TextRequest((66,), Sampling(tokens=5, temperature=0.0)))
+    forbidding = {token: -float("inf") for token in range(tokenizer.vocabulary)}
+    engine.add(TextRequest((66,), Sampling(tokens=5, temperature=0.0, logit_bias=forbidding)))
+    events = []
+    while engine.busy:
+        events += engine.step()
+    assert sorted(str(event.error)[:20] for event in events if event.error) == ["no token is left to "]
+    assert [event.done.tokens for event in events if event.done] == [(65,) * 5]
+    with pytest.raises(InputError, match="outside the model's vocabulary"):
+        engine.add(TextRequest((9999,), Sampling()))
+    with pytest.raises(InputError, match="less than 1"):
+        BatchEngine(model, tokenizer, rows=0)
