@@ -133,7 +133,7 @@ def on_cpu(clients: int, seconds: float, requests: int) -> int:
             served(run, *options, "--max-batch", "1") as (alone, first),
             served(run, *options, "--max-batch", str(BATCH)) as (port, process),
         ):
-            asked = {first: 0.0, process: 0.0}
+            asked, one, many = {first: 0.0, process: 0.0}, {}, {}
             for _ in range(3):  # in turns
                 one = asyncio.run(load(alone, clients, TOKENS, seconds=seconds / 3))
                 many = asyncio.run(load(port, clients, TOKENS, seconds=seconds / 3))
@@ -180,8 +180,9 @@ def on_gpu(model: str, batch: int = 32, tokens: int = 256) -> int:
 
     loaded = lemma.load(model, "cpu")
     with TemporaryDirectory() as folder:
-        lemma.export(loaded, to="huggingface", out=folder)
-        theirs: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to("cuda").eval()
+        lemma.export(model, to="huggingface", out=folder)
+        theirs: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        theirs = theirs.to("cuda").eval()
     ids = torch.tensor([loaded.tokenizer.encode(prompt).tolist()] * batch, device="cuda")
     rates = []
     for _ in range(4):

@@ -438,7 +438,7 @@ class Tokenizer:
     def settings(self) -> dict[str, Any]:
         """What another process makes the same tokenizer of."""
         about = {"config": self.config, "generation": self.generation, "vocabulary": self.vocabulary}
-        return {"json": self._json, "where": self._where, **about}
+        return {"json": self.json, "where": self._where, **about}
 
     def plan(self) -> dict[str, Any]:
         """The pipeline in the library's own words."""
