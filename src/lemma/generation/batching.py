@@ -322,7 +322,7 @@ class BatchEngine:
         slotted = isinstance(model, DecoderModel) and model.has_slots()
         self.slots = SlotRows(model, rows, dtype) if slotted else None  # pyright: ignore[reportArgumentType]
         self.read = bare(model)
-        self._spell = SimpleNamespace(decode=lambda ids: self._spelled(tuple(ids)))
+        self._spell = SimpleNamespace(kind=tokenizer.kind, decode=lambda ids: self._spelled(tuple(ids)))
         self._spelled = lru_cache(SPELLINGS)(tokenizer.decode)
 
     @property
