@@ -14,9 +14,9 @@ def verify(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compare every file of a run, a study or an index with its checksum.
+    """Compare the files of a run with their checksums.
 
-    Without a RUN, the token stores, tokenizers and counts in the data home. Exits with 1 if a file is damaged.
+    Of a study or an index too. Without a RUN, the token stores, tokenizers and counts in the data home. Exits with 1 if a file is damaged.
     """
     from lemma import api
 

@@ -139,7 +139,7 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file(tmp_path: Path) -> 
 def test_a_missing_package_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     (tmp_path / "a.txt.zst").write_bytes(b"x")
-    with pytest.raises(DataError, match=r"pip install 'lemma\[shards\]'"):
+    with pytest.raises(DataError, match=r"pip install 'lemma-lm\[shards\]'"):
         open_text(tmp_path / "a.txt.zst")
 
 

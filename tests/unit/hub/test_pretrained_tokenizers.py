@@ -13,7 +13,7 @@ from lemma.data.chat import chat_text
 from lemma.data.store import encode_texts, fit_rows, read_tokens
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError
-from lemma.generation.decode import Spelling
+from lemma.generation.decode import Spelling, whole_begin
 from lemma.hub.huggingface import open_folder
 from pretrained_models import CHAT, TEXT, byte_level, llama, pieces, wordpiece
 
@@ -87,7 +87,7 @@ def test_text_that_is_spelled_piece_by_piece_is_the_text_of_all(name: str) -> No
             spelling = Spelling(ours, ids[:cut])
             told = "".join(map(spelling.add, ids[cut:])) + spelling.rest()
             last = ours.decode(ids[cut - 1 : cut])
-            assert told == ours.decode(ids[cut - 1 :])[len(last) :]
+            assert told == whole_begin(ours, ours.decode(ids[cut - 1 :])[len(last) :])  # no half of a character
             assert "\ufffd" not in told or "\ufffd" in ours.decode(ids[cut - 1 :])
 
 

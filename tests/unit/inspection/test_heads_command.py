@@ -66,7 +66,7 @@ def test_the_help_of_looking_at_a_run_needs_no_run(capsys: pytest.CaptureFixture
         (["--text", ""], "no tokens"),
         (["--file", "nowhere.txt"], "nowhere.txt"),
         (["--text", "ab", "--layer", "7"], "layers 0 to 1"),
-        (["--text", "ab", "--out", "heads.docx"], ".svg, .html"),
+        (["--text", "ab", "--out", "heads.docx"], ".html, .md"),
         (["--text", "ab", "--out", "nowhere/heads.html"], "no folder"),
         (["--text", "€"], "U+20AC"),
     ],

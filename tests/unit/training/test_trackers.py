@@ -104,7 +104,7 @@ def test_a_missing_tracker_says_what_to_type_and_leaves_nothing(
 ) -> None:
     for name in ("wandb", "mlflow", "trackio"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
-        with pytest.raises(SpecError, match=rf"pip install 'lemma\[{name}\]'"):
+        with pytest.raises(SpecError, match=rf"pip install 'lemma-lm\[{name}\]'"):
             train_small(tmp_path / "run", "lstm", spec_and_data, tracker=name)
     assert not (tmp_path / "run").exists()
 
