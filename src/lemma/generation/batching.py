@@ -105,9 +105,10 @@ class TextInProgress:
 
     def take(self, token: int, logprob: TokenLogprob | None, tokenizer: Tokenizer) -> TextEvent | None:
         """Take the next token; return what can be told by now."""
-        piece = ""
-        if self.row.take(token, logprob, tokenizer.eos):
-            self.logprobs += [logprob.spelled(tokenizer)] if logprob else []
+        piece, told = "", self.row.take(token, logprob, tokenizer.eos)
+        # after the scores of a prompt, which harnesses count from the end, also of the token that ends the text
+        self.logprobs += [logprob.spelled(tokenizer)] if logprob and (told or self.request.score) else []
+        if told:
             piece = self.spelling.add(token)
             if self.request.settings.stop:
                 piece = self.stops.add(piece)
@@ -123,7 +124,8 @@ class TextInProgress:
         return replace(self._event(piece), done=self.row.result())
 
     def _event(self, piece: str) -> TextEvent:
-        logprobs, self.logprobs = self.logprobs if piece else [], []
+        cut = self.stops.found and not piece  # what spells a stop string is not told
+        logprobs, self.logprobs = [] if cut else self.logprobs, []
         return TextEvent(self.request, self.index, piece, tuple(logprobs))
 
 

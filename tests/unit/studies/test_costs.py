@@ -97,8 +97,8 @@ def test_c4_the_layers_are_torch_nns_own() -> None:
         ("length", {"models": "lstn"}, "'rnn', 'lstm', 'gru' or 'attention'"),
         ("length", {"lengths": []}, "at least 1"),
         ("heads", {"lengths": [100_000_000]}, "less than or equal to 1048576"),
-        ("length", {"repetitions": 10**9}, "less than or equal to 10000"),
-        ("length", {"seed": 2**64}, "less than"),
+        ("length", {"repetitions": 10**9}, "at most 10,000"),
+        ("length", {"seed": 2**64}, "at most"),
     ],
 )
 def test_mistakes_are_named(name: str, words: dict[str, Any], said: str) -> None:
