@@ -866,7 +866,7 @@ class Count:
 
         >>> lemma.count.solve("table-a5", ["V", "d_e"], ["L=2:9721596", "L=4:14980860"])  # doctest: +SKIP
         >>> lemma.count.solve("decoder", "parameters <= 1e9 for d").size
-        5216
+        4560
         """
         from lemma.counting.count import count as account_for
         from lemma.counting.solve import read_bound, read_range, read_total, solve_bound, solve_for

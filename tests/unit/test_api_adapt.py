@@ -96,7 +96,7 @@ def test_another_tokenizer_or_method_is_noticed(home: Path, tmp_path: Path) -> N
     (tmp_path / "run" / "adaptation.toml").write_text(words)
     tokenizer = base / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text().replace('"a"', '"*"').replace('"b"', '"a"').replace('"*"', '"b"'))
-    with pytest.raises(RunError, match="trained again or changed"):
+    with pytest.raises(RunError, match=r"tokenizer\.json is damaged|trained again or changed"):
         lemma.load(tmp_path / "run", "cpu")
 
 

@@ -16,7 +16,8 @@ def verify(
 ) -> None:
     """Compare the files of a run with their checksums.
 
-    Of a study or an index too. Without a RUN, the token stores, tokenizers and counts in the data home. Exits with 1 if a file is damaged.
+    Of a study or an index too. Without a RUN, the token stores, tokenizers and counts in the data home.
+    Exits with 1 if a file is damaged.
     """
     from lemma import api
 

@@ -32,11 +32,10 @@ STANDING_IN = False
 """Whether a CPU stands in for a GPU, while a training step on one is planned."""
 
 
-def lowered_to(tensor: Tensor) -> torch.dtype | None:
-    """The type that autocast lowers to on a tensor's GPU; None on a CPU, or where it is off."""
+def lowered_to(tensor: Tensor) -> torch.dtype:
+    """The type that autocast lowers to on a tensor's GPU; its own where autocast is off."""
     kind = "cuda" if tensor.is_cuda else "cpu"
-    on = (tensor.is_cuda or STANDING_IN) and torch.is_autocast_enabled(kind)
-    return torch.get_autocast_dtype(kind) if on else None
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
 
 
 def attend_with_rows(

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lemma.layers import fused
 from lemma.layers.attention import Memory, Slots, distances_of
-from lemma.layers.fused import lowered_to
 from lemma.layers.positions import positions
 from lemma.layers.state import State, bytes_of
 from lemma.models.base import LanguageModel, widened, within
@@ -268,8 +268,8 @@ class DecoderModel(LanguageModel):
         embedded = embedded if self.scale is None else embedded * self.scale  # or sines of size 1 would drown it
         start, new = cache.seen.shape[1], tokens.shape[1]
         stream = self.positions(embedded, start=start)
-        if self.training and (lower := lowered_to(stream)) is not None:
-            stream = stream.to(lower)  # what layers add to is as exact as what they add
+        if self.training and (stream.is_cuda or fused.STANDING_IN):
+            stream = stream.to(fused.lowered_to(stream))  # what layers add to is as exact as what they add
         stream = self.dropout(stream) if self.training else stream
         line = None
         if self.biases is not None:  # of the keys that are kept, and the new ones

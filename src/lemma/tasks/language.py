@@ -306,7 +306,7 @@ class LanguageLoss(TaskLoss):
         if isinstance(model, DecoderModel) and model.cap is None and objective is causal:
             output = model.output
             plain = type(output) is nn.Linear and output.bias is None and len(output.weight) >= MANY_CLASSES
-            there = available(output.weight.device) or fused.STANDING_IN
+            there = fused.STANDING_IN or (output.weight.is_cuda and available(output.weight.device))
             self.fused_output = model.spec.context if plain and there else 0
 
     def forward(
@@ -314,7 +314,7 @@ class LanguageLoss(TaskLoss):
     ) -> LossTerms:
         """Return the objective, to be minimised, the mean loss, and the state where training carries it on."""
         weight = self.model.get_parameter("output.weight") if inputs.shape[1] <= self.fused_output else None
-        if weight is not None and (lower := fused.lowered_to(weight)) is not None:
+        if weight is not None and (lower := fused.lowered_to(weight)) != weight.dtype:
             loss = output_loss(self.model.vectors(inputs).flatten(0, 1).to(lower), weight, targets.flatten())
             return loss, (loss,), None
         logits, state = self.model(inputs, state)

@@ -14,7 +14,7 @@ import pytest
 from lemma.errors import InputError, SpecError
 from lemma.report.progress import Silent
 from lemma.spec.studies import ComparedModel, GridStudy, StudyTuning, read_study
-from lemma.studies import workers
+from lemma.studies import experiment, workers
 from lemma.studies.experiment import run_study
 from lemma.studies.result import StudyResult
 
@@ -123,7 +123,7 @@ def test_a_worker_whose_order_is_withdrawn_saves_and_the_next_call_goes_on(
     run_study(spec, out, only=[])  # writes study.toml
     order, metrics = out / "order.json", out / "runs" / "gru-seed-1" / "metrics.jsonl"
     told = {"cells": ["gru-seed-1"], "failed": {}, "folder": str(Path.cwd()), "threads": 1, "parent": None}
-    order.write_text(json.dumps(told))
+    experiment.write_json(order, told)
 
     def withdraw() -> None:
         while not metrics.exists() or not metrics.stat().st_size:
@@ -155,7 +155,11 @@ def test_ctrl_c_withdraws_the_order_and_shows_what_there_is(
             return int(self.order.exists())
 
     monkeypatch.setattr(workers, "KINDS", {None: Patient})
-    stopped = run_study(tiny_study(), tmp_path / "out", jobs=2)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        stopped = run_study(tiny_study(), tmp_path / "out", jobs=2)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert stopped.interrupted and not scores(stopped) and not stopped.failed
 
 

@@ -104,7 +104,7 @@ def test_no_speed_in_tokens_is_told_of_a_graph(tmp_path: Path, capsys: pytest.Ca
     [
         ("batch", "all labelled nodes"),
         ("accumulate", "read as a whole"),
-        ("sequence_length", "running text"),
+        ("sequence_length", "classifiers of texts"),
         ("mask_rate", "encoder"),
         ("entropy_penalty", "no attention"),
     ],
