@@ -24,7 +24,7 @@ from lemma import SPIN
 WAITS = {
     "libgomp's own": {"GOMP_SPINCOUNT": "300000"},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
-    **{f"spin {count:,}": {"GOMP_SPINCOUNT": str(count)} for count in sorted({300, int(SPIN), 3_000, 10_000})},
+    **{f"spin {count:,}": {"GOMP_SPINCOUNT": str(count)} for count in sorted({1_000, 3_000, int(SPIN), 30_000})},
 }
 OURS = f"spin {int(SPIN):,}"
 IDLE, BUSY = 0.95, 2 / 3

@@ -11,12 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-SPIN = "1000"
-"""How long torch's threads spin for each other before they sleep, in libgomp's own count: some tens of microseconds.
+SPIN = "10000"
+"""How long torch's threads spin for each other before they sleep, in libgomp's own count.
 
-Its own choice is three hundred times as long, which takes most of the time of training where other programs want the
-cores; not to spin at all costs an idle machine a quarter (`python -m benchmarks.threads`). libgomp reads it when torch
-is imported. What the environment says is left as it is.
+Its own choice is thirty times as long, which takes most of the time of training where other programs want the cores;
+to spin much less costs an idle machine up to a third of its decoding speed (`python -m benchmarks.threads`). libgomp
+reads it when torch is imported. What the environment says is left as it is.
 """
 if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
     os.environ["GOMP_SPINCOUNT"] = SPIN
