@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from lemma.data.files import home_folder
 from lemma.errors import SpecError
@@ -115,15 +116,10 @@ def compiled(
     except Exception as error:  # whatever the compiler, its C++ or its GPU back end may raise
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         tell(f"torch.compile is not possible here ({reason}); training goes on uncompiled.")
-        uncompile(layers)
+        for layer in layers:
+            layer._compiled_call_impl = None
         return module
     return fast
-
-
-def uncompile(layers: Sequence[nn.Module]) -> None:
-    """Let layers run as they are again."""
-    for layer in layers:
-        layer._compiled_call_impl = None
 
 
 class Replay:
@@ -141,6 +137,7 @@ class Replay:
     ) -> None:
         """Record a step, which changes neither weights nor the optimizer's memory meanwhile."""
         self.inputs, self.targets, side = inputs.clone(), targets.clone(), torch.cuda.Stream()
+        self.weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         for group in optimizer.param_groups:
             group["lr"].zero_()
         side.wait_stream(torch.cuda.current_stream())
@@ -161,4 +158,6 @@ class Replay:
         self.inputs.copy_(inputs)
         self.targets.copy_(targets)
         self.graph.replay()
+        for weight in self.weights:  # copies of the model, as generation keeps one, learn that they are out of date
+            increment_version(weight)
         return self.terms
