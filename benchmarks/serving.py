@@ -13,14 +13,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from benchmarks.compare import machine
+from benchmarks.compare import compare, machine
 
 FASTER = 5.0
 """How many times the throughput of one text at a time: the claim."""
@@ -62,9 +64,10 @@ def served(run: str | Path, *options: str) -> Iterator[tuple[int, int]]:
         server.terminate()
 
 
-async def ask(port: int, tokens: int, seed: int, prompt: str) -> tuple[int, float]:
+async def ask(port: int, tokens: int, seed: int, prompt: str | list[int]) -> tuple[int, float]:
     """Send one streaming request and read all of it; the tokens that came, and the seconds until the first."""
-    body = json.dumps({"prompt": prompt, "max_tokens": tokens, "seed": seed, "stream": True}).encode()
+    told = {"stream": True, "stream_options": {"include_usage": True}}
+    body = json.dumps({"prompt": prompt, "max_tokens": tokens, "seed": seed, **told}).encode()
     begun, first, read = time.perf_counter(), 0.0, bytearray()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
@@ -75,7 +78,7 @@ async def ask(port: int, tokens: int, seed: int, prompt: str) -> tuple[int, floa
             first = time.perf_counter() - begun
     writer.close()
     assert read.startswith(b"HTTP/1.1 200") and b"[DONE]" in read, bytes(read[:300])
-    return read.count(b"data: {") - 1, first  # the last says why it ended
+    return int(read.rpartition(b'"completion_tokens": ')[2].partition(b",")[0]), first
 
 
 async def load(port: int, clients: int, tokens: int, *, seconds: float = 0.0, requests: int = 0) -> dict[str, float]:
@@ -161,39 +164,108 @@ def on_cpu(clients: int, seconds: float, requests: int) -> int:
     return missed
 
 
-def on_gpu(model: str, batch: int = 32, tokens: int = 256) -> int:
-    """A pretrained model through the server on a GPU, against transformers' generate of a batch of equal prompts."""
-    from transformers import AutoModelForCausalLM
+SMOLLM2: dict[str, Any] = {
+    "vocab_size": 49_152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 8192,
+    "rope_theta": 100_000.0,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+}
+"""A Llama of 134.5 M parameters: SmolLM2's sizes. Its weights are drawn, since no figure depends on them."""
 
-    print(f"Serving {model} on a GPU in bfloat16: {batch} texts of {tokens} tokens at once", flush=True)
-    prompt = "Once upon a time there was"
-    with served(model, "--device", "cuda", "--max-batch", str(batch)) as (port, _):
 
-        async def all_at_once() -> float:
-            begun = time.perf_counter()
-            found = await asyncio.gather(*(ask(port, tokens, seed, prompt) for seed in range(batch)))
-            return sum(written for written, _ in found) / (time.perf_counter() - begun)
+def drawn_run(folder: Path, config: dict[str, Any]) -> Path:
+    """A run of a Llama of these sizes, whose tokens are the first characters of a large alphabet."""
+    from lemma.data.tokenizers import train_tokenizer
+    from lemma.hub.architectures import spec_from_config
+    from lemma.models.build import build
+    from lemma.runs.checkpoint import weights_of
+    from lemma.runs.folder import RunFolder
+    from lemma.spec.data import Characters, DataSpec
+    from lemma.spec.recipe import Recipe
 
-        asyncio.run(all_at_once())
-        ours = [asyncio.run(all_at_once()) for _ in range(3)]
+    spec = spec_from_config({**config, "model_type": "llama", "hidden_act": "silu"})
+    tokenizer = train_tokenizer(
+        Characters(), ["".join(chr(0x20000 + number) for number in range(config["vocab_size"]))]
+    )
+    torch.manual_seed(0)
+    run = RunFolder(folder / "drawn", spec, Recipe(), DataSpec(text=("shakespeare",)), "0").create(tokenizer)
+    run.finish(weights_of(build(spec), frozen=True), {})
+    return folder / "drawn"
+
+
+def against_transformers(
+    config: dict[str, Any], device: str, batch: int = 32, tokens: int = 256, rounds: int = 5
+) -> int:
+    """The engine of the server, and the server where its packages are, against transformers' generate of one batch.
+
+    Every text has as many tokens, and transformers' prompts one length, which is its best case: it pads others.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     import lemma
+    from lemma.generation.batching import BatchEngine, TextRequest
+    from lemma.generation.decode import Sampling
 
-    loaded = lemma.load(model, "cpu")
-    with TemporaryDirectory() as folder:
-        lemma.export(model, to="huggingface", out=folder)
-        theirs: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-        theirs = theirs.to("cuda").eval()
-    ids = torch.tensor([loaded.tokenizer.encode(prompt).tolist()] * batch, device="cuda")
-    rates = []
-    for _ in range(4):
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        with torch.inference_mode():
-            theirs.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=True, top_k=0, pad_token_id=0)
-        torch.cuda.synchronize()
-        rates.append(batch * tokens / (time.perf_counter() - begun))
-    print(f"  lemma serve, streaming over HTTP        {statistics.median(ours):>9,.0f} tokens/s")
-    print(f"  transformers generate, one batch        {statistics.median(rates[1:]):>9,.0f} tokens/s")
+    half = device == "cuda"
+    title = f"{batch} texts of {tokens} tokens at once, sampled, {'bfloat16' if half else 'float32'}"
+    chance, vocabulary = random.Random(1), config["vocab_size"]
+    equal = [[chance.randrange(vocabulary) for _ in range(16)] for _ in range(batch)]
+    mixed = [[chance.randrange(vocabulary) for _ in range(chance.randint(4, 100))] for _ in range(batch)]
+    settings = Sampling(tokens=tokens, temperature=1.0, stop_at_eos=False)
+    wait = torch.cuda.synchronize if half else lambda: None
+    peers: dict[str, Any] = {}
+    with TemporaryDirectory() as folder, ExitStack() as servers:
+        path = drawn_run(Path(folder), config)
+        run = lemma.load(path, device)
+        engine = BatchEngine(run.model, run.tokenizer, batch, dtype=settings.dtype(torch.device(device)))
+
+        def written(prompts: list[list[int]]) -> None:
+            for number, prompt in enumerate(prompts):
+                engine.add(TextRequest(tuple(prompt), settings, number=number, owner=number))
+            done = 0
+            while engine.busy:
+                done += sum(len(event.done.tokens) for event in engine.step() if event.done)
+            assert done == batch * tokens
+
+        peers["BatchEngine, prompts of 16 tokens"] = partial(written, equal)
+        peers["BatchEngine, prompts of 4 to 100 tokens"] = partial(written, mixed)
+        missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+        if missing:
+            print(
+                f"The engine alone: {' and '.join(missing)} are missing here, so nothing is served over HTTP",
+                flush=True,
+            )
+        else:
+            port, _ = servers.enter_context(served(path, "--device", device, "--max-batch", str(batch)))
+
+            async def all_at_once() -> None:
+                found = await asyncio.gather(*(ask(port, tokens, seed, prompt) for seed, prompt in enumerate(equal)))
+                assert sum(written for written, _ in found) == batch * tokens
+
+            peers["lemma serve, streaming over HTTP"] = lambda: asyncio.run(all_at_once())
+        theirs: Any = LlamaForCausalLM(LlamaConfig(**config, bos_token_id=0, eos_token_id=None, pad_token_id=0))
+        theirs = theirs.to(device=device, dtype=torch.bfloat16 if half else torch.float32).eval()
+        ids = torch.tensor(equal, device=device)
+
+        def generated(**more: Any) -> None:
+            with torch.inference_mode():
+                length = {"max_new_tokens": tokens, "min_new_tokens": tokens}
+                asked = {"attention_mask": torch.ones_like(ids), "do_sample": True, "top_k": 0, **length, **more}
+                found = theirs.generate(ids, **asked)
+            wait()
+            assert found.shape[1] == 16 + tokens
+
+        peers["transformers generate, one batch"] = generated
+        if half:  # which compiles its step
+            peers["transformers, static cache"] = partial(generated, cache_implementation="static")
+        found = compare(title, peers, work=batch * tokens, unit="tokens/s", rounds=rounds)
+    print(found, flush=True)
     return 0
 
 
@@ -203,9 +275,11 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="of load, for either server")
     parser.add_argument("--requests", type=int, default=10_000, help="short ones, for the memory; 0 leaves it out")
     parser.add_argument("--gpu", action="store_true", help="a model of 135 M parameters on a GPU instead")
-    parser.add_argument("--model", default="smollm2-135m", help="which one")
     given = parser.parse_args(words)
-    return on_gpu(given.model) if given.gpu else on_cpu(given.clients, given.seconds, given.requests)
+    if given.gpu and not torch.cuda.is_available():
+        print("--gpu needs a CUDA device.")
+        return 0
+    return against_transformers(SMOLLM2, "cuda") if given.gpu else on_cpu(given.clients, given.seconds, given.requests)
 
 
 if __name__ == "__main__":
