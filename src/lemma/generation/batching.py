@@ -1,25 +1,28 @@
-"""Continuous batching: texts of different lengths and settings are written together, one step for all of them.
+"""The engine that writes texts, of one call of `generate` or of all clients of a server: continuous batching.
 
 Each step reads the next token of every text that has a row, and at most a chunk of the prompts that wait, so that a
 long prompt never holds the others up; then it chooses one token for every text. A text that ends, or whose reader has
-left, frees its row for the next. In float32 every text has the tokens that `generate` gives it alone: who else is in
-the batch changes nothing but the last bit of rounding.
+left, frees its row for the next. In float32 every text has the tokens that it has alone: who else is in the batch
+changes nothing but the last bit of rounding.
 
-A decoder's texts are rows of one `DecoderSlots`, each at a place of its own. States of other families, and of a decoder
-whose window is full, are joined where their shapes are equal; where none are, rows are stepped one by one.
+States are joined where their shapes are equal; where none are, rows are stepped one by one. A decoder's texts of
+different lengths are rows of one `DecoderSlots`, each at a place of its own, until their window is full. Texts of one
+length that begin `together` stay one state: on a GPU, their step is a graph that chooses its own tokens.
 """
 
+import math
+import random
 import time
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
@@ -27,17 +30,21 @@ from lemma.errors import InputError
 from lemma.generation.decode import (
     LOGITS_AT_ONCE,
     NOT_NUMBERS,
-    Continuation,
     Generated,
     Sampling,
     Spelling,
+    StateHistory,
+    Stopped,
     StopStrings,
+    TextLoop,
     TokenLogprob,
     adjusted,
     bare,
     beginning,
     choose,
     logprobs_of,
+    observed_loop,
+    proved_loop,
     refuse_tokens,
 )
 from lemma.layers.positions import RotaryPart
@@ -47,6 +54,8 @@ from lemma.models.decoder import ALIGNED, Cache, DecoderModel, DecoderSlots
 
 CHUNK = {"cpu": 256, "cuda": 4096}  # tokens of prompts that are read in one step
 SPELLINGS = 2**16  # pairs of tokens whose text is remembered
+RECURS_WITHIN = 500  # tokens of a loop after which the hidden vectors of a recurrent model have come back, if ever
+STOPS_WITHIN = 100  # tokens of a loop after which a stop string would have come, if ever
 Logits = Float[Tensor, "rows vocabulary"]
 
 
@@ -64,10 +73,11 @@ class TextRequest:
     """Whether the log-probabilities of the prompt's own tokens are wanted, as many as `settings.logprobs` says."""
     write: bool = True
     """False where only the prompt is to be read."""
+    spell: bool = True
+    """False where the tokens are wanted, and not the text as it comes."""
 
 
-@dataclass(frozen=True)
-class TextEvent:
+class TextEvent(NamedTuple):
     """What a step adds to a text."""
 
     request: TextRequest
@@ -75,6 +85,8 @@ class TextEvent:
     """Which of the request's texts."""
     text: str = ""
     """Whole characters; nothing that may still become a stop string."""
+    token: int | None = None
+    """The latest token; None if it does not belong to the text."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Of the tokens of this piece."""
     scores: tuple[TokenLogprob | None, ...] | None = None
@@ -85,48 +97,133 @@ class TextEvent:
     """Why it cannot be written."""
 
 
-class TextInProgress:
-    """One text: its tokens, how they are spelled, and what is held back of it."""
+class Continuation:
+    """One text: its prompt, what has been generated after it, its random numbers, and the states it has been in."""
 
-    def __init__(self, request: TextRequest, index: int, start: tuple[int, ...], spell: Any) -> None:
-        self.request, self.index = request, index
-        self.row = Continuation(request.number + index, start, replace(request.settings, stop=()))
-        self.spelling, self.stops = Spelling(spell, request.prompt), StopStrings(request.settings.stop)
+    def __init__(self, request: TextRequest, index: int, prompt: tuple[int, ...], eos: int | None, spell: Any) -> None:
+        self.request, self.index, self.prompt, self.settings = request, index, prompt, request.settings
+        self.greedy, self.random = self.settings.greedy, random.Random(self.settings.seed + request.number + index)
+        self.tokens: list[int] = []
         self.logprobs: list[TokenLogprob] = []
+        self.stopped: Stopped | None = None
+        self.begun = self.ended = 0.0
+        settings, self._eos, self._spell = self.settings, eos, spell
+        self.spelling = Spelling(spell, request.prompt) if request.spell or settings.stop else None
+        self.stops = StopStrings(settings.stop)
+        self._read: Tensor | None = None
+        self._untold: list[TokenLogprob] = []
+        self._used, self._generated = set(prompt), set[int]()
+        self._history = StateHistory()
+        self._loop: TextLoop | None = None
+        self._about = ""
+        cuts = (settings.temperature, settings.top_k, settings.top_p, settings.min_p)
+        adjusts = settings.logit_bias or settings.looks_back
+        self._alike = (id(settings), len(prompt)) if adjusts else (*cuts, settings.logprobs)
+        self._adjusts = bool(adjusts)
 
     @property
-    def token(self) -> int:
+    def latest(self) -> int:
         """The token that the model reads next."""
-        return self.row.tokens[-1]
+        return self.tokens[-1] if self.tokens else 0
 
-    def held(self) -> bytes | None:
-        """What the end of the text depends on besides the model's state."""
-        return f"{self.spelling.pending!r}{self.stops.held!r}".encode() if self.request.settings.stop else None
+    @property
+    def alike(self) -> tuple[Any, ...]:
+        """Of texts for which this is equal, the next tokens can be chosen at once."""
+        return (*self._alike, len(self.tokens)) if self._adjusts else self._alike
 
-    def take(self, token: int, logprob: TokenLogprob | None, tokenizer: Tokenizer) -> TextEvent | None:
-        """Take the next token; return what can be told by now."""
-        piece, told = "", self.row.take(token, logprob, tokenizer.eos)
-        # after the scores of a prompt, which harnesses count from the end, also of the token that ends the text
-        self.logprobs += [logprob.spelled(tokenizer)] if logprob and (told or self.request.score) else []
-        if told:
-            piece = self.spelling.add(token)
-            if self.request.settings.stop:
-                piece = self.stops.add(piece)
-                if self.stops.found:
-                    self.row.stop("stop")
-        if self.row.stopped:
-            return self.end(piece)
-        return self._event(piece) if piece else None
+    def read(self, device: torch.device) -> Int[Tensor, "read"]:
+        """All tokens so far, for what looks back."""
+        length, written = len(self.prompt), len(self.tokens)
+        if self._read is None:
+            self._read = torch.tensor([*self.prompt, *[0] * self.settings.tokens], device=device)
+        if written:
+            self._read[length + written - 1] = self.tokens[-1]
+        return self._read[: length + written]
 
-    def end(self, piece: str = "") -> TextEvent:
+    def stop(self, why: Stopped) -> None:
+        """End here, and stop the clock."""
+        self.stopped, self.ended = why, time.perf_counter()
+
+    def take(self, token: int, logprob: TokenLogprob | None) -> TextEvent | None:
+        """Take the next token; return what can be told by now. `<eos>` and stop tokens do not belong to the text."""
+        settings = self.settings
+        if token == self._eos:
+            ends = "eos" if settings.stop_at_eos else None
+        else:
+            ends = "stop" if token in settings.stop_tokens else None
+        if logprob:
+            logprob = logprob.spelled(self._spell) if self._spell else logprob
+            # after the scores of a prompt, which harnesses count from the end, also of the token that ends the text
+            self._untold += [logprob] if self.request.score or not ends else []
+            self.logprobs += [] if ends else [logprob]
+        if ends:
+            self.stop(ends)
+            return self.end()
+        self.tokens.append(token)
+        if settings.looks_back:
+            self._used.add(token)
+            self._generated.add(token)
+        if len(self.tokens) == settings.tokens:
+            self.stop("length")
+        piece = self.spelling.add(token) if self.spelling else ""
+        if settings.stop:
+            piece = self.stops.add(piece)
+            if self.stops.found:
+                self.stop("stop")
+        if self.stopped:
+            return self.end(piece, token)
+        return self._event(piece, token) if piece or not self.spelling else None
+
+    def end(self, piece: str = "", token: int | None = None) -> TextEvent:
         """Tell what was held back, and all about the text that has ended."""
-        piece += self.stops.add(self.spelling.rest()) + self.stops.rest()
-        return replace(self._event(piece), done=self.row.result())
+        if self.spelling:
+            piece += self.stops.add(self.spelling.rest()) + self.stops.rest()
+            self.stopped = "stop" if self.stops.found else self.stopped
+        return self._event(piece, token)._replace(done=self.result())
 
-    def _event(self, piece: str) -> TextEvent:
+    def _event(self, piece: str, token: int | None) -> TextEvent:
+        if not self._untold:
+            return TextEvent(self.request, self.index, piece, token)
         cut = self.stops.found and not piece  # what spells a stop string is not told
-        logprobs, self.logprobs = [] if cut else self.logprobs, []
-        return TextEvent(self.request, self.index, piece, tuple(logprobs))
+        logprobs, self._untold = () if cut else tuple(self._untold), []
+        return TextEvent(self.request, self.index, piece, token, logprobs)
+
+    def look_for_loop(self, state: State, row: int, model: LanguageModel) -> None:
+        """See whether the state of this row of a batch, with all else the text depends on, has been the same before.
+
+        While a bounded memory is not full, and where it is all that was read, no state comes back.
+        """
+        step, settings, memory = len(self.tokens), self.settings, model.receptive_field or 0
+        if not step:
+            also = ["the set of tokens used"] if settings.looks_back else []
+            also += ["what may become a stop string"] if settings.stop else []
+            self._about = " and ".join([state.about, *also])
+            if settings.never_repeats:
+                self._about = f"the text so far, on which {settings.never_repeats} depends,"
+        comes_back = state.comes_back and not settings.never_repeats and len(self.prompt) + step >= memory
+        if comes_back and self._loop is None:
+            also = f"{len(self._used)},{len(self._generated)};" if settings.looks_back else ""
+            if settings.stop and self.spelling:
+                also += f"{self.spelling.pending!r}{self.stops.held!r}"
+            first = self._history.earlier(also.encode() + state.signature(row), step)
+            if first is not None:
+                self._loop = proved_loop(self.tokens, first, step, self._about)
+        if settings.stop_at_loop:
+            if self._loop is None:  # one seen three times, and for longer than the memory in which it could be proved
+                memory = (RECURS_WITHIN if model.stateful else memory) + (STOPS_WITHIN if settings.stop else 0)
+                seen = observed_loop(self.tokens, self._about) if step > memory else None
+                self._loop = seen if seen and step - seen.onset > memory else None
+            if self._loop:
+                self.stop("loop")
+
+    def result(self) -> Generated:
+        """Return what has been generated, and the loop in it."""
+        assert self.stopped
+        loop = self._loop
+        if loop is None and self.settings.greedy and self.stopped == "length":
+            loop = observed_loop(self.tokens, self._about)
+        logprobs = None if self.settings.logprobs is None else tuple(self.logprobs)
+        return Generated(self.prompt, tuple(self.tokens), loop, self.stopped, self.ended - self.begun, logprobs)
 
 
 @dataclass(eq=False)
@@ -134,7 +231,7 @@ class PromptInProgress:
     """A prompt that is being read, chunk by chunk."""
 
     request: TextRequest
-    texts: list[TextInProgress]
+    texts: list[Continuation]
     tokens: tuple[int, ...]
     """What the model reads: of a prompt longer than its receptive field, the end."""
     place: int = 0
@@ -142,20 +239,16 @@ class PromptInProgress:
     scores: list[TokenLogprob | None] = field(default_factory=lambda: [None])
 
 
-class Row(NamedTuple):
-    """A text whose next token is to be chosen, and its row of a state; None for a state that cannot come back."""
-
-    text: TextInProgress
-    state: State | None
-    place: int
-
-
 @dataclass(eq=False)
 class Pool:
     """Texts whose states have one shape, as one state."""
 
-    texts: list[TextInProgress]
+    texts: list[Continuation]
     state: State
+    ahead: Any = None
+    """On a GPU, of texts that stay together: the step that chooses its own tokens (`engine.GraphedStep`)."""
+    chosen: Int[Tensor, "texts"] | None = None
+    """The tokens that it reads next, if they were chosen for these texts and no others."""
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -164,10 +257,17 @@ class Pool:
 
     def without_stopped(self) -> "Pool":
         """Drop the texts that have ended."""
-        going = [place for place, text in enumerate(self.texts) if not text.row.stopped]
+        going = [place for place, text in enumerate(self.texts) if not text.stopped]
         if len(going) == len(self.texts):
             return self
-        return Pool([self.texts[place] for place in going], self.state.rows(torch.tensor(going, dtype=torch.long)))
+        if self.ahead:
+            self.ahead.idle = not going
+            # slots keep their rows until half of them have ended: another number of rows is another graph
+            keeps = going and (2 * len(going) > len(self.texts) or self.ahead.busy)
+            if keeps and isinstance(self.state, DecoderSlots):
+                return self
+        state = self.state.rows(torch.tensor(going, dtype=torch.long)) if going else self.state
+        return Pool([self.texts[place] for place in going], state, self.ahead)
 
     @staticmethod
     def joined(pools: Sequence["Pool"]) -> "list[Pool]":
@@ -177,11 +277,9 @@ class Pool:
             groups.setdefault(pool.shape, []).append(pool)
         found: list[Pool] = []
         for group in groups.values():
-            first = group[0].state
-            parts = [pool.state.tensors() for pool in group]
-            state = first
+            state, parts = group[0].state, [pool.state.tensors() for pool in group]
             if len(group) > 1:
-                state = first.with_tensors({name: torch.cat([one[name] for one in parts]) for name in parts[0]})
+                state = state.with_tensors({name: torch.cat([one[name] for one in parts]) for name in parts[0]})
             found.append(Pool([text for pool in group for text in pool.texts], state))
         return found
 
@@ -195,13 +293,15 @@ class SlotRows:
 
     def __init__(self, model: DecoderModel, rows: int, dtype: torch.dtype | None) -> None:
         self.model, self.dtype, self.window = model, dtype, model.window
-        if dtype is not None:
+        if dtype is not None and next(model.parameters()).dtype == torch.float32:
             from lemma.generation.engine import lowered  # a GPU's own part
 
             self.model = lowered(model, dtype).model
+        else:
+            self.dtype = None
         self.fixed = next(model.parameters()).is_cuda
         self.least = rows if self.fixed else 1
-        self.texts: list[TextInProgress | None] = []
+        self.texts: list[Continuation | None] = []
         self.lengths: list[int] = []
         self.slots: DecoderSlots | None = None
         self.read: Any = None
@@ -211,31 +311,27 @@ class SlotRows:
         """How many rows have a text."""
         return len(self.texts) - self.texts.count(None)
 
-    def takes(self, pool: Pool) -> bool:
-        """Give each text of a pool a row, all with its one state; False for a decoder's whose window is full."""
-        cache = pool.state
-        if not isinstance(cache, Cache) or not cache.layers:
-            return False
-        if cache.seen.shape[1] == cache.window:
-            pool.state = Cache(cache.seen, cache.window)  # the tokens say it all
+    def takes(self, texts: Sequence[Continuation], cache: State, places: Sequence[int]) -> bool:
+        """Give each text a row, with what a cache holds at its place; False for a decoder's whose window is full."""
+        if not isinstance(cache, Cache) or not cache.layers or cache.seen.shape[1] == cache.window:
             return False
         if self.dtype is not None:
             layers = tuple(tuple(one.to(self.dtype) for one in layer) for layer in cache.layers)
             cache = Cache(cache.seen, cache.window, layers)
-        length, more = cache.seen.shape[1], len(pool.texts)
+        length = cache.seen.shape[1]
         self.slots = self.slots or DecoderSlots(cache, length + 1)
-        if self.texts.count(None) < more or length >= self.slots.room:
-            self._resize(more, length)
-        for text in pool.texts:
+        if self.texts.count(None) < len(texts) or length >= self.slots.room:
+            self._resize(len(texts), length)
+        for text, place in zip(texts, places, strict=True):
             row = self.texts.index(None)
             self.texts[row], self.lengths[row] = text, length
-            self.slots.put(row, cache)
+            self.slots.put(row, cache, place)
         return True
 
     def without_stopped(self) -> None:
         """Free the rows of texts that have ended; give memory back where a quarter would do."""
         for row, text in enumerate(self.texts):
-            if text and text.row.stopped:
+            if text and text.stopped:
                 self.texts[row], self.lengths[row] = None, 0
         if self.slots is None or self.fixed:
             return
@@ -244,14 +340,14 @@ class SlotRows:
         elif 4 * self.active <= len(self.texts) or 4 * max(self.lengths) < self.slots.room > ALIGNED:
             self._resize()
 
-    def step(self) -> tuple[list[TextInProgress], Logits, list[Pool]]:
+    def step(self) -> tuple[list[Continuation], Logits, list[Pool]]:
         """Read one token of each text; return the texts, their logits, and those whose window is full by now."""
         assert self.slots is not None
         if max(self.lengths) >= self.slots.room:
             self._resize()
         slots = self.slots
         slots.places.copy_(torch.tensor(self.lengths))  # free rows write at 0, where nobody reads
-        tokens = [[text.token if text else 0] for text in self.texts]
+        tokens = [[text.latest if text else 0] for text in self.texts]
         logits = self.read(torch.tensor(tokens, device=slots.places.device), slots)
         self.lengths = [length + 1 if text else 0 for text, length in zip(self.texts, self.lengths, strict=True)]
         there = [(row, text) for row, text in enumerate(self.texts) if text]
@@ -307,25 +403,40 @@ class BatchEngine:
     def __init__(
         self,
         model: LanguageModel,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         rows: int = 32,
         chunk: int | None = None,
         dtype: torch.dtype | None = None,
+        eos: int | None = None,
+        together: bool = False,
     ) -> None:
+        """Without a tokenizer it writes tokens, up to `eos`, and no text.
+
+        `together`: all prompts have one length and the same settings, and have been added before the first step.
+        """
         if rows < 1:
             raise InputError(f"rows = {rows} is less than 1: say how many texts are written at once.")
-        self.model, self.tokenizer, self.rows = model, tokenizer, rows
+        self.model, self.tokenizer, self.rows, self.dtype, self.together = model, tokenizer, rows, dtype, together
+        self.eos = tokenizer.eos if tokenizer else eos
         self.device = next(model.parameters()).device
         chunk = chunk or CHUNK["cuda" if self.device.type == "cuda" else "cpu"]
         self.chunk = max(1, min(chunk, LOGITS_AT_ONCE // model.spec.vocabulary))
         self.waiting: OrderedDict[Hashable, deque[PromptInProgress]] = OrderedDict()
         self.reading: deque[PromptInProgress] = deque()
         self.pools: list[Pool] = []
-        slotted = isinstance(model, DecoderModel) and model.has_slots()
-        self.slots = SlotRows(model, rows, dtype) if slotted else None  # pyright: ignore[reportArgumentType]
         self.read = bare(model)
-        self._spell = SimpleNamespace(kind=tokenizer.kind, decode=lambda ids: self._spelled(tuple(ids)))
-        self._spelled = lru_cache(SPELLINGS)(tokenizer.decode)
+        self.slots: SlotRows | None = None
+        if not together and isinstance(model, DecoderModel) and model.has_slots() and self.read is not model:
+            self.slots = SlotRows(model, rows, dtype)
+        self._surroundings: Any = nullcontext
+        if self.device.type == "cuda":
+            from lemma.generation.engine import steady_attention  # a GPU's own part
+
+            self._surroundings = steady_attention
+        self._spell = None
+        if tokenizer:
+            decode = lru_cache(SPELLINGS)(tokenizer.decode)
+            self._spell = SimpleNamespace(kind=tokenizer.kind, decode=lambda ids: decode(tuple(ids)))
 
     @property
     def writing(self) -> int:
@@ -335,7 +446,7 @@ class BatchEngine:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.waiting or self.writing)
+        return bool(self.waiting or self.pools or self.reading or (self.slots and self.slots.active))
 
     def check(self, request: TextRequest) -> None:
         """Refuse what the model cannot read or write."""
@@ -344,17 +455,21 @@ class BatchEngine:
             refuse_tokens(name, getattr(request.settings, name), vocabulary)
         refuse_tokens("prompt", request.prompt, vocabulary)
 
-    def add(self, request: TextRequest) -> None:
-        """Let a request wait for its turn."""
+    def add(self, request: TextRequest) -> list[Continuation]:
+        """Let a request wait for its turn; return its texts."""
         self.check(request)
-        start = request.prompt or (beginning(self.tokenizer),)
-        field = self.model.receptive_field
-        seen = start[-field:] if field and not request.score else start
+        prompt, field = request.prompt, self.model.receptive_field
+        if not prompt:
+            assert self.tokenizer, "without a tokenizer a prompt needs a token"
+            prompt = (beginning(self.tokenizer),)
+        seen = prompt[-field:] if field and not request.score else prompt
+        numbers = range(request.settings.samples)
+        texts = [Continuation(request, index, prompt, self.eos, self._spell) for index in numbers]
         queue = self.waiting.setdefault(request.owner, deque())
-        for begin in range(0, request.settings.samples, self.rows):
-            numbers = range(begin, min(begin + self.rows, request.settings.samples))
-            texts = [TextInProgress(request, index, start, self._spell) for index in numbers]
-            queue.append(PromptInProgress(request, texts, seen))
+        queue.extend(
+            PromptInProgress(request, texts[begin : begin + self.rows], seen) for begin in numbers[:: self.rows]
+        )
+        return texts
 
     def cancel(self, owner: Hashable) -> None:
         """Drop all that an owner asked for; its rows are free at the next step."""
@@ -362,46 +477,68 @@ class BatchEngine:
         self.reading = deque(prompt for prompt in self.reading if prompt.request.owner != owner)
         slotted = self.slots.texts if self.slots else []
         for text in (*slotted, *(text for pool in self.pools for text in pool.texts)):
-            if text and text.request.owner == owner and not text.row.stopped:
-                text.row.stop("told")
+            if text and text.request.owner == owner and not text.stopped:
+                text.stop("told")
 
-    @torch.inference_mode()
+    def close(self) -> None:
+        """Give back what others may use."""
+        for pool in self.pools:
+            if pool.ahead:
+                pool.ahead.idle = True
+
     def step(self) -> list[TextEvent]:
         """Read one token of every text and a chunk of the prompts, then choose the next token of every text."""
         events: list[TextEvent] = []
-        if self.device.type == "cuda":
-            from lemma.generation.engine import steady_attention as surroundings
-        else:
-            surroundings = nullcontext
-        with surroundings():
-            found = [*self._advance(), *self._read_prompts(events)]
-            if found:
-                rows = [row for some, _ in found for row in some]
-                self._choose(rows, torch.cat([logits for _, logits in found]), events)
+        inference = nullcontext() if torch.is_inference_mode_enabled() else torch.inference_mode()
+        with self._surroundings(), inference:
+            found = self._advance(events)
+            if self.waiting or self.reading:
+                found += self._read_prompts(events)
+            if len(found) == 1:
+                self._choose(*found[0], events)
+            elif found:
+                self._choose(
+                    [text for texts, _ in found for text in texts], torch.cat([one for _, one in found]), events
+                )
         return events
 
-    def _advance(self) -> list[tuple[list[Row], Logits]]:
+    def _advance(self, events: list[TextEvent]) -> list[tuple[list[Continuation], Logits]]:
         """Read one token of every text; return the logits of what comes next."""
-        found: list[tuple[list[Row], Logits]] = []
-        pools = [pool for pool in (pool.without_stopped() for pool in self.pools) if pool.texts]
-        self.pools = []
-        if self.slots:
-            self.slots.without_stopped()
-            if self.reading or self.waiting or self.slots.active:  # the text that was alone has company
-                pools = [pool for pool in pools if not self.slots.takes(pool)]
-        for pool in Pool.joined(pools):
-            tokens = torch.tensor([[text.token] for text in pool.texts], device=self.device)
-            logits, state = self.read(tokens, pool.state)
-            self.pools.append(Pool(pool.texts, state))
-            found.append(([Row(text, state, place) for place, text in enumerate(pool.texts)], logits[:, -1]))
-        if self.slots and self.slots.active:
-            texts, logits, full = self.slots.step()
+        if self.together and (self.waiting or self.reading):
+            return []  # those that stay together begin together
+        found: list[tuple[list[Continuation], Logits]] = []
+        pools = [pool for pool in map(Pool.without_stopped, self.pools) if pool.texts]
+        self.pools, slots = [], self.slots
+        if slots:
+            slots.without_stopped()
+            if self.reading or self.waiting or slots.active:  # the text that was alone has company
+                pools = [pool for pool in pools if not slots.takes(pool.texts, pool.state, range(len(pool.texts)))]
+        for pool in Pool.joined(pools) if len(pools) > 1 else pools:
+            if self.together and self.device.type == "cuda" and not pool.ahead and len(pool.texts[0].tokens) == 1:
+                from lemma.generation import engine  # a GPU's own part
+
+                settings = pool.texts[0].settings
+                pool.ahead, pool.state = engine.fast_step(self.model, pool.state, self.read, settings, self.dtype)
+            if pool.chosen is None:
+                pool.chosen = torch.tensor([text.latest for text in pool.texts], device=self.device)
+            tokens, pool.chosen = pool.chosen.unsqueeze(1), None
+            if pool.ahead:
+                logits, pool.state = pool.ahead(tokens, pool.state, pool.texts)
+            else:
+                logits, pool.state = self.read(tokens, pool.state)
+            self.pools.append(pool)
+            self._look_for_loops(pool.texts, pool.state, events)
+            found.append((pool.texts, logits.select(1, -1)))
+        if slots and slots.active:
+            texts, logits, full = slots.step()
             states = {pool.texts[0]: pool.state for pool in full}
-            found.append(([Row(text, states.get(text), 0) for text in texts], logits))
+            for text in texts:
+                self._look_for_loops([text], states.get(text, slots.slots), events)
+            found.append((texts, logits))
             self.pools += full
         return found
 
-    def _read_prompts(self, events: list[TextEvent]) -> list[tuple[list[Row], Logits]]:
+    def _read_prompts(self, events: list[TextEvent]) -> list[tuple[list[Continuation], Logits]]:
         """Let requests in as rows are free, owner by owner, and read a chunk of their prompts, each in its turn."""
         writing = self.writing
         while self.waiting:
@@ -410,6 +547,8 @@ class BatchEngine:
                 break
             prompt = queue.popleft()
             writing += len(prompt.texts)
+            for text in prompt.texts:
+                text.begun = time.perf_counter()
             self.reading.append(prompt)
             self.waiting.move_to_end(owner) if queue else self.waiting.pop(owner)
         groups: dict[tuple[int, Any], list[PromptInProgress]] = {}
@@ -419,90 +558,91 @@ class BatchEngine:
             size = min(left, len(prompt.tokens) - prompt.place)
             left -= size
             groups.setdefault((size, prompt if prompt.state else None), []).append(prompt)
-        begun: list[tuple[list[Row], Logits]] = []
+        begun: list[tuple[list[Continuation], Logits]] = []
         for (size, _), prompts in groups.items():
             pieces = [prompt.tokens[prompt.place : prompt.place + size] for prompt in prompts]
-            logits, state = self.read(torch.tensor(pieces, device=self.device), prompts[0].state)
-            for place, prompt in enumerate(prompts):
-                prompt.state = state if len(prompts) == 1 else state.rows(torch.tensor([place]))
-                if prompt.request.score:
+            places = {piece: place for place, piece in enumerate(dict.fromkeys(pieces))}  # equal ones are read once
+            logits, state = self.read(torch.tensor(list(places), device=self.device), prompts[0].state)
+            texts: list[Continuation] = []
+            index: list[int] = []
+            for prompt, piece in zip(prompts, pieces, strict=True):
+                place, request = places[piece], prompt.request
+                if request.score:
                     nexts = prompt.tokens[prompt.place + 1 : prompt.place + size + 1]
-                    count = prompt.request.settings.logprobs or 0
                     targets = torch.tensor(nexts, dtype=torch.long, device=self.device)
-                    found = logprobs_of(logits[place, : len(nexts)], targets, count)
-                    prompt.scores += [one.spelled(self.tokenizer) for one in found]
+                    found = logprobs_of(logits[place, : len(nexts)], targets, request.settings.logprobs or 0)
+                    prompt.scores += [one.spelled(self._spell) if self._spell else one for one in found]
                 prompt.place += size
                 if prompt.place < len(prompt.tokens):
+                    prompt.state = state if len(places) == 1 else state.rows(torch.tensor([place]))
                     self.reading.append(prompt)
-                elif rows := self._begin(prompt, events):
-                    begun.append((rows, logits[place, -1:].expand(len(rows), -1)))
+                    continue
+                if request.score and prompt.texts[0].index == 0:
+                    events.append(TextEvent(request, 0, scores=tuple(prompt.scores)))
+                if request.write:
+                    texts += prompt.texts
+                    index += [place] * len(prompt.texts)
+                else:
+                    nothing = Generated(request.prompt, (), None, "length", 0.0)
+                    events += [TextEvent(request, text.index, done=nothing) for text in prompt.texts]
+            if texts:
+                self._begin(texts, state, index, events)
+                begun.append((texts, logits[index, -1]))
         return begun
 
-    def _begin(self, prompt: PromptInProgress, events: list[TextEvent]) -> list[Row]:
-        """Give the texts of a prompt that has been read their rows."""
-        request, texts, state = prompt.request, prompt.texts, prompt.state
-        assert state is not None
-        if request.score and texts[0].index == 0:
-            events.append(TextEvent(request, 0, scores=tuple(prompt.scores)))
-        if not request.write:
-            nothing = Generated(request.prompt, (), None, "length", 0.0)
-            events += [TextEvent(request, text.index, done=nothing) for text in texts]
-            return []
-        for text in texts:
-            text.row.begun = time.perf_counter()
-        alone = self.device.type == "cpu" and self.writing == 0 and len(texts) == 1 and not self.waiting
-        pool = Pool(texts, state)
-        if self.slots and not alone and self.slots.takes(pool):
-            return [Row(text, None, 0) for text in texts]
-        if len(texts) > 1:
-            pool.state = state.rows(torch.zeros(len(texts), dtype=torch.long, device=self.device))
-        self.pools.append(pool)
-        return [Row(text, pool.state, place) for place, text in enumerate(texts)]
+    def _begin(self, texts: list[Continuation], state: State, places: list[int], events: list[TextEvent]) -> None:
+        """Give texts whose prompts have been read their rows, each with what a state holds at its place."""
+        alone = self.device.type == "cpu" and len(texts) == 1 and self.writing == 0 and not self.waiting
+        if not self.slots or alone or not self.slots.takes(texts, state, places):
+            state = state if places == [0] else state.rows(torch.tensor(places))
+            self.pools.append(Pool(texts, state))
+            places = list(range(len(texts)))
+        self._look_for_loops(texts, state, events, places)
 
-    def _choose(self, rows: list[Row], logits: Logits, events: list[TextEvent]) -> None:
+    def _look_for_loops(
+        self, texts: list[Continuation], state: State, events: list[TextEvent], places: Sequence[int] = ()
+    ) -> None:
+        """See which texts at temperature 0 are in a loop; end those that are to stop there."""
+        for place, text in enumerate(texts):
+            if text.greedy and not text.stopped:
+                text.look_for_loop(state, places[place] if places else place, self.model)
+                if text.stopped:
+                    events.append(text.end())
+
+    def _choose(self, texts: list[Continuation], logits: Logits, events: list[TextEvent]) -> None:
         """Choose the next token of every text by its own settings and random numbers; those alike at once."""
+        ahead = self.pools[0].ahead.tokens() if self.pools and self.pools[0].ahead else None
+        broken = logits.isnan().any(-1).tolist() if ahead is None and math.isnan(logits.max()) else ()
         groups: dict[tuple[Any, ...], list[int]] = {}
-        changed: dict[int, Tensor] = {}
-        for place, (row, broken) in enumerate(zip(rows, logits.isnan().any(-1).tolist(), strict=True)):
-            text, settings = row.text.row, row.text.request.settings
-            try:
-                if broken:
-                    raise InputError(NOT_NUMBERS)
-                if settings.greedy:
-                    self._look_for_loop(row)
-                if settings.logit_bias or settings.looks_back:
-                    read = torch.tensor([[*text.prompt, *text.tokens]], device=self.device)
-                    changed[place] = adjusted(logits[place, None], settings, read, len(text.tokens))
-            except InputError as error:
+        for place, text in enumerate(texts):
+            if broken and broken[place] and not text.stopped:
                 text.stop("told")
-                events.append(TextEvent(row.text.request, row.text.index, error=error))
-                continue
-            if text.stopped:  # at a loop
-                events.append(row.text.end())
-                continue
-            cuts = (settings.temperature, settings.top_k, settings.top_p, settings.min_p)
-            groups.setdefault((*cuts, place in changed), []).append(place)
-        for places in groups.values():
-            texts = [rows[place].text for place in places]
-            settings = texts[0].request.settings
-            some = torch.cat([changed[place] for place in places]) if places[0] in changed else logits[places]
-            tokens = choose(some, settings, () if settings.greedy else [text.row.random.random() for text in texts])
-            logprobs: list[TokenLogprob | None] = [None] * len(texts)
-            for count in {text.request.settings.logprobs for text in texts}:
-                if count is None:
+                events.append(TextEvent(text.request, text.index, error=InputError(NOT_NUMBERS)))
+            if not text.stopped:  # a text may have ended in a loop, or keep its row for a while
+                groups.setdefault(text.alike, []).append(place)
+        waiting = deque(groups.values())
+        while waiting:
+            places = waiting.popleft()
+            whole, alike = len(places) == len(texts), [texts[place] for place in places]
+            settings, some = alike[0].settings, logits if whole else logits[places]
+            if ahead is not None:
+                tokens = ahead if whole else ahead[places]
+            else:
+                read = torch.stack([text.read(self.device) for text in alike]) if settings.looks_back else logits
+                try:
+                    fit = adjusted(some, settings, read, len(alike[0].tokens))
+                except InputError as error:
+                    if len(alike) > 1:
+                        waiting.extend([place] for place in places)
+                    else:
+                        alike[0].stop("told")
+                        events.append(TextEvent(alike[0].request, alike[0].index, error=error))
                     continue
-                asked = [number for number, text in enumerate(texts) if text.request.settings.logprobs == count]
-                found = logprobs_of(logits[[places[number] for number in asked]], tokens[asked], count)
-                for number, one in zip(asked, found, strict=True):
-                    logprobs[number] = one
-            for text, token, logprob in zip(texts, tokens.tolist(), logprobs, strict=True):
-                if event := text.take(token, logprob, self.tokenizer):
+                tokens = choose(fit, settings, () if settings.greedy else [text.random.random() for text in alike])
+            asked = settings.logprobs
+            logprobs = [None] * len(alike) if asked is None else logprobs_of(some, tokens, asked)
+            if whole and len(self.pools) == 1 and len(self.pools[0].texts) == len(texts):
+                self.pools[0].chosen = tokens
+            for text, token, logprob in zip(alike, tokens.tolist(), logprobs, strict=True):
+                if event := text.take(token, logprob):
                     events.append(event)
-
-    def _look_for_loop(self, row: Row) -> None:
-        """See whether a greedy text's state has come back; of one that cannot, only the name is noted."""
-        text, state = row.text, row.state
-        if state is None:
-            state = Cache(torch.zeros(1, 0), self.model.window if isinstance(self.model, DecoderModel) else None)
-        if not text.row.tokens or (row.state is not None and row.state.comes_back):
-            text.row.look_for_loop(state, row.place, self.model.receptive_field, text.held())

@@ -1,18 +1,15 @@
 """Generation: read the prompt once, then one token at a time through the state; sampling, and the proof of loops."""
 
 import math
-import random
 import re
-import time
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from hashlib import blake2b
 from numbers import Integral, Real
 from types import FunctionType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -22,12 +19,13 @@ from torch.nn.modules import module as torch_module
 
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import DataError, InputError, SpecError, unknown
-from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating
-from lemma.models.decoder import DecoderSlots
 from lemma.report.numbers import visible
 from lemma.report.result import Block, Pre, Result, Table, Text, as_text
 from lemma.report.text import fit
+
+if TYPE_CHECKING:
+    from lemma.generation.batching import Continuation, TextEvent
 
 # From logits to the next token: bias, penalties, temperature, top-k, top-p and min-p.
 
@@ -266,7 +264,10 @@ def choose(
         return logits.argmax(-1)
     sums = probabilities(logits, settings.temperature, settings.top_k, settings.top_p, settings.min_p).cumsum(-1)
     # Scaled by the sum's own end, so that rounding never leads past the last token that can be chosen.
-    places = torch.as_tensor(chances, dtype=torch.float64, device=logits.device)[:, None] * sums[:, -1:]
+    if len(chances) == 1:
+        places = sums[:, -1:] * chances[0]
+    else:
+        places = sums[:, -1:] * torch.as_tensor(chances, dtype=torch.float64, device=logits.device)[:, None]
     return torch.searchsorted(sums, places, right=True).squeeze(-1)
 
 
@@ -370,9 +371,8 @@ OnToken = Callable[[int, int], object]
 """Is called with a row's number and its next token as soon as that is chosen; True ends the row there."""
 OnText = Callable[[int, str], object]
 """Is called with a prompt's number and the next piece of its text, whole characters only; True ends that text there."""
-RECURS_WITHIN = 500  # tokens of a loop after which the hidden vectors of a recurrent model have come back, if ever
-STOPS_WITHIN = 100  # tokens of a loop after which a stop string would have come, if ever
-LOGITS_AT_ONCE = 2**24  # logits of a prompt: 64 MB
+LOGITS_AT_ONCE = 2**24  # logits of prompts: 64 MB
+ROWS = 256  # texts of different lengths that are written at once
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer writes for bytes that are not a whole character
 HALF = re.compile(f"^{INCOMPLETE}{{1,3}}(?!{INCOMPLETE})")
 NOT_NUMBERS = "the model's logits are not numbers (NaN): its weights are damaged. Use an earlier checkpoint."
@@ -477,80 +477,6 @@ class Generation(Result):
         return f"{self.prompt}{self.text}\n{self.notes}".rstrip("\n")
 
 
-class Continuation:
-    """One prompt, what has been generated after it, its random numbers and the states it has been in."""
-
-    def __init__(self, number: int, prompt: Sequence[int], settings: Sampling) -> None:
-        self.number, self.prompt, self.settings = number, tuple(prompt), settings
-        self.random = random.Random(settings.seed + number)
-        self.tokens: list[int] = []
-        self.logprobs: list[TokenLogprob] = []
-        self.stopped: Stopped | None = None
-        self.begun = self.ended = 0.0
-        self._used, self._generated = set(prompt), set[int]()
-        self._history = StateHistory()
-        self._loop: TextLoop | None = None
-        self._about = ""
-
-    def stop(self, why: Stopped) -> None:
-        """End here, and stop the clock."""
-        self.stopped, self.ended = why, time.perf_counter()
-
-    def take(self, token: int, logprob: TokenLogprob | None, eos: int | None) -> bool:
-        """Take the next token; return whether it belongs to the text, which `<eos>` and a stop token do not."""
-        if token == eos:
-            ends = "eos" if self.settings.stop_at_eos else None
-        else:
-            ends = "stop" if token in self.settings.stop_tokens else None
-        if ends:
-            self.stop(ends)
-            return False
-        self.tokens.append(token)
-        self.logprobs += [logprob] if logprob else []
-        self._used.add(token)
-        self._generated.add(token)
-        if len(self.tokens) == self.settings.tokens:
-            self.stop("length")
-        return True
-
-    def look_for_loop(self, state: State, row: int, receptive_field: int | None, held: bytes | None) -> None:
-        """See whether the state of this row of the batch, with all else the text depends on, has been the same before.
-
-        As long as a bounded memory is not full, its length alone distinguishes each state from all others.
-        """
-        step, settings = len(self.tokens), self.settings
-        if settings.never_repeats:
-            self._about = f"the text so far, on which {settings.never_repeats} depends,"
-            return
-        also = ["the set of tokens used"] if settings.looks_back else []
-        also += ["what may become a stop string"] if held is not None else []
-        self._about = " and ".join([state.about, *also]) if also else state.about
-        if self._loop or len(self.prompt) + step < (receptive_field or 0):
-            return
-        used = f"{len(self._used)},{len(self._generated)};".encode() if settings.looks_back else b""
-        first = self._history.earlier(used + (held or b"") + state.signature(row), step)
-        if first is not None:
-            self._loop = proved_loop(self.tokens, first, step, self._about)
-            if settings.stop_at_loop:
-                self.stop("loop")
-
-    def stop_at_seen(self, memory: int) -> None:
-        """Stop at a loop that was seen three times, and for longer than the memory in which it could be proved."""
-        seen = observed_loop(self.tokens, self._about) if len(self.tokens) > memory else None
-        if seen is not None and len(self.tokens) - seen.onset > memory:
-            self._loop = seen
-            self.stop("loop")
-
-    def result(self) -> Generated:
-        """Return what has been generated, and the loop in it."""
-        assert self.stopped
-        loop = self._loop
-        if loop is None and self.settings.greedy and self.stopped == "length":
-            loop = observed_loop(self.tokens, self._about)
-        logprobs = None if self.settings.logprobs is None else tuple(self.logprobs)
-        return Generated(self.prompt, tuple(self.tokens), loop, self.stopped, self.ended - self.begun, logprobs)
-
-
 def generate(
     model: LanguageModel,
     prompts: Sequence[Sequence[int] | np.ndarray],
@@ -570,38 +496,53 @@ def generate(
     """
     if settings.stop:
         raise InputError(f"stop = {settings.stop!r}: stop strings need a tokenizer. Use generate_text, or stop_tokens.")
-    return driven(_steps(model, prompts, settings, eos=eos), on_token)
+    checked: list[list[int]] = []
+    for number, prompt in enumerate(prompts):
+        checked.append([int(token) for token in prompt])
+        if not checked[-1]:
+            raise InputError(f"prompt {number} has no tokens; a model needs at least one to start from, such as <eos>.")
+        refuse_tokens(f"prompt {number}", checked[-1], model.spec.vocabulary)
+    tell = (lambda row, event: event.token is not None and on_token(row, event.token)) if on_token else None
+    return [text.result() for text in driven(_events(model, None, checked, settings, eos), tell)]
 
 
-Held = Callable[[int], bytes]
-"""What the end of a row depends on besides the model's state, as bytes."""
-
-
-def _steps(
+def _events(
     model: LanguageModel,
-    prompts: Sequence[Sequence[int] | np.ndarray],
+    tokenizer: Tokenizer | None,
+    prompts: Sequence[Sequence[int]],
     settings: Sampling,
-    *,
     eos: int | None = None,
-    held: Held | None = None,
-) -> Generator[tuple[int, int], object, list[Generated]]:
-    """Yield each row's number and its next token as soon as that is chosen; True sent back ends the row there."""
-    for name, tokens in (("stop_tokens", settings.stop_tokens), ("logit_bias", settings.logit_bias)):
-        refuse_tokens(name, tokens, model.spec.vocabulary)
-    checked = [_checked(model, prompt, number) for number, prompt in enumerate(prompts)]
-    repeated = [prompt for prompt in checked for _ in range(settings.samples)]
-    rows = [Continuation(number, prompt, settings) for number, prompt in enumerate(repeated)]
-    groups: defaultdict[int, list[Continuation]] = defaultdict(list)
-    for row in rows:
-        groups[len(row.prompt)].append(row)
-    if next(model.parameters()).is_cuda:
-        from lemma.generation.engine import steady_attention as surroundings  # a GPU's own part
-    else:
-        surroundings = nullcontext
-    with evaluating(model), surroundings():
-        for group in groups.values():
-            yield from _run(model, group, settings, eos, held)
-    return [row.result() for row in rows]
+    spell: bool = False,
+) -> "Generator[tuple[int, TextEvent], object, list[Continuation]]":
+    """Yield what the engine writes, with the number of its text; True sent back ends that text there."""
+    from lemma.generation.batching import BatchEngine, TextRequest  # which is made of what is here
+
+    count, together = settings.samples, len({len(prompt) or 1 for prompt in prompts}) == 1
+    rows, device = max(1, count * len(prompts)), next(model.parameters()).device
+    if device.type == "cuda":
+        from lemma.generation.engine import WORTH_RECORDING  # a GPU's own part
+
+        together = together or settings.tokens < WORTH_RECORDING
+    dtype = settings.dtype(device)
+    with evaluating(model):
+        engine = BatchEngine(
+            model, tokenizer, rows if together else min(rows, ROWS), LOGITS_AT_ONCE, dtype, eos, together
+        )
+        requests = [TextRequest(tuple(ids), settings, count * n, spell=spell) for n, ids in enumerate(prompts)]
+        texts = [text for request in requests for text in engine.add(request)]
+        try:
+            while engine.busy:
+                for event in engine.step():
+                    if event.error:
+                        raise event.error
+                    number = event.request.number + event.index
+                    if (yield number, event) is True and not (text := texts[number]).stops.found:
+                        text.stop("told")
+                        if not event.done and (rest := text.end()).text:
+                            yield number, rest
+        finally:
+            engine.close()
+    return texts
 
 
 Piece = TypeVar("Piece")
@@ -621,14 +562,6 @@ def driven(steps: Generator[tuple[int, Piece], object, Done], tell: Callable[[in
             answer = tell(number, piece) if tell else None
 
 
-def _checked(model: LanguageModel, prompt: Sequence[int] | np.ndarray, number: int) -> list[int]:
-    ids = [int(token) for token in prompt]
-    if not ids:
-        raise InputError(f"prompt {number} has no tokens; a model needs at least one to start from, such as <eos>.")
-    refuse_tokens(f"prompt {number}", ids, model.spec.vocabulary)
-    return ids
-
-
 def refuse_tokens(where: str, tokens: Iterable[int], vocabulary: int) -> None:
     """Refuse tokens that a model does not have."""
     wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
@@ -637,61 +570,6 @@ def refuse_tokens(where: str, tokens: Iterable[int], vocabulary: int) -> None:
             f"{where}: token {wrong} is outside the model's vocabulary of {vocabulary}. "
             "Use the tokenizer it was trained with."
         )
-
-
-def _run(
-    model: LanguageModel, rows: list[Continuation], settings: Sampling, eos: int | None, held: Held | None
-) -> Generator[tuple[int, int], object, None]:
-    """Continue prompts of equal length until every row has stopped."""
-    for row in rows:
-        row.begun = time.perf_counter()
-    logits, state = _read_prompts(model, rows)
-    read, generated = torch.tensor([row.prompt for row in rows], device=logits.device), 0
-    step, dtype = bare(model), settings.dtype(logits.device)
-    ahead = None
-    if logits.is_cuda:
-        from lemma.generation.engine import fast_step
-
-        ahead, state = fast_step(model, state, step, settings, dtype)
-    try:
-        while True:
-            # while a bounded memory is not full, and where it is all that was read, no state comes back
-            back = state.comes_back and len(rows[0].prompt) + generated >= (model.receptive_field or 0)
-            if settings.greedy and (back or not generated):
-                for place, row in enumerate(rows):
-                    if not row.stopped:
-                        row.look_for_loop(state, place, model.receptive_field, held(row.number) if held else None)
-            if settings.stop_at_loop:
-                memory = RECURS_WITHIN if model.stateful else model.receptive_field or 0
-                for row in rows:
-                    if not row.stopped:
-                        row.stop_at_seen(memory + (STOPS_WITHIN if held else 0))
-            running = [place for place, row in enumerate(rows) if not row.stopped]
-            if not running:
-                return
-            # slots keep their rows until half of them have ended: another number of rows is another graph
-            keeps = isinstance(state, DecoderSlots) and (2 * len(running) > len(rows) or bool(ahead and ahead.busy))
-            if len(running) < len(rows) and not keeps:
-                index = torch.tensor(running, dtype=torch.long, device=logits.device)
-                rows, logits, state = [rows[place] for place in running], logits[index], state.rows(index)
-                read = read[index]
-            tokens = ahead.tokens() if ahead else None
-            if tokens is None:
-                chances = () if settings.greedy else [row.random.random() for row in rows]
-                tokens = choose(adjusted(logits, settings, read, generated), settings, chances)
-            asked = settings.logprobs
-            logprobs = [None] * len(rows) if asked is None else logprobs_of(logits, tokens, asked)
-            for row, token, logprob in zip(rows, tokens.tolist(), logprobs, strict=True):
-                if not row.stopped and row.take(token, logprob, eos) and (yield row.number, token) is True:
-                    row.stop("told")
-            if all(row.stopped for row in rows):
-                return
-            logits, state = ahead(tokens.unsqueeze(1), state, rows) if ahead else step(tokens.unsqueeze(1), state)
-            logits, generated = logits.select(1, -1), generated + 1
-            read = torch.cat([read, tokens.unsqueeze(1)], dim=1) if settings.looks_back else read
-    finally:
-        if ahead:
-            ahead.idle = True
 
 
 def logprobs_of(
@@ -709,28 +587,6 @@ def logprobs_of(
     pairs = zip(ids.tolist(), logs.gather(1, ids).tolist(), strict=True)
     rows = [[TokenLogprob(*pair) for pair in zip(*row, strict=True)] for row in pairs]
     return [replace(chosen, top=tuple(top)) for chosen, *top in rows]
-
-
-def _read_prompts(model: LanguageModel, rows: list[Continuation]) -> tuple[Float[Tensor, "rows vocabulary"], State]:
-    """Read what the model can see of the prompts, in pieces whose logits fit in memory; return the last logits.
-
-    Equal prompts are read once.
-    """
-    field = model.receptive_field
-    seen = [row.prompt[-field:] if field else row.prompt for row in rows]
-    places = {prompt: place for place, prompt in enumerate(dict.fromkeys(seen))}
-    tokens = torch.tensor(list(places), device=next(model.parameters()).device)
-    logits, state = None, None
-    for piece in tokens.split(max(1, LOGITS_AT_ONCE // (len(places) * model.spec.vocabulary)), dim=1):
-        logits, state = model(piece, state)
-    assert logits is not None and state is not None
-    logits = logits[:, -1]
-    if logits.isnan().any():
-        raise InputError(NOT_NUMBERS)
-    if len(places) < len(rows):
-        index = torch.tensor([places[prompt] for prompt in seen], device=logits.device)
-        logits, state = logits[index], state.rows(index)
-    return logits, state
 
 
 class Spelling:
@@ -849,43 +705,26 @@ def _pieces(
     for prompt in prompts:
         refuse_type("prompt", prompt, str, "a text")
     encoded = [tokenizer.encode(prompt)[-longest if longest else 0 :].tolist() for prompt in prompts]
-    starts = [ids or [beginning(tokenizer)] for ids in encoded]
-    befores = [ids[-1:] for ids in encoded for _ in range(settings.samples)]  # it may call for a space
-    spellings = [Spelling(tokenizer, before) for before in befores]
-    stops, texts = [StopStrings(settings.stop) for _ in befores], [""] * len(befores)
-    steps = _steps(
-        model,
-        starts,
-        replace(settings, stop=()),
-        eos=tokenizer.eos,
-        held=(lambda row: f"{spellings[row].pending!r}{stops[row].held!r}".encode()) if settings.stop else None,
-    )
-    answer: object = None
-    spell = bool(settings.stop) or not whole
+    spell, answer, texts = bool(settings.stop) or not whole, None, [""] * (len(prompts) * settings.samples)
+    steps = _events(model, tokenizer, encoded, settings, spell=spell)
     with closing(steps):
         while True:
             try:
-                row, token = steps.send(answer)
+                number, event = steps.send(answer)
             except StopIteration as end:
-                results: list[Generated] = end.value
+                rows: list[Continuation] = end.value
                 break
-            piece = stops[row].add(spellings[row].add(token)) if spell else ""
-            texts[row] += piece
-            answer = (bool(piece) and (yield row, piece) is True) or stops[row].found
+            texts[number] += event.text
+            answer = (yield number, event.text) if event.text else None
     found: list[Generation] = []
-    for row, (before, result) in enumerate(zip(befores, results, strict=True)):
-        if spell:
-            rest = stops[row].add(spellings[row].rest()) + stops[row].rest()
-            texts[row] += rest
-            if rest:
-                yield row, rest
-        else:
+    for number, row in enumerate(rows):
+        result, before = row.result(), encoded[number // settings.samples][-1:]  # which may call for a space
+        if not spell:
             text = tokenizer.decode([*before, *result.tokens])[len(tokenizer.decode(before)) :]
-            texts[row] = whole_begin(tokenizer, text)
+            texts[number] = whole_begin(tokenizer, text)
         speed = len(result.tokens) / result.seconds if result.seconds else 0.0
-        logprobs = result.logprobs and tuple(one.spelled(tokenizer) for one in result.logprobs)
-        prompt, stopped = prompts[row // settings.samples], "stop" if stops[row].found else result.stopped
-        found.append(Generation(prompt, texts[row], result.tokens, result.loop, stopped, speed, logprobs))
+        prompt, about = prompts[number // settings.samples], (result.loop, result.stopped, speed, result.logprobs)
+        found.append(Generation(prompt, texts[number], result.tokens, *about))
     return found
 
 

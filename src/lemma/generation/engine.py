@@ -36,7 +36,8 @@ from lemma.models.decoder import Cache, DecoderModel, DecoderSlots
 from lemma.models.transformer import TransformerLayer
 
 if TYPE_CHECKING:
-    from lemma.generation.decode import Continuation, Sampling
+    from lemma.generation.batching import Continuation
+    from lemma.generation.decode import Sampling
 
 WORTH_RECORDING = 16  # tokens: recording takes as long as a few dozen steps
 WORTH_FUSING = 100  # tokens: the first time, Triton compiles its kernels for some seconds

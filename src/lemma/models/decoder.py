@@ -133,14 +133,14 @@ class DecoderSlots(State):
             copy.layers.append(Slots(tuple(one[index] for one in layer.kept), copy.texts, copy.places))
         return copy
 
-    def put(self, row: int, cache: Cache) -> None:
-        """Put the one text of a cache into a row, whatever was there."""
+    def put(self, row: int, cache: Cache, place: int = 0) -> None:
+        """Put the text at a place of a cache into a row, whatever was there."""
         length = cache.seen.shape[1]
-        self.seen[row, :length] = cache.seen[0]
+        self.seen[row, :length] = cache.seen[place]
         self.places[row] = length
         for slots, layer in zip(self.layers, cache.layers, strict=True):
             for wide, one in zip(slots.kept, layer, strict=True):
-                wide[row][..., length - one.shape[-2] : length, :] = one[0]
+                wide[row][..., length - one.shape[-2] : length, :] = one[place]
 
     def resized(self, rows: Tensor, batch: int, limit: int) -> "DecoderSlots":
         """Return slots for `batch` texts of up to `limit` tokens, of which the first are these rows."""

@@ -118,7 +118,7 @@ def test_a_long_prompt_does_not_hold_the_others(tokenizer: Tokenizer) -> None:
     for step in range(30):
         for event in engine.step():
             firsts.setdefault(event.request, step)
-        tokens = len(next(text.row.tokens for text in engine.slots.texts if text and text.request is short))
+        tokens = len(next(text.tokens for text in engine.slots.texts if text and text.request is short))
     assert tokens == 31  # one at every step, while 200 tokens were read 8 at a time
     assert firsts[late] <= 3 and max(firsts.values()) >= 200 // 8
 

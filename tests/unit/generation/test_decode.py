@@ -94,7 +94,7 @@ def test_the_prompt_is_read_once_and_then_one_token_at_a_time(name: str) -> None
 def test_a_long_prompt_is_read_in_parts_through_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     model, settings = strong("lstm"), Sampling(tokens=9)
     whole = generate(model, PROMPTS, settings)
-    monkeypatch.setattr("lemma.generation.decode.LOGITS_AT_ONCE", 2 * 2 * 11)
+    monkeypatch.setattr("lemma.generation.batching.LOGITS_AT_ONCE", 2 * 2 * 11)
     assert [result.tokens for result in generate(model, PROMPTS, settings)] == [result.tokens for result in whole]
 
 
