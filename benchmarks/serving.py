@@ -153,14 +153,16 @@ def on_cpu(clients: int, seconds: float, requests: int) -> int:
             missed += ratio < FASTER
             print(f"  times the throughput: {ratio:.1f} (target ≥ {FASTER:g}){' MISSED' if ratio < FASTER else ''}")
             if requests:
-                asyncio.run(load(port, 20, 4, requests=requests // 10))
-                before = resident(process)
-                short = asyncio.run(load(port, 20, 4, requests=requests - requests // 10))
-                after = resident(process)
-                show(f"{requests:,} short requests", short)
-                missed += after > GROWTH * before
-                said = " MISSED" if after > GROWTH * before else ""
-                print(f"  memory after a tenth of them {before:.0f} MB, after all {after:.0f} MB{said}")
+                sizes: list[float] = []
+                for tenth in range(1, 11):
+                    short = asyncio.run(load(port, 20, 4, requests=requests // 10))
+                    sizes.append(resident(process))
+                    if tenth in (1, 10):
+                        show(f"short requests, {tenth * requests // 10:,} by now", short)
+                missed += sizes[-1] > GROWTH * sizes[0]
+                said = " MISSED" if sizes[-1] > GROWTH * sizes[0] else ""
+                told = ", ".join(f"{size:.0f}" for size in sizes)
+                print(f"  memory after each tenth of {requests:,} requests: {told} MB{said}")
     return missed
 
 

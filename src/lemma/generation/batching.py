@@ -133,12 +133,11 @@ class Continuation:
 
     def read(self, device: torch.device) -> Int[Tensor, "read"]:
         """All tokens so far, for what looks back."""
-        length, written = len(self.prompt), len(self.tokens)
         if self._read is None:
-            self._read = torch.tensor([*self.prompt, *[0] * self.settings.tokens], device=device)
-        if written:
-            self._read[length + written - 1] = self.tokens[-1]
-        return self._read[: length + written]
+            self._read = torch.tensor(self.prompt, device=device)
+        missing = self.tokens[len(self._read) - len(self.prompt) :]
+        self._read = torch.cat([self._read, self._read.new_tensor(missing)]) if missing else self._read
+        return self._read
 
     def stop(self, why: Stopped) -> None:
         """End here, and stop the clock."""
@@ -348,13 +347,15 @@ class SlotRows:
         slots = self.slots
         slots.places.copy_(torch.tensor(self.lengths))  # free rows write at 0, where nobody reads
         tokens = [[text.latest if text else 0] for text in self.texts]
-        logits = self.read(torch.tensor(tokens, device=slots.places.device), slots)
+        reached = slots if self.fixed else slots.up_to(max(self.lengths) + 1)
+        logits = self.read(torch.tensor(tokens, device=slots.places.device), reached)
         self.lengths = [length + 1 if text else 0 for text, length in zip(self.texts, self.lengths, strict=True)]
         there = [(row, text) for row, text in enumerate(self.texts) if text]
         full: list[Pool] = []
         for row, text in there:
             if self.lengths[row] == self.window:
-                full.append(Pool([text], Cache(slots.seen[row, None, : self.window], self.window)))
+                seen = slots.seen[row, None, : self.window].clone()  # before the row is another text's
+                full.append(Pool([text], Cache(seen, self.window)))
                 self.texts[row], self.lengths[row] = None, 0
         logits = logits if len(there) == len(logits) else logits[[row for row, _ in there]]
         return [text for _, text in there], logits, full
@@ -533,7 +534,8 @@ class BatchEngine:
             texts, logits, full = slots.step()
             states = {pool.texts[0]: pool.state for pool in full}
             for text in texts:
-                self._look_for_loops([text], states.get(text, slots.slots), events)
+                if text.greedy:
+                    self._look_for_loops([text], states.get(text, slots.slots), events)
             found.append((texts, logits))
             self.pools += full
         return found
@@ -594,7 +596,8 @@ class BatchEngine:
         """Give texts whose prompts have been read their rows, each with what a state holds at its place."""
         alone = self.device.type == "cpu" and len(texts) == 1 and self.writing == 0 and not self.waiting
         if not self.slots or alone or not self.slots.takes(texts, state, places):
-            state = state if places == [0] else state.rows(torch.tensor(places))
+            count = len(next(iter(state.tensors().values())))
+            state = state if places == list(range(count)) else state.rows(torch.tensor(places))
             self.pools.append(Pool(texts, state))
             places = list(range(len(texts)))
         self._look_for_loops(texts, state, events, places)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 
 import torch
@@ -141,6 +142,13 @@ class DecoderSlots(State):
         for slots, layer in zip(self.layers, cache.layers, strict=True):
             for wide, one in zip(slots.kept, layer, strict=True):
                 wide[row][..., length - one.shape[-2] : length, :] = one[place]
+
+    def up_to(self, length: int) -> "DecoderSlots":
+        """The same memory with no more room than these tokens need: a step costs as much as its room."""
+        part = copy(self)
+        part.room = min(self.room, -(-length // 16) * 16)
+        part.layers = [replace(one, kept=tuple(t.narrow(-2, 0, part.room) for t in one.kept)) for one in self.layers]
+        return part
 
     def resized(self, rows: Tensor, batch: int, limit: int) -> "DecoderSlots":
         """Return slots for `batch` texts of up to `limit` tokens, of which the first are these rows."""

@@ -488,7 +488,7 @@ class CompletionFormat:
             return self._chunk([self._choice(item.row, empty, (), item.reason) | item.extra])
         text = json.dumps(item.text)
         content = f'"delta": {{"content": {text}}}' if self._chat else f'"text": {text}'
-        told = json.dumps(self._logprobs(item.row, item.logprobs) if item.logprobs else None)
+        told = json.dumps(self._logprobs(item.row, item.logprobs)) if item.logprobs else "null"
         choice = f'{{"index": {item.row}, {content}, "logprobs": {told}, "finish_reason": null}}'
         return f"data: {self._start}[{choice}]{self._end}}}\n\n".encode("ascii")  # a chunk, for every token
 

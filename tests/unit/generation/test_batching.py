@@ -11,11 +11,23 @@ import torch
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import InputError
 from lemma.generation.batching import BatchEngine, TextEvent, TextRequest
-from lemma.generation.decode import Generation, Sampling, generate_text
+from lemma.generation.decode import (
+    Generation,
+    Sampling,
+    adjusted,
+    choose,
+    generate,
+    generate_text,
+    logprobs_of,
+    proved_loop,
+    stream_text,
+)
 from lemma.models.build import build
 from lemma.spec.data import BytePairs
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
 from stand_ins import Table
+
+from families import SMALL
 
 LINES = ["the cat sat on the mat, and the dog?\n", "THE END: a cat & a dog\n", "naïve café, 10 € 😀 日本\n"]
 SPECS: dict[str, LanguageSpec] = {
@@ -185,3 +197,82 @@ def test_an_error_ends_its_own_text_only(tokenizer: Tokenizer) -> None:
         engine.add(TextRequest((9999,), Sampling()))
     with pytest.raises(InputError, match="less than 1"):
         BatchEngine(model, tokenizer, rows=0)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.0, "repetition_penalty": 1.3, "presence_penalty": 0.2, "logit_bias": {3: 0.7}, "logprobs": 2},
+    {"temperature": 0.9, "top_k": 6, "top_p": 0.9, "min_p": 0.02, "logprobs": 0, "stop_tokens": [4]},
+    {"temperature": 1.3, "frequency_penalty": 0.4, "no_repeat_ngram": 3, "samples": 2},
+]
+
+
+def by_hand(model: Any, prompt: list[int], settings: Sampling, number: int) -> tuple[list[int], list[Any], Any]:
+    """What a text must be: the whole text is read again for each token, and nothing is remembered but a window."""
+    field, drawn, tokens, logprobs, seen, loop = (
+        model.receptive_field,
+        random.Random(settings.seed + number),
+        [],
+        [],
+        {},
+        None,
+    )
+    while len(tokens) < settings.tokens:
+        read = [*prompt, *tokens]
+        window = tuple(read[-field:]) if field else None
+        proves = settings.greedy and not settings.looks_back and getattr(model.spec, "window", None) is None
+        if proves and window and len(read) >= field and loop is None:
+            first = seen.setdefault(window, len(tokens))
+            loop = (first, len(tokens)) if first < len(tokens) else None
+        logits = model(torch.tensor([window or read]))[0][:, -1]
+        chances = () if settings.greedy else [drawn.random()]
+        token = choose(adjusted(logits, settings, torch.tensor([read]), len(tokens)), settings, chances)
+        if int(token) in settings.stop_tokens:
+            break
+        logprobs += [] if settings.logprobs is None else logprobs_of(logits, token, settings.logprobs)
+        tokens.append(int(token))
+    return tokens, logprobs, loop and proved_loop(tokens, *loop, "").onset
+
+
+@pytest.mark.parametrize("name", SMALL)
+@torch.inference_mode()
+def test_all_doors_write_what_reading_everything_again_does(name: str) -> None:
+    """One prompt, several, and requests that come while others are written: each family and option."""
+    torch.manual_seed(5)
+    model = build(SMALL[name]).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    prompts, expected, requests = [[1, 2, 3], [7, 8, 9], [5, 6, 1, 2, 3, 4, 8]], [], []
+    for place, option in enumerate(OPTIONS):
+        settings = Sampling(tokens=14, seed=place, stop_at_eos=False, **option)
+        wanted = [by_hand(model, prompt, settings, number * settings.samples + index)
+                  for number, prompt in enumerate(prompts) for index in range(settings.samples)]  # fmt: skip
+        together = generate(model, prompts, settings)
+        for (tokens, logprobs, onset), one in zip(wanted, together, strict=True):
+            assert list(one.tokens) == tokens, option
+            assert [log.token for log in logprobs] == [log.token for log in one.logprobs or ()]
+            assert all(abs(a.logprob - b.logprob) < 1e-4 for a, b in zip(logprobs, one.logprobs or (), strict=True))
+            assert onset is None or (one.loop and one.loop.proved and one.loop.onset == onset)
+        alone = generate(model, prompts[:1], settings)
+        assert [one.tokens for one in alone] == [one.tokens for one in together[: settings.samples]]
+        for number, prompt in enumerate(prompts):
+            request = TextRequest(tuple(prompt), settings, number * settings.samples, owner=place, spell=False)
+            requests.append(request)
+            expected += [((request, index), together[request.number + index]) for index in range(settings.samples)]
+    engine, found, chance = BatchEngine(model, None, rows=4, chunk=9), {}, random.Random(name)
+    while requests or engine.busy:
+        for _ in range(min(len(requests), chance.choice((0, 1, 4)))):
+            engine.add(requests.pop())
+        found |= {(event.request, event.index): event.done for event in engine.step() if event.done}
+    for key, one in expected:
+        assert (found[key].tokens, found[key].stopped, found[key].loop) == (one.tokens, one.stopped, one.loop)
+
+
+def test_a_stream_is_the_text_whatever_the_lengths_of_the_prompts(tokenizer: Tokenizer) -> None:
+    model, settings = model_of("learned", tokenizer), Sampling(tokens=30, temperature=0.9, stop=["a", "é"], samples=2)
+    pieces = [""] * 2 * len(PROMPTS)
+    for number, piece in stream_text(model, tokenizer, PROMPTS, settings):
+        pieces[number] += piece
+    assert pieces == [one.text for one in generate_text(model, tokenizer, PROMPTS, settings)]
+    alone = [generate_text(model, tokenizer, [one], replace(settings, seed=1 + 2 * n)) for n, one in enumerate(PROMPTS)]
+    assert pieces == [one.text for some in alone for one in some]

@@ -37,7 +37,9 @@ def test_a_character_of_several_tokens_comes_whole(runs: dict[str, Path]) -> Non
     assert len(script) == 2 + 3 + 1 + 4 + 3
     spoken = dataclasses.replace(run, module=Script(run.tokenizer.vocabulary, script))
     with running(spoken) as address:
-        assert pieces(address, prompt="a", max_tokens=len(script)) == ["ñ", "€", "x", "😀", "日"]
+        whole = pieces(address, prompt="a", max_tokens=len(script), logprobs=0)
+        assert whole == ["ñ", "€", "x", "😀", "日"]  # with its log-probabilities each token comes alone
+        assert "".join(pieces(address, prompt="a", max_tokens=len(script))) == "ñ€x😀日"
         assert pieces(address, prompt="a", max_tokens=len(script), stop="€x") == ["ñ"]
         assert "".join(pieces(address, prompt="a", max_tokens=len(script), stop=["日!", "😀x"])) == "ñ€x😀日"
 
