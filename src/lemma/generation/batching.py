@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -77,7 +77,8 @@ class TextRequest:
     """False where the tokens are wanted, and not the text as it comes."""
 
 
-class TextEvent(NamedTuple):
+@dataclass(slots=True)
+class TextEvent:
     """What a step adds to a text."""
 
     request: TextRequest
@@ -178,7 +179,9 @@ class Continuation:
         if self.spelling:
             piece += self.stops.add(self.spelling.rest()) + self.stops.rest()
             self.stopped = "stop" if self.stops.found else self.stopped
-        return self._event(piece, token)._replace(done=self.result())
+        event = self._event(piece, token)
+        event.done = self.result()
+        return event
 
     def _event(self, piece: str, token: int | None) -> TextEvent:
         if not self._untold:
@@ -434,7 +437,7 @@ class BatchEngine:
             from lemma.generation.engine import steady_attention  # a GPU's own part
 
             self._surroundings = steady_attention
-        self._spell = None
+        self._spell: Any = None
         if tokenizer:
             decode = lru_cache(SPELLINGS)(tokenizer.decode)
             self._spell = SimpleNamespace(kind=tokenizer.kind, decode=lambda ids: decode(tuple(ids)))
@@ -533,6 +536,7 @@ class BatchEngine:
         if slots and slots.active:
             texts, logits, full = slots.step()
             states = {pool.texts[0]: pool.state for pool in full}
+            assert slots.slots
             for text in texts:
                 if text.greedy:
                     self._look_for_loops([text], states.get(text, slots.slots), events)

@@ -723,8 +723,8 @@ def _pieces(
             text = tokenizer.decode([*before, *result.tokens])[len(tokenizer.decode(before)) :]
             texts[number] = whole_begin(tokenizer, text)
         speed = len(result.tokens) / result.seconds if result.seconds else 0.0
-        prompt, about = prompts[number // settings.samples], (result.loop, result.stopped, speed, result.logprobs)
-        found.append(Generation(prompt, texts[number], result.tokens, *about))
+        prompt, text, logprobs = prompts[number // settings.samples], texts[number], result.logprobs
+        found.append(Generation(prompt, text, result.tokens, result.loop, result.stopped, speed, logprobs))
     return found
 
 
