@@ -333,7 +333,8 @@ class Session:
     def evaluating(self, lowers: bool = False) -> Iterator[Any]:
         """Use the model as it is, in full precision, without a trace in gradients, dropout or random state.
 
-        If it `lowers`, the arithmetic is that of training. Of a sharded model the first process gets a whole copy, on its device for that while; the others get theirs.
+        If it `lowers`, the arithmetic is that of training. Of a sharded model the first process gets a whole copy, on
+        its device for that while; the others get theirs.
         """
         # what was compiled is for batches of training
         eager = torch.compiler.set_stance("force_eager") if self.arithmetic.compiles else nullcontext()
