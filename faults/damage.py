@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import lemma
-from faults import Row, home, small_run
+from faults import Row, board, home, small_run, small_study
 from lemma.data.store import prepare
 from lemma.errors import LemmaError
 from lemma.retrieval.index import Entry, Index, append, start
@@ -51,6 +52,7 @@ def damage(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
 
         counted()
         yield from _files("count cache", own, list(own.rglob("*.json")), counted, share / 10, chance)
+    yield from _study(folder, share, chance)
     place = folder / "index"
     place.mkdir()
     vectors = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32)
@@ -64,6 +66,24 @@ def damage(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         return index.entries, index.vectors.tolist()
 
     yield from _files("index", place, [path for path in place.iterdir() if path.is_file()], searched, share, chance)
+
+
+def _study(folder: Path, share: float, chance: random.Random) -> Iterator[Row]:
+    """Every file of a study: `lemma.verify` names it, and the same call again comes to the same or names it."""
+    study, good = folder / "study", folder / "study-as-it-was"
+    expected = board(small_study(folder, study, seeds=[1]))
+    study.rename(good)
+
+    def studied() -> Any:
+        whole = lemma.verify(study)
+        assert (found := board(small_study(folder, study, seeds=[1]))) == expected, "the study came to something else"
+        if not whole.right:
+            raise LemmaError(" ".join(file.why for file in whole.files if file.state == "damaged"))
+        return found
+
+    files = [path for path in good.rglob("*") if path.is_file() and not path.name.endswith(".lock")]
+    with patch("lemma.studies.grid.can_draw", lambda: False):  # drawing takes time, and reads no file
+        yield from _files("study", study, [study / path.relative_to(good) for path in files], studied, share, chance, good)
 
 
 def _used(run: Path) -> Any:
@@ -88,21 +108,37 @@ def _restored(run: Path) -> Any:
 
 
 def _files(
-    what: str, root: Path, files: list[Path], use: Callable[[], Any], share: float, chance: random.Random
+    what: str,
+    root: Path,
+    files: list[Path],
+    use: Callable[[], Any],
+    share: float,
+    chance: random.Random,
+    whole: Path | None = None,
 ) -> Iterator[Row]:
+    """Damage each file in turn and use its folder, which is copied from `whole` each time if using it changes it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if whole:
+            shutil.copytree(whole, root)
         expected = use()
         for file in sorted(files):
             row = Row("damage", f"{what}: {file.relative_to(root)}")
             good = file.read_bytes()
+            if not good:
+                continue
+            contents = []
             for _ in range(max(1, round(FLIPS * share))):
                 place, bit = chance.randrange(len(good)), 1 << chance.randrange(8)
-                row.add(_tried(file, good[:place] + bytes([good[place] ^ bit]) + good[place + 1 :], use, expected))
-                file.write_bytes(good)
-            for _ in range(max(1, round(CUTS * share))):
-                row.add(_tried(file, good[: chance.randrange(len(good))], use, expected))
-                file.write_bytes(good)
+                contents.append(good[:place] + bytes([good[place] ^ bit]) + good[place + 1 :])
+            contents += [good[: chance.randrange(len(good))] for _ in range(max(1, round(CUTS * share)))]
+            for content in contents:
+                row.add(_tried(file, content, use, expected))
+                if whole:
+                    shutil.rmtree(root)
+                    shutil.copytree(whole, root)
+                else:
+                    file.write_bytes(good)
             yield row
 
 

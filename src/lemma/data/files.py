@@ -128,6 +128,15 @@ def new_folder(path: Path) -> Iterator[Path]:
         _remove(temporary)
 
 
+def discard(path: Path) -> None:
+    """Remove a folder so that it is there whole or not at all: it is renamed first, and what is left is swept."""
+    sweep(path.parent)
+    if path.is_dir():
+        aside = _hidden(path, f".{next(NUMBERS)}")
+        path.rename(aside)
+        _remove(aside)
+
+
 def sweep(folder: Path) -> None:
     """Remove what killed processes of this machine left half-written in a folder."""
     for left in folder.glob(f".*{SUFFIX}"):
@@ -376,13 +385,6 @@ def check_once(path: Path, expected: str, measure: Callable[[], str]) -> bool:
             with suppress(OSError, DataError):
                 (home_folder("checked") / mark).touch()
     return True
-
-
-def exists(path: Path) -> bool:
-    """Whether there is anything of that name; a name that no file can have is not an error."""
-    with suppress(OSError):
-        return path.exists()
-    return False
 
 
 def data_home() -> Path:

@@ -22,6 +22,7 @@ from lemma.hub.architectures import Piece, StoredTensors, architecture_of, spec_
 from lemma.models.base import store_by_columns, weights_of
 from lemma.models.build import blank
 from lemma.report.progress import observer, watched_reading
+from lemma.spec.base import exists
 from lemma.spec.models import Encoder, ModelSpec
 
 CONFIG = "config.json"
@@ -30,9 +31,11 @@ GGUF, LLAMA2C = (".gguf",), (".bin", ".data")
 
 def is_pretrained(path: Path) -> bool:
     """Whether a path is, by its look, a pretrained model: a folder with a config.json, a file of one, or a name."""
+    if not exists(path):
+        return str(path) in MODELS
     if path.is_dir():
         return (path / CONFIG).is_file()
-    return path.suffix in (*GGUF, *LLAMA2C, ".json") if path.is_file() else str(path) in MODELS
+    return path.is_file() and path.suffix in (*GGUF, *LLAMA2C, ".json")
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Pretrained:
 
 def open_pretrained(path: Path) -> Pretrained:
     """Open a pretrained model; what cannot be read is refused with the reason, before anything is loaded."""
-    if not path.exists() and str(path) in MODELS:
+    if not exists(path) and str(path) in MODELS:
         path = corpus_files(MODELS[str(path)], watched_reading(observer()))[0]
     if path.suffix in GGUF:
         from lemma.hub.gguf import open_gguf

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from lemma.data.files import (
     check_file,
+    discard,
     file_sum,
     parse_json,
     read_json,
@@ -201,7 +201,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         sums = {file.name: file_sum(file) for file in sorted(temporary.iterdir())}
         (temporary / MANIFEST).write_text(json.dumps(seal({"files": sums}), indent=1))
     for old in saved(folder)[:-KEPT]:
-        shutil.rmtree(old)
+        discard(old)
     return path
 
 
@@ -251,7 +251,7 @@ def drop_after(folder: Path, step: int) -> None:
     sweep(folder)
     for path in saved(folder):
         if _step(path) > step:
-            shutil.rmtree(path)
+            discard(path)
 
 
 def _step(path: Path) -> int:

@@ -47,7 +47,7 @@ from lemma.data.treebanks import Lexicon
 from lemma.errors import DataError, RunError, SpecError, StorageError
 from lemma.hub.pretrained import Pretrained, is_pretrained, open_pretrained
 from lemma.runs.checkpoint import MANIFEST, drop_after, write_weights
-from lemma.spec.base import read_toml, to_toml
+from lemma.spec.base import exists, read_toml, to_toml
 from lemma.spec.choose import read_model
 from lemma.spec.data import AnyDataSpec, PretrainedData, read_data
 from lemma.spec.models import NEW_FAMILIES, Classifier, Graph, ModelSpec, Parser
@@ -206,7 +206,7 @@ class RunFolder:
 
         `settings` of the recipe are about to be given again, so that recipe.toml may differ in them.
         """
-        if not (path / SPEC).exists() and is_pretrained(path):
+        if not exists(path / SPEC) and is_pretrained(path):
             source = open_pretrained(path)
             return PretrainedRun(path, source.spec, Recipe(), PretrainedData(pretrained=str(path)), "", source=source)
         refuse_no_run(path)
@@ -372,7 +372,7 @@ class PretrainedRun(RunFolder):
 
 def is_run(path: Path) -> bool:
     """Whether a path is a run: a run folder, or a pretrained model in a folder, in a file or by name."""
-    return (path / SPEC).exists() or is_pretrained(path)
+    return exists(path / SPEC) or is_pretrained(path)
 
 
 def _adaptation(path: Path) -> AdaptationSpec | None:
@@ -451,8 +451,12 @@ def remove_unbegun(path: Path) -> None:
 
 def refuse_occupied(path: Path, overwrite: bool) -> None:
     """Refuse a place where something stands: a run unless it may be overwritten, anything else always."""
-    if not path.exists():
+    try:
+        path.lstat()
+    except FileNotFoundError:
         return
+    except (OSError, ValueError) as error:  # too long, a NUL in it, no such encoding
+        raise RunError(f"{str(path)[:200]!r} cannot be a run's folder: {error}. Choose another place.") from None
     if not path.is_dir():
         raise RunError(f"{path} is a file. Choose another place for the run.")
     inside = {entry.name for entry in path.iterdir()}
@@ -471,9 +475,9 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
 
 def refuse_no_run(path: Path) -> None:
     """Refuse a path that is not a run folder."""
-    if path.suffix == ".gguf" and not path.exists():
+    if path.suffix == ".gguf" and not exists(path):
         raise RunError(f"{path}: there is no such file. Check the name and the folder it is looked for in.")
-    if not path.exists():
+    if not exists(path):
         meant = get_close_matches(str(path), MODELS, n=1, cutoff=0.5)
         raise RunError(
             f"{path}: there is no such folder."

@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin
@@ -143,6 +144,13 @@ def explain(error: ValidationError, where: str, known: list[str]) -> str:
         else:
             lines.append(f"{path} = {shown(mistake['input'])}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}.")
     return "\n".join(lines)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything of that name; a name that no file can have is not an error."""
+    with suppress(OSError):
+        return path.exists()
+    return False
 
 
 def read_toml(path: Path) -> dict[str, Any]:
