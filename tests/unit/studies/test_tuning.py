@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from lemma.errors import InputError, SpecError
+from lemma.errors import InputError, RunError, SpecError
 from lemma.report.progress import Silent
+from lemma.runs.verify import verify_folder
 from lemma.spec.studies import ComparedModel, GridStudy, StudyTuning, read_study
-from lemma.studies import experiment, workers
+from lemma.studies import experiment, grid, workers
 from lemma.studies.experiment import run_study
 from lemma.studies.result import StudyResult
 
@@ -41,6 +43,31 @@ def test_a_trial_that_fails_is_not_chosen_and_without_any_the_row_says_why(
     assert run.measures and run.measures.recipe["learning_rate"] == 1e-3
     [run] = run_study(spec.replace(tune={"learning_rate": (1e30, 1e31)}), tmp_path / "none").runs
     assert run.reason and run.reason.startswith("no learning rate of tune came to its end: ")
+
+
+def test_every_damaged_file_of_a_study_is_named_and_a_damaged_trial_changes_no_choice(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid, "race_steps", lambda models, tokens: {name: [1e-5] * 5 for name in models})
+    monkeypatch.setattr(grid, "can_draw", lambda: False)
+    out = tmp_path / "out"
+    spec = tuned(tiny_study, models=(ComparedModel(model="rnn"),), seeds=(1,))
+    whole = scores(run_study(spec, out))
+    assert verify_folder(out).right
+    trial = out / "trials" / "rnn-learning_rate-0.003-seed-2"
+    above = ["study.toml", "table.md", "table.csv", "results.json", "report.html", "manifest.json", "speed.json"]
+    for file in [*(out / name for name in above), trial.with_name(f"{trial.name}.json"), trial / "spec.toml"]:
+        good = file.read_bytes()
+        file.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
+        wrong = [found for found in verify_folder(out).files if found.state == "damaged"]
+        assert [str(out / found.path) for found in wrong] == [str(file)] and str(file) in wrong[0].why
+        file.write_bytes(good)
+    (trial / "recipe.toml").write_text("steps = 1\n")
+    with pytest.raises(RunError, match="recipe.toml"):
+        run_study(spec, out)
+    assert not (out / "manifest.json").exists(), "what is not finished has no manifest"
+    shutil.rmtree(trial)  # it is tried again
+    assert scores(run_study(spec, out)) == whole and verify_folder(out).right
 
 
 @pytest.mark.parametrize(
