@@ -76,7 +76,7 @@ def forked(
 
 
 def count_changes(tell: Callable[[int], Any], within: Sequence[Place] = ()) -> None:
-    """Call `tell` with 1, 2, … before each change on the disk from now on, inside the functions given if there are any."""
+    """Call `tell` with 1, 2, … before each change on the disk from now on, inside these functions if there are any."""
     count, depth = 0, 0 if within else 1
 
     def hook(event: str, details: tuple[Any, ...]) -> None:

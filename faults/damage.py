@@ -52,6 +52,7 @@ def damage(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
 
         counted()
         yield from _files("count cache", own, list(own.rglob("*.json")), counted, share / 10, chance)
+    yield from _imported(folder, share, chance)
     yield from _study(folder, share, chance)
     place = folder / "index"
     place.mkdir()
@@ -68,6 +69,30 @@ def damage(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
     yield from _files("index", place, [path for path in place.iterdir() if path.is_file()], searched, share, chance)
 
 
+def _imported(folder: Path, share: float, chance: random.Random) -> Iterator[Row]:
+    """A Hugging Face folder: one that Lemma wrote lists its checksums, any other is known since it was first opened."""
+    run, ours, theirs = folder / "decoder", folder / "exported", folder / "imported"
+    sizes = {"width": 8, "heads": 2, "depth": 1, "vocabulary": 280, "context": 8, "batch": 4}
+    lemma.train("decoder", text=folder / "book.txt", out=run, steps=2, progress=False, **sizes)
+    lemma.export(run, to="huggingface", out=ours)
+    shutil.copytree(ours, theirs)
+    (theirs / "lemma.json").unlink()
+
+    def used(place: Path) -> Any:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            loaded = lemma.load(place, device="cpu")
+            found = [tensor.tolist() for tensor in loaded.module.parameters()]
+            text = lemma.generate(place, "the", tokens=4, seed=1)
+        if told := [str(one.message) for one in told if "has changed since" in str(one.message)]:
+            raise LemmaError(" ".join(told))
+        return found, loaded.tokenizer.hash, str(text)
+
+    for what, place in (("folder that Lemma wrote", ours), ("folder of another library", theirs)):
+        with home(folder / "imported-home"):
+            yield from _files(what, place, list(place.iterdir()), lambda place=place: used(place), share, chance)
+
+
 def _study(folder: Path, share: float, chance: random.Random) -> Iterator[Row]:
     """Every file of a study: `lemma.verify` names it, and the same call again comes to the same or names it."""
     study, good = folder / "study", folder / "study-as-it-was"
@@ -76,14 +101,19 @@ def _study(folder: Path, share: float, chance: random.Random) -> Iterator[Row]:
 
     def studied() -> Any:
         whole = lemma.verify(study)
-        assert (found := board(small_study(folder, study, seeds=[1]))) == expected, "the study came to something else"
+        found = board(small_study(folder, study, seeds=[1]))
+        assert found == expected, "the study came to something else"
         if not whole.right:
             raise LemmaError(" ".join(file.why for file in whole.files if file.state == "damaged"))
         return found
 
-    files = [path for path in good.rglob("*") if path.is_file() and not path.name.endswith(".lock")]
+    same = ("trials/rnn-learning_rate-0.002-seed-2/", "/checkpoints/step-1/", "/checkpoints/step-8/")  # as others
+    names = [str(path.relative_to(good)) for path in good.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    files = [study / name for name in names if not any(part in name for part in same)]
     with patch("lemma.studies.grid.can_draw", lambda: False):  # drawing takes time, and reads no file
-        yield from _files("study", study, [study / path.relative_to(good) for path in files], studied, share, chance, good)
+        yield from _files(
+            "study", study, [study / path.relative_to(good) for path in files], studied, share, chance, good
+        )
 
 
 def _used(run: Path) -> Any:

@@ -90,7 +90,7 @@ def kills(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
 def _killed(
     name: str, work: Callable[[Path], str], within: Sequence[Place], folder: Path, times: int, chance: random.Random
 ) -> Row:
-    """Kill at random moments, every second time just before a change on the disk; inside the functions given, always."""
+    """Kill at random moments, or just before a change on the disk: every second time, inside these functions always."""
     row = Row("kills", name)
     folder.mkdir()
     begin = time.monotonic()

@@ -16,7 +16,6 @@ A message says where, what was got, what was expected and the next step.
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
-
 LONGEST = 8000
 """Characters of the longest message that is printed whole."""
 

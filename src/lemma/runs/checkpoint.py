@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,7 +11,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lemma.data.files import (
@@ -29,7 +27,7 @@ from lemma.data.files import (
     unreadable,
 )
 from lemma.errors import RunError, SpecError
-from lemma.models.base import weights_of
+from lemma.models.base import save_tensors, weights_of
 from lemma.spec.choose import read_model
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
@@ -43,15 +41,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     The header's own entries come in any order, so these are one entry: equal tensors then give equal files.
     """
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    path.touch()
-    mode = path.stat().st_mode  # what the umask says; the library itself lets nobody else read its files
-    try:
-        save_file(on_cpu, path, {ENTRY: json.dumps(about or {})})
-    except SafetensorError as error:
-        if number := re.search(r"os error (\d+)", str(error)):  # such as a full disk
-            raise OSError(int(number[1]), str(error), str(path)) from None
-        raise
-    path.chmod(mode)
+    save_tensors(path, on_cpu, {ENTRY: json.dumps(about or {})})
 
 
 def read_header(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from lemma.data.files import SUFFIX, check_file, file_sum, read_sealed
 from lemma.data.store import HEADER as STORE
 from lemma.data.store import TOKENS, TokenStore
 from lemma.errors import LemmaError, RunError
+from lemma.hub.pretrained import SUMS, recognise
 from lemma.report.result import Block, Result, Table, Text
 from lemma.runs.checkpoint import MANIFEST, manifest, read, read_weights, saved
 from lemma.runs.folder import (
@@ -130,8 +131,14 @@ def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
     except LemmaError:
         folder = None  # what is wrong with it is found below
     if isinstance(folder, PretrainedRun):
+        files = [*folder.source.files, *folder.source.more]
+        if (files[0].parent / SUMS).exists():
+            yield from judged([files[0].parent / SUMS], root, partial(read_sealed, files[0].parent / SUMS))
+            for file in files:
+                yield from judged([file], root, partial(recognise, file))
+            return
         why = "Lemma did not write this model, and has no checksums of it. The SHA-256 over its files is now "
-        yield from judged([*folder.source.files], root, lambda: folder.source.model(), f"{why}{folder.source.hash}.")
+        yield from judged(files, root, lambda: folder.source.model(), f"{why}{folder.source.hash}.")
         return
     try:
         listed = read_manifest(run)

@@ -63,7 +63,7 @@ def test_every_damaged_file_of_a_study_is_named_and_a_damaged_trial_changes_no_c
         assert [str(out / found.path) for found in wrong] == [str(file)] and str(file) in wrong[0].why
         file.write_bytes(good)
     (trial / "recipe.toml").write_text("steps = 1\n")
-    with pytest.raises(RunError, match="recipe.toml"):
+    with pytest.raises(RunError, match=r"recipe\.toml"):
         run_study(spec, out)
     assert not (out / "manifest.json").exists(), "what is not finished has no manifest"
     shutil.rmtree(trial)  # it is tried again
