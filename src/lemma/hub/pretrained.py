@@ -148,8 +148,8 @@ def recognise(path: Path) -> None:
             if check_once(real, str(was.get("hash")), lambda: file_hash(real)):
                 return
             warnings.warn(
-                f"{path} has changed since {was.get('since')}, when it was first opened: its SHA-256 was "
-                f"{was.get('hash')}. If nobody changed it, it is damaged: get it again.",
+                f"{path} has changed since it was opened here on {was.get('since')}, with the SHA-256 "
+                f"{was.get('hash')}. If nobody replaced it, it is damaged: get it again.",
                 stacklevel=2,
             )
         except RunError:  # never opened before
