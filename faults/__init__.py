@@ -128,14 +128,19 @@ def small_run(folder: Path, name: str = "run", **settings: Any) -> Path:
 def small_study(folder: Path, out: Path, seeds: Sequence[int] = (1, 2)) -> Any:
     """Two learning rates tried, then one model trained for each seed; the same call goes on with it.
 
-    Steps are not timed: times are never the same.
+    Steps are not timed, for times are never the same; and nothing is drawn, for that leaves threads behind.
     """
     import lemma
 
     (folder / "book.txt").write_text(TEXT, encoding="utf-8")
     study = folder / "study.toml"
     study.write_text(STUDY.format(seeds=list(seeds), text=folder / "book.txt"), encoding="utf-8")
-    with patch("lemma.studies.grid.race_steps", lambda models, tokens: {name: [1e-5] * 5 for name in models}):
+    times = patch("lemma.studies.grid.race_steps", lambda models, tokens: {name: [1e-5] * 5 for name in models})
+    with (
+        times,
+        patch("lemma.studies.grid.can_draw", lambda: False),
+        patch("lemma.report.result.can_draw", lambda: False),
+    ):
         return lemma.study(study, out=out, progress=False)
 
 

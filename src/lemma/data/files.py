@@ -91,9 +91,9 @@ def storing(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 def unreadable(path: Path, error: OSError) -> StorageError:
     """The error for a file that is there but cannot be read now; that it is damaged is not known."""
-    return StorageError(
-        f"{path} cannot be read: {error.strerror or error}. {NEXT_STEPS.get(error.errno or 0, '')}".rstrip()
-    )
+    refused = error.errno in (errno.EACCES, errno.EPERM)
+    step = "Check its permissions." if refused else NEXT_STEPS.get(error.errno or 0, "")
+    return StorageError(f"{path} cannot be read: {error.strerror or error}. {step}".rstrip())
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def is_pretrained(path: Path) -> bool:
     if not exists(path):
         return str(path) in MODELS
     if path.is_dir():
-        return (path / CONFIG).is_file()
+        return exists(path / CONFIG) and (path / CONFIG).is_file()
     return path.is_file() and path.suffix in (*GGUF, *LLAMA2C, ".json")
 
 

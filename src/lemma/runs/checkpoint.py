@@ -47,6 +47,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 def read_header(path: Path) -> dict[str, Any]:
     """Read what is said about the tensors of a file, without them."""
     try:
+        path.open("rb").close()  # the library takes a file that it may not read for a missing one
         with safe_open(path, framework="pt") as file:
             about = parse_json((file.metadata() or {}).get(ENTRY, "{}"))
             if not isinstance(about, dict):

@@ -139,8 +139,11 @@ class Metrics:
     def check(self, expected: Mapping[str, Any] | None, listed_in: str) -> None:
         """Compare as many bytes as a checkpoint or the manifest counts on with their checksum."""
         if expected:
-            with self.path.open("rb") as file:
-                content = file.read(expected["bytes"])
+            try:
+                with self.path.open("rb") as file:
+                    content = file.read(expected["bytes"])
+            except OSError as error:
+                raise unreadable(self.path, error) from None
             if len(content) < expected["bytes"] or hashlib.sha256(content).hexdigest() != expected["sha256"]:
                 raise RunError(
                     f"{self.path} is damaged: its lines do not have the SHA-256 in {listed_in}. {self._without}"
@@ -486,6 +489,10 @@ def refuse_no_run(path: Path) -> None:
         )
     if not path.is_dir():
         raise RunError(f"{path} is a file; a run is a folder with a {SPEC} in it, or a .gguf file.")
+    try:
+        next(path.iterdir(), None)
+    except OSError as error:
+        raise unreadable(path, error) from None
     if (path / "adapter_config.json").exists():
         raise RunError(
             f"{path} is an adapter that peft wrote, which needs its base: "

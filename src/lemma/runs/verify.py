@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from lemma.data.files import SUFFIX, check_file, file_sum, read_sealed
+from lemma.data.files import SUFFIX, check_file, file_sum, read_sealed, unreadable
 from lemma.data.store import HEADER as STORE
 from lemma.data.store import TOKENS, TokenStore
 from lemma.errors import LemmaError, RunError
@@ -85,6 +85,10 @@ def verify_folder(path: Path) -> Verified:
         return Verified(path, tuple(_run_files(path, path)))
     if not exists(path) or not path.is_dir():
         raise RunError(f"{path}: there is no such folder. Give a run, a study's folder or an index.")
+    try:
+        next(path.iterdir(), None)
+    except OSError as error:
+        raise unreadable(path, error) from None
     runs = sorted(found.parent for found in path.rglob(SPEC))
     places = {found.parent for name in (STUDY, MANIFEST) for found in path.rglob(name)}
     studies = sorted(place for place in places if not any(place.is_relative_to(run) for run in runs))

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from lemma.data.files import discard, read_sealed, seal, write_atomically
+from lemma.data.files import discard, read_sealed, seal, storing, write_atomically
 from lemma.errors import LemmaError, RunError, SpecError, StorageError, unknown
 from lemma.report.progress import Observer, Silent
 from lemma.report.statistics import LEAST, Estimate, PairedTest, estimate, paired_test
@@ -357,8 +357,9 @@ def run_experiment(
     chosen = [cell for cell in cells if only is None or {cell.condition, cell.name} & set(only)]
     for cell in cells:
         experiment.check(cell)
-    experiment.out.mkdir(parents=True, exist_ok=True)
-    (experiment.out / MANIFEST).unlink(missing_ok=True)  # the report that it has checksums of is written again
+    with storing(experiment.out):
+        experiment.out.mkdir(parents=True, exist_ok=True)
+        (experiment.out / MANIFEST).unlink(missing_ok=True)  # the report that it has checksums of is written again
     if experiment.spec is not None:
         write_atomically(experiment.out / STUDY, to_toml(experiment.spec.to_dict()))
     runs = experiment.out / "runs"
