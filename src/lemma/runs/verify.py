@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from lemma.data.files import SUFFIX, check_file, file_sum, read_sealed, unreadable
+from lemma.data.files import SUFFIX, check_file, read_json, read_sealed, unreadable
 from lemma.data.store import HEADER as STORE
 from lemma.data.store import TOKENS, TokenStore
 from lemma.errors import LemmaError, RunError
@@ -158,7 +158,7 @@ def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
     checks: dict[str, Callable[[], object]] = {
         WEIGHTS: lambda: read_weights(run / WEIGHTS),
         METRICS: Metrics(run / METRICS).rows,
-        SUMMARY: lambda: check_file(run / SUMMARY, listed["files"].get(SUMMARY, file_sum(run / SUMMARY)), MANIFEST),
+        SUMMARY: folder.summary if folder else lambda: read_json(run / SUMMARY),
     }
     for name, check in checks.items():
         if (run / name).exists():
