@@ -50,7 +50,7 @@ def damage(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
             return lemma.count("lora", quantities=["parameters"]).to_dict()
 
         counted()
-        yield from _files("count cache", own, list(own.rglob("*.json")), counted, share / 10, chance)
+        yield from _files("count cache", own, list(own.rglob("*.json")), counted, share, chance)
     yield from _imported(folder, share, chance)
     yield from _study(folder, share, chance)
     place = folder / "index"
@@ -109,10 +109,7 @@ def _study(folder: Path, share: float, chance: random.Random) -> Iterator[Row]:
     same = ("trials/rnn-learning_rate-0.002-seed-2/", "/checkpoints/step-1/", "/checkpoints/step-8/")  # as others
     names = [str(path.relative_to(good)) for path in good.rglob("*") if path.is_file() and path.suffix != ".lock"]
     files = [study / name for name in names if not any(part in name for part in same)]
-    with patch("lemma.studies.grid.can_draw", lambda: False):  # drawing takes time, and reads no file
-        yield from _files(
-            "study", study, [study / path.relative_to(good) for path in files], studied, share, chance, good
-        )
+    yield from _files("study", study, files, studied, share, chance, good)
 
 
 def _used(run: Path) -> Any:
