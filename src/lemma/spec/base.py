@@ -141,6 +141,12 @@ def explain(error: ValidationError, where: str, known: list[str]) -> str:
             lines.append(unknown(f"{where}: the setting", str(mistake["loc"][-1]), known))
         elif mistake["type"] == "value_error":
             lines.append(str(mistake.get("ctx", {})["error"])[:LONGEST_LINE])
+        elif mistake["type"] == "union_tag_invalid":
+            about = {name: str(value).replace("'", "") for name, value in mistake.get("ctx", {}).items()}
+            lines.append(unknown(f"{path}.{about['discriminator']}", about["tag"], about["expected_tags"].split(", ")))
+        elif mistake["type"] == "union_tag_not_found":
+            tag = str(mistake.get("ctx", {})["discriminator"]).replace("'", "")
+            lines.append(f"{path} = {shown(mistake['input'])}: it must say its {tag}.")
         else:
             lines.append(f"{path} = {shown(mistake['input'])}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}.")
     return "\n".join(lines)
