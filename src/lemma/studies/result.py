@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lemma.data.files import file_sum, seal, write_atomically
+from lemma.data.files import file_sum, locked, seal, write_atomically
 from lemma.report.curves import Plot
 from lemma.report.result import (
     Block,
@@ -194,13 +194,13 @@ class StudyResult(Result):
             as_html(self.details(), self.title),
         )
         folder.mkdir(parents=True, exist_ok=True)
-        own = path is None
-        if own:
-            (folder / MANIFEST).unlink(missing_ok=True)  # until all that it lists is there
-        for name, content in zip(self.files, texts, strict=True):
-            write_atomically(folder / name, content)
-        if own:
-            names = [name for name in (STUDY, *self.files) if (folder / name).exists()]
-            sums = {name: file_sum(folder / name) for name in names}
-            write_atomically(folder / MANIFEST, json.dumps(seal({"files": sums}), indent=1) + "\n")
+        with locked(folder / MANIFEST, wait=60):  # other processes may write the same report
+            if path is None:
+                (folder / MANIFEST).unlink(missing_ok=True)  # until all that it lists is there
+            for name, content in zip(self.files, texts, strict=True):
+                write_atomically(folder / name, content)
+            if path is None:
+                names = [name for name in (STUDY, *self.files) if (folder / name).exists()]
+                sums = {name: file_sum(folder / name) for name in names}
+                write_atomically(folder / MANIFEST, json.dumps(seal({"files": sums}), indent=1) + "\n")
         return folder / self.files[-1]
