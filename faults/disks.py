@@ -65,9 +65,7 @@ def disks(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
                 row.add(f"{limit}: {str(error)[:160]}")
             shutil.rmtree(run, ignore_errors=True)
         yield row
-    yield _small_disk(folder, trained, expected, [chance.randrange(8, 400) for _ in range(max(1, round(12 * share)))])
     yield _refused(folder, chance, max(1, round(20 * share)))
-    yield _no_permission(folder, book)
     row = Row("disks", "the clock set back")
     for number in range(max(1, round(3 * share))):
         with patch("time.time", lambda: 1.0):
@@ -75,6 +73,8 @@ def disks(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
     yield row
     yield _two_writers(folder, book, max(1, round(10 * share)))
     yield _one_cache(folder, book, max(1, round(10 * share)))
+    yield _no_permission(folder, book)
+    yield _small_disk(folder, trained, expected, [chance.randrange(8, 400) for _ in range(max(1, round(12 * share)))])
 
 
 def _small_disk(folder: Path, trained: Callable[[Path], str], expected: str, sizes: list[int]) -> Row:
