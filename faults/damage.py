@@ -60,7 +60,7 @@ def damage(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
 def _imported(folder: Path, share: float, chance: random.Random) -> Iterator[Row]:
     """A Hugging Face folder: one that Lemma wrote lists its checksums, any other is known since it was first opened."""
     run, ours, theirs = folder / "decoder", folder / "exported", folder / "imported"
-    sizes = {"width": 8, "heads": 2, "depth": 1, "vocabulary": 280, "context": 8, "batch": 4}
+    sizes: dict[str, Any] = {"width": 8, "heads": 2, "depth": 1, "vocabulary": 280, "context": 8, "batch": 4}
     lemma.train("decoder", text=folder / "book.txt", out=run, steps=2, progress=False, **sizes)
     lemma.export(run, to="huggingface", out=ours)
     shutil.copytree(ours, theirs)

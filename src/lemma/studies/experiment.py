@@ -103,7 +103,11 @@ def in_words(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{word}={plain(value)}" for word, value in point.items())
 
 
-adapter = cache(TypeAdapter)  # what reads measures of a class; it takes longer to make than to use
+@cache
+def adapter(measures: Any) -> TypeAdapter[Any]:
+    """What reads measures of a class; it takes longer to make than to use."""
+    return TypeAdapter(measures)
+
 
 M = TypeVar("M")
 """What is measured of a cell: a dataclass with a `to_dict()`."""
