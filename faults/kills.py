@@ -99,7 +99,8 @@ def _killed(
     reader, writer = os.pipe()
     forked(lambda: (count_changes(lambda count: os.write(writer, b"."), within), work(folder / "counted")))
     changes = len(os.read(reader, 1 << 16))
-    os.close(reader), os.close(writer)
+    os.close(reader)
+    os.close(writer)
     for number in range(times):
         out = folder / str(number)
         status, rounds = -9, 0
