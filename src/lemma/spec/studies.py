@@ -184,7 +184,7 @@ class GridStudy(StudySpec):
     claims: tuple[StudyClaim, ...] = ()
     """Statements to be judged from the numbers."""
     validations: int | None = Field(default=None, ge=1)
-    """Full validations per run, the points of its learning curve; as in the recipe if unset."""
+    """Validations per run, the points of its learning curve; as in the recipe if unset."""
     measures: Annotated[tuple[Literal["positions", "attention", "steps"], ...], BeforeValidator(_several)] = ()
     """What else is measured of each trained model: `positions`, its loss against position past the trained length;
     `attention`, the entropy and the distance of each head; `steps`, how many steps each model needs for the loss that
