@@ -23,7 +23,7 @@ from torch.nn.modules import module as torch_module
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import DataError, InputError, SpecError, unknown
 from lemma.layers.state import State
-from lemma.models.base import LanguageModel, evaluating
+from lemma.models.base import LanguageModel, ThreadedLinear, evaluating
 from lemma.models.decoder import DecoderSlots
 from lemma.report.numbers import visible
 from lemma.report.result import Block, Pre, Result, Table, Text, as_text
@@ -908,9 +908,10 @@ def bare(module: nn.Module) -> Any:
     """Return what computes as `module` does, faster, as long as nobody changes the module's tree.
 
     At batch 1 a small model spends half its time in `nn.Module.__call__` and `__getattr__`, not in arithmetic. A bare
-    copy shares the parameters and runs the very same `forward`, on objects that have nothing but attributes. A module
-    that has hooks, a forward of its own, or a class that is neither ours nor one of torch's simple ones stays as it is,
-    and is called as a module: so hooks and wrapped layers go on working.
+    copy shares the parameters and runs the very same `forward`, on objects that have nothing but attributes; large maps
+    on a CPU read their matrices with all threads. A module that has hooks, a forward of its own, or a class that is
+    neither ours nor one of torch's simple ones stays as it is, and is called as a module: so hooks and wrapped layers
+    go on working.
 
     >>> layer = nn.Linear(3, 2)
     >>> torch.equal(bare(layer)(torch.ones(3)), layer(torch.ones(3)))
@@ -924,6 +925,8 @@ def bare(module: nn.Module) -> Any:
     known = kind in SIMPLE or (kind.__module__.startswith("lemma.") and not _calls_super(kind))
     if not known or "forward" in vars(module) or any(getattr(module, name) for name in HOOKS):
         return module
+    if kind is nn.Linear and ThreadedLinear.pays(module.weight):  # pyright: ignore[reportArgumentType]
+        kind = ThreadedLinear
     copy = _bare_class(kind)()
     vars(copy).update({name: value for name, value in vars(module).items() if name not in TORCH_ATTRIBUTES})
     vars(copy).update(module._parameters | module._buffers)

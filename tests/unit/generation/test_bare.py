@@ -90,6 +90,30 @@ def test_a_forward_that_calls_its_parent_stays_a_module() -> None:
     assert torch.equal(bare(model)(TOKENS)[0], model(TOKENS)[0])
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("by_columns", [True, False])
+@torch.inference_mode()
+def test_a_large_map_on_any_number_of_threads_gives_the_same_sums(by_columns: bool, threads: int) -> None:
+    layer, usual = nn.Linear(513, 514), torch.get_num_threads()
+    if by_columns:
+        layer.weight.data = layer.weight.data.t().contiguous().t()
+    try:
+        torch.set_num_threads(threads)
+        for shape in ((513,), (1, 1, 513), (2, 1, 513)):
+            vectors = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+            exact = vectors.double() @ layer.weight.double().T + layer.bias.double()
+            torch.testing.assert_close(bare(layer)(vectors), exact.float(), atol=1e-5, rtol=1e-5)
+    finally:
+        torch.set_num_threads(usual)
+
+
+def test_only_large_maps_of_whole_matrices_are_divided_among_threads() -> None:
+    odd = nn.Linear(512, 1024)
+    odd.weight.data = torch.zeros(1024, 1024)[:, ::2]  # every other column of a wider matrix
+    kinds = [type(bare(layer)).__name__ for layer in (nn.Linear(512, 512), nn.Linear(512, 511), odd)]
+    assert kinds == ["ThreadedLinear", "Linear", "Linear"]
+
+
 def test_generation_leaves_training_mode_as_it_was_part_by_part() -> None:
     model = small().train()
     model.norm.eval()
