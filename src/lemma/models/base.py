@@ -95,32 +95,30 @@ def store_by_columns(model: nn.Module, filled: bool = True) -> None:
             part.weight.data = ordered.copy_(weight) if filled else ordered
 
 
-class ThreadedLinear(nn.Linear):
-    """A linear map that reads its matrix with all threads, also for a single vector, where MKL uses one of them.
+def worth_threads(weight: Tensor) -> bool:
+    """Whether a matrix is so large that reading it takes longer than starting the threads."""
+    whole = weight.is_contiguous() or weight.t().is_contiguous()
+    return weight.device.type == "cpu" and weight.numel() >= LARGE and whole
+
+
+def map_by_threads(
+    weight: Float[Tensor, "rows columns"], bias: Float[Tensor, "rows"] | None, vectors: Float[Tensor, "*batch columns"]
+) -> Float[Tensor, "*batch rows"]:
+    """The linear map, whose matrix is read by all threads also for a single vector, where MKL uses one of them.
 
     Each thread maps its share of the inputs, and the results are added; stored by rows, each has its share of outputs.
     """
-
-    @staticmethod
-    def pays(weight: Tensor) -> bool:
-        """Whether a matrix is so large that reading it takes longer than starting the threads."""
-        whole = weight.is_contiguous() or weight.t().is_contiguous()
-        return weight.device.type == "cpu" and weight.numel() >= LARGE and whole
-
-    def forward(self, input: Float[Tensor, "*batch columns"]) -> Float[Tensor, "*batch rows"]:
-        """Map vectors."""
-        weight = self.weight
-        rows, columns = weight.shape
-        by_columns = weight.stride(0) == 1
-        parts = math.gcd(torch.get_num_threads(), columns if by_columns else rows)
-        if parts == 1 or input.numel() != columns:
-            return functional.linear(input, weight, self.bias)
-        if by_columns:
-            found = torch.bmm(input.reshape(parts, 1, -1), weight.t().view(parts, -1, rows)).sum(0)
-        else:
-            found = torch.bmm(input.reshape(1, 1, -1).expand(parts, 1, -1), weight.view(parts, -1, columns).mT)
-        found = found.view(*input.shape[:-1], rows)
-        return found if self.bias is None else found + self.bias
+    rows, columns = weight.shape
+    by_columns = weight.stride(0) == 1
+    parts = math.gcd(torch.get_num_threads(), columns if by_columns else rows)
+    if parts == 1 or vectors.numel() != columns:
+        return functional.linear(vectors, weight, bias)
+    if by_columns:
+        found = torch.bmm(vectors.reshape(parts, 1, -1), weight.t().view(parts, -1, rows)).sum(0)
+    else:
+        found = torch.bmm(vectors.reshape(1, 1, -1).expand(parts, 1, -1), weight.view(parts, -1, columns).mT)
+    found = found.view(*vectors.shape[:-1], rows)
+    return found if bias is None else found + bias
 
 
 def init_embedding(embedding: nn.Embedding) -> None:

@@ -1,6 +1,7 @@
 """A model laid bare computes bit for bit what the model does, and passes by nothing that someone has put into it."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -73,6 +74,19 @@ def test_a_changed_layer_is_the_one_that_runs(change: Callable[[LanguageModel], 
     assert not bare(model)(TOKENS)[0].any()
 
 
+class Half(nn.LayerNorm):
+    """One of ours with another forward."""
+
+    __module__ = "lemma.somewhere"
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input / 2
+
+
+def test_a_layer_of_ours_keeps_its_own_forward() -> None:
+    assert torch.equal(bare(Half(8))(torch.ones(8)), torch.full((8,), 0.5))
+
+
 class Twice(nn.LayerNorm):
     """One of ours that calls its parent, which only a module can."""
 
@@ -110,8 +124,13 @@ def test_a_large_map_on_any_number_of_threads_gives_the_same_sums(by_columns: bo
 def test_only_large_maps_of_whole_matrices_are_divided_among_threads() -> None:
     odd = nn.Linear(512, 1024)
     odd.weight.data = torch.zeros(1024, 1024)[:, ::2]  # every other column of a wider matrix
-    kinds = [type(bare(layer)).__name__ for layer in (nn.Linear(512, 512), nn.Linear(512, 511), odd)]
-    assert kinds == ["ThreadedLinear", "Linear", "Linear"]
+    divided = [isinstance(bare(layer), partial) for layer in (nn.Linear(512, 512), nn.Linear(512, 511), odd)]
+    assert divided == [True, False, False]
+
+
+def test_an_embedding_that_limits_its_norms_still_does() -> None:
+    embedding = nn.Embedding(11, 8, max_norm=0.5)
+    assert bool((bare(embedding)(TOKENS).norm(dim=-1) < 0.51).all())
 
 
 def test_generation_leaves_training_mode_as_it_was_part_by_part() -> None:
