@@ -39,6 +39,9 @@ def attend(
     Fewer heads of keys or values than of queries are shared by groups of them. `line` is what positions add. `alike`
     promises that all three have the same heads and width, so that nothing has to be checked.
     """
+    if queries.requires_grad and queries.dtype == torch.bfloat16 and queries.device.type == "cpu":
+        with torch.autocast("cpu", enabled=False):  # in bfloat16 its backward pass takes ten times as long there
+            return attend(queries.float(), keys.float(), values.float(), scale, causal, mask, line, dropout, alike)
     if LISTENERS.active:
         heads, bias = queries.shape[1], bias_of(mask, queries)
         with announce(AttentionRecord(queries, spread(keys, heads), spread(values, heads), scale, bias, causal, line)):

@@ -24,7 +24,7 @@ def gelu(values: Tensor) -> Tensor:
     [-0.15881, 0.0, 0.84119]
     """
     if values.requires_grad and values.device.type == "cpu" and not torch.compiler.is_compiling():
-        return _SigmoidForm.apply(values)  # pyright: ignore[reportReturnType]
+        return _SigmoidForm.apply(values.float() if values.dtype == torch.bfloat16 else values)  # pyright: ignore[reportReturnType]
     return functional.gelu(values, approximate="tanh")
 
 
