@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lemma.layers import fused
 from lemma.layers.fused import attend_with_rows
 from lemma.layers.positions import AlibiPart, Start, part_of
 from lemma.layers.recording import LISTENERS, AttentionRecord, announce, bias_of, spread
@@ -39,7 +40,8 @@ def attend(
     Fewer heads of keys or values than of queries are shared by groups of them. `line` is what positions add. `alike`
     promises that all three have the same heads and width, so that nothing has to be checked.
     """
-    if queries.requires_grad and queries.dtype == torch.bfloat16 and queries.device.type == "cpu":
+    lower = queries.dtype == torch.bfloat16 and queries.device.type == "cpu" and not fused.STANDING_IN
+    if lower and queries.requires_grad:
         with torch.autocast("cpu", enabled=False):  # in bfloat16 its backward pass takes ten times as long there
             return attend(queries.float(), keys.float(), values.float(), scale, causal, mask, line, dropout, alike)
     if LISTENERS.active:
