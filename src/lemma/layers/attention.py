@@ -40,9 +40,8 @@ def attend(
     Fewer heads of keys or values than of queries are shared by groups of them. `line` is what positions add. `alike`
     promises that all three have the same heads and width, so that nothing has to be checked.
     """
-    lower = queries.dtype == torch.bfloat16 and queries.device.type == "cpu" and not fused.STANDING_IN
-    if lower and queries.requires_grad:
-        with torch.autocast("cpu", enabled=False):  # in bfloat16 its backward pass takes ten times as long there
+    if queries.requires_grad and queries.dtype == torch.bfloat16 and not (queries.is_cuda or fused.STANDING_IN):
+        with torch.autocast("cpu", enabled=False):  # in bfloat16 the backward pass takes ten times as long on a CPU
             return attend(queries.float(), keys.float(), values.float(), scale, causal, mask, line, dropout, alike)
     if LISTENERS.active:
         heads, bias = queries.shape[1], bias_of(mask, queries)
