@@ -935,15 +935,15 @@ def bare(module: nn.Module) -> Any:
 
 def _function(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
     """What the most frequent of torch's modules compute, as a function, which Python calls faster than any object."""
-    weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
     if isinstance(module, nn.Linear):
-        assert weight is not None
+        weight, bias = module.weight, module.bias
         return partial(map_by_threads, weight, bias) if worth_threads(weight) else lambda x: linear(x, weight, bias)
     if isinstance(module, nn.LayerNorm):
-        shape, epsilon = module.normalized_shape, module.eps
-        return lambda vectors: torch.layer_norm(vectors, shape, weight, bias, epsilon)
+        shape, scale, shift, epsilon = module.normalized_shape, module.weight, module.bias, module.eps
+        return lambda vectors: torch.layer_norm(vectors, shape, scale, shift, epsilon)
     if isinstance(module, nn.Embedding) and module.max_norm is None:
-        return lambda tokens: torch.embedding(weight, tokens)
+        table = module.weight
+        return lambda tokens: torch.embedding(table, tokens)
     return None
 
 
