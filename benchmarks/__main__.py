@@ -16,9 +16,10 @@ from benchmarks import (
     tokenizing,
 )
 from benchmarks.compare import machine
-from benchmarks.speed import ALL
+from benchmarks.speed import ALL, start
 
 OTHERS = {
+    "start": start,
     "counting": counting.main,
     "penalties": penalties.main,
     "memory": lambda: memory.main([]),

@@ -17,7 +17,6 @@ from lemma.errors import InputError, SpecError, unknown
 from lemma.spec.base import exists
 from lemma.spec.choose import Choice, choose
 from lemma.spec.models import ModelSpec
-from lemma.spec.studies import read_study
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -1157,6 +1156,7 @@ def study(
 
     >>> lemma.study("families", out="runs/demo", seeds=[1])  # doctest: +SKIP
     """
+    from lemma.spec.studies import read_study
     from lemma.studies.experiment import run_study
 
     return run_study(read_study(name, settings), Path(out), watch(progress), jobs=jobs, on=on)

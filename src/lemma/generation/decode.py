@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from hashlib import blake2b
 from numbers import Integral, Real
 from types import FunctionType
@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.nn.modules import module as torch_module
 
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import DataError, InputError, SpecError, unknown
-from lemma.models.base import LanguageModel, evaluating
+from lemma.models.base import LanguageModel, evaluating, map_by_threads, worth_threads
 from lemma.report.numbers import visible
 from lemma.report.result import Block, Pre, Result, Table, Text, as_text
 from lemma.report.text import fit
@@ -747,9 +748,10 @@ def bare(module: nn.Module) -> Any:
     """Return what computes as `module` does, faster, as long as nobody changes the module's tree.
 
     At batch 1 a small model spends half its time in `nn.Module.__call__` and `__getattr__`, not in arithmetic. A bare
-    copy shares the parameters and runs the very same `forward`, on objects that have nothing but attributes. A module
-    that has hooks, a forward of its own, or a class that is neither ours nor one of torch's simple ones stays as it is,
-    and is called as a module: so hooks and wrapped layers go on working.
+    copy shares the parameters and runs the very same `forward`, on objects that have nothing but attributes; large maps
+    on a CPU read their matrices with all threads. A module that has hooks, a forward of its own, or a class that is
+    neither ours nor one of torch's simple ones stays as it is, and is called as a module: so hooks and wrapped layers
+    go on working.
 
     >>> layer = nn.Linear(3, 2)
     >>> torch.equal(bare(layer)(torch.ones(3)), layer(torch.ones(3)))
@@ -763,11 +765,25 @@ def bare(module: nn.Module) -> Any:
     known = kind in SIMPLE or (kind.__module__.startswith("lemma.") and not _calls_super(kind))
     if not known or "forward" in vars(module) or any(getattr(module, name) for name in HOOKS):
         return module
-    copy = _bare_class(kind)()
+    copy = (kind in SIMPLE and _function(module)) or _bare_class(kind)()
     vars(copy).update({name: value for name, value in vars(module).items() if name not in TORCH_ATTRIBUTES})
     vars(copy).update(module._parameters | module._buffers)
     vars(copy).update({name: part if part is None else bare(part) for name, part in module._modules.items()})
     return copy
+
+
+def _function(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """What the most frequent of torch's modules compute, as a function, which Python calls faster than any object."""
+    if isinstance(module, nn.Linear):
+        weight, bias = module.weight, module.bias
+        return partial(map_by_threads, weight, bias) if worth_threads(weight) else lambda x: linear(x, weight, bias)
+    if isinstance(module, nn.LayerNorm):
+        shape, scale, shift, epsilon = module.normalized_shape, module.weight, module.bias, module.eps
+        return lambda vectors: torch.layer_norm(vectors, shape, scale, shift, epsilon)
+    if isinstance(module, nn.Embedding) and module.max_norm is None:
+        table = module.weight
+        return lambda tokens: torch.embedding(table, tokens)
+    return None
 
 
 @cache

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lemma.layers import fused
 from lemma.layers.fused import attend_with_rows
 from lemma.layers.positions import AlibiPart, Start, part_of
 from lemma.layers.recording import LISTENERS, AttentionRecord, announce, bias_of, spread
@@ -39,6 +40,9 @@ def attend(
     Fewer heads of keys or values than of queries are shared by groups of them. `line` is what positions add. `alike`
     promises that all three have the same heads and width, so that nothing has to be checked.
     """
+    if queries.requires_grad and queries.dtype == torch.bfloat16 and not (queries.is_cuda or fused.STANDING_IN):
+        with torch.autocast("cpu", enabled=False):  # in bfloat16 the backward pass takes ten times as long on a CPU
+            return attend(queries.float(), keys.float(), values.float(), scale, causal, mask, line, dropout, alike)
     if LISTENERS.active:
         heads, bias = queries.shape[1], bias_of(mask, queries)
         with announce(AttentionRecord(queries, spread(keys, heads), spread(values, heads), scale, bias, causal, line)):
@@ -267,6 +271,7 @@ class Attention(nn.Module):
         alike = len(kinds) == 3 and set(widths.values()) == {shape.heads * shape.head_width}
         plain = not shape.positions.rotates and not shape.query_key_norm
         self.packed = alike and not self.crosses and plain
+        self.simple = self.packed and shape.window is None and not shape.positions.biases
         self.alike = alike and not self.crosses
         # one view of queries, keys and values, so that what rotates acts on the first two at once
         self.joint = len(kinds) == 3 and not self.crosses and widths["key"] == widths["value"]
@@ -309,6 +314,8 @@ class Attention(nn.Module):
         """
         if isinstance(past, Slots):
             return self._from_slots(stream, past, mask), past.kept
+        if self.simple and past is not None and mask is None and stream.shape[1] == 1 and not self.training:
+            return self._append(stream, past)
         if self.packed:
             queries, keys, values, memory = self._packed(stream, past)
         elif self.crosses:
@@ -333,6 +340,18 @@ class Attention(nn.Module):
         if torch.compiler.is_compiling() and self.training:  # or the memory would get gradients of zeros
             memory = tuple(tensor.detach() for tensor in memory)
         return self.output(joined) if self.maps_out else joined, memory
+
+    def _append(self, stream: Float[Tensor, "batch 1 width"], past: Memory) -> tuple[Stream, Memory]:
+        """Attend from one more token where only keys and values count, in as few calls as possible.
+
+        A small model waits for the calls, not for the arithmetic.
+        """
+        batch = len(stream)
+        joined = self.query_key_value(stream).view(batch, 3, self.heads, 1, -1)
+        memory = torch.cat((past[0], joined.narrow(1, 1, 2)), 3)
+        keys, values = memory.unbind(1)
+        mixed = attend(joined.select(1, 0), keys, values, self.scale, True, alike=True).view(batch, 1, -1)
+        return self.output(mixed) if self.maps_out else mixed, (memory,)
 
     def _from_slots(self, stream: Stream, slots: Slots, mask: Tensor | None) -> Stream:
         """Attend from one token of each text, to all of its tokens and itself."""

@@ -27,7 +27,8 @@ def gelu(values: Tensor) -> Tensor:
     """
     cpu = values.device.type == "cpu" and not fused.STANDING_IN
     if cpu and values.requires_grad and not torch.compiler.is_compiling():
-        return _SigmoidForm.apply(values)  # pyright: ignore[reportReturnType]
+        exact = torch.promote_types(values.dtype, torch.float32)  # a CPU is slower in bfloat16 here
+        return _SigmoidForm.apply(values.to(exact))  # pyright: ignore[reportReturnType]
     return functional.gelu(values, approximate="tanh")
 
 

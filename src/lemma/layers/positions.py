@@ -43,7 +43,7 @@ ROWS = 1024  # of a table of rotations at first; a context may be much longer th
 
 def _rows_at(table: Float[Tensor, "context width"], start: Start, time: int) -> Float[Tensor, "..."]:
     """The rows of positions start, start+1, …, or of each row's own."""
-    return table[start][:, None] if isinstance(start, Tensor) else table[start : start + time]
+    return table[start][:, None] if isinstance(start, Tensor) else table.narrow(0, start, time)
 
 
 class NoPart(nn.Module):

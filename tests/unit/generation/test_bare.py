@@ -1,6 +1,7 @@
 """A model laid bare computes bit for bit what the model does, and passes by nothing that someone has put into it."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -73,6 +74,19 @@ def test_a_changed_layer_is_the_one_that_runs(change: Callable[[LanguageModel], 
     assert not bare(model)(TOKENS)[0].any()
 
 
+class Half(nn.LayerNorm):
+    """One of ours with another forward."""
+
+    __module__ = "lemma.somewhere"
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input / 2
+
+
+def test_a_layer_of_ours_keeps_its_own_forward() -> None:
+    assert torch.equal(bare(Half(8))(torch.ones(8)), torch.full((8,), 0.5))
+
+
 class Twice(nn.LayerNorm):
     """One of ours that calls its parent, which only a module can."""
 
@@ -88,6 +102,35 @@ def test_a_forward_that_calls_its_parent_stays_a_module() -> None:
     model.norm = Twice(8)
     assert isinstance(bare(model).norm, nn.Module)
     assert torch.equal(bare(model)(TOKENS)[0], model(TOKENS)[0])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("by_columns", [True, False])
+@torch.inference_mode()
+def test_a_large_map_on_any_number_of_threads_gives_the_same_sums(by_columns: bool, threads: int) -> None:
+    layer, usual = nn.Linear(513, 514), torch.get_num_threads()
+    if by_columns:
+        layer.weight.data = layer.weight.data.t().contiguous().t()
+    try:
+        torch.set_num_threads(threads)
+        for shape in ((513,), (1, 1, 513), (2, 1, 513)):
+            vectors = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+            exact = vectors.double() @ layer.weight.double().T + layer.bias.double()
+            torch.testing.assert_close(bare(layer)(vectors), exact.float(), atol=1e-5, rtol=1e-5)
+    finally:
+        torch.set_num_threads(usual)
+
+
+def test_only_large_maps_of_whole_matrices_are_divided_among_threads() -> None:
+    odd = nn.Linear(512, 1024)
+    odd.weight.data = torch.zeros(1024, 1024)[:, ::2]  # every other column of a wider matrix
+    divided = [isinstance(bare(layer), partial) for layer in (nn.Linear(512, 512), nn.Linear(512, 511), odd)]
+    assert divided == [True, False, False]
+
+
+def test_an_embedding_that_limits_its_norms_still_does() -> None:
+    embedding = nn.Embedding(11, 8, max_norm=0.5)
+    assert bool((bare(embedding)(TOKENS).norm(dim=-1) < 0.51).all())
 
 
 def test_generation_leaves_training_mode_as_it_was_part_by_part() -> None:

@@ -136,3 +136,17 @@ def test_choices_that_exclude_each_other_are_refused(choices: dict[str, Any], wh
 def test_attention_to_a_source_needs_the_source() -> None:
     with pytest.raises(ValueError, match="source"):
         Attention(AttentionShape(8, 2, causal=False, source_width=4))(torch.randn(1, 2, 8))
+
+
+def test_trained_in_bfloat16_a_cpu_attends_in_float32() -> None:
+    given = torch.randn(3, 2, 4, 6, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
+    lower, exact = ([part.to(kind).requires_grad_() for part in given] for kind in (torch.bfloat16, torch.float32))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attend(*lower, 0.3, True)
+        assert found.dtype == torch.float32
+    expected = written_out(*exact, 0.3, True, None, None)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.square().sum(), lower),
+        tuple(slope.bfloat16() for slope in torch.autograd.grad(expected.square().sum(), exact)),
+    )

@@ -117,6 +117,7 @@ def test_large_maps_are_stored_by_columns_and_nothing_else_changes(tmp_path: Pat
     assert {name for name, step in strides.items() if step == 1} == {
         "embedding.weight",
         "layers.0.attention.query_key_value.weight",
+        "layers.0.attention.output.weight",
         "layers.0.feed_forward.gate_widen.weight",
     }
     assert loaded.get_parameter("output.weight") is loaded.get_parameter("embedding.weight")
