@@ -7,6 +7,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from lemma.counting.piecewise import NamedSize
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, total
 from lemma.counting.probe import Values
 from lemma.counting.writing import Style, write, write_sum
@@ -68,7 +69,9 @@ class Quantity:
     multiples: Values = field(default_factory=dict)
     """What sizes must be multiples of for the formula to hold."""
     named: Values = field(default_factory=dict)
-    """Dimensions that follow no formula, by a letter of their own, as they are at the sizes asked for."""
+    """Sizes that no polynomial gives, by a letter of their own, as they are at the sizes asked for."""
+    rules: Mapping[str, NamedSize] = field(default_factory=dict)
+    """What such a size is, where it is known: rounded, or the smaller or the larger of two."""
 
     @cached_property
     def polynomial(self) -> Polynomial:
@@ -103,9 +106,10 @@ class Quantity:
         """The number at these sizes; None if a part that follows no formula was not measured, or it holds elsewhere."""
         elsewhere = any(values.get(name) != value for name, value in self.only_at.items())
         elsewhere |= any(values.get(name, 0) % step for name, step in self.multiples.items())
-        if elsewhere or self.refused.keys() - self.measured.keys():
+        if elsewhere or self.refused.keys() - self.measured.keys() or self.named.keys() - {*self.rules, *values}:
             return None
-        return _whole_number(self.polynomial.at({**self.named, **values})) + sum(self.measured.values())
+        known = {**values, **{letter: rule.at(values) for letter, rule in self.rules.items()}}
+        return _whole_number(self.polynomial.at(known)) + sum(self.measured.values())
 
     @property
     def notes(self) -> list[str]:
@@ -119,9 +123,10 @@ class Quantity:
         only = f"this formula holds at {sizes} only" if sizes else ""
         steps = ", ".join(f"{name} is a multiple of {step}" for name, step in self.multiples.items())
         where = f"this formula holds where {steps}" if steps else ""
-        named = ", ".join(f"{name} = {size:,}" for name, size in self.named.items())
+        known = [f"{name} = {rule.write(style='unicode')} = {self.named[name]:,}" for name, rule in self.rules.items()]
+        named = ", ".join(f"{name} = {size:,}" for name, size in self.named.items() if name not in self.rules)
         odd = f"{named} at these sizes; it follows no formula of the others" if named else ""
-        return [note for note in (self.convention, only, where, odd, *reasons) if note]
+        return [note for note in (self.convention, only, where, *known, odd, *reasons) if note]
 
 
 TreeRow = tuple[int, str, str, str, str, str]
@@ -225,6 +230,11 @@ class CountedQuantity:
             **({"only_at": dict(self.quantity.only_at)} if self.quantity.only_at else {}),
             **({"multiples": dict(self.quantity.multiples)} if self.quantity.multiples else {}),
             **({"named": dict(self.quantity.named)} if self.quantity.named else {}),
+            **(
+                {"rules": {name: rule.write() for name, rule in self.quantity.rules.items()}}
+                if self.quantity.rules
+                else {}
+            ),
         }
 
     def __str__(self) -> str:

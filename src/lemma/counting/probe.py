@@ -7,14 +7,17 @@ layers (`groupings_for`), interpolate (`fit`), compare with fresh readings (`pro
 import random
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import combinations, islice, permutations
 from math import prod
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, symbol, total
 from lemma.errors import LedgerError
+
+if TYPE_CHECKING:
+    from lemma.counting.piecewise import NamedSize
 
 Values = Mapping[str, int]
 ProbeSizes = dict[str, list[int]]
@@ -74,10 +77,14 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Probed:
-    """What was fitted in every group, and the groups that follow no polynomial, with the reason."""
+    """What was fitted in every group, and the groups that follow no polynomial, with the reason.
+
+    `named` are the sizes other than symbols that formulas contain.
+    """
 
     groups: dict[PathGroup, Fitted]
     refused: dict[PathGroup, str]
+    named: "dict[str, NamedSize]" = field(default_factory=dict)
 
 
 def column_sums(rows: Sequence[Amounts]) -> Amounts:
@@ -182,6 +189,19 @@ def pattern_of(path: str) -> str:
     ('layers.*.attention.output.weight', 'weight_ih_l*_reverse', 'weight_hh_l*.A')
     """
     return NUMBER.sub("*", path)
+
+
+def patterns_of(path: str) -> Iterator[str]:
+    """All patterns that a path follows, with a star for one number at least.
+
+    >>> list(patterns_of("blocks.3.0.weight"))
+    ['blocks.*.0.weight', 'blocks.3.*.weight', 'blocks.*.*.weight']
+    """
+    numbers = NUMBER.findall(path)
+    for size in range(1, len(numbers) + 1):
+        for stars in combinations(range(len(numbers)), size):
+            written = iter("*" if place in stars else number for place, number in enumerate(numbers))
+            yield NUMBER.sub(lambda _, written=written: next(written), path)
 
 
 def _members(readings: Readings) -> dict[str, list[Member]]:
