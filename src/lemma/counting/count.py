@@ -28,6 +28,7 @@ from lemma.counting.piecewise import (
     bends,
     fit_with,
     staircase,
+    with_small_slope,
 )
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, symbol
 from lemma.counting.probe import SUM, Amounts, Fitted, Join, PathGroup, Probed, ProbeSizes, Read, Readings, Values
@@ -137,7 +138,7 @@ class ModuleCounter:
         self._runs: dict[tuple[int, ...], bool] = {}
         self._work: dict[Hashable, Readings] = {}
         self._built: dict[tuple[int, ...], Readings] = {}
-        self._odd: dict[str, tuple[NamedSize, int]] | None = None
+        self._odd: dict[str, tuple[NamedSize, Polynomial]] | None = None
         self._dimensions: Probed | None = None
         self._letters: dict[str, str] = {}
 
@@ -446,7 +447,7 @@ class ModuleCounter:
     def _named_values(self, probed: Probed, values: Values) -> dict[str, int]:
         return {name: self._value(one, values) for name, one in probed.named.items()}
 
-    def _odd_sizes(self) -> dict[str, tuple[NamedSize, int]]:
+    def _odd_sizes(self) -> dict[str, tuple[NamedSize, Polynomial]]:
         """The dimensions of tensors, and their numbers, that follow no polynomial: by place, with what is to be added.
 
         Those that are equal wherever they were read are one.
@@ -460,7 +461,7 @@ class ModuleCounter:
         except (LedgerError, StopIteration):
             return self._odd
         there = probe.sorted_into([*probed.groups, *probed.refused], self._read_dimensions(values))
-        drawn, known = probe.draws(sizes, 6), dict[tuple[int, ...], tuple[NamedSize, int]]()
+        drawn, known = probe.draws(sizes, 6), dict[tuple[int, ...], tuple[NamedSize, Polynomial]]()
         for group, rows in there.items():
             fitted = probed.groups.get(group)
             if group.which or len(set(rows)) != 1 or (fitted and (fitted.columns[0].at(values),) == rows[0]):
@@ -472,7 +473,7 @@ class ModuleCounter:
                 self._odd[group.pattern] = known[read]
         return self._odd
 
-    def _rule(self, place: str, sizes: ProbeSizes) -> tuple[NamedSize, int]:
+    def _rule(self, place: str, sizes: ProbeSizes) -> tuple[NamedSize, Polynomial]:
         """What a dimension is: rounded, or the smaller or the larger of two symbols; else only the module knows it."""
         values = self.subject.sizes(False)
         source, read = random.Random(place), partial(self._dimension, place)
@@ -501,14 +502,18 @@ class ModuleCounter:
             if found and all(found[0].at({name: one}) + found[1] == size for one, size in more.items()):
                 with suppress(LedgerError):
                     if all(found[0].at(at) + found[1] == read(at) for at in fresh):
-                        return found
+                        return (
+                            with_small_slope(found[0], of(found[1]))
+                            if place.endswith(MEMBERS)
+                            else (found[0], of(found[1]))
+                        )
         for (one, other), by in product(combinations(varied, 2), (0, -1, 1)):
             for kind in ("min", "max"):
                 found = NamedSize(kind, (symbol(one), symbol(other) + by))
                 with suppress(LedgerError):
                     if all(found.at(at) == read(at) for at in fresh):
-                        return found, 0
-        return NamedSize("dimension", tuple(map(symbol, varied)), place=place), 0
+                        return found, ZERO
+        return NamedSize("dimension", tuple(map(symbol, varied)), place=place), ZERO
 
     def _with_named_sizes(self, counted: Counted, read: Read, sizes: ProbeSizes, join: Join, pins: Values) -> Probed:
         """Fit the groups that were missed with sizes of their own: odd dimensions, and what bends along one symbol."""
@@ -549,7 +554,7 @@ class ModuleCounter:
         refused |= {group: "no polynomial as far as the sizes asked for" for group in missed if group not in refused}
         return Probed(groups, refused, named)
 
-    def _by_shape(self, counted: Counted, odd: Mapping[str, tuple[NamedSize, int]]) -> dict[PathGroup, Fitted]:
+    def _by_shape(self, counted: Counted, odd: Mapping[str, tuple[NamedSize, Polynomial]]) -> dict[PathGroup, Fitted]:
         """The tensors that were missed as products of their dimensions, where each has a formula or is an odd one."""
         values, probed = self.subject.sizes(False), counted.probed
         there = probe.sorted_into([*probed.groups, *probed.refused], self._shapes(values))
@@ -667,7 +672,10 @@ class ModuleCounter:
     def _sizes(
         self, running: bool, fixed: Values | None = None, multiples: Values | None = None
     ) -> Iterator[ProbeSizes]:
-        """Probe sizes to try; if there are none, building at the sizes asked for says why."""
+        """Probe sizes to try; if there are none, building at the sizes asked for says why.
+
+        What has inputs is built at sizes at which it runs: a width that heads do not divide may be built all the same.
+        """
 
         def works(values: Values) -> bool:
             key = (running, *values.values())
@@ -675,13 +683,17 @@ class ModuleCounter:
                 self._runs[key] = self.subject.can_be_run(values) if running else self.subject.can_be_built(values)
             return self._runs[key]
 
-        none = True
-        for sizes in probe.choose_sizes(self.subject.sizes(running), works, self.subject.probe_sizes):
+        none, symbols = True, self.subject.sizes(running)
+        choices = probe.choose_sizes(symbols, works, self.subject.probe_sizes)
+        if not running and self.subject.feed:
+            first = ({name: sizes[name] for name in symbols} for sizes in islice(self._sizes(True), 1))
+            choices = chain(first, choices)
+        for sizes in choices:
             none = False
             stepped = {name: [step * value for value in sizes[name]] for name, step in (multiples or {}).items()}
             yield {**sizes, **stepped, **{name: [value] for name, value in (fixed or {}).items()}}
         if none:
-            self.subject.build(self.subject.sizes(running))
+            self.subject.build(symbols)
 
     def _small(self) -> dict[str, int]:
         """Some small sizes at which the subject can be built."""

@@ -7,7 +7,7 @@ formula: at sizes that were not used.
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations, product
 from math import ceil, floor, gcd
@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from lemma.counting.polynomial import Monomial, Polynomial, symbol
+from lemma.counting.polynomial import Monomial, Polynomial, symbol, total
 from lemma.counting.probe import Column, PathGroup, ProbeSizes, Readings, Values, probe
 from lemma.counting.writing import Style, write
 from lemma.errors import LedgerError
@@ -117,6 +117,17 @@ def staircase(name: str, points: Mapping[int, int]) -> tuple[NamedSize, int] | N
     if shift == parts - 1:
         return NamedSize("ceil", (line,), step), rest + step * offset
     return NamedSize("floor", (line + Fraction(shift, parts),), step), rest + step * offset
+
+
+def with_small_slope(size: NamedSize, rest: Polynomial) -> tuple[NamedSize, Polynomial]:
+    """The same with whole multiples of the symbol taken out of what is rounded.
+
+    >>> half, rest = with_small_slope(NamedSize("floor", (3 * symbol("L") / 2,)), symbol("L"))
+    >>> half.write(), rest == 2 * symbol("L")
+    ('floor(L/2)', True)
+    """
+    whole = total(floor(number) * Polynomial({term: 1}) for term, number in size.of[0].terms.items() if term)
+    return replace(size, of=(size.of[0] - whole,)), rest + size.times * whole
 
 
 def bends(series: Mapping[int, int]) -> tuple[int, int]:

@@ -370,10 +370,15 @@ def choose_sizes(
     most as long as a table of positions; and where heads must divide a width, or groups of heads the heads, divisible
     ones. Only what divides at the sizes asked for is tried, the likely names first.
     """
+
+    def multiples(step: int) -> list[int]:
+        return [step * number for number in range(1, 9)]
+
     ranks = sorted(set(asked.values()))
     few = {name: FEW_LAYERS for name in asked if LAYERS.match(name)}
     plain = {name: list(PLAIN) for name in asked} | few
     ordered = {name: [10 * ranks.index(value) + small for small in PLAIN] for name, value in asked.items()} | few
+    aligned = {name: multiples(8) for name, value in asked.items() if WIDTHS.match(name) and value % 8 == 0}
 
     def divides(low: str, high: str) -> bool:
         return low != high and asked[low] <= asked[high] and asked[high] % asked[low] == 0
@@ -400,12 +405,9 @@ def choose_sizes(
         yield from singles[8:]
         yield from triples[max(8, shared) :]
 
-    def multiples(step: int) -> list[int]:
-        return [step * number for number in range(1, 9)]
-
     tried = 0
     for pattern in patterns():
-        for others in (plain, ordered):
+        for others in (plain, ordered, ordered | aligned):
             chosen = {**others, **pattern, **{name: list(hint) for name, hint in hints.items() if name in asked}}
             if tried > MOST_TRIALS:
                 return
