@@ -78,6 +78,11 @@ class Quantity:
         """The sum of all parts."""
         return total(part.whole for part in self.parts)
 
+    def unrounded(self, values: Values) -> Polynomial:
+        """The sum with every named size as a polynomial: not rounded, and as it is near these values."""
+        named = {name: of(size) for name, size in self.named.items()}
+        return self.polynomial.put_all(named | {name: rule.polynomial(values) for name, rule in self.rules.items()})
+
     def formula(self, order: Sequence[str], style: Style = "plain") -> str:
         """The sum as a person would write it: parts repeated as often, but for a number, share a bracket.
 
@@ -243,7 +248,10 @@ class CountedQuantity:
 
 @dataclass(frozen=True)
 class Account(Result):
-    """What a module costs: parameters, flops, backward, activations, cache and optimizer, as far as counted."""
+    """What a module costs: parameters, flops, backward, activations, cache and optimizer, as far as counted.
+
+    `defaults` says what some sizes are in terms of others: settings left alone, and named sizes that come out even.
+    """
 
     model: str
     symbols: Values
@@ -261,6 +269,12 @@ class Account(Result):
         return tuple(self.symbols)
 
     @property
+    def settings(self) -> dict[str, Polynomial]:
+        """Of the defaults, those that a person can set."""
+        named = {name for quantity in self.quantities.values() for name in quantity.named}
+        return {name: default for name, default in self.defaults.items() if name not in named}
+
+    @property
     def counts(self) -> dict[str, CountedQuantity]:
         """All quantities at the sizes of the account."""
         return {name: CountedQuantity(quantity, self.symbols) for name, quantity in self.quantities.items()}
@@ -275,7 +289,7 @@ class Account(Result):
     def blocks(self) -> Iterator[Block]:
         """The parameters as a tree, the other quantities in a line each."""
         sizes = "  ".join(together(f"{name} = {value:,}") for name, value in self.symbols.items())
-        unset = ", ".join(f"{name} = {write(default, self.order)}" for name, default in self.defaults.items())
+        unset = ", ".join(f"{name} = {write(default, self.order)}" for name, default in self.settings.items())
         yield Text(f"{self.model}   {sizes}" + (f"\nunless set: {unset}" if unset else ""))
         for place, count in enumerate(self.counts.values()):
             formula = count.quantity.formula(self.order, "unicode")
@@ -334,7 +348,7 @@ class Account(Result):
         counts = {name: count.to_dict() for name, count in self.counts.items()}
         if "backward" in counts and "flops" in counts:
             counts["flops"]["backward"] = counts.pop("backward")
-        defaults = {name: write(default, self.order) for name, default in self.defaults.items()}
+        defaults = {name: write(default, self.order) for name, default in self.settings.items()}
         about = {"model": self.model, "symbols": dict(self.symbols), "defaults": defaults}
         return {**about, **counts, "parts": counts.get("parameters", {}).get("parts", [])}
 

@@ -31,7 +31,19 @@ from lemma.counting.piecewise import (
     with_small_slope,
 )
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, symbol
-from lemma.counting.probe import SUM, Amounts, Fitted, Join, PathGroup, Probed, ProbeSizes, Read, Readings, Values
+from lemma.counting.probe import (
+    SUM,
+    Amounts,
+    Fitted,
+    Join,
+    NotPolynomial,
+    PathGroup,
+    Probed,
+    ProbeSizes,
+    Read,
+    Readings,
+    Values,
+)
 from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, NoFilling, Subject, adapted_subject, sizes_in_words
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.spec.models import ModelSpec
@@ -50,7 +62,7 @@ QUICK_RUN, LARGEST_RUN = (
 )  # bytes of weights and activations up to which real tensors are preferred, and run
 ODD = "mnpqrstuvwxyz"  # letters for dimensions that follow no formula
 MEMBERS = "members"  # stands for the number of tensors with a pattern, next to their dimensions
-MOST_TRIED = 12  # named sizes, alone and in pairs, with which a fit is tried
+MOST_TRIED, MOST_READ = 12, 400  # fits with named sizes, alone and in pairs, and readings for them
 EVERYTHING = PathGroup("", SUM)  # all paths together, of a module that cannot be probed
 Measured = Callable[[nn.Module, Inputs], Readings]
 
@@ -99,7 +111,10 @@ def count(subject: Subject, quantities: Collection[str] = QUANTITIES, convention
         able.remove("active")
     found = {name: counters.get(name, counter.bytes_kept)(name) for name in able}
     named = {letter: size for quantity in found.values() for letter, size in quantity.named.items()}
-    return Account(subject.name, {**subject.sizes(running), **named}, found, subject.defaults)
+    sizes = {**subject.sizes(running), **named}
+    rules = {letter: rule.polynomial(sizes) for one in found.values() for letter, rule in one.rules.items()}
+    even = {letter: rule for letter, rule in rules.items() if rule.at(sizes) == sizes[letter]}
+    return Account(subject.name, sizes, found, {**subject.defaults, **even})
 
 
 @dataclass(frozen=True)
@@ -219,18 +234,22 @@ class ModuleCounter:
         """
         phase = ("flops", "backward").index(name)
 
+        halved = self.conventions.causal == "half"  # else it does not matter which products are causal
+
         def counted(kind: str, measured: Measured, columns: slice) -> Counted:
             def read(values: Values, devices: Sequence[str] = ("cpu",)) -> Readings:
                 key = (kind, *values.items(), *devices)
                 if key not in self._work:  # both passes are read in one run
                     with plain_kernels():
                         self._work[key] = self._run(measured, values, devices)
-                return {path: row[columns] for path, row in self._work[key].items()}
+                rows = {path: row[columns] for path, row in self._work[key].items()}
+                return rows if halved else {path: (row[0], *(0 for _ in row[1:])) for path, row in rows.items()}
 
             def asked(_: Probed) -> Readings:
                 return read(self.subject.sizes(True), ("meta", "cpu"))
 
-            return self._counted(f"{kind} {name}", read, asked, pinned=partial(read, devices=("meta",)))
+            key = f"{kind} {name}" + (" causal" if halved else "")
+            return self._counted(key, read, asked, pinned=partial(read, devices=("meta",)))
 
         def part(group: PathGroup, fitted: Fitted, note: str = "") -> Part:
             each = fitted.columns[0] if note else self.conventions.apply(*fitted.columns)
@@ -498,15 +517,14 @@ class ModuleCounter:
                 continue
             varied.append(name)
             found = staircase(name, some)
-            more = points(name, values) if found else {}
-            if found and all(found[0].at({name: one}) + found[1] == size for one, size in more.items()):
-                with suppress(LedgerError):
-                    if all(found[0].at(at) + found[1] == read(at) for at in fresh):
-                        return (
-                            with_small_slope(found[0], of(found[1]))
-                            if place.endswith(MEMBERS)
-                            else (found[0], of(found[1]))
-                        )
+            if found is None:
+                continue
+            size, rest = with_small_slope(*found) if place.endswith(MEMBERS) else found
+            with suppress(LedgerError, NotPolynomial):  # other symbols may be added to it
+                rest = probe.fit(lambda at, size=size: {"": read(at) - size.at(at)}, sizes).get("", ZERO)
+                more = [{**values, name: one} for one in points(name, values)]
+                if all(size.at(at) + rest.at(at) == read(at) for at in [*fresh, *more]):
+                    return size, rest
         for (one, other), by in product(combinations(varied, 2), (0, -1, 1)):
             for kind in ("min", "max"):
                 found = NamedSize(kind, (symbol(one), symbol(other) + by))
@@ -528,18 +546,27 @@ class ModuleCounter:
                 named |= {one.name: one for one, _ in odd.values() if one.name in used}
                 missed.remove(group)
 
-        def amounts(at: Values) -> dict[PathGroup, Amounts]:
-            found = probe.sorted_into([*probed.groups, *probed.refused], read(at))
-            return {group: tuple(join(found[group])) if found.get(group) else () for group in missed}
+        seen: dict[tuple[int, ...], dict[PathGroup, list[Amounts]]] = {}
 
-        candidates = list(dict.fromkeys(one for one, _ in odd.values()))
-        candidates += (
-            [one for one in self._bent(counted, amounts, sizes, pins) if one not in candidates] if missed else []
-        )
-        candidates = [
-            one for one in candidates if one.symbols <= {name for name, some in sizes.items() if len(some) > 1}
-        ]
-        for chosen in islice(chain(combinations(candidates, 1), combinations(candidates, 2)), MOST_TRIED):
+        def amounts(at: Values) -> dict[PathGroup, Amounts]:
+            key = tuple(at[name] for name in sizes)
+            if key not in seen:
+                if len(seen) == MOST_READ:
+                    raise LedgerError("it was read often enough")
+                seen[key] = probe.sorted_into([*probed.groups, *probed.refused], read(at))
+            return {group: tuple(join(seen[key][group])) if seen[key].get(group) else () for group in missed}
+
+        known: dict[NamedSize, None] = {}
+        able = {name for name, some in sizes.items() if len(some) > 1}
+
+        def candidates() -> Iterator[tuple[NamedSize, ...]]:
+            for one in chain((one for one, _ in odd.values()), self._bent(counted, amounts, sizes, pins)):
+                if one not in known and one.symbols <= able:
+                    known[one] = None
+                    yield (one,)
+            yield from combinations(known, 2)
+
+        for chosen in islice(candidates() if missed else (), MOST_TRIED):
             if not missed:
                 break
             found = fit_with(amounts, chosen, sizes, self._value)
@@ -581,7 +608,22 @@ class ModuleCounter:
         """Sizes that may explain where what is read bends, along one symbol after the other."""
         base = {name: known[-1] for name, known in sizes.items()}
         values = self.subject.sizes(any(name in self.subject.running for name in sizes))
-        for name in pins or sizes:
+
+        def moves(other: str, name: str, kink: int) -> bool:
+            """Whether the bend is elsewhere where another size is smaller."""
+            if other == name or base[other] - 3 < min(sizes[other]):
+                return False
+            with suppress(LedgerError):
+                rows = [amounts({**base, other: base[other] - 3, name: kink + by}) for by in (1, 0, -1, -2)]
+                return not any(
+                    a - 3 * b + 3 * c - d
+                    for group in counted.missed
+                    for a, b, c, d in zip(*(row.get(group, ()) for row in rows), strict=False)
+                )
+            return False
+
+        together = any("together" in counted.probed.refused.get(group, "") for group in counted.missed)
+        for name in [*pins, *(name for name in sizes if (together or not pins) and name not in pins)]:
             if gcd(*sizes[name]) > 1 or len(sizes[name]) < 2 or probe.LAYERS.match(name):
                 continue
             start, series = min(sizes[name]), dict[int, Mapping[PathGroup, Amounts]]()
@@ -596,9 +638,13 @@ class ModuleCounter:
                     }
                     kink, period = bends(line) if len(line) > 4 else (0, 0)
                     if kink:
-                        near = [other for other in sizes if other != name and abs(kink - base[other]) <= 1]
-                        yield from (NamedSize("min", (symbol(name), symbol(y) + (kink - base[y]))) for y in near)
-                        yield NamedSize("min", (symbol(name), of(kink)))
+                        near = [other for other in sizes if abs(kink - base[other]) <= 1 and moves(other, name, kink)]
+                        for other in near:
+                            by = kink - base[other]
+                            pair = (symbol(name), symbol(other) + by) if by <= 0 else (symbol(other), symbol(name) - by)
+                            yield NamedSize("min", pair)
+                        if not near:
+                            yield NamedSize("min", (symbol(name), of(kink)))
                     if period:
                         x = symbol(name) / period
                         yield from (NamedSize(kind, (x,)) for kind in ("ceil", "floor"))
@@ -607,12 +653,12 @@ class ModuleCounter:
             for group in counted.missed:
                 fitted = counted.probed.groups.get(group)
                 low, high = max(sizes[name]), values[name]  # the formula holds at the first, and not at the second
-                if not fitted or high <= low:
-                    continue
+                if not fitted or high <= low or group not in amounts(lowest):
+                    continue  # another size has explained it already
                 with suppress(LedgerError):
                     while high - low > 1:
                         there = {**lowest, name: (low + high) // 2}
-                        holds = [column.at(there) for column in _wholes(fitted)] == list(amounts(there)[group])
+                        holds = [column.at(there) for column in _wholes(fitted)] == list(amounts(there).get(group, ()))
                         low, high = ((low + high) // 2, high) if holds else (low, (low + high) // 2)
                     yield NamedSize("min", (symbol(name), of(low)))
 

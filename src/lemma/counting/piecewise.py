@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from lemma.counting.polynomial import Monomial, Polynomial, symbol, total
+from lemma.counting.polynomial import Monomial, Polynomial, of, symbol, total
 from lemma.counting.probe import Column, PathGroup, ProbeSizes, Readings, Values, probe
 from lemma.counting.writing import Style, write
 from lemma.errors import LedgerError
@@ -57,6 +57,12 @@ class NamedSize:
         rule |= {"min": lambda: int(min(numbers)), "max": lambda: int(max(numbers))}
         return self.times * rule[self.kind]()
 
+    def polynomial(self, values: Values) -> Polynomial:
+        """What it would be without rounding, or which of the two it is where the symbols have these values."""
+        if self.kind in ("floor", "ceil"):
+            return self.times * self.of[0]
+        return (min if self.kind == "min" else max)(self.of, key=lambda one: one.at(values))
+
     def write(self, order: Sequence[str] = (), style: Style = "plain") -> str:
         """The rule as a person would write it.
 
@@ -87,7 +93,7 @@ def simplest_between(low: Fraction, high: Fraction | None) -> Fraction:
     return whole + 1 / simplest_between(1 / (high - whole), 1 / (low - whole) if low > whole else None)
 
 
-def staircase(name: str, points: Mapping[int, int]) -> tuple[NamedSize, int] | None:
+def staircase(name: str, points: Mapping[int, int]) -> tuple[NamedSize, Polynomial] | None:
     """The rule of a size that rises in equal steps with a symbol, and what is to be added to it; None if it does not.
 
     The sizes n at x are ⌊a·x + b⌋ exactly if n ≤ a·x + b < n + 1 at every x: a is the simplest slope that allows this.
@@ -115,8 +121,8 @@ def staircase(name: str, points: Mapping[int, int]) -> tuple[NamedSize, int] | N
     offset, shift = divmod(start, parts)
     line = slope * symbol(name)
     if shift == parts - 1:
-        return NamedSize("ceil", (line,), step), rest + step * offset
-    return NamedSize("floor", (line + Fraction(shift, parts),), step), rest + step * offset
+        return NamedSize("ceil", (line,), step), of(rest + step * offset)
+    return NamedSize("floor", (line + Fraction(shift, parts),), step), of(rest + step * offset)
 
 
 def with_small_slope(size: NamedSize, rest: Polynomial) -> tuple[NamedSize, Polynomial]:
@@ -250,7 +256,7 @@ def fit_with(
             for column, one in enumerate(fitted.columns if fitted else ()):
                 terms.setdefault((group, column), {}).update(dict.fromkeys((fitted.repeats * one).terms))
         settled += 1
-        if settled == 2:
+        if settled == 2 or not terms:
             break
     powers: list[list[Monomial]] = []
     for one in named:
