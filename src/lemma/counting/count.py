@@ -133,7 +133,7 @@ class Counted:
     multiples: Values = field(default_factory=dict)
 
 
-STEPS = (2, 8, 64)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
+STEPS = (2, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
 Whole = Callable[[Fitted], Sequence[Polynomial]]
 """What all members of a group come to, column by column."""
 Kind = tuple[Counted, Callable[[PathGroup, Fitted], Part]]
@@ -354,14 +354,15 @@ class ModuleCounter:
         key = " ".join(filter(None, (name, sizes_in_words(fixed), stepped)))
 
         def work() -> Probed:
-            threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # probed modules are small: threads would only wait for each other
             try:
-                return probe.probe(read, self._sizes(running, fixed, steps), join)
+                with one_thread():
+                    return probe.probe(read, self._sizes(running, fixed, steps), join)
             except LedgerError as error:
                 return Probed({}, {EVERYTHING: f"no formula, since it cannot be probed ({error})"})
-            finally:
-                torch.set_num_threads(threads)
+
+        def with_named() -> Probed:
+            with one_thread():
+                return self._with_named_sizes(counted, read, sizes, join, pins)
 
         def compared(key: str, probed: Probed) -> Counted:
             def compare() -> list[Any]:
@@ -387,16 +388,15 @@ class ModuleCounter:
         counted = compared(key, self.cached.probed(key, work))
         if not counted.missed or steps or EVERYTHING in counted.missed:
             return counted
-        again = partial(self._counted, name, asked=asked, running=running, join=join, whole=whole, pinned=pinned)
-        again = partial(again, read=read)
+        given = {"read": read, "asked": asked, "running": running, "join": join, "whole": whole, "pinned": pinned}
+        again = partial(self._counted, name, **given)
         pins = {} if fixed or not running else self._reasons(key, counted, pinned or read, whole)
         sizes = next(self._sizes(running, fixed), {})
         special = {one: size for one, size in pins.items() if size < min(sizes[one])}  # such as a batch of one
         tried = [counted, again(only_at=special)] if special else [counted]
         if not special:
             at = f"{key} named at {sizes_in_words(values)}"
-            named = self.cached.probed(at, lambda: self._with_named_sizes(counted, read, sizes, join, pins))
-            tried.append(compared(at, named))
+            tried.append(compared(at, self.cached.probed(at, with_named)))
         if not fixed and tried[-1].missed:
             divided = {one for one in values for why in counted.probed.refused.values() if _fails_in(one, why)}
             stepped = [{one: step for one in divided if values[one] % step == 0} for step in STEPS]
@@ -531,6 +531,8 @@ class ModuleCounter:
                 with suppress(LedgerError):
                     if all(found.at(at) == read(at) for at in fresh):
                         return found, ZERO
+        if not varied:
+            raise LedgerError(f"{place} does not change with one size alone")
         return NamedSize("dimension", tuple(map(symbol, varied)), place=place), ZERO
 
     def _with_named_sizes(self, counted: Counted, read: Read, sizes: ProbeSizes, join: Join, pins: Values) -> Probed:
@@ -745,6 +747,17 @@ class ModuleCounter:
         """Some small sizes at which the subject can be built."""
         found = next(self._sizes(running=self.subject.feed is not None), None)
         return probe.draws(found, 4)[-1] if found else self.subject.sizes(running=True)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Without threads, which would only wait for each other: probed modules are small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager
