@@ -72,6 +72,8 @@ class Quantity:
     """Sizes that no polynomial gives, by a letter of their own, as they are at the sizes asked for."""
     rules: Mapping[str, NamedSize] = field(default_factory=dict)
     """What such a size is, where it is known: rounded, or the smaller or the larger of two."""
+    measured_at: Values = field(default_factory=dict)
+    """The sizes asked for, if something was measured there."""
 
     @cached_property
     def polynomial(self) -> Polynomial:
@@ -110,6 +112,7 @@ class Quantity:
     def at(self, values: Values) -> int | None:
         """The number at these sizes; None if a part that follows no formula was not measured, or it holds elsewhere."""
         elsewhere = any(values.get(name) != value for name, value in self.only_at.items())
+        elsewhere |= any(values.get(name) != value for name, value in self.measured_at.items())
         elsewhere |= any(values.get(name, 0) % step for name, step in self.multiples.items())
         if elsewhere or self.refused.keys() - self.measured.keys() or self.named.keys() - {*self.rules, *values}:
             return None

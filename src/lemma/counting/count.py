@@ -3,7 +3,7 @@
 import random
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -21,6 +21,7 @@ from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.cache import CountCache
 from lemma.counting.piecewise import (
     CONSECUTIVE,
+    FEW,
     PROVED_AT,
     SPREAD,
     NamedSize,
@@ -497,11 +498,11 @@ class ModuleCounter:
         values = self.subject.sizes(False)
         source, read = random.Random(place), partial(self._dimension, place)
 
-        def points(name: str, others: Values) -> dict[int, int]:
+        def points(name: str, others: Values, places: Iterable[int] | None = None) -> dict[int, int]:
             step, found = gcd(*sizes[name]), dict[int, int]()
             reach = max(4 * values[name], 2 * max(sizes[name])) // step
             near = range(min(sizes[name]), min(sizes[name]) + SPREAD // 3)
-            for one in [*near, *(step * source.randint(1, reach) for _ in range(SPREAD))]:
+            for one in places or [*near, *(step * source.randint(1, reach) for _ in range(SPREAD))]:
                 with suppress(LedgerError):
                     found[one] = read({**others, name: one})
             return found
@@ -516,7 +517,15 @@ class ModuleCounter:
             if len(set(some.values())) < 2:
                 continue
             varied.append(name)
-            found = staircase(name, some)
+            for _ in range(3):  # again with what is read at its steps, where it shows whether it is rounded up or down
+                found = staircase(name, some)
+                if found is None:
+                    break
+                near = {one for step in found[0].steps(min(sizes[name])) for one in (step - 1, step)}
+                at_steps = points(name, lowest, near)
+                if all(found[0].at({name: one}) + found[1].at({}) == size for one, size in at_steps.items()):
+                    break
+                some |= at_steps
             if found is None:
                 continue
             size, rest = with_small_slope(*found) if place.endswith(MEMBERS) else found
@@ -602,8 +611,8 @@ class ModuleCounter:
             columns = [formula(f"{group.pattern} {place}", size) for place, size in enumerate(rows[0])]
             repeats = formula(_members(group.pattern), len(rows))
             known = tuple(column for column in columns if column is not None)
-            if len(known) == len(columns):
-                found[group] = Fitted(repeats or of(len(rows)), known)
+            if len(known) == len(columns) and repeats is not None:
+                found[group] = Fitted(repeats, known)
         return found
 
     def _bent(self, counted: Counted, amounts: ReadAmounts, sizes: ProbeSizes, pins: Values) -> Iterator[NamedSize]:
@@ -626,11 +635,11 @@ class ModuleCounter:
 
         together = any("together" in counted.probed.refused.get(group, "") for group in counted.missed)
         for name in [*pins, *(name for name in sizes if (together or not pins) and name not in pins)]:
-            if gcd(*sizes[name]) > 1 or len(sizes[name]) < 2 or probe.LAYERS.match(name):
+            if gcd(*sizes[name]) > 1 or len(sizes[name]) < 2:
                 continue
             start, series = min(sizes[name]), dict[int, Mapping[PathGroup, Amounts]]()
             with suppress(LedgerError):
-                for one in range(start, start + CONSECUTIVE):
+                for one in range(start, start + (FEW if probe.LAYERS.match(name) else CONSECUTIVE)):
                     series[one] = amounts({**base, name: one})
             for group, row in counted.missed.items():
                 for column in range(len(row)):
@@ -715,6 +724,7 @@ class ModuleCounter:
             multiples,
             {self._letters[one]: size for one, size in named.items()},
             {self._letters[one]: rule for one, rule in rules.items() if rule.kind != "dimension"},
+            sizes if measured else {},
         )
 
     def _sizes(

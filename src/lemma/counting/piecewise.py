@@ -21,6 +21,7 @@ from lemma.counting.writing import Style, write
 from lemma.errors import LedgerError
 
 CONSECUTIVE = 33  # sizes along one symbol at which bends are looked for: four periods of eight, and one more
+FEW = 13  # layers take time: enough to see every second or third
 LONGEST_PERIOD = 8
 SPREAD, PROVED_AT = 48, 16  # sizes at which a rounded dimension is read to find its rule, and to prove it
 LARGEST_SYSTEM = 160  # unknown coefficients of one fit
@@ -56,6 +57,12 @@ class NamedSize:
         rule = {"floor": lambda: floor(numbers[0]), "ceil": lambda: ceil(numbers[0])}
         rule |= {"min": lambda: int(min(numbers)), "max": lambda: int(max(numbers))}
         return self.times * rule[self.kind]()
+
+    def steps(self, start: int) -> list[int]:
+        """The first few values of its symbol from `start` on at which a rounded size is larger than before."""
+        (name,) = self.symbols
+        reach = start + int(4 / self.of[0].terms[(name, 1),]) + 1
+        return [one for one in range(start + 1, reach) if self.at({name: one}) != self.at({name: one - 1})]
 
     def polynomial(self, values: Values) -> Polynomial:
         """What it would be without rounding, or which of the two it is where the symbols have these values."""

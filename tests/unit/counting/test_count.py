@@ -636,20 +636,22 @@ def every_figure(factory, **sizes: int) -> dict[str, int]:
 
 
 class OddLayers(nn.Module):
-    """Each layer attends to the last w positions, every second one twice as wide, through a rounded width."""
+    """Each layer attends to the last w positions, through a rounded width; every second one has a layer more."""
 
     def __init__(self, d: int, L: int, w: int) -> None:
         super().__init__()
         self.w = w
         inner = 16 * -(-d // 12)
-        self.layers = nn.ModuleList(nn.Linear(d, inner * (1 + at % 2), bias=False) for at in range(L))
-        self.back = nn.ModuleList(nn.Linear(inner * (1 + at % 2), d, bias=False) for at in range(L))
+        self.layers = nn.ModuleList(nn.Linear(d, inner, bias=False) for _ in range(L))
+        self.back = nn.ModuleList(nn.Linear(inner, d, bias=False) for _ in range(L))
+        self.more = nn.ModuleList(nn.Linear(d, d, bias=False) for _ in range(L // 2))
 
     def forward(self, stream: Tensor) -> tuple[Tensor, list[Tensor]]:
         kept = []
-        for layer, back in zip(self.layers, self.back, strict=True):
+        for at, (layer, back) in enumerate(zip(self.layers, self.back, strict=True)):
             kept.append(stream[:, -self.w :])
             stream = back(layer(stream)) + (stream @ kept[-1].mT).softmax(-1) @ kept[-1]
+            stream = self.more[at // 2](stream) if at % 2 else stream
         return stream, kept
 
 
