@@ -62,7 +62,7 @@ QUICK_RUN, LARGEST_RUN = (
     2**28,
 )  # bytes of weights and activations up to which real tensors are preferred, and run
 ODD = "mnpqrstuvwxyz"  # letters for dimensions that follow no formula
-MEMBERS = "members"  # stands for the number of tensors with a pattern, next to their dimensions
+MEMBERS = "members"  # the place of the number of tensors with a pattern, next to their dimensions
 MOST_TRIED, MOST_READ = 12, 400  # fits with named sizes, alone and in pairs, and readings for them
 EVERYTHING = PathGroup("", SUM)  # all paths together, of a module that cannot be probed
 Measured = Callable[[nn.Module, Inputs], Readings]
@@ -517,6 +517,7 @@ class ModuleCounter:
             if len(set(some.values())) < 2:
                 continue
             varied.append(name)
+            found = None
             for _ in range(3):  # again with what is read at its steps, where it shows whether it is rounded up or down
                 found = staircase(name, some)
                 if found is None:
@@ -528,7 +529,7 @@ class ModuleCounter:
                 some |= at_steps
             if found is None:
                 continue
-            size, rest = with_small_slope(*found) if place.endswith(MEMBERS) else found
+            size, rest = with_small_slope(found[0], found[1]) if place.endswith(MEMBERS) else found
             with suppress(LedgerError, NotPolynomial):  # other symbols may be added to it
                 rest = probe.fit(lambda at, size=size: {"": read(at) - size.at(at)}, sizes).get("", ZERO)
                 more = [{**values, name: one} for one in points(name, values)]
@@ -536,10 +537,10 @@ class ModuleCounter:
                     return size, rest
         for (one, other), by in product(combinations(varied, 2), (0, -1, 1)):
             for kind in ("min", "max"):
-                found = NamedSize(kind, (symbol(one), symbol(other) + by))
+                size = NamedSize(kind, (symbol(one), symbol(other) + by))
                 with suppress(LedgerError):
-                    if all(found.at(at) == read(at) for at in fresh):
-                        return found, ZERO
+                    if all(size.at(at) == read(at) for at in fresh):
+                        return size, ZERO
         if not varied:
             raise LedgerError(f"{place} does not change with one size alone")
         return NamedSize("dimension", tuple(map(symbol, varied)), place=place), ZERO
@@ -637,7 +638,7 @@ class ModuleCounter:
         for name in [*pins, *(name for name in sizes if (together or not pins) and name not in pins)]:
             if gcd(*sizes[name]) > 1 or len(sizes[name]) < 2:
                 continue
-            start, series = min(sizes[name]), dict[int, Mapping[PathGroup, Amounts]]()
+            start, series = min(sizes[name]), dict[int, Mapping[PathGroup, Sequence[int]]]()
             with suppress(LedgerError):
                 for one in range(start, start + (FEW if probe.LAYERS.match(name) else CONSECUTIVE)):
                     series[one] = amounts({**base, name: one})

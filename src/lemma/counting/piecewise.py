@@ -147,7 +147,7 @@ def bends(series: Mapping[int, int]) -> tuple[int, int]:
     """Where a series over consecutive whole numbers stops to be a parabola, and the period of one that is rounded.
 
     The first is the last number up to which it is one, if it is another one after it; the second is the period with
-    which it is a parabola everywhere. 0 where there is none.
+    which it is a parabola everywhere. Each is 0 if it does not exist.
 
     >>> bends({x: 3 * x * min(x, 9) for x in range(2, 30)}), bends({x: x + 5 * (x // 3) for x in range(2, 30)})
     ((9, 0), (0, 3))
@@ -260,7 +260,9 @@ def fit_with(
             continue
         for number, group in enumerate(groups):
             fitted = probed.groups.get(PathGroup(f"g{number}"))
-            for column, one in enumerate(fitted.columns if fitted else ()):
+            if fitted is None:
+                continue
+            for column, one in enumerate(fitted.columns):
                 terms.setdefault((group, column), {}).update(dict.fromkeys((fitted.repeats * one).terms))
         settled += 1
         if settled == 2 or not terms:
