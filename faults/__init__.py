@@ -2,16 +2,29 @@
 
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 TEXT = "the cat sat on the mat and the dog lay on the log\n" * 200
 SIZES: dict[str, Any] = {"width": 8, "hidden": 8, "vocabulary": 280, "batch": 4, "sequence_length": 8}
 STEPS: dict[str, Any] = {"steps": 24, "evaluate_every": 6}
+STUDY = """
+name = "faults"
+models = ["rnn"]
+seeds = {seeds}
+tune = [0.002, 0.01]
+sample_tokens = 10
+settings = {{ width = 8, hidden = 8, batch = 4, sequence_length = 8, steps = 12, evaluate_every = 4, warm_up = 2 }}
+data = {{ text = ["{text}"], tokenizer = {{ kind = "byte-pairs", vocabulary = 280 }} }}
+"""
+Place = tuple[Any, str]
+"""A function: the module or class it is in, and its name."""
 
 
 @dataclass
@@ -30,22 +43,25 @@ class Row:
             self.failures.append(failure)
 
 
-def forked(work: Callable[[], Any], kill_after: float | None = None, quiet: bool = True) -> int:
-    """Do some work in a child process, killed after a while if asked; return its status, −9 if it was killed.
+def forked(
+    work: Callable[[], Any], kill_after: float | None = None, kill_at: int | None = None, within: Sequence[Place] = ()
+) -> int:
+    """Do some work in a child process; return its status, −9 if it was killed.
 
-    The child is a copy of this process, so that torch need not be imported again.
+    It is killed after some seconds, or just before its N-th change on the disk, counted inside some functions only. The
+    child is a copy of this process, so that torch need not be imported again.
     """
     child = os.fork()
     if child == 0:
         status = 1
         try:
             with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+                if kill_at is not None:
+                    count_changes(lambda count: count == kill_at and os.kill(os.getpid(), signal.SIGKILL), within)
                 work()
             status = 0
         except BaseException as error:
             status = 2 if type(error).__module__ == "lemma.errors" else 3
-            if not quiet:
-                raise
         finally:
             os._exit(status)
     if kill_after is not None:
@@ -57,6 +73,32 @@ def forked(work: Callable[[], Any], kill_after: float | None = None, quiet: bool
             time.sleep(0.001)
         os.kill(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def count_changes(tell: Callable[[int], Any], within: Sequence[Place] = ()) -> None:
+    """Call `tell` with 1, 2, … before each change on the disk from now on, inside these functions if there are any."""
+    count, depth = 0, 0 if within else 1
+
+    def hook(event: str, details: tuple[Any, ...]) -> None:
+        nonlocal count
+        written = event == "open" and isinstance(details[2], int) and details[2] & (os.O_WRONLY | os.O_RDWR)
+        if depth and (written or event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir")):
+            count += 1
+            tell(count)
+
+    for owner, name in within:
+        function = getattr(owner, name)
+
+        def inside(*given: Any, function: Any = function, **named: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                return function(*given, **named)
+            finally:
+                depth -= 1
+
+        setattr(owner, name, inside)
+    sys.addaudithook(hook)
 
 
 @contextmanager
@@ -81,3 +123,36 @@ def small_run(folder: Path, name: str = "run", **settings: Any) -> Path:
     words: dict[str, Any] = {**SIZES, **STEPS, **settings}
     lemma.train("lstm", text=folder / "book.txt", out=folder / name, progress=False, **words)
     return folder / name
+
+
+def small_study(folder: Path, out: Path, seeds: Sequence[int] = (1, 2)) -> Any:
+    """Two learning rates tried, then one model trained for each seed; the same call goes on with it.
+
+    Steps are not timed, for times are never the same; and nothing is drawn, for that leaves threads behind.
+    """
+    import lemma
+
+    (folder / "book.txt").write_text(TEXT, encoding="utf-8")
+    study = folder / "study.toml"
+    study.write_text(STUDY.format(seeds=list(seeds), text=folder / "book.txt"), encoding="utf-8")
+    times = patch("lemma.studies.grid.race_steps", lambda models, tokens: {name: [1e-5] * 5 for name in models})
+    with (
+        times,
+        patch("lemma.studies.grid.can_draw", lambda: False),
+        patch("lemma.report.result.can_draw", lambda: False),
+    ):
+        return lemma.study(study, out=out, progress=False)
+
+
+def board(result: Any) -> Any:
+    """What a study came to, but for the seconds it took; a cell that failed is an error with its reason."""
+    from lemma.errors import LemmaError
+
+    if result.failed:
+        raise LemmaError(" ".join(run.reason for run in result.failed))
+    times = ("seconds", "tokens_per_second")
+    runs = [run.to_dict() for run in result.runs]
+    for run in runs:
+        kept = {name: value for name, value in run["measures"].items() if name not in times}
+        run["measures"] = {**kept, "curve": [[tokens, loss] for tokens, _, loss in kept["curve"]]}
+    return runs, result.table.to_markdown(), result.conclusion

@@ -4,13 +4,14 @@ import random
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import lemma
-from faults import Row, home, small_run
+from faults import Row, board, home, small_run, small_study
 from lemma.data.store import prepare
 from lemma.errors import LemmaError
 from lemma.retrieval.index import Entry, Index, append, start
@@ -50,8 +51,62 @@ def damage(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
             return lemma.count("lora", quantities=["parameters"]).to_dict()
 
         counted()
-        yield from _files("count cache", own, list(own.rglob("*.json")), counted, share / 10, chance)
-    place = folder / "index"
+        yield from _files("count cache", own, list(own.rglob("*.json")), counted, share, chance)
+    yield from _imported(folder, share, chance)
+    yield from _study(folder, share, chance)
+    yield from _index(folder / "index", share, chance)
+
+
+def _imported(folder: Path, share: float, chance: random.Random) -> Iterator[Row]:
+    """A Hugging Face folder: one that Lemma wrote lists its checksums, any other is known since it was first opened."""
+    run, ours, theirs = folder / "decoder", folder / "exported", folder / "imported"
+    sizes: dict[str, Any] = {"width": 8, "heads": 2, "depth": 1, "vocabulary": 280, "context": 8, "batch": 4}
+    lemma.train("decoder", text=folder / "book.txt", out=run, steps=2, progress=False, **sizes)
+    lemma.export(run, to="huggingface", out=ours)
+    shutil.copytree(ours, theirs)
+    (theirs / "lemma.json").unlink()
+
+    def used(place: Path) -> Any:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            loaded = lemma.load(place, device="cpu")
+            found = [tensor.tolist() for tensor in loaded.module.parameters()]
+            text = lemma.generate(place, "the", tokens=4, seed=1)
+        if told := [str(one.message) for one in told if "has changed since" in str(one.message)]:
+            raise LemmaError(" ".join(told))
+        return found, loaded.tokenizer.hash, str(text)
+
+    for what, place in (("folder that Lemma wrote", ours), ("folder of another library", theirs)):
+        with home(folder / "imported-home"):
+            yield from _files(what, place, list(place.iterdir()), lambda place=place: used(place), share, chance)
+
+
+def _study(folder: Path, share: float, chance: random.Random) -> Iterator[Row]:
+    """Every file of a study: `lemma.verify` names it, or the same call again comes to the same.
+
+    The call is made again every tenth time too, and must come to the same or name the file.
+    """
+    study, good = folder / "study", folder / "study-as-it-was"
+    expected = board(small_study(folder, study, seeds=[1]))
+    study.rename(good)
+    number = count()
+
+    def studied() -> Any:
+        whole = lemma.verify(study)
+        if whole.right or next(number) % 10 == 0:
+            found = board(small_study(folder, study, seeds=[1]))
+            assert found == expected, "the study came to something else"
+        if not whole.right:
+            raise LemmaError(" ".join(file.why for file in whole.files if file.state == "damaged"))
+        return expected
+
+    same = ("trials/rnn-learning_rate-0.002-seed-2/", "/checkpoints/step-1/", "/checkpoints/step-8/")  # as others
+    names = [str(path.relative_to(good)) for path in good.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    files = [study / name for name in names if not any(part in name for part in same)]
+    yield from _files("study", study, files, studied, share, chance, good)
+
+
+def _index(place: Path, share: float, chance: random.Random) -> Iterator[Row]:
     place.mkdir()
     vectors = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32)
     header = start(place, "run", 8, "images").header
@@ -88,21 +143,37 @@ def _restored(run: Path) -> Any:
 
 
 def _files(
-    what: str, root: Path, files: list[Path], use: Callable[[], Any], share: float, chance: random.Random
+    what: str,
+    root: Path,
+    files: list[Path],
+    use: Callable[[], Any],
+    share: float,
+    chance: random.Random,
+    whole: Path | None = None,
 ) -> Iterator[Row]:
+    """Damage each file in turn and use its folder, which is copied from `whole` each time if using it changes it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if whole:
+            shutil.copytree(whole, root)
         expected = use()
         for file in sorted(files):
             row = Row("damage", f"{what}: {file.relative_to(root)}")
             good = file.read_bytes()
+            if not good:
+                continue
+            contents = []
             for _ in range(max(1, round(FLIPS * share))):
                 place, bit = chance.randrange(len(good)), 1 << chance.randrange(8)
-                row.add(_tried(file, good[:place] + bytes([good[place] ^ bit]) + good[place + 1 :], use, expected))
-                file.write_bytes(good)
-            for _ in range(max(1, round(CUTS * share))):
-                row.add(_tried(file, good[: chance.randrange(len(good))], use, expected))
-                file.write_bytes(good)
+                contents.append(good[:place] + bytes([good[place] ^ bit]) + good[place + 1 :])
+            contents += [good[: chance.randrange(len(good))] for _ in range(max(1, round(CUTS * share)))]
+            for content in contents:
+                row.add(_tried(file, content, use, expected))
+                if whole:
+                    shutil.rmtree(root)
+                    shutil.copytree(whole, root)
+                else:
+                    file.write_bytes(good)
             yield row
 
 

@@ -1,4 +1,4 @@
-"""Disks that refuse: full, too many open files, a clock set back, two writers, one cache for many."""
+"""Disks that refuse: full, read-only, no permission, too many open files, a clock set back, two writers, one cache."""
 
 import errno
 import os
@@ -6,18 +6,22 @@ import random
 import resource
 import shutil
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import mkdtemp
 from unittest.mock import patch
 
 import lemma
-from faults import SIZES, STEPS, Row, forked, home, small_run
+from faults import SIZES, STEPS, Row, forked, home, small_run, small_study
 from lemma.data.files import file_hash
 from lemma.data.store import prepare
 from lemma.errors import LemmaError
 from lemma.runs.folder import is_begun, remove_unbegun
 from lemma.spec.data import BytePairs, DataSpec
+
+NOBODY = 65534  # the user and group without rights
 
 
 def disks(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
@@ -69,6 +73,77 @@ def disks(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
     yield row
     yield _two_writers(folder, book, max(1, round(10 * share)))
     yield _one_cache(folder, book, max(1, round(10 * share)))
+    yield _no_permission(folder, book)
+    yield _small_disk(folder, trained, expected, [chance.randrange(8, 400) for _ in range(max(1, round(12 * share)))])
+
+
+def _small_disk(folder: Path, trained: Callable[[Path], str], expected: str, sizes: list[int]) -> Row:
+    """A disk of N kB, which only root may mount; once it is larger, training goes on."""
+    row = Row("disks", "a disk of N kB, filled by a training (root only)")
+    disk = folder / "small"
+    disk.mkdir()
+    for size in sizes:
+        mounted = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(disk)]
+        if os.getuid() or subprocess.run(mounted, capture_output=True, check=False).returncode:
+            return row
+        try:
+            status = forked(partial(trained, disk / "run"))
+            subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+            good = trained(disk / "run") == expected
+            said = f"{size} kB: ends with status {status}, afterwards the same weights: {good}"
+            row.add(None if status in (0, 2) and good else said)
+        except LemmaError as error:
+            row.add(f"{size} kB: {str(error)[:160]}")
+        finally:
+            subprocess.run(["umount", str(disk)], check=True)
+    return row
+
+
+def _no_permission(folder: Path, book: Path) -> Row:
+    """Folders and files that another user may not write or read; root may do everything, and becomes nobody."""
+    row = Row("disks", "read-only folders and unreadable files, as another user")
+    closed, run, mine = folder / "closed", small_run(folder, "theirs"), Path(mkdtemp(prefix="lemma-nobody-"))
+    closed.mkdir()
+    folder.chmod(0o755)
+    works = {
+        "training into a read-only folder": lambda: lemma.train("lstm", text=book, out=closed / "run", **SIZES),
+        "a study in a read-only folder": lambda: small_study(mine, closed / "study"),
+        "adapting into a read-only folder": lambda: lemma.adapt(run, text=book, out=closed / "adapted", steps=1),
+        "resuming a read-only run": lambda: lemma.resume(run, steps=40, progress=False),
+        "exporting into a read-only folder": lambda: lemma.export(run, to="huggingface", out=closed / "folder"),
+        "caches that cannot be written": lambda: prepare(DataSpec(text=(str(book),), tokenizer=BytePairs())),
+        **{
+            f"unreadable {name}": lambda: lemma.load(run)
+            for name in ("model.safetensors", "tokenizer.json", "spec.toml")
+        },
+        "an unreadable folder": lambda: lemma.load(run),
+    }
+    for one in (closed, run):
+        one.chmod(0o555)
+    for what, work in works.items():
+        hidden = run if what == "an unreadable folder" else run / what.removeprefix("unreadable ")
+        before = hidden.stat().st_mode if hidden.exists() else None
+        if before is not None:
+            hidden.chmod(0)
+
+        own_home = closed / "home" if "caches" in what else mine / "home"
+
+        def as_nobody(work: Callable[[], object] = work, own_home: Path = own_home) -> None:
+            if os.getuid() == 0:
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            os.environ["LEMMA_HOME"] = str(own_home)
+            work()
+
+        mine.chmod(0o777)
+        status = forked(as_nobody)
+        row.add(None if status == 2 else f"{what}: ends with status {status}, not with an error of Lemma's")
+        if before is not None:
+            hidden.chmod(before)
+    for one in (closed, run):
+        one.chmod(0o755)
+    shutil.rmtree(mine, ignore_errors=True)
+    return row
 
 
 def _refused(folder: Path, chance: random.Random, times: int) -> Row:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+from PIL import Image
+
 import lemma
 from faults import Row, home
 from lemma.checking.gradients import judge_gradients
@@ -18,6 +21,7 @@ from lemma.data.images import decode_images
 from lemma.data.tables import read_records
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import LemmaError
+from lemma.runs.checkpoint import read_tensors, write_tensors
 from lemma.spec.base import parse_settings, read_toml
 from lemma.spec.choose import choose
 from lemma.spec.data import Words
@@ -108,7 +112,7 @@ def mutated(text: str, chance: random.Random) -> str:
 
 
 def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
-    """Formulas, gradients, sheets, settings, TOML, CSV, CoNLL-U, tokenizer.json, config.json and images."""
+    """Formulas, gradients, sheets, settings, TOML, CSV, CoNLL-U, tokenizer.json, config.json, images and weights."""
     chance = random.Random(seed)
     scratch = folder / "scratch"
     scratch.mkdir(parents=True)
@@ -117,11 +121,14 @@ def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
     config = json.dumps(
         {"model_type": "gpt2", "n_embd": 8, "n_layer": 2, "n_head": 2, "vocab_size": 50, "n_positions": 16}
     )
+    Image.new("RGB", (4, 4), (200, 100, 50)).save(scratch / "good.png")
+    write_tensors(scratch / "good.safetensors", {"a": torch.arange(6.0).reshape(2, 3), "b": torch.zeros(1)})
+    png, tensors = ((scratch / f"good.{kind}").read_bytes().decode("latin-1") for kind in ("png", "safetensors"))
     conllu = "1\tI\tI\tPRON\t_\t_\t2\tnsubj\t_\t_\n2\tsleep\tsleep\tVERB\t_\t_\t0\troot\t_\t_\n\n"
 
-    def written(name: str, text: str) -> Path:
+    def written(name: str, text: str, binary: bool = False) -> Path:
         path = scratch / name
-        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        path.write_bytes(text.encode("latin-1", "replace") if binary else text.encode("utf-8", "surrogatepass"))
         return path
 
     def marked(text: str) -> Any:
@@ -164,6 +171,8 @@ def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
             decoded,
             1,
         ),
+        "PNG": (png, lambda text: list(decode_images([written("a.png", text, binary=True)], 8)), 1),
+        "safetensors": (tensors, lambda text: read_tensors(written("a.safetensors", text, binary=True)), 1),
     }
     with home(folder / "home"):
         for kind, (good, use, weight) in kinds.items():

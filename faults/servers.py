@@ -36,6 +36,7 @@ def servers(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
             os._exit(0)
     address = f"http://127.0.0.1:{port}"
     body = json.dumps({"model": run.name, "prompt": "the", "max_tokens": 4}).encode()
+    endless = json.dumps({"model": run.name, "prompt": "the", "max_tokens": 10_000, "stream": True}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
     bodies = [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"prompt": 1}', b'{"max_tokens": 1e400}', b"[" * 50_000]
     bodies += [
@@ -68,6 +69,9 @@ def servers(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         "bodies that never come": lambda: send(f"{head}Content-Length: 1000\r\n\r\n{{".encode(), keep=True),
         "broken bodies": broken,
         "disconnects in the answer": lambda: send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body),
+        "answers that are never read": lambda: send(
+            f"{head}Content-Length: {len(endless)}\r\n\r\n".encode() + endless, keep=True
+        ),
         "no HTTP at all": lambda: send(chance.randbytes(500)),
         "floods": flood,
     }

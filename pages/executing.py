@@ -13,13 +13,18 @@ PLAIN = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "80", "PYTHONIOENCODING": "
 
 
 def execute_notebook(path: Path) -> None:
-    """Run a notebook as it stands; a cell that fails, or that prints something else than it shows, is an error."""
+    """Run a notebook as it stands; a cell that fails, or that prints something else than it shows, is an error.
+
+    The virtual environment is not on the kernel's PATH, as in a notebook server that was started elsewhere.
+    """
     import nbformat
     from nbclient import NotebookClient
 
     text = path.read_text(encoding="utf-8")
     shown, book = json.loads(text), nbformat.reads(text, as_version=4)
-    os.environ.update(PLAIN, PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    own = str(Path(sys.executable).parent)
+    places = [place for place in os.environ["PATH"].split(os.pathsep) if place != own]
+    os.environ.update(PLAIN, PATH=os.pathsep.join(places))
     with in_a_folder_of_its_own() as folder:
         NotebookClient(book, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
     for before, after in zip(shown["cells"], book["cells"], strict=True):

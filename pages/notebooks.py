@@ -1,6 +1,7 @@
 """A page as a notebook: its text, its code as cells, and what it shows as their output."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,22 @@ def notebook(text: str) -> dict[str, Any]:
 def _code(block: Block) -> dict[str, Any]:
     lines = [block.body]
     if block.kind == "console":
-        lines = [COMMAND, *(f"!{{sys.executable}} -m {shlex.join(words)}" for words in commands(block.body))]
+        lines = [COMMAND, *(f"!{{sys.executable}} -m {_literal(shlex.join(words))}" for words in commands(block.body))]
     source = _lines("\n".join(lines).strip("\n"))
     return {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": source}
+
+
+def _literal(command: str) -> str:
+    """A command in which IPython finds nothing to fill in; one pair of braces that it cannot would leave all of them.
+
+    It takes $name for a variable where no odd number of quotes follows, up to the next brace.
+
+    >>> print(_literal("check '$d' $x 'c_{t-1}'"))
+    check '$$d' $x 'c_{{t-1}}'
+    """
+    pieces = re.split(r"([{}])", command)
+    variable = r"\$(?=[\w.]+(?:[^']*'[^']*')*[^']*$)"
+    return "".join(piece * 2 if piece in "{}" else re.sub(variable, "$$", piece) for piece in pieces)
 
 
 def _words(text: str) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from lemma.errors import InputError, SpecError, unknown
+from lemma.spec.base import exists
 from lemma.spec.choose import Choice, choose
 from lemma.spec.models import ModelSpec
 from lemma.spec.studies import read_study
@@ -371,7 +372,7 @@ class Look:
         """
         if isinstance(what, str) and what in self.VIEWS:
             return viewed(getattr(self, what), given, settings)
-        if isinstance(what, (str, Path)) and not Path(what).exists() and str(what) not in pretrained_names():
+        if isinstance(what, (str, Path)) and not exists(Path(what)) and str(what) not in pretrained_names():
             raise SpecError(unknown("look", str(what), self.VIEWS) + " Or give the folder of a run.")
         return viewed(self.heads, (what, *given), settings)
 
@@ -1184,7 +1185,7 @@ def verify(path: Path | str | None = None) -> Verified:
 
     if path is None:
         return verify_home(data_home())
-    if (Path(path) / "index.json").is_file():
+    if exists(Path(path) / "index.json"):
         from lemma.retrieval.index import verify_index
 
         return verify_index(Path(path))

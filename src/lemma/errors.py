@@ -16,11 +16,18 @@ A message says where, what was got, what was expected and the next step.
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
+LONGEST = 8000
+"""Characters of the longest message that is printed whole."""
+
 
 class LemmaError(Exception):
     """The root of all errors that Lemma raises on purpose."""
 
     exit_status = 1
+
+    def __str__(self) -> str:
+        said = super().__str__()  # which may quote a value of any length
+        return said if len(said) <= LONGEST else f"{said[:1000]} … {said[-1000:]}"
 
 
 class InputError(LemmaError, ValueError):

@@ -1,6 +1,8 @@
 """Each page of the gallery is also a notebook, made from it and never by hand."""
 
 import json
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,16 @@ def test_text_code_commands_and_outputs_become_cells_and_links_stay_relative() -
     ]
     assert cells[2]["outputs"] == [{"output_type": "stream", "name": "stdout", "text": ["parameters = …\n"]}]
     assert len({cell["id"] for cell in cells}) == 4
+
+
+@pytest.mark.parametrize(
+    "said", ["'c_{t-1} + {sys}'", "'$x$ and $$y_1$$ at 5$'", "{}", "'$ {a}$b'", "'$d_h \\frac{a}{b}$'"]
+)
+def test_what_a_command_says_reaches_the_shell_as_it_is(said: str) -> None:
+    formatter = pytest.importorskip("IPython.utils.text").DollarFormatter()  # what IPython fills commands in with
+    [cell] = notebook(f"```console\n$ lemma check {said}\n```\n")["cells"]
+    command = formatter.vformat("".join(cell["source"]).partition("!")[2], [], {"sys": sys})
+    assert shlex.split(command) == [sys.executable, "-m", "lemma", "check", *shlex.split(said)]
 
 
 def test_a_notebook_runs_and_a_cell_that_prints_something_else_is_seen(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from faults.kills import kills
 
 @pytest.mark.parametrize(
     ("campaign", "rows", "share"),
-    [(kills, 2, 0.01), (disks, 4, 0.01), (hostile, 10, 0.0003)],
+    [(kills, 2, 0.01), (disks, 4, 0.01), (hostile, 12, 0.0003)],
     ids=["kills", "disks", "hostile"],
 )
 def test_a_sample_of_the_campaign_finds_nothing(campaign, rows: int, share: float, tmp_path: Path) -> None:

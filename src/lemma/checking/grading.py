@@ -27,6 +27,7 @@ from lemma.checking.sheets import mark as mark_student
 from lemma.data.tables import SEPARATED, read_records
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Facts, Fold, Heading, Items, Result, Table, Text
+from lemma.spec.base import exists
 
 LARGEST_TABLE = 2**26
 DIAGNOSING = 30.0
@@ -215,11 +216,11 @@ def grade(
     left_out: list[str] = []
     own = None if isinstance(sheet, Mapping) else Path(sheet).resolve()
     for source in map(Path, sources):
-        if source.is_dir():
+        if exists(source) and source.is_dir():
             found += _in_folder(source, own, left_out)
         elif source.suffix.lower() in SEPARATED:
             found += _in_table(source, marker.sheet, left_out)
-        elif source.exists():
+        elif exists(source):
             found.append(_in_file(source, source.stem))
         else:
             raise InputError(f"{source}: there is no such file or folder of answers.")
@@ -251,7 +252,7 @@ def check_sheet(
 
 
 def _is_class(path: Path) -> bool:
-    return path.is_dir() or path.suffix.lower() in SEPARATED
+    return (exists(path) and path.is_dir()) or path.suffix.lower() in SEPARATED
 
 
 def _in_file(path: Path, name: str) -> Submission:

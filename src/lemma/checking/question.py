@@ -17,6 +17,7 @@ from lemma.counting.writing import write
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.report.result import Block, Result, Table, Text
 from lemma.runs.folder import RunFolder, is_run
+from lemma.spec.base import exists
 from lemma.spec.choose import Choice, choose, find_preset
 from lemma.spec.models import FAMILIES, ModelSpec, NewFamily
 
@@ -213,7 +214,7 @@ def spec_of(model: Model, words: Mapping[str, Any] | None, subject: Subject) -> 
         return choose(model, own).model
     if isinstance(model, (str, Path)) and is_run(Path(model)):
         return choose(RunFolder.open(Path(model)).spec, own).model
-    if isinstance(model, (str, Path)) and (Path(model).is_file() or find_preset(str(model))):
+    if isinstance(model, (str, Path)) and (exists(Path(model)) or find_preset(str(model))):
         return choose(model, own).model
     return None
 

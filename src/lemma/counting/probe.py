@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from itertools import combinations, islice, permutations
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -294,43 +295,49 @@ def fit(sample: Sample[Key], sizes: Mapping[str, Sequence[int]]) -> dict[Key, Po
     >>> area["area"] == symbol("a") * (symbol("b") - 1)
     True
     """
-    terms: dict[Key, dict[tuple[int, ...], Fraction]] = {}
+    terms: dict[Key, dict[tuple[int, ...], int | Fraction]] = {}
     asked: set[tuple[int, ...]] = set()
+    there: set[frozenset[tuple[int, ...]]] = set()
+    """The terms of each quantity; many have the same."""
 
-    def basis(index: tuple[int, ...], values: Mapping[str, Any]) -> Any:
-        lower = [(name, one) for (name, known), at in zip(sizes.items(), index, strict=True) for one in known[:at]]
-        return prod(values[name] - one for name, one in lower)
+    def basis_at(values: Mapping[str, Any]) -> Callable[[tuple[int, ...]], Any]:
+        @cache  # the quantities share their terms, and there may be hundreds of them
+        def basis(index: tuple[int, ...]) -> Any:
+            lower = [(name, one) for (name, known), at in zip(sizes.items(), index, strict=True) for one in known[:at]]
+            return prod(values[name] - one for name, one in lower)
+
+        return basis
 
     def moved(index: tuple[int, ...], place: int, by: int) -> tuple[int, ...]:
         return (*index[:place], index[place] + by, *index[place + 1 :])
 
     def called_for(index: tuple[int, ...]) -> bool:
-        below = [moved(index, place, -1) for place, at in enumerate(index) if at]
-        return any(all(lower in mine for lower in below) for mine in terms.values())
+        below = {moved(index, place, -1) for place, at in enumerate(index) if at}
+        return any(below <= mine for mine in there)
 
     places = [place for place, known in enumerate(sizes.values()) if len(known) > 1]  # with one size it is a constant
     waiting = [(0,) * len(sizes)]
     while waiting:
         for index in waiting:
             values = {name: known[at] for (name, known), at in zip(sizes.items(), index, strict=True)}
-            found = sample(values)
+            found, basis = sample(values), basis_at(values)
             for key in dict.fromkeys([*terms, *found]):  # in the module's own order
                 mine = terms.setdefault(key, {})
-                rest = found.get(key, 0) - sum(number * basis(below, values) for below, number in mine.items())
+                rest = found.get(key, 0) - sum(number * basis(below) for below, number in mine.items())
                 if not rest:
                     continue
                 for (name, known), power in zip(sizes.items(), index, strict=True):
                     if power > max(0, min(HIGHEST, len(known) - 2)):
                         why = f"no polynomial of {name}: it still changes at the power {power}"
                         raise NotPolynomial(key, name, why)
-                mine[index] = Fraction(rest) / basis(index, values)
+                number = Fraction(rest) / basis(index)
+                mine[index] = number.numerator if number.denominator == 1 else number  # quicker to count with
         asked.update(waiting)
+        there = {frozenset(mine) for mine in terms.values()}
         above = {moved(index, place, 1) for index in waiting for place in places} - asked
         waiting = sorted(filter(called_for, above))
-    symbols = {name: symbol(name) for name in sizes}
-    return {
-        key: total(of(number * basis(index, symbols)) for index, number in mine.items()) for key, mine in terms.items()
-    }
+    written = basis_at({name: symbol(name) for name in sizes})
+    return {key: total(of(number * written(index)) for index, number in mine.items()) for key, mine in terms.items()}
 
 
 def prove(

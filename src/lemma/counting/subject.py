@@ -30,7 +30,7 @@ from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.models.transformer import EncoderModel
 from lemma.runs.folder import RunFolder, is_run
 from lemma.runs.load import always_learned
-from lemma.spec.base import distribute
+from lemma.spec.base import distribute, exists
 from lemma.spec.choose import PRESETS, Choice, brought_sources, choose, preset_names
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
@@ -217,7 +217,7 @@ def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
         method = method.replace(**{word: words.pop(word) for word in list(words) if word in known})
         plain = spec_subject(folder.spec, words, str(folder.path))
         return adapted_subject(plain, method, always_learned(folder.spec, method), whole=True)
-    if isinstance(model, str) and model not in PRESETS and not Path(model).exists() and model not in preset_names():
+    if isinstance(model, str) and model not in PRESETS and not exists(Path(model)) and model not in preset_names():
         raise SpecError(
             unknown("model", model, [*preset_names(), *EXAMPLES], MODEL_SYNONYMS.get(model.lower()))
             + " A spec file, a run folder, a Hugging Face folder or package.module:factory will do too."

@@ -135,7 +135,7 @@ def _sentence(rows: list[Row], skipped: dict[str, int], path: Path) -> Sentence:
         raise DataError(f"{path}, line {rows[0][0]}: a sentence without words. Leave it out.")
     for place, (number, columns) in enumerate(zip(lines, words, strict=True), start=1):
         if columns[0] != str(place):
-            raise DataError(f"{path}, line {number}: the word's number is {columns[0]!r}, expected {place}.")
+            raise DataError(f"{path}, line {number}: the word's number is {columns[0][:20]!r}, expected {place}.")
     heads: list[int] = []
     for number, columns in zip(lines, words, strict=True):
         head = columns[6]

@@ -14,10 +14,11 @@ from typing import Any
 
 from lemma.data.conllu import Sentence, to_conllu
 from lemma.data.download import Registry, download_package, unpack
-from lemma.data.files import Progress, counting, data_home, exists, files_hash, home_folder, new_folder
+from lemma.data.files import Progress, counting, data_home, files_hash, home_folder, new_folder
 from lemma.data.splits import DataKind
 from lemma.data.text import TextSpan, open_text
 from lemma.errors import DataError, unknown
+from lemma.spec.base import exists
 
 TextSplits = dict[str, list[TextSpan]]
 

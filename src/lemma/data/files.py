@@ -91,9 +91,9 @@ def storing(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 def unreadable(path: Path, error: OSError) -> StorageError:
     """The error for a file that is there but cannot be read now; that it is damaged is not known."""
-    return StorageError(
-        f"{path} cannot be read: {error.strerror or error}. {NEXT_STEPS.get(error.errno or 0, '')}".rstrip()
-    )
+    refused = error.errno in (errno.EACCES, errno.EPERM)
+    step = "Check its permissions." if refused else NEXT_STEPS.get(error.errno or 0, "")
+    return StorageError(f"{path} cannot be read: {error.strerror or error}. {step}".rstrip())
 
 
 @contextmanager
@@ -126,6 +126,15 @@ def new_folder(path: Path) -> Iterator[Path]:
                     raise
     finally:
         _remove(temporary)
+
+
+def discard(path: Path) -> None:
+    """Remove a folder so that it is there whole or not at all: it is renamed first, and what is left is swept."""
+    sweep(path.parent)
+    if path.is_dir():
+        aside = _hidden(path, f".{next(NUMBERS)}")
+        path.rename(aside)
+        _remove(aside)
 
 
 def sweep(folder: Path) -> None:
@@ -376,13 +385,6 @@ def check_once(path: Path, expected: str, measure: Callable[[], str]) -> bool:
             with suppress(OSError, DataError):
                 (home_folder("checked") / mark).touch()
     return True
-
-
-def exists(path: Path) -> bool:
-    """Whether there is anything of that name; a name that no file can have is not an error."""
-    with suppress(OSError):
-        return path.exists()
-    return False
 
 
 def data_home() -> Path:

@@ -13,11 +13,12 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from lemma.data.corpora import GRAPHS, KNOWN, corpus_files
-from lemma.data.files import Progress, exists, files_hash, text_hash
+from lemma.data.files import Progress, files_hash, text_hash
 from lemma.data.splits import Splits, count_overlaps, joint_splits
 from lemma.data.tables import SUFFIXES, Row, read_header
 from lemma.data.text import open_text
 from lemma.errors import DataError, SpecError, unknown
+from lemma.spec.base import exists
 from lemma.spec.data import GraphSpec
 
 if TYPE_CHECKING:

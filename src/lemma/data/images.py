@@ -24,7 +24,6 @@ from lemma.data.files import (
     Progress,
     check_file,
     counting,
-    exists,
     file_hash,
     file_sum,
     files_hash,
@@ -41,6 +40,7 @@ from lemma.data.tables import SUFFIXES as TABLES
 from lemma.data.tables import Column, DataTable, read_table
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import DataError, unknown
+from lemma.spec.base import exists
 from lemma.spec.data import ImagesSpec
 from lemma.spec.models import MARKS
 

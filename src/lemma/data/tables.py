@@ -12,8 +12,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from lemma.data.files import exists, parse_json
+from lemma.data.files import parse_json
 from lemma.errors import DataError, unknown
+from lemma.spec.base import exists
 
 SUFFIXES = {".csv": ",;", ".tsv": "\t", ".tab": "\t", ".jsonl": "", ".ndjson": ""}
 """The kinds of table, and what may separate their columns."""

@@ -17,9 +17,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from lemma.data.files import exists, file_hash, home_folder, read_json, text_hash, write_atomically
+from lemma.data.files import file_hash, home_folder, read_json, text_hash, write_atomically
 from lemma.data.splits import overlap_note
 from lemma.errors import DataError, RunError
+from lemma.spec.base import exists
 
 BLOCK = 1 << 18
 """Bytes read at a time; also the longest text that is kept waiting for a place where it can be cut."""

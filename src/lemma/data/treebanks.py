@@ -15,9 +15,10 @@ from jaxtyping import Int64
 from lemma.data.batches import NOTHING
 from lemma.data.conllu import SUFFIXES, Sentence, read_conllu
 from lemma.data.corpora import TREEBANKS, corpus_files, own_path
-from lemma.data.files import Progress, exists, files_hash, parse_json, text_hash, write_atomically
+from lemma.data.files import Progress, files_hash, parse_json, text_hash, write_atomically
 from lemma.data.splits import Splits, count_overlaps, split_files
 from lemma.errors import DataError, unknown
+from lemma.spec.base import exists
 from lemma.spec.data import TreebankSpec
 
 PADDING, UNKNOWN, TOP = 0, 1, 2

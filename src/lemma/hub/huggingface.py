@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from lemma.data.files import read_json
+from lemma.data.files import file_sum, read_json, seal
 from lemma.data.tokenizers import CONFIG as TOKENIZER_CONFIG
 from lemma.data.tokenizers import GENERATION, TEMPLATE, Tokenizer
 from lemma.errors import DataError, RunError
 from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to
-from lemma.hub.pretrained import CONFIG, Pretrained
+from lemma.hub.pretrained import CONFIG, SUMS, Pretrained
+from lemma.models.base import save_tensors
 from lemma.spec.models import ModelSpec
 
 WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
-WRITTEN = {CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, GENERATION, TEMPLATE, "README.md"}
+WRITTEN = {CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, GENERATION, TEMPLATE, SUMS, "README.md"}
 """The files that a folder written here may hold."""
 FLOATS = {"F64", "F32", "F16", "BF16"}
 BERT = {
@@ -54,7 +54,8 @@ def open_folder(path: Path) -> Pretrained:
                 f".save_pretrained('{folder}')\""
             ) from None
 
-    return Pretrained(path, config, tensors, (*files, *tensors.shards), tokenizer)
+    more = [folder / name for name in (TOKENIZER_CONFIG, GENERATION, TEMPLATE) if (folder / name).is_file()]
+    return Pretrained(path, config, tensors, (*files, *tensors.shards), tokenizer, tuple(more))
 
 
 class FolderTensors(StoredTensors):
@@ -158,7 +159,7 @@ def write_folder(
     ids: dict[str, Any] = {"bos_token_id": tokenizer.bos, "eos_token_id": stops if len(stops) > 1 else tokenizer.eos}
     config |= {"dtype": str(next(iter(kept.values())).dtype).removeprefix("torch."), **ids}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_file(_unshared(kept), folder / WEIGHTS, {"format": "pt"})
+    save_tensors(folder / WEIGHTS, _unshared(kept), {"format": "pt"})
     (folder / GENERATION).write_text(json.dumps({**ids, **tokenizer.generation}, indent=2) + "\n", encoding="utf-8")
     tokenizer.save(folder / TOKENIZER)
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
@@ -166,6 +167,8 @@ def write_folder(
     if limit := getattr(spec, "context", None):
         about.setdefault("model_max_length", limit)
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    sums = {file.name: file_sum(file) for file in sorted(folder.iterdir())}
+    (folder / SUMS).write_text(json.dumps(seal({"files": sums}), indent=1) + "\n", encoding="utf-8")
     return kept
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
@@ -36,6 +36,7 @@ from lemma.adaptation.lora import (
 from lemma.data.files import read_json, rewritten
 from lemma.errors import RunError, SpecError, unknown
 from lemma.hub.architectures import Piece
+from lemma.models.base import save_tensors
 from lemma.spec.recipe import Frozen, Lora
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -85,7 +86,7 @@ def write_peft(model: nn.Module, folder: Path | str, base: str | None = None, pi
     kept = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}  # none shares memory
     with rewritten(Path(folder), WRITTEN) as temporary:
         (temporary / CONFIG).write_text(json.dumps(options, indent=2), encoding="utf-8")
-        save_file(kept, temporary / WEIGHTS, {"format": "pt"})
+        save_tensors(temporary / WEIGHTS, kept, {"format": "pt"})
 
 
 def _parts(path: str, B: Tensor, pieces: Pieces | None) -> list[tuple[str, Tensor]]:

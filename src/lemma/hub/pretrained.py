@@ -4,6 +4,10 @@ A model is a Hugging Face folder, a `.gguf` file, a file of llama2.c, or one of 
 come to the same: a configuration and tensors with Hugging Face's names, read one at a time, and a tokenizer.
 """
 
+import json
+import re
+import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,24 +19,37 @@ import torch
 from torch import nn
 
 from lemma.data.corpora import MODELS, corpus_files
-from lemma.data.files import files_hash
+from lemma.data.files import (
+    check_file,
+    check_once,
+    file_hash,
+    files_hash,
+    home_folder,
+    read_sealed,
+    seal,
+    text_hash,
+    write_atomically,
+)
 from lemma.data.tokenizers import Tokenizer
-from lemma.errors import RunError
+from lemma.errors import DataError, RunError, StorageError
 from lemma.hub.architectures import Piece, StoredTensors, architecture_of, spec_from_config, weights_from
 from lemma.models.base import store_by_columns, weights_of
 from lemma.models.build import blank
 from lemma.report.progress import observer, watched_reading
+from lemma.spec.base import exists
 from lemma.spec.models import Encoder, ModelSpec
 
-CONFIG = "config.json"
+CONFIG, SUMS = "config.json", "lemma.json"
 GGUF, LLAMA2C = (".gguf",), (".bin", ".data")
 
 
 def is_pretrained(path: Path) -> bool:
     """Whether a path is, by its look, a pretrained model: a folder with a config.json, a file of one, or a name."""
+    if not exists(path):
+        return str(path) in MODELS
     if path.is_dir():
-        return (path / CONFIG).is_file()
-    return path.suffix in (*GGUF, *LLAMA2C, ".json") if path.is_file() else str(path) in MODELS
+        return exists(path / CONFIG) and (path / CONFIG).is_file()
+    return path.is_file() and path.suffix in (*GGUF, *LLAMA2C, ".json")
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,8 @@ class Pretrained:
     files: tuple[Path, ...]
     """All that the model's answers depend on."""
     read_tokenizer: Callable[[], Tokenizer]
+    more: tuple[Path, ...] = ()
+    """Files that say how it is used: its special tokens, its chat template. They are not in its hash."""
 
     @cached_property
     def spec(self) -> ModelSpec:
@@ -79,6 +98,8 @@ class Pretrained:
 
         `by_columns` brings large maps into the order that decoding reads fastest.
         """
+        for file in (*self.files, *self.more):
+            recognise(file)
         module = blank(self.spec, dropout)
         if by_columns:
             store_by_columns(module, filled=False)
@@ -101,9 +122,45 @@ class Pretrained:
             raise RunError(str(error) if str(error).startswith(str(self.path)) else f"{self.path}: {error}") from None
 
 
+def recognise(path: Path) -> None:
+    """Compare a file of a pretrained model with the checksum that there is of it.
+
+    A folder that Lemma wrote lists its own (`lemma.json`); in Hugging Face's cache a file is named by it. Of any other
+    file the SHA-256 is kept in the data home when it is first opened, and a change is a warning: it may be meant.
+    """
+    if (path.parent / SUMS).is_file():
+        listed = read_sealed(path.parent / SUMS).get("files")
+        if isinstance(listed, dict) and path.name in listed:
+            try:
+                check_file(path, listed[path.name], SUMS)
+            except RunError as error:
+                raise RunError(f"{error} If it was changed on purpose, remove {path.parent / SUMS}.") from None
+            return
+    real = path.resolve()
+    if real.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", real.name):
+        if not check_once(real, real.name, lambda: file_hash(real)):
+            raise RunError(f"{path} is damaged: it does not have the SHA-256 {real.name}. Download it again.")
+        return
+    with suppress(StorageError, DataError):  # a data home that cannot be written
+        known = home_folder("opened") / f"{text_hash(str(real))[:32]}.json"
+        try:
+            was = read_sealed(known)
+            if check_once(real, str(was.get("hash")), lambda: file_hash(real)):
+                return
+            warnings.warn(
+                f"{path} has changed since it was opened here on {was.get('since')}, with the SHA-256 "
+                f"{was.get('hash')}. If nobody replaced it, it is damaged: get it again.",
+                stacklevel=2,
+            )
+        except RunError:  # never opened before
+            pass
+        content = seal({"path": str(real), "since": time.strftime("%Y-%m-%d %H:%M"), "hash": file_hash(real)})
+        write_atomically(known, json.dumps(content, indent=1) + "\n")
+
+
 def open_pretrained(path: Path) -> Pretrained:
     """Open a pretrained model; what cannot be read is refused with the reason, before anything is loaded."""
-    if not path.exists() and str(path) in MODELS:
+    if not exists(path) and str(path) in MODELS:
         path = corpus_files(MODELS[str(path)], watched_reading(observer()))[0]
     if path.suffix in GGUF:
         from lemma.hub.gguf import open_gguf

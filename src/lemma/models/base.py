@@ -1,14 +1,18 @@
 """What all models share: the contract's types, padding, batched inference."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int64
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -97,6 +101,19 @@ def store_by_columns(model: nn.Module, filled: bool = True) -> None:
 def init_embedding(embedding: nn.Embedding) -> None:
     """Draw a small initial embedding, so that the functions behind it are nearly linear at first."""
     nn.init.normal_(embedding.weight, std=0.1)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    """Write a safetensors file with the rights that the umask gives; a disk that refuses is an OSError."""
+    path.touch()
+    mode = path.stat().st_mode  # the library itself lets nobody else read its files
+    try:
+        save_file(dict(tensors), path, dict(header))
+    except SafetensorError as error:
+        if number := re.search(r"os error (\d+)", str(error)):  # such as a full disk
+            raise OSError(int(number[1]), str(error), str(path)) from None
+        raise
+    path.chmod(mode)
 
 
 def weights_of(model: nn.Module, frozen: bool = False) -> dict[str, Tensor]:

@@ -132,7 +132,7 @@ def refuse_too_large(spec: ModelSpec) -> None:
 
 def parameters_of(spec: ModelSpec) -> int:
     """Count a spec's parameters on the meta device: no memory, no time."""
-    with torch.device("meta"):
+    with torch.device("meta"), NoFilling():  # to fill a tensor there imports torch._dynamo, a second and more
         return count_parameters(_module(spec, 0.0))
 
 

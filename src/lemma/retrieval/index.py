@@ -30,7 +30,6 @@ from lemma.data.files import (
     Progress,
     check_once,
     counting,
-    exists,
     file_hash,
     read_json,
     read_sealed,
@@ -43,6 +42,7 @@ from lemma.errors import DataError, RunError, StorageError, unknown
 from lemma.retrieval.embedding import Embedder
 from lemma.runs.folder import only_writer
 from lemma.runs.verify import Verified, judged
+from lemma.spec.base import exists
 
 HEADER = "index.json"
 FORMAT = 2

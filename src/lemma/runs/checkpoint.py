@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import re
-import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,11 +11,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lemma.data.files import (
     check_file,
+    discard,
     file_sum,
     parse_json,
     read_json,
@@ -29,7 +27,7 @@ from lemma.data.files import (
     unreadable,
 )
 from lemma.errors import RunError, SpecError
-from lemma.models.base import weights_of
+from lemma.models.base import save_tensors, weights_of
 from lemma.spec.choose import read_model
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
@@ -43,20 +41,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     The header's own entries come in any order, so these are one entry: equal tensors then give equal files.
     """
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    path.touch()
-    mode = path.stat().st_mode  # what the umask says; the library itself lets nobody else read its files
-    try:
-        save_file(on_cpu, path, {ENTRY: json.dumps(about or {})})
-    except SafetensorError as error:
-        if number := re.search(r"os error (\d+)", str(error)):  # such as a full disk
-            raise OSError(int(number[1]), str(error), str(path)) from None
-        raise
-    path.chmod(mode)
+    save_tensors(path, on_cpu, {ENTRY: json.dumps(about or {})})
 
 
 def read_header(path: Path) -> dict[str, Any]:
     """Read what is said about the tensors of a file, without them."""
     try:
+        path.open("rb").close()  # the library takes a file that it may not read for a missing one
         with safe_open(path, framework="pt") as file:
             about = parse_json((file.metadata() or {}).get(ENTRY, "{}"))
             if not isinstance(about, dict):
@@ -201,7 +192,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         sums = {file.name: file_sum(file) for file in sorted(temporary.iterdir())}
         (temporary / MANIFEST).write_text(json.dumps(seal({"files": sums}), indent=1))
     for old in saved(folder)[:-KEPT]:
-        shutil.rmtree(old)
+        discard(old)
     return path
 
 
@@ -251,7 +242,7 @@ def drop_after(folder: Path, step: int) -> None:
     sweep(folder)
     for path in saved(folder):
         if _step(path) > step:
-            shutil.rmtree(path)
+            discard(path)
 
 
 def _step(path: Path) -> int:

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -47,7 +47,7 @@ from lemma.data.treebanks import Lexicon
 from lemma.errors import DataError, RunError, SpecError, StorageError
 from lemma.hub.pretrained import Pretrained, is_pretrained, open_pretrained
 from lemma.runs.checkpoint import MANIFEST, drop_after, write_weights
-from lemma.spec.base import read_toml, to_toml
+from lemma.spec.base import exists, read_toml, to_toml
 from lemma.spec.choose import read_model
 from lemma.spec.data import AnyDataSpec, PretrainedData, read_data
 from lemma.spec.models import NEW_FAMILIES, Classifier, Graph, ModelSpec, Parser
@@ -123,10 +123,9 @@ class Metrics:
             raise RunError(f"{self.path}, line {number}, is damaged: {error}. {self._without}") from None
         return row
 
-    def drop_after(self, step: int) -> None:
-        """Forget the lines after a step, which a run that resumes there will write again."""
-        kept = [json.dumps(row) + "\n" for row in self.rows() if row["step"] <= step]
-        write_atomically(self.path, "".join(kept))
+    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replace all lines."""
+        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def sync(self) -> dict[str, Any]:
         """Make sure that the lines are on the disk before a checkpoint counts on them; return their checksum."""
@@ -139,8 +138,11 @@ class Metrics:
     def check(self, expected: Mapping[str, Any] | None, listed_in: str) -> None:
         """Compare as many bytes as a checkpoint or the manifest counts on with their checksum."""
         if expected:
-            with self.path.open("rb") as file:
-                content = file.read(expected["bytes"])
+            try:
+                with self.path.open("rb") as file:
+                    content = file.read(expected["bytes"])
+            except OSError as error:
+                raise unreadable(self.path, error) from None
             if len(content) < expected["bytes"] or hashlib.sha256(content).hexdigest() != expected["sha256"]:
                 raise RunError(
                     f"{self.path} is damaged: its lines do not have the SHA-256 in {listed_in}. {self._without}"
@@ -206,7 +208,7 @@ class RunFolder:
 
         `settings` of the recipe are about to be given again, so that recipe.toml may differ in them.
         """
-        if not (path / SPEC).exists() and is_pretrained(path):
+        if not exists(path / SPEC) and is_pretrained(path):
             source = open_pretrained(path)
             return PretrainedRun(path, source.spec, Recipe(), PretrainedData(pretrained=str(path)), "", source=source)
         refuse_no_run(path)
@@ -248,7 +250,10 @@ class RunFolder:
         """Read the summary of a finished run; None before the end."""
         if not self.finished:
             return None
-        if expected := read_manifest(self.path)["files"].get(SUMMARY):
+        listed = read_manifest(self.path)
+        if SUMMARY in listed.get("sealed", ()):
+            return read_sealed(self.path / SUMMARY)
+        if expected := listed["files"].get(SUMMARY):  # of an earlier version
             check_file(self.path / SUMMARY, expected, MANIFEST)
         return read_json(self.path / SUMMARY)
 
@@ -304,8 +309,9 @@ class RunFolder:
         What it had come to, if it was finished, stays until there is a checkpoint of the steps that follow.
         """
         sweep(self.path)
-        self.metrics.drop_after(step)
-        self._write_manifest(self.path)
+        rows = self.metrics.rows()
+        self._write_manifest(self.path)  # which counts on no lines any more
+        self.metrics.write(row for row in rows if row["step"] <= step)
         write_atomically(self.path / RECIPE, self._recipe_toml())
         drop_after(self.checkpoints, step)
 
@@ -315,19 +321,21 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def finish(self, weights: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
-        """Write the weights that the run ends with, then its summary."""
+        """Write the weights that the run ends with, then its summary.
+
+        The summary has its checksum in itself: the one of a run that was finished before is good until the new one is
+        there.
+        """
         write_weights(self.path / WEIGHTS, weights, self.spec, self.method)
-        content = (json.dumps(summary, indent=1, ensure_ascii=False) + "\n").encode()
-        sums = {SUMMARY: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
-        self._write_manifest(self.path, sums | {METRICS: self.metrics.sync()})
-        write_atomically(self.path / SUMMARY, content)
+        self._write_manifest(self.path, {METRICS: self.metrics.sync()})
+        write_atomically(self.path / SUMMARY, json.dumps(seal(summary), indent=1, ensure_ascii=False) + "\n")
 
     def _write_manifest(self, folder: Path, more: Mapping[str, Any] | None = None) -> None:
         """Write what the files of the run are to be; the recipe is this one, whether it is on the disk yet or not."""
         tables = {name: _table(folder, name) for name in TABLES if (folder / name).exists()}
         tables[RECIPE] = json.loads(json.dumps(self._recipe_words()))
         files = {name: file_sum(folder / name) for name in NAMES if (folder / name).exists()}
-        content = seal({"files": {**files, **(more or {})}, "tables": tables})
+        content = seal({"files": {**files, **(more or {})}, "tables": tables, "sealed": [SUMMARY]})
         write_atomically(folder / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
     def _save_words(self, folder: Path, tokenizer: Tokenizer | Lexicon | None, labels: Sequence[str]) -> None:
@@ -372,7 +380,7 @@ class PretrainedRun(RunFolder):
 
 def is_run(path: Path) -> bool:
     """Whether a path is a run: a run folder, or a pretrained model in a folder, in a file or by name."""
-    return (path / SPEC).exists() or is_pretrained(path)
+    return exists(path / SPEC) or is_pretrained(path)
 
 
 def _adaptation(path: Path) -> AdaptationSpec | None:
@@ -451,8 +459,13 @@ def remove_unbegun(path: Path) -> None:
 
 def refuse_occupied(path: Path, overwrite: bool) -> None:
     """Refuse a place where something stands: a run unless it may be overwritten, anything else always."""
-    if not path.exists():
+    try:
+        path.lstat()
+    except FileNotFoundError:
         return
+    except (OSError, ValueError) as error:  # too long, a NUL in it, no such encoding
+        why = getattr(error, "strerror", None) or error
+        raise RunError(f"{str(path)[:200]!r}: the run folder cannot be made: {why}. Choose another place.") from None
     if not path.is_dir():
         raise RunError(f"{path} is a file. Choose another place for the run.")
     inside = {entry.name for entry in path.iterdir()}
@@ -471,9 +484,9 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
 
 def refuse_no_run(path: Path) -> None:
     """Refuse a path that is not a run folder."""
-    if path.suffix == ".gguf" and not path.exists():
+    if path.suffix == ".gguf" and not exists(path):
         raise RunError(f"{path}: there is no such file. Check the name and the folder it is looked for in.")
-    if not path.exists():
+    if not exists(path):
         meant = get_close_matches(str(path), MODELS, n=1, cutoff=0.5)
         raise RunError(
             f"{path}: there is no such folder."
@@ -482,6 +495,10 @@ def refuse_no_run(path: Path) -> None:
         )
     if not path.is_dir():
         raise RunError(f"{path} is a file; a run is a folder with a {SPEC} in it, or a .gguf file.")
+    try:
+        next(path.iterdir(), None)
+    except OSError as error:
+        raise unreadable(path, error) from None
     if (path / "adapter_config.json").exists():
         raise RunError(
             f"{path} is an adapter that peft wrote, which needs its base: "

@@ -1,15 +1,17 @@
-"""Whether every file is still what was written: of a run, of a folder with runs in it, of the caches."""
+"""Whether every file is still what was written: of a run, of a study and its runs, of the caches."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from lemma.data.files import SUFFIX, check_file, file_sum, read_sealed
+from lemma.data.files import SUFFIX, check_file, read_json, read_sealed, unreadable
 from lemma.data.store import HEADER as STORE
 from lemma.data.store import TOKENS, TokenStore
 from lemma.errors import LemmaError, RunError
+from lemma.hub.pretrained import SUMS, recognise
 from lemma.report.result import Block, Result, Table, Text
 from lemma.runs.checkpoint import MANIFEST, manifest, read, read_weights, saved
 from lemma.runs.folder import (
@@ -26,7 +28,11 @@ from lemma.runs.folder import (
     read_manifest,
 )
 from lemma.runs.load import refuse_other_base
+from lemma.spec.base import exists
 
+STUDY = "study.toml"
+MEASURES = ("speed.json", "inference.json", "speeds/*.json", "trials/*.json", "runs/*.json")
+"""The files that a study keeps what it measured in."""
 State = Literal["good", "damaged", "no checksum", "left over"]
 
 
@@ -74,15 +80,22 @@ class Verified(Result):
 
 
 def verify_folder(path: Path) -> Verified:
-    """Compare every file of a run, or of all runs in a folder, with its checksum."""
+    """Compare every file of a run, of a study, or of all runs in a folder with its checksum."""
     if is_run(path):
         return Verified(path, tuple(_run_files(path, path)))
-    if not path.is_dir():
+    if not exists(path) or not path.is_dir():
         raise RunError(f"{path}: there is no such folder. Give a run, a study's folder or an index.")
+    try:
+        next(path.iterdir(), None)
+    except OSError as error:
+        raise unreadable(path, error) from None
     runs = sorted(found.parent for found in path.rglob(SPEC))
-    if not runs:
+    places = {found.parent for name in (STUDY, MANIFEST) for found in path.rglob(name)}
+    studies = sorted(place for place in places if not any(place.is_relative_to(run) for run in runs))
+    if not runs and not studies:
         raise RunError(f"{path} holds no run, no study and no index, and so has no checksums.")
-    return Verified(path, tuple(file for run in runs for file in _run_files(run, path)))
+    found = [file for study in studies for file in _study_files(study, runs, path)]
+    return Verified(path, (*found, *(file for run in runs for file in _run_files(run, path))))
 
 
 def verify_home(home: Path) -> Verified:
@@ -99,14 +112,37 @@ def verify_home(home: Path) -> Verified:
     return Verified(home, tuple(files))
 
 
+def _study_files(study: Path, runs: Sequence[Path], root: Path) -> Iterator[CheckedFile]:
+    """What a study writes next to its runs: its description and report, listed in a manifest, and sealed measures."""
+    whole = (study / MANIFEST).exists()  # it is written last, and not by version 0.1
+    if whole:
+        yield from judged([study / MANIFEST], root, lambda: manifest(study))
+        with suppress(RunError):
+            for name, expected in manifest(study).items():
+                yield from judged([study / name], root, partial(check_file, study / name, expected, MANIFEST))
+    inside = [run.with_name(f"{run.name}.json") for run in runs if run.is_relative_to(study)]
+    kept = {*filter(exists, inside), *(path for pattern in MEASURES for path in study.glob(pattern))}
+    for path in sorted(kept):
+        if whole or b'"sha256"' in path.read_bytes():
+            yield from judged([path], root, partial(read_sealed, path))
+        else:
+            yield _file(path, root, "no checksum")
+
+
 def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
     try:
         folder = RunFolder.open(run)
     except LemmaError:
         folder = None  # what is wrong with it is found below
     if isinstance(folder, PretrainedRun):
+        files = [*folder.source.files, *folder.source.more]
+        if (files[0].parent / SUMS).exists():
+            yield from judged([files[0].parent / SUMS], root, partial(read_sealed, files[0].parent / SUMS))
+            for file in files:
+                yield from judged([file], root, partial(recognise, file))
+            return
         why = "Lemma did not write this model, and has no checksums of it. The SHA-256 over its files is now "
-        yield from judged([*folder.source.files], root, lambda: folder.source.model(), f"{why}{folder.source.hash}.")
+        yield from judged(files, root, lambda: folder.source.model(), f"{why}{folder.source.hash}.")
         return
     try:
         listed = read_manifest(run)
@@ -122,7 +158,7 @@ def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
     checks: dict[str, Callable[[], object]] = {
         WEIGHTS: lambda: read_weights(run / WEIGHTS),
         METRICS: Metrics(run / METRICS).rows,
-        SUMMARY: lambda: check_file(run / SUMMARY, listed["files"].get(SUMMARY, file_sum(run / SUMMARY)), MANIFEST),
+        SUMMARY: folder.summary if folder else lambda: read_json(run / SUMMARY),
     }
     for name, check in checks.items():
         if (run / name).exists():

@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin
@@ -140,9 +141,22 @@ def explain(error: ValidationError, where: str, known: list[str]) -> str:
             lines.append(unknown(f"{where}: the setting", str(mistake["loc"][-1]), known))
         elif mistake["type"] == "value_error":
             lines.append(str(mistake.get("ctx", {})["error"])[:LONGEST_LINE])
+        elif mistake["type"] == "union_tag_invalid":
+            about = {name: str(value).replace("'", "") for name, value in mistake.get("ctx", {}).items()}
+            lines.append(unknown(f"{path}.{about['discriminator']}", about["tag"], about["expected_tags"].split(", ")))
+        elif mistake["type"] == "union_tag_not_found":
+            tag = str(mistake.get("ctx", {})["discriminator"]).replace("'", "")
+            lines.append(f"{path} = {shown(mistake['input'])}: it must say its {tag}.")
         else:
             lines.append(f"{path} = {shown(mistake['input'])}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}.")
     return "\n".join(lines)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything of that name; a name that no file can have is not an error."""
+    with suppress(OSError):
+        return path.exists()
+    return False
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import PydanticUndefined
 
 from lemma.errors import SpecError, unknown
-from lemma.spec.base import Spec, distribute, letter_of, read_toml
+from lemma.spec.base import Spec, distribute, exists, letter_of, read_toml
 from lemma.spec.data import DATA_SPECS, KINDS, AnyDataSpec, BytePairs, Characters, Words
 from lemma.spec.models import (
     FAMILIES,
@@ -351,12 +351,12 @@ def _base(model: str | Path | ModelSpec | Choice) -> Choice:
     if not isinstance(model, (str, Path)):
         return Choice(model, Recipe(), BytePairs())
     path = Path(model)
-    if str(model) not in PRESETS and (path.suffix == ".toml" or path.is_file()):
+    if str(model) not in PRESETS and (path.suffix == ".toml" or (exists(path) and path.is_file())):
         return read_choice(path)
     if preset := find_preset(str(model)):
         return Choice(preset.model, Recipe.read(preset.recipe, f"{model}: recipe"), preset.tokenizer or BytePairs())
     more = " A spec file (name.toml) is possible too."
-    if path.is_dir():
+    if exists(path) and path.is_dir():
         more = f" To train a run or a pretrained model further: lemma adapt {model} --text FILE --out FOLDER"
     raise SpecError(unknown("model", str(model), preset_names(), MODEL_SYNONYMS.get(str(model).lower())) + more)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lemma.errors import SpecError, unknown
-from lemma.spec.base import Letter, Spec, read_toml
+from lemma.spec.base import Letter, Spec, exists, read_toml
 from lemma.spec.data import BytePairs, DataSpec, GraphSpec, LabelsSpec, Nodes, TokenizerSpec
 from lemma.spec.models import FAMILIES, check_heads
 from lemma.spec.recipe import Full, Method, Recipe
@@ -184,7 +184,7 @@ class GridStudy(StudySpec):
     claims: tuple[StudyClaim, ...] = ()
     """Statements to be judged from the numbers."""
     validations: int | None = Field(default=None, ge=1)
-    """Full validations per run, the points of its learning curve; as in the recipe if unset."""
+    """Validations per run, the points of its learning curve; as in the recipe if unset."""
     measures: Annotated[tuple[Literal["positions", "attention", "steps"], ...], BeforeValidator(_several)] = ()
     """What else is measured of each trained model: `positions`, its loss against position past the trained length;
     `attention`, the entropy and the distance of each head; `steps`, how many steps each model needs for the loss that
@@ -450,7 +450,7 @@ def read_study(name: str | Path, words: Mapping[str, Any] | None = None) -> Stud
     path = Path(name)
     if str(name) in STUDIES:
         kind, where, table = type(STUDIES[str(name)]), f"study {name}", STUDIES[str(name)].to_dict()
-    elif path.suffix == ".toml" or path.is_file():
+    elif path.suffix == ".toml" or (exists(path) and path.is_file()):
         where, table = str(path), {"name": path.stem, **read_toml(path)}
         if table.get("kind", "classifiers") not in KINDS:
             raise SpecError(unknown(f"{path}: kind", str(table["kind"]), KINDS) + " A study of texts has no kind.")

@@ -7,24 +7,26 @@ a study that was stopped is finished by the same call.
 
 import json
 import re
-import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from lemma.data.files import read_sealed, seal, write_atomically
+from lemma.data.files import discard, read_sealed, seal, storing, write_atomically
 from lemma.errors import LemmaError, RunError, SpecError, StorageError, unknown
 from lemma.report.progress import Observer, Silent
 from lemma.report.statistics import LEAST, Estimate, PairedTest, estimate, paired_test
+from lemma.runs.checkpoint import MANIFEST
 from lemma.runs.folder import SPEC, RunFolder, is_begun, remove_unbegun
 from lemma.runs.load import Run, load
+from lemma.runs.verify import STUDY
 from lemma.spec.base import to_toml
 from lemma.spec.data import AnyDataSpec, DataSpec, LabelsSpec
 from lemma.spec.models import ModelSpec
@@ -99,6 +101,12 @@ def in_words(point: Mapping[str, Any]) -> str:
     'depth=2, tied=true'
     """
     return ", ".join(f"{word}={plain(value)}" for word, value in point.items())
+
+
+@cache
+def adapter(measures: Any) -> TypeAdapter[Any]:
+    """What reads measures of a class; it takes longer to make than to use."""
+    return TypeAdapter(measures)
 
 
 M = TypeVar("M")
@@ -284,7 +292,7 @@ class Experiment(ABC, Generic[M]):
         if not kept or kept.get("of") != identity:
             return None
         try:
-            measures = TypeAdapter(self.measures).validate_python(kept["measures"])
+            measures = adapter(self.measures).validate_python(kept["measures"])
         except (KeyError, ValidationError):  # written by another version of Lemma: measured again
             return None
         return measures if self.is_complete(cell, measures) else None
@@ -353,9 +361,11 @@ def run_experiment(
     chosen = [cell for cell in cells if only is None or {cell.condition, cell.name} & set(only)]
     for cell in cells:
         experiment.check(cell)
-    experiment.out.mkdir(parents=True, exist_ok=True)
+    with storing(experiment.out):
+        experiment.out.mkdir(parents=True, exist_ok=True)
+        (experiment.out / MANIFEST).unlink(missing_ok=True)  # the report that it has checksums of is written again
     if experiment.spec is not None:
-        write_atomically(experiment.out / "study.toml", to_toml(experiment.spec.to_dict()))
+        write_atomically(experiment.out / STUDY, to_toml(experiment.spec.to_dict()))
     runs = experiment.out / "runs"
     if experiment.keeps:
         runs.mkdir(exist_ok=True)
@@ -371,6 +381,8 @@ def run_experiment(
         finally:
             gate.release()
         stages = [list(experiment.trials(chosen)), chosen]
+        for cell in stages[0]:
+            experiment.check(cell)
         failed = {cell.name: experiment.failed_at(cell) for stage in stages for cell in stage}
         if jobs is None and on is None:
             for title, stage in zip(("trial", "run"), stages, strict=True):
@@ -574,7 +586,8 @@ class TrainingExperiment(Experiment[M]):
             raise RunError(run.note)
         measures = self.measure(run, plan)
         if not self.keeps_checkpoints:
-            shutil.rmtree(RunFolder.open(plan.path).checkpoints, ignore_errors=True)
+            with suppress(OSError):
+                discard(RunFolder.open(plan.path).checkpoints)
         return measures
 
     def check(self, cell: StudyCell) -> None:

@@ -57,6 +57,7 @@ from lemma.studies.experiment import (
     write_json,
 )
 from lemma.studies.measures import (
+    ON_THE_WAY,
     SPLIT,
     TEMPERATURE,
     VIEWS,
@@ -100,6 +101,7 @@ def report_grid(
     ]
     protocol = {
         "validation": "a full pass over the validation text: each token but the first is predicted once",
+        "on the way": f"curves, the best step and trials are of its first {ON_THE_WAY:,} tokens, or of all if fewer",
         "read": "; ".join(read),
         "left out": "; ".join(dict.fromkeys(text for _, one in protocols for text in one.get("left_out", ()))),
     }
@@ -457,7 +459,8 @@ def show_sections(
             )
             means = "Each seed is a thin line, the mean of the seeds a thick one."
             timed = "Seconds are those of the timed steps" if seconds else "Seconds are those of the runs"
-            yield Text(f"{means} {timed}; validations are not counted.", "note")
+            read = f"The loss is that of up to {ON_THE_WAY:,} validation tokens."
+            yield Text(f"{read} {means} {timed}; validations are not counted.", "note")
     if claims:
         kinds: dict[str, Any] = {"held": "good", "not held": "bad"}
         yield Heading("Claims")
@@ -769,8 +772,8 @@ def show_trials(chosen: Mapping[str, ChosenRate], share: float) -> list[Block]:
         lines.append([title, *marked, f"{one.tokens:,}"])
     header = ["model", *(f"{rate:g}" for rate in rates), "tokens"]
     note = (
-        f"Validation perplexity after {100 * share:.3g} % of the steps, with one more seed; * marks the rate "
-        "chosen. These tokens come on top of the budget."
+        f"Perplexity of up to {ON_THE_WAY:,} validation tokens after {100 * share:.3g} % of the steps, with one more "
+        "seed; * marks the rate chosen. These tokens come on top of the budget."
     )
     for end, rate in (("lowest", min(rates)), ("highest", max(rates))):
         if at_end := [title for title, one in chosen.items() if one.rate == rate and len(rates) > 1]:
@@ -849,11 +852,12 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
             if chosen is None:
                 return None
             recipe = recipe.replace(learning_rate=chosen.rate)
-        tokens, validation = tokens_per_step(cell.model, recipe), len(self.dataset.tokens(SPLIT))
+        tokens, validation = tokens_per_step(cell.model, recipe), min(ON_THE_WAY, len(self.dataset.tokens(SPLIT)))
         recipe, said = pace(recipe, cell.given, validations, tokens, validation)
         if not cell.trial:
             self.adapted |= dict.fromkeys(said)
-        scorer = Scorer(self.dataset)
+        once = (recipe.evaluate_every or 1) >= recipe.steps  # at its end, where all of the text is read anyway
+        scorer = Scorer(self.dataset, None if once and not cell.trial else ON_THE_WAY, whole=not cell.trial)
         return RunPlan(self.path(cell), cell.model, recipe, self.spec.data, self.dataset, scorer, trial_speed=speed)
 
     def prepare(self, cells: Sequence[StudyCell]) -> None:

@@ -94,25 +94,41 @@ class LanguageMeasures:
 Row = StudyRow[LanguageMeasures]
 
 
-class Scorer:
-    """Gives a model its score, a full pass over the validation text, and remembers the scores that it gave."""
+ON_THE_WAY = 16_384
+"""Tokens of the validation text that a validation on the way reads: enough for a curve, the best step or the choice
+of a learning rate, each of which compares scores of the same tokens."""
 
-    def __init__(self, dataset: Splits[TokenArray]) -> None:
-        self.dataset = dataset
+
+class Scorer:
+    """Gives a model its score on the validation text, and remembers the scores that it gave.
+
+    While a model is trained, at most `most` tokens of the text are read. A run has its score from all of them once it
+    is finished, unless it is to be judged by those alone, as a trial is: `whole` is then False.
+    """
+
+    def __init__(self, dataset: Splits[TokenArray], most: int | None = None, whole: bool = True) -> None:
+        tokens = dataset.tokens(SPLIT)
+        self.dataset, self.most, self.whole = dataset, most if most and most < len(tokens) else None, whole
         self.given: dict[float, PerplexityScore] = {}
 
     def __call__(self, model: LanguageModel) -> PerplexityScore:
-        """Read the whole validation text."""
-        source = TextSource(self.dataset.tokenizer.about, self.dataset.hash, SPLIT)
-        score = perplexity(model, self.dataset.tokens(SPLIT), bytes=self.dataset.tokens(SPLIT).bytes, source=source)
+        """Read the validation text as far as a validation on the way does."""
+        score = self._read(model, self.most)
         self.given[score.loss] = score
         return score
 
     def of(self, run: Run) -> PerplexityScore:
         """The score of a finished run: the one that training ended with, if it was given here, or else a new pass."""
+        if self.most and self.whole:
+            return self._read(run.model, None)
         summary = run.summary or {}
         ended_with = summary["best_loss"] if run.recipe.keep == "best" else summary["validation_loss"]
         return self.given.get(ended_with) or self(run.model)
+
+    def _read(self, model: LanguageModel, most: int | None) -> PerplexityScore:
+        tokens = self.dataset.tokens(SPLIT)
+        source = TextSource(self.dataset.tokenizer.about, self.dataset.hash, SPLIT)
+        return perplexity(model, tokens[:most], bytes=None if most else tokens.bytes, source=source)
 
 
 def generate_sample(model: LanguageModel, tokenizer: Tokenizer, study: GridStudy, temperature: float) -> TextSample:

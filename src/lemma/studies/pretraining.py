@@ -1,14 +1,14 @@
 """The study of pretraining (problem E4): a classifier from scratch, and one whose body read all texts first."""
 
 import math
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lemma.data.corpora import LABELLED
-from lemma.data.files import Progress, exists, write_atomically
+from lemma.data.files import Progress, discard, write_atomically
 from lemma.data.labels import TEXTS, Labelled, read_label_file
 from lemma.data.splits import Splits, normalise, shuffled
 from lemma.data.tables import SUFFIXES, Column, read_table
@@ -20,6 +20,7 @@ from lemma.report.progress import Observer, watched_reading
 from lemma.report.statistics import Estimate, PairedTest, holm
 from lemma.runs.folder import RunFolder, is_begun
 from lemma.runs.load import adaptation_of
+from lemma.spec.base import exists
 from lemma.spec.data import DataSpec
 from lemma.spec.models import EncoderDecoder
 from lemma.spec.recipe import AdaptationSpec, Recipe
@@ -154,7 +155,8 @@ class PretrainingExperiment(LabelExperiment):
                 observer.say(f"failed: {reason}")
                 write_json(base.path.with_name(f"{base.path.name}.json"), {"failed": reason})
             else:
-                shutil.rmtree(RunFolder.open(base.path).checkpoints, ignore_errors=True)
+                with suppress(OSError):
+                    discard(RunFolder.open(base.path).checkpoints)
         for cell in self.cells():
             super().check(cell)
 

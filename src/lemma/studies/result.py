@@ -1,11 +1,12 @@
 """What a study gives: a table, a conclusion, plots and samples, and the files they are saved in."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lemma.data.files import write_atomically
+from lemma.data.files import file_sum, locked, seal, write_atomically
 from lemma.report.curves import Plot
 from lemma.report.result import (
     Block,
@@ -22,6 +23,8 @@ from lemma.report.result import (
     as_text,
     plots,
 )
+from lemma.runs.checkpoint import MANIFEST
+from lemma.runs.verify import STUDY
 from lemma.spec.studies import StudySpec
 
 NONE = "–"
@@ -178,7 +181,7 @@ class StudyResult(Result):
     def save(self, path: Path | str | None = None) -> Path:
         """Write one file, or table (Markdown, CSV), plain values (JSON) and page into a folder; return the page's path.
 
-        The folder is the study's own if no path is given.
+        The folder is the study's own if no path is given; there a manifest has the checksums of all of them.
         """
         if path is not None and Path(path).suffix in self.writers():
             return super().save(path)
@@ -191,6 +194,13 @@ class StudyResult(Result):
             as_html(self.details(), self.title),
         )
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in zip(self.files, texts, strict=True):
-            write_atomically(folder / name, content)
+        with locked(folder / MANIFEST, wait=60):  # other processes may write the same report
+            if path is None:
+                (folder / MANIFEST).unlink(missing_ok=True)  # until all that it lists is there
+            for name, content in zip(self.files, texts, strict=True):
+                write_atomically(folder / name, content)
+            if path is None:
+                names = [name for name in (STUDY, *self.files) if (folder / name).exists()]
+                sums = {name: file_sum(folder / name) for name in names}
+                write_atomically(folder / MANIFEST, json.dumps(seal({"files": sums}), indent=1) + "\n")
         return folder / self.files[-1]

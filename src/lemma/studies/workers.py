@@ -21,10 +21,11 @@ from uuid import uuid4
 
 import torch
 
-from lemma.data.files import exists
 from lemma.errors import InputError, SpecError, unknown
 from lemma.report.progress import Silent
 from lemma.report.statistics import needed
+from lemma.runs.verify import STUDY
+from lemma.spec.base import exists
 from lemma.spec.studies import read_study
 from lemma.studies.experiment import (
     Experiment,
@@ -63,7 +64,7 @@ def work(order: str) -> None:
     threading.Thread(target=watch, daemon=True).start()
     try:
         out = Path(order).parent
-        experiment = open_experiment(read_study(out / "study.toml"), out, Silent())
+        experiment = open_experiment(read_study(out / STUDY), out, Silent())
         cells = {cell.name: cell for cell in experiment.cells()}
         chosen = [cells[name] for name in told["cells"]]
         for stage in (experiment.trials(chosen), chosen):

@@ -22,6 +22,7 @@ from lemma.report.progress import Observer
 from lemma.report.result import Block, Pre, Result, Table
 from lemma.report.statistics import Lines
 from lemma.runs.load import Run
+from lemma.spec.base import exists
 from lemma.spec.choose import Choice
 from lemma.spec.data import AnyDataSpec
 from lemma.spec.recipe import Recipe
@@ -296,13 +297,13 @@ class DataArgs:
 def rooted(name: Any, known: Collection[str] = ()) -> str:
     """A known name as it is, a file with its full path."""
     said = str(name)
-    return str(Path(said).resolve()) if said not in known and Path(said).exists() else said
+    return str(Path(said).resolve()) if said not in known and exists(Path(said)) else said
 
 
 def expanded(name: Any, known: Collection[str] = ()) -> list[str]:
     """The files that a pattern such as shard-*.txt.gz names, in the order of their names; else the name itself."""
     said = str(name)
-    if said in known or not any(sign in said for sign in "*?[") or Path(said).exists():
+    if said in known or not any(sign in said for sign in "*?[") or exists(Path(said)):
         return [said]
     found = sorted(glob(said, recursive=True))  # noqa: PTH207 (a pattern may begin at the root)
     if not found:

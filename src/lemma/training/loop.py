@@ -2,13 +2,12 @@
 
 import ctypes
 import math
-import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Literal, Self
 
 import torch
 
+from lemma.data.files import discard
 from lemma.data.splits import Splits
 from lemma.errors import SpecError
 from lemma.models.base import count_parameters
@@ -198,7 +198,8 @@ def _run(
         result = replace(result, samples=tuple(written))
         folder.finish(weights, result.to_dict())
         if folder.adaptation:  # many tasks on one base are to be small on the disk
-            shutil.rmtree(folder.checkpoints, ignore_errors=True)
+            with suppress(OSError):
+                discard(folder.checkpoints)
         return result
 
 

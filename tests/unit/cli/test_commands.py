@@ -1,23 +1,24 @@
 """The command line as a person meets it: what it prints, what it exits with, what it leaves behind."""
 
+import contextlib
+import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from lemma.cli.main import app
-from lemma.errors import SpecError
+from lemma.errors import RunError, SpecError
+from pages.running import Done, run_apart, run_here
 
 TEXT = "the cat sat on the mat and the dog sat on the log\n" * 200
 
 
-def lemma(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lemma", *words], capture_output=True, text=True, cwd=folder, timeout=120
-    )
+def lemma(*words: str, folder: Path, apart: bool = False) -> Done:
+    """Type a command in a folder: in this process, or `apart`, as a person starts it, which takes seconds."""
+    with contextlib.chdir(folder):
+        return (run_apart if apart else run_here)(["lemma", *words])
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +27,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("person")
     (folder / "book.txt").write_text(TEXT, encoding="utf-8")
     words = ["steps=30", "batch=8", "sequence_length=16", "hidden=32", "width=16", "V=300"]
-    done = lemma("train", "lstm", "--text", "book.txt", "--out", "runs/a", *words, folder=folder)
-    assert done.returncode == 0, done.stderr
-    assert "parameters" in done.stdout
-    assert "sample" in done.stdout
+    done = lemma("train", "lstm", "--text", "book.txt", "--out", "runs/a", *words, folder=folder, apart=True)
+    assert done.status == 0, done.said
+    assert "parameters" in done.printed
+    assert "sample" in done.printed
     return folder
 
 
@@ -40,7 +41,7 @@ def test_a_run_folder_has_its_files(folder: Path) -> None:
 
 def test_evaluate_prints_one_json_object(folder: Path) -> None:
     done = lemma("evaluate", "runs/a", "--json", folder=folder)
-    result = json.loads(done.stdout)
+    result = json.loads(done.printed)
     assert set(result) == {"perplexity", "loss", "bits_per_byte", "tokens", "protocol"}
     assert len(result["protocol"]["data_hash"]) == 64
     assert result["protocol"]["tokenizer"].startswith("byte-pairs")
@@ -49,22 +50,22 @@ def test_evaluate_prints_one_json_object(folder: Path) -> None:
 
 def test_evaluate_other_text_has_that_texts_hash(folder: Path) -> None:
     (folder / "other.txt").write_text("the dog sat\n" * 50, encoding="utf-8")
-    result = json.loads(lemma("evaluate", "runs/a", "--text", "other.txt", "--json", folder=folder).stdout)
-    wanted = subprocess.run(["sha256sum", folder / "other.txt"], capture_output=True, text=True).stdout.split()[0]
+    result = json.loads(lemma("evaluate", "runs/a", "--text", "other.txt", "--json", folder=folder).printed)
+    wanted = hashlib.sha256((folder / "other.txt").read_bytes()).hexdigest()
     assert result["protocol"]["data_hash"] == wanted
 
 
-def test_generate_streams_and_repeats_itself_with_a_seed(folder: Path) -> None:
+def test_generate_repeats_itself_with_a_seed_in_another_process_too(folder: Path) -> None:
     words = ["generate", "runs/a", "--prompt", "The", "--tokens", "20", "--seed", "7"]
-    once, again = (lemma(*words, folder=folder).stdout for _ in range(2))
+    once, again = (lemma(*words, folder=folder, apart=apart).printed for apart in (True, False))
     assert once.startswith("The")
     assert once == again
-    assert once != lemma(*words[:-1], "8", folder=folder).stdout
+    assert once != lemma(*words[:-1], "8", folder=folder).printed
 
 
 def test_generate_at_zero_reports_its_loop(folder: Path) -> None:
     words = ["generate", "runs/a", "--prompt", "the", "--tokens", "400", "--temperature", "0", "--json"]
-    result = json.loads(lemma(*words, folder=folder).stdout)
+    result = json.loads(lemma(*words, folder=folder).printed)
     assert set(result) == {"prompt", "text", "tokens", "loop", "stopped", "tokens_per_second", "logprobs", "seed"}
     loop, tokens = result["loop"], result["tokens"]
     if loop is not None:
@@ -74,7 +75,7 @@ def test_generate_at_zero_reports_its_loop(folder: Path) -> None:
 def test_resume_of_a_finished_run_changes_nothing(folder: Path) -> None:
     before = (folder / "runs/a/model.safetensors").read_bytes()
     done = lemma("train", "--resume", "runs/a", folder=folder)
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.said
     assert (folder / "runs/a/model.safetensors").read_bytes() == before
 
 
@@ -163,13 +164,14 @@ def test_wrong_input_gets_a_message_and_status_2_and_leaves_nothing(case: str, f
     (folder / "bytes.txt").write_bytes(b"hello \xff\xfe world\n" * 100)
     (folder / "short.txt").write_text("a b c\n", encoding="utf-8")
     words, message = WRONG[case]
-    done = lemma(*words, folder=folder)
-    assert done.returncode == 2, done.stderr + done.stdout
-    assert message in " ".join(done.stderr.split()), done.stderr
-    assert "Traceback" not in done.stderr
-    assert not done.stdout
+    done = lemma(*words, folder=folder, apart=case == "a wrong key")
+    assert done.status == 2, done.said + done.printed
+    assert message in " ".join(done.said.split()), done.said
+    assert "Traceback" not in done.said
+    assert not done.printed
     assert not (folder / "runs/x").exists()
 
 
-def test_debug_shows_the_traceback(folder: Path) -> None:
-    assert "Traceback" in lemma("evaluate", "runs/none", "--debug", folder=folder).stderr
+def test_debug_lets_the_error_through_with_its_traceback(folder: Path) -> None:
+    with pytest.raises(RunError, match="runs/none"):
+        lemma("evaluate", "runs/none", "--debug", folder=folder)

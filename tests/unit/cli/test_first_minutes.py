@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import lemma
 from lemma.cli.common import patiently
 from lemma.cli.main import app, main
-from lemma.errors import SpecError
+from lemma.errors import InputError, SpecError
 from lemma.report.curves import Curve, Plot
 from lemma.report.progress import observer
 from lemma.spec.studies import read_study
@@ -111,6 +111,29 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     out, _ = training.communicate(timeout=60)
     assert training.returncode == 130 and "interrupted" in out
     assert out.rstrip().splitlines()[-1] == "To resume: lemma train --resume runs/a"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a" * 300, "a/" * 3000, "a\0b", "a\ud800", "x/" + "é" * 200 + ".gguf"],
+    ids=["long", "deep", "with a NUL", "with half a pair", "long in bytes"],
+)
+def test_a_name_that_no_file_can_have_is_bad_input(name: str, tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text(BOOK)
+    for verb in (
+        lambda: lemma.count(name),
+        lambda: lemma.check.parameters(name, "d"),
+        lambda: lemma.check.sheet(name, name),
+        lambda: lemma.load(name),
+        lambda: lemma.verify(name),
+        lambda: lemma.study(name, out=tmp_path / "study"),
+        lambda: lemma.train(name, text=tmp_path / "book.txt", out=tmp_path / "run"),
+        lambda: lemma.train("lstm", text=name, out=tmp_path / "run"),
+        lambda: lemma.train("lstm", text=tmp_path / "book.txt", out=name, steps=1),
+    ):
+        with pytest.raises(InputError) as said:
+            verb()
+        assert len(str(said.value)) < 10_000
 
 
 @pytest.mark.parametrize("name", ["families", "lstm-gru", "graph"])

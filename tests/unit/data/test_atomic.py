@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data.files import check_once, locked, machine, read_sealed, replacing, seal, sweep, write_atomically
+from lemma.data.files import check_once, discard, locked, machine, read_sealed, replacing, seal, sweep, write_atomically
 from lemma.errors import RunError, StorageError
 
 DEAD = 1 << 22  # no process has so high a number
@@ -65,6 +65,20 @@ def test_what_a_killed_process_left_is_swept_by_the_next_writer(tmp_path: Path) 
     assert len(names(tmp_path)) == 1 and not (tmp_path / "step-1").exists()
     write_atomically(tmp_path / "other.txt", "")
     assert names(tmp_path) == ["other.txt"]
+
+
+def test_a_process_killed_while_it_removes_a_folder_leaves_nothing_of_it(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "file").touch()
+    child = os.fork()
+    if child == 0:
+        os.rmdir = os.unlink = lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL)
+        discard(tmp_path / "old")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert [name for name in names(tmp_path) if not name.startswith(".")] == [] != names(tmp_path)
+    sweep(tmp_path)
+    assert names(tmp_path) == []
+    discard(tmp_path / "old")  # which is gone
 
 
 def test_what_a_living_process_is_writing_is_left_alone(tmp_path: Path) -> None:

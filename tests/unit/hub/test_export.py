@@ -1,5 +1,8 @@
 """Runs written for transformers, for llama.cpp and for peft: equal logits there, and again here."""
 
+import os
+import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ import pytest
 import torch
 
 import lemma
+from lemma.data.files import file_hash
 from lemma.errors import InputError, RunError
 from lemma.hub.pretrained import open_pretrained
 from pretrained_models import TEXT, llama, pieces
@@ -63,6 +67,51 @@ def test_transformers_loads_a_run_with_its_own_class_and_gives_equal_logits(
         )
     if own.eos is not None:
         assert theirs.generation_config.eos_token_id in (own.eos, sorted(own.stops))
+
+
+def flipped(file: Path) -> bytes:
+    """Flip a bit of the last digit, so that JSON stays JSON, or of the last number of weights; return what it was."""
+    good = file.read_bytes()
+    place = max(good.rfind(digit) for digit in b"0123456789") if file.suffix == ".json" else len(good) - 3
+    file.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+    return good
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_flipped_bit_of_a_folder_is_named_whoever_wrote_it(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+    folder, blobs = tmp_path / "folder", tmp_path / "hub" / "blobs"
+    old = os.umask(0o027)
+    lemma.export(runs / "gpt2", to="huggingface", out=folder)
+    os.umask(old)
+    assert {oct(file.stat().st_mode & 0o777) for file in folder.iterdir()} == {"0o640"}
+    assert {file.state for file in lemma.verify(folder).files} == {"good"}
+    names = ("model.safetensors", "tokenizer_config.json", "generation_config.json")
+    for name in names:  # it was written by Lemma, with its checksums
+        good = flipped(folder / name)
+        with pytest.raises(RunError, match=re.escape(f"{folder / name} is damaged")):
+            ours(folder)
+        assert [file.path for file in lemma.verify(folder).files if file.state == "damaged"] == [name]
+        (folder / name).write_bytes(good)
+    (folder / "lemma.json").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours(folder)  # from now on its files are known
+        ours(folder)
+    for name in names[1:]:
+        flipped(folder / name)
+        with pytest.warns(UserWarning, match=re.escape(f"{folder / name} has changed since")):
+            ours(folder)
+    blobs.mkdir(parents=True)  # as Hugging Face's cache names files
+    blob = blobs / file_hash(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(blob)
+    (folder / "model.safetensors").symlink_to(blob)
+    ours(folder)
+    flipped(blob)
+    with pytest.raises(RunError, match=r"model\.safetensors is damaged: it does not have the SHA-256"):
+        ours(folder)
 
 
 def test_the_chat_template_goes_out_with_the_tokenizer(runs: Path, tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from faults import forked
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import RunError
 from lemma.runs.folder import Metrics, RunFolder, only_writer
+from lemma.runs.verify import verify_folder
 from lemma.spec.data import BytePairs, Characters, DataSpec
 from lemma.spec.models import Decoder
 from lemma.spec.positions import Sinusoidal
@@ -151,6 +154,31 @@ def test_rewinding_forgets_the_end_and_what_came_after_the_step(tmp_path: Path, 
     assert not folder.finished and not (folder.path / "model.safetensors").exists()
 
 
+def test_a_kill_at_any_change_on_the_disk_leaves_a_finished_run_good(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda handle: None)  # the machine itself goes on
+    folder = folder_at(tmp_path / "run").create(tokenizer)
+    for step in (1, 2, 3):
+        folder.metrics.append({"step": step})
+    folder.finish({}, {"ended": 0})
+
+    def again(number: int) -> None:
+        folder.rewind(2)
+        folder.finish({}, {"ended": number})
+
+    number = status = -1
+    while status:  # −9 until it is killed no more
+        number += 1
+        status = forked(partial(again, number), kill_at=number + 1)
+        assert status in (0, -9)
+        opened = RunFolder.open(folder.path)
+        ended = (opened.summary() or {})["ended"]
+        assert ended in (range(number + 1) if status else [number]) and opened.metrics.rows()[1] == {"step": 2}
+        assert verify_folder(folder.path).right
+    assert number > 10
+
+
 def test_a_half_written_last_line_of_metrics_is_left_out_and_then_overwritten(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path / "metrics.jsonl")
     assert metrics.rows() == []
@@ -158,7 +186,7 @@ def test_a_half_written_last_line_of_metrics_is_left_out_and_then_overwritten(tm
     with metrics.path.open("a") as file:
         file.write('{"step": 2, "lo')
     assert metrics.rows() == [{"step": 1, "loss": 0.1 + 0.2}]
-    metrics.drop_after(1)
+    metrics.write(metrics.rows())
     metrics.append({"step": 2, "loss": 1.0})
     assert [row["step"] for row in metrics.rows()] == [1, 2]
 

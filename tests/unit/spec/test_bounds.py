@@ -12,7 +12,7 @@ from lemma.errors import RunError, SpecError
 from lemma.models.build import build
 from lemma.spec.base import parse_settings, parse_toml, read_toml
 from lemma.spec.choose import choose
-from lemma.spec.data import Words
+from lemma.spec.data import DataSpec, Words
 from lemma.spec.models import Lstm
 
 
@@ -97,3 +97,14 @@ def test_a_tokenizer_that_pads_to_a_thousand_million_does_not(tmp_path: Path) ->
     tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
     assert tokenizer.decode(tokenizer.encode("a b c")) == "a b c"
     assert len(tokenizer._engine.encode("a b c").ids) == 3
+
+
+def test_a_kind_that_is_unknown_or_missing_is_named_with_the_known_ones() -> None:
+    with pytest.raises(SpecError, match=r"tokenizer.kind = 'byte-pair' is unknown. Did you mean 'byte-pairs'"):
+        DataSpec.read({"text": ["a"], "tokenizer": {"kind": "byte-pair"}}, "study")
+    with pytest.raises(SpecError, match="it must say its kind"):
+        DataSpec.read({"text": ["a"], "tokenizer": {"vocabulary": 280}}, "study")
+
+
+def test_a_message_is_bounded_whatever_it_quotes() -> None:
+    assert len(str(SpecError("a value of " + "9" * 10**6))) < 3000

@@ -39,7 +39,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StudyResult]:
 def test_a_study_of_costs_writes_what_every_study_writes(name: str, results: dict[str, StudyResult]) -> None:
     result = results[name]
     names = {path.name for path in result.out.iterdir()}
-    assert names == {"study.toml", "table.md", "table.csv", "results.json", "report.html"}
+    assert names == {"manifest.json", "study.toml", "table.md", "table.csv", "results.json", "report.html"}
     saved = json.loads((result.out / "results.json").read_text())
     assert saved == json.loads(json.dumps(result.to_dict()))
     page = result.report.read_text()

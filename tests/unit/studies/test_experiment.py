@@ -47,7 +47,8 @@ def test_a_study_trains_measures_and_writes_everything(tiny_study: MakeStudy, tm
     assert not result.interrupted
     assert [row.title for row in result.rows] == ["feed-forward", "rnn"]
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"runs", "study.toml", "report.html", "table.md", "table.csv", "results.json", "speed.json"}
+    reports = {"study.toml", "report.html", "table.md", "table.csv", "results.json", "manifest.json"}
+    assert names == {"runs", "speed.json", *reports}
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert saved["table"]["rows"][0]["perplexity"] == result.records()[0]["perplexity"]
     assert all(len(run.measures.curve) == 3 for run in result.runs if run.measures)

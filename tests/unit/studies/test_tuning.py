@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -11,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from lemma.errors import InputError, SpecError
+from lemma.data.store import prepare
+from lemma.errors import InputError, RunError, SpecError
 from lemma.report.progress import Silent
+from lemma.runs.load import load
+from lemma.runs.verify import verify_folder
 from lemma.spec.studies import ComparedModel, GridStudy, StudyTuning, read_study
-from lemma.studies import experiment, workers
+from lemma.studies import experiment, grid, workers
 from lemma.studies.experiment import run_study
 from lemma.studies.result import StudyResult
+from lemma.tasks.language import perplexity
 
 MakeStudy = Callable[..., GridStudy]
 RATES = (1e-6, 3e-3)
@@ -41,6 +46,50 @@ def test_a_trial_that_fails_is_not_chosen_and_without_any_the_row_says_why(
     assert run.measures and run.measures.recipe["learning_rate"] == 1e-3
     [run] = run_study(spec.replace(tune={"learning_rate": (1e30, 1e31)}), tmp_path / "none").runs
     assert run.reason and run.reason.startswith("no learning rate of tune came to its end: ")
+
+
+def test_every_damaged_file_of_a_study_is_named_and_a_damaged_trial_changes_no_choice(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid, "race_steps", lambda models, tokens: {name: [1e-5] * 5 for name in models})
+    monkeypatch.setattr(grid, "can_draw", lambda: False)
+    out = tmp_path / "out"
+    spec = tuned(tiny_study, models=(ComparedModel(model="rnn"),), seeds=(1,))
+    whole = scores(run_study(spec, out))
+    assert verify_folder(out).right
+    trial = out / "trials" / "rnn-learning_rate-0.003-seed-2"
+    above = ["study.toml", "table.md", "table.csv", "results.json", "report.html", "manifest.json", "speed.json"]
+    for file in [*(out / name for name in above), trial.with_name(f"{trial.name}.json"), trial / "spec.toml"]:
+        good = file.read_bytes()
+        file.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
+        wrong = [found for found in verify_folder(out).files if found.state == "damaged"]
+        assert [str(out / found.path) for found in wrong] == [str(file)] and str(file) in wrong[0].why
+        file.write_bytes(good)
+    (trial / "recipe.toml").write_text("steps = 1\n")
+    with pytest.raises(RunError, match=r"recipe\.toml"):
+        run_study(spec, out)
+    assert not (out / "manifest.json").exists(), "what is not finished has no manifest"
+    shutil.rmtree(trial)  # it is tried again
+    assert scores(run_study(spec, out)) == whole and verify_folder(out).right
+
+
+def test_trials_and_curves_are_of_the_first_tokens_and_the_score_of_a_run_is_of_all(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid, "ON_THE_WAY", 20)
+    result = run_study(tuned(tiny_study, seeds=(1,)), tmp_path / "out")
+    text = prepare(result.spec.data).tokens("validation")
+    for run in result.runs:
+        model, found = load(tmp_path / "out" / "runs" / run.cell.name, "cpu").model, run.measures
+        assert found and found.loss == perplexity(model, text).loss
+        assert found.bits_per_byte == perplexity(model, text, bytes=text.bytes).bits_per_byte
+        assert min(point.loss for point in found.curve) == perplexity(model, text[:20]).loss != found.loss
+    for file in (tmp_path / "out" / "trials").glob("*.json"):
+        kept, model = json.loads(file.read_text(encoding="utf-8")), load(file.with_suffix(""), "cpu").model
+        assert kept["measures"]["loss"] == perplexity(model, text[:20]).loss
+    once = run_study(tiny_study(validations=1, seeds=(1,), settings={"steps": 4, "batch": 4}), tmp_path / "once")
+    for run in once.runs:  # validated at its end alone: on all of the text, and not twice
+        assert run.measures and [point.loss for point in run.measures.curve] == [run.measures.loss]
 
 
 @pytest.mark.parametrize(
