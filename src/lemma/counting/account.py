@@ -7,6 +7,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from lemma.counting.piecewise import NamedSize
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, total
 from lemma.counting.probe import Values
 from lemma.counting.writing import Style, write, write_sum
@@ -68,12 +69,21 @@ class Quantity:
     multiples: Values = field(default_factory=dict)
     """What sizes must be multiples of for the formula to hold."""
     named: Values = field(default_factory=dict)
-    """Dimensions that follow no formula, by a letter of their own, as they are at the sizes asked for."""
+    """Sizes that no polynomial gives, by a letter of their own, as they are at the sizes asked for."""
+    rules: Mapping[str, NamedSize] = field(default_factory=dict)
+    """What such a size is, where it is known: rounded, or the smaller or the larger of two."""
+    measured_at: Values = field(default_factory=dict)
+    """The sizes asked for, if something was measured there."""
 
     @cached_property
     def polynomial(self) -> Polynomial:
         """The sum of all parts."""
         return total(part.whole for part in self.parts)
+
+    def unrounded(self, values: Values) -> Polynomial:
+        """The sum with every named size as a polynomial: not rounded, and as it is near these values."""
+        named = {name: of(size) for name, size in self.named.items()}
+        return self.polynomial.put_all(named | {name: rule.polynomial(values) for name, rule in self.rules.items()})
 
     def formula(self, order: Sequence[str], style: Style = "plain") -> str:
         """The sum as a person would write it: parts repeated as often, but for a number, share a bracket.
@@ -102,10 +112,12 @@ class Quantity:
     def at(self, values: Values) -> int | None:
         """The number at these sizes; None if a part that follows no formula was not measured, or it holds elsewhere."""
         elsewhere = any(values.get(name) != value for name, value in self.only_at.items())
+        elsewhere |= any(values.get(name) != value for name, value in self.measured_at.items())
         elsewhere |= any(values.get(name, 0) % step for name, step in self.multiples.items())
-        if elsewhere or self.refused.keys() - self.measured.keys():
+        if elsewhere or self.refused.keys() - self.measured.keys() or self.named.keys() - {*self.rules, *values}:
             return None
-        return _whole_number(self.polynomial.at({**self.named, **values})) + sum(self.measured.values())
+        known = {**values, **{letter: rule.at(values) for letter, rule in self.rules.items()}}
+        return _whole_number(self.polynomial.at(known)) + sum(self.measured.values())
 
     @property
     def notes(self) -> list[str]:
@@ -119,9 +131,10 @@ class Quantity:
         only = f"this formula holds at {sizes} only" if sizes else ""
         steps = ", ".join(f"{name} is a multiple of {step}" for name, step in self.multiples.items())
         where = f"this formula holds where {steps}" if steps else ""
-        named = ", ".join(f"{name} = {size:,}" for name, size in self.named.items())
+        known = [f"{name} = {rule.write(style='unicode')} = {self.named[name]:,}" for name, rule in self.rules.items()]
+        named = ", ".join(f"{name} = {size:,}" for name, size in self.named.items() if name not in self.rules)
         odd = f"{named} at these sizes; it follows no formula of the others" if named else ""
-        return [note for note in (self.convention, only, where, odd, *reasons) if note]
+        return [note for note in (self.convention, only, where, *known, odd, *reasons) if note]
 
 
 TreeRow = tuple[int, str, str, str, str, str]
@@ -225,6 +238,11 @@ class CountedQuantity:
             **({"only_at": dict(self.quantity.only_at)} if self.quantity.only_at else {}),
             **({"multiples": dict(self.quantity.multiples)} if self.quantity.multiples else {}),
             **({"named": dict(self.quantity.named)} if self.quantity.named else {}),
+            **(
+                {"rules": {name: rule.write() for name, rule in self.quantity.rules.items()}}
+                if self.quantity.rules
+                else {}
+            ),
         }
 
     def __str__(self) -> str:
@@ -233,7 +251,10 @@ class CountedQuantity:
 
 @dataclass(frozen=True)
 class Account(Result):
-    """What a module costs: parameters, flops, backward, activations, cache and optimizer, as far as counted."""
+    """What a module costs: parameters, flops, backward, activations, cache and optimizer, as far as counted.
+
+    `defaults` says what some sizes are in terms of others: settings left alone, and named sizes that come out even.
+    """
 
     model: str
     symbols: Values
@@ -251,6 +272,12 @@ class Account(Result):
         return tuple(self.symbols)
 
     @property
+    def settings(self) -> dict[str, Polynomial]:
+        """Of the defaults, those that a person can set."""
+        named = {name for quantity in self.quantities.values() for name in quantity.named}
+        return {name: default for name, default in self.defaults.items() if name not in named}
+
+    @property
     def counts(self) -> dict[str, CountedQuantity]:
         """All quantities at the sizes of the account."""
         return {name: CountedQuantity(quantity, self.symbols) for name, quantity in self.quantities.items()}
@@ -265,7 +292,7 @@ class Account(Result):
     def blocks(self) -> Iterator[Block]:
         """The parameters as a tree, the other quantities in a line each."""
         sizes = "  ".join(together(f"{name} = {value:,}") for name, value in self.symbols.items())
-        unset = ", ".join(f"{name} = {write(default, self.order)}" for name, default in self.defaults.items())
+        unset = ", ".join(f"{name} = {write(default, self.order)}" for name, default in self.settings.items())
         yield Text(f"{self.model}   {sizes}" + (f"\nunless set: {unset}" if unset else ""))
         for place, count in enumerate(self.counts.values()):
             formula = count.quantity.formula(self.order, "unicode")
@@ -324,7 +351,7 @@ class Account(Result):
         counts = {name: count.to_dict() for name, count in self.counts.items()}
         if "backward" in counts and "flops" in counts:
             counts["flops"]["backward"] = counts.pop("backward")
-        defaults = {name: write(default, self.order) for name, default in self.defaults.items()}
+        defaults = {name: write(default, self.order) for name, default in self.settings.items()}
         about = {"model": self.model, "symbols": dict(self.symbols), "defaults": defaults}
         return {**about, **counts, "parts": counts.get("parameters", {}).get("parts", [])}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lemma.counting.piecewise import NamedSize
 from lemma.counting.polynomial import Polynomial
 from lemma.counting.probe import Fitted, PathGroup, Probed
 from lemma.data.files import data_home, home_folder, read_sealed, seal, write_atomically
@@ -52,14 +53,22 @@ class CountCache:
                 for group, fitted in probed.groups.items()
             ]
             refused = [[group.pattern, group.which, why] for group, why in probed.refused.items()]
-            return {"groups": groups, "refused": refused}
+            named = [
+                [one.kind, [terms_of(part) for part in one.of], one.times, one.place] for one in probed.named.values()
+            ]
+            return {"groups": groups, "refused": refused, "named": named}
 
         kept = self.get(name, plain)
         groups = {
             PathGroup(pattern, which): Fitted(polynomial_of(repeats), tuple(map(polynomial_of, columns)))
             for pattern, which, repeats, columns in kept["groups"]
         }
-        return Probed(groups, {PathGroup(pattern, which): why for pattern, which, why in kept["refused"]})
+        sizes = [
+            NamedSize(kind, tuple(map(polynomial_of, parts)), times, place)
+            for kind, parts, times, place in kept["named"]
+        ]
+        refused = {PathGroup(pattern, which): why for pattern, which, why in kept["refused"]}
+        return Probed(groups, refused, {one.name: one for one in sizes})
 
 
 def source_hash() -> str:

@@ -1,12 +1,15 @@
 """From a subject to its account: every quantity probed, fitted, proved, and cached."""
 
+import random
 import warnings
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import partial
-from itertools import zip_longest
-from math import prod
+from itertools import chain, combinations, islice, product, zip_longest
+from math import gcd, prod
 from typing import Any, Literal
 
 import torch
@@ -16,8 +19,32 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lemma.counting import measure, probe
 from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.cache import CountCache
+from lemma.counting.piecewise import (
+    CONSECUTIVE,
+    FEW,
+    PROVED_AT,
+    SPREAD,
+    NamedSize,
+    ReadAmounts,
+    bends,
+    fit_with,
+    staircase,
+    with_small_slope,
+)
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, symbol
-from lemma.counting.probe import SUM, Amounts, Fitted, Join, PathGroup, Probed, ProbeSizes, Read, Readings, Values
+from lemma.counting.probe import (
+    SUM,
+    Amounts,
+    Fitted,
+    Join,
+    NotPolynomial,
+    PathGroup,
+    Probed,
+    ProbeSizes,
+    Read,
+    Readings,
+    Values,
+)
 from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, NoFilling, Subject, adapted_subject, sizes_in_words
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.spec.models import ModelSpec
@@ -35,6 +62,8 @@ QUICK_RUN, LARGEST_RUN = (
     2**28,
 )  # bytes of weights and activations up to which real tensors are preferred, and run
 ODD = "mnpqrstuvwxyz"  # letters for dimensions that follow no formula
+MEMBERS = "members"  # the place of the number of tensors with a pattern, next to their dimensions
+MOST_TRIED, MOST_READ = 12, 400  # fits with named sizes, alone and in pairs, and readings for them
 EVERYTHING = PathGroup("", SUM)  # all paths together, of a module that cannot be probed
 Measured = Callable[[nn.Module, Inputs], Readings]
 
@@ -83,7 +112,10 @@ def count(subject: Subject, quantities: Collection[str] = QUANTITIES, convention
         able.remove("active")
     found = {name: counters.get(name, counter.bytes_kept)(name) for name in able}
     named = {letter: size for quantity in found.values() for letter, size in quantity.named.items()}
-    return Account(subject.name, {**subject.sizes(running), **named}, found, subject.defaults)
+    sizes = {**subject.sizes(running), **named}
+    rules = {letter: rule.polynomial(sizes) for one in found.values() for letter, rule in one.rules.items()}
+    even = {letter: rule for letter, rule in rules.items() if rule.at(sizes) == sizes[letter]}
+    return Account(subject.name, sizes, found, {**subject.defaults, **even})
 
 
 @dataclass(frozen=True)
@@ -102,7 +134,7 @@ class Counted:
     multiples: Values = field(default_factory=dict)
 
 
-STEPS = (2, 8, 64)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
+STEPS = (2, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
 Whole = Callable[[Fitted], Sequence[Polynomial]]
 """What all members of a group come to, column by column."""
 Kind = tuple[Counted, Callable[[PathGroup, Fitted], Part]]
@@ -121,6 +153,10 @@ class ModuleCounter:
         self.cached = CountCache(subject.identity)
         self._runs: dict[tuple[int, ...], bool] = {}
         self._work: dict[Hashable, Readings] = {}
+        self._built: dict[tuple[int, ...], Readings] = {}
+        self._odd: dict[str, tuple[NamedSize, Polynomial]] | None = None
+        self._dimensions: Probed | None = None
+        self._letters: dict[str, str] = {}
 
     def try_once(self) -> None:
         """Run the module at the sizes asked for, so that what cannot be run says so before anything is probed."""
@@ -160,48 +196,7 @@ class ModuleCounter:
             name_of_kind = kind or "trainable"
             counted = self._counted(name_of_kind, read, lambda _, there=there: there, False, measure.total_size, whole)
             kinds.append((counted, partial(part, kind=kind)))
-        found = self._quantity(name, "numbers", "a tied tensor counts once", kinds, lambda row: row[0])
-        return self._with_odd_dimensions(found, built, kinds) if found.measured else found
-
-    def _with_odd_dimensions(self, quantity: Quantity, built: nn.Module, kinds: Sequence[Kind]) -> Quantity:
-        """Name the dimensions that follow no formula, such as one that is rounded up, where all else of a tensor does.
-
-        What is then a product of its shape at the sizes asked for is no longer only measured.
-        """
-        values, named = self.subject.sizes(False), dict[str, int]()
-        parts, measured, refused = list(quantity.parts), dict(quantity.measured), dict(quantity.refused)
-        letters = (letter for letter in ODD if letter not in values)
-
-        def dimensions(at: Values) -> Readings:
-            found = measure.shapes(self.subject.build(at), None)
-            return {f"{path} {place}": (size,) for path, shape in found.items() for place, size in enumerate(shape)}
-
-        try:
-            each = probe.probe(dimensions, self._sizes(False)).groups
-        except LedgerError:
-            return quantity
-        for (counted, part_of), trainable in zip(kinds, (True, False), strict=True):
-            rows = probe.sorted_into(
-                [*counted.probed.groups, *counted.probed.refused], measure.shapes(built, trainable)
-            )
-            for group in counted.missed:
-                fitted, members = counted.probed.groups.get(group), rows.get(group, [])
-                if group.which or len(set(members)) != 1 or not (fitted or group in counted.probed.refused):
-                    continue
-                columns: list[Polynomial] = []
-                for place, size in enumerate(members[0]):
-                    fits = each.get(PathGroup(f"{group.pattern} {place}"))
-                    if fits and fits.columns[0].at(values) == size:
-                        columns.append(fits.columns[0])
-                        continue
-                    name = next((name for name, value in named.items() if value == size), None) or next(letters)
-                    named[name] = size
-                    columns.append(symbol(name))
-                repeats = fitted.repeats if fitted and fitted.repeats.at(values) == len(members) else of(len(members))
-                parts.append(part_of(group, Fitted(repeats, tuple(columns))))
-                measured.pop(str(group), None)
-                refused.pop(str(group), None)
-        return replace(quantity, parts=tuple(parts), measured=measured, refused=refused, named=named)
+        return self._quantity(name, "numbers", "a tied tensor counts once", kinds, lambda row: row[0])
 
     def routes(self) -> bool:
         """Whether each token is sent to some experts only."""
@@ -240,18 +235,22 @@ class ModuleCounter:
         """
         phase = ("flops", "backward").index(name)
 
+        halved = self.conventions.causal == "half"  # else it does not matter which products are causal
+
         def counted(kind: str, measured: Measured, columns: slice) -> Counted:
             def read(values: Values, devices: Sequence[str] = ("cpu",)) -> Readings:
                 key = (kind, *values.items(), *devices)
                 if key not in self._work:  # both passes are read in one run
                     with plain_kernels():
                         self._work[key] = self._run(measured, values, devices)
-                return {path: row[columns] for path, row in self._work[key].items()}
+                rows = {path: row[columns] for path, row in self._work[key].items()}
+                return rows if halved else {path: (row[0], *(0 for _ in row[1:])) for path, row in rows.items()}
 
             def asked(_: Probed) -> Readings:
                 return read(self.subject.sizes(True), ("meta", "cpu"))
 
-            return self._counted(f"{kind} {name}", read, asked, pinned=partial(read, devices=("meta",)))
+            key = f"{kind} {name}" + (" causal" if halved else "")
+            return self._counted(key, read, asked, pinned=partial(read, devices=("meta",)))
 
         def part(group: PathGroup, fitted: Fitted, note: str = "") -> Part:
             each = fitted.columns[0] if note else self.conventions.apply(*fitted.columns)
@@ -291,7 +290,8 @@ class ModuleCounter:
         oneDNN's LSTM saves, they are not used.
         """
         values, real = self.subject.sizes(True), partial(self._run, measure.saved_bytes, devices=("cpu",))
-        expected = sum(column.at(values) for fitted in probed.groups.values() for column in _wholes(fitted))
+        there = {**values, **self._named_values(probed, values)}
+        expected = sum(column.at(there) for fitted in probed.groups.values() for column in _wholes(fitted))
         needed = int(expected) + self._weights(values)
         if needed <= QUICK_RUN:
             return real(values)
@@ -355,77 +355,324 @@ class ModuleCounter:
         key = " ".join(filter(None, (name, sizes_in_words(fixed), stepped)))
 
         def work() -> Probed:
-            threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # probed modules are small: threads would only wait for each other
             try:
-                return probe.probe(read, self._sizes(running, fixed, steps), join)
+                with one_thread():
+                    return probe.probe(read, self._sizes(running, fixed, steps), join)
             except LedgerError as error:
                 return Probed({}, {EVERYTHING: f"no formula, since it cannot be probed ({error})"})
-            finally:
-                torch.set_num_threads(threads)
 
-        def compare() -> list[Any]:
-            try:
-                found = asked(probed)
-            except TooLargeToRun as error:
-                return [str(error), []]
-            if EVERYTHING in probed.refused:
-                return ["", [["", SUM, join(list(found.values())) if found else (0,)]]]
-            missed = []
-            for group, rows in probe.sorted_into([*probed.groups, *probed.refused], found).items():
-                amounts = probe.column_sums(rows) if rows else ()
-                fitted = probed.groups.get(group)
-                expected = [column.at(values) for column in whole(fitted)] if fitted else None
-                if expected is None or any(a != b for a, b in zip_longest(amounts, expected, fillvalue=0)):
-                    missed.append([group.pattern, group.which, list(amounts or (0,) * len(expected or [0]))])
-            return ["", missed]
+        def with_named() -> Probed:
+            with one_thread():
+                return self._with_named_sizes(counted, read, sizes, join, pins)
 
-        probed = self.cached.probed(key, work)
-        unproved, rows = self.cached.get(f"{key} at {sizes_in_words(values)}", compare)
-        missed = {PathGroup(pattern, which): tuple(amounts) for pattern, which, amounts in rows}
-        counted = Counted(probed, missed, unproved, fixed, steps)
-        if not missed or fixed or steps or EVERYTHING in missed:
-            return counted
-        divided = {one for one in values for why in probed.refused.values() if f"no polynomial of {one}:" in why}
-        for step in STEPS:
-            by = {one: step for one in divided if values[one] % step == 0}
-            if by:
-                again = self._counted(name, read, asked, running, join, whole, pinned, multiples=by)
-                if not again.missed:
-                    return again
-        if not running:
-            return counted
-        pins = self.cached.get(
-            f"{key} depends at {sizes_in_words(values)}", lambda: self._reasons(counted, pinned or read, whole)
-        )
-        if not pins:
-            return counted
-        again = self._counted(name, pinned or read, asked, running, join, whole, only_at=pins)
-        return again if len(again.missed) < len(missed) and EVERYTHING not in again.missed else counted
+        def compared(key: str, probed: Probed) -> Counted:
+            def compare() -> list[Any]:
+                try:
+                    found = asked(probed)
+                except TooLargeToRun as error:
+                    return [str(error), []]
+                if EVERYTHING in probed.refused:
+                    return ["", [["", SUM, join(list(found.values())) if found else (0,)]]]
+                missed, there = [], {**values, **self._named_values(probed, values)}
+                for group, rows in probe.sorted_into([*probed.groups, *probed.refused], found).items():
+                    amounts = probe.column_sums(rows) if rows else ()
+                    fitted = probed.groups.get(group)
+                    expected = [column.at(there) for column in whole(fitted)] if fitted else None
+                    if expected is None or any(a != b for a, b in zip_longest(amounts, expected, fillvalue=0)):
+                        missed.append([group.pattern, group.which, list(amounts or (0,) * len(expected or [0]))])
+                return ["", missed]
 
-    def _reasons(self, counted: Counted, read: Read, whole: Whole) -> dict[str, int]:
+            unproved, rows = self.cached.get(f"{key} at {sizes_in_words(values)}", compare)
+            missed = {PathGroup(pattern, which): tuple(amounts) for pattern, which, amounts in rows}
+            return Counted(probed, missed, unproved, fixed, steps)
+
+        counted = compared(key, self.cached.probed(key, work))
+        if not counted.missed or steps or EVERYTHING in counted.missed:
+            return counted
+        given = {"read": read, "asked": asked, "running": running, "join": join, "whole": whole, "pinned": pinned}
+        again = partial(self._counted, name, **given)
+        pins = {} if fixed or not running else self._reasons(key, counted, pinned or read, whole)
+        sizes = next(self._sizes(running, fixed), {})
+        special = {one: size for one, size in pins.items() if size < min(sizes[one])}  # such as a batch of one
+        tried = [counted, again(only_at=special)] if special else [counted]
+        if not special:
+            at = f"{key} named at {sizes_in_words(values)}"
+            tried.append(compared(at, self.cached.probed(at, with_named)))
+        if not fixed and tried[-1].missed:
+            divided = {one for one in values for why in counted.probed.refused.values() if _fails_in(one, why)}
+            stepped = [{one: step for one in divided if values[one] % step == 0} for step in STEPS]
+            tried += [one for by in stepped if by and not (one := again(multiples=by)).missed]
+            if pins and pins != special and tried[-1].missed:
+                tried.append(again(read=pinned or read, only_at=pins))
+        return min(tried, key=lambda one: (EVERYTHING in one.missed, len(one.missed)))
+
+    def _reasons(self, key: str, counted: Counted, read: Read, whole: Whole) -> dict[str, int]:
         """The sizes asked for that alone lead away from the formulas of the groups that were missed."""
         values, probed = self.subject.sizes(True), counted.probed
         sizes = next(self._sizes(True), None)
-        pins: dict[str, int] = {}
-        for name in values if sizes else ():
-            assert sizes
-            if any(f"no polynomial of {name}:" in why for why in probed.refused.values()):
-                pins[name] = values[name]
-            there = {**{other: known[0] for other, known in sizes.items()}, name: values[name]}
-            try:
-                if self._weights(there) > QUICK_RUN:
-                    continue
-                found = probe.sorted_into([*probed.groups, *probed.refused], read(there))
-            except LedgerError:
-                continue
-            for group in counted.missed:
-                fitted = probed.groups.get(group)
-                rows = probe.column_sums(found[group]) if found.get(group) else ()
-                expected = [column.at(there) for column in whole(fitted)] if fitted else []
-                if fitted and any(a != b for a, b in zip_longest(rows, expected, fillvalue=0)):
+
+        def work() -> dict[str, int]:
+            pins: dict[str, int] = {}
+            for name in values if sizes else ():
+                assert sizes
+                if any(_fails_in(name, why) for why in probed.refused.values()):
                     pins[name] = values[name]
-        return pins
+                there = {**{other: known[0] for other, known in sizes.items()}, name: values[name]}
+                try:
+                    if self._weights(there) > QUICK_RUN:
+                        continue
+                    found = probe.sorted_into([*probed.groups, *probed.refused], read(there))
+                except LedgerError:
+                    continue
+                for group in counted.missed:
+                    fitted = probed.groups.get(group)
+                    rows = probe.column_sums(found[group]) if found.get(group) else ()
+                    expected = [column.at(there) for column in whole(fitted)] if fitted else []
+                    if fitted and any(a != b for a, b in zip_longest(rows, expected, fillvalue=0)):
+                        pins[name] = values[name]
+            return pins
+
+        return self.cached.get(f"{key} depends at {sizes_in_words(values)}", work)
+
+    # Sizes that no polynomial gives, found out when formulas of the symbols alone fail.
+
+    def _shapes(self, values: Values) -> Readings:
+        key = tuple(values[name] for name in self.subject.symbols)
+        if key not in self._built:
+            symbols = {name: values[name] for name in self.subject.symbols}
+            self._built[key] = measure.shapes(self.subject.build(symbols), None)
+        return self._built[key]
+
+    def _read_dimensions(self, values: Values) -> Readings:
+        """Every dimension of every tensor, and how many tensors there are of each pattern."""
+        shapes = self._shapes(values)
+        found = {f"{path} {place}": (size,) for path, shape in shapes.items() for place, size in enumerate(shape)}
+        members = Counter(pattern for path in shapes for pattern in probe.patterns_of(path))
+        return {**found, **{_members(pattern): (number,) for pattern, number in members.items()}}
+
+    def _dimension(self, place: str, values: Values) -> int:
+        """A dimension of the tensors of a pattern, or how many of them there are."""
+        pattern, _, which = place.rpartition(" ")
+        group = PathGroup(pattern.replace("/", ".") if which == MEMBERS else pattern)
+        rows = [shape for path, shape in self._shapes(values).items() if group.matches(path)]
+        if which == MEMBERS:
+            return len(rows)
+        if not rows:
+            raise LedgerError(f"{pattern} is not there at {sizes_in_words(values)}")
+        return rows[0][int(which)]
+
+    def _value(self, size: NamedSize, values: Values) -> int:
+        return self._dimension(size.place, values) if size.kind == "dimension" else size.at(values)
+
+    def _named_values(self, probed: Probed, values: Values) -> dict[str, int]:
+        return {name: self._value(one, values) for name, one in probed.named.items()}
+
+    def _odd_sizes(self) -> dict[str, tuple[NamedSize, Polynomial]]:
+        """The dimensions of tensors, and their numbers, that follow no polynomial: by place, with what is to be added.
+
+        Those that are equal wherever they were read are one.
+        """
+        if self._odd is not None:
+            return self._odd
+        values, self._odd = self.subject.sizes(False), {}
+        try:
+            sizes = next(self._sizes(False))
+            probed = self._dimensions = probe.probe(self._read_dimensions, [sizes])
+        except (LedgerError, StopIteration):
+            return self._odd
+        there = probe.sorted_into([*probed.groups, *probed.refused], self._read_dimensions(values))
+        drawn, known = probe.draws(sizes, 6), dict[tuple[int, ...], tuple[NamedSize, Polynomial]]()
+        for group, rows in there.items():
+            fitted = probed.groups.get(group)
+            if group.which or len(set(rows)) != 1 or (fitted and (fitted.columns[0].at(values),) == rows[0]):
+                continue
+            with suppress(LedgerError):
+                read = tuple(self._dimension(group.pattern, at) for at in [values, *drawn])
+                if read not in known:
+                    known[read] = self._rule(group.pattern, sizes)
+                self._odd[group.pattern] = known[read]
+        return self._odd
+
+    def _rule(self, place: str, sizes: ProbeSizes) -> tuple[NamedSize, Polynomial]:
+        """What a dimension is: rounded, or the smaller or the larger of two symbols; else only the module knows it."""
+        values = self.subject.sizes(False)
+        source, read = random.Random(place), partial(self._dimension, place)
+
+        def points(name: str, others: Values, places: Iterable[int] | None = None) -> dict[int, int]:
+            step, found = gcd(*sizes[name]), dict[int, int]()
+            reach = max(4 * values[name], 2 * max(sizes[name])) // step
+            near = range(min(sizes[name]), min(sizes[name]) + SPREAD // 3)
+            for one in places or [*near, *(step * source.randint(1, reach) for _ in range(SPREAD))]:
+                with suppress(LedgerError):
+                    found[one] = read({**others, name: one})
+            return found
+
+        lowest = {name: known[0] for name, known in sizes.items()}
+        fresh = [values, *probe.draws(sizes, PROVED_AT)]
+        varied: list[str] = []
+        for name in values:
+            if len(sizes[name]) < 2:
+                continue
+            some = points(name, lowest)
+            if len(set(some.values())) < 2:
+                continue
+            varied.append(name)
+            found = None
+            for _ in range(3):  # again with what is read at its steps, where it shows whether it is rounded up or down
+                found = staircase(name, some)
+                if found is None:
+                    break
+                near = {one for step in found[0].steps(min(sizes[name])) for one in (step - 1, step)}
+                at_steps = points(name, lowest, near)
+                if all(found[0].at({name: one}) + found[1].at({}) == size for one, size in at_steps.items()):
+                    break
+                some |= at_steps
+            if found is None:
+                continue
+            size, rest = with_small_slope(found[0], found[1]) if place.endswith(MEMBERS) else found
+            with suppress(LedgerError, NotPolynomial):  # other symbols may be added to it
+                rest = probe.fit(lambda at, size=size: {"": read(at) - size.at(at)}, sizes).get("", ZERO)
+                more = [{**values, name: one} for one in points(name, values)]
+                if all(size.at(at) + rest.at(at) == read(at) for at in [*fresh, *more]):
+                    return size, rest
+        for (one, other), by in product(combinations(varied, 2), (0, -1, 1)):
+            for kind in ("min", "max"):
+                size = NamedSize(kind, (symbol(one), symbol(other) + by))
+                with suppress(LedgerError):
+                    if all(size.at(at) == read(at) for at in fresh):
+                        return size, ZERO
+        if not varied:
+            raise LedgerError(f"{place} does not change with one size alone")
+        return NamedSize("dimension", tuple(map(symbol, varied)), place=place), ZERO
+
+    def _with_named_sizes(self, counted: Counted, read: Read, sizes: ProbeSizes, join: Join, pins: Values) -> Probed:
+        """Fit the groups that were missed with sizes of their own: odd dimensions, and what bends along one symbol."""
+        probed, missed = counted.probed, list(counted.missed)
+        groups = {group: fitted for group, fitted in probed.groups.items() if group not in counted.missed}
+        named: dict[str, NamedSize] = {}
+        odd = self._odd_sizes()
+        if join is measure.total_size:  # tensors, dimension by dimension
+            for group, fitted in self._by_shape(counted, odd).items():
+                groups[group] = fitted
+                used = {name for one in (fitted.repeats, *fitted.columns) for name in one.symbols}
+                named |= {one.name: one for one, _ in odd.values() if one.name in used}
+                missed.remove(group)
+
+        seen: dict[tuple[int, ...], dict[PathGroup, list[Amounts]]] = {}
+
+        def amounts(at: Values) -> dict[PathGroup, Amounts]:
+            key = tuple(at[name] for name in sizes)
+            if key not in seen:
+                if len(seen) == MOST_READ:
+                    raise LedgerError("it was read often enough")
+                seen[key] = probe.sorted_into([*probed.groups, *probed.refused], read(at))
+            return {group: tuple(join(seen[key][group])) if seen[key].get(group) else () for group in missed}
+
+        known: dict[NamedSize, None] = {}
+        able = {name for name, some in sizes.items() if len(some) > 1}
+
+        def candidates() -> Iterator[tuple[NamedSize, ...]]:
+            for one in chain((one for one, _ in odd.values()), self._bent(counted, amounts, sizes, pins)):
+                if one not in known and one.symbols <= able:
+                    known[one] = None
+                    yield (one,)
+            yield from combinations(known, 2)
+
+        for chosen in islice(candidates() if missed else (), MOST_TRIED):
+            if not missed:
+                break
+            found = fit_with(amounts, chosen, sizes, self._value)
+            for group in list(missed):
+                columns = [found.get((group, at)) for at in range(len(counted.missed[group]))]
+                if all(column is not None for column in columns):
+                    groups[group] = Fitted(ONE, tuple(column for column in columns if column is not None))
+                    missed.remove(group)
+                    used = {name for column in columns if column is not None for name in column.symbols}
+                    named |= {one.name: one for one in chosen if one.name in used}
+        refused = {group: why for group, why in probed.refused.items() if group not in groups}
+        refused |= {group: "no polynomial as far as the sizes asked for" for group in missed if group not in refused}
+        return Probed(groups, refused, named)
+
+    def _by_shape(self, counted: Counted, odd: Mapping[str, tuple[NamedSize, Polynomial]]) -> dict[PathGroup, Fitted]:
+        """The tensors that were missed as products of their dimensions, where each has a formula or is an odd one."""
+        values, probed = self.subject.sizes(False), counted.probed
+        there = probe.sorted_into([*probed.groups, *probed.refused], self._shapes(values))
+
+        def formula(place: str, size: int) -> Polynomial | None:
+            fits = self._dimensions.groups.get(PathGroup(place)) if self._dimensions else None
+            if fits and fits.columns[0].at(values) == size:
+                return fits.columns[0]
+            return symbol(odd[place][0].name) + odd[place][1] if place in odd else None
+
+        found: dict[PathGroup, Fitted] = {}
+        for group in counted.missed:
+            rows = there.get(group, [])
+            if group.which or len(set(rows)) != 1 or not (group in probed.groups or group in probed.refused):
+                continue
+            columns = [formula(f"{group.pattern} {place}", size) for place, size in enumerate(rows[0])]
+            repeats = formula(_members(group.pattern), len(rows))
+            known = tuple(column for column in columns if column is not None)
+            if len(known) == len(columns) and repeats is not None:
+                found[group] = Fitted(repeats, known)
+        return found
+
+    def _bent(self, counted: Counted, amounts: ReadAmounts, sizes: ProbeSizes, pins: Values) -> Iterator[NamedSize]:
+        """Sizes that may explain where what is read bends, along one symbol after the other."""
+        base = {name: known[-1] for name, known in sizes.items()}
+        values = self.subject.sizes(any(name in self.subject.running for name in sizes))
+
+        def moves(other: str, name: str, kink: int) -> bool:
+            """Whether the bend is elsewhere where another size is smaller."""
+            if other == name or base[other] - 3 < min(sizes[other]):
+                return False
+            with suppress(LedgerError):
+                rows = [amounts({**base, other: base[other] - 3, name: kink + by}) for by in (1, 0, -1, -2)]
+                return not any(
+                    a - 3 * b + 3 * c - d
+                    for group in counted.missed
+                    for a, b, c, d in zip(*(row.get(group, ()) for row in rows), strict=False)
+                )
+            return False
+
+        together = any("together" in counted.probed.refused.get(group, "") for group in counted.missed)
+        for name in [*pins, *(name for name in sizes if (together or not pins) and name not in pins)]:
+            if gcd(*sizes[name]) > 1 or len(sizes[name]) < 2:
+                continue
+            start, series = min(sizes[name]), dict[int, Mapping[PathGroup, Sequence[int]]]()
+            with suppress(LedgerError):
+                for one in range(start, start + (FEW if probe.LAYERS.match(name) else CONSECUTIVE)):
+                    series[one] = amounts({**base, name: one})
+            for group, row in counted.missed.items():
+                for column in range(len(row)):
+                    line = {
+                        one: (*found.get(group, ()), *row)[column] if found.get(group) else 0
+                        for one, found in series.items()
+                    }
+                    kink, period = bends(line) if len(line) > 4 else (0, 0)
+                    if kink:
+                        near = [other for other in sizes if abs(kink - base[other]) <= 1 and moves(other, name, kink)]
+                        for other in near:
+                            by = kink - base[other]
+                            pair = (symbol(name), symbol(other) + by) if by <= 0 else (symbol(other), symbol(name) - by)
+                            yield NamedSize("min", pair)
+                        if not near:
+                            yield NamedSize("min", (symbol(name), of(kink)))
+                    if period:
+                        x = symbol(name) / period
+                        yield from (NamedSize(kind, (x,)) for kind in ("ceil", "floor"))
+                        yield from (NamedSize("floor", (x + Fraction(by, period),)) for by in range(1, period - 1))
+            lowest = {other: known[0] for other, known in sizes.items()}
+            for group in counted.missed:
+                fitted = counted.probed.groups.get(group)
+                low, high = max(sizes[name]), values[name]  # the formula holds at the first, and not at the second
+                if not fitted or high <= low or group not in amounts(lowest):
+                    continue  # another size has explained it already
+                with suppress(LedgerError):
+                    while high - low > 1:
+                        there = {**lowest, name: (low + high) // 2}
+                        holds = [column.at(there) for column in _wholes(fitted)] == list(amounts(there).get(group, ()))
+                        low, high = ((low + high) // 2, high) if holds else (low, (low + high) // 2)
+                    yield NamedSize("min", (symbol(name), of(low)))
 
     def _quantity(
         self, name: str, unit: str, convention: str, kinds: Sequence[Kind], amount: Callable[[Amounts], int]
@@ -438,12 +685,14 @@ class ModuleCounter:
         only_at = {
             one: probed[0] for one, probed in self.subject.probe_sizes.items() if len(probed) == 1 and one in sizes
         }
-        unproved, multiples = "", {}
+        unproved, multiples, named, rules = "", {}, dict[str, int](), dict[str, NamedSize]()
         for counted, part_of in kinds:
             probed = counted.probed
             unproved = unproved or counted.unproved
             only_at |= counted.only_at
             multiples |= counted.multiples
+            named |= self._named_values(probed, sizes)
+            rules |= probed.named
             parts += [part_of(*one) for one in probed.groups.items() if one[0] not in counted.missed]
             refused |= {str(group): why for group, why in probed.refused.items()}
             for group, row in counted.missed.items():
@@ -456,12 +705,36 @@ class ModuleCounter:
         unproved = f"not compared with a run at the sizes asked for: {unproved}" if unproved else ""
         convention = "; ".join(filter(None, (convention, unproved)))
         shown = tuple(part for part in parts if part.each or unit != "FLOPs")
-        return Quantity(name, unit, shown, convention, refused, measured, only_at if shown else {}, multiples)
+        for one in named:  # the same letter in all quantities
+            free = (letter for letter in ODD if letter not in {*self.subject.sizes(True), *self._letters.values()})
+            self._letters.setdefault(one, next(free, one))
+        letters = {one: symbol(self._letters[one]) for one in named}
+
+        def spelled(part: Part) -> Part:
+            shape = None if part.shape is None else tuple(size.put_all(letters) for size in part.shape)
+            return replace(part, each=part.each.put_all(letters), repeats=part.repeats.put_all(letters), shape=shape)
+
+        return Quantity(
+            name,
+            unit,
+            tuple(map(spelled, shown)) if letters else shown,
+            convention,
+            refused,
+            measured,
+            only_at if shown else {},
+            multiples,
+            {self._letters[one]: size for one, size in named.items()},
+            {self._letters[one]: rule for one, rule in rules.items() if rule.kind != "dimension"},
+            sizes if measured else {},
+        )
 
     def _sizes(
         self, running: bool, fixed: Values | None = None, multiples: Values | None = None
     ) -> Iterator[ProbeSizes]:
-        """Probe sizes to try; if there are none, building at the sizes asked for says why."""
+        """Probe sizes to try; if there are none, building at the sizes asked for says why.
+
+        What has inputs is built at sizes at which it runs: a width that heads do not divide may be built all the same.
+        """
 
         def works(values: Values) -> bool:
             key = (running, *values.values())
@@ -469,18 +742,33 @@ class ModuleCounter:
                 self._runs[key] = self.subject.can_be_run(values) if running else self.subject.can_be_built(values)
             return self._runs[key]
 
-        none = True
-        for sizes in probe.choose_sizes(self.subject.sizes(running), works, self.subject.probe_sizes):
+        none, symbols = True, self.subject.sizes(running)
+        choices = probe.choose_sizes(symbols, works, self.subject.probe_sizes)
+        if not running and self.subject.feed:
+            first = ({name: sizes[name] for name in symbols} for sizes in islice(self._sizes(True), 1))
+            choices = chain(first, choices)
+        for sizes in choices:
             none = False
             stepped = {name: [step * value for value in sizes[name]] for name, step in (multiples or {}).items()}
             yield {**sizes, **stepped, **{name: [value] for name, value in (fixed or {}).items()}}
         if none:
-            self.subject.build(self.subject.sizes(running))
+            self.subject.build(symbols)
 
     def _small(self) -> dict[str, int]:
         """Some small sizes at which the subject can be built."""
         found = next(self._sizes(running=self.subject.feed is not None), None)
         return probe.draws(found, 4)[-1] if found else self.subject.sizes(running=True)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Without threads, which would only wait for each other: probed modules are small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager
@@ -490,6 +778,16 @@ def plain_kernels() -> Iterator[None]:
         warnings.simplefilter("ignore")  # mkldnn's switch warns about GPUs
         with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
             yield
+
+
+def _members(pattern: str) -> str:
+    """The place of how many tensors a pattern has; with no dots, so that its numbers count no layers."""
+    return f"{pattern.replace('.', '/')} {MEMBERS}"
+
+
+def _fails_in(name: str, why: str) -> bool:
+    """Whether a refusal says that the fit failed in this symbol."""
+    return f"no polynomial of {name}:" in why
 
 
 def _wholes(fitted: Fitted) -> Sequence[Polynomial]:

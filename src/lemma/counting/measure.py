@@ -301,8 +301,10 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
         found = dict(_tensors_by_name(cache))
     elif hasattr(state, "tensors"):
         found = state.tensors()
-    else:  # of a recurrent torch.nn module
+    elif isinstance(state, Tensor) or (isinstance(state, tuple) and len(state) < 3):  # of a recurrent torch.nn module
         found = dict(zip(("hidden", "cell"), state if isinstance(state, tuple) else (state,), strict=False))
+    else:  # such as the keys and values of every layer
+        found = dict(_tensors_by_name(state)) if isinstance(state, (tuple, list, dict)) else {}
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     return {name: (tensor.numel() * tensor.element_size(),) for name, tensor in tensors.items()}
 

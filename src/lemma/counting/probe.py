@@ -7,15 +7,18 @@ layers (`groupings_for`), interpolate (`fit`), compare with fresh readings (`pro
 import random
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from itertools import combinations, islice, permutations
 from math import prod
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, symbol, total
 from lemma.errors import LedgerError
+
+if TYPE_CHECKING:
+    from lemma.counting.piecewise import NamedSize
 
 Values = Mapping[str, int]
 ProbeSizes = dict[str, list[int]]
@@ -75,10 +78,14 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Probed:
-    """What was fitted in every group, and the groups that follow no polynomial, with the reason."""
+    """What was fitted in every group, and the groups that follow no polynomial, with the reason.
+
+    `named` are the sizes other than symbols that formulas contain.
+    """
 
     groups: dict[PathGroup, Fitted]
     refused: dict[PathGroup, str]
+    named: "dict[str, NamedSize]" = field(default_factory=dict)
 
 
 def column_sums(rows: Sequence[Amounts]) -> Amounts:
@@ -183,6 +190,19 @@ def pattern_of(path: str) -> str:
     ('layers.*.attention.output.weight', 'weight_ih_l*_reverse', 'weight_hh_l*.A')
     """
     return NUMBER.sub("*", path)
+
+
+def patterns_of(path: str) -> Iterator[str]:
+    """All patterns that a path follows, with a star for one number at least.
+
+    >>> list(patterns_of("blocks.3.0.weight"))
+    ['blocks.*.0.weight', 'blocks.3.*.weight', 'blocks.*.*.weight']
+    """
+    numbers = NUMBER.findall(path)
+    for size in range(1, len(numbers) + 1):
+        for stars in combinations(range(len(numbers)), size):
+            written = iter("*" if place in stars else number for place, number in enumerate(numbers))
+            yield NUMBER.sub(lambda _, written=written: next(written), path)
 
 
 def _members(readings: Readings) -> dict[str, list[Member]]:
@@ -357,10 +377,15 @@ def choose_sizes(
     most as long as a table of positions; and where heads must divide a width, or groups of heads the heads, divisible
     ones. Only what divides at the sizes asked for is tried, the likely names first.
     """
+
+    def multiples(step: int) -> list[int]:
+        return [step * number for number in range(1, 9)]
+
     ranks = sorted(set(asked.values()))
     few = {name: FEW_LAYERS for name in asked if LAYERS.match(name)}
     plain = {name: list(PLAIN) for name in asked} | few
     ordered = {name: [10 * ranks.index(value) + small for small in PLAIN] for name, value in asked.items()} | few
+    aligned = {name: multiples(8) for name, value in asked.items() if WIDTHS.match(name) and value % 8 == 0}
 
     def divides(low: str, high: str) -> bool:
         return low != high and asked[low] <= asked[high] and asked[high] % asked[low] == 0
@@ -387,12 +412,9 @@ def choose_sizes(
         yield from singles[8:]
         yield from triples[max(8, shared) :]
 
-    def multiples(step: int) -> list[int]:
-        return [step * number for number in range(1, 9)]
-
     tried = 0
     for pattern in patterns():
-        for others in (plain, ordered):
+        for others in (plain, ordered, ordered | aligned):
             chosen = {**others, **pattern, **{name: list(hint) for name, hint in hints.items() if name in asked}}
             if tried > MOST_TRIALS:
                 return

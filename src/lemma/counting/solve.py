@@ -293,7 +293,7 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
         )
     follows = {one: default for one, default in subject.defaults.items() if one != name}
     known = {one: value for one, value in sizes.items() if one != name and one not in follows}
-    polynomial = quantity.polynomial.put_all(follows).put_all(known)
+    polynomial = quantity.unrounded(sizes).put_all(follows).put_all(known)
     if name not in polynomial.symbols:
         raise InputError(f"The {quantity.name} do not depend on {name}, so no bound can tell its value.")
     values = (ranges or {}).get(name, SENSIBLE.get(name, WIDTHS))
@@ -324,7 +324,8 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
         else:
             size = value = None
         over = next(buildable(root + step, step), None)
-        beyond = None if over is None else (over, int(polynomial.at({name: over})))
+        there = None if over is None else quantity.at({**sizes, name: over}) or int(polynomial.at({name: over}))
+        beyond = None if over is None or there is None else (over, there)
     needed = {one: amount for one, amount in known.items() if one in quantity.polynomial.put_all(follows).symbols}
     formula = write(quantity.polynomial.put_all(follows), tuple(sizes), "unicode")
     return BoundSolution(bound, needed, formula, root, size, value, beyond, values)
@@ -358,8 +359,15 @@ def solve_for(
         raise LedgerError(
             f"{subject.name}: the formula of its {quantity.name} holds at {at} only. Leave {fixed} as it is."
         )
+    odd = next((letter for letter, rule in quantity.rules.items() if rule.symbols & given), None)
+    odd = odd or next((letter for letter in quantity.named if letter not in quantity.rules), None)
+    if odd:
+        raise LedgerError(
+            f"{subject.name}: the formula of its {quantity.name} contains {odd} = {quantity.named[odd]:,}, which is "
+            f'rounded or chosen, so it cannot be solved for a total. Ask for a bound instead: "{quantity.name} <= …".'
+        )
     follows = {name: default for name, default in subject.defaults.items() if name not in given}
-    polynomial = quantity.polynomial.put_all(follows)
+    polynomial = quantity.unrounded(subject.sizes(True)).put_all(follows)
     known = {name: value for name, value in subject.sizes(True).items() if name not in follows and name not in unknown}
 
     def fits(values: Values) -> bool:
