@@ -1004,20 +1004,33 @@ WRITTEN: dict[str, Written] = {
 """What each architecture asks of a spec, and how its configuration is written; the first that fits is taken."""
 
 
+def _classifier_needs(spec: Classifier) -> Iterator[Need]:
+    """What transformers' classifiers of texts ask, which are made of decoders: one matrix on the last token's vector."""
+    yield Need("pool=last", spec.pooling == "last")
+    yield Need("head_bias=false", not spec.head_bias)
+
+
 def native_architecture(spec: ModelSpec) -> str:
     """The `model_type` in which a model of this spec can be written exactly; a RunError says what stands in the way."""
     missing: dict[str, list[str]] = {}
+    body = spec.body if isinstance(spec, Classifier) else spec
+    if isinstance(spec, Classifier) and isinstance(body, Encoder):
+        raise RunError(
+            "a classifier made of an encoder cannot be written for transformers exactly: its BERT has a layer with "
+            "tanh before the classes. Adapt a decoder, or write what LoRA has learned: --to peft"
+        )
     for kind, (needs, _) in WRITTEN.items():
-        if not isinstance(spec, ARCHITECTURES[kind].family):
+        if not isinstance(body, ARCHITECTURES[kind].family):
             continue
-        common = _decoder_needs(spec) if isinstance(spec, Decoder) else ()
-        missing[kind] = [need.setting for need in (*needs(spec), *common) if not need.met]
+        common = [*_decoder_needs(body)] if isinstance(body, Decoder) else []
+        common += _classifier_needs(spec) if isinstance(spec, Classifier) else []
+        missing[kind] = [need.setting for need in (*needs(body), *common) if not need.met]
         if not missing[kind]:
             return kind
     if not missing:
         families = {architecture.family.model_fields["family"].default for architecture in ARCHITECTURES.values()}
         raise RunError(
-            f"a model of the family {spec.family} cannot be written for transformers: it has no native class for it. "
+            f"a model of the family {body.family} cannot be written for transformers: it has no native class for it. "
             f"Families that have one: {', '.join(sorted(families))}."
             + (" What LoRA has learned: --to peft; a run without its base: --to merged" * isinstance(spec, Classifier))
         )
@@ -1037,27 +1050,45 @@ def config_from_spec(spec: ModelSpec) -> dict[str, Any]:
     ('gpt2', ['GPT2LMHeadModel'], 12)
     """
     kind = native_architecture(spec)
-    classes = ARCHITECTURES[kind].classes
+    classes, body, more = ARCHITECTURES[kind].classes, spec, dict[str, Any]()
+    name = classes[1] if getattr(spec, "objective", None) == "both" else classes[0]
+    if isinstance(spec, Classifier):
+        body, name = spec.body, f"{classes[1].removesuffix('Model')}ForSequenceClassification"
+        more = {"num_labels": spec.classes, "problem_type": "single_label_classification"}
     return {
-        "architectures": [classes[1] if getattr(spec, "objective", None) == "both" else classes[0]],
+        "architectures": [name],
         "model_type": kind,
-        **WRITTEN[kind][1](spec, kind),
-        "tie_word_embeddings": getattr(spec, "tied", True),
+        **WRITTEN[kind][1](body, kind),
+        "tie_word_embeddings": getattr(body, "tied", True),
+        **more,
     }
+
+
+def classifier_pieces(body: Collection[Piece]) -> list[Piece]:
+    """All tensors of a classifier with those of transformers', from those of the decoder it is made of."""
+    kept = [replace(piece, ours=f"body.{piece.ours}") for piece in body if not piece.ours.startswith("output.")]
+    return [*kept, Piece("head.weight", ("score.weight",))]
 
 
 def weights_to(spec: ModelSpec, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Their tensors by name, from ours, one of ours at a time; biases and positions that we do not have are zeros."""
     kind = native_architecture(spec)
     architecture = ARCHITECTURES[kind]
-    shapes = shapes_of(spec_from_config(config_from_spec(spec)))  # of the model that transformers will build
-    for piece in architecture.pieces(spec):
+    body = spec.body if isinstance(spec, Classifier) else spec
+    shapes = shapes_of(spec_from_config(config_from_spec(body)))  # of the model that transformers will build
+    pieces = [*architecture.pieces(body)]
+    if isinstance(spec, Classifier):
+        shapes = {f"body.{name}": shape for name, shape in shapes.items()}
+        shapes |= {"head.weight": tuple(weights["head.weight"].shape)}
+        pieces = classifier_pieces(pieces)
+    for piece in pieces:
         if piece.ours not in shapes:
             continue
         shape = shapes[piece.ours]
         tensor = weights.get(piece.ours)
-        if tensor is None and (piece.ours.endswith(".bias") or piece.ours in ("positions.weight", "segments.weight")):
-            tensor = torch.zeros(shape, dtype=weights["embedding.weight"].dtype)
+        unused = piece.ours.removeprefix("body.") in ("positions.weight", "segments.weight")
+        if tensor is None and (piece.ours.endswith(".bias") or unused):
+            tensor = torch.zeros(shape, dtype=next(iter(weights.values())).dtype)
         if tensor is None or tuple(tensor.shape) != shape:
             got = "missing" if tensor is None else _sized(tensor.shape)
             raise RunError(f"the weights do not belong to this spec: {piece.ours} is {got}, expected {_sized(shape)}.")

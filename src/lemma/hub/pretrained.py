@@ -4,7 +4,7 @@ A model is a Hugging Face folder, a `.gguf` file, a file of llama2.c, or one of 
 come to the same: a configuration and tensors with Hugging Face's names, read one at a time, and a tokenizer.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,14 @@ from lemma.data.corpora import MODELS, corpus_files
 from lemma.data.files import files_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError
-from lemma.hub.architectures import Piece, StoredTensors, architecture_of, spec_from_config, weights_from
+from lemma.hub.architectures import (
+    Piece,
+    StoredTensors,
+    architecture_of,
+    classifier_pieces,
+    spec_from_config,
+    weights_from,
+)
 from lemma.models.base import store_by_columns, weights_of
 from lemma.models.build import blank
 from lemma.report.progress import observer, watched_reading
@@ -71,8 +78,12 @@ class Pretrained:
     @property
     def pieces(self) -> dict[str, Piece]:
         """Of which tensors of Hugging Face's each matrix of ours is made, by our modules' paths."""
-        found = {piece.ours: piece for piece in architecture_of(self.config).pieces(self.spec)}
-        return {name.removesuffix(".weight"): piece for name, piece in found.items() if name.endswith(".weight")}
+        return _by_module(architecture_of(self.config).pieces(self.spec))
+
+    @property
+    def classifier_pieces(self) -> dict[str, Piece]:
+        """The same of a classifier that is made of it, as transformers' own class is."""
+        return _by_module(classifier_pieces([*architecture_of(self.config).pieces(self.spec)]))
 
     def model(self, dropout: float = 0.0, by_columns: bool = False) -> nn.Module:
         """Build the model without drawing weights, then fill in blocks of one tensor at a time: no more is there twice.
@@ -99,6 +110,10 @@ class Pretrained:
             yield
         except RunError as error:
             raise RunError(str(error) if str(error).startswith(str(self.path)) else f"{self.path}: {error}") from None
+
+
+def _by_module(pieces: Iterable[Piece]) -> dict[str, Piece]:
+    return {piece.ours.removesuffix(".weight"): piece for piece in pieces if piece.ours.endswith(".weight")}
 
 
 def open_pretrained(path: Path) -> Pretrained:

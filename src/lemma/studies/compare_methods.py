@@ -21,7 +21,7 @@ from lemma.report.result import Result, Text
 from lemma.runs.folder import RunFolder, refuse_occupied
 from lemma.runs.load import first_model, load
 from lemma.spec.base import distribute
-from lemma.spec.models import ModelSpec, Pooling
+from lemma.spec.models import ClassifierHead, ModelSpec
 from lemma.spec.recipe import METHODS, Recipe
 from lemma.studies.budget import Spread, describe_hardware, device_of, peak_of_step, race, ratio, spread
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, run_experiment
@@ -54,7 +54,7 @@ def compare_methods(
     """Adapt a base by every method into a folder of its own below `out`, measure each, and compare them."""
     if asked.option == "images":
         raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
-    distribute(words, {"recipe": Recipe, "model": Pooling, **METHODS})  # refuses a setting that nothing knows
+    distribute(words, {"recipe": Recipe, "model": ClassifierHead, **METHODS})  # refuses a setting that nothing knows
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")
     plans: dict[str, AdaptationPlan] = {}
