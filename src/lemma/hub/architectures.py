@@ -1005,7 +1005,7 @@ WRITTEN: dict[str, Written] = {
 
 
 def _classifier_needs(spec: Classifier) -> Iterator[Need]:
-    """What transformers' classifiers of texts ask, which are made of decoders: one matrix on the last token's vector."""
+    """What transformers' classifiers of decoders ask: one matrix on the vector of the last token."""
     yield Need("pool=last", spec.pooling == "last")
     yield Need("head_bias=false", not spec.head_bias)
 

@@ -57,9 +57,9 @@ def write_peft(
 ) -> None:
     """Write a model's updates, and the modules of it that were trained whole, as a peft folder of the model `base`.
 
-    With `pieces` the modules are called as in transformers' own class, of the kind of `task`, and the update of a joint matrix (queries, keys
-    and values) is written as one for each of its parts. Matrices of recurrent layers and the joint matrix of torch's
-    attention have no form there: a SpecError says so.
+    With `pieces` the modules are called as in transformers' own class, of the kind of `task`, and the update of a
+    joint matrix (queries, keys and values) is written as one for each of its parts. Matrices of recurrent layers and
+    the joint matrix of torch's attention have no form there: a SpecError says so.
     """
     updates = besides(model)
     if not updates:
