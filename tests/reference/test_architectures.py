@@ -311,7 +311,10 @@ LLAMA = {"model_type": "llama", **SIZES}
         ({}, "no model_type"),
         ({**LLAMA, "auto_map": {"AutoModel": "x.y"}}, "code of its own"),
         ({**LLAMA, "quantization_config": {"bits": 4}}, "quantized"),
-        ({**LLAMA, "architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
+        (
+            {**LLAMA, "architectures": ["LlamaForTokenClassification"]},
+            "Supported of Llama: .*LlamaForSequenceClassification",
+        ),
         ({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
         ({**LLAMA, "rope_scaling": {"type": "longrope"}}, "'longrope' is not supported. Supported: default, linear"),
         ({**LLAMA, "hidden_act": "mish"}, "'mish' is not supported"),
@@ -460,6 +463,7 @@ def test_a_classifier_computes_the_same_in_transformers(name: str, tmp_path: Pat
         nn.init.normal_(parameter, std=0.3)
     model = in_transformers(spec, weights_of(mine), tmp_path)
     assert type(model).__name__.endswith("ForSequenceClassification")
+    assert spec_from_config(config_from_spec(spec)) == spec
     model.config.pad_token_id = 36
     padded = TOKENS.clamp(max=35)
     padded[1, 15:] = 36

@@ -618,12 +618,26 @@ def architecture_of(config: Config) -> Architecture:
         raise RunError(f"config.json {said}. {supported} (model_type {', '.join(ARCHITECTURES)}).")
     classes = config.get("architectures") or found.classes
     classes = list(map(str, classes)) if isinstance(classes, list | tuple) else [str(classes)]
-    if not set(classes) & set(found.classes):
+    known = [*found.classes, *([classifier_class(found)] if found.family is Decoder else [])]
+    if not set(classes) & set(known):
         raise RunError(
             f"config.json is of a {', '.join(classes)}, whose output is not that of a language model. "
-            f"Supported of {found.title}: {', '.join(found.classes)}."
+            f"Supported of {found.title}: {', '.join(known)}."
         )
     return found
+
+
+def pieces_of(architecture: Architecture, spec: ModelSpec) -> list[Piece]:
+    """All tensors of a model with theirs; those of a classifier are its decoder's, and its head."""
+    if not isinstance(spec, Classifier):
+        return [*architecture.pieces(spec)]
+    body = (piece for piece in architecture.pieces(spec.body) if not piece.ours.startswith("output."))
+    return [*(replace(piece, ours=f"body.{piece.ours}") for piece in body), Piece("head.weight", ("score.weight",))]
+
+
+def classifier_class(architecture: Architecture) -> str:
+    """The class of transformers for texts in classes that is made of a decoder."""
+    return f"{architecture.classes[1].removesuffix('Model')}ForSequenceClassification"
 
 
 def spec_from_config(config: Config) -> ModelSpec:
@@ -637,7 +651,11 @@ def spec_from_config(config: Config) -> ModelSpec:
     architecture = architecture_of(config)
     try:
         words = {name: value for name, value in architecture.words(config).items() if value is not None}
-        return architecture.family.read(words, "config")
+        spec = architecture.family.read(words, "config")
+        if isinstance(spec, Decoder) and classifier_class(architecture) in (config.get("architectures") or ()):
+            number = len(config.get("id2label") or ()) or config.get("num_labels") or 2
+            return Classifier(body=spec, classes=number, head_bias=False)
+        return spec
     except RunError:
         raise
     except (SpecError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -669,10 +687,10 @@ def weights_from(
     """
     architecture, spec = architecture_of(config), spec_from_config(config)
     shapes = shapes or shapes_of(spec)
-    pieces = {piece.ours: piece for piece in architecture.pieces(spec) if piece.ours in shapes}
+    pieces = {piece.ours: piece for piece in pieces_of(architecture, spec) if piece.ours in shapes}
     names = _spelled(tensors, [name for piece in pieces.values() for name in piece.theirs], architecture)
-    output, embedding = names.get(architecture.output), names[pieces["embedding.weight"].theirs[0]]
-    if getattr(spec, "tied", False) and output and not torch.equal(tensors[output], tensors[embedding]):
+    output = names.get(architecture.output) if getattr(spec, "tied", False) else None
+    if output and not torch.equal(tensors[output], tensors[names[pieces["embedding.weight"].theirs[0]]]):
         raise RunError(
             f"config.json says that the output layer shares the embedding (tie_word_embeddings), and {output} is "
             "another matrix. Set tie_word_embeddings to false in config.json to use it."
@@ -1053,7 +1071,7 @@ def config_from_spec(spec: ModelSpec) -> dict[str, Any]:
     classes, body, more = ARCHITECTURES[kind].classes, spec, dict[str, Any]()
     name = classes[1] if getattr(spec, "objective", None) == "both" else classes[0]
     if isinstance(spec, Classifier):
-        body, name = spec.body, f"{classes[1].removesuffix('Model')}ForSequenceClassification"
+        body, name = spec.body, classifier_class(ARCHITECTURES[kind])
         more = {"num_labels": spec.classes, "problem_type": "single_label_classification"}
     return {
         "architectures": [name],
@@ -1064,24 +1082,16 @@ def config_from_spec(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def classifier_pieces(body: Collection[Piece]) -> list[Piece]:
-    """All tensors of a classifier with those of transformers', from those of the decoder it is made of."""
-    kept = [replace(piece, ours=f"body.{piece.ours}") for piece in body if not piece.ours.startswith("output.")]
-    return [*kept, Piece("head.weight", ("score.weight",))]
-
-
 def weights_to(spec: ModelSpec, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Their tensors by name, from ours, one of ours at a time; biases and positions that we do not have are zeros."""
     kind = native_architecture(spec)
     architecture = ARCHITECTURES[kind]
     body = spec.body if isinstance(spec, Classifier) else spec
     shapes = shapes_of(spec_from_config(config_from_spec(body)))  # of the model that transformers will build
-    pieces = [*architecture.pieces(body)]
     if isinstance(spec, Classifier):
         shapes = {f"body.{name}": shape for name, shape in shapes.items()}
         shapes |= {"head.weight": tuple(weights["head.weight"].shape)}
-        pieces = classifier_pieces(pieces)
-    for piece in pieces:
+    for piece in pieces_of(architecture, spec):
         if piece.ours not in shapes:
             continue
         shape = shapes[piece.ours]

@@ -4,7 +4,7 @@ A model is a Hugging Face folder, a `.gguf` file, a file of llama2.c, or one of 
 come to the same: a configuration and tensors with Hugging Face's names, read one at a time, and a tokenizer.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from lemma.hub.architectures import (
     Piece,
     StoredTensors,
     architecture_of,
-    classifier_pieces,
+    pieces_of,
     spec_from_config,
     weights_from,
 )
@@ -78,12 +78,12 @@ class Pretrained:
     @property
     def pieces(self) -> dict[str, Piece]:
         """Of which tensors of Hugging Face's each matrix of ours is made, by our modules' paths."""
-        return _by_module(architecture_of(self.config).pieces(self.spec))
+        return self.pieces_of(self.spec)
 
-    @property
-    def classifier_pieces(self) -> dict[str, Piece]:
-        """The same of a classifier that is made of it, as transformers' own class is."""
-        return _by_module(classifier_pieces([*architecture_of(self.config).pieces(self.spec)]))
+    def pieces_of(self, spec: ModelSpec) -> dict[str, Piece]:
+        """The same of a model that is made of it: itself, or a classifier as transformers' own class is."""
+        found = pieces_of(architecture_of(self.config), spec)
+        return {piece.ours.removesuffix(".weight"): piece for piece in found if piece.ours.endswith(".weight")}
 
     def model(self, dropout: float = 0.0, by_columns: bool = False) -> nn.Module:
         """Build the model without drawing weights, then fill in blocks of one tensor at a time: no more is there twice.
@@ -110,10 +110,6 @@ class Pretrained:
             yield
         except RunError as error:
             raise RunError(str(error) if str(error).startswith(str(self.path)) else f"{self.path}: {error}") from None
-
-
-def _by_module(pieces: Iterable[Piece]) -> dict[str, Piece]:
-    return {piece.ours.removesuffix(".weight"): piece for piece in pieces if piece.ours.endswith(".weight")}
 
 
 def open_pretrained(path: Path) -> Pretrained:

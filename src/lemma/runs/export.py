@@ -119,7 +119,7 @@ def _peft(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
         elif isinstance(folder.spec, Classifier):
             with suppress(RunError):  # a classifier that transformers has no class for keeps our names
                 native_architecture(folder.spec)
-                pieces, task = base.source.classifier_pieces, "SEQ_CLS"
+                pieces, task = base.source.pieces_of(folder.spec), "SEQ_CLS"
     write_peft(model, out, str(where), pieces, task)
     return _rewritten(out, "a folder for peft", weights_of(model))
 

@@ -139,6 +139,15 @@ def test_an_adapted_classifier_classifies_the_same_in_transformers(opinions: Pat
         assert {one["label"]: one["score"] for one in said} == pytest.approx(
             lemma.generate(opinions, source=text).chances, abs=1e-5
         )
+    own, again = lemma.load(opinions, device="cpu"), lemma.load(tmp_path / "folder", device="cpu")
+    assert again.labels == own.labels == ("bad", "good")
+    with torch.no_grad():
+        torch.testing.assert_close(again.module(TOKENS), own.module(TOKENS), rtol=0, atol=1e-6)
+    assert lemma.generate(tmp_path / "folder", source=texts[0]).label == lemma.generate(opinions, source=texts[0]).label
+    with pytest.raises(InputError, match="whose own data are not known"):
+        lemma.evaluate(tmp_path / "folder")
+    score = lemma.evaluate(tmp_path / "folder", labels=opinions.parent / "opinions.csv", progress=False)
+    assert score.texts == 30
     with pytest.raises(RunError, match="not for a classifier"):
         lemma.export(opinions, to="gguf", out=tmp_path / "model.gguf")
 
