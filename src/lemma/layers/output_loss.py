@@ -61,6 +61,7 @@ def _output_loss(vectors: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tens
         torch.mm(logits, matrix, out=slopes[piece])
         found = torch.mm(logits.T, vectors[piece], out_dtype=torch.float32)
         total = found if total is None else total.add_(found)
+        del logits, found  # before the next ones are made
     assert total is not None
     return losses.mean(), slopes, total[:classes].to(weight.dtype)
 

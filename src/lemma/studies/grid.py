@@ -171,9 +171,7 @@ def make_table(rows: Sequence[Row], seconds: Mapping[str, Sequence[float]] | Non
                 *map(plain, row.point.values()),
                 *(NONE if one is None else str(one) for one in scores.values()),
                 *(NONE if one is None else f"{one:,.0f}" for one in (parameters, *([count] if differ else []))),
-                NONE
-                if speed is None
-                else f"{speed.median / 1e3:,.3g} ({speed.low / 1e3:,.3g}–{speed.high / 1e3:,.3g})",
+                NONE if speed is None else "{} ({}–{})".format(*map(thousands, (speed.median, speed.low, speed.high))),
             ]
         )
     figures = ["perplexity", "bits/byte", "parameters", *(["tokens"] if differ else []), "1,000 tokens/s"]
@@ -189,6 +187,15 @@ def make_table(rows: Sequence[Row], seconds: Mapping[str, Sequence[float]] | Non
         best=rows.index(best) if best else None,
         mark="* marks the lowest perplexity.",
     )
+
+
+def thousands(speed: float) -> str:
+    """Thousands, to three places or to the unit.
+
+    >>> thousands(21_340), thousands(1_291_700)
+    ('21.3', '1,292')
+    """
+    return f"{speed / 1e3:,.0f}" if speed >= 1e6 else f"{speed / 1e3:.3g}"
 
 
 # Claims judged from the numbers: held, not held, or not decided.
@@ -761,14 +768,14 @@ def show_trials(chosen: Mapping[str, ChosenRate], share: float) -> list[Block]:
         marked = [f"{text} *" if rate == one.rate else text for rate, text in zip(rates, found, strict=True)]
         lines.append([title, *marked, f"{one.tokens:,}"])
     header = ["model", *(f"{rate:g}" for rate in rates), "tokens"]
-    return [
-        Table(header, lines, title="Learning rates tried"),
-        Text(
-            f"Validation perplexity after {100 * share:.3g} % of the steps, with one more seed; * marks the rate "
-            "chosen. These tokens come on top of the budget.",
-            "note",
-        ),
-    ]
+    note = (
+        f"Validation perplexity after {100 * share:.3g} % of the steps, with one more seed; * marks the rate "
+        "chosen. These tokens come on top of the budget."
+    )
+    for end, rate in (("lowest", min(rates)), ("highest", max(rates))):
+        if at_end := [title for title, one in chosen.items() if one.rate == rate and len(rates) > 1]:
+            note += f" Best at the {end} rate tried, so that a {end[:-3]}er one may be better: {'; '.join(at_end)}."
+    return [Table(header, lines, title="Learning rates tried"), Text(note, "note")]
 
 
 class GridExperiment(TrainingExperiment[LanguageMeasures]):

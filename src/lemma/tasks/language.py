@@ -598,6 +598,8 @@ def perplexity(
         )
     cut = plan(model, len(text) - 1, context, stride, streams)
     device = next(model.parameters()).device
+    if torch.is_autocast_enabled(device.type):  # validations during training in bfloat16
+        precision = "bfloat16"
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
     total = torch.zeros((), dtype=torch.float64, device=device)
     with evaluating(model), torch.no_grad(), autocast:

@@ -166,6 +166,8 @@ def _run(
         task = session.task
         validation = evaluate or (lambda model: task.validate(model, data, session.recipe))
         stopped = run_steps(session, folder, log, validation, stop)
+        if stopped != "interrupted":
+            session.confirm(validation)
         if session.saved != session.state.step:
             save_session(session, folder)
         state = session.state

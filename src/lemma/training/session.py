@@ -150,6 +150,8 @@ class Session:
         compilable = not stateful and self.batches.fixed_shape and loss.compilable and not processes.sharded
         work = 6 * count_parameters(self.model) * recipe.steps * self.batches.tokens_per_step
         self.arithmetic = choose_arithmetic(recipe, processes.device, compilable, work)
+        self.lowers = self.arithmetic.dtype != torch.float32
+        """Whether validations during training are in bfloat16."""
         make = own.optimizer if recipe.optimizer.kind == "custom" else None
         alone = processes.size == 1 and not processes.sharded
         records = self.arithmetic.replays and alone and make is None and recipe.recompute == "none"
@@ -275,9 +277,12 @@ class Session:
         }
 
     def validate(self, evaluate: Callable[[Any], Any]) -> dict[str, float]:
-        """Have the first process validate, keep the weights if they are the best; return the columns of a row."""
+        """Have the first process validate, keep the weights if they are the best; return the columns of a row.
+
+        It is done in the arithmetic of training; `confirm` gives the final figures in float32.
+        """
         score = (math.nan, math.nan)
-        with self.evaluating() as model:
+        with self.evaluating(self.lowers) as model:
             if self.processes.leads:
                 result = evaluate(model)
                 score = (result.loss, result.perplexity)
@@ -300,15 +305,41 @@ class Session:
         self.restart_clock()
         return {"validation_loss": loss, "perplexity": perplexity, **self.state.figures}
 
+    def confirm(self, evaluate: Callable[[Any], Any]) -> None:
+        """Validate the last weights, and the best, in float32 where that has been done in bfloat16."""
+        state = self.state
+        if not self.lowers or state.validation_loss is None:
+            return
+        with self.evaluating() as model:
+            if not self.processes.leads:
+                return
+            last, lowered = evaluate(model), state.validation_loss
+            state.validation_loss, state.perplexity = last.loss, last.perplexity
+            state.figures = dict(getattr(last, "figures", {}))
+            best = last
+            if self.best is not None and state.best_step != state.step:
+                weights = {name: tensor.clone() for name, tensor in weights_of(model).items()}
+                put_weights(model, self.best, Path("the best weights"))
+                best = evaluate(model)
+                put_weights(model, weights, Path("the last weights"))
+            state.best_loss, state.best_perplexity = best.loss, best.perplexity
+            state.best_figures = dict(getattr(best, "figures", {}))
+        self.tell(
+            f"Validations during training were in bfloat16; the final figures are in float32 (the last loss: "
+            f"{last.loss:.4f}, in bfloat16 {lowered:.4f})."
+        )
+
     @contextmanager
-    def evaluating(self) -> Iterator[Any]:
+    def evaluating(self, lowers: bool = False) -> Iterator[Any]:
         """Use the model as it is, in full precision, without a trace in gradients, dropout or random state.
 
-        Of a sharded model the first process gets a whole copy, on its device for that while; the others get theirs.
+        If it `lowers`, the arithmetic is that of training. Of a sharded model the first process gets a whole copy, on
+        its device for that while; the others get theirs.
         """
         # what was compiled is for batches of training
         eager = torch.compiler.set_stance("force_eager") if self.arithmetic.compiles else nullcontext()
-        with eager, torch.no_grad(), fork_random(self.processes.device), matrix_products("highest"):
+        arithmetic = self.arithmetic.autocast() if lowers else matrix_products("highest")
+        with eager, torch.no_grad(), fork_random(self.processes.device), arithmetic:
             if self.processes.sharded:
                 weights = self.processes.collect(weights_of(self.model))
                 if self.processes.leads:

@@ -19,7 +19,17 @@ from lemma.spec.data import DataSpec
 from lemma.spec.studies import ClaimComparison, ComparedModel, GridStudy, StudyClaim, read_study
 from lemma.studies import grid as grid_report
 from lemma.studies.experiment import gather
-from lemma.studies.grid import conclude, judge, loop_in_words, make_table, mean_curve, report_grid, styles
+from lemma.studies.grid import (
+    ChosenRate,
+    conclude,
+    judge,
+    loop_in_words,
+    make_table,
+    mean_curve,
+    report_grid,
+    show_trials,
+    styles,
+)
 from lemma.studies.measures import CurvePoint, SampleLoop, TextSample
 from lemma.studies.result import StudyResult, StudyTable
 
@@ -464,3 +474,11 @@ def test_one_validation_a_run_is_no_curve(tmp_path: Path) -> None:
     page = read_page(made_up("rnn", [8.0], curve=(CurvePoint(5000, 2.5, 2.5),)), tmp_path)
     assert "each run was validated once, at its end" in page.text
     assert page.tags.count("svg") == 1, "the intervals alone"
+
+
+def test_a_rate_at_the_end_of_those_tried_is_named() -> None:
+    tried = {0.001: 3.0, 0.002: 2.5, 0.004: 4.0}
+    rows = {name: ChosenRate(rate, tried, 10) for name, rate in (("a", 0.001), ("b", 0.002), ("c", 0.004))}
+    note = str(show_trials(rows, 0.2)[-1])
+    assert "a lower one may be better: a." in note and "a higher one may be better: c." in note and ": b" not in note
+    assert "may be better" not in str(show_trials({"b": rows["b"]}, 0.2)[-1])

@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from lemma.errors import SpecError
+from lemma.report.progress import Silent
 from lemma.runs.checkpoint import read_weights
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import load
 from lemma.spec.recipe import Recipe
+from lemma.tasks.language import perplexity_of_split
 from lemma.training.precision import choose_arithmetic, choose_device, matrix_products
 from small_runs import train_small
 
@@ -95,3 +99,20 @@ def test_a_compiled_module_trains_the_same_weights_under_the_same_names(
     plain, compiled = (read_weights(tmp_path / name / "model.safetensors")[0] for name in ("plain", "compiled"))
     assert plain.keys() == compiled.keys()
     assert all(torch.allclose(plain[name], compiled[name], atol=1e-5) for name in plain)
+
+
+@pytest.mark.parametrize("rate", [0.01, 3.0])
+def test_validations_in_bfloat16_end_with_figures_in_float32(tmp_path: Path, spec_and_data, rate: float) -> None:
+    """At the second rate the best weights are not the last ones."""
+    told: list[str] = []
+    observer, out = Silent(), tmp_path / "run"
+    observer.say = told.append  # type: ignore[method-assign]
+    words = {"learning_rate": rate, "evaluate_every": 5, "precision": "bfloat16", "evaluate": None}
+    result = train_small(out, "decoder", spec_and_data, observer=observer, **words)
+    rows = [row["validation_loss"] for row in RunFolder.open(out).metrics.rows() if "validation_loss" in row]
+    assert (result.best_step == result.steps) is (rate < 1)
+    exact = perplexity_of_split(load(out).model, spec_and_data[1], "validation")
+    assert result.best_loss == pytest.approx(exact.loss, abs=1e-6) and exact.protocol.precision == "float32"
+    for in_float32, lowered in ((result.best_loss, min(rows)), (result.validation_loss, rows[-1])):
+        assert 1e-6 < abs(in_float32 / lowered - 1) < 0.01
+    assert sum("in bfloat16" in message for message in told) == 1
