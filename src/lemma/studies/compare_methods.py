@@ -39,7 +39,7 @@ TEXTS = 32
 LENGTH = 64
 """Tokens of each of them, where they are cut from running text and the context allows it."""
 ROUNDS, SECONDS = 15, 20.0
-"""Rounds in which inference is timed; after so many seconds there are no more."""
+"""Rounds in which inference is timed, and the seconds after which there are no more."""
 ALIKE = 1.05
 """Costs within this ratio of the least count as alike: the noise of a shared machine is larger than less."""
 HOW = (
