@@ -5,6 +5,7 @@ Run: python -m benchmarks.tokenizing [--size MEGABYTES] [--text FILE]
 
 import argparse
 import os
+import resource
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -51,6 +52,13 @@ def by_lemma(tokenizer: Tokenizer, path: Path, processes: int) -> int:
     return sum(len(found.ids) for found in encoded)
 
 
+def peak_megabytes() -> str:
+    """The most memory that this process has held, and the largest of the processes that it started and that ended."""
+    own, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    unit = 1e6 if sys.platform == "darwin" else 1e3
+    return f"{own / unit:,.0f} MB, in a worker {largest / unit:,.0f} MB"
+
+
 def main(arguments: Sequence[str] = ()) -> int:
     """Print megabytes per second for each way."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tokenizing", description=__doc__)
@@ -77,7 +85,11 @@ def main(arguments: Sequence[str] = ()) -> int:
             count = run()
             seconds, after = time.perf_counter() - started, os.times()
             used = sum(after[:4]) - sum(before[:4])
-            print(f"{name:<30} {megabytes / seconds:7.1f} MB/s   {count:,} ids, {used:.1f} s of processor", flush=True)
+            print(
+                f"{name:<30} {megabytes / seconds:7.1f} MB/s, {megabytes / used:.1f} MB per second of processor   "
+                f"{count:,} ids, {used:.1f} s of processor; peak memory so far {peak_megabytes()}",
+                flush=True,
+            )
     return 0
 
 

@@ -21,7 +21,7 @@ from lemma.layers.recording import record_attention
 from lemma.models.build import blank, build
 from lemma.models.contract import broken_promises
 from lemma.runs.checkpoint import weights_of
-from lemma.spec.models import Decoder, Encoder, EncoderDecoder, Lstm
+from lemma.spec.models import Classifier, Decoder, Encoder, EncoderDecoder, Lstm
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -311,7 +311,10 @@ LLAMA = {"model_type": "llama", **SIZES}
         ({}, "no model_type"),
         ({**LLAMA, "auto_map": {"AutoModel": "x.y"}}, "code of its own"),
         ({**LLAMA, "quantization_config": {"bits": 4}}, "quantized"),
-        ({**LLAMA, "architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
+        (
+            {**LLAMA, "architectures": ["LlamaForTokenClassification"]},
+            "Supported of Llama: .*LlamaForSequenceClassification",
+        ),
         ({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
         ({**LLAMA, "rope_scaling": {"type": "longrope"}}, "'longrope' is not supported. Supported: default, linear"),
         ({**LLAMA, "hidden_act": "mish"}, "'mish' is not supported"),
@@ -447,6 +450,27 @@ def test_a_model_of_ours_computes_the_same_in_transformers(name: str, tmp_path: 
         near(model(TOKENS, **more).logits, logits[0] if isinstance(logits, tuple) else logits)
 
 
+FIRST = {spelled: name for name, (spelled, _) in reversed(DECODERS.items())}
+
+
+@pytest.mark.parametrize("name", FIRST.values())
+def test_a_classifier_computes_the_same_in_transformers(name: str, tmp_path: Path) -> None:
+    body = ours(theirs(name)).spec
+    spec = Classifier(body=body, classes=3, head_bias=False)
+    torch.manual_seed(1)
+    mine = build(spec).eval()
+    for parameter in mine.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    model = in_transformers(spec, weights_of(mine), tmp_path)
+    assert type(model).__name__.endswith("ForSequenceClassification")
+    assert spec_from_config(config_from_spec(spec)) == spec
+    model.config.pad_token_id = 36
+    padded = TOKENS.clamp(max=35)
+    padded[1, 15:] = 36
+    with torch.no_grad():
+        near(model(padded).logits, mine(padded.masked_fill(padded == 36, -1)))
+
+
 SAME_BIASES: dict[str, dict[str, bool]] = {  # unset is as `bias`, which is off
     "mistral-whole": dict.fromkeys(("query_key_value_bias", "attention_output_bias", "feed_forward_bias"), False)
 }
@@ -475,6 +499,10 @@ def test_out_and_in_again_is_the_same(name: str, tmp_path: Path) -> None:
         (Decoder(positions="alibi"), "nearest is GPT-2, which needs positions=learned. Train"),
         (Decoder(norm="rms", bias=False, positions="rotary"), "nearest is Llama, which needs gated=true"),
         (Decoder(value_output="merged"), "GPT-2, which needs value_output=separate"),
+        (Classifier(body=Decoder()), "GPT-2, which needs head_bias=false. Train"),
+        (Classifier(body=Decoder(), pool="mean", head_bias=False), "GPT-2, which needs pool=last. Train"),
+        (Classifier(body=Encoder()), "tanh before the classes"),
+        (Classifier(body=Lstm()), "family lstm cannot be written"),
         (Decoder(logit_cap=30.0), "GPT-2, which needs no logit_cap"),
         (Encoder(positions="learned", norm_place="post"), "BERT, which needs embedding_norm=true, output_transform"),
         (EncoderDecoder(norm="rms", bias=False, positions="relative"), "T5, which needs scaled_scores=false, scaled_o"),

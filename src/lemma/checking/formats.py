@@ -16,6 +16,7 @@ from typing import Any
 
 from lemma.checking.grading import ClassMarks, check_sheet
 from lemma.checking.sheets import Marked, Marker, Sheet, SheetQuestion, mark, read_sheet
+from lemma.counting.writing import write
 from lemma.data.files import rewritten, write_atomically
 from lemma.errors import InputError, unknown
 from lemma.report.result import as_json, check_target
@@ -227,7 +228,9 @@ def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
         add("markdown", f"question-{number}", f"## {question.id} ({worth})\n\n{said.strip()}")
         if question.kind == "gradient":
             right = "\n".join(f"{line} = …" for line in question.lines)
-        elif question.value or question.kind == "number":
+        elif question.kind == "formula":
+            right = write(marker.right_formulas[question.id], marker.accounts[question.id].order)
+        elif question.kind == "number":
             exact = marker.right_values[question.id]
             right = str(exact) if exact.denominator == 1 else f"{float(exact):.4g}"
         else:

@@ -21,6 +21,7 @@ from pydantic import Field, field_validator, model_validator
 
 from lemma.checking.cells import CELLS, Sample, find_cell
 from lemma.checking.expressions import Evaluator, UnfitError
+from lemma.checking.formula import put as put_formula
 from lemma.checking.formula import read_formula
 from lemma.checking.formulas import judge_formula
 from lemma.checking.gradients import judge_gradients, read_derivation
@@ -28,8 +29,9 @@ from lemma.checking.numbers import judge_number, read_number
 from lemma.checking.question import Verdict, account_for, ask, full_names, is_formula, put, shown, spec_of
 from lemma.counting.account import Account, Part
 from lemma.counting.count import QUANTITIES, Conventions
-from lemma.counting.polynomial import ONE
+from lemma.counting.polynomial import ONE, Calculator, Rational, of, symbol
 from lemma.counting.subject import subject_of
+from lemma.counting.writing import write
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Heading, Pre, Result, Text
 from lemma.spec.base import Spec, parse_settings, parse_toml, parse_value
@@ -38,7 +40,7 @@ LARGEST_FILE, LONGEST_SHOWN, LONGEST_NAME = 2**20, 2000, 100
 MOST_STRANGERS = 10
 NOT_DIAGNOSED, UNEXPLAINED = "not diagnosed", "wrong, without a simple explanation"
 SUFFIXES = (".toml", ".md", ".markdown")
-KINDS = ("parameters", "flops", "number", "gradient")
+KINDS = ("parameters", "flops", "formula", "number", "gradient")
 FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)")
 HEADING = re.compile(r"(?P<id>\S+?)[:.]?(?:\s+(?P<text>.*?))?(?:\s*\((?P<points>\d+(?:\.\d+)?) points?\))?")
 FIELD = re.compile(r"\s*(?:[-*]\s+)?(?P<key>[a-z_]+)\s*:\s*(?P<value>\S.*)")
@@ -122,7 +124,7 @@ class SheetQuestion(Spec):
     points: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1
     """What a right answer is worth."""
     kind: str = ""
-    """What is asked for: the formula of parameters or flops, a number, or gradients."""
+    """What is asked for: the formula of parameters or flops, one made of these, a number, or gradients."""
     model: str = ""
     """The model that a formula or a number is about."""
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -142,7 +144,7 @@ class SheetQuestion(Spec):
     credit: dict[str, Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=dict)
     """Other formulas or numbers that earn a part of the points, each with its share."""
     value: str = ""
-    """The right number in terms of earlier questions, as in: 16*Q1."""
+    """The right number or formula in terms of earlier questions, as in: 16*Q1."""
     builds_on: tuple[str, ...] = ()
     """The earlier questions whose answers it uses: what is right with the student's own ones earns points too."""
     follow_through: Annotated[float, Field(ge=0, le=1)] = 1
@@ -169,8 +171,8 @@ class SheetQuestion(Spec):
         if not self.kind:
             raise ValueError(f"kind: is missing. Say what is asked for: {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
         _one_of("kind", self.kind, KINDS)
-        if self.value and self.kind != "number":
-            raise ValueError(f"value: only a question of kind number has one, not one of kind {self.kind}.")
+        if self.value and self.kind not in ("number", "formula"):
+            raise ValueError(f"value: only a question of kind number or formula has one, not one of kind {self.kind}.")
         if self.kind == "gradient":
             if self.credit:
                 raise ValueError("credit: is for formulas and numbers. For gradients write partial = true.")
@@ -181,6 +183,8 @@ class SheetQuestion(Spec):
                 _one_of("lines", cell.canonical(name), cell.gradients)
         elif self.value and (self.model or self.change):
             raise ValueError("value: says what is right; a model or a change would say it again. Leave them out.")
+        elif self.kind == "formula" and not self.value:
+            raise ValueError("value: a question of kind formula needs one, as in value = '16*Q1'.")
         elif not self.value and not self.model:
             raise ValueError(f"model: a question of kind {self.kind} needs one, as in model = 'decoder'.")
         else:
@@ -268,10 +272,13 @@ def _earlier(question: SheetQuestion, before: Sequence[SheetQuestion]) -> tuple[
     if question.value:
         if not before:
             raise InputError(f"value: '{question.value}' needs earlier questions, and there are none.")
-        used = read_formula(question.value, [one.id for one in before]).symbols
-        if not used:
+        if question.kind == "formula":  # it may have sizes of the models too
+            found = [one for one in before if re.search(rf"(?<!\w){re.escape(one.id)}(?!\w)", question.value)]
+        else:
+            used = read_formula(question.value, [one.id for one in before]).symbols
+            found = [one for one in before if one.id in used]
+        if not found:
             raise InputError(f"value: '{question.value}' names no earlier question, such as {before[-1].id}.")
-        found = [one for one in before if one.id in used]
     else:
         found = []
         for name in question.builds_on:
@@ -289,7 +296,7 @@ def _earlier(question: SheetQuestion, before: Sequence[SheetQuestion]) -> tuple[
         if not fits:
             raise InputError(
                 f"{'value' if question.value else 'builds_on'}: {one.id} does not fit: expected {needed}. "
-                "What is computed from other answers is a number with a value, as in value = '16*Q1'."
+                "What is computed from other answers is a number or a formula with a value, as in value = '16*Q1'."
             )
     return tuple(one.id for one in found)
 
@@ -436,6 +443,7 @@ class Marker:
         self.accounts: dict[str, Account] = {}
         self.names: dict[str, dict[str, str]] = {}
         self.right_values: dict[str, Fraction] = {}
+        self.right_formulas: dict[str, Rational] = {}
         self.judged: dict[Key, Judged] = {}
         self.uses: Counter[Key] = Counter()
         for question in sheet.questions:
@@ -450,9 +458,27 @@ class Marker:
                 raise InputError(f"{sheet.source}: question {question.id}: {field}: {error}") from None
 
     def _prepare(self, question: SheetQuestion) -> None:
+        if question.kind == "formula":
+            accounts = [self.accounts[name] for name in question.builds_on if name in self.accounts]
+            if not accounts:
+                raise InputError(f"'{question.value}' builds on numbers only. Ask for a number: kind = 'number'.")
+            symbols, defaults = dict(accounts[0].symbols), dict(accounts[0].defaults)
+            for account in accounts[1:]:
+                for name, size in account.symbols.items():
+                    if symbols.setdefault(name, size) != size:
+                        raise InputError(f"{name} is {symbols[name]} in one of the models and {size} in another.")
+                defaults |= account.defaults
+            quantity = next(iter(accounts[0].quantities.values()))
+            account = Account(question.value, symbols, {"formula": quantity}, defaults)
+            names = {alias: name for one in question.builds_on for alias, name in self.names.get(one, {}).items()}
+            self.accounts[question.id], self.names[question.id] = account, names
+            right = self.right_formulas[question.id] = self._built(question, self.right_formulas)
+            self.right_values[question.id] = right.at(symbols)
+            return
         if question.value:
             formula = read_formula(question.value, [one.id for one in self.sheet.questions])
             self.right_values[question.id] = formula.at(self.right_values)
+            self.right_formulas[question.id] = Rational(of(self.right_values[question.id]))
             return
         subject, counted = subject_of(question.model, question.settings), question.counted
         account = account_for(subject, (counted,), question.conventions)
@@ -464,6 +490,24 @@ class Marker:
         self.right_values[question.id] = Fraction(there)
         if question.change:
             self.right_values[question.id] = Fraction(self._against_model(question, "1 %").right_at)
+        right = of(self.right_values[question.id]) if question.kind == "number" else figure.polynomial
+        self.right_formulas[question.id] = put(Rational(right), account.defaults)
+
+    def _built(self, question: SheetQuestion, formulas: Mapping[str, Rational]) -> Rational:
+        """What a formula question asks for, where the answers to the earlier questions are these."""
+        account, calculator = self.accounts[question.id], Calculator()
+        names = {**self.names[question.id], **{name: name for name in account.order}}
+        known = [*question.builds_on, *(name for name in names if name not in question.builds_on)]
+        formula = put(read_formula(question.value, known), {name: symbol(f"?{name}") for name in question.builds_on})
+        for name in question.builds_on:  # an id may be a symbol of another question's formula
+            formula = put_formula(formula, f"?{name}", formulas[name], calculator)
+        meant = {alias: symbol(name) for alias, name in names.items() if alias != name}
+        return put(put(formula, meant), account.defaults)
+
+    def _own_formula(self, question: SheetQuestion, answer: str) -> Rational:
+        """A formula that a student gave, in the symbols of its question."""
+        account = self.accounts[question.id]
+        return put(ask(account, question.kind, answer, self.names[question.id]).yours, account.defaults)
 
     def mark(self, submission: Submission) -> "Marked":
         """Mark what one student handed in; nothing in it stops the marking."""
@@ -541,7 +585,18 @@ class Marker:
 
     def _judge_answer(self, question: SheetQuestion, answer: str, diagnose: bool) -> Judged:
         """Judge a formula or a number by itself."""
-        if question.value:
+        if question.kind == "formula":
+            account, right = self.accounts[question.id], self.right_formulas[question.id]
+            yours, exact = self._own_formula(question, answer), self.right_values[question.id]
+            value, where = yours.at(account.symbols), " at the model's sizes"
+            remarks = ask(account, question.kind, answer, self.names[question.id]).remarks
+            written = write(right, account.order)
+            right, equal, diagnosis = f"{written} = {shown(exact)}", yours == right, ()
+            if is_formula(written) and yours.constant is not None:
+                said, slip = "Not right: a formula is asked for, not a number.", "a number in place of a formula"
+                return Judged(0.0, said, said, right, (slip,), value, diagnosed=True)
+            headline = f"Equal: {right}." if equal else f"Not equal: {written} is right."
+        elif question.value:
             exact, yours = self.right_values[question.id], read_number(self._claimed(question, answer))
             equal, right, headline, diagnosis = yours.fits(exact), shown(exact), f"{shown(exact)} is right.", ()
             value, where, remarks = yours.value, "", ()
@@ -570,7 +625,7 @@ class Marker:
         if not slip or slip.startswith("No simple explanation"):
             slip = UNEXPLAINED if diagnose else NOT_DIAGNOSED
         slips = () if equal else (slip,)
-        reason = " ".join([hint if question.value else headline, *diagnosis, *remarks])
+        reason = " ".join([hint if question.kind == "number" and question.value else headline, *diagnosis, *remarks])
         return Judged(float(equal), reason, hint, right, slips, value, diagnosed=diagnose)
 
     def _claimed(self, question: SheetQuestion, answer: str) -> str:
@@ -595,15 +650,22 @@ class Marker:
         if question.kind == "number":
             mine, theirs = (read_number(self._claimed(question, one)) for one in (answer, other))
             return mine.fits(theirs.value)
-        account, names = self.accounts[question.id], self.names[question.id]
-        both = (ask(account, question.kind, one, names).yours for one in (answer, other))
-        mine, theirs = (put(one, account.defaults) for one in both)
-        return mine == theirs
+        return self._own_formula(question, answer) == self._own_formula(question, other)
 
     def _carried(self, question: SheetQuestion, answer: str, earlier: Sequence[Key]) -> bool:
-        """Whether a number is right with the student's own earlier answers, wrong or right."""
+        """Whether an answer is right with the student's own earlier ones, wrong or right."""
         if any(not key[1] or self.judged[key].value is None for key in earlier):
             return False
+        if question.kind == "formula":
+            formulas: dict[str, Rational] = {}
+            for key in earlier:
+                one, number = self.questions[key[0]], Rational(of(self.judged[key].value or 0))
+                formulas[one.id] = number if one.kind == "number" else self._own_formula(one, key[1])
+            try:
+                mine = self._own_formula(question, answer)
+                return mine.constant is None and mine == self._built(question, formulas)  # no number is a formula
+            except InputError:  # the student's own formulas lead to a division by zero, or to too much work
+                return False
         tolerance = Fraction(question.tolerance)
         if question.value:
             own = {key[0]: self.judged[key].value or Fraction(0) for key in earlier}

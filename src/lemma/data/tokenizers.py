@@ -312,6 +312,13 @@ class Tokenizer:
         return {name: value["content"] if isinstance(value, dict) else str(value) for name, value in found.items()}
 
     @property
+    def padding(self) -> int | None:
+        """The id that other libraries may fill rows up with: of a special token that no text begins or ends with."""
+        named = self.special_tokens.get("pad_token")
+        found = (None if named is None else self._engine.token_to_id(named), self.eos, self.unk)
+        return next((token for token in found if token not in (None, *self.before, *self.after)), None)
+
+    @property
     def mask_tokens(self) -> tuple[int, int, int] | None:
         """The ids that a pretrained encoder's texts begin with, end with and are masked by; None without all three."""
         names = (self.special_tokens.get(name) for name in ("cls_token", "sep_token", "mask_token"))

@@ -244,7 +244,7 @@ class Translated(Result):
                 "the model's context has no room for more"
             )
         if not self.finished:
-            remarks.append("the translation was cut off at the context's end")
+            remarks.append("the translation was cut off: it may have no more tokens")
         return "; ".join(remarks)
 
     def blocks(self) -> Iterable[Block]:

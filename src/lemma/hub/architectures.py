@@ -618,12 +618,26 @@ def architecture_of(config: Config) -> Architecture:
         raise RunError(f"config.json {said}. {supported} (model_type {', '.join(ARCHITECTURES)}).")
     classes = config.get("architectures") or found.classes
     classes = list(map(str, classes)) if isinstance(classes, list | tuple) else [str(classes)]
-    if not set(classes) & set(found.classes):
+    known = [*found.classes, *([classifier_class(found)] if found.family is Decoder else [])]
+    if not set(classes) & set(known):
         raise RunError(
             f"config.json is of a {', '.join(classes)}, whose output is not that of a language model. "
-            f"Supported of {found.title}: {', '.join(found.classes)}."
+            f"Supported of {found.title}: {', '.join(known)}."
         )
     return found
+
+
+def pieces_of(architecture: Architecture, spec: ModelSpec) -> list[Piece]:
+    """All tensors of a model with theirs; those of a classifier are its decoder's, and its head."""
+    if not isinstance(spec, Classifier):
+        return [*architecture.pieces(spec)]
+    body = (piece for piece in architecture.pieces(spec.body) if not piece.ours.startswith("output."))
+    return [*(replace(piece, ours=f"body.{piece.ours}") for piece in body), Piece("head.weight", ("score.weight",))]
+
+
+def classifier_class(architecture: Architecture) -> str:
+    """The class of transformers for texts in classes that is made of a decoder."""
+    return f"{architecture.classes[1].removesuffix('Model')}ForSequenceClassification"
 
 
 def spec_from_config(config: Config) -> ModelSpec:
@@ -637,7 +651,11 @@ def spec_from_config(config: Config) -> ModelSpec:
     architecture = architecture_of(config)
     try:
         words = {name: value for name, value in architecture.words(config).items() if value is not None}
-        return architecture.family.read(words, "config")
+        spec = architecture.family.read(words, "config")
+        if isinstance(spec, Decoder) and classifier_class(architecture) in (config.get("architectures") or ()):
+            number = len(config.get("id2label") or ()) or config.get("num_labels") or 2
+            return Classifier(body=spec, classes=number, head_bias=False)
+        return spec
     except RunError:
         raise
     except (SpecError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -669,10 +687,10 @@ def weights_from(
     """
     architecture, spec = architecture_of(config), spec_from_config(config)
     shapes = shapes or shapes_of(spec)
-    pieces = {piece.ours: piece for piece in architecture.pieces(spec) if piece.ours in shapes}
+    pieces = {piece.ours: piece for piece in pieces_of(architecture, spec) if piece.ours in shapes}
     names = _spelled(tensors, [name for piece in pieces.values() for name in piece.theirs], architecture)
-    output, embedding = names.get(architecture.output), names[pieces["embedding.weight"].theirs[0]]
-    if getattr(spec, "tied", False) and output and not torch.equal(tensors[output], tensors[embedding]):
+    output = names.get(architecture.output) if getattr(spec, "tied", False) else None
+    if output and not torch.equal(tensors[output], tensors[names[pieces["embedding.weight"].theirs[0]]]):
         raise RunError(
             f"config.json says that the output layer shares the embedding (tie_word_embeddings), and {output} is "
             "another matrix. Set tie_word_embeddings to false in config.json to use it."
@@ -1004,20 +1022,33 @@ WRITTEN: dict[str, Written] = {
 """What each architecture asks of a spec, and how its configuration is written; the first that fits is taken."""
 
 
+def _classifier_needs(spec: Classifier) -> Iterator[Need]:
+    """What transformers' classifiers of decoders ask: one matrix on the vector of the last token."""
+    yield Need("pool=last", spec.pooling == "last")
+    yield Need("head_bias=false", not spec.head_bias)
+
+
 def native_architecture(spec: ModelSpec) -> str:
     """The `model_type` in which a model of this spec can be written exactly; a RunError says what stands in the way."""
     missing: dict[str, list[str]] = {}
+    body = spec.body if isinstance(spec, Classifier) else spec
+    if isinstance(spec, Classifier) and isinstance(body, Encoder):
+        raise RunError(
+            "a classifier made of an encoder cannot be written for transformers exactly: its BERT has a layer with "
+            "tanh before the classes. Adapt a decoder, or write what LoRA has learned: --to peft"
+        )
     for kind, (needs, _) in WRITTEN.items():
-        if not isinstance(spec, ARCHITECTURES[kind].family):
+        if not isinstance(body, ARCHITECTURES[kind].family):
             continue
-        common = _decoder_needs(spec) if isinstance(spec, Decoder) else ()
-        missing[kind] = [need.setting for need in (*needs(spec), *common) if not need.met]
+        common = [*_decoder_needs(body)] if isinstance(body, Decoder) else []
+        common += _classifier_needs(spec) if isinstance(spec, Classifier) else []
+        missing[kind] = [need.setting for need in (*needs(body), *common) if not need.met]
         if not missing[kind]:
             return kind
     if not missing:
         families = {architecture.family.model_fields["family"].default for architecture in ARCHITECTURES.values()}
         raise RunError(
-            f"a model of the family {spec.family} cannot be written for transformers: it has no native class for it. "
+            f"a model of the family {body.family} cannot be written for transformers: it has no native class for it. "
             f"Families that have one: {', '.join(sorted(families))}."
             + (" What LoRA has learned: --to peft; a run without its base: --to merged" * isinstance(spec, Classifier))
         )
@@ -1037,12 +1068,17 @@ def config_from_spec(spec: ModelSpec) -> dict[str, Any]:
     ('gpt2', ['GPT2LMHeadModel'], 12)
     """
     kind = native_architecture(spec)
-    classes = ARCHITECTURES[kind].classes
+    classes, body, more = ARCHITECTURES[kind].classes, spec, dict[str, Any]()
+    name = classes[1] if getattr(spec, "objective", None) == "both" else classes[0]
+    if isinstance(spec, Classifier):
+        body, name = spec.body, classifier_class(ARCHITECTURES[kind])
+        more = {"num_labels": spec.classes, "problem_type": "single_label_classification"}
     return {
-        "architectures": [classes[1] if getattr(spec, "objective", None) == "both" else classes[0]],
+        "architectures": [name],
         "model_type": kind,
-        **WRITTEN[kind][1](spec, kind),
-        "tie_word_embeddings": getattr(spec, "tied", True),
+        **WRITTEN[kind][1](body, kind),
+        "tie_word_embeddings": getattr(body, "tied", True),
+        **more,
     }
 
 
@@ -1050,14 +1086,19 @@ def weights_to(spec: ModelSpec, weights: Mapping[str, Tensor]) -> Iterator[tuple
     """Their tensors by name, from ours, one of ours at a time; biases and positions that we do not have are zeros."""
     kind = native_architecture(spec)
     architecture = ARCHITECTURES[kind]
-    shapes = shapes_of(spec_from_config(config_from_spec(spec)))  # of the model that transformers will build
-    for piece in architecture.pieces(spec):
+    body = spec.body if isinstance(spec, Classifier) else spec
+    shapes = shapes_of(spec_from_config(config_from_spec(body)))  # of the model that transformers will build
+    if isinstance(spec, Classifier):
+        shapes = {f"body.{name}": shape for name, shape in shapes.items()}
+        shapes |= {"head.weight": tuple(weights["head.weight"].shape)}
+    for piece in pieces_of(architecture, spec):
         if piece.ours not in shapes:
             continue
         shape = shapes[piece.ours]
         tensor = weights.get(piece.ours)
-        if tensor is None and (piece.ours.endswith(".bias") or piece.ours in ("positions.weight", "segments.weight")):
-            tensor = torch.zeros(shape, dtype=weights["embedding.weight"].dtype)
+        unused = piece.ours.removeprefix("body.") in ("positions.weight", "segments.weight")
+        if tensor is None and (piece.ours.endswith(".bias") or unused):
+            tensor = torch.zeros(shape, dtype=next(iter(weights.values())).dtype)
         if tensor is None or tuple(tensor.shape) != shape:
             got = "missing" if tensor is None else _sized(tensor.shape)
             raise RunError(f"the weights do not belong to this spec: {piece.ours} is {got}, expected {_sized(shape)}.")

@@ -22,7 +22,7 @@ from lemma.errors import RunError, unknown
 from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to
 from lemma.hub.pretrained import Pretrained
 from lemma.layers.positions import rotary_frequencies
-from lemma.spec.models import Decoder, ModelSpec
+from lemma.spec.models import Classifier, Decoder, ModelSpec
 from lemma.spec.positions import NoScaling, Rotary
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
@@ -345,6 +345,8 @@ def write_gguf(
     need_gguf()
     from gguf import GGUFValueType, GGUFWriter
 
+    if isinstance(spec, Classifier):
+        raise RunError("GGUF is written for language models, not for a classifier. For transformers: --to huggingface")
     config = config_from_spec(spec)
     kind = str(config["model_type"])
     architecture = ARCHITECTURES.get(kind)

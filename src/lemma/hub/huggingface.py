@@ -1,7 +1,7 @@
 """Hugging Face folders: config.json, model.safetensors (whole or in shards), tokenizer.json; in and out."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from lemma.errors import DataError, RunError
 from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to
 from lemma.hub.pretrained import CONFIG, SUMS, Pretrained
 from lemma.models.base import save_tensors
-from lemma.spec.models import ModelSpec
+from lemma.spec.models import Classifier, ModelSpec
 
 WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
@@ -148,9 +148,12 @@ class FolderTensors(StoredTensors):
 
 
 def write_folder(
-    folder: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer
+    folder: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer, labels: Sequence[str] = ()
 ) -> dict[str, Tensor]:
-    """Fill a folder with a model as transformers' own class reads it; return the tensors that were written."""
+    """Fill a folder with a model as transformers' own class reads it; return the tensors that were written.
+
+    `labels` are the names of a classifier's classes.
+    """
     config = config_from_spec(spec)
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_to(spec, weights)}
     if config["tie_word_embeddings"]:
@@ -158,13 +161,20 @@ def write_folder(
     stops = sorted(tokenizer.stops)
     ids: dict[str, Any] = {"bos_token_id": tokenizer.bos, "eos_token_id": stops if len(stops) > 1 else tokenizer.eos}
     config |= {"dtype": str(next(iter(kept.values())).dtype).removeprefix("torch."), **ids}
+    padding = None
+    if isinstance(spec, Classifier):  # it looks for the last token before the padding
+        padding = tokenizer.padding
+        config |= {"pad_token_id": padding, "id2label": {str(place): name for place, name in enumerate(labels)}}
+        config["label2id"] = {name: place for place, name in enumerate(labels)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_tensors(folder / WEIGHTS, _unshared(kept), {"format": "pt"})
     (folder / GENERATION).write_text(json.dumps({**ids, **tokenizer.generation}, indent=2) + "\n", encoding="utf-8")
     tokenizer.save(folder / TOKENIZER)
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     about |= {**tokenizer.special_tokens, **tokenizer.config}
-    if limit := getattr(spec, "context", None):
+    if padding is not None:
+        about["pad_token"] = about.get("pad_token") or tokenizer.labels([padding])[0]
+    if limit := getattr(spec.body if isinstance(spec, Classifier) else spec, "context", None):
         about.setdefault("model_max_length", limit)
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     sums = {file.name: file_sum(file) for file in sorted(folder.iterdir())}

@@ -49,12 +49,18 @@ Pieces = Mapping[str, Piece]
 """Of which tensors of transformers' each matrix of a pretrained model is made, by the paths of our modules."""
 
 
-def write_peft(model: nn.Module, folder: Path | str, base: str | None = None, pieces: Pieces | None = None) -> None:
+def write_peft(
+    model: nn.Module,
+    folder: Path | str,
+    base: str | None = None,
+    pieces: Pieces | None = None,
+    task: str | None = None,
+) -> None:
     """Write a model's updates, and the modules of it that were trained whole, as a peft folder of the model `base`.
 
-    With `pieces` the modules are called as in transformers' own class, and the update of a joint matrix (queries, keys
-    and values) is written as one for each of its parts. Matrices of recurrent layers and the joint matrix of torch's
-    attention have no form there: a SpecError says so.
+    With `pieces` the modules are called as in transformers' own class, of the kind of `task`, and the update of a
+    joint matrix (queries, keys and values) is written as one for each of its parts. Matrices of recurrent layers and
+    the joint matrix of torch's attention have no form there: a SpecError says so.
     """
     updates = besides(model)
     if not updates:
@@ -77,7 +83,7 @@ def write_peft(model: nn.Module, folder: Path | str, base: str | None = None, pi
     names = [path for path, _ in plain_modules(model)]
     if pieces is not None:
         names = [name.removesuffix(".weight") for piece in pieces.values() for name in piece.theirs]
-    options = _options_of(names, placed, whole, base)
+    options = _options_of(names, placed, whole, base) | {"task_type": task}
     if pieces is not None:
         options["fan_in_fan_out"] = any(piece.form == "transposed" for piece in pieces.values())
         last = sorted({path.rpartition(".")[2] for path in placed})

@@ -32,7 +32,14 @@ from lemma.data.files import (
 )
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, RunError, StorageError
-from lemma.hub.architectures import Piece, StoredTensors, architecture_of, spec_from_config, weights_from
+from lemma.hub.architectures import (
+    Piece,
+    StoredTensors,
+    architecture_of,
+    pieces_of,
+    spec_from_config,
+    weights_from,
+)
 from lemma.models.base import store_by_columns, weights_of
 from lemma.models.build import blank
 from lemma.report.progress import observer, watched_reading
@@ -90,8 +97,12 @@ class Pretrained:
     @property
     def pieces(self) -> dict[str, Piece]:
         """Of which tensors of Hugging Face's each matrix of ours is made, by our modules' paths."""
-        found = {piece.ours: piece for piece in architecture_of(self.config).pieces(self.spec)}
-        return {name.removesuffix(".weight"): piece for name, piece in found.items() if name.endswith(".weight")}
+        return self.pieces_of(self.spec)
+
+    def pieces_of(self, spec: ModelSpec) -> dict[str, Piece]:
+        """The same of a model that is made of it: itself, or a classifier as transformers' own class is."""
+        found = pieces_of(architecture_of(self.config), spec)
+        return {piece.ours.removesuffix(".weight"): piece for piece in found if piece.ours.endswith(".weight")}
 
     def model(self, dropout: float = 0.0, by_columns: bool = False) -> nn.Module:
         """Build the model without drawing weights, then fill in blocks of one tensor at a time: no more is there twice.

@@ -22,12 +22,13 @@ class ClassifierModel(nn.Module):
         for name in backbone.output_modules:
             delattr(backbone, name)
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(backbone.vector_width, spec.classes)
+        self.head = nn.Linear(backbone.vector_width, spec.classes, bias=spec.head_bias)
 
     def init_weights(self) -> None:
         """Draw a small initial head, so that all classes are about equally likely; the backbone draws its own."""
         nn.init.normal_(self.head.weight, std=0.02)
-        nn.init.zeros_(self.head.bias)
+        if self.spec.head_bias:
+            nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch classes"]:
         """Return the logits of each text's class."""

@@ -1,6 +1,7 @@
 """Runs in other forms: a plain run without a base, a folder for transformers, a GGUF file, a folder for peft."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from lemma.adaptation.lora import Update
 from lemma.data.files import replacing, rewritten
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import RunError, SpecError, unknown
+from lemma.hub.architectures import native_architecture
 from lemma.hub.gguf import write_gguf
 from lemma.hub.huggingface import WRITTEN, write_folder
 from lemma.hub.peft import read_peft, write_peft
@@ -31,6 +33,7 @@ from lemma.runs.load import (
 )
 from lemma.spec.base import Spec
 from lemma.spec.data import PretrainedData
+from lemma.spec.models import Classifier
 from lemma.spec.recipe import Recipe
 
 
@@ -90,7 +93,7 @@ def _language_model(folder: RunFolder) -> tuple[dict[str, Tensor], Tokenizer]:
 def _huggingface(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
     weights, tokenizer = _language_model(folder)
     with rewritten(out, WRITTEN) as temporary:
-        kept = write_folder(temporary, folder.spec, weights, tokenizer)
+        kept = write_folder(temporary, folder.spec, weights, tokenizer, folder.labels())
     return _rewritten(out, "a folder for transformers", kept)
 
 
@@ -108,9 +111,16 @@ def _gguf(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
 
 def _peft(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
     model, base = whole_model(folder), folder.base()
-    theirs = isinstance(base, PretrainedRun) and isinstance(model, LanguageModel)
-    where = base.source.path if isinstance(base, PretrainedRun) else base.path
-    write_peft(model, out, str(where), base.source.pieces if theirs else None)  # pyright: ignore
+    pieces, task, where = None, None, base.path
+    if isinstance(base, PretrainedRun):
+        where = base.source.path
+        if isinstance(model, LanguageModel):
+            pieces = base.source.pieces
+        elif isinstance(folder.spec, Classifier):
+            with suppress(RunError):  # a classifier that transformers has no class for keeps our names
+                native_architecture(folder.spec)
+                pieces, task = base.source.pieces_of(folder.spec), "SEQ_CLS"
+    write_peft(model, out, str(where), pieces, task)
     return _rewritten(out, "a folder for peft", weights_of(model))
 
 

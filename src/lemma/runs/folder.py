@@ -374,8 +374,10 @@ class PretrainedRun(RunFolder):
 
     def labels(self) -> tuple[str, ...]:
         """The names of a classifier's classes."""
-        names = self.source.config.get("id2label", {}) if isinstance(self.spec, Classifier) else {}
-        return tuple(str(names[key]) for key in sorted(names, key=int))
+        if not isinstance(self.spec, Classifier):
+            return ()
+        names = self.source.config.get("id2label") or {}
+        return tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(self.spec.classes))
 
 
 def is_run(path: Path) -> bool:

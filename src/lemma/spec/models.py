@@ -531,7 +531,14 @@ class TextReader(Pooling):
         return self.replace(**own, body=self.body.at(others).to_dict())
 
 
-class Classifier(TextReader):
+class ClassifierHead(Pooling):
+    """The settings of a classifier that are not its body's."""
+
+    head_bias: bool = True
+    """Whether the layer to the classes has a bias; transformers' classifiers made of decoders have none."""
+
+
+class Classifier(TextReader, ClassifierHead):
     """A body that reads a text, pooling of its vectors, and one linear layer to the classes."""
 
     family: Literal["classifier"] = "classifier"

@@ -252,8 +252,12 @@ def ratio(ones: Sequence[float], others: Sequence[float]) -> Spread:
     return spread([one / other for one, other in zip(ones, others, strict=True)])
 
 
-def race(calls: Mapping[str, Callable[[], Any]], repetitions: int, device: str = "cpu") -> dict[str, list[float]]:
+def race(
+    calls: Mapping[str, Callable[[], Any]], repetitions: int, device: str = "cpu", limit: float = math.inf
+) -> dict[str, list[float]]:
     """Time every candidate once a round, each round beginning with another one; seconds per call.
+
+    After `limit` seconds there are no more rounds, but for the least that quartiles can be taken of.
 
     What takes less than two milliseconds is called several times within one measurement, the same number of times in
     every round. The garbage collector waits until the end.
@@ -279,7 +283,10 @@ def race(calls: Mapping[str, Callable[[], Any]], repetitions: int, device: str =
     gc.disable()
     try:
         times = {name: repeats(calls[name]) for name in names}
+        end = time.perf_counter() + limit
         for turn in range(repetitions):
+            if turn >= LEAST_ROUNDS and time.perf_counter() > end:
+                break
             for place in range(len(names)):
                 name = names[(turn + place) % len(names)]
                 taken[name].append(seconds(calls[name], times[name]))
@@ -307,15 +314,8 @@ def race_steps(plans: Mapping[str, tuple[ModelSpec, Recipe]], tokens: Any) -> di
         for name, (model, recipe) in plans.items():
             device = torch.device(device_of(recipe))
             sessions[name] = Session(model, recipe, tokens, Distributed(device), lambda message: None)
-        begin = 0.0
-        for turn in range(2):  # the first one allocates, or compiles
-            begin = time.perf_counter() if turn else 0.0
-            for session in sessions.values():
-                session.step()
-        one = time.perf_counter() - begin
-        rounds = max(LEAST_ROUNDS, min(ROUNDS, math.floor(SECONDS / one)))
         device = next(iter(sessions.values())).processes.device.type
-        taken = race({name: session.step for name, session in sessions.items()}, rounds, device)
+        taken = race({name: session.step for name, session in sessions.items()}, ROUNDS, device, SECONDS)
     except torch.OutOfMemoryError:
         return {}
     finally:

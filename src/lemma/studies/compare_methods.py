@@ -21,7 +21,7 @@ from lemma.report.result import Result, Text
 from lemma.runs.folder import RunFolder, refuse_occupied
 from lemma.runs.load import first_model, load
 from lemma.spec.base import distribute
-from lemma.spec.models import ModelSpec, Pooling
+from lemma.spec.models import ClassifierHead, ModelSpec
 from lemma.spec.recipe import METHODS, Recipe
 from lemma.studies.budget import Spread, describe_hardware, device_of, peak_of_step, race, ratio, spread
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, run_experiment
@@ -35,10 +35,11 @@ from lemma.training.session import Session
 
 MEGA = 1e6
 TEXTS = 32
-"""Texts that are read at once when inference is timed."""
+"""Texts that are read at once when inference is timed, or as many as a step of training takes if these are fewer."""
 LENGTH = 64
 """Tokens of each of them, where they are cut from running text and the context allows it."""
-ROUNDS = 15
+ROUNDS, SECONDS = 15, 20.0
+"""Rounds in which inference is timed, and the seconds after which there are no more."""
 ALIKE = 1.05
 """Costs within this ratio of the least count as alike: the noise of a shared machine is larger than less."""
 HOW = (
@@ -54,7 +55,7 @@ def compare_methods(
     """Adapt a base by every method into a folder of its own below `out`, measure each, and compare them."""
     if asked.option == "images":
         raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
-    distribute(words, {"recipe": Recipe, "model": Pooling, **METHODS})  # refuses a setting that nothing knows
+    distribute(words, {"recipe": Recipe, "model": ClassifierHead, **METHODS})  # refuses a setting that nothing knows
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")
     plans: dict[str, AdaptationPlan] = {}
@@ -268,7 +269,7 @@ class MethodsExperiment(Experiment[Adapted]):
         plan = self.plans["full"]
         device = device_of(plan.recipe)
         self.observer.say("measuring memory, time of inference and forgetting")
-        inputs = inference_batch(plan.data, plan.model, device)
+        inputs = inference_batch(plan.data, plan.model, min(TEXTS, plan.recipe.batch), device)
 
         @torch.no_grad()
         def forward(model: nn.Module) -> Any:
@@ -277,7 +278,7 @@ class MethodsExperiment(Experiment[Adapted]):
         calls = {name: partial(forward, load(one.path, device).module) for name, one in adapted.items()}
         if "lora" in adapted:  # also with its updates folded in
             calls["lora, merged"] = partial(forward, merged(load(adapted["lora"].path, device).module))
-        times = race(calls, ROUNDS, device)
+        times = race(calls, ROUNDS, device, SECONDS)
         rows = []
         for name, one in adapted.items():
             folded = times.get(f"{name}, merged")
@@ -288,26 +289,26 @@ class MethodsExperiment(Experiment[Adapted]):
                     unmerged=spread(times[name]).scaled(1e3),
                     merged=spread(folded).scaled(1e3) if folded else None,
                     slower=ratio(times[name], times["full"]),
-                    forgetting=self.base.forgotten(load(one.path, device)),
+                    forgetting=self.base.forgotten(load(one.path, device)) if self.base.run else None,
                 )
             )
         return rows
 
 
-def inference_batch(data: Any, spec: ModelSpec, device: str) -> tuple[Tensor, ...]:
+def inference_batch(data: Any, spec: ModelSpec, texts: int, device: str) -> tuple[Tensor, ...]:
     """A batch of the validation or test split, as the model is called with it."""
     match data.tokens("validation"):
         case Labelled():
             examples = data.tokens("test")
-            inputs, _ = examples.batch(np.arange(min(TEXTS, len(examples.lengths))))
+            inputs, _ = examples.batch(np.arange(min(texts, len(examples.lengths))))
             return (torch.from_numpy(inputs).to(device),)
         case TokenPairs() as examples:
-            sources, targets = examples.batch(np.arange(min(TEXTS, len(examples.lengths))))
+            sources, targets = examples.batch(np.arange(min(texts, len(examples.lengths))))
             fed, _ = teacher_forcing(torch.from_numpy(targets).to(device))
             return torch.from_numpy(sources).to(device), fed
         case text:
             length = min(LENGTH, getattr(spec, "context", LENGTH), len(text))
-            rows = min(TEXTS, len(text) // length)
+            rows = min(texts, len(text) // length)
             tokens = np.asarray(text[: rows * length], dtype=np.int64).reshape(rows, length)
             return (torch.from_numpy(tokens).to(device),)
 

@@ -81,11 +81,13 @@ class ClassificationTask(Task):
         self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
     ) -> "ClassificationScore":
         """Classify the test texts of a run, or those of another file, and compare with their labels."""
-        assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
+        assert isinstance(run.spec, Classifier)
         if given.name is not None:
-            parser = given.settings.get("parser") or run.data.parser
             told: dict[str, Any] = {name: given.settings.get(name) for name in ("text", "label", "validation", "test")}
-            other = LabelsSpec(labels=given.name, held_out=run.data.held_out, **told)
+            parser = given.settings.get("parser")
+            if isinstance(run.data, LabelsSpec):  # of a pretrained one nothing is known
+                parser, told = parser or run.data.parser, {**told, "held_out": run.data.held_out}
+            other = LabelsSpec(labels=given.name, **told)
             data = prepare_labels(
                 other,
                 length=most_tokens(run.spec.body, run.recipe),
@@ -98,6 +100,7 @@ class ClassificationTask(Task):
             )
             say_skipped(data, observer)
         else:
+            assert isinstance(run.data, LabelsSpec)
             data = self.load(run.data, run.spec, run.recipe, observer, run.tokenizer, run.labels)
             drawn = f" with the trees of {run.data.parser}" if run.data.parser else ""
             refuse_changed(run, data, f"{run.data.labels}{drawn}", "labels")
@@ -421,7 +424,7 @@ class Named(Result):
 
 def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
     """Let a classifier name the class of each text; what is longer than it reads is cut, and the result says so."""
-    assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
+    assert isinstance(run.spec, Classifier)
     for place, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"source {place} is {text!r} ({type(text).__name__}), not a text. Put it in quotes.")
@@ -434,7 +437,7 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
     room = length - sum(map(len, tokenizer.marks(special_tokens)))
     spoken, heads = list(texts), ()
     if isinstance(body, Tree):  # it reads the words of trees, and their heads
-        if run.data.parser is None:
+        if not isinstance(run.data, LabelsSpec) or run.data.parser is None:
             raise RunError(
                 f"{run.path} learned trees that were given, and has no parser to draw those of a text. Evaluate on "
                 f"trees: lemma evaluate {quote(str(run.path))} --labels FILE.conllu"

@@ -98,9 +98,11 @@ class ImageTextTask(Task):
     ) -> Score:
         """Find captions by images and images by captions: the run's own test split, or other images."""
         data, part = self._evaluated(run, given, split, observer)
-        assert isinstance(run.data, ImagesSpec) and isinstance(run.spec, DualEncoder)
+        assert isinstance(run.spec, DualEncoder)
         trained, left_out = None, "The baseline of the nearest pixel is left out:"
         try:  # the images that the run was trained on, to compare pixels with
+            if not isinstance(run.data, ImagesSpec):
+                raise DataError("what it was trained on is not known.")
             own = self._prepare(run.data, run.spec, run.tokenizer, observer)
             if own.hash == run.data_hash:
                 trained = own.tokens("train")
@@ -116,12 +118,14 @@ class ImageTextTask(Task):
         self, run: Run, given: DataArgs, split: str | None, observer: Observer
     ) -> tuple[Splits[Captioned], str]:
         """The images that a run is evaluated on, and which split of them."""
-        assert isinstance(run.data, ImagesSpec) and isinstance(run.spec, DualEncoder | CrossAttention)
+        assert isinstance(run.spec, DualEncoder | CrossAttention)
         if given.name is None:
+            assert isinstance(run.data, ImagesSpec)
             data = self.load(run.data, run.spec, run.recipe, observer, run.tokenizer)
             return refuse_changed(run, data, run.data.images, "images"), choose_split(data, split)
+        known = {"held_out": run.data.held_out} if isinstance(run.data, ImagesSpec) else {}
         data = prepare_images(
-            ImagesSpec(images=given.name, held_out=run.data.held_out, **given.settings),
+            ImagesSpec(images=given.name, **known, **given.settings),
             **reading_of(run.spec),
             tokenizer=run.tokenizer,
             evaluation=True,

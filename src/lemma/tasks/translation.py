@@ -90,16 +90,18 @@ class TranslationTask(Task):
         self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
     ) -> "TranslationScore":
         """Translate the test sources of a run, or those of another file, and compare with their targets."""
-        assert isinstance(run.spec, EncoderDecoder) and isinstance(run.data, PairsSpec)
+        assert isinstance(run.spec, EncoderDecoder)
         if given.name is not None:
+            own = {"held_out": run.data.held_out} if isinstance(run.data, PairsSpec) else {}  # unless pretrained
             data = prepare_pairs(
-                PairsSpec(pairs=given.name, held_out=run.data.held_out, **given.settings),
+                PairsSpec(pairs=given.name, **own, **given.settings),
                 length=run.spec.context,
                 tokenizer=run.tokenizer,
                 evaluation=True,
                 progress=watched_reading(observer),
             )
         else:
+            assert isinstance(run.data, PairsSpec)
             data = self.load(run.data, run.spec, run.recipe, observer, run.tokenizer)
             refuse_changed(run, data, run.data.pairs, "pairs")
         part = choose_split(data, split)

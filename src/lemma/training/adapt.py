@@ -24,10 +24,11 @@ from lemma.spec.data import DATA_SPECS, AnyDataSpec, BytePairs, PretrainedData
 from lemma.spec.models import (
     BodySpec,
     Classifier,
+    ClassifierHead,
     CrossAttention,
+    Decoder,
     DualEncoder,
     ModelSpec,
-    Pooling,
     Reranking,
     TextReader,
     longest,
@@ -154,6 +155,8 @@ def plan_adaptation(
     base = RunFolder.open(Path(run))
     refuse_unfinished(base)
     model = adapted_spec(base.spec, given, rerank)
+    if isinstance(base.data, PretrainedData) and isinstance(model, Classifier) and isinstance(model.body, Decoder):
+        model = model.replace(head_bias=False)  # as transformers' class has it, which the run can leave as
     refuse_adapters(base)
     if not isinstance(method, Spec) and str(method) not in METHODS:
         raise SpecError(unknown("method", str(method), [*METHODS, "all"]))
@@ -167,7 +170,7 @@ def plan_adaptation(
             raise SpecError(f"adapt: {word} is the base's, and cannot be changed by adapting it.")
     kinds: dict[str, type[Spec]] = {"method": type(chosen), "recipe": Recipe}
     if isinstance(model, CrossAttention | Classifier):  # all other settings of the model are the base's
-        kinds["model"] = Reranking if isinstance(model, CrossAttention) else Pooling
+        kinds["model"] = Reranking if isinstance(model, CrossAttention) else ClassifierHead
     shares = distribute(words, kinds)
     model = model.replace(**shares.get("model", {}))
     refuse_idle(shares["recipe"], model)

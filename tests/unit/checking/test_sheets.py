@@ -224,7 +224,7 @@ def test_markdown_says_the_same(tmp_path: Path) -> None:
         (
             'kind = "parameters"',
             "",
-            "question Q1: kind: is missing. Say what is asked for: parameters, flops, number or gradient",
+            "question Q1: kind: is missing. Say what is asked for: parameters, flops, formula, number or gradient",
         ),
         ("points = 2", "points = -2", r"question Q1.points = -2"),
         ("points = 2", "point = 2", "question Q1: the setting = 'point' is unknown. Did you mean 'points'"),
@@ -386,6 +386,42 @@ def test_a_later_number_is_judged_with_the_students_own_earlier_answer() -> None
     assert verdicts(CHAIN, Q3="112")[2] == "wrong"  # nothing follows from no answer
 
 
+FORMULAS = [
+    {"id": "Q1", **LORA, "credit": {"R*(W_in + W_out)": 0.5}},
+    {"id": "R", "kind": "formula", "value": "16*Q1", "follow_through": 0.5, "points": 2, "credit": {"12*W_in": 0.25}},
+    {"id": "Q3", "kind": "formula", "value": "R/Q1 + W_in"},
+    {"id": "Q4", "kind": "number", "value": "2*R"},
+]
+WHOLE = "W_in*W_out + R*(W_in + W_out)"
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [
+        ({"Q1": WHOLE, "R": f"16*({WHOLE})", "Q3": "16 + W_in", "Q4": "360000"}, ["right"] * 4),
+        ({"Q1": "W_in*W_out", "R": "16*W_in*W_out"}, ["wrong", "follow-through", "not answered", "not answered"]),
+        ({"Q1": "R*W_in + R*W_out", "R": "16*R*(W_in + W_out)"}, ["partly right", "follow-through"]),
+        ({"Q1": "W_in*W_out", "R": "8*W_in*W_out", "Q3": "8 + W_in"}, ["wrong", "wrong", "follow-through"]),
+        (
+            {"Q1": "W_in*W_out", "R": "8*W_in", "Q3": "8/W_out + W_in", "Q4": "3200"},
+            ["wrong"] * 2 + ["follow-through"] * 2,
+        ),
+        ({"Q1": "W_in*W_out", "R": f"16*({WHOLE})"}, ["wrong", "right"]),
+        ({"Q1": "W_in*W_out", "R": "12*W_in"}, ["wrong", "partly right"]),
+        ({"Q1": WHOLE, "R": "180000"}, ["right", "wrong"]),
+        ({"Q1": "W_in*(", "R": "16*W_in"}, ["unreadable", "wrong"]),
+        ({"R": "16*W_in*W_out"}, ["not answered", "wrong"]),
+        ({"Q1": "11250", "R": "16*11250"}, ["wrong", "wrong"]),
+        ({"Q1": "W_in - W_in", "R": "0", "Q3": "W_in"}, ["wrong", "wrong", "wrong"]),
+    ],
+)
+def test_a_formula_follows_from_the_students_own_formulas(answers: dict[str, str], found: list[str]) -> None:
+    own = verdicts(FORMULAS, **answers)
+    assert own[: len(found)] == found
+    points = marks(FORMULAS, **answers)["R"].points
+    assert points == {"right": 2, "follow-through": 1, "partly right": 0.5}.get(found[1], 0)
+
+
 def test_what_follows_from_a_right_but_rounded_answer_is_right() -> None:
     chain = [{"id": "A", "kind": "number", "model": "lora"}, {"id": "B", "kind": "number", "value": "16 A"}]
     assert verdicts(chain, A="11.2 thousand", B="179,200") == ["right", "right"]
@@ -441,6 +477,9 @@ def test_backpropagation_goes_on_from_the_students_own_gradient() -> None:
         ({"kind": "number", "value": "16"}, "question Q2: value: '16' names no earlier question, such as Q1"),
         ({"kind": "number", "value": "Q1", "model": "lora"}, "question Q2: value: says what is right"),
         ({"kind": "parameters", "model": "lora", "value": "Q1"}, "question Q2: value: only a question of kind number"),
+        ({"kind": "formula"}, "question Q2: value: a question of kind formula needs one, as in value = '16*Q1'"),
+        ({"kind": "formula", "value": "16*R"}, "question Q2: value: '16*R' names no earlier question, such as Q1"),
+        ({"kind": "formula", "value": "16*Q1*z"}, "question Q2: value: "),
         ({"kind": "number", "model": "lora", "builds_on": ["Q3"]}, "question Q2: builds_on: there is no question Q3"),
         ({"kind": "number", "model": "rnn", "builds_on": ["Q1"]}, "question Q2: builds_on: Q1 does not fit: expected"),
         ({**GRADIENT, "lines": ["dU"], "builds_on": ["Q1"]}, "question Q2: builds_on: Q1 does not fit"),

@@ -169,6 +169,49 @@ def test_lora_that_peft_trained_on_transformers_comes_in(targets: list[str], run
     torch.testing.assert_close(ours(tmp_path / "run"), theirs(TOKENS).logits, rtol=0, atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def opinions(runs: Path) -> Path:
+    """A classifier that LoRA made of the pretrained folder."""
+    words = {"good": ("lovely day", "kind cat", "happy end"), "bad": ("dull day", "mean dog", "sad end")}
+    rows = [f"{text} {more},{label}" for label, texts in words.items() for text in texts for more in "abcde"]
+    (runs / "opinions.csv").write_text("text,label\n" + "\n".join(rows))
+    made = {"rank": 2, "learning_rate": 0.05, "steps": 2, "device": "cpu", "progress": False}
+    lemma.adapt(runs / "base", labels=runs / "opinions.csv", out=runs / "opinions", **made)
+    return runs / "opinions"
+
+
+def test_an_adapted_classifier_classifies_the_same_in_transformers(opinions: Path, tmp_path: Path) -> None:
+    lemma.export(opinions, to="huggingface", out=tmp_path / "folder")
+    classify = transformers.pipeline("text-classification", str(tmp_path / "folder"), device="cpu", top_k=None)
+    texts = ["a lovely day", "the sad end of a mean dog", "day"]
+    for text, said in zip(texts, classify(texts, batch_size=3), strict=True):  # of different lengths: padded
+        assert {one["label"]: one["score"] for one in said} == pytest.approx(
+            lemma.generate(opinions, source=text).chances, abs=1e-5
+        )
+    own, again = lemma.load(opinions, device="cpu"), lemma.load(tmp_path / "folder", device="cpu")
+    assert again.labels == own.labels == ("bad", "good")
+    with torch.no_grad():
+        torch.testing.assert_close(again.module(TOKENS), own.module(TOKENS), rtol=0, atol=1e-6)
+    assert lemma.generate(tmp_path / "folder", source=texts[0]).label == lemma.generate(opinions, source=texts[0]).label
+    with pytest.raises(InputError, match="whose own data are not known"):
+        lemma.evaluate(tmp_path / "folder")
+    score = lemma.evaluate(tmp_path / "folder", labels=opinions.parent / "opinions.csv", progress=False)
+    assert score.texts == 30
+    with pytest.raises(RunError, match="not for a classifier"):
+        lemma.export(opinions, to="gguf", out=tmp_path / "model.gguf")
+
+
+def test_an_adapted_classifier_gives_equal_logits_in_peft(opinions: Path, runs: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    lemma.export(opinions, to="peft", out=tmp_path / "adapter")
+    kind = transformers.AutoModelForSequenceClassification
+    theirs = peft.PeftModel.from_pretrained(kind.from_pretrained(runs / "base"), tmp_path / "adapter").eval()
+    assert theirs.peft_config["default"].task_type == "SEQ_CLS"
+    with torch.no_grad():
+        own = lemma.load(opinions, device="cpu").module(TOKENS)
+        torch.testing.assert_close(theirs(TOKENS).logits, own, rtol=0, atol=1e-5)
+
+
 def test_gpt2s_transposed_matrices_come_in_and_go_out(text: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     llama(tmp_path / "words")  # for its tokenizer

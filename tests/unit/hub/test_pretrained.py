@@ -300,6 +300,8 @@ def test_a_t5_answers_a_source_as_transformers_does(tmp_path: Path) -> None:
     theirs = model.generate(source, max_new_tokens=8, do_sample=False)[0, 1:].tolist()
     ours = lemma.generate(tmp_path, source="the cat sat", tokens=8)
     assert list(ours.tokens) == [token for token in theirs if token != 2]
+    (tmp_path / "pairs.tsv").write_text("source\ttarget\nthe cat\tthe mat\na time\ta café\n")
+    assert lemma.evaluate(tmp_path, pairs=tmp_path / "pairs.tsv", beam=1, progress=False).sentences == 2
 
 
 def test_a_served_model_chats_by_its_own_template(folder: Path) -> None:

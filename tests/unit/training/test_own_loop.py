@@ -17,7 +17,7 @@ from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.runs.folder import RunFolder
 from lemma.spec.data import Characters
-from lemma.spec.models import NEW_FAMILIES, Decoder, NewFamily
+from lemma.spec.models import NEW_FAMILIES, Classifier, Decoder, NewFamily
 from lemma.spec.recipe import NewObjective, Recipe
 from lemma.training.optimizer import learning_rate, memory_of, restore_memory
 from small_runs import small_text
@@ -130,6 +130,12 @@ def test_a_saved_model_gives_the_same_logits_and_what_does_not_fit_is_refused(tm
     lemma.runs.save(torch.nn.parallel.DataParallel(model), tokenizer, tmp_path / "run")
     tokens = torch.tensor([[0, 1, 2]])
     assert torch.equal(lemma.load(tmp_path / "run", device="cpu").model(tokens)[0], model(tokens)[0])
+    labels = build(Classifier(body=Decoder(vocabulary=5, width=8, depth=1, heads=2, context=4))).eval()
+    lemma.runs.save(labels, tokenizer, tmp_path / "labels", labels=("no", "yes"))
+    chances = lemma.generate(tmp_path / "labels", source="abc").chances
+    assert list(chances.values()) == pytest.approx(labels(tokens).softmax(-1)[0].tolist())
+    (tmp_path / "labels.csv").write_text("text,label\nabc,no\nbca,yes\n")
+    assert lemma.evaluate(tmp_path / "labels", labels=tmp_path / "labels.csv", progress=False).texts == 2
     with pytest.raises(RunError, match="--overwrite"):
         lemma.runs.save(model, tokenizer, tmp_path / "run")
     with pytest.raises(RunError, match="6 tokens, and the model is one of 5"):

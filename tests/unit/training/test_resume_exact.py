@@ -1,5 +1,6 @@
 """A run that is stopped and resumed equals the one left alone, bit for bit: every family, at sizes that align badly."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import lemma
 from adapting_runs import StopAt, same_bits, small_table
 from image_runs import LSTM, shapes
 from lemma.data.conllu import to_conllu
+from lemma.report.progress import Silent
 from lemma.runs.checkpoint import Checkpoint, latest_good, read_tensors, save, write_tensors
 from lemma.spec.models import FAMILIES
+from lemma.tasks.registry import task_for
 from small_runs import resume_small, small_text, train_small
 from treebanks import tiny
 
@@ -101,6 +104,20 @@ def test_a_resumed_run_on_text_has_the_same_bits_at_odd_sizes(case: str, tmp_pat
     family, settings = TEXT[case]
     given = {**data_of("text", tmp_path), **QUICK, **settings}
     assert_resumes(tmp_path, lambda out: lemma.train(family, out=out, **given))
+
+
+def test_a_run_over_shards_that_is_stopped_inside_an_epoch_goes_on_exactly(tmp_path: Path) -> None:
+    lines = small_text().splitlines(keepends=True)
+    for place in range(3):
+        with gzip.open(tmp_path / f"part-{place}.jsonl.gz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps({"text": line}) + "\n" for line in lines[place::3])
+    size = {"width": 8, "depth": 1, "batch": 4, **TRANSFORMER, "tokenizer": "byte-pairs", "vocabulary": 270}
+    given = {"text": str(tmp_path / "part-*.jsonl.gz"), **QUICK, **size}
+    assert_resumes(tmp_path, lambda out: lemma.train("decoder", out=out, **given))
+    run = lemma.load(tmp_path / "cut", device="cpu")
+    splits = task_for(run.spec).load(run.data, run.spec, run.recipe, Silent(), run.tokenizer)
+    epoch = len(splits.tokens("train")) / (run.recipe.batch * run.spec.context)
+    assert 3 < epoch != int(epoch)  # it stopped after three steps
 
 
 @pytest.mark.parametrize("case", OTHERS)
