@@ -75,6 +75,8 @@ class TextRequest:
     """False where only the prompt is to be read."""
     spell: bool = True
     """False where the tokens are wanted, and not the text as it comes."""
+    follow: bool = True
+    """False where nobody waits for the tokens one by one: there is an event at the end alone."""
 
 
 @dataclass(slots=True)
@@ -172,7 +174,7 @@ class Continuation:
                 self.stop("stop")
         if self.stopped:
             return self.end(piece, token)
-        return self._event(piece, token) if piece or not self.spelling else None
+        return self._event(piece, token) if self.request.follow and (piece or not self.spelling) else None
 
     def end(self, piece: str = "", token: int | None = None) -> TextEvent:
         """Tell what was held back, and all about the text that has ended."""
@@ -424,7 +426,8 @@ class BatchEngine:
         self.eos = tokenizer.eos if tokenizer else eos
         self.device = next(model.parameters()).device
         chunk = chunk or CHUNK["cuda" if self.device.type == "cuda" else "cpu"]
-        self.chunk = max(1, min(chunk, LOGITS_AT_ONCE // model.spec.vocabulary))
+        logits = LOGITS_AT_ONCE * (8 if self.device.type == "cuda" else 1)  # 512 MB of a GPU's memory
+        self.chunk = max(1, min(chunk, logits // model.spec.vocabulary))
         self.waiting: OrderedDict[Hashable, deque[PromptInProgress]] = OrderedDict()
         self.reading: deque[PromptInProgress] = deque()
         self.pools: list[Pool] = []
@@ -560,8 +563,10 @@ class BatchEngine:
         groups: dict[tuple[int, Any], list[PromptInProgress]] = {}
         left = self.chunk
         while self.reading and left > 0:
-            prompt = self.reading.popleft()
-            size = min(left, len(prompt.tokens) - prompt.place)
+            size = len(self.reading[0].tokens) - self.reading[0].place
+            if left < size <= self.chunk:
+                break  # it is read whole in the next step
+            prompt, size = self.reading.popleft(), min(left, size)
             left -= size
             groups.setdefault((size, prompt if prompt.state else None), []).append(prompt)
         begun: list[tuple[list[Continuation], Logits]] = []

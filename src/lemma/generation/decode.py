@@ -504,7 +504,8 @@ def generate(
             raise InputError(f"prompt {number} has no tokens; a model needs at least one to start from, such as <eos>.")
         refuse_tokens(f"prompt {number}", checked[-1], model.spec.vocabulary)
     tell = (lambda row, event: event.token is not None and on_token(row, event.token)) if on_token else None
-    return [text.result() for text in driven(_events(model, None, checked, settings, eos), tell)]
+    events = _events(model, None, checked, settings, eos, follow=on_token is not None)
+    return [text.result() for text in driven(events, tell)]
 
 
 def _events(
@@ -514,6 +515,7 @@ def _events(
     settings: Sampling,
     eos: int | None = None,
     spell: bool = False,
+    follow: bool = True,
 ) -> "Generator[tuple[int, TextEvent], object, list[Continuation]]":
     """Yield what the engine writes, with the number of its text; True sent back ends that text there."""
     from lemma.generation.batching import BatchEngine, TextRequest  # which is made of what is here
@@ -529,7 +531,9 @@ def _events(
         engine = BatchEngine(
             model, tokenizer, rows if together else min(rows, ROWS), LOGITS_AT_ONCE, dtype, eos, together
         )
-        requests = [TextRequest(tuple(ids), settings, count * n, spell=spell) for n, ids in enumerate(prompts)]
+        requests = [
+            TextRequest(tuple(ids), settings, count * n, spell=spell, follow=follow) for n, ids in enumerate(prompts)
+        ]
         texts = [text for request in requests for text in engine.add(request)]
         try:
             while engine.busy:
@@ -707,7 +711,7 @@ def _pieces(
         refuse_type("prompt", prompt, str, "a text")
     encoded = [tokenizer.encode(prompt)[-longest if longest else 0 :].tolist() for prompt in prompts]
     spell, answer, texts = bool(settings.stop) or not whole, None, [""] * (len(prompts) * settings.samples)
-    steps = _events(model, tokenizer, encoded, settings, spell=spell)
+    steps = _events(model, tokenizer, encoded, settings, spell=spell, follow=spell)
     with closing(steps):
         while True:
             try:

@@ -135,6 +135,19 @@ def test_a_long_prompt_does_not_hold_the_others(tokenizer: Tokenizer) -> None:
     assert firsts[late] <= 3 and max(firsts.values()) >= 200 // 8
 
 
+def test_a_prompt_is_cut_only_where_it_is_longer_than_a_chunk() -> None:
+    model, read = build(Decoder(vocabulary=20, width=8, heads=1, context=64)), []
+    engine = BatchEngine(model, None, chunk=20, together=True)
+    step = engine.read
+    engine.read = lambda tokens, state=None: (read.append(tuple(tokens.shape)), step(tokens, state))[1]
+    for number in range(4):
+        length = 25 if number == 3 else 8
+        prompt = tuple((number + place) % 20 for place in range(length))
+        engine.add(TextRequest(prompt, Sampling(tokens=1), owner=number, spell=False, follow=False))
+    events = [event for _ in range(4) for event in engine.step()]
+    assert read == [(2, 8), (1, 8), (1, 12), (1, 13)] and len([event for event in events if event.done]) == 4
+
+
 def test_owners_take_turns(tokenizer: Tokenizer) -> None:
     engine = BatchEngine(model_of("window", tokenizer), tokenizer, rows=1)
     for _ in range(5):
