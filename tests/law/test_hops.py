@@ -81,5 +81,5 @@ text = ["{text}"]
     (tmp_path / "small.toml").write_text(study, encoding="utf-8")
     executed, _ = traced(tmp_path, verb="study", name="small.toml", out="out")
     assert "models/recurrent.py" in executed and "training/loop.py" in executed
-    # 135 by reading in version 0.1; errors.py bounds the length of a message, the engine that serves writes the samples
-    assert len(executed) <= 52, executed
+    modules = [path for path in executed if path.endswith(".py")]  # the others are templates
+    assert len(modules) <= 50, modules  # 135 by reading in version 0.1

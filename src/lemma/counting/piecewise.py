@@ -311,7 +311,26 @@ def fit_with(
             best.at(values) == number for (values, _), number in zip(taken, numbers, strict=True)
         ):
             found[group, column] = best
+    for at in _meetings(named, sizes) if found else ():
+        try:
+            amounts, values = read(at), {**at, **{one.name: value(one, at) for one in named}}
+        except LedgerError:
+            continue
+        found = {
+            (group, column): best
+            for (group, column), best in found.items()
+            if best.at(values) == dict(enumerate(amounts.get(group, ()))).get(column, 0)
+        }
     return found
+
+
+def _meetings(named: Sequence[NamedSize], sizes: ProbeSizes) -> Iterator[dict[str, int]]:
+    """Sizes at which the two that a minimum or a maximum is taken of are equal, and those next to them."""
+    base = {name: values[-1] for name, values in sizes.items()}
+    for one in named:
+        if one.kind in ("min", "max"):
+            (name, *_), bound = one.of[0].symbols, one.of[1]
+            yield from ({**base, name: meet} for by in (-1, 0, 1) if (meet := int(bound.at(base)) + by) > 0)
 
 
 def _times(term: Monomial, factor: Monomial) -> Monomial:

@@ -324,8 +324,10 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
         else:
             size = value = None
         over = next(buildable(root + step, step), None)
-        there = None if over is None else quantity.at({**sizes, name: over}) or int(polynomial.at({name: over}))
-        beyond = None if over is None or there is None else (over, there)
+        if over is not None:
+            there = {**sizes, name: over}
+            there |= {one: int(default.at(there)) for one, default in follows.items()}
+            beyond = over, quantity.at(there) or int(polynomial.at({name: over}))
     needed = {one: amount for one, amount in known.items() if one in quantity.polynomial.put_all(follows).symbols}
     formula = write(quantity.polynomial.put_all(follows), tuple(sizes), "unicode")
     return BoundSolution(bound, needed, formula, root, size, value, beyond, values)

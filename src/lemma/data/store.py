@@ -7,7 +7,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from pathlib import Path
@@ -281,9 +281,10 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
             )
     folder = home_folder("stores") / _key(data_hash, tokenizer.hash, source.ranges())
     with _only_maker(folder):
-        try:
-            store = TokenStore(folder)
-        except DataError:  # not there yet, or damaged
+        store = None
+        with suppress(DataError):  # where it is damaged it is written again
+            store = TokenStore(folder) if (folder / HEADER).exists() else None
+        if store is None:
             shutil.rmtree(folder, ignore_errors=True)
             total = sum(map(total_size, source.splits.values()))
             advance = counting(progress, "tokenising", total)
