@@ -136,6 +136,7 @@ class ModelSettings(TypedDict, total=False):
     pool: Literal["auto", "first", "last", "mean"]
     body: Any
     classes: int
+    head_bias: bool
     grid: int
     patch: int
     image_width: int
