@@ -3,6 +3,7 @@
 Run: python -m benchmarks decoder decoder-bfloat16 decoding start lstm feed-forward
 """
 
+import os
 import statistics
 import subprocess
 import sys
