@@ -1,9 +1,10 @@
 """How long should a thread spin before it sleeps? Training and decoding with several waits, idle and busy.
 
 Two OpenMP threads that spin for each other lose most of their time as soon as other programs want the cores; threads
-that sleep at once lose time to waking up on an idle machine. Lemma lets them spin for a short while (`GOMP_SPINCOUNT`,
-set by `import lemma` unless the environment says otherwise). Every wait is measured in a process of its own, one after
-the other and over again, so that what else happens on the machine meets all of them.
+that sleep at once lose time to waking up on an idle machine. Lemma lets them spin for a short while, and for a shorter
+one where others want all cores (`GOMP_SPINCOUNT`, set by `import lemma` unless the environment says otherwise). Every
+wait is measured in a process of its own, one after the other and over again, so that what else happens on the machine
+meets all of them.
 
 Run: python -m benchmarks.threads [--rounds N] [--seconds S] [--busy PROCESSES]
 """
@@ -19,14 +20,15 @@ from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any
 
-from lemma import SPIN
+from lemma import SPIN_BUSY, SPIN_IDLE
 
+OURS = "Lemma's choice"
 WAITS = {
+    OURS: {},
     "libgomp's own": {"GOMP_SPINCOUNT": "300000"},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
-    **{f"spin {count:,}": {"GOMP_SPINCOUNT": str(count)} for count in sorted({1_000, 3_000, int(SPIN), 30_000})},
+    **{f"spin {count:,}": {"GOMP_SPINCOUNT": str(count)} for count in (SPIN_BUSY, 3_000, SPIN_IDLE)},
 }
-OURS = f"spin {int(SPIN):,}"
 IDLE, BUSY = 0.95, 2 / 3
 """The claim: at least this share of the best wait's speed."""
 BURN = "while True: pass"
@@ -84,9 +86,9 @@ def measure(rounds: int, seconds: float, busy: int) -> dict[str, dict[str, float
     with others(busy):
         for _ in range(rounds):
             for wait, settings in WAITS.items():
-                words = {**os.environ, **settings}
+                given = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
                 command = [sys.executable, "-m", "benchmarks.threads", "--work", str(seconds)]
-                done = subprocess.run(command, env=words, capture_output=True, text=True, check=True)
+                done = subprocess.run(command, env={**given, **settings}, capture_output=True, text=True, check=True)
                 for name, speed in json.loads(done.stdout).items():
                     speeds[wait].setdefault(name, []).append(speed)
     return {wait: {name: median(some) for name, some in found.items()} for wait, found in speeds.items()}
