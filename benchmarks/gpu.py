@@ -107,9 +107,9 @@ def decoding() -> int:
 class LeanBlock(nn.Module):
     """A layer of GPT-2 as one would write it by hand."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, gelu: str = "tanh") -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.gelu = heads, gelu
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.joined, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -119,7 +119,7 @@ class LeanBlock(nn.Module):
         queries, keys, values = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         stream = stream + self.output(mixed.transpose(1, 2).flatten(2))
-        return stream + self.narrow(functional.gelu(self.widen(self.norms[1](stream)), approximate="tanh"))
+        return stream + self.narrow(functional.gelu(self.widen(self.norms[1](stream)), approximate=self.gelu))
 
 
 class LeanDecoder(nn.Module):

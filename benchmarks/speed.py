@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.compare import Comparison, compare
+from benchmarks.gpu import LeanBlock
 from lemma.generation.decode import Sampling
 from lemma.generation.decode import generate as decode
 from lemma.models.base import LanguageModel
@@ -81,24 +82,6 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-class LeanLayer(nn.Module):
-    """A pre-norm layer written with as little as possible around fused attention, as nanoGPT does it."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.inward, self.outward = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, stream: Tensor) -> Tensor:
-        parts = self.inward(self.norms[0](stream)).chunk(3, dim=-1)
-        queries, keys, values = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        stream = stream + self.outward(mixed.transpose(1, 2).flatten(2))
-        return stream + self.narrow(functional.gelu(self.widen(self.norms[1](stream))))
-
-
 class LeanGpt(nn.Module):
     """The design of nanoGPT: `SMALL` in plain PyTorch, which writes a text by reading all of it for each token."""
 
@@ -106,7 +89,7 @@ class LeanGpt(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(SMALL.vocabulary, SMALL.width)
         self.positions = nn.Embedding(SMALL.context, SMALL.width)
-        self.layers = nn.Sequential(*(LeanLayer(SMALL.width, SMALL.heads) for _ in range(SMALL.depth)))
+        self.layers = nn.Sequential(*(LeanBlock(SMALL.width, SMALL.heads, "none") for _ in range(SMALL.depth)))
         self.norm = nn.LayerNorm(SMALL.width)
 
     def forward(self, tokens: Tensor, last: bool = False) -> Tensor:

@@ -23,7 +23,7 @@ says is left as it is.
 
 
 def spin_count(load: str) -> int:
-    """How long to spin, by the line of /proc/loadavg: the programs that run or want to come before the slash.
+    """How long to spin, by the line of /proc/loadavg, whose fourth field begins with the number of running threads.
 
     >>> spin_count("0.1 0.2 0.3 1/200 42"), spin_count("9.0 9.0 9.0 9999/10000 42"), spin_count("")
     (10000, 1000, 10000)
