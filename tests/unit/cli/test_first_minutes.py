@@ -286,3 +286,15 @@ def test_waiting_is_explained_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch
         with patiently("counting"):
             time.sleep(0.2)
         assert said == ["counting"] * terminal
+
+
+def test_threads_spin_shortly_where_others_want_all_cores_and_as_the_environment_says() -> None:
+    idle, busy = "0.1 0.2 0.3 1/200 42", f"9.0 9.0 9.0 {(os.cpu_count() or 1) + 1}/200 42"
+    assert [lemma.spin_count(load) for load in (idle, busy, "", "what is this")] == [10_000, 1_000, 10_000, 10_000]
+    code = "import lemma, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    found = [
+        subprocess.run([sys.executable, "-c", code], env={**clean, **said}, capture_output=True, text=True).stdout
+        for said in ({}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "PASSIVE"})
+    ]
+    assert found[0].strip() in ("1000", "10000") and found[1:] == ["7\n", "None\n"]
