@@ -53,6 +53,7 @@ from lemma.models.base import LanguageModel
 from lemma.models.decoder import ALIGNED, Cache, DecoderModel, DecoderSlots
 
 CHUNK = {"cpu": 256, "cuda": 4096}  # tokens of prompts that are read in one step
+PADDED = {"cpu": 16, "cuda": 64}  # a decoder's prompts of up to the same multiple of this length are read together
 SPELLINGS = 2**16  # pairs of tokens whose text is remembered
 RECURS_WITHIN = 500  # tokens of a loop after which the hidden vectors of a recurrent model have come back, if ever
 STOPS_WITHIN = 100  # tokens of a loop after which a stop string would have come, if ever
@@ -315,21 +316,26 @@ class SlotRows:
         """How many rows have a text."""
         return len(self.texts) - self.texts.count(None)
 
-    def takes(self, texts: Sequence[Continuation], cache: State, places: Sequence[int]) -> bool:
-        """Give each text a row, with what a cache holds at its place; False for a decoder's whose window is full."""
+    def takes(
+        self, texts: Sequence[Continuation], cache: State, places: Sequence[int], padding: Sequence[int] = ()
+    ) -> bool:
+        """Give each text a row, with what a cache holds at its place; False for a decoder's whose window is full.
+
+        The last tokens of a place, as many as its padding, are not the text's own and will be written over.
+        """
         if not isinstance(cache, Cache) or not cache.layers or cache.seen.shape[1] == cache.window:
             return False
         if self.dtype is not None:
             layers = tuple(tuple(one.to(self.dtype) for one in layer) for layer in cache.layers)
             cache = Cache(cache.seen, cache.window, layers)
-        length = cache.seen.shape[1]
-        self.slots = self.slots or DecoderSlots(cache, length + 1)
-        if self.texts.count(None) < len(texts) or length >= self.slots.room:
-            self._resize(len(texts), length)
-        for text, place in zip(texts, places, strict=True):
-            row = self.texts.index(None)
-            self.texts[row], self.lengths[row] = text, length
-            self.slots.put(row, cache, place)
+        longest = cache.seen.shape[1]
+        self.slots = self.slots or DecoderSlots(cache, longest + 1)
+        if self.texts.count(None) < len(texts) or longest >= self.slots.room:
+            self._resize(len(texts), longest)
+        rows = [row for row, text in enumerate(self.texts) if text is None][: len(texts)]
+        for row, text, beyond in zip(rows, texts, padding or [0] * len(texts), strict=True):
+            self.texts[row], self.lengths[row] = text, longest - beyond
+        self.slots.put(rows, cache, places)
         return True
 
     def without_stopped(self) -> None:
@@ -425,7 +431,8 @@ class BatchEngine:
         self.model, self.tokenizer, self.rows, self.dtype, self.together = model, tokenizer, rows, dtype, together
         self.eos = tokenizer.eos if tokenizer else eos
         self.device = next(model.parameters()).device
-        chunk = chunk or CHUNK["cuda" if self.device.type == "cuda" else "cpu"]
+        kind = "cuda" if self.device.type == "cuda" else "cpu"
+        chunk = chunk or CHUNK[kind]
         logits = LOGITS_AT_ONCE * (8 if self.device.type == "cuda" else 1)  # 512 MB of a GPU's memory
         self.chunk = max(1, min(chunk, logits // model.spec.vocabulary))
         self.waiting: OrderedDict[Hashable, deque[PromptInProgress]] = OrderedDict()
@@ -435,6 +442,8 @@ class BatchEngine:
         self.slots: SlotRows | None = None
         if not together and isinstance(model, DecoderModel) and model.has_slots() and self.read is not model:
             self.slots = SlotRows(model, rows, dtype)
+            bounds = (model.window, model.spec.window)  # a cache beyond them no longer holds all that was read
+            self.padded, self.below = PADDED[kind], min((bound for bound in bounds if bound), default=math.inf)
         self._surroundings: Any = nullcontext
         if self.device.type == "cuda":
             from lemma.generation.engine import steady_attention  # a GPU's own part
@@ -560,7 +569,7 @@ class BatchEngine:
                 text.begun = time.perf_counter()
             self.reading.append(prompt)
             self.waiting.move_to_end(owner) if queue else self.waiting.pop(owner)
-        groups: dict[tuple[int, Any], list[PromptInProgress]] = {}
+        groups: dict[Hashable, list[tuple[PromptInProgress, tuple[int, ...]]]] = {}
         left = self.chunk
         while self.reading and left > 0:
             size = len(self.reading[0].tokens) - self.reading[0].place
@@ -568,16 +577,21 @@ class BatchEngine:
                 break  # it is read whole in the next step
             prompt, size = self.reading.popleft(), min(left, size)
             left -= size
-            groups.setdefault((size, prompt if prompt.state else None), []).append(prompt)
+            kind: Hashable = (prompt if prompt.state else None, size)
+            if self.slots and size == len(prompt.tokens) < self.below:
+                kind = -(-size // self.padded)
+            groups.setdefault(kind, []).append((prompt, prompt.tokens[prompt.place : prompt.place + size]))
         begun: list[tuple[list[Continuation], Logits]] = []
-        for (size, _), prompts in groups.items():
-            pieces = [prompt.tokens[prompt.place : prompt.place + size] for prompt in prompts]
-            places = {piece: place for place, piece in enumerate(dict.fromkeys(pieces))}  # equal ones are read once
-            logits, state = self.read(torch.tensor(list(places), device=self.device), prompts[0].state)
+        for group in groups.values():
+            places = {piece: place for place, piece in enumerate(dict.fromkeys(piece for _, piece in group))}
+            longest = max(map(len, places))  # what follows a shorter one changes nothing before it
+            rows = [(*piece, *[0] * (longest - len(piece))) for piece in places]
+            logits, state = self.read(torch.tensor(rows, device=self.device), group[0][0].state)
             texts: list[Continuation] = []
             index: list[int] = []
-            for prompt, piece in zip(prompts, pieces, strict=True):
-                place, request = places[piece], prompt.request
+            padding: list[int] = []
+            for prompt, piece in group:
+                place, request, size = places[piece], prompt.request, len(piece)
                 if request.score:
                     nexts = prompt.tokens[prompt.place + 1 : prompt.place + size + 1]
                     targets = torch.tensor(nexts, dtype=torch.long, device=self.device)
@@ -593,19 +607,22 @@ class BatchEngine:
                 if request.write:
                     texts += prompt.texts
                     index += [place] * len(prompt.texts)
+                    padding += [longest - size] * len(prompt.texts)
                 else:
                     nothing = Generated(request.prompt, (), None, "length", 0.0)
                     events += [TextEvent(request, text.index, done=nothing) for text in prompt.texts]
             if texts:
-                self._begin(texts, state, index, events)
-                begun.append((texts, logits[index, -1]))
+                self._begin(texts, state, index, padding, events)
+                begun.append((texts, logits[index, [-1 - beyond for beyond in padding]]))
         return begun
 
-    def _begin(self, texts: list[Continuation], state: State, places: list[int], events: list[TextEvent]) -> None:
+    def _begin(
+        self, texts: list[Continuation], state: State, places: list[int], padding: list[int], events: list[TextEvent]
+    ) -> None:
         """Give texts whose prompts have been read their rows, each with what a state holds at its place."""
-        alone = self.device.type == "cpu" and len(texts) == 1 and self.writing == 0 and not self.waiting
-        if not self.slots or alone or not self.slots.takes(texts, state, places):
-            count = len(next(iter(state.tensors().values())))
+        count = len(next(iter(state.tensors().values())))
+        alone = self.device.type == "cpu" and len(texts) == count == 1 and self.writing == 0 and not self.waiting
+        if not self.slots or alone or not self.slots.takes(texts, state, places, padding):
             state = state if places == list(range(count)) else state.rows(torch.tensor(places))
             self.pools.append(Pool(texts, state))
             places = list(range(len(texts)))

@@ -1,7 +1,7 @@
 """The decoder-only Transformer, pre-norm (Radford et al. 2019), with any kind of positions."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -134,14 +134,15 @@ class DecoderSlots(State):
             copy.layers.append(Slots(tuple(one[index] for one in layer.kept), copy.texts, copy.places))
         return copy
 
-    def put(self, row: int, cache: Cache, place: int = 0) -> None:
-        """Put the text at a place of a cache into a row, whatever was there."""
+    def put(self, rows: Sequence[int], cache: Cache, places: Sequence[int]) -> None:
+        """Put the texts at some places of a cache into rows, whatever was there."""
         length = cache.seen.shape[1]
-        self.seen[row, :length] = cache.seen[place]
-        self.places[row] = length
+        into, taken = (torch.tensor(list(index), device=self.seen.device) for index in (rows, places))
+        self.seen[into, :length] = cache.seen[taken]
+        self.places[into] = length
         for slots, layer in zip(self.layers, cache.layers, strict=True):
             for wide, one in zip(slots.kept, layer, strict=True):
-                wide[row][..., length - one.shape[-2] : length, :] = one[place]
+                wide[into, ..., length - one.shape[-2] : length, :] = one[taken]
 
     def up_to(self, length: int) -> "DecoderSlots":
         """The same memory with no more room than these tokens need: a step costs as much as its room."""

@@ -148,6 +148,40 @@ def test_a_prompt_is_cut_only_where_it_is_longer_than_a_chunk() -> None:
     assert read == [(2, 8), (1, 8), (1, 12), (1, 13)] and len([event for event in events if event.done]) == 4
 
 
+@pytest.mark.parametrize("name", SPECS)
+def test_prompts_of_nearly_one_length_are_read_together_and_change_nothing(name: str, tokenizer: Tokenizer) -> None:
+    model, read = model_of(name, tokenizer), []
+    engine = BatchEngine(model, tokenizer, rows=8, chunk=30)
+    step, slotted = engine.read, engine.slots is not None
+    engine.read = lambda tokens, state=None: (read.append(tuple(tokens.shape)), step(tokens, state))[1]
+    chance = random.Random(name)
+    settings = Sampling(tokens=12, temperature=0.8, logprobs=1, seed=3)
+    prompts = [tuple(chance.choices(range(3, tokenizer.vocabulary), k=size)) for size in (5, 3, 6, 5, 40)]
+    asked = [TextRequest(prompt, settings, owner=prompt, score=prompt == prompts[2]) for prompt in prompts]
+    scored = TextRequest(prompts[1][:2], settings, owner="scored", score=True, write=False)
+    for request in (*asked[:4], scored, asked[4]):
+        engine.add(request)
+    events = engine.step()
+    assert (read[:1] == [(5, 6)]) == slotted  # the longest is cut, and read by itself
+    while engine.busy:
+        events += engine.step()
+    for request in asked:
+        alone = BatchEngine(model, tokenizer, rows=8)
+        alone.add(request)
+        own: list[TextEvent] = []
+        while alone.busy:
+            own += alone.step()
+        (text, done, logprobs), (same, other, others) = written(events, request)[0], written(own, request)[0]
+        assert text == same and done.tokens == other.tokens
+        assert all(abs(a.logprob - b.logprob) < 1e-5 for a, b in zip(logprobs, others, strict=True))
+    scores = {event.request: event.scores for event in events if event.scores}
+    exact = torch.log_softmax(model(torch.tensor([prompts[2]]))[0][0].detach(), -1)
+    for request in (asked[2], scored):
+        assert request in scores and len(scores[request]) == len(request.prompt)
+    for place, (one, token) in enumerate(zip(scores[asked[2]][1:], prompts[2][1:], strict=True)):
+        assert one and abs(one.logprob - float(exact[place, token])) < 1e-5
+
+
 def test_owners_take_turns(tokenizer: Tokenizer) -> None:
     engine = BatchEngine(model_of("window", tokenizer), tokenizer, rows=1)
     for _ in range(5):
