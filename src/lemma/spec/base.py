@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +69,7 @@ class Spec(BaseModel):
         try:
             return cls.model_validate(words)
         except ValidationError as error:
-            raise SpecError(explain(error, where, cls.known_words())) from None
+            raise SpecError(explain(error, where, cls)) from None
 
     def replace(self, **words: Any) -> Self:
         """Return a copy with some settings changed, validated like a new one."""
@@ -132,13 +132,19 @@ def letter_of(field: FieldInfo) -> str | None:
     return next((mark.name for mark in field.metadata if isinstance(mark, Letter)), None)
 
 
-def explain(error: ValidationError, where: str, known: list[str]) -> str:
+def explain(error: ValidationError, where: str, kind: type[Spec]) -> str:
     """Turn pydantic's report into one line per mistake: where, what was got, what was expected."""
     lines: list[str] = []
     for mistake in error.errors():
         path = ".".join([where, *(str(step)[:64] for step in mistake["loc"])]).strip(".")
         if mistake["type"] == "extra_forbidden":
-            lines.append(unknown(f"{where}: the setting", str(mistake["loc"][-1]), known))
+            place, name, known = path.rpartition(".")[0], str(mistake["loc"][-1]), _known_at(kind, mistake["loc"])
+            outer = f", or say {name}=…, which is of the {where}" if name in kind.known_words() else ""
+            lines.append(
+                unknown(f"{place}: the setting", name, known)
+                if known
+                else f"{place} has no settings, so none called '{name[:64]}'. Leave it out{outer}."
+            )
         elif mistake["type"] == "value_error":
             lines.append(str(mistake.get("ctx", {})["error"])[:LONGEST_LINE])
         elif mistake["type"] == "union_tag_invalid":
@@ -150,6 +156,24 @@ def explain(error: ValidationError, where: str, known: list[str]) -> str:
         else:
             lines.append(f"{path} = {shown(mistake['input'])}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}.")
     return "\n".join(lines)
+
+
+def _known_at(kind: type[Spec], path: Sequence[int | str]) -> list[str]:
+    """The settings next to that at the end of a path, which goes through fields and the kinds of tagged choices."""
+    kinds = [kind]
+    for step in path[:-1]:
+        fields = [one.model_fields[step].annotation for one in kinds if step in one.model_fields]
+        tagged = [one for one in kinds if (tag := one.model_fields.get("kind")) and tag.default == step]
+        kinds = [found for field in fields for found in _specs_in(field)] or tagged or kinds
+    own = kinds == [kind]
+    return list(dict.fromkeys(word for one in kinds for word in one.known_words() if own or word != "kind"))
+
+
+def _specs_in(annotation: Any) -> list[type[Spec]]:
+    """The specs that a field may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _specs_in(part)]
 
 
 def exists(path: Path) -> bool:

@@ -565,16 +565,23 @@ def view_steps(rows: Sequence[Row]) -> MeasureView:
             shares = [reached[seed][0] / ends[seed][0] for seed in both]
             test = PairedTest(tuple(map(math.log, shares)))
             found[name] = {seed: reached[seed][0] for seed in both}, [bound for _, bound in reached.values()], test
-    tests = dict(zip(found, holm([test for *_, test in found.values()]), strict=True))
+    # bounds vary less than the steps themselves: a test of them would find too much
+    exact = [name for name, (_, bounds, _) in found.items() if not any(bounds)]
+    tests = dict(zip(exact, holm([found[name][-1] for name in exact]), strict=True))
     lines, sentences = [], []
-    for name, (steps, bounds, _) in found.items():
+    for name, (steps, bounds, test) in found.items():
         bound = next((one for one in ("more than ", "at most ") if one in bounds), "")
-        share, test = math.exp(tests[name].mean), tests[name]
-        lines.append([name, f"{bound}{fmean(steps.values()):,.0f}", f"{bound}{100 * share:.0f} %", str(test)])
-        verdict = "" if bound == "more than " else f": {test.verdict}"
+        share, shown, verdict = math.exp(test.mean), "no test", ""
+        if name in tests:
+            shown, verdict = str(tests[name]), f": {tests[name].verdict}"
+        lines.append([name, f"{bound}{fmean(steps.values()):,.0f}", f"{bound}{100 * share:.0f} %", shown])
+        if bound:
+            why = "longest run does not reach it: add longer ones"
+            why = "shortest run is already below it: add shorter ones" if bound == "at most " else why
+            shown += f", since in {bounds.count(bound)} of {len(bounds)} seeds the {why} to grid.steps"
         both = f"{bound}{fmean(steps.values()):,.0f} against {fmean(end for end, _ in ends.values()):,.0f}"
         part = f"{bound}{100 * share:.0f} % of the steps of {first}"
-        sentences.append(f"{name} needs {part} for the same loss ({both}; {test}){verdict}.")
+        sentences.append(f"{name} needs {part} for the same loss ({both}; {shown}){verdict}.")
     target = fmean(loss for _, loss in ends.values()) if ends else math.nan
     return MeasureView(
         heading="Steps to the same loss",
@@ -585,8 +592,9 @@ def view_steps(rows: Sequence[Row]) -> MeasureView:
         notes=["Read off the runs of several lengths, seed by seed; the test is of the logarithm of the share."],
         sentences=sentences,
         plain={
-            name: {"steps": steps, "bounds": bounds, "share": math.exp(tests[name].mean), **tests[name].to_dict()}
-            for name, (steps, bounds, _) in found.items()
+            name: {"steps": steps, "bounds": bounds, "share": math.exp(test.mean)}
+            | (tests[name].to_dict() if name in tests else {"p": None})
+            for name, (steps, bounds, test) in found.items()
         },
     )
 

@@ -1,3 +1,4 @@
+import re
 import tomllib
 
 import pytest
@@ -68,6 +69,24 @@ def test_letters_are_second_names() -> None:
     by_name = choose("decoder", {"width": 64, "depth": 2, "heads": 2, "feed_forward": 100, "context": 32}).model
     assert by_letter == by_name
     assert Decoder.model_validate({"d": 64}).width == 64
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"optimizer": "muon", "optimizer.momentun": 0.9}, "recipe.optimizer.muon: the setting = 'momentun' is unknown."
+         " Did you mean 'momentum'? Known: learning_rate, momentum."),
+        ({"optimizer": "adamw", "optimizer.learning_rate": 0.1}, "recipe.optimizer.adamw has no settings, so none "
+         "called 'learning_rate'. Leave it out, or say learning_rate=…, which is of the recipe."),
+        ({"positions": "rotary", "positions.bas": 3}, "decoder.positions.rotary: the setting = 'bas' is unknown. Did "
+         "you mean 'base'?"),
+        ({"positions": "learned", "positions.base": 3}, "decoder.positions.learned has no settings, so none called "
+         "'base'. Leave it out."),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_inside_a_choice_is_compared_with_those_of_that_choice(words: dict, said: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(said)):
+        choose("decoder", words)
 
 
 def test_a_name_and_its_letter_together_are_refused() -> None:

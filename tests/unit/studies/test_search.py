@@ -50,6 +50,9 @@ def test_muon_needs_a_share_of_adamws_steps_with_the_p_value_of_log_shares() -> 
 def test_a_loss_that_no_length_brackets_is_a_bound(losses: list[float], bound: str) -> None:
     view = view_steps(gather([*lengths("adamw", {200: [2.0, 2.1, 2.06]}), *lengths("muon", {100: losses})]))
     assert view.lines[0][1] == f"{bound}100" and f"muon needs {bound}50 %" in view.sentences[0]
+    # all three shares are 50 % by construction, and a t-test of them would be certain
+    assert view.lines[0][3] == "no test" and view.plain["muon"]["p"] is None
+    assert "p <" not in view.sentences[0] and "in 3 of 3 seeds" in view.sentences[0]
 
 
 def test_a_swept_number_is_the_axis_of_a_plot() -> None:
