@@ -427,6 +427,7 @@ def save_session(session: Session, folder: RunFolder) -> None:
         },
         "reading": _reading(session),
         "spec": session.model.spec.to_dict(),
+        "optimizer": _optimizer_name(session),
         "threads": torch.get_num_threads(),
     }
     if processes.leads:
@@ -475,13 +476,22 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
     own = weights_of(session.model)
     weights = {name: sharded_as(tensor, own.get(name, tensor)) for name, tensor in tensors["model"].items()}
     put_weights(session.model, weights, where)
-    restore_memory(session.optimizer, session.model, tensors["optimizer"])
+    kind = _optimizer_name(session)
+    former = state.get("optimizer", kind)  # older checkpoints do not say
+    if former == kind:
+        restore_memory(session.optimizer, session.model, tensors["optimizer"])
     before = session.state.warnings
     session.state = TrainingState(**state["standing"])
     session.state.warnings |= before
     session.reset_sums(**state["meter"])
     session.best = dict(tensors.get("best", tensors["model"])) if session.state.best_step is not None else None
     session.saved = checkpoint.step
+    if former != kind:
+        message = (
+            f"The checkpoint of step {checkpoint.step} holds the memory of {former}, another optimizer than {kind}: that "
+            "of this one begins empty."
+        )
+        session.warn(message, message)
     threads = torch.get_num_threads()  # of another number sums are split, and so rounded, differently
     saved_with = state.get("threads", threads)  # older checkpoints do not say
     if saved_with != threads and processes.device.type == "cpu":
@@ -490,8 +500,8 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
             f"{threads}, so the run may not continue bit for bit; set OMP_NUM_THREADS={saved_with} for that."
         )
         session.warn(message, message)
-    former = {"stretch": "sequence_length"}  # the name in checkpoints of version 0.1
-    reading = {former.get(name, name): value for name, value in state["reading"].items()}
+    renamed = {"stretch": "sequence_length"}  # the name in checkpoints of version 0.1
+    reading = {renamed.get(name, name): value for name, value in state["reading"].items()}
     carried, parts = tensors.get("carried"), session.recipe.accumulate
     if reading == _reading(session) and carried:
         with session.evaluating() as model:  # a state of the model's own kind, to be filled with the saved tensors
@@ -505,6 +515,11 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
         torch.set_rng_state(random["cpu"][processes.rank])
         if "cuda" in random and processes.device.type == "cuda":
             torch.cuda.set_rng_state(random["cuda"][processes.rank], processes.device)
+
+
+def _optimizer_name(session: Session) -> str:
+    kind = session.recipe.optimizer.kind
+    return type(session.optimizer).__name__ if kind == "custom" else kind
 
 
 def _reading(session: Session) -> dict[str, int]:

@@ -168,3 +168,21 @@ def test_the_same_threads_or_a_checkpoint_that_does_not_say_are_no_news(tmp_path
         result = resume_small(tmp_path / name, spec_and_data[1])
         assert result.stopped == "done" and not result.warnings
     assert same_bits(tmp_path / "same", tmp_path / "old")
+
+
+@pytest.mark.parametrize(("before", "after"), [("muon", "adamw"), ("adamw", "muon")])
+def test_a_run_goes_on_with_another_optimizer_whose_memory_begins_empty(
+    before: str, after: str, tmp_path: Path, spec_and_data
+) -> None:
+    train_small(tmp_path / "run", "decoder", spec_and_data, optimizer=before, observer=StopAt(3))
+    result = resume_small(tmp_path / "run", spec_and_data[1], changes={"optimizer": after})
+    assert result.stopped == "done"
+    assert result.warnings == (
+        f"The checkpoint of step 3 holds the memory of {before}, another optimizer than {after}: that of this one "
+        "begins empty.",
+    )
+    kept = latest_good(tmp_path / "run" / "checkpoints")
+    assert kept
+    steps = {int(tensor) for name, tensor in kept.tensors["optimizer"].items() if name.endswith(":step")}
+    means = [name for name in kept.tensors["optimizer"] if name.endswith(":mean")]
+    assert steps == {result.steps - 3} and bool(means) == (after == "muon")
