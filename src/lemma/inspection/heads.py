@@ -20,7 +20,7 @@ from lemma.inspection.patterns import PatternMatch, Statistics
 from lemma.layers.attention import Attention
 from lemma.layers.fused import available
 from lemma.layers.recording import AttentionRecord, record_attention
-from lemma.models.base import evaluating, positions_on
+from lemma.models.base import LanguageModel, evaluating, positions_on
 from lemma.report.numbers import Word, counted, numbered
 from lemma.report.result import Block, Pre, Result, Table, Text
 from lemma.runs.load import Run
@@ -329,11 +329,14 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
     The weights of no window are in memory: on a GPU the kernel of `layers/fused.py` gives the entropy and the distance
     of each row along with attention; elsewhere they are computed in blocks of rows.
     """
+    hint = "What its heads do on one text: lemma look {} --text '…'"
+    model = run.require(LanguageModel, "a language model, whose heads --corpus measures", hint)
     data = read_tokens([corpus], run.tokenizer, progress=progress)
     text = np.asarray(data.tokens(data.splits[0]))
-    model, device = run.model, next(run.model.parameters()).device
-    spec_context = getattr(run.spec, "context", None)
-    length = min(model.receptive_field or spec_context or MOST_TOKENS, spec_context or MOST_TOKENS, len(text))
+    device = next(model.parameters()).device
+    spec_context, sliding = getattr(run.spec, "context", None), getattr(run.spec, "window", None)
+    reach = None if sliding else model.receptive_field  # a sliding window moves on within the context
+    length = min(reach or spec_context or MOST_TOKENS, spec_context or MOST_TOKENS, len(text))
     if not length:
         raise DataError(f"{corpus}: the text has no tokens. Give a longer one.")
     attention = [part for part in model.modules() if isinstance(part, Attention)]
@@ -353,6 +356,7 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
             sums = found if not sums else [one + other for one, other in zip(sums, found, strict=True)]
     means = [(one[:2] / one[2].clamp(min=1)).cpu() for one in sums]
     seen = np.concatenate([np.tile(np.arange(1, some.shape[1] + 1), len(some)) for some in windows])
+    seen = np.minimum(seen, sliding or length)
     causal = all(part.causal for part in attention)
     sizes = seen if causal else np.concatenate([np.full(some.size, some.shape[1]) for some in windows])
     return HeadMeans(

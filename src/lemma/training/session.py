@@ -488,8 +488,8 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
     session.saved = checkpoint.step
     if former != kind:
         message = (
-            f"The checkpoint of step {checkpoint.step} holds the memory of {former}, another optimizer than {kind}: that "
-            "of this one begins empty."
+            f"The checkpoint of step {checkpoint.step} holds the memory of {former}, another optimizer than {kind}: "
+            "that of this one begins empty."
         )
         session.warn(message, message)
     threads = torch.get_num_threads()  # of another number sums are split, and so rounded, differently

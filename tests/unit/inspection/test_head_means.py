@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import lemma
-from lemma.errors import InputError
+from lemma.errors import InputError, RunError
 from lemma.inspection import heads
 from lemma.layers.recording import record_attention
 
@@ -49,3 +49,27 @@ def test_a_model_without_attention_is_named(run: Path, tmp_path: Path) -> None:
     lemma.train("rnn", text=text, out=tmp_path / "rnn", steps=1, batch=2, sequence_length=8, progress=False)
     with pytest.raises(InputError, match="no attention heads"):
         lemma.look.corpus(tmp_path / "rnn", text)
+
+
+def test_a_sliding_window_is_read_over_the_context_and_uniform_attention_sees_no_more_than_it(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    small = {"steps": 1, "batch": 2, "context": 12, "width": 8, "heads": 1, "depth": 2, "tokenizer": "characters"}
+    settings = {**small, "positions": "rotary", "window": 4}
+    lemma.train("decoder", text=str(tmp_path / "text.txt"), out=tmp_path / "run", progress=False, **settings)
+    loaded = lemma.load(tmp_path / "run")
+    with torch.no_grad():
+        for layer in loaded.model.layers:
+            layer.attention.query_key_value.weight.zero_()  # every head is uniform over what it sees
+            layer.attention.query_key_value.bias.zero_()
+    found = lemma.look.corpus(loaded, str(tmp_path / "text.txt"))
+    assert found.length == 12
+    assert np.allclose(found.entropy, found.uniform_entropy, atol=1e-5)
+    rows = [min(place % 12 + 1, 4) for place in range(found.tokens)]
+    assert found.uniform_entropy == pytest.approx(np.log(rows).mean())
+
+
+def test_an_encoder_is_refused_with_what_to_type(run: Path, tmp_path: Path) -> None:
+    text, small = str(run.parent / "text.txt"), {"width": 8, "heads": 1, "depth": 1, "context": 12}
+    lemma.train("encoder", text=text, out=tmp_path / "mlm", steps=1, batch=2, progress=False, **small)
+    with pytest.raises(RunError, match=r"whose heads --corpus measures\. .* lemma look \S+ --text"):
+        lemma.look.corpus(tmp_path / "mlm", text)
