@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME…]`: measure the claims; exits with 1 if one is missed."""
+"""`python -m benchmarks [NAME…]`: measure the claims, all of them if none is named; exits with 1 if one is missed."""
 
 import sys
 
@@ -15,7 +15,7 @@ from benchmarks import (
     threads,
     tokenizing,
 )
-from benchmarks.compare import machine
+from benchmarks.compare import machine, refuse_unknown
 from benchmarks.speed import ALL, start
 
 OTHERS = {
@@ -36,6 +36,7 @@ OTHERS = {
 
 def main(names: list[str]) -> int:
     """Run the benchmarks named, or all of them."""
+    refuse_unknown(names, [*ALL, *OTHERS], str(__doc__))
     print(machine(), flush=True)
     missed = 0
     for name in names or [*ALL, *OTHERS]:

@@ -3,8 +3,9 @@
 import os
 import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -32,7 +33,7 @@ class Comparison:
         for name, (low, median, high) in self.ratios.items():
             wanted = f"; target ≥ {self.target[name]}" if name in self.target else ""
             lines.append(f"  times faster than {name}: {median:.2f} (quartiles {low:.2f} to {high:.2f}{wanted})")
-        return "\n".join([*lines, "  target met" if self.met else "  TARGET MISSED"])
+        return "\n".join([*lines, *([f"  {verdict(self.met)}"] if self.target else [])])
 
 
 def compare(
@@ -61,6 +62,25 @@ def compare(
         {name: quartiles([b / a for a, b in zip(seconds[first], seconds[name], strict=True)]) for name in others},
         target or {},
     )
+
+
+def verdict(met: bool) -> str:
+    """What is said of a target."""
+    return "target met" if met else "TARGET MISSED"
+
+
+def refuse_unknown(names: Sequence[str], known: Iterable[str], about: str) -> None:
+    """End with the names there are if one of them is not known, or help is asked for, before anything is measured."""
+    known = list(known)
+    wrong = [name for name in names if name not in known]
+    if not wrong:
+        return
+    listed = f"{about}\n\nNames: {', '.join(known)}."
+    if wrong[0] in ("-h", "--help"):
+        print(listed)
+        raise SystemExit(0)
+    print(f"'{wrong[0]}' is not a benchmark.\n{listed}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:

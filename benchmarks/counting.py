@@ -4,6 +4,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from unittest.mock import patch
 
 from benchmarks.compare import machine
 
@@ -28,8 +29,7 @@ def main() -> int:
 
     measured: dict[str, list[float]] = {name: [] for name in TARGETS}
     for _ in range(3):
-        with tempfile.TemporaryDirectory() as home:
-            os.environ["LEMMA_HOME"] = home
+        with tempfile.TemporaryDirectory() as home, patch.dict(os.environ, LEMMA_HOME=home):
             for when in ("first time", "from the cache"):
                 for quantity in ("parameters", "flops"):
                     spent = seconds(lambda quantity=quantity: str(lemma.count("decoder", quantities=[quantity])))

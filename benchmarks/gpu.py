@@ -4,6 +4,8 @@
 """
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.compare import Comparison, compare
+from benchmarks.compare import Comparison, compare, refuse_unknown, verdict
+from lemma.data.corpora import CORPORA, corpus_files
 from lemma.generation.decode import Sampling, generate
 from lemma.models.build import build
 from lemma.spec.models import Decoder
@@ -62,9 +65,8 @@ def penalties() -> int:
         found: Comparison = compare(title, peers, work=batch * length, unit="tokens/s", target={"without": 1 / slowest})
         memory = peaks["with both penalties"] / peaks["without"]
         ratio = 1 / found.ratios["without"][1]
-        print(
-            f"{found}\n  {ratio:.2f} × the time (target ≤ {slowest}), {memory:.2f} × the memory (target ≤ {MEMORY})\n"
-        )
+        print(f"{found}\n  that is {ratio:.2f} × the time (target ≤ {slowest})")
+        print(f"  {memory:.2f} × the memory (target ≤ {MEMORY}): {verdict(memory <= MEMORY)}\n", flush=True)
         missed += not found.met or memory > MEMORY
     return int(missed > 0)
 
@@ -99,8 +101,9 @@ def decoding() -> int:
         peers["transformers, static cache"] = partial(theirs, cache_implementation="static")
         title = f"GPT-2 124 M, bfloat16, greedy, {DECODED} tokens, batch {batch}"
         found = compare(title, peers, work=batch * DECODED, unit="tokens/s", rounds=5)
-        print(f"{found}\n  target: {wanted:,} tokens/s\n", flush=True)
-        missed += found.rates["Lemma"] < wanted
+        met = found.rates["Lemma"] >= wanted
+        print(f"{found}\n  target ≥ {wanted:,} tokens/s: {verdict(met)}\n", flush=True)
+        missed += not met
     return int(missed > 0)
 
 
@@ -185,32 +188,42 @@ SHAKESPEARE = (
     "positions=rotary dropout=0.1 optimizer=muon optimizer.learning_rate=0.03 learning_rate=0.002 schedule=linear "
     "final_rate=0.02 warm_up=50 steps=620 evaluate_every=620"
 )
-SHAKESPEARE_LOSS, SHAKESPEARE_SECONDS = 1.47, 16
+SHAKESPEARE_LOSS, SHAKESPEARE_SECONDS = 1.47, {"first": 16, "again": 10}
 
 
 def shakespeare() -> int:
-    """The whole command, in a process of its own and with an empty folder of data but for the text, to its loss."""
+    """The whole command, each time in a process of its own: with nothing but the text in its data folder, and again."""
+    missed, text = 0, corpus_files(CORPORA["shakespeare"])[0].parent
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        command = [sys.executable, "-m", "lemma", *SHAKESPEARE.split(), "--out", str(out), "--json"]
-        begin = time.perf_counter()
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        whole = time.perf_counter() - begin
-        result = json.loads(done.stdout)
-    print(
-        f"lemma {SHAKESPEARE}\n  {whole:.1f} s in all (target ≤ {SHAKESPEARE_SECONDS}): {result['setup_seconds']:.1f} "
-        f"of set-up, {result['seconds']:.1f} of training, the rest imports, reading, validation and writing\n"
-        f"  validation loss {result['validation_loss']:.4f} by a full pass in float32 (target ≤ {SHAKESPEARE_LOSS})\n"
-    )
-    return int(result["validation_loss"] > SHAKESPEARE_LOSS or whole > SHAKESPEARE_SECONDS)
+        shutil.copytree(text, Path(folder) / "home" / "corpora" / text.name)
+        surroundings = {**os.environ, "LEMMA_HOME": str(Path(folder) / "home")}
+        surroundings.pop("TORCHINDUCTOR_CACHE_DIR", None)
+        print(f"lemma {SHAKESPEARE}")
+        for when, longest in SHAKESPEARE_SECONDS.items():
+            command = [sys.executable, "-m", "lemma", *SHAKESPEARE.split(), "--out", f"{folder}/{when}", "--json"]
+            begin = time.perf_counter()
+            done = subprocess.run(command, check=True, capture_output=True, text=True, env=surroundings)
+            whole, result = time.perf_counter() - begin, json.loads(done.stdout)
+            met = result["validation_loss"] <= SHAKESPEARE_LOSS and whole <= longest
+            missed += not met
+            print(
+                f"  {when}: {whole:.1f} s in all (target ≤ {longest}): {result['setup_seconds']:.1f} of set-up, "
+                f"{result['seconds']:.1f} of training, the rest imports, reading, validation and writing\n"
+                f"    validation loss {result['validation_loss']:.4f} by a full pass in float32 (target ≤ "
+                f"{SHAKESPEARE_LOSS}): {verdict(met)}",
+                flush=True,
+            )
+    print()
+    return int(missed > 0)
 
 
 def main(names: tuple[str, ...] = ()) -> int:
     """Run those named, or all; without a GPU there is nothing to measure."""
+    every = {"penalties": penalties, "decoding": decoding, "training": training, "shakespeare": shakespeare}
+    refuse_unknown(names, every, str(__doc__).rstrip())
     if not torch.cuda.is_available():
         print("The rows of a GPU need a CUDA device.")
         return 0
-    every = {"penalties": penalties, "decoding": decoding, "training": training, "shakespeare": shakespeare}
     return max(every[name]() for name in names or every)
 
 

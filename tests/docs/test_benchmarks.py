@@ -3,6 +3,12 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from benchmarks import gpu
+from benchmarks.__main__ import ALL, OTHERS, main
+from benchmarks.compare import Comparison
+
 PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 SAID = re.compile(
     r"^\*\d{4}-\d{2}-\d{2}, .*(?:cores|H200|not recorded).*`(?:make bench|python -m benchmarks[\w. ]*)`", re.MULTILINE
@@ -20,3 +26,33 @@ def test_every_table_is_dated_and_names_its_machine_and_command() -> None:
 
 def test_a_table_without_a_date_is_seen() -> None:
     assert without_provenance("# B\n\n## Speed\n\n| a |\n|---|\n| 5 ms |\n") == ["Speed"]
+
+
+def test_every_command_on_the_page_names_a_benchmark_that_exists() -> None:
+    commands = re.findall(r"python -m benchmarks(\.\w+)?((?: [a-z]\S*)*)`", PAGE)
+    assert len(commands) > 10
+    known = {"": {*ALL, *OTHERS}, ".gpu": {"penalties", "decoding", "training", "shakespeare"}}
+    for module, names in commands:
+        assert set(names.split()) <= known.get(module, set()), (module, names)
+        assert not module or module[1:] in OTHERS
+
+
+def test_a_wrong_name_ends_with_2_before_anything_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setitem(OTHERS, "graph", lambda: pytest.fail("it was measured"))
+    for run in (lambda: main(["graph", "grpah"]), lambda: gpu.main(("decodng",))):
+        with pytest.raises(SystemExit) as ended:
+            run()
+        assert ended.value.code == 2 and "Names: " in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0 and "decoder-bfloat16" in capsys.readouterr().out
+
+
+def test_a_missed_target_is_called_missed_and_ends_with_1(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    ratios = {"a peer": (1.0, 1.2, 1.3)}
+    for target, said in (({"a peer": 1.5}, "TARGET MISSED"), ({"a peer": 1.2}, "target met"), ({}, "")):
+        found = Comparison("work", "tokens/s", {"Lemma": 12.0, "a peer": 10.0}, ratios, target)
+        assert [word for word in ("TARGET MISSED", "target met") if word in str(found)] == ([said] if said else [])
+        assert "1.20 (quartiles 1.00 to 1.30" in str(found)
+        monkeypatch.setitem(ALL, "decoder", lambda found=found: found)
+        assert main(["decoder"]) == (said == "TARGET MISSED")
