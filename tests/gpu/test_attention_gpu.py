@@ -128,6 +128,20 @@ def test_the_fused_kernel_gives_the_rows_and_gradients_of_float64(
     assert max(errors) < (1e-5 if precision == torch.float32 else 0.01), errors
 
 
+@pytest.mark.parametrize(("batch", "time"), [(1, 1), (3, 1), (9000, 8)])
+def test_one_token_and_more_texts_than_a_grid_has_rows_are_attended(batch: int, time: int) -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(batch, 8, time, 16, device="cuda") for _ in range(3)]  # 9,000 × 8 heads are over 65,535
+    for causal in (True, False):
+        inputs = [[tensor.detach().to(kind).requires_grad_() for tensor in given] for kind in (None, torch.float64)]
+        found, expected = attend_with_rows(*inputs[0], 0.25, causal), exact_rows(*inputs[1], 0.25, causal, None, None)
+        for outputs in (found, expected):
+            sum(one.square().sum() for one in outputs).backward()
+        got, wanted = ([*some, *(t.grad for t in read)] for some, read in zip((found, expected), inputs, strict=True))
+        for one, other in zip(got, wanted, strict=True):
+            torch.testing.assert_close(one, other.float(), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
 def test_a_penalized_step_is_compiled_and_gives_the_same_gradients(positions: str) -> None:
     spec = Decoder(vocabulary=11, width=64, depth=2, heads=2, context=128, positions=positions)

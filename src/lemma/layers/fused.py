@@ -60,6 +60,12 @@ if TYPE_CHECKING or TRITON:
     import triton.language as tl  # pyright: ignore[reportMissingImports]
 
     @triton.jit
+    def _block_and_row(time, SIZE: tl.constexpr):
+        """Which block of rows or columns, and which head of which text; one number, as a grid's second is 16 bits."""
+        blocks = tl.cdiv(time, SIZE)
+        return tl.program_id(0) % blocks, tl.program_id(0) // blocks
+
+    @triton.jit
     def _scores(q, k, rows, columns, slope, scale2, BIASED: tl.constexpr, PRECISION: tl.constexpr):
         """Scores in units of log 2, and i − j."""
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale2
@@ -76,8 +82,7 @@ if TYPE_CHECKING or TRITON:
         WIDTH: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
         CAUSAL: tl.constexpr, BIASED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip
-        block = tl.program_id(0)
-        row = tl.program_id(1)
+        block, row = _block_and_row(time, M)
         b, h = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
         rows, width = block * M + tl.arange(0, M), tl.arange(0, D)
         inside = width < WIDTH
@@ -146,9 +151,9 @@ if TYPE_CHECKING or TRITON:
         WIDTH: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
     ):  # fmt: skip
         """dO·O + g_H H + g_Δ Δ of each row."""
-        row = tl.program_id(1)
+        block, row = _block_and_row(time, M)
         b, h = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
-        rows, width = tl.program_id(0) * M + tl.arange(0, M), tl.arange(0, D)
+        rows, width = block * M + tl.arange(0, M), tl.arange(0, D)
         here = rows < time
         mask = here[:, None] & (width < WIDTH)[None, :]
         out = tl.load(OUT + b * o_b + h * o_h + rows[:, None] * o_t + width[None, :], mask=mask, other=0.0)
@@ -188,8 +193,7 @@ if TYPE_CHECKING or TRITON:
         CAUSAL: tl.constexpr, BIASED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip
         """Gradients of a block of keys and values, of one query head."""
-        block = tl.program_id(0)
-        row = tl.program_id(1)
+        block, row = _block_and_row(time, N)
         b, h = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
         columns, width = block * N + tl.arange(0, N), tl.arange(0, D)
         inside, there = width < WIDTH, (columns < time)
@@ -240,8 +244,7 @@ if TYPE_CHECKING or TRITON:
         CAUSAL: tl.constexpr, BIASED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip
         """Gradients of a block of queries."""
-        block = tl.program_id(0)
-        row = tl.program_id(1)
+        block, row = _block_and_row(time, M)
         b, h = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
         rows, width = block * M + tl.arange(0, M), tl.arange(0, D)
         inside, here = width < WIDTH, rows < time
@@ -301,6 +304,20 @@ def _choices(queries: Tensor, causal: bool, slopes: Tensor | None, lengths: Tens
     }
 
 
+def _readable(tensor: Tensor) -> Tensor:
+    """What the kernels can read: numbers of a head side by side, and offsets within a text of 32 bits."""
+    fits = tensor.stride(-1) == 1 and tensor.shape[2] * tensor.stride(2) < 2**31
+    return tensor if fits else tensor.contiguous()
+
+
+def _mixed_of(queries: Tensor) -> Tensor:
+    """Room for the output, in the order in which the next layer reads it where offsets allow that."""
+    batch, heads, time, width = queries.shape
+    if heads * time * width < 2**31:
+        return queries.new_empty(batch, time, heads, width).transpose(1, 2)
+    return queries.new_empty(batch, heads, time, width)
+
+
 def _strides(*tensors: Tensor) -> list[int]:
     return [stride for tensor in tensors for stride in tensor.stride()[:3]]
 
@@ -315,12 +332,12 @@ def _forward(
     slopes: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    queries, keys, values = (t if t.stride(-1) == 1 else t.contiguous() for t in (queries, keys, values))
-    batch, heads, time, width = queries.shape
-    mixed = torch.empty(batch, time, heads, width, dtype=queries.dtype, device=queries.device).transpose(1, 2)
+    queries, keys, values = map(_readable, (queries, keys, values))
+    batch, heads, time, _ = queries.shape
+    mixed = _mixed_of(queries)
     lse, entropy, distance = (queries.new_empty(batch, heads, time, dtype=torch.float32) for _ in range(3))
     M, N, warps, stages = _tiles("forward", queries)
-    _forward_kernel[(triton.cdiv(time, M), batch * heads)](  # pyright: ignore[reportIndexIssue]
+    _forward_kernel[(triton.cdiv(time, M) * batch * heads,)](  # pyright: ignore[reportIndexIssue]
         queries, keys, values, mixed, lse, entropy, distance, slopes, lengths,
         *_strides(queries, keys, values, mixed), scale / math.log(2), heads, heads // keys.shape[1], time,
         M=M, N=N, num_warps=warps, num_stages=stages,
@@ -331,9 +348,7 @@ def _forward(
 
 @_forward.register_fake
 def _(queries, keys, values, scale, causal, slopes, lengths):
-    batch, heads, time, width = queries.shape
-    rows = [queries.new_empty(batch, heads, time, dtype=torch.float32) for _ in range(3)]
-    return queries.new_empty(batch, time, heads, width).transpose(1, 2), *rows
+    return _mixed_of(queries), *(queries.new_empty(queries.shape[:3], dtype=torch.float32) for _ in range(3))
 
 
 @torch.library.custom_op("lemma::attend_with_rows_backward", mutates_args=())
@@ -353,13 +368,12 @@ def _backward(
     slopes: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    tensors = (queries, keys, values, d_mixed)
-    queries, keys, values, d_mixed = (t if t.stride(-1) == 1 else t.contiguous() for t in tensors)
+    queries, keys, values, d_mixed = map(_readable, (queries, keys, values, d_mixed))
     batch, heads, time, width = queries.shape
     groups, choices = keys.shape[1], _choices(queries, causal, slopes, lengths)
     d_entropy, d_distance = d_entropy.contiguous(), d_distance.contiguous()
     sums = torch.empty_like(entropy)
-    grid = (triton.cdiv(time, 64), batch * heads)
+    grid = (triton.cdiv(time, 64) * batch * heads,)
     _sums_kernel[grid](  # pyright: ignore[reportIndexIssue]
         mixed, d_mixed, entropy, distance, d_entropy, d_distance, sums,
         *_strides(mixed, d_mixed), heads, time, WIDTH=width, D=choices["D"], M=64,
@@ -369,12 +383,12 @@ def _backward(
     shared = (*_strides(queries, keys, values, d_mixed), scale, scale / math.log(2), heads, heads // groups, time)
     rows = (lse, sums, d_entropy, d_distance, slopes, lengths)
     M, N, warps, stages = _tiles("keys", queries)
-    _keys_kernel[(triton.cdiv(time, N), batch * heads)](  # pyright: ignore[reportIndexIssue]
+    _keys_kernel[(triton.cdiv(time, N) * batch * heads,)](  # pyright: ignore[reportIndexIssue]
         queries, keys, values, d_mixed, d_keys, d_values, *rows, *shared, M=M, N=N, **choices,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     M, N, warps, stages = _tiles("queries", queries)
-    _queries_kernel[(triton.cdiv(time, M), batch * heads)](  # pyright: ignore[reportIndexIssue]
+    _queries_kernel[(triton.cdiv(time, M) * batch * heads,)](  # pyright: ignore[reportIndexIssue]
         queries, keys, values, d_mixed, d_queries, *rows, *shared, M=M, N=N, **choices,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
