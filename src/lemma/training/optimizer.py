@@ -230,7 +230,8 @@ def learning_rate(recipe: Recipe, step: int) -> float:
         case "linear":
             left = 1 - done
         case "wsd":
-            left = min(1.0, (recipe.steps - step) / (recipe.steps * DECAYED))
+            decay = min(recipe.steps * DECAYED, recipe.steps - recipe.warm_up)
+            left = min(1.0, (recipe.steps - step) / decay)
         case _:  # constant; a function of a person's own takes the place of this one
             return recipe.learning_rate
     return recipe.learning_rate * (recipe.final_rate + (1 - recipe.final_rate) * left)

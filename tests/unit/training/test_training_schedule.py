@@ -56,3 +56,13 @@ def test_the_other_schedules_are_lines() -> None:
     wsd = [learning_rate(recipe.replace(schedule="wsd"), step) for step in range(20, 101)]
     assert wsd == pytest.approx([1.0] * 61 + [1 - 0.8 * done / 20 for done in range(1, 21)])
     assert {learning_rate(recipe.replace(schedule="constant"), step) for step in range(20, 101)} == {1.0}
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd", "constant"])
+@pytest.mark.parametrize("warm_up", [0, 45, 95])
+def test_no_schedule_jumps_where_the_warm_up_ends(schedule: str, warm_up: int) -> None:
+    recipe = Recipe(steps=100, warm_up=warm_up, learning_rate=1.0, final_rate=0.1, schedule=schedule)
+    rates = [learning_rate(recipe, step) for step in range(1, 101)]
+    steepest = max(before - after for before, after in zip(rates, rates[1:], strict=False))
+    assert max(rates) == pytest.approx(1.0, abs=0.01) and steepest < 2 * 0.9 / min(20, 100 - warm_up)
+    assert rates[-1] == pytest.approx(1.0 if schedule == "constant" else 0.1)
