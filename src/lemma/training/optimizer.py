@@ -90,6 +90,7 @@ class Muon(LightAdamW):
         if (
             first is not None
             and first._base is not None
+            and len(first._base) == len(known)  # fewer have a gradient this time
             and all(one is not None and one._base is first._base for one in known)
         ):
             return first._base

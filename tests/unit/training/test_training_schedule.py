@@ -1,5 +1,7 @@
 """Learning rates and due dates against PyTorch's own scheduler and a plain count."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR
@@ -63,6 +65,6 @@ def test_the_other_schedules_are_lines() -> None:
 def test_no_schedule_jumps_where_the_warm_up_ends(schedule: str, warm_up: int) -> None:
     recipe = Recipe(steps=100, warm_up=warm_up, learning_rate=1.0, final_rate=0.1, schedule=schedule)
     rates = [learning_rate(recipe, step) for step in range(1, 101)]
-    steepest = max(before - after for before, after in zip(rates, rates[1:], strict=False))
+    steepest = max(before - after for before, after in pairwise(rates))
     assert max(rates) == pytest.approx(1.0, abs=0.01) and steepest < 2 * 0.9 / min(20, 100 - warm_up)
     assert rates[-1] == pytest.approx(1.0 if schedule == "constant" else 0.1)
