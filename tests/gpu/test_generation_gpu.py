@@ -125,3 +125,11 @@ def test_a_step_that_is_used_again_begins_anew(temperature: float) -> None:
     first, other, again = (generate(model, [prompt], settings, eos=7) for prompt in ([1, 2, 3], [4, 5, 6], [1, 2, 3]))
     assert [row.tokens for row in first] == [row.tokens for row in again] != [row.tokens for row in other]
     assert engine.lowered(model, torch.bfloat16).step is not None
+
+
+@pytest.mark.parametrize("prompts", [[[1, 2, 3]], [[1, 2, 3], [4]]], ids=["alone", "of two lengths"])
+def test_a_hook_is_called_for_every_token_also_where_steps_would_be_fused(prompts: list[list[int]]) -> None:
+    model, seen = build(Decoder(vocabulary=11, width=32, depth=2, heads=2, context=256)).cuda(), []
+    model.layers[1].register_forward_hook(lambda *given: seen.append(1))
+    generate(model, prompts, Sampling(tokens=120, temperature=0, stop_at_eos=False))
+    assert len(seen) >= 120

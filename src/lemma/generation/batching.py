@@ -42,6 +42,7 @@ from lemma.generation.decode import (
     bare,
     beginning,
     choose,
+    hooked,
     logprobs_of,
     observed_loop,
     proved_loop,
@@ -298,13 +299,14 @@ class SlotRows:
 
     def __init__(self, model: DecoderModel, rows: int, dtype: torch.dtype | None) -> None:
         self.model, self.dtype, self.window = model, dtype, model.window
-        if dtype is not None and next(model.parameters()).dtype == torch.float32:
+        replays = next(model.parameters()).is_cuda and not hooked(model)
+        if dtype is not None and replays and next(model.parameters()).dtype == torch.float32:
             from lemma.generation.engine import lowered  # a GPU's own part
 
             self.model = lowered(model, dtype).model
         else:
             self.dtype = None
-        self.fixed = next(model.parameters()).is_cuda
+        self.fixed = replays
         self.least = rows if self.fixed else 1
         self.texts: list[Continuation | None] = []
         self.lengths: list[int] = []

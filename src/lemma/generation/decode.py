@@ -761,7 +761,7 @@ def bare(module: nn.Module) -> Any:
     >>> torch.equal(bare(layer)(torch.ones(3)), layer(torch.ones(3)))
     True
     """
-    if any(getattr(torch_module, f"_global{name}") for name in HOOKS):
+    if global_hooks():
         return module
     if isinstance(module, nn.ModuleList):
         return [bare(part) for part in module]
@@ -774,6 +774,17 @@ def bare(module: nn.Module) -> Any:
     vars(copy).update(module._parameters | module._buffers)
     vars(copy).update({name: part if part is None else bare(part) for name, part in module._modules.items()})
     return copy
+
+
+def global_hooks() -> bool:
+    """Whether hooks of every module there is are registered."""
+    return any(getattr(torch_module, f"_global{name}") for name in HOOKS)
+
+
+def hooked(model: nn.Module) -> bool:
+    """Whether a part of a model has hooks or a forward of its own, which steps that are replayed would pass by."""
+    own = (any(getattr(part, name) for name in HOOKS) or "forward" in vars(part) for part in model.modules())
+    return global_hooks() or any(own)
 
 
 def _function(module: nn.Module) -> Callable[[Tensor], Tensor] | None:

@@ -272,6 +272,10 @@ def fast_step(
 
     `beyond` is the model's own step. In bfloat16 the model's matrices are copied, and the cache is converted.
     """
+    from lemma.generation.decode import hooked
+
+    if hooked(model):
+        return None, state
     if not isinstance(model, DecoderModel) or not isinstance(state, Cache) or not model.has_slots() or not state.layers:
         return None, state
     limit = state.seen.shape[1] + settings.tokens

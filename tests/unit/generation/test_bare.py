@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lemma.generation.decode import Sampling, bare, generate
+from lemma.generation import engine
+from lemma.generation.decode import Sampling, bare, generate, hooked
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Decoder
@@ -39,6 +40,18 @@ def test_hooks_are_called_for_every_token() -> None:
     model.layers[1].attention.output.register_forward_hook(lambda *given: seen.append(1))  # pyright: ignore
     generate(model, [[1, 2]], GREEDY)
     assert len(seen) == 5
+
+
+def test_a_model_with_hooks_has_no_step_that_is_replayed_without_them() -> None:
+    model = small()
+    with torch.inference_mode():
+        _, cache = model(TOKENS)
+    handle = model.layers[1].register_forward_hook(lambda *given: None)  # pyright: ignore
+    assert engine.fast_step(model, cache, model, Sampling(tokens=100), torch.bfloat16) == (None, cache)
+    handle.remove()
+    assert not hooked(model)
+    model.layers[0].forward = model.layers[0].forward  # pyright: ignore
+    assert hooked(model)
 
 
 def test_a_hook_on_all_modules_is_called() -> None:
