@@ -164,6 +164,8 @@ def by_name(
     def read(value: Any) -> Any:
         if default and isinstance(value, Mapping) and "kind" not in value:
             return {"kind": default, **value}
+        if isinstance(value, bool | int | float):
+            value = str(value)
         if not isinstance(value, str):
             return value
         if value not in own and not (group and group.brings(value)):

@@ -195,8 +195,8 @@ class Recipe(Spec):
     """Whether the processes of torchrun share weights, gradients and optimizer state (FSDP2), or each has all (DDP)."""
     recompute: Literal["none", "layers"] = "none"
     """Activations that are computed again for the gradient instead of kept: of layers all but their inputs."""
-    compile: Literal["auto"] | bool = "auto"
-    """Whether to use torch.compile; auto does so on a GPU for 1000 steps or more."""
+    compile: Literal["auto", True, False] = "auto"
+    """Whether to use torch.compile; auto does so on a GPU for runs that take more than about a minute."""
     tracker: Tracker = None
     """Tracker that gets the rows of metrics.jsonl too: tensorboard, wandb, mlflow or trackio; none if unset."""
 

@@ -78,7 +78,7 @@ class RecipeSettings(TypedDict, total=False):
     precision: Literal["auto", "float32", "bfloat16"]
     shard: bool
     recompute: Literal["none", "layers"]
-    compile: Literal["auto"] | bool
+    compile: Literal["auto", True, False]
     tracker: Any
 
 

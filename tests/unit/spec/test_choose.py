@@ -80,6 +80,8 @@ def test_letters_are_second_names() -> None:
          "called 'learning_rate'. Leave it out, or say learning_rate=…, which is of the recipe."),
         ({"positions": "rotary", "positions.bas": 3}, "decoder.positions.rotary: the setting = 'bas' is unknown. Did "
          "you mean 'base'?"),
+        ({"optimizer": 3}, "optimizer = '3' is unknown. Known: adamw, muon, custom."),
+        ({"compile": "maybe"}, "recipe.compile = 'maybe': input should be 'auto', True or False."),
         ({"positions": "learned", "positions.base": 3}, "decoder.positions.learned has no settings, so none called "
          "'base'. Leave it out."),
     ],
