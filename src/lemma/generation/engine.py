@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 WORTH_RECORDING = 16  # tokens: recording takes as long as a few dozen steps
 WORTH_FUSING = 100  # tokens: the first time, Triton compiles its kernels for some seconds
+MOST_ROOM = 0.5  # of a GPU's memory; a cache that may become larger grows with its texts
 AHEAD = 16  # tokens of each text that are chosen before the host looks at them
 RECORDED = ("tokens", "temperature", "top_k", "top_p", "min_p", "looks_back", "logit_bias", "logprobs")
 """The settings that a graph depends on."""
@@ -281,6 +282,10 @@ def fast_step(
     limit = state.seen.shape[1] + settings.tokens
     limit = limit if model.window is None else min(limit, model.window)
     if limit - state.seen.shape[1] < WORTH_RECORDING:
+        return None, state
+    kept = [one for layer in state.layers for one in layer]
+    token = sum(one.shape[:-2].numel() * one.shape[-1] * (dtype or one.dtype).itemsize for one in kept)
+    if limit * token > MOST_ROOM * torch.cuda.mem_get_info(state.seen.device)[1]:  # which most texts never come to need
         return None, state
     known = None
     if dtype is not None and next(model.parameters()).dtype == torch.float32:

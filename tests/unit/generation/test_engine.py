@@ -1,11 +1,13 @@
 """A decoder's step over preallocated memory: the logits of the cache, whatever the model."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 
 from lemma.errors import InputError
+from lemma.generation import engine
 from lemma.generation.decode import Sampling, generate
 from lemma.models.build import build
 from lemma.models.decoder import Cache, DecoderModel, DecoderSlots
@@ -68,3 +70,23 @@ def test_bfloat16_is_refused_where_it_would_be_ignored() -> None:
     model = build(Decoder(vocabulary=11, width=16, depth=1, heads=2))
     with pytest.raises(InputError, match="only a decoder on a GPU"):
         generate(model, [[1, 2]], Sampling(tokens=3, precision="bfloat16"))
+
+
+def test_no_more_than_half_of_a_gpu_is_taken_for_tokens_that_may_never_be_written(monkeypatch) -> None:
+    model = build(Decoder(vocabulary=11, width=16, depth=2, heads=4, context=24, positions="rotary")).eval()
+    with torch.no_grad():
+        _, cache = model(torch.randint(11, (3, 7)))
+    bytes_of_a_token = 3 * 2 * 2 * 16 * 2  # texts, layers, keys and values, width, bfloat16
+
+    class Recorded(Exception):
+        """It would be recorded."""
+
+    def record(*given: Any) -> None:
+        raise Recorded
+
+    monkeypatch.setattr(engine, "GraphedStep", record)
+    for total, falls_back in ((2 * 1007 * bytes_of_a_token - 1, True), (2 * 1007 * bytes_of_a_token, False)):
+        monkeypatch.setattr("torch.cuda.mem_get_info", lambda device, total=total: (0, total))
+        with nullcontext() if falls_back else pytest.raises(Recorded):
+            found = engine.fast_step(model, cache, model, Sampling(tokens=1000), torch.bfloat16)
+            assert falls_back and found == (None, cache)
