@@ -155,7 +155,8 @@ class Continuation:
         else:
             ends = "stop" if token in settings.stop_tokens else None
         if logprob:
-            logprob = logprob.spelled(self._spell) if self._spell else logprob
+            before = self.tokens[-1:] or self.request.prompt[-1:]
+            logprob = logprob.spelled(self._spell, before) if self._spell else logprob
             # after the scores of a prompt, which harnesses count from the end, also of the token that ends the text
             self._untold += [logprob] if self.request.score or not ends else []
             self.logprobs += [] if ends else [logprob]
@@ -596,14 +597,18 @@ class BatchEngine:
                     nexts = prompt.tokens[prompt.place + 1 : prompt.place + size + 1]
                     targets = torch.tensor(nexts, dtype=torch.long, device=self.device)
                     found = logprobs_of(logits[place, : len(nexts)], targets, request.settings.logprobs or 0)
-                    prompt.scores += [one.spelled(self._spell) if self._spell else one for one in found]
+                    if self._spell:
+                        pairs = zip(found, prompt.tokens[prompt.place :], strict=False)
+                        found = [one.spelled(self._spell, (before,)) for one, before in pairs]
+                    prompt.scores += found
                 prompt.place += size
                 if prompt.place < len(prompt.tokens):
                     prompt.state = state if len(places) == 1 else state.rows(torch.tensor([place]))
                     self.reading.append(prompt)
                     continue
                 if request.score and prompt.texts[0].index == 0:
-                    events.append(TextEvent(request, 0, scores=tuple(prompt.scores)))
+                    scores = tuple(prompt.scores) if request.prompt else ()  # not of the token that begins every text
+                    events.append(TextEvent(request, 0, scores=scores))
                 if request.write:
                     texts += prompt.texts
                     index += [place] * len(prompt.texts)

@@ -394,10 +394,16 @@ class TokenLogprob:
         plain = {"token": self.token, "text": self.text, "logprob": self.logprob}
         return plain | ({"top": [one.to_dict() for one in self.top]} if self.top else {})
 
-    def spelled(self, tokenizer: Tokenizer) -> "TokenLogprob":
-        """Return the same with the texts of its tokens, each decoded alone."""
-        top = tuple(one.spelled(tokenizer) for one in self.top)
-        return replace(self, text=tokenizer.decode([self.token]), top=top)
+    def spelled(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> "TokenLogprob":
+        """Return the same with the texts of its tokens: what each adds to that of the token before, maybe a space.
+
+        Bytes that are not a whole character are decoded alone.
+        """
+        text, told = tokenizer.decode([self.token]), tokenizer.decode(before)
+        if tokenizer.kind not in ("byte-pairs", "characters") and told and INCOMPLETE not in told + text:
+            joined = tokenizer.decode([*before, self.token])
+            text = joined[len(told) :] if joined.startswith(told) else text
+        return replace(self, text=text, top=tuple(one.spelled(tokenizer, before) for one in self.top))
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,8 @@ MOST_CHARACTERS = 4000  # of a text to look at: an address holds no more
 MOST_PAGES = 8  # looks and counts that wait for their turn
 LARGE = 2**15  # bytes of a request from which on it is read in a thread of its own
 SECONDS_FOR_BODY = 30
+SECONDS_FOR_REST, MOST_OF_REST = 5, 2**24  # of a body that nobody reads, in bytes
+SECONDS_FOR_STEP = 10  # that a model may take for what it has begun when the server ends
 UNFORESEEN = Refusal(500, "internal error; see the server's terminal.")
 TEMPLATES = Environment(loader=PackageLoader("lemma.serving", "assets"), autoescape=True)
 FRAMED = TEMPLATES.get_template("framed.html")
@@ -102,6 +104,8 @@ class Service:
         self.pages.shutdown(wait=False, cancel_futures=True)
         for one in self.served.values():
             one.thread.close()
+        for one in self.served.values():
+            one.thread.join(SECONDS_FOR_STEP)
 
 
 def application(
@@ -177,7 +181,16 @@ def _add_api(app: FastAPI, service: Service) -> None:
     @app.post("/v1/embeddings", summary="The vectors of texts", responses=ERRORS, openapi_extra=_body(EmbeddingRequest))
     async def embeddings(request: Request) -> Response:
         asked = await read_body(request, EmbeddingRequest, service)
-        return json_response(await embed(find_run(served, asked.model), asked))
+        limit, answer = service.limits.seconds, asyncio.create_task(embed(find_run(served, asked.model), asked))
+        leaving = asyncio.create_task(_gone(request))
+        done, _ = await asyncio.wait({answer, leaving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        leaving.cancel()
+        if answer in done:
+            return json_response(answer.result())
+        answer.cancel()
+        if leaving in done:
+            raise Refusal(499, "the client has left.")
+        raise Refusal(504, f"the request took more than {limit:g} s. Send fewer texts at once.", code="timeout")
 
     @app.get("/health", summary="Whether the server answers", responses=ERRORS)
     async def health() -> Response:
@@ -323,10 +336,9 @@ def _add_errors(app: FastAPI) -> None:
     async def elsewhere(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = error.headers if isinstance(error, HTTPException) else None
-        path = f"{request.method} {request.url.path[:200]}"
-        return refused(
-            Refusal(status, f"{path}: there is no such route. The API is under /v1; see /docs.", headers=headers)
-        )
+        why = f"this route takes {headers['Allow']}" if headers and "Allow" in headers else "there is no such route"
+        message = f"{request.method} {request.url.path[:200]}: {why}. The API is under /v1; see /docs."
+        return refused(Refusal(status, message, headers=headers))
 
     async def unforeseen(_: Request, error: Exception) -> Response:
         return refused(UNFORESEEN)
@@ -392,10 +404,15 @@ async def complete(request: Request, kind: type[AnyRequest], service: Service) -
     return json_response(answer.whole(found))
 
 
-async def _leaving(request: Request, job: GenerationJob) -> None:
-    """Wait until the client is gone, and free what its request has taken."""
+async def _gone(request: Request) -> None:
+    """Wait until the client is gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def _leaving(request: Request, job: GenerationJob) -> None:
+    """Wait until the client is gone, and free what its request has taken."""
+    await _gone(request)
     job.leave()
     job.fail(Refusal(499, "the client has left."))
 
@@ -416,6 +433,7 @@ class EventStream(Response):
                 async with asyncio.timeout(self._job.seconds_left + 1):
                     async for body in self._bodies:
                         await send({"type": "http.response.body", "body": body, "more_body": True})
+            self._job.leave()  # before the end is sent, for which a reader may take long
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._job.leave()
@@ -587,8 +605,21 @@ class RequestGuard:
             await self.app(scope, receive, send)
             return
 
+        coming, left = True, MOST_OF_REST
+
+        async def received() -> Any:
+            nonlocal coming, left
+            message = await receive()
+            coming, left = message.get("more_body", False), left - len(message.get("body", b""))
+            return message
+
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
+                # a client that is still sending when the connection is closed would not read the answer
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SECONDS_FOR_REST):
+                        while coming and left > 0 and message["status"] != 408:
+                            await received()
                 own = dict(message["headers"])
                 message["headers"] = [*message["headers"], *((k, v) for k, v in HEADERS.items() if k not in own)]
                 route = getattr(scope.get("route"), "path", "other")
@@ -598,12 +629,11 @@ class RequestGuard:
 
         refusal = self._refusal(scope["method"], scope["path"], dict(scope["headers"]))
         if refusal is None:
-            await self.app(scope, receive, send_with_headers)
+            if scope["method"] == "HEAD":  # what GET answers, of which the server sends the head alone
+                scope = {**scope, "method": "GET"}
+            await self.app(scope, received, send_with_headers)
         else:
-            more = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
-            headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *more]
-            await send_with_headers({"type": "http.response.start", "status": refusal.status, "headers": headers})
-            await send_with_headers({"type": "http.response.body", "body": json_bytes(refusal.to_dict())})
+            await refused(refusal)(scope, received, send_with_headers)
 
     def _refusal(self, method: str, path: str, headers: dict[bytes, bytes]) -> Refusal | None:
         given = headers.get(b"host", b"").decode("latin-1").lower()
@@ -623,6 +653,9 @@ class RequestGuard:
         kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if method == "POST" and kind != b"application/json":
             return Refusal(415, "the body must be JSON: send the header 'Content-Type: application/json'.")
+        packed = headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
+        if packed != "identity":
+            return Refusal(415, f"the body is packed ('Content-Encoding: {packed[:80]}'). Send it as it is.")
         return None
 
 
