@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from lemma.errors import LemmaError
 from lemma.serving.metrics import ServerMetrics
@@ -373,6 +374,8 @@ async def read_body(request: Request, kind: type[Any], service: Service) -> Any:
     except TimeoutError:
         message = f"the request's body did not come within {SECONDS_FOR_BODY} s."
         raise Refusal(408, message, headers={"connection": "close"}) from None
+    except ClientDisconnect:
+        raise Refusal(499, "the client has left.") from None
     return await _aside(size, read_request, b"".join(parts), kind)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import socket
 import time
 import urllib.error
@@ -162,6 +163,23 @@ def test_slow_and_silent_clients_block_nobody(runs: dict[str, Path], monkeypatch
         assert refused(address)[0] == 200 and time.monotonic() - begin < 0.3
         assert silent.recv(10) == b"" and halting.recv(10) == b""  # closed
         assert b" 408 " in lingering.recv(100)
+
+
+def test_who_leaves_while_sending_is_no_failure(runs: dict[str, Path], caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("uvicorn.error")
+    with running(runs["trigram"]) as address:
+        log.setLevel(logging.ERROR)
+        log.addHandler(caplog.handler)
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as line:
+            head = ["POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json", "content-length: 50"]
+            line.sendall("\r\n".join([*head, "", "{"]).encode())
+            while not running.server.server_state.tasks:
+                time.sleep(0.01)
+        while running.server.server_state.tasks:
+            time.sleep(0.01)
+    log.removeHandler(caplog.handler)
+    assert not caplog.records  # no traceback in the server's terminal
 
 
 def test_a_server_that_stops_lets_requests_end(runs: dict[str, Path]) -> None:
