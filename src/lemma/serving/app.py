@@ -16,6 +16,7 @@ from uuid import uuid4
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse, PlainTextResponse
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from pydantic.json_schema import models_json_schema
@@ -198,7 +199,9 @@ def _add_api(app: FastAPI, service: Service) -> None:
         service.refuse_if_stopping()
         return json_response({"status": "ok", "models": list(served)})
 
-    @app.get("/metrics", summary="Counters and times, as Prometheus reads them", responses=ERRORS)
+    about = "Counters and times, as Prometheus reads them"
+
+    @app.get("/metrics", summary=about, responses=ERRORS, response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -210,7 +213,9 @@ def _add_pages(app: FastAPI, service: Service) -> None:
         text = (files("lemma.serving") / "assets" / name).read_text(encoding="utf-8")
         app.get(path, include_in_schema=False)(_asset(text, f"{kind}; charset=utf-8"))
 
-    @app.get("/look", summary="Every attention head on a text, as a page", responses=ERRORS)
+    about = "Every attention head on a text, as a page"
+
+    @app.get("/look", summary=about, responses=ERRORS, response_class=HTMLResponse)
     async def look(model: str, text: str) -> Response:
         one = find_run(served, model)
 
@@ -222,7 +227,9 @@ def _add_pages(app: FastAPI, service: Service) -> None:
 
         return await _framed(service, one, work, WITH_SCRIPT)
 
-    @app.get("/count", summary="The formulas of a run's model, as a page", responses=ERRORS)
+    about = "The formulas of a run's model, as a page"
+
+    @app.get("/count", summary=about, responses=ERRORS, response_class=HTMLResponse)
     async def count(model: str) -> Response:
         one = find_run(served, model)
 

@@ -165,6 +165,10 @@ def test_the_api_describes_itself(address: str) -> None:
     assert {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/metrics"} <= {*document["paths"]}
     with urllib.request.urlopen(f"{address}/docs", timeout=20) as answer:
         page = answer.read().decode()
+    for path, kind in {"/metrics": "text/plain", "/look": "text/html", "/v1/models": "application/json"}.items():
+        assert list(document["paths"][path]["get"]["responses"]["200"]["content"]) == [kind]
+        with urllib.request.urlopen(f"{address}{path}?model=decoder&text=a", timeout=20) as answer:
+            assert answer.headers["content-type"].startswith(kind)
     assert "POST /v1/completions" in page and "truncate_prompt_tokens" in page and "http" not in page.split("<main>")[1]
 
 
