@@ -594,7 +594,12 @@ def logprobs_of(
     """
     logs, ids = logits.double().log_softmax(-1), tokens.unsqueeze(1)
     if count:
-        ids = torch.cat([ids, logs.argsort(dim=-1, descending=True, stable=True)[:, :count]], dim=1)
+        values, most = logs.topk(min(count + 1, logs.shape[1]))
+        if values.shape[1] > count and bool((values[:, count - 1] == values[:, count]).any()):
+            most = logs.argsort(dim=-1, descending=True, stable=True)  # which of equals are the last: all are sorted
+        most = most[:, :count].sort().values
+        order = logs.gather(1, most).argsort(dim=-1, descending=True, stable=True)
+        ids = torch.cat([ids, most.gather(1, order)], dim=1)
     pairs = zip(ids.tolist(), logs.gather(1, ids).tolist(), strict=True)
     rows = [[TokenLogprob(*pair) for pair in zip(*row, strict=True)] for row in pairs]
     return [replace(chosen, top=tuple(top)) for chosen, *top in rows]
