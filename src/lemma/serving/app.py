@@ -244,7 +244,7 @@ def _add_pages(app: FastAPI, service: Service) -> None:
     async def evaluate(model: str) -> Response:
         one = find_run(served, model)
         if one.run.summary is None:
-            raise Refusal(404, f"{one.name} is not finished: it has no summary yet.", "model")
+            raise Refusal(404, f"{one.name} has no summary: it is pretrained, or its training is not finished.", "model")
         return json_response(one.run.summary)
 
 
