@@ -5,7 +5,7 @@ import base64
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
@@ -183,16 +183,8 @@ def _add_api(app: FastAPI, service: Service) -> None:
     @app.post("/v1/embeddings", summary="The vectors of texts", responses=ERRORS, openapi_extra=_body(EmbeddingRequest))
     async def embeddings(request: Request) -> Response:
         asked = await read_body(request, EmbeddingRequest, service)
-        limit, answer = service.limits.seconds, asyncio.create_task(embed(find_run(served, asked.model), asked))
-        leaving = asyncio.create_task(_gone(request))
-        done, _ = await asyncio.wait({answer, leaving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        leaving.cancel()
-        if answer in done:
-            return json_response(answer.result())
-        answer.cancel()
-        if leaving in done:
-            raise Refusal(499, "the client has left.")
-        raise Refusal(504, f"the request took more than {limit:g} s. Send fewer texts at once.", code="timeout")
+        answer = embed(find_run(served, asked.model), asked)
+        return json_response(await _while_there(request, answer, service.limits.seconds))
 
     @app.get("/health", summary="Whether the server answers", responses=ERRORS)
     async def health() -> Response:
@@ -216,7 +208,7 @@ def _add_pages(app: FastAPI, service: Service) -> None:
     about = "Every attention head on a text, as a page"
 
     @app.get("/look", summary=about, responses=ERRORS, response_class=HTMLResponse)
-    async def look(model: str, text: str) -> Response:
+    async def look(request: Request, model: str, text: str) -> Response:
         one = find_run(served, model)
 
         def work() -> str:
@@ -225,12 +217,12 @@ def _add_pages(app: FastAPI, service: Service) -> None:
                 raise Refusal(400, message, "text")
             return one.verbs.look(one.run, text)
 
-        return await _framed(service, one, work, WITH_SCRIPT)
+        return await _framed(request, service, one, work, WITH_SCRIPT)
 
     about = "The formulas of a run's model, as a page"
 
     @app.get("/count", summary=about, responses=ERRORS, response_class=HTMLResponse)
-    async def count(model: str) -> Response:
+    async def count(request: Request, model: str) -> Response:
         one = find_run(served, model)
 
         def work() -> str:
@@ -238,13 +230,15 @@ def _add_pages(app: FastAPI, service: Service) -> None:
                 service.counts[one.name] = FRAMED.render(content=Markup(one.verbs.count(one.run)))
             return service.counts[one.name]
 
-        return await _framed(service, one, work, INSIDE)
+        return await _framed(request, service, one, work, INSIDE)
 
     @app.get("/evaluate", summary="A run's summary", responses=ERRORS)
     async def evaluate(model: str) -> Response:
         one = find_run(served, model)
         if one.run.summary is None:
-            raise Refusal(404, f"{one.name} has no summary: it is pretrained, or its training is not finished.", "model")
+            raise Refusal(
+                404, f"{one.name} has no summary: it is pretrained, or its training is not finished.", "model"
+            )
         return json_response(one.run.summary)
 
 
@@ -255,7 +249,7 @@ def _asset(text: str, kind: str) -> Callable[[], Any]:
     return asset
 
 
-async def _framed(service: Service, one: ServedRun, work: Callable[[], str], policy: str) -> Response:
+async def _framed(request: Request, service: Service, one: ServedRun, work: Callable[[], str], policy: str) -> Response:
     """A page for a frame, made in a thread; an error becomes a page that says so."""
     status, headers = 200, {"content-security-policy": policy}
     try:
@@ -264,7 +258,8 @@ async def _framed(service: Service, one: ServedRun, work: Callable[[], str], pol
             raise Refusal(429, message, code="busy", headers={"retry-after": "5"})
         service.pages_waiting += 1
         try:
-            page = await asyncio.wrap_future(service.pages.submit(work))
+            made = asyncio.wrap_future(service.pages.submit(work))
+            page = await _while_there(request, made, service.limits.seconds)
         finally:
             service.pages_waiting -= 1
     except Exception as error:
@@ -418,6 +413,19 @@ async def _gone(request: Request) -> None:
     """Wait until the client is gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def _while_there(request: Request, work: Awaitable[Any], limit: float) -> Any:
+    """Wait for what is being made while its client waits, and for some seconds at most; then it is not begun any more."""
+    answer, leaving = asyncio.ensure_future(work), asyncio.create_task(_gone(request))
+    done, _ = await asyncio.wait({answer, leaving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+    leaving.cancel()
+    if answer in done:
+        return answer.result()
+    answer.cancel()
+    if leaving in done:
+        raise Refusal(499, "the client has left.")
+    raise Refusal(504, f"the request took more than {limit:g} s. Ask for less at once.", code="timeout")
 
 
 async def _leaving(request: Request, job: GenerationJob) -> None:

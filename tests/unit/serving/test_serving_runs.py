@@ -1,9 +1,11 @@
 """Streams: whole characters, stop strings that come in pieces, clients that leave."""
 
 import dataclasses
+import http.client
 import json
 import logging
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -247,6 +249,20 @@ def test_who_takes_nothing_does_not_hold_up_the_end(signals: int, runs: dict[str
         while running.server.server_state.tasks:
             time.sleep(0.01)
         assert time.monotonic() - begin < 2 and not running.server.force_exit
+
+
+def test_a_page_that_takes_long_does_not_hold_up_the_end(runs: dict[str, Path]) -> None:
+    release = threading.Event()
+    with running(runs["trigram"], grace=0.0) as address, ThreadPoolExecutor(1) as pool:
+        [one] = running.server._service.served.values()  # pyright: ignore[reportFunctionMemberAccess]
+        one.verbs = dataclasses.replace(one.verbs, count=lambda run: str(release.wait(8)))
+        asked = pool.submit(refused, address, "/count?model=trigram")
+        while not running.server.server_state.tasks:
+            time.sleep(0.01)
+        running.server.handle_exit(2, None)
+        with pytest.raises(http.client.RemoteDisconnected):
+            asked.result(4)
+        release.set()
 
 
 def test_a_server_ends_after_its_threads(runs: dict[str, Path]) -> None:
