@@ -416,7 +416,7 @@ async def _gone(request: Request) -> None:
 
 
 async def _while_there(request: Request, work: Awaitable[Any], limit: float) -> Any:
-    """Wait for what is being made while its client waits, and for some seconds at most; then it is not begun any more."""
+    """Wait for what is being made while its client waits, and for some seconds at most; then it is not begun."""
     answer, leaving = asyncio.ensure_future(work), asyncio.create_task(_gone(request))
     done, _ = await asyncio.wait({answer, leaving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
     leaving.cancel()
