@@ -258,7 +258,7 @@ def test_embeddings_of_an_encoder_and_of_a_dual_encoder(tmp_path: Path) -> None:
         found = own.embeddings.create(model="towers", input="a red", encoding_format="float").data[0].embedding
         assert found == pytest.approx(expected[0].tolist(), abs=1e-6)
 
-        service: Any = running.server._service  # pyright: ignore[reportFunctionMemberAccess]
+        service: Any = running.server._service
         one, embedded = service.served["reader"], list[str]()
 
         def embed_slowly(run: Any, inputs: list[Any], real: Any = one.verbs.embed) -> Any:

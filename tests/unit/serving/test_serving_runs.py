@@ -201,7 +201,7 @@ def test_a_server_that_stops_lets_requests_end(runs: dict[str, Path]) -> None:
 def stalled(address: str) -> socket.socket:
     """A client that asks for much, and takes nothing of it."""
     line = send(address, prompt="a" * 30_000, max_tokens=1, echo=True, n=16, stream=True)
-    service: Any = running.server._service  # pyright: ignore[reportFunctionMemberAccess]
+    service: Any = running.server._service
     [one] = service.served.values()
     while not (one.jobs and all(job.first for job in one.jobs)):
         time.sleep(0.01)
@@ -226,7 +226,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_takes_nothing_of_an_answer_is_cut_off(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SECONDS_FOR_READER", 0.4)
     with running(runs["trigram"]) as address, stalled(address):
-        [one] = running.server._service.served.values()  # pyright: ignore[reportFunctionMemberAccess]
+        [one] = running.server._service.served.values()
         time.sleep(0.8)
         assert not one.jobs
 
@@ -234,7 +234,7 @@ def test_who_takes_nothing_of_an_answer_is_cut_off(runs: dict[str, Path], monkey
 @pytest.mark.usefixtures("narrow")
 def test_who_takes_nothing_of_an_answer_keeps_no_place_after_the_time_limit(runs: dict[str, Path]) -> None:
     with running(runs["trigram"], seconds=0.5) as address, stalled(address):
-        [one] = running.server._service.served.values()  # pyright: ignore[reportFunctionMemberAccess]
+        [one] = running.server._service.served.values()
         time.sleep(1.5)
         assert not one.jobs
 
@@ -254,7 +254,7 @@ def test_who_takes_nothing_does_not_hold_up_the_end(signals: int, runs: dict[str
 def test_a_page_that_takes_long_does_not_hold_up_the_end(runs: dict[str, Path]) -> None:
     release = threading.Event()
     with running(runs["trigram"], grace=0.0) as address, ThreadPoolExecutor(1) as pool:
-        [one] = running.server._service.served.values()  # pyright: ignore[reportFunctionMemberAccess]
+        [one] = running.server._service.served.values()
         one.verbs = dataclasses.replace(one.verbs, count=lambda run: str(release.wait(8)))
         asked = pool.submit(refused, address, "/count?model=trigram")
         while not running.server.server_state.tasks:
@@ -276,7 +276,7 @@ def test_a_server_ends_after_its_threads(runs: dict[str, Path]) -> None:
     with running(run, grace=0.0) as address, send(address, max_tokens=20):
         time.sleep(0.2)
         running.server.handle_exit(2, None)
-        [one] = running.server._service.served.values()  # pyright: ignore[reportFunctionMemberAccess]
+        [one] = running.server._service.served.values()
     assert not one.thread._thread.is_alive()
 
 
