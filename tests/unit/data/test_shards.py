@@ -36,7 +36,7 @@ def write_parquet(path: Path) -> None:
     parquet.write_table(table, path, row_group_size=3)
 
 
-JSON = "\n".join(json.dumps({"id": number, "text": text}) for number, text in enumerate(RECORDS)).encode()
+JSON = "\n".join(json.dumps({"id": number, "text": text}) for number, text in enumerate([*RECORDS, None])).encode()
 WRITTEN: dict[str, Callable[[Path], object]] = {
     "a.txt.gz": lambda path: path.write_bytes(gzip.compress(TEXT.encode())),
     "a.txt.zst": lambda path: path.write_bytes(zst(TEXT.encode())),
@@ -122,11 +122,19 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file(tmp_path: Path) -> 
     wrong: dict[str, tuple[bytes, str]] = {
         "cut.txt.gz": (gzip.compress(TEXT.encode())[:-20], "damaged"),
         "other.txt.gz": (b"plain text", "damaged"),
+        "cut.txt.zst": (zst(TEXT.encode())[:-20], "middle of a Zstandard frame"),
+        "cut.jsonl.zst": (zst(JSON)[:-1], "middle of a Zstandard frame"),
+        "long.txt.zst": (zst(TEXT.encode()) + b"more", "cannot be unpacked"),
         "empty.jsonl": (b'{"text": " "}\n', "no text in it"),
         "number.jsonl": (b'{"text": 3}\n', "line 1: an object such as"),
         "json.jsonl": (b'{"text": "a"}\n{"te', "line 2: not valid JSON"),
+        "deep.jsonl": (b"[" * 100_000, "line 1: not valid JSON"),
+        "utf-16.jsonl": (
+            '{"text": "a"}'.encode("utf-16"),
+            "not UTF-8.*: iconv -f utf-16 -t utf-8 .* > text.jsonl",
+        ),
         "half.jsonl": (b'{"text": "\\ud800"}\n', "surrogate"),
-        "latin.txt.gz": (gzip.compress("é".encode("latin-1") * 9), "is not UTF-8"),
+        "latin.txt.gz": (gzip.compress("é".encode("latin-1") * 9), "is not UTF-8.*: gzip -dc .* \\| iconv -f windows"),
         "no.parquet": (b"PAR1", "not a readable Parquet file"),
     }
     for name, (content, reason) in wrong.items():
