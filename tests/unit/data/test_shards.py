@@ -1,15 +1,19 @@
 """Packed shards and records give the tokens of the plain text that they hold, read in a stream and on several cores."""
 
 import gzip
+import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import lemma.data.store as store
-from lemma.data.encoding import encode_batches
+from lemma.data.encoding import _asked, encode_batches, start_worker, work
 from lemma.data.store import batched, encode_pieces, prepare
 from lemma.data.text import DOCUMENT_END, TextSpan, open_text, read_pieces, sample_text, sampled
 from lemma.data.tokenizers import train_tokenizer
@@ -105,6 +109,21 @@ def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) ->
     assert [place for batch in batched([[DOCUMENT_END, "a"]]) for _, place in batch] == [1]
     with pytest.raises(DataError, match="U\\+D800"):
         encode_pieces(tokenizer, [("\ud800", 0)])
+
+
+def test_a_process_that_is_killed_loses_no_ids_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
+    worker = start_worker(tokenizer)
+    assert os.getsid(worker.pid) == worker.pid  # out of reach of Ctrl-C, which is for who started it
+    worker.kill()
+    worker.communicate()
+    half = json.dumps({"tokens": 3, "bytes": 9, "left_out": {}}).encode() + b"\n" + bytes(8)
+    killed: Any = SimpleNamespace(stdin=io.BytesIO(), stdout=io.BytesIO(half))
+    with pytest.raises(DataError, match="has ended"):
+        _asked(killed, [("a", 0)])
+    for size in (4, 8, 20):  # who wrote them was killed
+        work(io.BytesIO(((100).to_bytes(8) + b"[" * 20)[:size]), io.BytesIO())
+    assert capfd.readouterr().err == ""
 
 
 def test_patterns_name_shards_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
