@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from _thread import interrupt_main
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from lemma.spec.studies import read_study
 from lemma.studies.experiment import (
     Experiment,
     StudyCell,
+    TitledObserver,
     changed_at,
     open_experiment,
     read_json,
@@ -57,7 +59,7 @@ def work(order: str) -> None:
     def watch() -> None:
         while not over.wait(WATCH):
             if not exists(Path(order)) or told["parent"] not in (None, os.getppid()):
-                os.kill(os.getpid(), signal.SIGINT)
+                interrupt_main()  # not a signal from outside: Ray starts its workers with SIGINT blocked
                 return
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -272,5 +274,6 @@ def run_workers(
         workers.end()
     for cell in left.values():
         if not interrupted and not experiment.settled(cell, failed):
-            experiment.fail(cell, workers.complaint() or "its worker ended early", observer)
+            reason = workers.complaint() or "its worker ended early"
+            experiment.fail(cell, reason, TitledObserver(observer, str(cell)))
     return interrupted

@@ -181,6 +181,7 @@ def test_a_worker_whose_order_is_withdrawn_saves_and_the_next_call_goes_on(
 
     threading.Thread(target=withdraw, daemon=True).start()
     before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(os, "kill", lambda process, number: None)  # Ray's workers block SIGINT: it would not arrive
     try:
         workers.work(str(order))
     finally:
@@ -220,7 +221,9 @@ def test_workers_that_cannot_start_or_die_are_reasons_of_their_runs(
     script.write_text("#!/bin/sh\necho out of memory >&2\nexit 137\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    result = run_study(tiny_study(seeds=(1,)), tmp_path / "out", jobs=2)
+    observer = Said()
+    result = run_study(tiny_study(seeds=(1,)), tmp_path / "out", observer, jobs=2)
+    assert f"{result.runs[0].cell}: failed: a worker ended with status 137: out of memory" in observer.said
     assert {run.reason for run in result.runs} == {"a worker ended with status 137: out of memory"}
     monkeypatch.undo()
     assert not run_study(tiny_study(seeds=(1,)), tmp_path / "out").failed
