@@ -47,7 +47,8 @@ PLACES = ("ray", "slurm")
 def work(order: str) -> None:
     """Run cells of a study until all are done: what a worker does, wherever it is. `order` is the file that says so.
 
-    A worker stops after the current step, and saves it, once that file is gone or the process that started it is.
+    A worker stops after the current step, and saves it, once that file is gone or the process that started it is, or
+    when Slurm warns that its time is nearly over.
     """
     told = read_json(Path(order))
     if told is None:  # stopped before it began
@@ -63,6 +64,7 @@ def work(order: str) -> None:
                 return
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGUSR2, lambda number, frame: interrupt_main())
     threading.Thread(target=watch, daemon=True).start()
     try:
         out = Path(order).parent
@@ -175,14 +177,17 @@ class SlurmWorkers(Workers):
     """Jobs of Slurm, through submitit. Partition, account and time limit come from sbatch's own SBATCH_ variables."""
 
     cluster = "slurm"
+    """Where submitit sends them; "local" runs them on this machine."""
 
     def start(self, order: Path, count: int, threads: int) -> None:
         """Submit the jobs; their logs are in the folder `slurm` of the study."""
         submitit = needed("submitit", "submitit", "study --on slurm")
         if self.cluster == "slurm" and not shutil.which("sbatch"):
             raise InputError("study --on slurm: there is no sbatch on this machine. Submit from a node of the cluster.")
-        executor = submitit.AutoExecutor(folder=order.parent / "slurm", cluster=self.cluster)
-        executor.update_parameters(name="lemma-study", cpus_per_task=threads)
+        kinds = {"slurm": submitit.SlurmExecutor, "local": submitit.LocalExecutor}
+        executor = kinds[self.cluster](order.parent / "slurm")
+        if self.cluster == "slurm":  # without a time limit that of the partition applies, not submitit's five minutes
+            executor.update_parameters(job_name="lemma-study", cpus_per_task=threads, time=None)
         self.jobs = [executor.submit(work, str(order)) for _ in range(count)]
 
     def running(self) -> int:
