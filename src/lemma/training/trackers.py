@@ -68,7 +68,7 @@ def open_tracker(folder: RunFolder, step: int) -> Tracker:
         try:
             act(*row)
         except Exception as error:
-            said = f"{name} takes no more rows ({_first_line(error)}). Training goes on without it; metrics.jsonl has all."
+            said = f"{name} takes no more rows ({_first_line(error)}). Training goes on; metrics.jsonl has all."
             if not failed:
                 warnings.warn(said, stacklevel=2)
             failed = True
