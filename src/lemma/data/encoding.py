@@ -57,8 +57,9 @@ def start_worker(tokenizer: Tokenizer) -> "subprocess.Popen[bytes]":
     """Start a process that encodes with this tokenizer, in a session of its own: Ctrl-C reaches who started it."""
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "lemma.data.encoding"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    worker = subprocess.Popen(command, **pipes, env=environment, start_new_session=True)
+    worker = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+    )
     assert worker.stdin is not None
     _write(worker.stdin, tokenizer.settings())
     return worker
