@@ -198,6 +198,7 @@ def resume(
     """
     from lemma.runs.folder import RunFolder
     from lemma.spec.base import distribute
+    from lemma.spec.data import PretrainedData
     from lemma.spec.recipe import Recipe
     from lemma.tasks.registry import task_for
     from lemma.training.loop import resume as resume_training
@@ -205,6 +206,11 @@ def resume(
 
     changes, observer = distribute(dict(settings), {"recipe": Recipe})["recipe"], watch(progress)
     folder = RunFolder.open(Path(run), settings=changes)
+    if isinstance(folder.data, PretrainedData):
+        raise SpecError(
+            f"{run} was not trained here, so there is nothing to resume. To train it further: lemma adapt {run} "
+            "--text FILE --method full --out RUN"
+        )
     task, vocabulary = task_for(folder.spec), folder.vocabulary()
     data = task.load(folder.data, folder.spec, folder.recipe, observer, vocabulary, folder.labels())
     own = OwnParts(**_functions(settings), on_step=on_step)

@@ -111,6 +111,8 @@ def test_two_runs_write_side_by_side_and_loops_are_marked(opened: Any, runs: dic
         turns = [(place - first) // written.loop.period for place in range(first, 60)]
         assert marks[first:] == [("loops", "again")[turn % 2] for turn in turns] and set(marks[:first]) <= {"token"}
         assert tab.locator(f"#{side}loop").inner_text() == written.remark
+    tab.evaluate("SIDES[0].write('\\n', null)")  # a loop of empty lines is to be seen too
+    assert tab.locator("#after .token").last.evaluate("one => one.getClientRects()[0].width") > 5
     left, right = (tab.locator(f"#{side}text").bounding_box() for side in ("", "other-"))
     assert left["y"] == right["y"] and right["x"] > left["x"] + left["width"]
     tab.set_viewport_size({"width": 390, "height": 900})
@@ -149,7 +151,7 @@ def test_the_keyboard_is_enough(opened: Any) -> None:
     tab.get_by_text("200 tokens in").wait_for()
     assert tab.locator("#before").inner_text() == "a dog"
     tab.locator("#tokens").fill("4000")
-    tab.keyboard.press("Enter")
+    tab.keyboard.press("Control+Enter")
     tab.get_by_text("generating …").wait_for()
     tab.keyboard.press("Escape")
     tab.get_by_text("stopped").wait_for()

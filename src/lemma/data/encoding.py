@@ -11,6 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import IO, Any
 
@@ -53,10 +54,12 @@ def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], process
 
 
 def start_worker(tokenizer: Tokenizer) -> "subprocess.Popen[bytes]":
-    """Start a process that encodes with this tokenizer."""
+    """Start a process that encodes with this tokenizer, in a session of its own: Ctrl-C reaches who started it."""
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "lemma.data.encoding"]
-    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    worker = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+    )
     assert worker.stdin is not None
     _write(worker.stdin, tokenizer.settings())
     return worker
@@ -69,8 +72,10 @@ def _asked(worker: "subprocess.Popen[bytes]", batch: list[Piece]) -> Encoded:
         said = json.loads(worker.stdout.readline())
         if "error" in said:
             raise DataError(said["error"])
-        ids = np.frombuffer(worker.stdout.read(4 * said["tokens"]), dtype="<u4")
-        return Encoded(ids, said["bytes"], said["left_out"])
+        ids = worker.stdout.read(4 * said["tokens"])
+        if len(ids) < 4 * said["tokens"]:
+            raise OSError("in the middle of its answer")
+        return Encoded(np.frombuffer(ids, dtype="<u4"), said["bytes"], said["left_out"])
     except (OSError, json.JSONDecodeError) as error:
         raise DataError(f"a process that encodes text has ended ({error}). Is there enough memory?") from None
 
@@ -83,10 +88,10 @@ def _write(stream: IO[bytes], value: Any) -> None:
 
 
 def work(stdin: IO[bytes], stdout: IO[bytes]) -> None:
-    """Encode what is read until it ends."""
+    """Encode what is read until it ends, be it in the middle of a batch: who wrote it was killed."""
     tokenizer: Tokenizer | None = None
-    while size := int.from_bytes(stdin.read(8)):
-        value = json.loads(stdin.read(size))
+    while len(head := stdin.read(8)) == 8 and len(content := stdin.read(int.from_bytes(head))) == int.from_bytes(head):
+        value = json.loads(content)
         if tokenizer is None:
             tokenizer = Tokenizer(**value)
             continue
@@ -101,4 +106,5 @@ def work(stdin: IO[bytes], stdout: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    work(sys.stdin.buffer, sys.stdout.buffer)
+    with suppress(BrokenPipeError):
+        work(sys.stdin.buffer, sys.stdout.buffer)

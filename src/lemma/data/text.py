@@ -13,6 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from math import ceil
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -28,6 +29,8 @@ NEAR = 1 << 16
 """A line's end is looked for at most this many bytes away, and never so far that a split would lose half its length."""
 WINDOWS = 512
 """Windows of a sample of a long text."""
+ZSTD_READ = 1 << 12
+"""Packed bytes that are unpacked at once: thirty thousand times as many may come of them."""
 PACKED = {".gz", ".zst"}
 RECORDS = {".jsonl", ".ndjson", ".parquet"}
 TEXT_COLUMNS = ("text", "content")
@@ -118,9 +121,16 @@ def decode(span: TextSpan) -> Iterator[str]:
                 raise DataError(f"{what}, and there are zero bytes: this is not a text file.") from None
             raise DataError(
                 f"{what} ({error.reason}). Convert the file first, for instance: "
-                f"iconv -f {'utf-16' if utf_16 else 'windows-1252'} -t utf-8 {span.path} > text.txt"
+                f"{_converted(span.path, 'utf-16' if utf_16 else 'windows-1252')}"
             ) from None
         position += len(block)
+
+
+def _converted(path: Path, encoding: str) -> str:
+    """The command that writes a file's text as UTF-8 to one that Lemma reads."""
+    packing, records = _shape(path)
+    unpacked = {".gz": f"gzip -dc {path} | ", ".zst": f"zstd -dc {path} | "}.get(packing, "")
+    return f"{unpacked}iconv -f {encoding} -t utf-8{'' if unpacked else f' {path}'} > text{records or '.txt'}"
 
 
 def read_pieces(span: TextSpan, kind: str) -> Iterator[str]:
@@ -186,33 +196,33 @@ def _open(path: Path) -> BinaryIO:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from None
     if packing == ".zst":
-        unpacker = _optional("zstandard", path).ZstdDecompressor()
-        file = io.BufferedReader(unpacker.stream_reader(file, read_across_frames=True))
+        file = io.BufferedReader(PartsStream(file, _unpacked(_optional("zstandard", path), path, file)))
     if not records:
         return file
     texts = _parquet_texts(path, file) if records == ".parquet" else _json_texts(path, file)
-    return io.BufferedReader(RecordStream(file, texts))  # pyright: ignore[reportReturnType]
+    ends = chain(("",), repeat(DOCUMENT_END))  # the end of a document is between two records
+    parts = ((end + text).encode("utf-8", "surrogateescape") for end, text in zip(ends, texts, strict=False))
+    return io.BufferedReader(PartsStream(file, parts))  # pyright: ignore[reportReturnType]
 
 
-class RecordStream(io.RawIOBase):
-    """The texts of records as one stream of UTF-8, with the end of a document between two."""
+class PartsStream(io.RawIOBase):
+    """Bytes that are made of a file's, part by part, as one stream."""
 
-    def __init__(self, file: BinaryIO, texts: Iterator[str]) -> None:
-        """Read the texts that are in a file, which is closed with this stream."""
-        self.file, self.texts, self.waiting, self.begun = file, texts, memoryview(b""), False
+    def __init__(self, file: BinaryIO, parts: Iterator[bytes]) -> None:
+        """Read the parts of a file, which is closed with this stream."""
+        self.file, self.parts, self.waiting = file, parts, memoryview(b"")
 
     def readable(self) -> bool:
         """It is."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as one record goes; 0 at the end."""
+        """Fill a buffer as far as one part goes; 0 at the end."""
         while not self.waiting:
-            text = next(self.texts, None)
-            if text is None:
+            part = next(self.parts, None)
+            if part is None:
                 return 0
-            self.waiting = memoryview((DOCUMENT_END * self.begun + text).encode("utf-8", "surrogateescape"))
-            self.begun = True
+            self.waiting = memoryview(part)
         size = min(len(buffer), len(self.waiting))
         buffer[:size], self.waiting = self.waiting[:size], self.waiting[size:]
         return size
@@ -223,17 +233,42 @@ class RecordStream(io.RawIOBase):
         super().close()
 
 
+def _unpacked(zstandard: Any, path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """The frames of a .zst file, one after the other; the library's own reader takes a cut-off file for a whole one."""
+    unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as far as `zstd --long=31` looks back
+    frame, packed = None, b""
+    try:
+        while packed := packed or file.read(ZSTD_READ):
+            frame = frame or unpacker.decompressobj()
+            yield frame.decompress(packed)
+            packed = frame.unused_data if frame.eof else b""
+            frame = None if frame.eof else frame
+    except zstandard.ZstdError as error:
+        raise DataError(f"{path}: damaged, it cannot be unpacked ({error}). Get it again.") from None
+    if frame is not None:
+        raise DataError(f"{path}: damaged, it ends in the middle of a Zstandard frame. Get it again.")
+
+
 def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
     """The texts of one JSON object, or string, per line."""
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
-        except ValueError as error:
+            value = json.loads(line.decode("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            utf_16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            raise DataError(
+                f"{path}, line {number}: byte {error.start} (0x{line[error.start]:02x}) of the line is not UTF-8. "
+                f"Convert the file first, for instance: {_converted(path, 'utf-16' if utf_16 else 'windows-1252')}"
+            ) from None
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: not valid JSON ({error}). Write one object per line.") from None
         if isinstance(value, dict):
-            value = next((value[name] for name in TEXT_COLUMNS if name in value), None)
+            name = next((name for name in TEXT_COLUMNS if name in value), None)
+            if name and value[name] is None:  # as in a table: a record without a text
+                continue
+            value = name and value[name]
         if not isinstance(value, str):
             raise DataError(f'{path}, line {number}: an object such as {{"text": "…"}} is expected, got {line[:40]!r}.')
         if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
@@ -293,10 +328,6 @@ def _blocks(span: TextSpan) -> Iterator[bytes]:
                 left -= len(block)
         except (EOFError, OSError, zlib.error) as error:
             raise DataError(f"{span.path}: damaged, it cannot be read to its end ({error}). Get it again.") from None
-        except Exception as error:
-            if type(error).__name__ != "ZstdError":
-                raise
-            raise DataError(f"{span.path}: damaged, it cannot be unpacked ({error}). Get it again.") from None
     yield b""
 
 

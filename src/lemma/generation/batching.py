@@ -54,6 +54,7 @@ from lemma.models.base import LanguageModel
 from lemma.models.decoder import ALIGNED, Cache, DecoderModel, DecoderSlots
 
 CHUNK = {"cpu": 256, "cuda": 4096}  # tokens of prompts that are read in one step
+CHUNK_FLOPS = 2**34  # of a CPU for them: a third of a second, and 64 tokens of a model of 135 M parameters
 PADDED = {"cpu": 16, "cuda": 64}  # a decoder's prompts of up to the same multiple of this length are read together
 SPELLINGS = 2**16  # pairs of tokens whose text is remembered
 RECURS_WITHIN = 500  # tokens of a loop after which the hidden vectors of a recurrent model have come back, if ever
@@ -156,7 +157,8 @@ class Continuation:
         else:
             ends = "stop" if token in settings.stop_tokens else None
         if logprob:
-            logprob = logprob.spelled(self._spell) if self._spell else logprob
+            before = self.tokens[-1:] or self.request.prompt[-1:]
+            logprob = logprob.spelled(self._spell, before) if self._spell else logprob
             # after the scores of a prompt, which harnesses count from the end, also of the token that ends the text
             self._untold += [logprob] if self.request.score or not ends else []
             self.logprobs += [] if ends else [logprob]
@@ -434,7 +436,10 @@ class BatchEngine:
         self.eos = tokenizer.eos if tokenizer else eos
         self.device = next(model.parameters()).device
         kind = "cuda" if self.device.type == "cuda" else "cpu"
-        chunk = chunk or CHUNK[kind]
+        if chunk is None:
+            parameters = sum(one.numel() for one in model.parameters())
+            affordable = max(16, CHUNK_FLOPS // (2 * parameters)) if kind == "cpu" else CHUNK[kind]
+            chunk = min(CHUNK[kind], affordable)
         logits = LOGITS_AT_ONCE * (8 if self.device.type == "cuda" else 1)  # 512 MB of a GPU's memory
         self.chunk = max(1, min(chunk, logits // model.spec.vocabulary))
         self.waiting: OrderedDict[Hashable, deque[PromptInProgress]] = OrderedDict()
@@ -572,6 +577,7 @@ class BatchEngine:
             self.reading.append(prompt)
             self.waiting.move_to_end(owner) if queue else self.waiting.pop(owner)
         groups: dict[Hashable, list[tuple[PromptInProgress, tuple[int, ...]]]] = {}
+        widths: dict[int, int] = {}  # of the groups that are padded
         left = self.chunk
         while self.reading and left > 0:
             size = len(self.reading[0].tokens) - self.reading[0].place
@@ -581,7 +587,12 @@ class BatchEngine:
             left -= size
             kind: Hashable = (prompt if prompt.state else None, size)
             if self.slots and size == len(prompt.tokens) < self.below:
-                kind = -(-size // self.padded)
+                about = -(-size // self.padded)
+                before, count = widths.get(about, 0), len(groups.get(about, ()))
+                wide = max(size, before)
+                padding = wide * (count + 1) - before * count - size
+                if padding <= left:  # it is read like tokens
+                    kind, widths[about], left = about, wide, left - padding
             groups.setdefault(kind, []).append((prompt, prompt.tokens[prompt.place : prompt.place + size]))
         begun: list[tuple[list[Continuation], Logits]] = []
         for group in groups.values():
@@ -591,31 +602,35 @@ class BatchEngine:
             logits, state = self.read(torch.tensor(rows, device=self.device), group[0][0].state)
             texts: list[Continuation] = []
             index: list[int] = []
-            padding: list[int] = []
+            beyond: list[int] = []
             for prompt, piece in group:
                 place, request, size = places[piece], prompt.request, len(piece)
                 if request.score:
                     nexts = prompt.tokens[prompt.place + 1 : prompt.place + size + 1]
                     targets = torch.tensor(nexts, dtype=torch.long, device=self.device)
                     found = logprobs_of(logits[place, : len(nexts)], targets, request.settings.logprobs or 0)
-                    prompt.scores += [one.spelled(self._spell) if self._spell else one for one in found]
+                    if self._spell:
+                        pairs = zip(found, prompt.tokens[prompt.place :], strict=False)
+                        found = [one.spelled(self._spell, (before,)) for one, before in pairs]
+                    prompt.scores += found
                 prompt.place += size
                 if prompt.place < len(prompt.tokens):
                     prompt.state = state if len(places) == 1 else state.rows(torch.tensor([place]))
                     self.reading.append(prompt)
                     continue
                 if request.score and prompt.texts[0].index == 0:
-                    events.append(TextEvent(request, 0, scores=tuple(prompt.scores)))
+                    scores = tuple(prompt.scores) if request.prompt else ()  # not of the token that begins every text
+                    events.append(TextEvent(request, 0, scores=scores))
                 if request.write:
                     texts += prompt.texts
                     index += [place] * len(prompt.texts)
-                    padding += [longest - size] * len(prompt.texts)
+                    beyond += [longest - size] * len(prompt.texts)
                 else:
                     nothing = Generated(request.prompt, (), None, "length", 0.0)
                     events += [TextEvent(request, text.index, done=nothing) for text in prompt.texts]
             if texts:
-                self._begin(texts, state, index, padding, events)
-                begun.append((texts, logits[index, [-1 - beyond for beyond in padding]]))
+                self._begin(texts, state, index, beyond, events)
+                begun.append((texts, logits[index, [-1 - one for one in beyond]]))
         return begun
 
     def _begin(

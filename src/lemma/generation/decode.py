@@ -394,10 +394,16 @@ class TokenLogprob:
         plain = {"token": self.token, "text": self.text, "logprob": self.logprob}
         return plain | ({"top": [one.to_dict() for one in self.top]} if self.top else {})
 
-    def spelled(self, tokenizer: Tokenizer) -> "TokenLogprob":
-        """Return the same with the texts of its tokens, each decoded alone."""
-        top = tuple(one.spelled(tokenizer) for one in self.top)
-        return replace(self, text=tokenizer.decode([self.token]), top=top)
+    def spelled(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> "TokenLogprob":
+        """Return the same with the texts of its tokens: what each adds to that of the token before, maybe a space.
+
+        Bytes that are not a whole character are decoded alone.
+        """
+        text, told = tokenizer.decode([self.token]), tokenizer.decode(before)
+        if tokenizer.kind not in ("byte-pairs", "characters") and told and INCOMPLETE not in told + text:
+            joined = tokenizer.decode([*before, self.token])
+            text = joined[len(told) :] if joined.startswith(told) else text
+        return replace(self, text=text, top=tuple(one.spelled(tokenizer, before) for one in self.top))
 
 
 @dataclass(frozen=True)
@@ -588,7 +594,12 @@ def logprobs_of(
     """
     logs, ids = logits.double().log_softmax(-1), tokens.unsqueeze(1)
     if count:
-        ids = torch.cat([ids, logs.argsort(dim=-1, descending=True, stable=True)[:, :count]], dim=1)
+        values, most = logs.topk(min(count + 1, logs.shape[1]))
+        if values.shape[1] > count and bool((values[:, count - 1] == values[:, count]).any()):
+            most = logs.argsort(dim=-1, descending=True, stable=True)  # which of equals are the last: all are sorted
+        most = most[:, :count].sort().values
+        order = logs.gather(1, most).argsort(dim=-1, descending=True, stable=True)
+        ids = torch.cat([ids, most.gather(1, order)], dim=1)
     pairs = zip(ids.tolist(), logs.gather(1, ids).tolist(), strict=True)
     rows = [[TokenLogprob(*pair) for pair in zip(*row, strict=True)] for row in pairs]
     return [replace(chosen, top=tuple(top)) for chosen, *top in rows]

@@ -13,6 +13,7 @@ from lemma.adaptation.adapt import merged
 from lemma.adaptation.lora import Update
 from lemma.data.files import replacing, rewritten
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
+from lemma.data.treebanks import Lexicon
 from lemma.errors import RunError, SpecError, unknown
 from lemma.hub.architectures import native_architecture
 from lemma.hub.gguf import write_gguf
@@ -144,9 +145,16 @@ def save_model(model: Any, tokenizer: Any, out: Path, labels: Sequence[str] = ()
             f"{type(model).__name__}. A transformers model needs no saving here: its folder is accepted as a run."
         )
     words = Tokenizer(tokenizer.to_str()) if isinstance(tokenizer, Engine) else tokenizer
+    wanted = {"graph": type(None), "treebank": Lexicon}.get(getattr(spec, "learns", ""), Tokenizer)
+    if not isinstance(words, wanted):
+        raise RunError(
+            f"runs.save: {wanted.__name__.replace('NoneType', 'None')} is expected as tokenizer, got "
+            f"{type(words).__name__}. Give what the model's tokens come from; of a tokenizer of transformers, its "
+            "backend_tokenizer."
+        )
     weights = weights_of(model, frozen=True)
-    wanted = {name: tensor.shape for name, tensor in weights_of(blank(spec), frozen=True).items()}  # pyright: ignore
-    if {name: tensor.shape for name, tensor in weights.items()} != wanted:
+    shapes = {name: tensor.shape for name, tensor in weights_of(blank(spec), frozen=True).items()}  # pyright: ignore
+    if {name: tensor.shape for name, tensor in weights.items()} != shapes:
         raise RunError("runs.save: the weights are not those of the model's spec. Give the model as it was built.")
     if isinstance(words, Tokenizer) and words.kind != PRETRAINED:
         fitting = spec.sized({"vocabulary": words.vocabulary})

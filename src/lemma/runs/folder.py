@@ -285,7 +285,7 @@ class RunFolder:
         """Read the tokenizer or the lexicon that the run was trained with; data without text have neither."""
         if isinstance(self.spec, Parser):
             return self.lexicon()
-        return self.tokenizer() if "tokenizer" in type(self.data).model_fields else None
+        return None if self.spec.learns == "graph" else self.tokenizer()
 
     def labels(self) -> tuple[str, ...]:
         """Read the names of a classifier's classes, in the order of its outputs; a run without classes has none."""

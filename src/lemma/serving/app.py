@@ -5,7 +5,7 @@ import base64
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
@@ -16,10 +16,12 @@ from uuid import uuid4
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse, PlainTextResponse
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from lemma.errors import LemmaError
 from lemma.serving.metrics import ServerMetrics
@@ -66,6 +68,8 @@ MOST_CHARACTERS = 4000  # of a text to look at: an address holds no more
 MOST_PAGES = 8  # looks and counts that wait for their turn
 LARGE = 2**15  # bytes of a request from which on it is read in a thread of its own
 SECONDS_FOR_BODY = 30
+SECONDS_FOR_REST, MOST_OF_REST = 5, 2**24  # of a body that nobody reads, in bytes
+SECONDS_FOR_STEP = 10  # that a model may take for what it has begun when the server ends
 UNFORESEEN = Refusal(500, "internal error; see the server's terminal.")
 TEMPLATES = Environment(loader=PackageLoader("lemma.serving", "assets"), autoescape=True)
 FRAMED = TEMPLATES.get_template("framed.html")
@@ -102,6 +106,8 @@ class Service:
         self.pages.shutdown(wait=False, cancel_futures=True)
         for one in self.served.values():
             one.thread.close()
+        for one in self.served.values():
+            one.thread.join(SECONDS_FOR_STEP)
 
 
 def application(
@@ -177,14 +183,17 @@ def _add_api(app: FastAPI, service: Service) -> None:
     @app.post("/v1/embeddings", summary="The vectors of texts", responses=ERRORS, openapi_extra=_body(EmbeddingRequest))
     async def embeddings(request: Request) -> Response:
         asked = await read_body(request, EmbeddingRequest, service)
-        return json_response(await embed(find_run(served, asked.model), asked))
+        answer = embed(find_run(served, asked.model), asked)
+        return json_response(await _while_there(request, answer, service.limits.seconds))
 
     @app.get("/health", summary="Whether the server answers", responses=ERRORS)
     async def health() -> Response:
         service.refuse_if_stopping()
         return json_response({"status": "ok", "models": list(served)})
 
-    @app.get("/metrics", summary="Counters and times, as Prometheus reads them", responses=ERRORS)
+    about = "Counters and times, as Prometheus reads them"
+
+    @app.get("/metrics", summary=about, responses=ERRORS, response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -196,8 +205,10 @@ def _add_pages(app: FastAPI, service: Service) -> None:
         text = (files("lemma.serving") / "assets" / name).read_text(encoding="utf-8")
         app.get(path, include_in_schema=False)(_asset(text, f"{kind}; charset=utf-8"))
 
-    @app.get("/look", summary="Every attention head on a text, as a page", responses=ERRORS)
-    async def look(model: str, text: str) -> Response:
+    about = "Every attention head on a text, as a page"
+
+    @app.get("/look", summary=about, responses=ERRORS, response_class=HTMLResponse)
+    async def look(request: Request, model: str, text: str) -> Response:
         one = find_run(served, model)
 
         def work() -> str:
@@ -206,10 +217,12 @@ def _add_pages(app: FastAPI, service: Service) -> None:
                 raise Refusal(400, message, "text")
             return one.verbs.look(one.run, text)
 
-        return await _framed(service, one, work, WITH_SCRIPT)
+        return await _framed(request, service, one, work, WITH_SCRIPT)
 
-    @app.get("/count", summary="The formulas of a run's model, as a page", responses=ERRORS)
-    async def count(model: str) -> Response:
+    about = "The formulas of a run's model, as a page"
+
+    @app.get("/count", summary=about, responses=ERRORS, response_class=HTMLResponse)
+    async def count(request: Request, model: str) -> Response:
         one = find_run(served, model)
 
         def work() -> str:
@@ -217,13 +230,15 @@ def _add_pages(app: FastAPI, service: Service) -> None:
                 service.counts[one.name] = FRAMED.render(content=Markup(one.verbs.count(one.run)))
             return service.counts[one.name]
 
-        return await _framed(service, one, work, INSIDE)
+        return await _framed(request, service, one, work, INSIDE)
 
     @app.get("/evaluate", summary="A run's summary", responses=ERRORS)
     async def evaluate(model: str) -> Response:
         one = find_run(served, model)
         if one.run.summary is None:
-            raise Refusal(404, f"{one.name} is not finished: it has no summary yet.", "model")
+            raise Refusal(
+                404, f"{one.name} has no summary: it is pretrained, or its training is not finished.", "model"
+            )
         return json_response(one.run.summary)
 
 
@@ -234,7 +249,7 @@ def _asset(text: str, kind: str) -> Callable[[], Any]:
     return asset
 
 
-async def _framed(service: Service, one: ServedRun, work: Callable[[], str], policy: str) -> Response:
+async def _framed(request: Request, service: Service, one: ServedRun, work: Callable[[], str], policy: str) -> Response:
     """A page for a frame, made in a thread; an error becomes a page that says so."""
     status, headers = 200, {"content-security-policy": policy}
     try:
@@ -243,7 +258,8 @@ async def _framed(service: Service, one: ServedRun, work: Callable[[], str], pol
             raise Refusal(429, message, code="busy", headers={"retry-after": "5"})
         service.pages_waiting += 1
         try:
-            page = await asyncio.wrap_future(service.pages.submit(work))
+            made = asyncio.wrap_future(service.pages.submit(work))
+            page = await _while_there(request, made, service.limits.seconds)
         finally:
             service.pages_waiting -= 1
     except Exception as error:
@@ -323,10 +339,9 @@ def _add_errors(app: FastAPI) -> None:
     async def elsewhere(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = error.headers if isinstance(error, HTTPException) else None
-        path = f"{request.method} {request.url.path[:200]}"
-        return refused(
-            Refusal(status, f"{path}: there is no such route. The API is under /v1; see /docs.", headers=headers)
-        )
+        why = f"this route takes {headers['Allow']}" if headers and "Allow" in headers else "there is no such route"
+        message = f"{request.method} {request.url.path[:200]}: {why}. The API is under /v1; see /docs."
+        return refused(Refusal(status, message, headers=headers))
 
     async def unforeseen(_: Request, error: Exception) -> Response:
         return refused(UNFORESEEN)
@@ -361,6 +376,8 @@ async def read_body(request: Request, kind: type[Any], service: Service) -> Any:
     except TimeoutError:
         message = f"the request's body did not come within {SECONDS_FOR_BODY} s."
         raise Refusal(408, message, headers={"connection": "close"}) from None
+    except ClientDisconnect:
+        raise Refusal(499, "the client has left.") from None
     return await _aside(size, read_request, b"".join(parts), kind)
 
 
@@ -392,10 +409,28 @@ async def complete(request: Request, kind: type[AnyRequest], service: Service) -
     return json_response(answer.whole(found))
 
 
-async def _leaving(request: Request, job: GenerationJob) -> None:
-    """Wait until the client is gone, and free what its request has taken."""
+async def _gone(request: Request) -> None:
+    """Wait until the client is gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def _while_there(request: Request, work: Awaitable[Any], limit: float) -> Any:
+    """Wait for what is being made while its client waits, and for some seconds at most; then it is not begun."""
+    answer, leaving = asyncio.ensure_future(work), asyncio.create_task(_gone(request))
+    done, _ = await asyncio.wait({answer, leaving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+    leaving.cancel()
+    if answer in done:
+        return answer.result()
+    answer.cancel()
+    if leaving in done:
+        raise Refusal(499, "the client has left.")
+    raise Refusal(504, f"the request took more than {limit:g} s. Ask for less at once.", code="timeout")
+
+
+async def _leaving(request: Request, job: GenerationJob) -> None:
+    """Wait until the client is gone, and free what its request has taken."""
+    await _gone(request)
     job.leave()
     job.fail(Refusal(499, "the client has left."))
 
@@ -416,6 +451,7 @@ class EventStream(Response):
                 async with asyncio.timeout(self._job.seconds_left + 1):
                     async for body in self._bodies:
                         await send({"type": "http.response.body", "body": body, "more_body": True})
+            self._job.leave()  # before the end is sent, for which a reader may take long
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._job.leave()
@@ -587,8 +623,21 @@ class RequestGuard:
             await self.app(scope, receive, send)
             return
 
+        coming, left = True, MOST_OF_REST
+
+        async def received() -> Any:
+            nonlocal coming, left
+            message = await receive()
+            coming, left = message.get("more_body", False), left - len(message.get("body", b""))
+            return message
+
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
+                # a client that is still sending when the connection is closed would not read the answer
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SECONDS_FOR_REST):
+                        while coming and left > 0 and message["status"] != 408:
+                            await received()
                 own = dict(message["headers"])
                 message["headers"] = [*message["headers"], *((k, v) for k, v in HEADERS.items() if k not in own)]
                 route = getattr(scope.get("route"), "path", "other")
@@ -598,12 +647,11 @@ class RequestGuard:
 
         refusal = self._refusal(scope["method"], scope["path"], dict(scope["headers"]))
         if refusal is None:
-            await self.app(scope, receive, send_with_headers)
+            if scope["method"] == "HEAD":  # what GET answers, of which the server sends the head alone
+                scope = {**scope, "method": "GET"}
+            await self.app(scope, received, send_with_headers)
         else:
-            more = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
-            headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *more]
-            await send_with_headers({"type": "http.response.start", "status": refusal.status, "headers": headers})
-            await send_with_headers({"type": "http.response.body", "body": json_bytes(refusal.to_dict())})
+            await refused(refusal)(scope, received, send_with_headers)
 
     def _refusal(self, method: str, path: str, headers: dict[bytes, bytes]) -> Refusal | None:
         given = headers.get(b"host", b"").decode("latin-1").lower()
@@ -623,6 +671,9 @@ class RequestGuard:
         kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if method == "POST" and kind != b"application/json":
             return Refusal(415, "the body must be JSON: send the header 'Content-Type: application/json'.")
+        packed = headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
+        if packed != "identity":
+            return Refusal(415, f"the body is packed ('Content-Encoding: {packed[:80]}'). Send it as it is.")
         return None
 
 

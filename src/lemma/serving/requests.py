@@ -305,6 +305,8 @@ def read_request(body: bytes, kind: type[Kind]) -> Kind:
         got = f" = {json.dumps(wrong['input'], default=str)[:80]}" if wrong["type"] != "missing" else ""
         why = wrong["msg"].lower().replace(" after validation", "")
         raise Refusal(400, f"{name}{got}: {why}.", name) from None
+    if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
+        raise Refusal(400, f"top_logprobs = {request.top_logprobs} needs logprobs = true.", "top_logprobs")
     if not isinstance(request, EmbeddingRequest):
         rows = len(request.prompts) * request.choices
         if rows > MOST_ROWS:

@@ -74,9 +74,13 @@ class ModelThread:
         return future
 
     def close(self) -> None:
-        """End after the step under way."""
+        """Have it end after the step under way."""
         self._closed = True
         self._wake.set()
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end: a process that ends while a thread is inside of torch is aborted."""
+        self._thread.join(seconds)
 
     def _work(self) -> None:
         untold: dict[Any, list[Any]] = {}

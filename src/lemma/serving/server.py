@@ -20,6 +20,8 @@ from lemma.serving.runs import Verbs
 
 FARTHEST = 100  # ports to try for a free one
 SECONDS_FOR_HEAD = 10
+SECONDS_FOR_READER = 60
+SECONDS_FOR_END = 0.5  # until those who have not taken the end of their answer by then are cut off
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,26 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Stop on a signal: what is under way has some seconds left, unless a second signal comes."""
-        service, grace = self._service, 0.0 if self._service.stopping else self._service.limits.grace
+        service, again = self._service, self._service.stopping
         service.stopping = True
-        self._loop.call_soon_threadsafe(lambda: self._loop.call_later(grace, service.end))
-        super().handle_exit(sig, frame)
+        self._loop.call_soon_threadsafe(self._loop.call_later, 0.0 if again else service.limits.grace, self._end)
+        if not again:  # a second one would have tasks killed, each with a traceback
+            super().handle_exit(sig, frame)
+
+    def _end(self) -> None:
+        self._service.end()
+        self._loop.call_later(SECONDS_FOR_END, self._cut_off)
+
+    def _cut_off(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class ImpatientProtocol(H11Protocol):
-    """HTTP whose client must send the whole head of a request within some seconds."""
+    """HTTP whose client must send the whole head of a request, and take what it is sent, within some seconds."""
 
     _timer: asyncio.TimerHandle | None = None
+    _reader: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Wait for the first request."""
@@ -78,16 +90,39 @@ class ImpatientProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Read more; the time begins with the first byte of a head and ends with its last."""
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        if not self._waits:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = None
         elif self._timer is None:
             self._timer = self.loop.call_later(SECONDS_FOR_HEAD, self._close)
 
+    @property
+    def _waits(self) -> bool:
+        """Whether what comes next is a head, or the rest of a body that has its answer already."""
+        return self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
+
     def _close(self) -> None:
-        if self.conn.their_state is h11.IDLE:
+        if self._waits:
             self.transport.close()
+
+    def pause_writing(self) -> None:
+        """What was sent piles up: wait for its reader, but not for ever."""
+        super().pause_writing()
+        self._reader = self.loop.call_later(SECONDS_FOR_READER, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has been taken."""
+        super().resume_writing()
+        if self._reader is not None:
+            self._reader.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing more comes or is taken."""
+        super().connection_lost(exc)
+        for timer in (self._timer, self._reader):
+            if timer is not None:
+                timer.cancel()
 
 
 def serve_runs(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from _thread import interrupt_main
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from lemma.spec.studies import read_study
 from lemma.studies.experiment import (
     Experiment,
     StudyCell,
+    TitledObserver,
     changed_at,
     open_experiment,
     read_json,
@@ -45,7 +47,8 @@ PLACES = ("ray", "slurm")
 def work(order: str) -> None:
     """Run cells of a study until all are done: what a worker does, wherever it is. `order` is the file that says so.
 
-    A worker stops after the current step, and saves it, once that file is gone or the process that started it is.
+    A worker stops after the current step, and saves it, once that file is gone or the process that started it is, or
+    when Slurm warns that its time is nearly over.
     """
     told = read_json(Path(order))
     if told is None:  # stopped before it began
@@ -57,10 +60,11 @@ def work(order: str) -> None:
     def watch() -> None:
         while not over.wait(WATCH):
             if not exists(Path(order)) or told["parent"] not in (None, os.getppid()):
-                os.kill(os.getpid(), signal.SIGINT)
+                interrupt_main()  # not a signal from outside: Ray starts its workers with SIGINT blocked
                 return
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGUSR2, lambda number, frame: interrupt_main())
     threading.Thread(target=watch, daemon=True).start()
     try:
         out = Path(order).parent
@@ -173,14 +177,17 @@ class SlurmWorkers(Workers):
     """Jobs of Slurm, through submitit. Partition, account and time limit come from sbatch's own SBATCH_ variables."""
 
     cluster = "slurm"
+    """Where submitit sends them; "local" runs them on this machine."""
 
     def start(self, order: Path, count: int, threads: int) -> None:
         """Submit the jobs; their logs are in the folder `slurm` of the study."""
         submitit = needed("submitit", "submitit", "study --on slurm")
         if self.cluster == "slurm" and not shutil.which("sbatch"):
             raise InputError("study --on slurm: there is no sbatch on this machine. Submit from a node of the cluster.")
-        executor = submitit.AutoExecutor(folder=order.parent / "slurm", cluster=self.cluster)
-        executor.update_parameters(name="lemma-study", cpus_per_task=threads)
+        kinds = {"slurm": submitit.SlurmExecutor, "local": submitit.LocalExecutor}
+        executor = kinds[self.cluster](order.parent / "slurm")
+        if self.cluster == "slurm":  # without a time limit that of the partition applies, not submitit's five minutes
+            executor.update_parameters(job_name="lemma-study", cpus_per_task=threads, time=None)
         self.jobs = [executor.submit(work, str(order)) for _ in range(count)]
 
     def running(self) -> int:
@@ -272,5 +279,6 @@ def run_workers(
         workers.end()
     for cell in left.values():
         if not interrupted and not experiment.settled(cell, failed):
-            experiment.fail(cell, workers.complaint() or "its worker ended early", observer)
+            reason = workers.complaint() or "its worker ended early"
+            experiment.fail(cell, reason, TitledObserver(observer, str(cell)))
     return interrupted

@@ -15,7 +15,9 @@ from shlex import quote
 from types import FrameType
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from lemma.data.files import discard
 from lemma.data.splits import Splits
@@ -105,7 +107,10 @@ def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: 
         if (processes.size == 1 or state.step % AGREE_EVERY == 0) and processes.any(stop.asked):
             return "interrupted"
         session.step()
-        ends = on_step is not None and processes.any(on_step(session) is True)
+        answer = on_step(session) if on_step is not None else None
+        if isinstance(answer, np.bool_) or (isinstance(answer, Tensor) and answer.dtype == torch.bool):
+            answer = bool(answer)  # as of `session.latest < 1`
+        ends = on_step is not None and processes.any(answer is True)
         log.observer.advance(state.step)
         if ends or logs(recipe, state.step):
             row = session.measure()

@@ -6,7 +6,9 @@ except in TensorBoard, where the rows after the checkpoint are replaced.
 """
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from lemma.errors import SpecError
@@ -43,8 +45,42 @@ def tracker_package(name: str) -> Any:
 
 
 def open_tracker(folder: RunFolder, step: int) -> Tracker:
-    """Begin a run in the tracker that the recipe names; `step` is the last one that was taken before."""
+    """Begin a run in the tracker that the recipe names; `step` is the last one that was taken before.
+
+    A tracker that fails later on, as a server may, is left out from there, and training goes on.
+    """
     name = folder.recipe.tracker or ""
+    try:
+        log, end = _begin(name, folder, step)
+    except Exception as error:  # each has its own: no key, no server, a disk that is full
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError(
+            f"recipe.tracker = {name}: {name} does not begin a run ({_first_line(error)}). Set it up, or leave it out: "
+            "metrics.jsonl is always written."
+        ) from error
+    failed = False
+
+    def guarded(act: Callable[..., object], *row: Row) -> None:
+        nonlocal failed
+        if failed and row:  # it is ended all the same
+            return
+        try:
+            act(*row)
+        except Exception as error:
+            said = f"{name} takes no more rows ({_first_line(error)}). Training goes on; metrics.jsonl has all."
+            if not failed:
+                warnings.warn(said, stacklevel=2)
+            failed = True
+
+    return partial(guarded, log), partial(guarded, end)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _begin(name: str, folder: RunFolder, step: int) -> Tracker:
     package, title, settings = tracker_package(name), folder.path.resolve().name, _settings(folder)
     if name == "tensorboard":
         writer = package.SummaryWriter(str(folder.path / TENSORBOARD), purge_step=step + 1)

@@ -1,15 +1,19 @@
 """Packed shards and records give the tokens of the plain text that they hold, read in a stream and on several cores."""
 
 import gzip
+import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import lemma.data.store as store
-from lemma.data.encoding import encode_batches
+from lemma.data.encoding import _asked, encode_batches, start_worker, work
 from lemma.data.store import batched, encode_pieces, prepare
 from lemma.data.text import DOCUMENT_END, TextSpan, open_text, read_pieces, sample_text, sampled
 from lemma.data.tokenizers import train_tokenizer
@@ -36,7 +40,7 @@ def write_parquet(path: Path) -> None:
     parquet.write_table(table, path, row_group_size=3)
 
 
-JSON = "\n".join(json.dumps({"id": number, "text": text}) for number, text in enumerate(RECORDS)).encode()
+JSON = "\n".join(json.dumps({"id": number, "text": text}) for number, text in enumerate([*RECORDS, None])).encode()
 WRITTEN: dict[str, Callable[[Path], object]] = {
     "a.txt.gz": lambda path: path.write_bytes(gzip.compress(TEXT.encode())),
     "a.txt.zst": lambda path: path.write_bytes(zst(TEXT.encode())),
@@ -107,6 +111,21 @@ def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) ->
         encode_pieces(tokenizer, [("\ud800", 0)])
 
 
+def test_a_process_that_is_killed_loses_no_ids_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
+    worker = start_worker(tokenizer)
+    assert os.getsid(worker.pid) == worker.pid  # out of reach of Ctrl-C, which is for who started it
+    worker.kill()
+    worker.communicate()
+    half = json.dumps({"tokens": 3, "bytes": 9, "left_out": {}}).encode() + b"\n" + bytes(8)
+    killed: Any = SimpleNamespace(stdin=io.BytesIO(), stdout=io.BytesIO(half))
+    with pytest.raises(DataError, match="has ended"):
+        _asked(killed, [("a", 0)])
+    for size in (4, 8, 20):  # who wrote them was killed
+        work(io.BytesIO(((100).to_bytes(8) + b"[" * 20)[:size]), io.BytesIO())
+    assert capfd.readouterr().err == ""
+
+
 def test_patterns_name_shards_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number in (2, 0, 1):
@@ -122,11 +141,19 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file(tmp_path: Path) -> 
     wrong: dict[str, tuple[bytes, str]] = {
         "cut.txt.gz": (gzip.compress(TEXT.encode())[:-20], "damaged"),
         "other.txt.gz": (b"plain text", "damaged"),
+        "cut.txt.zst": (zst(TEXT.encode())[:-20], "middle of a Zstandard frame"),
+        "cut.jsonl.zst": (zst(JSON)[:-1], "middle of a Zstandard frame"),
+        "long.txt.zst": (zst(TEXT.encode()) + b"more", "cannot be unpacked"),
         "empty.jsonl": (b'{"text": " "}\n', "no text in it"),
         "number.jsonl": (b'{"text": 3}\n', "line 1: an object such as"),
         "json.jsonl": (b'{"text": "a"}\n{"te', "line 2: not valid JSON"),
+        "deep.jsonl": (b"[" * 100_000, "line 1: not valid JSON"),
+        "utf-16.jsonl": (
+            '{"text": "a"}'.encode("utf-16"),
+            "not UTF-8.*: iconv -f utf-16 -t utf-8 .* > text.jsonl",
+        ),
         "half.jsonl": (b'{"text": "\\ud800"}\n', "surrogate"),
-        "latin.txt.gz": (gzip.compress("é".encode("latin-1") * 9), "is not UTF-8"),
+        "latin.txt.gz": (gzip.compress("é".encode("latin-1") * 9), "is not UTF-8.*: gzip -dc .* \\| iconv -f windows"),
         "no.parquet": (b"PAR1", "not a readable Parquet file"),
     }
     for name, (content, reason) in wrong.items():

@@ -135,6 +135,15 @@ def test_a_long_prompt_does_not_hold_the_others(tokenizer: Tokenizer) -> None:
     assert firsts[late] <= 3 and max(firsts.values()) >= 200 // 8
 
 
+def test_of_a_large_model_less_is_read_in_one_step(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("rotary", tokenizer)
+    parameters = sum(one.numel() for one in model.parameters())
+    assert BatchEngine(model, tokenizer).chunk == 256
+    for tokens, chunk in ((40, 40), (3, 16)):
+        monkeypatch.setattr("lemma.generation.batching.CHUNK_FLOPS", 2 * parameters * tokens)
+        assert BatchEngine(model, tokenizer).chunk == chunk
+
+
 def test_a_prompt_is_cut_only_where_it_is_longer_than_a_chunk() -> None:
     model, read = build(Decoder(vocabulary=20, width=8, heads=1, context=64)), []
     engine = BatchEngine(model, None, chunk=20, together=True)
@@ -180,6 +189,19 @@ def test_prompts_of_nearly_one_length_are_read_together_and_change_nothing(name:
         assert request in scores and len(scores[request]) == len(request.prompt)
     for place, (one, token) in enumerate(zip(scores[asked[2]][1:], prompts[2][1:], strict=True)):
         assert one and abs(one.logprob - float(exact[place, token])) < 1e-5
+
+
+def test_a_step_reads_no_more_than_a_chunk_padding_included(tokenizer: Tokenizer) -> None:
+    engine, read = BatchEngine(model_of("rotary", tokenizer), tokenizer, rows=16, chunk=32), list[int]()
+    step = engine.read
+    engine.read = lambda tokens, state=None: (read.append(tokens.numel()), step(tokens, state))[1]
+    for size in (2, 1, 16, *[1] * 9, 15):
+        engine.add(TextRequest(tuple(range(3, 3 + size)), Sampling(tokens=30, temperature=0.0), owner=object()))
+    while engine.reading or engine.waiting:
+        read.clear()
+        engine.step()
+        assert sum(read) <= 32
+    assert engine.writing == 13
 
 
 def test_owners_take_turns(tokenizer: Tokenizer) -> None:

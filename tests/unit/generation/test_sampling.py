@@ -270,3 +270,9 @@ def test_of_equally_likely_tokens_the_lowest_id_is_listed_first() -> None:
     [found] = logprobs_of(torch.zeros(1, 6), torch.tensor([4]), 3)
     assert found.token == 4 and [one.token for one in found.top] == [0, 1, 2]
     assert logprobs_of(torch.zeros(1, 6), torch.tensor([4]), 0)[0].top == ()
+    torch.manual_seed(0)
+    logits = torch.cat([torch.randn(20, 9), torch.randint(3, (20, 9)).float()])  # without and with equals
+    for rows in (logits, *logits[:, None]):
+        for count in (1, 4, 9, 12):
+            found = [[one.token for one in row.top] for row in logprobs_of(rows, rows.argmin(1), count)]
+            assert found == [sorted(range(9), key=lambda token: -row[token])[:count] for row in rows.tolist()]

@@ -273,12 +273,13 @@ def test_log_probabilities_come_with_their_texts() -> None:
     model = Script(WORDS.vocabulary, [*script, WORDS.eos])
     [result] = generate_text(model, WORDS, ["on"], Sampling(tokens=5, temperature=0, logprobs=2))
     assert result.logprobs is not None and result.stopped == "eos"
-    assert [one.text for one in result.logprobs] == ["the", "cat"] and len(result.tokens) == 2
+    assert [one.text for one in result.logprobs] == [" the", " cat"] and len(result.tokens) == 2
+    assert "".join(one.text for one in result.logprobs) == result.text
     plain = json.loads(json.dumps(result.to_dict()))["logprobs"]
     assert [list(one) for one in plain] == [["token", "text", "logprob", "top"]] * 2
-    assert [one["text"] for one in plain[0]["top"]] == ["the", WORDS.decode([0])] and plain[0]["logprob"] > -1e-9
+    assert [one["text"] for one in plain[0]["top"]] == [" the", f" {WORDS.decode([0])}"] and plain[0]["logprob"] > -1e-9
     shown = str(result)
-    assert shown.startswith("on the cat\n") and "log p" in shown and "the 0.000, <unk> -50.000" in shown
+    assert shown.startswith("on the cat\n") and "log p" in shown and "␣the 0.000, ␣<unk> -50.000" in shown
     bare = Generation("a", "b", (1,), None, "eos", 1.0, (TokenLogprob(1, -0.5, text="b"),))
     assert bare.to_dict()["logprobs"] == [{"token": 1, "text": "b", "logprob": -0.5}]
     assert "most likely" not in str(bare)

@@ -1,6 +1,8 @@
 """The real `openai` package against a real server: what it gets is what `lemma.generate` writes."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +174,8 @@ def test_logprobs_are_generates(client: Any, runs: dict[str, Path]) -> None:
         len(one.top_logprobs) for one in content
     } == {2}
     chunks = list(client.chat.completions.create(stream=True, **asked))
+    with pytest.raises(openai.BadRequestError, match="needs logprobs = true"):
+        client.chat.completions.create(**{**asked, "logprobs": None})
     streamed = [one for chunk in chunks if chunk.choices[0].logprobs for one in chunk.choices[0].logprobs.content]
     assert [one.logprob for one in streamed] == pytest.approx(told.token_logprobs)
 
@@ -207,6 +211,12 @@ def test_a_prompts_own_tokens_are_scored(client: Any, runs: dict[str, Path]) -> 
         assert choice.text == text and choice.logprobs.tokens == list(text)
         assert choice.logprobs.token_logprobs[0] is None and choice.logprobs.text_offset == list(range(7))
         assert choice.logprobs.token_logprobs[1:] == pytest.approx(logs.tolist(), abs=1e-5)
+
+
+def test_an_empty_prompt_has_no_tokens_to_score(client: Any) -> None:
+    answer = client.completions.create(model="decoder", prompt="", echo=True, logprobs=0, **SAID)
+    assert answer.usage.prompt_tokens == 0
+    assert len(answer.choices[0].logprobs.tokens) == answer.usage.completion_tokens
 
 
 def test_a_prompt_longer_than_the_context_is_refused_or_cut_as_asked(client: Any, runs: dict[str, Path]) -> None:
@@ -247,3 +257,21 @@ def test_embeddings_of_an_encoder_and_of_a_dual_encoder(tmp_path: Path) -> None:
         expected, _ = Embedder(load(towers)).texts(["a red"])
         found = own.embeddings.create(model="towers", input="a red", encoding_format="float").data[0].embedding
         assert found == pytest.approx(expected[0].tolist(), abs=1e-6)
+
+        service: Any = running.server._service
+        one, embedded = service.served["reader"], list[str]()
+
+        def embed_slowly(run: Any, inputs: list[Any], real: Any = one.verbs.embed) -> Any:
+            embedded.extend(inputs)
+            time.sleep(0.4)
+            return real(run, inputs)
+
+        one.verbs, service.limits = replace(one.verbs, embed=embed_slowly), replace(service.limits, seconds=0.2)
+        with pytest.raises(openai.InternalServerError, match=r"more than 0\.2 s") as raised:
+            own.embeddings.create(model="reader", input="too late")
+        assert raised.value.status_code == 504
+        service.limits = replace(service.limits, seconds=20)
+        with pytest.raises(openai.APITimeoutError):  # it has left before its turn
+            own.embeddings.create(model="reader", input="who leaves", timeout=0.1)
+        assert own.embeddings.create(model="reader", input="the cat", encoding_format="float").data
+        assert embedded == ["too late", "the cat"] and not one.jobs

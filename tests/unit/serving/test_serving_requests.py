@@ -1,6 +1,7 @@
 """Plain HTTP: what is refused, with which status and which words."""
 
 import dataclasses
+import gzip
 import json
 import shutil
 import urllib.error
@@ -90,6 +91,22 @@ def test_bodies_have_a_size_and_a_kind(address: str) -> None:
     status, told, _ = ask(address, "/v1/completions", {"model": "trigram", "prompt": "a" * 1_100_000})
     assert status == 413 and "1,048,576" in told["error"]["message"]
     assert ask(address, "/v1/completions", {"model": "trigram"}, content_type="text/plain")[0] == 415
+    status, told, _ = ask(address, "/v1/completions", gzip.compress(b"{}"), content_encoding="gzip")
+    assert status == 415 and "'Content-Encoding: gzip'" in told["error"]["message"]
+
+
+def test_a_client_reads_why_it_is_refused_though_it_sends_much(address: str) -> None:
+    body = {"model": "trigram", "prompt": "a" * 8_000_000}
+    for _ in range(3):  # a server that closed at once would reset the connection while the body is being sent
+        status, told, _ = ask(address, "/v1/completions", body, origin="https://elsewhere.example")
+        assert status == 403 and "elsewhere.example" in told["error"]["message"]
+
+
+def test_head_is_what_get_is_without_its_body(address: str) -> None:
+    for path in ("/", "/health", "/v1/models", "/v1/models/trigram"):
+        request = urllib.request.Request(address + path, method="HEAD")
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert answer.status == 200 and int(answer.headers["content-length"]) > 0 and answer.read() == b""
 
 
 def test_what_is_not_there_is_said_in_the_same_form(address: str) -> None:
@@ -97,7 +114,8 @@ def test_what_is_not_there_is_said_in_the_same_form(address: str) -> None:
     assert status == 404 and "/v1/imagine" in told["error"]["message"]
     status, told, _ = ask(address, "/v1/embeddings", {"input": "a", "model": "trigram"})
     assert status == 400 and "makes no vectors" in told["error"]["message"]
-    assert ask(address, "/v1/completions")[0] == 405
+    status, told, _ = ask(address, "/v1/completions")
+    assert status == 405 and "this route takes POST" in told["error"]["message"]
     assert ask(address, "/look?model=decoder")[1]["error"]["param"] == "text"
 
 
@@ -147,6 +165,10 @@ def test_the_api_describes_itself(address: str) -> None:
     assert {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/metrics"} <= {*document["paths"]}
     with urllib.request.urlopen(f"{address}/docs", timeout=20) as answer:
         page = answer.read().decode()
+    for path, kind in {"/metrics": "text/plain", "/look": "text/html", "/v1/models": "application/json"}.items():
+        assert list(document["paths"][path]["get"]["responses"]["200"]["content"]) == [kind]
+        with urllib.request.urlopen(f"{address}{path}?model=decoder&text=a", timeout=20) as answer:
+            assert answer.headers["content-type"].startswith(kind)
     assert "POST /v1/completions" in page and "truncate_prompt_tokens" in page and "http" not in page.split("<main>")[1]
 
 

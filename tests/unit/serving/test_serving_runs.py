@@ -1,8 +1,11 @@
 """Streams: whole characters, stop strings that come in pieces, clients that leave."""
 
 import dataclasses
+import http.client
 import json
+import logging
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +17,7 @@ import pytest
 import torch
 
 from lemma.runs.load import load
+from lemma.serving import server
 from served_runs import running
 from stand_ins import Script
 
@@ -163,6 +167,23 @@ def test_slow_and_silent_clients_block_nobody(runs: dict[str, Path], monkeypatch
         assert b" 408 " in lingering.recv(100)
 
 
+def test_who_leaves_while_sending_is_no_failure(runs: dict[str, Path], caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("uvicorn.error")
+    with running(runs["trigram"]) as address:
+        log.setLevel(logging.ERROR)
+        log.addHandler(caplog.handler)
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as line:
+            head = ["POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json", "content-length: 50"]
+            line.sendall("\r\n".join([*head, "", "{"]).encode())
+            while not running.server.server_state.tasks:
+                time.sleep(0.01)
+        while running.server.server_state.tasks:
+            time.sleep(0.01)
+    log.removeHandler(caplog.handler)
+    assert not caplog.records  # no traceback in the server's terminal
+
+
 def test_a_server_that_stops_lets_requests_end(runs: dict[str, Path]) -> None:
     run, model = slow_run(runs)
     with running(run, grace=0.7) as address, ThreadPoolExecutor(2) as pool:
@@ -175,6 +196,88 @@ def test_a_server_that_stops_lets_requests_end(runs: dict[str, Path]) -> None:
         status, _, said = long.result(20)
         assert status == 200 and "the server is stopping" in said.strip().rsplit("data: ", 1)[1]
     assert model.steps < 400
+
+
+def stalled(address: str) -> socket.socket:
+    """A client that asks for much, and takes nothing of it."""
+    line = send(address, prompt="a" * 30_000, max_tokens=1, echo=True, n=16, stream=True)
+    service: Any = running.server._service
+    [one] = service.served.values()
+    while not (one.jobs and all(job.first for job in one.jobs)):
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert len(one.jobs) == 1  # its answer does not fit into what systems keep for it
+    return line
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose connections keep little of what is not taken."""
+
+    def bind(host: str, port: int, real: Any = server.bind) -> socket.socket:
+        bound = real(host, port)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return bound
+
+    monkeypatch.setattr(server, "bind", bind)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_who_takes_nothing_of_an_answer_is_cut_off(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SECONDS_FOR_READER", 0.4)
+    with running(runs["trigram"]) as address, stalled(address):
+        [one] = running.server._service.served.values()
+        time.sleep(0.8)
+        assert not one.jobs
+
+
+@pytest.mark.usefixtures("narrow")
+def test_who_takes_nothing_of_an_answer_keeps_no_place_after_the_time_limit(runs: dict[str, Path]) -> None:
+    with running(runs["trigram"], seconds=0.5) as address, stalled(address):
+        [one] = running.server._service.served.values()
+        time.sleep(1.5)
+        assert not one.jobs
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("signals", [1, 2])
+def test_who_takes_nothing_does_not_hold_up_the_end(signals: int, runs: dict[str, Path]) -> None:
+    with running(runs["trigram"], grace=0.2 if signals == 1 else 20) as address, stalled(address):
+        for _ in range(signals):
+            running.server.handle_exit(2, None)
+        begin = time.monotonic()
+        while running.server.server_state.tasks:
+            time.sleep(0.01)
+        assert time.monotonic() - begin < 2 and not running.server.force_exit
+
+
+def test_a_page_that_takes_long_does_not_hold_up_the_end(runs: dict[str, Path]) -> None:
+    release = threading.Event()
+    with running(runs["trigram"], grace=0.0) as address, ThreadPoolExecutor(1) as pool:
+        [one] = running.server._service.served.values()
+        one.verbs = dataclasses.replace(one.verbs, count=lambda run: str(release.wait(8)))
+        asked = pool.submit(refused, address, "/count?model=trigram")
+        while not running.server.server_state.tasks:
+            time.sleep(0.01)
+        running.server.handle_exit(2, None)
+        begin = time.monotonic()
+        while running.server.server_state.tasks:  # one that is left would be killed, with a traceback
+            time.sleep(0.01)
+        assert time.monotonic() - begin < 2
+        release.set()
+        with pytest.raises(http.client.RemoteDisconnected):
+            asked.result(4)
+
+
+def test_a_server_ends_after_its_threads(runs: dict[str, Path]) -> None:
+    run, model = slow_run(runs)
+    step = model.forward
+    model.forward = lambda *given: (time.sleep(0.5), step(*given))[1]  # pyright: ignore[reportAttributeAccessIssue]
+    with running(run, grace=0.0) as address, send(address, max_tokens=20):
+        time.sleep(0.2)
+        running.server.handle_exit(2, None)
+        [one] = running.server._service.served.values()
+    assert not one.thread._thread.is_alive()
 
 
 def test_a_failing_model_fails_its_requests_and_goes_on(runs: dict[str, Path]) -> None:

@@ -1,6 +1,8 @@
 """Steps to the same loss, perplexity against a swept setting, and settings searched by Optuna."""
 
+import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from made_up import made_up
 from scipy import stats
 
 from lemma.errors import SpecError
+from lemma.report.progress import Silent
 from lemma.spec.studies import ComparedModel, GridStudy, TuneStudy, read_study
 from lemma.studies.experiment import gather, run_study
 from lemma.studies.grid import TuneExperiment, open_grid, sweeps
@@ -112,3 +115,11 @@ def test_a_search_without_a_space_or_with_processes_is_refused(search: TuneStudy
         read_study("tune", {"space": {"learning_rate": [1e-3]}})
     with pytest.raises(SpecError, match="Did you mean 'hidden'"):
         run_study(search.replace(space={"hiden": (2, 3)}), tmp_path / "out")
+
+
+def test_the_built_in_search_takes_the_space_of_sizes_in_the_documentation(search: TuneStudy, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "study.md").read_text()
+    words = dict(re.findall(r"'(space\.\w+)=(\[[^]]*\])'", page))
+    study = read_study("tune", {word: json.loads(values) for word, values in words.items()} | {"data": search.data})
+    assert isinstance(study, TuneStudy) and set(study.space) == {"learning_rate", "hidden"}
+    TuneExperiment(study, tmp_path / "out", Silent())  # refuses what has no place in the budget

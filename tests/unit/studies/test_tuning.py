@@ -162,10 +162,10 @@ def test_each_model_gets_the_rate_of_its_best_trial_in_two_processes_as_in_one(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_worker_whose_order_is_withdrawn_saves_and_the_next_call_goes_on(
+def test_a_worker_that_slurm_warns_or_whose_order_is_withdrawn_saves_and_the_next_call_goes_on(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = {**tiny_study().settings, "steps": 200, "evaluate_every": 100}
+    words = {**tiny_study().settings, "steps": 200, "evaluate_every": 40}
     spec = tiny_study(settings=words, models=(ComparedModel(model="gru"),), seeds=(1,))
     whole = scores(run_study(spec, tmp_path / "whole"))
     out = tmp_path / "out"
@@ -174,19 +174,25 @@ def test_a_worker_whose_order_is_withdrawn_saves_and_the_next_call_goes_on(
     told = {"cells": ["gru-seed-1"], "failed": {}, "folder": str(Path.cwd()), "threads": 1, "parent": None}
     experiment.write_json(order, told)
 
-    def withdraw() -> None:
-        while not metrics.exists() or not metrics.stat().st_size:
+    def then(stop: Callable[[], object], known: int) -> None:
+        while not metrics.exists() or metrics.stat().st_size == known:
             time.sleep(0.01)
-        order.unlink()
+        stop()
 
-    threading.Thread(target=withdraw, daemon=True).start()
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR2)}
+    monkeypatch.setattr(os, "kill", lambda process, number: None)  # Ray's workers block SIGINT: it would not arrive
+    saved = 0
     try:
-        workers.work(str(order))
+        for stop in (lambda: signal.raise_signal(signal.SIGUSR2), order.unlink):
+            known = metrics.stat().st_size if metrics.exists() else 0
+            threading.Thread(target=then, args=(stop, known), daemon=True).start()
+            workers.work(str(order))
+            step = max(int(path.name.removeprefix("step-")) for path in (metrics.parent / "checkpoints").iterdir())
+            assert saved < step < 200
+            saved = step
     finally:
-        signal.signal(signal.SIGINT, before)
-    [checkpoint] = (metrics.parent / "checkpoints").iterdir()
-    assert 0 < int(checkpoint.name.removeprefix("step-")) < 200
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert scores(run_study(spec, out)) == whole
     workers.work(str(order))  # there is no such order any more: nothing to do
 
@@ -220,7 +226,9 @@ def test_workers_that_cannot_start_or_die_are_reasons_of_their_runs(
     script.write_text("#!/bin/sh\necho out of memory >&2\nexit 137\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    result = run_study(tiny_study(seeds=(1,)), tmp_path / "out", jobs=2)
+    observer = Said()
+    result = run_study(tiny_study(seeds=(1,)), tmp_path / "out", observer, jobs=2)
+    assert f"{result.runs[0].cell}: failed: a worker ended with status 137: out of memory" in observer.said
     assert {run.reason for run in result.runs} == {"a worker ended with status 137: out of memory"}
     monkeypatch.undo()
     assert not run_study(tiny_study(seeds=(1,)), tmp_path / "out").failed
@@ -241,6 +249,17 @@ def test_slurm_jobs_run_the_cells_through_submitit(
     monkeypatch.setattr(workers.SlurmWorkers, "cluster", "local")
     spec = tiny_study(seeds=(1,))
     assert scores(run_study(spec, tmp_path / "slurm", jobs=1, on="slurm")) == scores(run_study(spec, tmp_path / "one"))
+
+
+def test_slurm_jobs_have_the_time_limit_of_their_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'lemma-lm[slurm]'")
+    for name in ("sbatch", "srun"):
+        (tmp_path / name).write_text("#!/bin/sh\necho Submitted batch job 7\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    workers.SlurmWorkers().start(tmp_path / "order.json", 1, 2)
+    script = (tmp_path / "slurm" / "7_submission.sh").read_text()
+    assert "--cpus-per-task=2" in script and "--time" not in script
 
 
 def test_slurm_without_sbatch_says_so(tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.runs.folder import RunFolder
 from lemma.spec.data import Characters
-from lemma.spec.models import NEW_FAMILIES, Classifier, Decoder, NewFamily
+from lemma.spec.models import NEW_FAMILIES, Classifier, Decoder, Graph, NewFamily
 from lemma.spec.recipe import NewObjective, Recipe
 from lemma.training.optimizer import learning_rate, memory_of, restore_memory
 from small_runs import small_text
@@ -74,8 +74,18 @@ def test_a_step_can_end_training_and_the_run_resumes_only_with_the_functions(tex
     own = {"optimizer": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)}
     own["schedule"] = lambda step: 1 / step
     lemma.train("decoder", text=text, out=tmp_path / "whole", **own, **SMALL)
+    for reached in (torch.tensor, np.bool_):  # what comparing a loss gives
+        ends = lambda one, reached=reached: reached(one.state.step == 3)  # noqa: E731
+        result = lemma.train("decoder", text=text, out=tmp_path / "a", on_step=ends, overwrite=True, **own, **SMALL)
+        assert result.steps == 3
     result = lemma.train(
-        "decoder", text=text, out=tmp_path / "a", on_step=lambda one: one.state.step == 3, **own, **SMALL
+        "decoder",
+        text=text,
+        out=tmp_path / "a",
+        overwrite=True,
+        on_step=lambda one: one.latest if one.state.step < 3 else True,
+        **own,
+        **SMALL,
     )
     assert (result.stopped, result.steps) == ("asked", 3) and result.validation_loss is not None
     assert "stopped by on_step" in str(result)
@@ -140,6 +150,14 @@ def test_a_saved_model_gives_the_same_logits_and_what_does_not_fit_is_refused(tm
         lemma.runs.save(model, tokenizer, tmp_path / "run")
     with pytest.raises(RunError, match="6 tokens, and the model is one of 5"):
         lemma.runs.save(model, train_tokenizer(Characters(), ["abcdef"]), tmp_path / "other")
+    for nothing in (None, "abcde"):
+        with pytest.raises(RunError, match=f"Tokenizer is expected as tokenizer, got {type(nothing).__name__}"):
+            lemma.runs.save(model, nothing, tmp_path / "other")
+    with pytest.raises(SpecError, match="nothing to resume\\. To train it further: lemma adapt"):
+        lemma.resume(tmp_path / "run")
+    nodes = build(Graph(features=3, classes=2, hidden=4))
+    lemma.runs.save(nodes, None, tmp_path / "nodes", labels=("no", "yes"))
+    assert lemma.load(tmp_path / "nodes", device="cpu").spec == nodes.spec
     with pytest.raises(RunError, match="got Linear"):
         lemma.runs.save(nn.Linear(2, 2), tokenizer, tmp_path / "other")
     model.embedding = nn.Embedding(5, 9)

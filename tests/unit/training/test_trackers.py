@@ -1,8 +1,10 @@
 """Every tracker gets the rows of metrics.jsonl: read back, offline, with the real packages where they are installed."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,10 +105,27 @@ def test_a_missing_tracker_says_what_to_type_and_leaves_nothing(
     tmp_path: Path, spec_and_data: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("wandb", "mlflow", "trackio"):
-        monkeypatch.setitem(__import__("sys").modules, name, None)
+        monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(SpecError, match=rf"pip install 'lemma-lm\[{name}\]'"):
             train_small(tmp_path / "run", "lstm", spec_and_data, tracker=name)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_that_fails_is_an_error_at_first_and_later_a_warning(
+    tmp_path: Path, spec_and_data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*row: object, **named: object) -> None:
+        raise OSError("no key\nand more")
+
+    ended: list[int] = []
+    run = SimpleNamespace(log=fail, finish=lambda: ended.append(1))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=fail))
+    with pytest.raises(SpecError, match=r"wandb does not begin a run \(OSError: no key\)\. Set it up, or leave it out"):
+        train_small(tmp_path / "first", "lstm", spec_and_data, tracker="wandb")
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **settings: run))
+    with pytest.warns(UserWarning, match="wandb takes no more rows") as said:
+        train_small(tmp_path / "later", "lstm", spec_and_data, steps=4, tracker="wandb")
+    assert len(RunFolder.open(tmp_path / "later").metrics.rows()) == 4 and len(said) == 1 and ended == [1]
 
 
 def test_recipes_of_earlier_versions_are_read() -> None:

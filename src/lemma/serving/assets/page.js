@@ -128,6 +128,7 @@ class Side {
       span.dataset.from = this.tokens;
       this.tokens += to - from;
       span.dataset.to = this.tokens;
+      if (/^\n+$/.test(text)) span.dataset.lines = "";
       if (to - from === 1) {
         span.style.setProperty("--chance", Math.exp(told.token_logprobs[from]));
         span.chances = { own: told.token_logprobs[from], top: told.top_logprobs[from] };
@@ -317,7 +318,7 @@ byId("next").addEventListener("click", nextToken);
 byId("look-form").addEventListener("submit", look);
 document.querySelector("[role=tablist]").addEventListener("keydown", switchTab);
 for (const verb of VERBS) byId(`tab-${verb}`).addEventListener("click", () => show(verb));
-byId("prompt").addEventListener("keydown", (event) => {
+byId("ask").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("ask").requestSubmit();
 });
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") stopGenerating(); });
