@@ -1,10 +1,12 @@
 """Generation on a GPU: the tokens of the CPU, and replayed steps that write those of the model's own cache."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from lemma.errors import InputError
 from lemma.generation import engine
 from lemma.generation.decode import Sampling, generate
 from lemma.models.build import build
@@ -133,3 +135,15 @@ def test_a_hook_is_called_for_every_token_also_where_steps_would_be_fused(prompt
     model.layers[1].register_forward_hook(lambda *given: seen.append(1))
     generate(model, prompts, Sampling(tokens=120, temperature=0, stop_at_eos=False))
     assert len(seen) >= 120
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_logits_that_become_no_numbers_are_an_error(temperature: float, precision: Any) -> None:
+    model = build(Decoder(vocabulary=31, width=64, depth=2, heads=4, context=128)).cuda()
+    with torch.no_grad():
+        model.positions.weight[40] = torch.nan
+    settings = Sampling(tokens=100, temperature=temperature, precision=precision)
+    with pytest.raises(InputError, match="not numbers"):
+        generate(model, [[1, 2, 3], [4, 5, 6]], settings)
+    assert len(generate(model, [[1, 2, 3]], replace(settings, tokens=30))[0].tokens) == 30

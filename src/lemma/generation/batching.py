@@ -658,7 +658,10 @@ class BatchEngine:
     def _choose(self, texts: list[Continuation], logits: Logits, events: list[TextEvent]) -> None:
         """Choose the next token of every text by its own settings and random numbers; those alike at once."""
         ahead = self.pools[0].ahead.tokens() if self.pools and self.pools[0].ahead else None
-        broken = logits.isnan().any(-1).tolist() if ahead is None and math.isnan(logits.max()) else ()
+        if ahead is not None:
+            broken = (ahead < 0).tolist()
+        else:
+            broken = logits.isnan().any(-1).tolist() if math.isnan(logits.max()) else ()
         groups: dict[tuple[Any, ...], list[int]] = {}
         for place, text in enumerate(texts):
             if broken and broken[place] and not text.stopped:

@@ -43,6 +43,7 @@ WORTH_RECORDING = 16  # tokens: recording takes as long as a few dozen steps
 WORTH_FUSING = 100  # tokens: the first time, Triton compiles its kernels for some seconds
 MOST_ROOM = 0.5  # of a GPU's memory; a cache that may become larger grows with its texts
 AHEAD = 16  # tokens of each text that are chosen before the host looks at them
+NO_TOKEN = -1  # in the place of tokens that were chosen by logits that are no numbers
 RECORDED = ("tokens", "temperature", "top_k", "top_p", "min_p", "looks_back", "logit_bias", "logprobs")
 """The settings that a graph depends on."""
 Step = Callable[[Int[Tensor, "batch 1"], State], tuple[Tensor, State]]
@@ -205,14 +206,16 @@ class GraphedStep:
         for _ in range(count):
             self.graph.replay()
         host = torch.empty(len(rows), count, dtype=torch.long, pin_memory=True)
-        host.copy_(self.slots.seen[:, self.launched + 1 : self.launched + 1 + count], non_blocking=True)
+        chosen = self.slots.seen[:, self.launched + 1 : self.launched + 1 + count]
+        wrong = self.logits[:, -1].isnan().any(-1, keepdim=True)  # what is no number stays in the cache
+        host.copy_(chosen.masked_fill(wrong, NO_TOKEN), non_blocking=True)
         self.launched += count
         done = torch.cuda.Event()
         done.record()
         return host, done
 
     def tokens(self) -> Int[Tensor, "batch"] | None:
-        """The tokens that the graph has chosen after those read last; None if it leaves that to the caller."""
+        """The tokens that the graph has chosen after those read last, or `NO_TOKEN`; None if the caller chooses."""
         return torch.tensor(self.chosen.popleft()) if self.chosen else None
 
     @property

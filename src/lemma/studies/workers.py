@@ -64,7 +64,8 @@ def work(order: str) -> None:
                 return
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGUSR2, lambda number, frame: interrupt_main())
+    if hasattr(signal, "SIGUSR2"):  # not on Windows
+        signal.signal(signal.SIGUSR2, lambda number, frame: interrupt_main())
     threading.Thread(target=watch, daemon=True).start()
     try:
         out = Path(order).parent
