@@ -138,8 +138,8 @@ def test_one_token_and_more_texts_than_a_grid_has_rows_are_attended(batch: int, 
         for outputs in (found, expected):
             sum(one.square().sum() for one in outputs).backward()
         got, wanted = ([*some, *(t.grad for t in read)] for some, read in zip((found, expected), inputs, strict=True))
-        for one, other in zip(got, wanted, strict=True):
-            torch.testing.assert_close(one, other.float(), rtol=1e-4, atol=1e-4)
+        for one, other in zip(got, wanted, strict=True):  # some are zeros for one token
+            assert (one - other).norm() < 1e-5 * (other.norm() + other.numel() ** 0.5)
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])

@@ -183,7 +183,8 @@ class GraphedStep:
         logits = read(self.next, self.slots).float()
         if self.chooses:
             chances = () if takes else self.chances.index_select(0, self.turn)[0]
-            self.next.copy_(choose(logits[:, -1], self.settings, chances)[:, None])
+            chosen = choose(logits[:, -1], self.settings, chances)
+            self.next.copy_(chosen.clamp_(max=logits.shape[-1] - 1)[:, None])  # NaN leads past the last token
             self.slots.seen.scatter_(1, self.slots.places[:, None], self.next)
             self.turn += 1
         return logits

@@ -285,7 +285,8 @@ class RunFolder:
         """Read the tokenizer or the lexicon that the run was trained with; data without text have neither."""
         if isinstance(self.spec, Parser):
             return self.lexicon()
-        return None if self.spec.learns == "graph" else self.tokenizer()
+        reads = "tokenizer" in type(self.data).model_fields and self.spec.learns != "graph"
+        return self.tokenizer() if reads else None
 
     def labels(self) -> tuple[str, ...]:
         """Read the names of a classifier's classes, in the order of its outputs; a run without classes has none."""
