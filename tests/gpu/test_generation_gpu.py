@@ -84,6 +84,7 @@ FUSED: dict[str, dict[str, Any]] = SHAPES | {
         "bias": False,
     },
     "parallel": {"positions": {"kind": "rotary", "share": 0.5}, "residual": "parallel", "logit_cap": 3.0},
+    "wide heads": {"positions": "rotary", "attention_width": 1024, "key_value_heads": 1},
 }
 
 

@@ -21,6 +21,7 @@ from lemma.layers.positions import AlibiPart, RotaryPart
 MOST_ROWS = 64  # texts of one batch
 FEW_ROWS, HELD = 4, 8192  # at most this many rows pass one by one, with this many numbers of a matrix held
 MANY_OUTPUTS = 16_384  # of a vocabulary
+TILE = 32_768  # numbers of keys that a program holds at once
 FEW_HEADS, LONG = 96, 512  # keys are split among programs where fewer heads of all texts would keep a GPU busy
 ACTIVATION_CODES = {function: code for code, function in enumerate(ACTIVATIONS.values(), start=1)}
 
@@ -337,6 +338,7 @@ def attend_slots(
     few = batch * heads < FEW_HEADS
     splits, N, warps = (8, 128 if long else 64, 8 if long else 4) if few else (1, 128 if long else 256, 4)
     D = max(16, triton.next_power_of_2(width))
+    N = min(N, TILE // D)
     out = torch.empty(batch, heads * width, dtype=joined.dtype, device=joined.device)
     parts = out if splits == 1 else torch.empty(batch * heads * splits * (D + 2), device=joined.device)
     slopes = attention.biases.slopes if isinstance(attention.biases, AlibiPart) else None
