@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,7 +51,7 @@ from lemma.generation.decode import (
 from lemma.layers.positions import RotaryPart
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel
-from lemma.models.decoder import ALIGNED, Cache, DecoderModel, DecoderSlots
+from lemma.models.decoder import ALIGNED, Cache, DecoderModel, DecoderSlots, NumpyStep
 
 CHUNK = {"cpu": 256, "cuda": 4096}  # tokens of prompts that are read in one step
 CHUNK_FLOPS = 2**34  # of a CPU for them: a third of a second, and 64 tokens of a model of 135 M parameters
@@ -327,6 +327,7 @@ class SlotRows:
 
         The last tokens of a place, as many as its padding, are not the text's own and will be written over.
         """
+        cache = cache.whole() if isinstance(cache, DecoderSlots) else cache  # of a text that was alone
         if not isinstance(cache, Cache) or not cache.layers or cache.seen.shape[1] == cache.window:
             return False
         if self.dtype is not None:
@@ -461,6 +462,13 @@ class BatchEngine:
             decode = lru_cache(SPELLINGS)(tokenizer.decode)
             self._spell = SimpleNamespace(kind=tokenizer.kind, decode=lambda ids: decode(tuple(ids)))
 
+    @cached_property
+    def read_one(self) -> Any:
+        """What reads the next token of a text that is alone."""
+        if NumpyStep.covers(self.model) and not hooked(self.model):
+            return NumpyStep(self.model, self.read)
+        return self.read
+
     @property
     def writing(self) -> int:
         """How many texts have a row, or will have one as soon as their prompt is read."""
@@ -548,7 +556,8 @@ class BatchEngine:
             if pool.ahead:
                 logits, pool.state = pool.ahead(tokens, pool.state, pool.texts)
             else:
-                logits, pool.state = self.read(tokens, pool.state)
+                read = self.read_one if len(pool.texts) == 1 else self.read
+                logits, pool.state = read(tokens, pool.state)
             self.pools.append(pool)
             self._look_for_loops(pool.texts, pool.state, events)
             found.append((pool.texts, logits.select(1, -1)))

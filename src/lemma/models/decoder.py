@@ -1,20 +1,24 @@
 """The decoder-only Transformer, pre-norm (Radford et al. 2019), with any kind of positions."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lemma.layers import fused
-from lemma.layers.attention import Memory, Slots, distances_of
-from lemma.layers.positions import positions
+from lemma.layers.attention import Attention, Memory, Slots, distances_of
+from lemma.layers.feed_forward import FeedForwardPart
+from lemma.layers.positions import AlibiPart, LearnedPart, NoPart, RotaryPart, SinusoidalPart, positions
+from lemma.layers.recording import LISTENERS
 from lemma.layers.state import State, bytes_of
-from lemma.models.base import LanguageModel, widened, within
-from lemma.models.transformer import layer_shape, new_layers, shared_biases
+from lemma.models.base import LanguageModel, map_by_threads, widened, within, worth_threads
+from lemma.models.transformer import TransformerLayer, layer_shape, new_layers, shared_biases
 from lemma.spec.models import Decoder
 from lemma.spec.positions import NewPositions
 
@@ -119,6 +123,11 @@ class DecoderSlots(State):
         """The tokens alone, as a cache whose window is full."""
         return Cache(self.seen[:, : self.count], self.window)
 
+    def whole(self) -> Cache:
+        """A cache of the same memory, of texts of one length in layers without a sliding window."""
+        layers = tuple(tuple(one.narrow(-2, 0, self.count) for one in slots.kept) for slots in self.layers)
+        return replace(self.cache(), layers=layers)
+
     def tensors(self) -> dict[str, Tensor]:
         """The tokens."""
         return {"seen": self.seen[:, : self.count]}
@@ -154,6 +163,7 @@ class DecoderSlots(State):
     def resized(self, rows: Tensor, batch: int, limit: int) -> "DecoderSlots":
         """Return slots for `batch` texts of up to `limit` tokens, of which the first are these rows."""
         other = DecoderSlots(Cache(self.seen.new_zeros(batch, 0), self.window), limit)
+        other.count = self.count
         shared = min(self.room, other.room)
         other.seen[: len(rows), :shared] = self.seen[rows, :shared]
         other.places[: len(rows)] = self.places[rows]
@@ -290,3 +300,215 @@ class DecoderModel(LanguageModel):
             stream, (memory, _) = layer(stream, past, start=start, line=line)
             memories.append(memory)
         return self.norm(stream), tuple(memories)
+
+
+# One more token of one text on a CPU, in NumPy.
+#
+# At batch 1 a small decoder waits for the calls of its operators, not for their arithmetic, and a call of NumPy takes a
+# third of the time of PyTorch's. The step reads the model's own weights and writes into the memory of `DecoderSlots`,
+# so that a text can pass from here to PyTorch and back between any two tokens.
+
+
+PARTS = {
+    *(DecoderModel, nn.ModuleList, TransformerLayer, Attention, FeedForwardPart, nn.Dropout),
+    *(nn.Embedding, nn.Linear, nn.LayerNorm, nn.RMSNorm),
+    *(NoPart, LearnedPart, SinusoidalPart, RotaryPart, AlibiPart),
+}
+"""The modules whose arithmetic is written out here."""
+FIRST_ROOM = 256  # tokens, or twice those of the prompt; then it doubles
+Vector = Float[np.ndarray, "width"]
+Map = Callable[[Vector], Vector]
+
+
+class NumpyStep:
+    """Reads one token of one text, `logits, state = step(tokens, state)`, as the decoder itself does."""
+
+    def __init__(self, model: DecoderModel, beyond: Callable[[Tensor, State], tuple[Tensor, State]]) -> None:
+        """`beyond` is the model's own step, for texts whose window is full and while attention is recorded."""
+        self.model, self.beyond, self.window, self.cap = model, beyond, model.window, model.cap
+        self.slots: DecoderSlots | None = None
+        self.embedding, self.scale = numbers(model.embedding.weight), model.scale
+        added = getattr(model.positions, "weight", getattr(model.positions, "table", None))
+        self.added = None if added is None else numbers(added)
+        self.norm, self.output = norm_of(model.norm), map_of(model.output)
+        first: Attention = model.get_submodule("layers.0.attention")  # pyright: ignore[reportAssignmentType]
+        self.heads, self.groups, self.width, self.score_scale = first.heads, first.groups, first.head_width, first.scale
+        self.turns = first.turns if isinstance(first.turns, RotaryPart) else None
+        self.slopes = numbers(first.biases.slopes) if isinstance(first.biases, AlibiPart) else None
+        self.layers = [layer_of(layer) for layer in model.layers]
+
+    @staticmethod
+    def covers(model: nn.Module) -> TypeGuard[DecoderModel]:
+        """Whether this is what a model does: a decoder of the usual parts, in float32 on a CPU, without windows."""
+        if type(model) is not DecoderModel or not all(type(part) in PARTS for part in model.modules()):
+            return False
+        attentions: list[Attention] = [layer.attention for layer in model.layers]  # pyright: ignore
+        shape = attentions[0].shape
+        return (
+            shape.key_query == shape.value_output == "separate"
+            and shape.window is None
+            and not shape.query_key_norm
+            and model.embedding.max_norm is None
+            and all(attention.shape == shape for attention in attentions)
+            and {(one.dtype, one.device.type) for one in model.parameters()} == {(torch.float32, "cpu")}
+        )
+
+    def __call__(self, tokens: Int[Tensor, "1 1"], state: State) -> tuple[Float[Tensor, "1 1 vocabulary"], State]:
+        """Read one token; the state is the text's slots, or its cache before the first step and past its window."""
+        if isinstance(state, DecoderSlots) and LISTENERS.active:
+            state = state.whole()
+        if isinstance(state, Cache):
+            length = state.seen.shape[1]
+            if LISTENERS.active or not state.layers or length == self.window:
+                return self.beyond(tokens, state)
+            state = DecoderSlots(state, self._within_window(max(FIRST_ROOM, 2 * length)))
+        assert isinstance(state, DecoderSlots)
+        if state.full:
+            state = state.resized(state.texts, 1, self._within_window(2 * state.limit))
+        if state is not self.slots:
+            self._open(state)
+        token, place = int(tokens), state.count
+        self.seen[place] = token
+        with np.errstate(all="ignore"):  # who reads the logits sees whether they are numbers
+            logits = torch.from_numpy(self._read(token, place)).view(1, 1, -1)
+        state.count = place + 1
+        return logits, state.cache() if state.count == self.window else state
+
+    def _within_window(self, limit: int) -> int:
+        return limit if self.window is None else min(limit, self.window)
+
+    def _open(self, slots: DecoderSlots) -> None:
+        """Look at the memory of these slots as arrays."""
+        self.slots, self.seen, self.kept = slots, slots.seen[0].numpy(), []
+        for layer in slots.layers:
+            keys, values = layer.kept[0][0] if len(layer.kept) == 1 else (one[0] for one in layer.kept)
+            self.kept.append((keys.numpy(), values.numpy()))
+        if self.turns is not None:
+            self.turns.reach(slots.room)
+            self.table = numbers(self.turns.table)
+        if self.slopes is not None:
+            distances = np.arange(slots.room - 1, -1, -1, dtype=np.float32)
+            self.line = -(self.slopes[:, None] * distances).reshape(self.groups, -1, slots.room)
+
+    def _read(self, token: int, place: int) -> Float[np.ndarray, "vocabulary"]:
+        """The logits of what comes after a token at a place."""
+        groups, width, scale, line = self.groups, self.width, self.score_scale, None
+        rotated, queried, known = (self.heads + groups) * width, self.heads * width, place + 1
+        if self.slopes is not None:
+            line = self.line[:, :, self.line.shape[2] - known :]
+        stream = self.embedding[token]
+        stream = stream if self.scale is None else stream * self.scale
+        stream = stream if self.added is None else stream + self.added[place]
+        for (norm, inward, outward, other_norm, feed_forward, parallel), (keys, values) in zip(
+            self.layers, self.kept, strict=True
+        ):
+            joined = inward(norm(stream))
+            turned = joined[:rotated]
+            if self.turns is not None:
+                turned = rotate(turned.reshape(-1, width), self.table[place], self.turns).reshape(-1)
+            keys[:, place] = turned[queried:].reshape(groups, width)
+            values[:, place] = joined[rotated:].reshape(groups, -1)
+            scores = np.matmul((turned[:queried] * scale).reshape(groups, -1, width), keys[:, :known].swapaxes(1, 2))
+            if line is not None:
+                scores += line
+            scores -= np.maximum.reduce(scores, 2, keepdims=True)
+            np.exp(scores, out=scores)
+            mixed = np.matmul(scores, values[:, :known])
+            mixed /= np.add.reduce(scores, 2, keepdims=True)
+            added = stream + outward(mixed.reshape(-1))
+            stream = feed_forward(other_norm(stream if parallel else added))
+            stream += added
+        logits = self.output(self.norm(stream))
+        return logits if self.cap is None else self.cap * np.tanh(logits / self.cap)
+
+
+def numbers(tensor: Tensor) -> np.ndarray:
+    """A tensor's own memory as an array."""
+    return tensor.detach().numpy()
+
+
+def layer_of(layer: Any) -> tuple[Map, Map, Map, Map, Map, bool]:
+    """A layer's norms and maps as functions of arrays."""
+    attention, part = layer.attention, layer.feed_forward
+    activation, narrow = part.activation, map_of(part.narrow)
+
+    def activated(vector: Vector) -> Vector:
+        return activation(torch.from_numpy(vector)).numpy()
+
+    if part.gated:
+        widen, inner = map_of(part.gate_widen), part.narrow.in_features
+
+        def feed_forward(vector: Vector) -> Vector:
+            wide = widen(vector)
+            return narrow(activated(wide[:inner]) * wide[inner:])
+    else:
+        widen = map_of(part.widen)
+
+        def feed_forward(vector: Vector) -> Vector:
+            return narrow(activated(widen(vector)))
+
+    norm, other_norm = norm_of(layer.attention_norm), norm_of(layer.feed_forward_norm)
+    inward, outward = map_of(attention.query_key_value), map_of(attention.output)
+    return norm, inward, outward, other_norm, feed_forward, layer.parallel
+
+
+def map_of(layer: nn.Linear) -> Map:
+    """A linear map; the matrices that are worth it are read by all threads."""
+    matrix, shift = layer.weight, layer.bias
+    if worth_threads(matrix):
+        return lambda vector: map_by_threads(matrix, shift, torch.from_numpy(vector)[None])[0].numpy()
+    weight = numbers(matrix)
+    if shift is None:
+        return weight.dot
+    bias = numbers(shift)
+
+    def mapped(vector: Vector) -> Vector:
+        made = weight.dot(vector)
+        made += bias
+        return made
+
+    return mapped
+
+
+def norm_of(norm: Any) -> Map:
+    """A layer norm, or a root-mean-square norm."""
+    weight, size, epsilon = numbers(norm.weight), norm.weight.numel(), float(norm.eps)
+    if isinstance(norm, nn.RMSNorm):
+
+        def root_mean_square(vector: Vector) -> Vector:
+            scaled = vector * weight
+            scaled *= 1 / math.sqrt(vector.dot(vector) / size + epsilon)
+            return scaled
+
+        return root_mean_square
+    bias, share = None if norm.bias is None else numbers(norm.bias), np.full(size, 1 / size, dtype=np.float32)
+
+    def layer_norm(vector: Vector) -> Vector:
+        centred = vector - vector.dot(share)
+        centred *= 1 / math.sqrt(centred.dot(centred) / size + epsilon)
+        centred *= weight
+        if bias is not None:
+            centred += bias
+        return centred
+
+    return layer_norm
+
+
+def rotate(
+    vectors: Float[np.ndarray, "heads width"], row: Float[np.ndarray, "..."], turns: RotaryPart
+) -> Float[np.ndarray, "heads width"]:
+    """Rotate the queries and keys of one position, whose row of the table this is."""
+    rotated = np.empty_like(vectors)
+    whole, size = vectors[:, : turns.width], turns.width
+    if turns.halves:
+        half, (sine, cosine) = size // 2, row
+        rotated[:, :half], rotated[:, half:size] = whole[:, half:], whole[:, :half]
+        rotated[:, :size] *= sine
+        rotated[:, :size] += whole * cosine
+    else:
+        sine, cosine = row[:, 0], row[:, 1]
+        one, other = whole[:, ::2], whole[:, 1::2]
+        rotated[:, :size:2] = one * cosine - other * sine
+        rotated[:, 1:size:2] = one * sine + other * cosine
+    rotated[:, size:] = vectors[:, size:]
+    return rotated

@@ -1,0 +1,175 @@
+"""One text's step in NumPy gives the decoder's own logits, and steps aside where others have something to see."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from lemma.adaptation.adapt import adapt_model
+from lemma.errors import InputError
+from lemma.generation import batching
+from lemma.generation.batching import BatchEngine, TextRequest
+from lemma.generation.decode import Sampling, generate
+from lemma.layers.recording import record_attention
+from lemma.models.build import build
+from lemma.models.decoder import FIRST_ROOM, Cache, DecoderModel, DecoderSlots, NumpyStep
+from lemma.spec.models import Decoder
+from lemma.spec.positions import Rotary, Sinusoidal
+from lemma.spec.recipe import Lora
+
+from families import SMALL
+
+WIDE = Decoder(vocabulary=600, width=512, depth=1, heads=4, context=20)  # matrices that all threads read
+SPECS = {name: spec for name, spec in SMALL.items() if isinstance(spec, Decoder)} | {
+    "rotary in part": Decoder(vocabulary=11, width=16, heads=2, positions=Rotary(share=0.5), residual="parallel"),
+    "geglu": Decoder(vocabulary=11, width=8, heads=2, gated=True, bias=False, scaled_embedding=True, logit_cap=0.5),
+    "exact gelu": Decoder(vocabulary=11, width=8, heads=2, activation="gelu-exact", positions=Sinusoidal(first=1)),
+    "wide": WIDE,
+}
+COVERED = [name for name, spec in SPECS.items() if NumpyStep.covers(build(spec))]
+
+
+def drawn(spec: Decoder) -> DecoderModel:
+    torch.manual_seed(3)
+    model = build(spec).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3 if parameter.numel() < 10_000 else 0.03)
+    assert isinstance(model, DecoderModel)
+    return model
+
+
+def test_what_is_covered_and_what_is_not() -> None:
+    left = {name for name in SPECS if name not in COVERED}
+    assert {"decoder", "decoder-alibi", "decoder-rotary", "decoder-none", "rotary in part", "wide"} <= set(COVERED)
+    assert {"decoder-merged", "decoder-merged-keys", "decoder-window", "decoder-llama"} <= left
+    assert not NumpyStep.covers(build(SPECS["decoder"]).double()) and not NumpyStep.covers(build(SMALL["lstm"]))
+
+
+@pytest.mark.parametrize("name", COVERED)
+@torch.inference_mode()
+def test_logits_are_the_decoders_own_up_to_its_window_and_past_it(name: str) -> None:
+    model = drawn(SPECS[name])
+    tokens = torch.randint(11, (1, 30), generator=torch.Generator().manual_seed(2))
+    step, (_, state) = NumpyStep(model, model), model(tokens[:, :3])
+    expected = model(tokens)[0]
+    for place in range(3, 30):
+        logits, state = step(tokens[:, place : place + 1], state)
+        torch.testing.assert_close(logits[:, 0], expected[:, place], atol=2e-5, rtol=2e-5)
+        assert isinstance(state, Cache if model.window and place + 1 >= model.window else DecoderSlots)
+        assert torch.equal(state.tensors()["seen"], tokens[:, : place + 1][:, -(model.window or 30) :])
+
+
+@torch.inference_mode()
+def test_room_grows_with_a_text_without_end() -> None:
+    model = drawn(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=16, positions=Rotary()))
+    tokens = torch.randint(11, (1, 2 * FIRST_ROOM + 40), generator=torch.Generator().manual_seed(2))
+    step, (_, state) = NumpyStep(model, model), model(tokens[:, :3])
+    found = []
+    for place in range(3, tokens.shape[1]):
+        logits, state = step(tokens[:, place : place + 1], state)
+        found.append(logits[0, 0])
+    torch.testing.assert_close(torch.stack(found), model(tokens)[0][0, 3:], atol=2e-5, rtol=2e-5)
+
+
+@torch.inference_mode()
+def test_a_text_passes_to_the_model_and_back_between_two_tokens() -> None:
+    model = drawn(SPECS["decoder-rotary"])
+    tokens = torch.randint(11, (1, 24), generator=torch.Generator().manual_seed(2))
+    step, (_, state) = NumpyStep(model, model), model(tokens[:, :3])
+    for place in range(3, 24):
+        if place % 5 == 0 and isinstance(state, DecoderSlots):
+            state = state.whole()
+        logits, state = (model if place % 5 < 2 else step)(tokens[:, place : place + 1], state)
+        torch.testing.assert_close(logits[:, 0], model(tokens)[0][:, place], atol=2e-5, rtol=2e-5)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tokens that are read in NumPy."""
+    seen: list[int] = []
+
+    class Counted(NumpyStep):
+        def _read(self, token: int, place: int):
+            seen.append(token)
+            return super()._read(token, place)
+
+    monkeypatch.setattr(batching, "NumpyStep", Counted)
+    return seen
+
+
+GREEDY = Sampling(tokens=6, temperature=0.0)
+
+
+def test_a_text_that_is_alone_is_written_in_numpy_and_two_are_not(steps: list[int]) -> None:
+    model = drawn(SPECS["decoder-rotary"])
+    generate(model, [[1, 2]], GREEDY)
+    assert len(steps) == 5  # the prompt gives the first token
+    generate(model, [[1, 2], [3, 4]], GREEDY)
+    assert len(steps) == 5
+
+
+def test_a_text_that_gets_company_goes_on_where_it_was(steps: list[int]) -> None:
+    model, settings = drawn(SPECS["decoder-rotary"]), Sampling(tokens=20, temperature=0.0)
+    alone = [generate(model, [prompt], settings)[0].tokens for prompt in ([1, 2], [5, 6, 7])]
+    steps.clear()
+    engine, found = BatchEngine(model, None), {}
+    engine.add(TextRequest((1, 2), settings, spell=False))
+    for turn in range(60):
+        if turn == 8:
+            engine.add(TextRequest((5, 6, 7), settings, number=1, spell=False))
+        for event in engine.step() if engine.busy else ():
+            if event.done:
+                found[event.request.number] = event.done.tokens
+    assert [found[0], found[1]] == alone and 5 < len(steps) < 19
+
+
+def test_recorded_attention_has_every_token(steps: list[int]) -> None:
+    model = drawn(SPECS["decoder"])
+    with record_attention() as records:
+        generate(model, [[1, 2]], GREEDY)
+    assert len(records) == 6 * 2 and not steps  # six calls of two layers
+
+
+@torch.inference_mode()
+def test_attention_that_is_recorded_later_has_all_of_the_text() -> None:
+    model, tokens = drawn(SPECS["decoder"]), torch.tensor([[1, 2, 3, 4]])
+    step = NumpyStep(model, model)
+    _, state = step(tokens[:, 2:3], model(tokens[:, :2])[1])
+    with record_attention() as records:
+        logits, _ = step(tokens[:, 3:], state)
+    torch.testing.assert_close(logits[:, 0], model(tokens)[0][:, -1], atol=2e-5, rtol=2e-5)
+    assert [record.keys.shape[2] for record in records] == [4, 4]
+
+
+def test_hooks_and_adapted_layers_run(steps: list[int]) -> None:
+    model, seen = drawn(SPECS["decoder"]), []
+    handle = model.layers[1].register_forward_hook(lambda *given: seen.append(1))
+    generate(model, [[1, 2]], GREEDY)
+    handle.remove()
+    assert len(seen) == 6 and not steps
+    generate(adapt_model(model, Lora(rank=2)).model, [[1, 2]], GREEDY)
+    assert not steps
+
+
+def test_logits_that_are_not_numbers_are_an_error_and_no_warning(steps: list[int]) -> None:
+    model = drawn(SPECS["decoder"])
+    model.positions.weight.data[4] = torch.inf  # read after three tokens
+    with warnings.catch_warnings(), pytest.raises(InputError):
+        warnings.simplefilter("error")
+        generate(model, [[1, 2]], Sampling(tokens=6, temperature=0.0))
+    assert steps
+
+
+def test_weights_that_change_are_read_as_they_are() -> None:
+    model = drawn(SPECS["decoder"])
+    first = generate(model, [[1, 2]], GREEDY)[0].tokens
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.roll(1, 0))
+    changed = generate(model, [[1, 2]], GREEDY)[0].tokens
+    read = [1, 2]
+    with torch.inference_mode():
+        for _ in range(6):
+            read.append(int(model(torch.tensor([read]))[0][0, -1].argmax()))
+    assert changed == tuple(read[2:]) != first
