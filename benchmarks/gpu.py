@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -179,8 +181,29 @@ def training() -> int:
         peers = {"Lemma": ours, "lean loop, compiled": lean}
         target = {"lean loop, compiled": STEP_TARGET}
         found = compare(title, peers, work=5 * batch * length, unit="tokens/s", target=target)
-    print(f"{found}\n", flush=True)
+        print(found, flush=True)
+        if not found.met:
+            explain(ours, 5)
     return int(not found.met)
+
+
+def explain(run: Callable[[], object], steps: int) -> None:
+    """Print where the time of a step goes: the kernels that take longest, and the power and the clock meanwhile."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+    times: Counter[str] = Counter()
+    for event in profile.events() or ():
+        times[event.name] += event.device_time / steps / 1000
+    print(f"  a step, by kernels: {times.total():.1f} ms")
+    for name, taken in times.most_common(20):
+        print(f"  {taken:8.2f} ms  {name[:100]}")
+    fields = "power.draw,power.limit,clocks.sm,clocks.max.sm"
+    command = ["nvidia-smi", "-i", "0", f"--query-gpu={fields}", "--format=csv,noheader"]
+    if shutil.which(command[0]):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asked:
+            while asked.poll() is None:
+                run()
+            print(f"  {fields.replace(',', ', ')}: {asked.stdout.read().strip() if asked.stdout else ''}\n", flush=True)
 
 
 SHAKESPEARE = (
