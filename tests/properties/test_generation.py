@@ -1,6 +1,7 @@
 """Properties of generation: it is a function of the prompt, the seed and the model alone."""
 
 import functools
+import json
 from typing import Any
 
 import hypothesis.strategies as st
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import InputError
-from lemma.generation.decode import Sampling, Spelling, choose, generate, probabilities, whole_begin
+from lemma.generation.decode import PENDING, Sampling, Spelling, choose, generate, probabilities, whole_begin
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.data import BytePairs, Words
@@ -23,6 +24,11 @@ PROMPTS = st.lists(st.lists(TOKENS, min_size=1, max_size=12), min_size=1, max_si
 LINES = ["grüße an die welt, 你好 😀\n", "eine welt\n"] * 3
 BYTE_PAIRS = train_tokenizer(BytePairs(vocabulary=270), LINES)
 WORDS = train_tokenizer(Words(), LINES)
+VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # bytes that are written as they are
+SPELLED = {byte: chr(byte) for byte in VISIBLE}
+SPELLED |= {byte: chr(256 + place) for place, byte in enumerate(sorted(set(range(256)) - set(VISIBLE)))}
+NUMBERS = json.loads(BYTE_PAIRS.json)["model"]["vocab"]
+BYTES = {bytes([byte]): NUMBERS[character] for byte, character in SPELLED.items()}
 
 
 @functools.cache
@@ -136,9 +142,28 @@ def test_streamed_pieces_join_to_the_text_and_hold_whole_characters(tokenizer, d
     before, tokens = data.draw(st.lists(ids, max_size=1)), data.draw(st.lists(ids, max_size=12))
     spelling = Spelling(tokenizer, before)
     pieces = [spelling.add(token) for token in tokens]
-    assert not any(piece.endswith("\N{REPLACEMENT CHARACTER}") for piece in pieces)
+    assert not any(piece.endswith("\N{REPLACEMENT CHARACTER}") for piece in pieces[:4])  # what is never complete comes
     text = tokenizer.decode([*before, *tokens])[len(tokenizer.decode(before)) :]
     assert "".join([*pieces, spelling.rest()]) == whole_begin(tokenizer, text)  # nothing completes what it begins with
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([b"\x80", b"\xe2", b"\x82", b"\xac", b"\xf0", b"\x9f", b"a", b"\xff"]), max_size=80))
+def test_bytes_that_are_no_characters_are_streamed_too_and_looked_at_a_few_times(parts: list[bytes]) -> None:
+    tokens, longest = [BYTES[part] for part in parts], []
+
+    class Measured:
+        kind = BYTE_PAIRS.kind
+
+        def decode(self, ids: list[int]) -> str:
+            longest.append(len(ids))
+            return BYTE_PAIRS.decode(ids)
+
+    spelling = Spelling(Measured(), tokens[:1])  # pyright: ignore[reportArgumentType]
+    text = "".join([*(spelling.add(token) for token in tokens[1:]), spelling.rest()])
+    before = BYTE_PAIRS.decode(tokens[:1])
+    assert text == whole_begin(BYTE_PAIRS, BYTE_PAIRS.decode(tokens)[len(before) :])
+    assert max(longest) <= PENDING + 24
 
 
 @settings(deadline=None)

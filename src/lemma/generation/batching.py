@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,7 +51,7 @@ from lemma.generation.decode import (
 from lemma.layers.positions import RotaryPart
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel
-from lemma.models.decoder import ALIGNED, Cache, DecoderModel, DecoderSlots, NumpyStep
+from lemma.models.decoder import ALIGNED, Cache, DecoderModel, DecoderSlots, read_in_numpy, reads_in_numpy
 
 CHUNK = {"cpu": 256, "cuda": 4096}  # tokens of prompts that are read in one step
 CHUNK_FLOPS = 2**34  # of a CPU for them: a third of a second, and 64 tokens of a model of 135 M parameters
@@ -465,8 +465,8 @@ class BatchEngine:
     @cached_property
     def read_one(self) -> Any:
         """What reads the next token of a text that is alone."""
-        if NumpyStep.covers(self.model) and not hooked(self.model):
-            return NumpyStep(self.model, self.read)
+        if reads_in_numpy(self.model) and not hooked(self.model):
+            return partial(read_in_numpy, self.model, self.read)
         return self.read
 
     @property
@@ -539,7 +539,7 @@ class BatchEngine:
             return []  # those that stay together begin together
         found: list[tuple[list[Continuation], Logits]] = []
         pools = [pool for pool in map(Pool.without_stopped, self.pools) if pool.texts]
-        self.pools, slots = [], self.slots
+        slots, going = self.slots, list[Pool]()  # who counts texts meanwhile, in another thread, sees those before
         if slots:
             slots.without_stopped()
             if self.reading or self.waiting or slots.active:  # the text that was alone has company
@@ -558,7 +558,7 @@ class BatchEngine:
             else:
                 read = self.read_one if len(pool.texts) == 1 else self.read
                 logits, pool.state = read(tokens, pool.state)
-            self.pools.append(pool)
+            going.append(pool)
             self._look_for_loops(pool.texts, pool.state, events)
             found.append((pool.texts, logits.select(1, -1)))
         if slots and slots.active:
@@ -569,7 +569,8 @@ class BatchEngine:
                 if text.greedy:
                     self._look_for_loops([text], states.get(text, slots.slots), events)
             found.append((texts, logits))
-            self.pools += full
+            going += full
+        self.pools = going
         return found
 
     def _read_prompts(self, events: list[TextEvent]) -> list[tuple[list[Continuation], Logits]]:

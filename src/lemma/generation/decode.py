@@ -375,6 +375,7 @@ OnText = Callable[[int, str], object]
 LOGITS_AT_ONCE = 2**24  # logits of prompts: 64 MB
 ROWS = 256  # texts of different lengths that are written at once
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer writes for bytes that are not a whole character
+PENDING = 8  # tokens that are looked at again, where the last ones are not a whole character
 HALF = re.compile(f"^{INCOMPLETE}{{1,3}}(?!{INCOMPLETE})")
 NOT_NUMBERS = "the model's logits are not numbers (NaN): its weights are damaged. Use an earlier checkpoint."
 
@@ -622,11 +623,13 @@ class Spelling:
         """Take a token and return the text that is complete by now."""
         self._tokens.append(token)
         text = self._tokenizer.decode(self._tokens)
-        if text.endswith(INCOMPLETE):
+        held = min(3, len(text) - len(text.rstrip(INCOMPLETE)))  # what comes next can change no more than these
+        if held and len(text) - held < len(self._told) + 4:  # of four, none is half a character of the prompt's
             return ""
-        piece = self._whole(text[len(self._told) :])
-        self._tokens = [token]
-        self._told = self._tokenizer.decode(self._tokens)
+        piece = self._whole(text[len(self._told) : len(text) - held])
+        self._tokens = self._tokens[-PENDING:] if held else [token]
+        told = self._tokenizer.decode(self._tokens)
+        self._told = told[: len(told) - held]
         return piece
 
     def _whole(self, piece: str) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -17,7 +18,7 @@ from lemma.layers.feed_forward import FeedForwardPart
 from lemma.layers.positions import AlibiPart, LearnedPart, NoPart, RotaryPart, SinusoidalPart, positions
 from lemma.layers.recording import LISTENERS
 from lemma.layers.state import State, bytes_of
-from lemma.models.base import LanguageModel, map_by_threads, widened, within, worth_threads
+from lemma.models.base import LARGE, LanguageModel, map_by_threads, widened, within, worth_threads
 from lemma.models.transformer import TransformerLayer, layer_shape, new_layers, shared_biases
 from lemma.spec.models import Decoder
 from lemma.spec.positions import NewPositions
@@ -89,6 +90,8 @@ class DecoderSlots(State):
         self.seen = cache.seen.new_zeros(batch, self.room + 1)  # with the token that comes after the last one read
         self.texts = torch.arange(batch, device=cache.seen.device)
         self.places = torch.zeros_like(self.texts)
+        self.arrays: DecoderArrays | None = None
+        """What `read_in_numpy` reads and fills."""
         self.layers: list[Slots] = []
         for layer in cache.layers:
             kept = tuple(one.new_zeros(*one.shape[:-2], self.room, one.shape[-1]) for one in layer)
@@ -306,7 +309,8 @@ class DecoderModel(LanguageModel):
 #
 # At batch 1 a small decoder waits for the calls of its operators, not for their arithmetic, and a call of NumPy takes a
 # third of the time of PyTorch's. The step reads the model's own weights and writes into the memory of `DecoderSlots`,
-# so that a text can pass from here to PyTorch and back between any two tokens.
+# so that a text can pass from here to PyTorch and back between any two tokens. What is large is left to PyTorch: NumPy
+# has threads of its own, which would be in the way of others.
 
 
 PARTS = {
@@ -320,82 +324,82 @@ Vector = Float[np.ndarray, "width"]
 Map = Callable[[Vector], Vector]
 
 
-class NumpyStep:
-    """Reads one token of one text, `logits, state = step(tokens, state)`, as the decoder itself does."""
+def reads_in_numpy(model: nn.Module) -> TypeGuard[DecoderModel]:
+    """Whether `read_in_numpy` does what a model does: known parts, in float32 on a CPU, without sliding windows."""
+    if type(model) is not DecoderModel or not all(type(part) in PARTS for part in model.modules()):
+        return False
+    attentions: list[Attention] = [layer.attention for layer in model.layers]  # pyright: ignore
+    shape = attentions[0].shape
+    return (
+        shape.key_query == shape.value_output == "separate"
+        and shape.window is None
+        and not shape.query_key_norm
+        and model.embedding.max_norm is None
+        and all(attention.shape == shape for attention in attentions)
+        and {(one.dtype, one.device.type) for one in model.parameters()} == {(torch.float32, "cpu")}
+    )
 
-    def __init__(self, model: DecoderModel, beyond: Callable[[Tensor, State], tuple[Tensor, State]]) -> None:
-        """`beyond` is the model's own step, for texts whose window is full and while attention is recorded."""
-        self.model, self.beyond, self.window, self.cap = model, beyond, model.window, model.cap
-        self.slots: DecoderSlots | None = None
-        self.embedding, self.scale = numbers(model.embedding.weight), model.scale
+
+def read_in_numpy(
+    model: DecoderModel,
+    beyond: Callable[[Tensor, State], tuple[Tensor, State]],
+    tokens: Int[Tensor, "1 1"],
+    state: State,
+) -> tuple[Float[Tensor, "1 1 vocabulary"], State]:
+    """Read one token of one text; the state is its slots, or its cache before the first step and past its window.
+
+    `beyond` is the model's own step, for texts whose window is full, and while attention is recorded or lowered.
+    """
+    aside = LISTENERS.active or torch.is_autocast_enabled("cpu")
+    if isinstance(state, DecoderSlots) and aside:
+        state = state.whole()
+    window = math.inf if model.window is None else model.window
+    if isinstance(state, Cache):
+        length = state.seen.shape[1]
+        if aside or not state.layers or state.layers[0][0].dtype != torch.float32 or length == window:
+            return beyond(tokens, state)
+        state = DecoderSlots(state, int(min(max(FIRST_ROOM, 2 * length), window)))
+    assert isinstance(state, DecoderSlots)
+    if state.full:
+        state = state.resized(state.texts, 1, int(min(2 * state.limit, window)))
+    if state.arrays is None:
+        state.arrays = DecoderArrays(model, state)
+    with np.errstate(all="ignore"):  # who reads the logits sees whether they are numbers
+        logits = torch.from_numpy(state.arrays.read(int(tokens), state.count)).view(1, 1, -1)
+    state.count += 1
+    return logits, state.cache() if state.count == window else state
+
+
+class DecoderArrays:
+    """The weights of a decoder and the memory of one text's slots as arrays."""
+
+    def __init__(self, model: DecoderModel, slots: DecoderSlots) -> None:
+        self.embedding, self.scale, self.cap = numbers(model.embedding.weight), model.scale, model.cap
         added = getattr(model.positions, "weight", getattr(model.positions, "table", None))
         self.added = None if added is None else numbers(added)
         self.norm, self.output = norm_of(model.norm), map_of(model.output)
         first: Attention = model.get_submodule("layers.0.attention")  # pyright: ignore[reportAssignmentType]
         self.heads, self.groups, self.width, self.score_scale = first.heads, first.groups, first.head_width, first.scale
-        self.turns = first.turns if isinstance(first.turns, RotaryPart) else None
-        self.slopes = numbers(first.biases.slopes) if isinstance(first.biases, AlibiPart) else None
-        self.layers = [layer_of(layer) for layer in model.layers]
-
-    @staticmethod
-    def covers(model: nn.Module) -> TypeGuard[DecoderModel]:
-        """Whether this is what a model does: a decoder of the usual parts, in float32 on a CPU, without windows."""
-        if type(model) is not DecoderModel or not all(type(part) in PARTS for part in model.modules()):
-            return False
-        attentions: list[Attention] = [layer.attention for layer in model.layers]  # pyright: ignore
-        shape = attentions[0].shape
-        return (
-            shape.key_query == shape.value_output == "separate"
-            and shape.window is None
-            and not shape.query_key_norm
-            and model.embedding.max_norm is None
-            and all(attention.shape == shape for attention in attentions)
-            and {(one.dtype, one.device.type) for one in model.parameters()} == {(torch.float32, "cpu")}
-        )
-
-    def __call__(self, tokens: Int[Tensor, "1 1"], state: State) -> tuple[Float[Tensor, "1 1 vocabulary"], State]:
-        """Read one token; the state is the text's slots, or its cache before the first step and past its window."""
-        if isinstance(state, DecoderSlots) and LISTENERS.active:
-            state = state.whole()
-        if isinstance(state, Cache):
-            length = state.seen.shape[1]
-            if LISTENERS.active or not state.layers or length == self.window:
-                return self.beyond(tokens, state)
-            state = DecoderSlots(state, self._within_window(max(FIRST_ROOM, 2 * length)))
-        assert isinstance(state, DecoderSlots)
-        if state.full:
-            state = state.resized(state.texts, 1, self._within_window(2 * state.limit))
-        if state is not self.slots:
-            self._open(state)
-        token, place = int(tokens), state.count
-        self.seen[place] = token
-        with np.errstate(all="ignore"):  # who reads the logits sees whether they are numbers
-            logits = torch.from_numpy(self._read(token, place)).view(1, 1, -1)
-        state.count = place + 1
-        return logits, state.cache() if state.count == self.window else state
-
-    def _within_window(self, limit: int) -> int:
-        return limit if self.window is None else min(limit, self.window)
-
-    def _open(self, slots: DecoderSlots) -> None:
-        """Look at the memory of these slots as arrays."""
-        self.slots, self.seen, self.kept = slots, slots.seen[0].numpy(), []
+        self.layers, self.seen = [layer_of(layer) for layer in model.layers], slots.seen[0].numpy()
+        self.kept: list[tuple[np.ndarray, np.ndarray]] = []
         for layer in slots.layers:
             keys, values = layer.kept[0][0] if len(layer.kept) == 1 else (one[0] for one in layer.kept)
             self.kept.append((keys.numpy(), values.numpy()))
-        if self.turns is not None:
-            self.turns.reach(slots.room)
-            self.table = numbers(self.turns.table)
-        if self.slopes is not None:
+        self.turns = self.line = None
+        if isinstance(first.turns, RotaryPart):
+            first.turns.reach(slots.room)
+            self.turns, self.table = first.turns, numbers(first.turns.table)
+        if isinstance(first.biases, AlibiPart):
             distances = np.arange(slots.room - 1, -1, -1, dtype=np.float32)
-            self.line = -(self.slopes[:, None] * distances).reshape(self.groups, -1, slots.room)
+            self.line = -(numbers(first.biases.slopes)[:, None] * distances).reshape(self.groups, -1, slots.room)
 
-    def _read(self, token: int, place: int) -> Float[np.ndarray, "vocabulary"]:
-        """The logits of what comes after a token at a place."""
-        groups, width, scale, line = self.groups, self.width, self.score_scale, None
-        rotated, queried, known = (self.heads + groups) * width, self.heads * width, place + 1
-        if self.slopes is not None:
-            line = self.line[:, :, self.line.shape[2] - known :]
+    def read(self, token: int, place: int) -> Float[np.ndarray, "vocabulary"]:
+        """Write a token into its place; return the logits of what comes after it."""
+        groups, width, scale, known = self.groups, self.width, self.score_scale, place + 1
+        rotated, queried = (self.heads + groups) * width, self.heads * width
+        product = np.matmul if queried * known < LARGE * groups else matmul
+        line = None if self.line is None else self.line[:, :, self.line.shape[2] - known :]
+        self.seen[place] = token
         stream = self.embedding[token]
         stream = stream if self.scale is None else stream * self.scale
         stream = stream if self.added is None else stream + self.added[place]
@@ -405,15 +409,15 @@ class NumpyStep:
             joined = inward(norm(stream))
             turned = joined[:rotated]
             if self.turns is not None:
-                turned = rotate(turned.reshape(-1, width), self.table[place], self.turns).reshape(-1)
+                turned = rotated_by(self.turns, turned.reshape(-1, width), self.table[place]).reshape(-1)
             keys[:, place] = turned[queried:].reshape(groups, width)
             values[:, place] = joined[rotated:].reshape(groups, -1)
-            scores = np.matmul((turned[:queried] * scale).reshape(groups, -1, width), keys[:, :known].swapaxes(1, 2))
+            scores = product((turned[:queried] * scale).reshape(groups, -1, width), keys[:, :known].swapaxes(1, 2))
             if line is not None:
                 scores += line
             scores -= np.maximum.reduce(scores, 2, keepdims=True)
             np.exp(scores, out=scores)
-            mixed = np.matmul(scores, values[:, :known])
+            mixed = product(scores, values[:, :known])
             mixed /= np.add.reduce(scores, 2, keepdims=True)
             added = stream + outward(mixed.reshape(-1))
             stream = feed_forward(other_norm(stream if parallel else added))
@@ -425,6 +429,11 @@ class NumpyStep:
 def numbers(tensor: Tensor) -> np.ndarray:
     """A tensor's own memory as an array."""
     return tensor.detach().numpy()
+
+
+def matmul(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The products of stacks of matrices, by PyTorch's threads."""
+    return torch.matmul(torch.from_numpy(left), torch.from_numpy(right)).numpy()
 
 
 def layer_of(layer: Any) -> tuple[Map, Map, Map, Map, Map, bool]:
@@ -453,10 +462,11 @@ def layer_of(layer: Any) -> tuple[Map, Map, Map, Map, Map, bool]:
 
 
 def map_of(layer: nn.Linear) -> Map:
-    """A linear map; the matrices that are worth it are read by all threads."""
+    """A linear map; that of a large matrix is left to PyTorch."""
     matrix, shift = layer.weight, layer.bias
-    if worth_threads(matrix):
-        return lambda vector: map_by_threads(matrix, shift, torch.from_numpy(vector)[None])[0].numpy()
+    if matrix.numel() >= LARGE:
+        large = partial(map_by_threads, matrix, shift) if worth_threads(matrix) else layer.forward
+        return lambda vector: large(torch.from_numpy(vector)[None])[0].numpy()
     weight = numbers(matrix)
     if shift is None:
         return weight.dot
@@ -494,8 +504,8 @@ def norm_of(norm: Any) -> Map:
     return layer_norm
 
 
-def rotate(
-    vectors: Float[np.ndarray, "heads width"], row: Float[np.ndarray, "..."], turns: RotaryPart
+def rotated_by(
+    turns: RotaryPart, vectors: Float[np.ndarray, "heads width"], row: Float[np.ndarray, "..."]
 ) -> Float[np.ndarray, "heads width"]:
     """Rotate the queries and keys of one position, whose row of the table this is."""
     rotated = np.empty_like(vectors)

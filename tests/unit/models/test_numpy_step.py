@@ -1,6 +1,8 @@
 """One text's step in NumPy gives the decoder's own logits, and steps aside where others have something to see."""
 
+import gc
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -8,12 +10,20 @@ from torch import nn
 
 from lemma.adaptation.adapt import adapt_model
 from lemma.errors import InputError
-from lemma.generation import batching
 from lemma.generation.batching import BatchEngine, TextRequest
 from lemma.generation.decode import Sampling, generate
 from lemma.layers.recording import record_attention
+from lemma.models import decoder
 from lemma.models.build import build
-from lemma.models.decoder import FIRST_ROOM, Cache, DecoderModel, DecoderSlots, NumpyStep
+from lemma.models.decoder import (
+    FIRST_ROOM,
+    Cache,
+    DecoderArrays,
+    DecoderModel,
+    DecoderSlots,
+    read_in_numpy,
+    reads_in_numpy,
+)
 from lemma.spec.models import Decoder
 from lemma.spec.positions import Rotary, Sinusoidal
 from lemma.spec.recipe import Lora
@@ -27,7 +37,7 @@ SPECS = {name: spec for name, spec in SMALL.items() if isinstance(spec, Decoder)
     "exact gelu": Decoder(vocabulary=11, width=8, heads=2, activation="gelu-exact", positions=Sinusoidal(first=1)),
     "wide": WIDE,
 }
-COVERED = [name for name, spec in SPECS.items() if NumpyStep.covers(build(spec))]
+COVERED = [name for name, spec in SPECS.items() if reads_in_numpy(build(spec))]
 
 
 def drawn(spec: Decoder) -> DecoderModel:
@@ -43,7 +53,7 @@ def test_what_is_covered_and_what_is_not() -> None:
     left = {name for name in SPECS if name not in COVERED}
     assert {"decoder", "decoder-alibi", "decoder-rotary", "decoder-none", "rotary in part", "wide"} <= set(COVERED)
     assert {"decoder-merged", "decoder-merged-keys", "decoder-window", "decoder-llama"} <= left
-    assert not NumpyStep.covers(build(SPECS["decoder"]).double()) and not NumpyStep.covers(build(SMALL["lstm"]))
+    assert not reads_in_numpy(build(SPECS["decoder"]).double()) and not reads_in_numpy(build(SMALL["lstm"]))
 
 
 @pytest.mark.parametrize("name", COVERED)
@@ -51,7 +61,7 @@ def test_what_is_covered_and_what_is_not() -> None:
 def test_logits_are_the_decoders_own_up_to_its_window_and_past_it(name: str) -> None:
     model = drawn(SPECS[name])
     tokens = torch.randint(11, (1, 30), generator=torch.Generator().manual_seed(2))
-    step, (_, state) = NumpyStep(model, model), model(tokens[:, :3])
+    step, (_, state) = partial(read_in_numpy, model, model), model(tokens[:, :3])
     expected = model(tokens)[0]
     for place in range(3, 30):
         logits, state = step(tokens[:, place : place + 1], state)
@@ -64,7 +74,7 @@ def test_logits_are_the_decoders_own_up_to_its_window_and_past_it(name: str) -> 
 def test_room_grows_with_a_text_without_end() -> None:
     model = drawn(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=16, positions=Rotary()))
     tokens = torch.randint(11, (1, 2 * FIRST_ROOM + 40), generator=torch.Generator().manual_seed(2))
-    step, (_, state) = NumpyStep(model, model), model(tokens[:, :3])
+    step, (_, state) = partial(read_in_numpy, model, model), model(tokens[:, :3])
     found = []
     for place in range(3, tokens.shape[1]):
         logits, state = step(tokens[:, place : place + 1], state)
@@ -76,7 +86,7 @@ def test_room_grows_with_a_text_without_end() -> None:
 def test_a_text_passes_to_the_model_and_back_between_two_tokens() -> None:
     model = drawn(SPECS["decoder-rotary"])
     tokens = torch.randint(11, (1, 24), generator=torch.Generator().manual_seed(2))
-    step, (_, state) = NumpyStep(model, model), model(tokens[:, :3])
+    step, (_, state) = partial(read_in_numpy, model, model), model(tokens[:, :3])
     for place in range(3, 24):
         if place % 5 == 0 and isinstance(state, DecoderSlots):
             state = state.whole()
@@ -87,14 +97,8 @@ def test_a_text_passes_to_the_model_and_back_between_two_tokens() -> None:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The tokens that are read in NumPy."""
-    seen: list[int] = []
-
-    class Counted(NumpyStep):
-        def _read(self, token: int, place: int):
-            seen.append(token)
-            return super()._read(token, place)
-
-    monkeypatch.setattr(batching, "NumpyStep", Counted)
+    seen, read = list[int](), DecoderArrays.read
+    monkeypatch.setattr(DecoderArrays, "read", lambda self, *given: seen.append(given[0]) or read(self, *given))
     return seen
 
 
@@ -134,7 +138,7 @@ def test_recorded_attention_has_every_token(steps: list[int]) -> None:
 @torch.inference_mode()
 def test_attention_that_is_recorded_later_has_all_of_the_text() -> None:
     model, tokens = drawn(SPECS["decoder"]), torch.tensor([[1, 2, 3, 4]])
-    step = NumpyStep(model, model)
+    step = partial(read_in_numpy, model, model)
     _, state = step(tokens[:, 2:3], model(tokens[:, :2])[1])
     with record_attention() as records:
         logits, _ = step(tokens[:, 3:], state)
@@ -173,3 +177,54 @@ def test_weights_that_change_are_read_as_they_are() -> None:
         for _ in range(6):
             read.append(int(model(torch.tensor([read]))[0][0, -1].argmax()))
     assert changed == tuple(read[2:]) != first
+
+
+def test_weights_in_other_memory_are_read_by_the_next_text_of_an_engine() -> None:
+    model, settings, found = drawn(SPECS["decoder"]), Sampling(tokens=6, temperature=0.0), []
+    engine = BatchEngine(model, None)
+    for turn in range(2):
+        if turn:
+            for parameter in model.parameters():
+                parameter.data = parameter.data.roll(1, 0).clone()
+        engine.add(TextRequest((1, 2), settings, number=turn, spell=False))
+        while engine.busy:
+            found += [event.done.tokens for event in engine.step() if event.done]
+    assert found[1] == generate(model, [[1, 2]], settings)[0].tokens != found[0]
+
+
+def test_lowered_arithmetic_is_pytorchs(steps: list[int]) -> None:
+    model = drawn(SPECS["wide"])
+    with torch.autocast("cpu", torch.bfloat16):
+        generate(model, [[1, 2]], GREEDY)
+    assert not steps
+    with torch.inference_mode():
+        _, state = read_in_numpy(model, model, torch.tensor([[3]]), model(torch.tensor([[1, 2]]))[1])
+        with torch.autocast("cpu", torch.bfloat16):
+            logits, _ = read_in_numpy(model, model, torch.tensor([[4]]), state)
+            expected = model(torch.tensor([[1, 2, 3, 4]]))[0][:, -1]
+    assert len(steps) == 1 and logits.dtype == torch.bfloat16
+    torch.testing.assert_close(logits[:, 0], expected, atol=0.1, rtol=0.1)
+
+
+@torch.inference_mode()
+def test_long_texts_of_one_key_head_are_attended_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = Decoder(vocabulary=11, width=64, depth=1, heads=8, key_value_heads=1, context=16, positions=Rotary())
+    model, large = drawn(spec), []
+    by_pytorch = decoder.matmul
+    monkeypatch.setattr(decoder, "matmul", lambda *given: large.append(1) or by_pytorch(*given))
+    tokens = torch.randint(11, (1, 4100), generator=torch.Generator().manual_seed(2))
+    expected, _ = model(tokens)
+    _, state = model(tokens[:, :4094])
+    for place in range(4094, 4100):
+        logits, state = read_in_numpy(model, model, tokens[:, place : place + 1], state)
+        torch.testing.assert_close(logits[:, 0], expected[:, place], atol=2e-5, rtol=2e-5)
+    assert len(large) == 2 * 5  # from 4,096 tokens on: 64 numbers of each
+
+
+def test_an_engine_that_waits_keeps_no_text() -> None:
+    engine = BatchEngine(drawn(SPECS["decoder-rotary"]), None)
+    engine.add(TextRequest((1, 2), Sampling(tokens=9, temperature=0.0), spell=False))
+    while engine.busy:
+        engine.step()
+    gc.collect()
+    assert not [one for one in gc.get_objects() if type(one) is DecoderArrays]
