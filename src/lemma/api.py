@@ -165,6 +165,10 @@ def train(
 
 def _functions(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are functions; the recipe calls them custom."""
+    if isinstance(getattr(settings.get("optimizer"), "param_groups", None), list):
+        from lemma.training.optimizer import OWN_OPTIMIZER
+
+        raise SpecError(f"optimizer: the model that it is to move does not exist yet. {OWN_OPTIMIZER}")
     return {name: settings[name] for name in ("optimizer", "schedule") if callable(settings.get(name))}
 
 

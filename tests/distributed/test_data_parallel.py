@@ -22,6 +22,7 @@ DECODER = {"steps": 20, "accumulate": 2}
 LSTM = {"steps": 25, "evaluate_every": 10}
 IMAGES = {"steps": 10, "evaluate_every": 5}
 SHARDED = {"shard": True, "recompute": "layers"}
+DROPOUT = {"steps": 20, "dropout": 0.1}
 
 
 def under_torchrun(home: Path, *orders: dict[str, object]) -> tuple[str, str]:
@@ -53,6 +54,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"out": str(home / "two-lstm"), "family": "lstm", "recipe": LSTM, "stop_at": 7},
         {"out": str(home / "two-dual-encoder"), "family": "dual-encoder", "recipe": IMAGES},
         {"out": str(home / "two-sharded"), "family": "decoder", "recipe": DECODER | SHARDED, "stop_at": 7},
+        {"out": str(home / "two-whole"), "family": "decoder", "recipe": DROPOUT},
+        {"out": str(home / "two-again"), "family": "decoder", "recipe": DROPOUT, "stop_at": 7},
+        {"out": str(home / "two-again"), "resume": True},
         {"command": [*command, *small, "shard=true", "recompute=layers"]},
     )
     (home / "log.txt").write_text(log)
@@ -94,8 +98,9 @@ def test_two_processes_compare_all_images_with_all_captions_as_one_does(home: Pa
 
 def test_only_the_leader_talks(home: Path) -> None:
     lines = [line for line in (home / "log.txt").read_text().splitlines() if line.startswith(("training:", "step"))]
-    # begin and ten validations of the decoder, begin and one of the LSTM; of the sharded ones begin, five and six
-    assert len(lines) == 13 + 6 + 7 and "Warning: FSDP" not in (home / "log.txt").read_text()
+    # begin and ten validations of the decoder, begin and one of the LSTM; of the sharded ones begin, five and six; of
+    # those with dropout begin and ten, twice begin and five
+    assert len(lines) == 13 + 6 + 7 + 11 + 12 and "Warning: FSDP" not in (home / "log.txt").read_text()
 
 
 def test_a_signal_to_one_process_stops_all_at_the_same_step(home: Path) -> None:
@@ -103,6 +108,11 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(home: Path) -> None:
     assert checkpoint and checkpoint.step == 10
     assert checkpoint.tensors["carried"]["hidden"].shape == (8, 2, 12)  # all rows of the global batch
     assert len(checkpoint.tensors["random"]["cpu"]) == 2
+
+
+def test_two_processes_go_on_where_two_left_off_with_the_random_numbers_of_each(home: Path) -> None:
+    assert len(losses(home / "two-again")) > 20
+    assert losses(home / "two-again") == losses(home / "two-whole")
 
 
 def test_one_process_goes_on_where_two_left_off(home: Path, monkeypatch) -> None:

@@ -154,7 +154,13 @@ def explain(error: ValidationError, where: str, kind: type[Spec]) -> str:
             tag = str(mistake.get("ctx", {})["discriminator"]).replace("'", "")
             lines.append(f"{path} = {shown(mistake['input'])}: it must say its {tag}.")
         else:
-            lines.append(f"{path} = {shown(mistake['input'])}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}.")
+            why = f"{mistake['msg'][0].lower()}{mistake['msg'][1:]}"
+            if mistake["type"] in ("tuple_type", "list_type"):
+                why = f"a list is expected, as in {mistake['loc'][-1]}=[…]"
+            if mistake["type"] in ("model_type", "dict_type", "mapping_type"):
+                known = _known_at(kind, (*mistake["loc"], ""))
+                why = f"it has settings of its own, as in {mistake['loc'][-1]}.{(known or ['name'])[0]}=…"
+            lines.append(f"{path} = {shown(mistake['input'])}: {why}.")
     return "\n".join(lines)
 
 

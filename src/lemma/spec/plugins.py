@@ -60,6 +60,11 @@ class PluginGroup(Generic[Kind]):
             path = f"{getattr(part, '__module__', kind.__module__)}:{name} {word}"
             self.parts[path] = part
             setattr(kind, word, path)
+        for word in unset:
+            if getattr(kind, word) == "":
+                raise SpecError(
+                    f"register: {kind.__name__} needs its {word}: lemma.register({kind.__name__}, {word}=…)"
+                )
         self.registered[name] = kind
 
     def others(self) -> list[str]:

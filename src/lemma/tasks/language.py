@@ -118,9 +118,10 @@ class LanguageTask(TextTask):
                 f"{spec.family} has none. Leave it out, or train a decoder."
             )
         if recipe.distance_penalty and layers < 2:
+            deeper = "Try depth=2" if hasattr(spec, "depth") else "Leave it out, or train a decoder"
             raise SpecError(
                 f"recipe.distance_penalty = {recipe.distance_penalty} leaves the last layer out, and this model "
-                "has only one. Try depth=2."
+                f"has only one. {deeper}."
             )
         length, most = recipe.sequence_length, model.receptive_field
         if length and most and length > most and isinstance(spec, Decoder) and not spec.positions.endless:

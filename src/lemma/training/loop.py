@@ -108,7 +108,9 @@ def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: 
             return "interrupted"
         session.step()
         answer = on_step(session) if on_step is not None else None
-        if isinstance(answer, np.bool_) or (isinstance(answer, Tensor) and answer.dtype == torch.bool):
+        if isinstance(answer, np.bool_) or (
+            isinstance(answer, Tensor) and answer.dtype == torch.bool and answer.numel() == 1
+        ):
             answer = bool(answer)  # as of `session.latest < 1`
         ends = on_step is not None and processes.any(answer is True)
         log.observer.advance(state.step)

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from inspect import unwrap
+from inspect import Parameter, signature, unwrap
 from typing import Any
 
 import torch
@@ -153,11 +153,25 @@ def clip(model: nn.Module, largest: float) -> Tensor:
     return norm if whole is None else whole()
 
 
+OWN_OPTIMIZER = (
+    "Give a function that makes the optimizer of a model: "
+    "optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"
+)
+
+
 def own_optimizer(make: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
     """A person's own optimizer of a model: its groups' learning rates are their peaks, which the schedule scales."""
+    if isinstance(make, type):
+        raise SpecError(f"optimizer: {make.__name__} is a class. {OWN_OPTIMIZER}")
     made = make(model)
     if not isinstance(made, Optimizer):
         raise SpecError(f"optimizer: a torch.optim.Optimizer is expected of the function, got {type(made).__name__}.")
+    closure = signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is Parameter.empty:
+        raise SpecError(
+            f"optimizer: {type(made).__name__} computes the loss several times a step, by a closure, which training "
+            "does not give it. Use another one."
+        )
     theirs = {id(parameter) for group in made.param_groups for parameter in group["params"]}
     if not theirs <= {id(parameter) for parameter in model.parameters()}:
         raise SpecError("optimizer: it moves tensors that are not parameters of the model that the function was given.")

@@ -121,6 +121,8 @@ class Session:
                     f"recipe.{name} = custom is a function of yours, which no file holds. Give it in Python: "
                     f"lemma.train(..., {name}=function), or lemma.resume(run, {name}=function)."
                 )
+        if own.on_step is not None and not callable(own.on_step):
+            raise SpecError(f"on_step: a function of the session is expected, got {own.on_step!r}.")
         cuts = processes.size * recipe.accumulate
         if recipe.batch % cuts:
             raise SpecError(
@@ -164,6 +166,7 @@ class Session:
         )
         self.applied = 0.0
         """The learning rate of the latest step, in the optimizer's first group."""
+        self.rate(1)  # a schedule that is not one is refused before an older run is replaced
         self.latest = torch.zeros((), device=processes.device)
         """The loss of the latest step, of this process's share of the batch; on the device, so that nothing waits."""
         self.layers = list(loss.layers)
@@ -203,9 +206,19 @@ class Session:
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
-        if self.recipe.schedule == "custom" and self.own.schedule:
-            return self.recipe.learning_rate * float(self.own.schedule(step))
-        return learning_rate(self.recipe, step)
+        if self.recipe.schedule != "custom" or not self.own.schedule:
+            return learning_rate(self.recipe, step)
+        share: Any = self.own.schedule(step)
+        try:
+            number = float(share)
+        except (TypeError, ValueError, RuntimeError):  # the last of a tensor of several numbers
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise SpecError(
+                f"schedule: the function gives {share!r} for step {step}, and a number from 0 up is expected, a share "
+                "of the peak."
+            )
+        return self.recipe.learning_rate * number
 
     def reset_sums(self, seconds: float, sums: Sequence[float] = (), steps: int = 0) -> None:
         """Begin a row of metrics, or go on with that of a checkpoint.
@@ -512,9 +525,9 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
         session.carried = [kind.with_tensors({name: cut[name][part].clone() for name in cut}) for part in range(parts)]
     random = tensors["random"]
     if len(random["cpu"]) == processes.size:
-        torch.set_rng_state(random["cpu"][processes.rank])
+        torch.set_rng_state(random["cpu"][processes.rank].clone())  # torch reads past a part of a tensor, and crashes
         if "cuda" in random and processes.device.type == "cuda":
-            torch.cuda.set_rng_state(random["cuda"][processes.rank], processes.device)
+            torch.cuda.set_rng_state(random["cuda"][processes.rank].clone(), processes.device)
 
 
 def _optimizer_name(session: Session) -> str:

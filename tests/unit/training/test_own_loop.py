@@ -227,3 +227,40 @@ def test_what_cannot_be_registered_is_refused() -> None:
         with pytest.raises(LemmaError, match=reason):
             lemma.register(kind, **parts)
     assert not NEW_FAMILIES.registered
+
+
+SGD = torch.optim.SGD
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"on_step": 3}, "on_step: a function of the session is expected, got 3"),
+        ({"schedule": lambda step: None}, "gives None for step 1"),
+        ({"schedule": lambda step: "x"}, "gives 'x' for step 1"),
+        ({"schedule": lambda step: -1}, "gives -1 for step 1, and a number from 0 up is expected"),
+        ({"schedule": lambda step: float("nan")}, "gives nan for step 1"),
+        ({"optimizer": SGD([torch.zeros(1)], lr=1)}, "does not exist yet. Give a function"),
+        ({"optimizer": SGD}, "SGD is a class. Give a function"),
+        ({"optimizer": lambda model: torch.optim.LBFGS(model.parameters())}, "LBFGS computes the loss several times"),
+    ],
+)
+def test_what_is_no_function_of_the_right_kind_is_refused_and_replaces_no_run(
+    own: dict, said: str, text: Path, tmp_path: Path
+) -> None:
+    lemma.train("decoder", text=text, out=tmp_path / "a", **SMALL)
+    weights = (tmp_path / "a" / "model.safetensors").read_bytes()
+    with pytest.raises(SpecError) as caught:
+        lemma.train("decoder", text=text, out=tmp_path / "a", overwrite=True, **own, **SMALL)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == weights
+
+
+def test_an_objective_is_registered_with_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lossless(NewObjective):
+        """Without one."""
+
+        kind: Literal["lossless"] = "lossless"
+
+    with pytest.raises(SpecError, match=r"Lossless needs its loss: lemma\.register\(Lossless, loss=…\)"):
+        lemma.register(Lossless)
