@@ -1,5 +1,6 @@
 """The page of `lemma serve` in a real browser, against a real server: what it shows is what `lemma.generate` writes."""
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,6 +134,42 @@ def test_what_is_wrong_is_said_on_the_page(opened: Any) -> None:
     tab.get_by_role("button", name="Generate").click()
     tab.locator("#status.trouble").wait_for()
     assert tab.locator("#status").inner_text() == "<i>the server is stopping</i>"
+
+
+def test_the_end_of_a_text_may_come_next(opened: Any) -> None:
+    tab, asked = opened(), []
+
+    def answer(route: Any) -> None:
+        asked.append(route.request.post_data_json)
+        logprobs = {"top_logprobs": [None, {"a": -3.0}, {"<eos>": -0.1, "b": -2.4}]}
+        route.fulfill(json={"choices": [{"text": "", "logprobs": logprobs}]})
+
+    tab.route("**/v1/completions", answer)
+    tab.locator("#prompt").fill("the")
+    tab.get_by_role("button", name="Next token").click()
+    tab.locator("#candidates .candidate").first.wait_for()
+    assert tab.locator("#candidates .candidate code").all_inner_texts() == ["“<eos>”", "“b”"]
+    assert asked[0]["echo"] and asked[0]["max_tokens"] == 1
+
+
+def test_arrows_pass_over_what_several_tokens_spell(opened: Any) -> None:
+    tab = opened()
+
+    def told(*tokens: str) -> dict[str, Any]:
+        return {"tokens": tokens, "token_logprobs": [-0.7] * len(tokens), "top_logprobs": [{"x": -0.7}] * len(tokens)}
+
+    pieces = [("When", told("\ufffd", "When")), (" I", told(" I")), ("é", told("\ufffd", "\ufffd")), ("!", told("!"))]
+    chunks = [{"seed": 1, "choices": [{"text": text, "logprobs": logs}]} for text, logs in pieces]
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    tab.route("**/v1/completions", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    tab.get_by_role("button", name="Generate").click()
+    tab.get_by_text("tokens in").wait_for()
+    tab.locator("#text").focus()
+    chosen = []
+    for _ in range(3):
+        tab.keyboard.press("ArrowRight")
+        chosen.append(tab.locator(".chosen").inner_text())
+    assert chosen == [" I", "!", "!"]
 
 
 def test_the_keyboard_is_enough(opened: Any) -> None:

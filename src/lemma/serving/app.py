@@ -37,6 +37,7 @@ from lemma.serving.requests import (
     refusal_of,
 )
 from lemma.serving.runs import (
+    INCOMPLETE,
     FinishedText,
     GenerationJob,
     ServedRun,
@@ -493,8 +494,11 @@ class CompletionFormat:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
         self._start = json.dumps({**self._head, "object": kind, "choices": 0})[:-2]
         self._end = ', "usage": null' if job.request.wants_usage else ""
-        starts = [0 if job.request.echo else len(prompt) for prompt in job.prompts]
-        self._offsets = [starts[row // job.request.choices] for row in range(job.rows)]
+        self._begins = [len(job.prompts[row // job.request.choices]) for row in range(job.rows)]
+        self._offsets = [0] * job.rows if job.request.echo else list(self._begins)
+        """Where the next token begins, if it is not part of a character."""
+        self._parts: list[list[int]] = [[] for _ in range(job.rows)]
+        """The tokens of a character that is not whole yet."""
 
     def whole(self, items: Sequence[TextPiece | FinishedText]) -> dict[str, Any]:
         """All texts in one response."""
@@ -502,10 +506,7 @@ class CompletionFormat:
         for row in range(self._job.rows):
             pieces = [item for item in items if item.row == row and isinstance(item, TextPiece)]
             [end] = [item for item in items if item.row == row and isinstance(item, FinishedText)]
-            text, logprobs = (
-                "".join(piece.text for piece in pieces),
-                [one for piece in pieces for one in piece.logprobs],
-            )
+            text, logprobs = "".join(piece.text for piece in pieces), [piece.logprobs for piece in pieces]
             message = {"message": {"role": "assistant", "content": text, "refusal": None}}
             content = message if self._chat else {"text": text}
             choices.append(self._choice(row, content, logprobs, end.reason) | end.extra)
@@ -524,7 +525,7 @@ class CompletionFormat:
             return self._chunk([self._choice(item.row, empty, (), item.reason) | item.extra])
         text = json.dumps(item.text)
         content = f'"delta": {{"content": {text}}}' if self._chat else f'"text": {text}'
-        told = json.dumps(self._logprobs(item.row, item.logprobs)) if item.logprobs else "null"
+        told = json.dumps(self._logprobs(item.row, [item.logprobs])) if item.logprobs else "null"
         choice = f'{{"index": {item.row}, {content}, "logprobs": {told}, "finish_reason": null}}'
         return f"data: {self._start}[{choice}]{self._end}}}\n\n".encode("ascii")  # a chunk, for every token
 
@@ -534,40 +535,57 @@ class CompletionFormat:
         return usage + b"data: [DONE]\n\n"
 
     def _choice(
-        self, row: int, content: dict[str, Any], logprobs: Sequence[Any] = (), reason: str | None = None
+        self, row: int, content: dict[str, Any], pieces: Sequence[Sequence[Any]] = (), reason: str | None = None
     ) -> dict[str, Any]:
-        asked = self._job.request.top is not None and (logprobs or reason)
-        told = self._logprobs(row, logprobs) if asked else None
+        asked = self._job.request.top is not None and (pieces or reason)
+        told = self._logprobs(row, pieces) if asked else None
         return {"index": row, **content, "logprobs": told, "finish_reason": reason}
 
-    def _logprobs(self, row: int, logprobs: Sequence[Any]) -> dict[str, Any]:
+    def _logprobs(self, row: int, pieces: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """The log-probabilities of tokens, in the form of either API; a prompt's first token has none."""
         if self._chat:
 
             def of_token(one: Any) -> dict[str, Any]:
-                whole = "\N{REPLACEMENT CHARACTER}" not in one.text  # not the part of a character
+                whole = INCOMPLETE not in one.text  # not the part of a character
                 plain = {"token": one.text, "logprob": one.logprob}
                 return plain | {"bytes": list(one.text.encode()) if whole else None}
 
-            tops = ({"top_logprobs": [of_token(other) for other in one.top]} for one in logprobs)
-            return {"content": [of_token(one) | top for one, top in zip(logprobs, tops, strict=True)], "refusal": None}
+            content = [
+                of_token(one) | {"top_logprobs": list(map(of_token, one.top))} for some in pieces for one in some
+            ]
+            return {"content": content, "refusal": None}
         tokens, numbers, tops, offsets = list[str](), list[float | None](), list[Any](), list[int]()
-        for one in logprobs:
-            text = self._job.first_token(row) if one is None else one.text
-            tokens.append(text)
-            numbers.append(None if one is None else one.logprob)
-            offsets.append(self._offsets[row])
-            self._offsets[row] += len(text)
-            top: dict[str, float] = {}
-            for other in () if one is None else (*one.top, one):
-                top.setdefault(other.text, other.logprob)  # of tokens spelled alike, the more likely
-            tops.append(None if one is None else top)
+        for piece in pieces:
+            for one in piece:
+                text = self._job.first_token(row)[1] if one is None else one.text
+                tokens.append(text)
+                numbers.append(None if one is None else one.logprob)
+                offsets.append(self._offset(row, text, self._job.first_token(row)[0] if one is None else one.token))
+                top: dict[str, float] = {}
+                for other in () if one is None else (*one.top, one):
+                    top.setdefault(other.text, other.logprob)  # of tokens spelled alike, the more likely
+                tops.append(None if one is None else top)
+            if piece and piece[0] is None:  # the prompt
+                self._offsets[row], self._parts[row] = len(self._job.prompts[row // self._job.request.choices]), []
         return {
             "tokens": tokens,
             "token_logprobs": numbers,
             "top_logprobs": tops,
             "text_offset": offsets,
         }
+
+    def _offset(self, row: int, text: str, token: int) -> int:
+        """Where a token begins in the text; what is part of a character, at that character."""
+        parts = self._parts[row]
+        spelled = self._job.spell(parts, self._offsets[row] == self._begins[row]) if parts else ""
+        if INCOMPLETE in text:
+            parts.append(token)
+            return self._offsets[row] + len(spelled.rstrip(INCOMPLETE))
+        self._offsets[row] += len(spelled)
+        parts.clear()
+        begin = self._offsets[row]
+        self._offsets[row] += len(text)
+        return begin
 
     def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> bytes:
         kind = "chat.completion.chunk" if self._chat else "text_completion"

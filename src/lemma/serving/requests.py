@@ -83,7 +83,9 @@ def refusal_of(error: Exception) -> Refusal | None:
     if isinstance(error, Refusal):
         return error
     if isinstance(error, InputError):
-        return Refusal(400, str(error))
+        first = str(error).replace("[", " ").replace(":", " ").split(" ", 1)[0]
+        named = any(first in kind.model_fields for kind in (CompletionRequest, ChatRequest, EmbeddingRequest))
+        return Refusal(400, str(error), first if named else None)
     return Refusal(500, str(error)) if isinstance(error, LemmaError) else None
 
 
@@ -301,10 +303,17 @@ def read_request(body: bytes, kind: type[Kind]) -> Kind:
         request = kind.model_validate(read)
     except ValidationError as error:
         wrong = _most_fitting(error)
-        name = str(wrong["loc"][0])
+        name, value, places = str(wrong["loc"][0]), read, []
+        for step in wrong["loc"]:  # through fields and lists; then come the kinds that were tried
+            try:
+                value = value[step]
+            except (KeyError, IndexError, TypeError):
+                places += [str(step)] if wrong["type"] == "missing" else []
+                break
+            places.append(str(step))
         got = f" = {json.dumps(wrong['input'], default=str)[:80]}" if wrong["type"] != "missing" else ""
         why = wrong["msg"].lower().replace(" after validation", "")
-        raise Refusal(400, f"{name}{got}: {why}.", name) from None
+        raise Refusal(400, f"{'.'.join(places) or name}{got}: {why}.", name) from None
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
         raise Refusal(400, f"top_logprobs = {request.top_logprobs} needs logprobs = true.", "top_logprobs")
     if not isinstance(request, EmbeddingRequest):

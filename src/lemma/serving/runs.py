@@ -24,6 +24,7 @@ OF_ANSWERS = {"model", "prompt", "messages", "max_tokens", "max_completion_token
 """What a request to a translator or a classifier may say: they do not sample."""
 BETWEEN, FOR_EACH = 0.025, 0.0008
 """Seconds between two times that readers are told more, and for each reader: telling one takes a tenth of that."""
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer writes for bytes that are not a whole character
 Value = TypeVar("Value")
 
 
@@ -256,7 +257,10 @@ def ids_of(served: ServedRun, text: str | list[int], param: str) -> list[int]:
     """The tokens of a text, or those that were given; a run without these tokens refuses them."""
     tokenizer = served.run.tokenizer
     if isinstance(text, str):
-        return tokenizer.encode(text).tolist()
+        try:
+            return tokenizer.encode(text).tolist()
+        except InputError as error:
+            raise Refusal(400, f"{param}: {error}", param) from None
     wrong = next((token for token in text if token >= tokenizer.vocabulary), None)
     if wrong is not None:
         message = f"{param}: token {wrong} is not one of 0 to {tokenizer.vocabulary - 1}, those of {served.name}."
@@ -348,9 +352,15 @@ class GenerationJob:
         """How long it may still take."""
         return max(0.001, self.begun + self.served.limits.seconds - time.monotonic())
 
-    def first_token(self, row: int) -> str:
-        """The text of a prompt's first token."""
-        return self.served.run.tokenizer.decode(self._requests[row // self.request.choices].prompt[:1])
+    def first_token(self, row: int) -> tuple[int, str]:
+        """A prompt's first token and its text."""
+        [token] = self._requests[row // self.request.choices].prompt[:1]
+        return token, self.served.run.tokenizer.decode([token])
+
+    def spell(self, tokens: list[int], begins: bool) -> str:
+        """The text of tokens that are parts of characters; half a character at the begin of a text is left out."""
+        text = self.served.run.tokenizer.decode(tokens)
+        return "" if begins and len(text) <= 3 and not text.strip(INCOMPLETE) else text
 
     def start(self) -> None:
         """Wait for the turn; raises where too many wait already."""

@@ -345,3 +345,15 @@ def test_a_stream_is_the_text_whatever_the_lengths_of_the_prompts(tokenizer: Tok
     assert pieces == [one.text for one in generate_text(model, tokenizer, PROMPTS, settings)]
     alone = [generate_text(model, tokenizer, [one], replace(settings, seed=1 + 2 * n)) for n, one in enumerate(PROMPTS)]
     assert pieces == [one.text for some in alone for one in some]
+
+
+@pytest.mark.parametrize("name", ["learned", "lstm"])
+def test_texts_are_counted_while_they_are_written(name: str, tokenizer: Tokenizer) -> None:
+    engine, counted = BatchEngine(model_of(name, tokenizer), tokenizer), []
+    for way in ("read", "read_one"):
+        read = getattr(engine, way)
+        setattr(engine, way, lambda *given, read=read: counted.append(engine.writing) or read(*given))
+    engine.add(TextRequest((5, 8), Sampling(tokens=30, temperature=0.0)))
+    while engine.busy:
+        engine.step()
+    assert set(counted[1:]) == {1} and len(counted) >= 30  # the first is the prompt, which is only read

@@ -180,6 +180,24 @@ def test_logprobs_are_generates(client: Any, runs: dict[str, Path]) -> None:
     assert [one.logprob for one in streamed] == pytest.approx(told.token_logprobs)
 
 
+@pytest.mark.parametrize("echo", [True, False])
+@pytest.mark.parametrize("prompt", ["é🙂x", "café", "日", "a"])
+def test_offsets_count_characters_also_where_tokens_are_parts_of_one(prompt: str, echo: bool, client: Any) -> None:
+    asked = {"model": "bytes", "prompt": prompt, "max_tokens": 40, "logprobs": 0, "echo": echo, "temperature": 1.5}
+    parts = 0
+    for seed in range(4):
+        [choice] = client.completions.create(**asked, seed=seed).choices
+        text, told = choice.text if echo else prompt + choice.text, choice.logprobs
+        for token, offset in zip(told.tokens, told.text_offset, strict=True):
+            parts += "\N{REPLACEMENT CHARACTER}" in token
+            apart = "\N{REPLACEMENT CHARACTER}" in token or token == "<eos>"  # which ends the text
+            assert apart or text[offset : offset + len(token)] == token
+        streamed = client.completions.create(**asked, seed=seed, stream=True)
+        offsets = [chunk.choices[0].logprobs.text_offset for chunk in streamed if chunk.choices[0].logprobs]
+        assert [offset for some in offsets for offset in some] == told.text_offset
+    assert parts
+
+
 def test_penalties_and_bias_are_generates(client: Any, runs: dict[str, Path]) -> None:
     same = {"frequency_penalty": 0.7, "presence_penalty": -0.3}
     more = {"min_p": 0.02, "repetition_penalty": 1.2}

@@ -45,8 +45,8 @@ WRONG: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"prompt": ["a", 5]}, 400, "prompt", "valid string"),
     ({"prompt": [[5], ["a"]]}, 400, "prompt", "valid integer"),
     ({"prompt": [5, 464]}, 400, "prompt", "token 464 is not one of 0 to "),
-    ({"prompt": "Ω"}, 400, None, "'Ω'"),
-    ({"prompt": "\ud800"}, 400, None, "surrogate"),
+    ({"prompt": "Ω"}, 400, "prompt", "'Ω'"),
+    ({"prompt": "\ud800"}, 400, "prompt", "surrogate"),
     ({"model": "bytes", "prompt": "ab" * 20_000}, 400, "prompt", "at most 32,768"),
     ({"model": "decoder", "prompt": "the cat sat on"}, 400, "prompt", "has 14 tokens; the context of decoder has 12."),
     ({"stop": ["a"] * 5}, 400, "stop", "at most 4"),
@@ -54,7 +54,7 @@ WRONG: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"logprobs": 21}, 400, "logprobs", "less than or equal to 20"),
     ({"presence_penalty": 3}, 400, "presence_penalty", "less than or equal to 2"),
     ({"logit_bias": {"a": 1}}, 400, "logit_bias", "pattern"),
-    ({"logit_bias": {"999": 1}}, 400, None, "token 999 is outside"),
+    ({"logit_bias": {"999": 1}}, 400, "logit_bias", "token 999 is outside"),
     ({"best_of": 2}, 400, "best_of", "not supported"),
     ({"temprature": 1}, 400, "temprature", "Did you mean 'temperature'"),
 ]
@@ -68,6 +68,13 @@ def test_a_wrong_word_is_named(
         got, told, _ = ask(address, "/v1/completions", {"model": "trigram", "prompt": "a", **words, **more})
         assert (got, told["error"]["param"], told["error"]["type"]) == (status, param, "invalid_request_error")
         assert message in told["error"]["message"]
+
+
+def test_a_wrong_field_inside_of_another_is_named_with_its_place(address: str) -> None:
+    for message, said in (({"content": None}, "messages.1.content = null"), ({}, "messages.1.content: field required")):
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", **message}]
+        status, told, _ = ask(address, "/v1/chat/completions", {"model": "trigram", "messages": messages})
+        assert status == 400 and told["error"]["param"] == "messages" and said in told["error"]["message"]
 
 
 def test_words_that_ask_for_nothing_are_taken(address: str) -> None:

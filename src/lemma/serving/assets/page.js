@@ -129,10 +129,9 @@ class Side {
       this.tokens += to - from;
       span.dataset.to = this.tokens;
       if (/^\n+$/.test(text)) span.dataset.lines = "";
-      if (to - from === 1) {
-        span.style.setProperty("--chance", Math.exp(told.token_logprobs[from]));
-        span.chances = { own: told.token_logprobs[from], top: told.top_logprobs[from] };
-      }
+      const own = (told.token_logprobs ?? []).slice(from, to);
+      if (own.length) span.style.setProperty("--chance", Math.exp(own.reduce((sum, one) => sum + one, 0)));
+      if (own.length === 1) span.chances = { own: own[0], top: told.top_logprobs[from] };
       this.spans.push(span);
       this.part("after").append(span);
     }
@@ -162,10 +161,11 @@ class Side {
 
   move(event) {
     const steps = { ArrowRight: 1, ArrowLeft: -1 };
-    if (!(event.key in steps) || !this.spans?.length) return;
+    const places = (this.spans ?? []).filter((span) => span.chances); // not the tokens of one character
+    if (!(event.key in steps) || !places.length) return;
     event.preventDefault();
-    const here = this.chosen ? this.spans.indexOf(this.chosen) + steps[event.key] : 0;
-    this.select(this.spans[Math.max(0, Math.min(this.spans.length - 1, here))]);
+    const here = this.chosen ? places.indexOf(this.chosen) + steps[event.key] : 0;
+    this.select(places[Math.max(0, Math.min(places.length - 1, here))]);
   }
 
   showChances(chances) {
@@ -232,10 +232,10 @@ async function nextToken() {
   stopGenerating();
   const model = run(), prompt = byId("prompt").value;
   try {
-    const request = readForm(model, { temperature: 1 });
+    const request = readForm(model, { echo: true }); // with the prompt's own tokens also the one that ends a text is told
     const answer = await (await post({ ...request, temperature: 0, top_p: 1, max_tokens: 1 })).json();
     showStatus("");
-    showCandidates(`What comes next, by ${model.id}`, answer.choices[0].logprobs.top_logprobs[0] ?? {}, prompt, model);
+    showCandidates(`What comes next, by ${model.id}`, answer.choices[0].logprobs.top_logprobs.at(-1) ?? {}, prompt, model);
   } catch (error) {
     showStatus(error.message, true);
   }
@@ -270,6 +270,13 @@ function busy(is) {
 function stopGenerating() {
   if (controller) controller.abort();
   busy(false);
+}
+
+/* Another run: what was being written is nobody's any more */
+function changeRun() {
+  stopGenerating();
+  controller = null;
+  choose();
 }
 
 function showStatus(words, wrong = false, place = byId("status")) {
@@ -311,7 +318,7 @@ function element(kind, name, text) {
   return made;
 }
 
-byId("run").addEventListener("change", choose);
+byId("run").addEventListener("change", changeRun);
 byId("ask").addEventListener("submit", generate);
 byId("stop").addEventListener("click", stopGenerating);
 byId("next").addEventListener("click", nextToken);
