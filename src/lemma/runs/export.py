@@ -102,7 +102,7 @@ def _gguf(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
     if out.suffix != ".gguf":
         raise SpecError(f"export: out = {out}: a file is written; its name must end in .gguf.")
     if out.exists() and not overwrite:
-        raise RunError(f"{out} is there already. To replace it: --overwrite.")
+        raise RunError(f"{out} is there already. To replace it: --overwrite, in Python overwrite=True.")
     weights, tokenizer = _language_model(folder)
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as temporary:

@@ -476,7 +476,7 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
     if SPEC in inside and not overwrite:
         goes_on = CHECKPOINTS in inside or SUMMARY not in inside
         continuing = f" To continue it: lemma train --resume {quote(str(path))}." if goes_on else ""
-        raise RunError(f"{path} holds a run already.{continuing} To replace it: --overwrite.")
+        raise RunError(f"{path} holds a run already.{continuing} To replace it: --overwrite, in Python overwrite=True.")
     if inside and SPEC not in inside:
         raise RunError(f"{path} is not empty and not a run ({SPEC} is missing). Choose another place for the run.")
     if foreign:

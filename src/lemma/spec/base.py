@@ -302,10 +302,12 @@ def parse_value(text: str) -> Any:
     return document["value"] if list(document) == ["value"] else text
 
 
-def distribute(words: Mapping[str, Any], kinds: Mapping[str, type[Spec]]) -> dict[str, dict[str, Any]]:
+def distribute(
+    words: Mapping[str, Any], kinds: Mapping[str, type[Spec]], others: Iterable[str] = ()
+) -> dict[str, dict[str, Any]]:
     """Give each setting to the first of `kinds` that knows it; an unknown one is an error with a guess.
 
-    A dotted setting reaches into a nested choice: `positions.base=500`.
+    A dotted setting reaches into a nested choice: `positions.base=500`. `others` are settings that were taken before.
     """
     shares: dict[str, dict[str, Any]] = {where: {} for where in kinds}
     for word, value in nest(words).items():
@@ -314,7 +316,7 @@ def distribute(words: Mapping[str, Any], kinds: Mapping[str, type[Spec]]) -> dic
             now = next((kind.renamed[word] for kind in kinds.values() if word in kind.renamed), None)
             if now is not None:
                 raise SpecError(f"the setting '{word}' is called '{now}' now. Say {now}={str(value)[:64]}")
-            settable = [known for kind in kinds.values() for known in kind.known_words()]
+            settable = [*(known for kind in kinds.values() for known in kind.known_words()), *others]
             if here := next((name for name in SYNONYMS.get(word.lower(), ()) if name in settable), None):
                 raise SpecError(f"the setting '{word}' is called {here} here. Say {here}={str(value)[:64]}")
             # family and kind are chosen by name, not set

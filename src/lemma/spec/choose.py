@@ -289,7 +289,8 @@ def choose(
         tokenizer = _tokenizer(tokenizer, words)
         settings |= {"held_out": words.pop("held_out")} if "held_out" in words else {}
         body = {"body": type(spec.body)} if isinstance(spec, TextReader) else {}
-        shares = distribute(words, {"tokenizer": type(tokenizer), "model": type(spec), **body, "recipe": Recipe})
+        kinds = {"tokenizer": type(tokenizer), "model": type(spec), **body, "recipe": Recipe}
+        shares = distribute(words, kinds, ("tokenizer", "held_out", "validation", "test"))
         tokenizer = tokenizer.replace(**shares["tokenizer"])
     if isinstance(spec, TextReader) and shares["body"]:
         shares["model"]["body"] = spec.body.replace(**shares["body"]).to_dict()

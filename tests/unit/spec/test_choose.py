@@ -37,6 +37,7 @@ def test_nothing_is_evaluated(text: str) -> None:
     [
         ("lsmt", {}, "Did you mean 'lstm'"),
         ("decoder", {"widht": 8}, "Did you mean 'width'"),
+        ("decoder", {"held_ou": 0.1}, "Did you mean 'held_out'"),
         ("decoder", {"positions": "rotory"}, "Known: none, learned, sinusoidal"),
         ("decoder", {"positions": "sinusodal"}, "Did you mean 'sinusoidal'"),
         ("decoder", {"heads": 12, "width": 500}, "does not divide decoder.width = 500. Nearest widths: 492, 504"),
