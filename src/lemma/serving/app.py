@@ -67,6 +67,7 @@ ASSETS = {
 }
 MOST_CHARACTERS = 4000  # of a text to look at: an address holds no more
 MOST_PAGES = 8  # looks and counts that wait for their turn
+MOST_PARTS = 8  # tokens of what is not a whole character that are looked at again
 LARGE = 2**15  # bytes of a request from which on it is read in a thread of its own
 SECONDS_FOR_BODY = 30
 SECONDS_FOR_REST, MOST_OF_REST = 5, 2**24  # of a body that nobody reads, in bytes
@@ -578,9 +579,13 @@ class CompletionFormat:
         """Where a token begins in the text; what is part of a character, at that character."""
         parts = self._parts[row]
         spelled = self._job.spell(parts, self._offsets[row] == self._begins[row]) if parts else ""
+        if len(parts) > MOST_PARTS:  # bytes that are no characters: only the last may become one
+            parts[:] = parts[-4:]
+            kept = self._job.spell(parts, False)
+            self._offsets[row], spelled = self._offsets[row] + len(spelled) - len(kept), kept
         if INCOMPLETE in text:
             parts.append(token)
-            return self._offsets[row] + len(spelled.rstrip(INCOMPLETE))
+            return self._offsets[row] + max(len(spelled.rstrip(INCOMPLETE)), len(spelled) - 3)
         self._offsets[row] += len(spelled)
         parts.clear()
         begin = self._offsets[row]

@@ -198,6 +198,15 @@ def test_offsets_count_characters_also_where_tokens_are_parts_of_one(prompt: str
     assert parts
 
 
+def test_offsets_of_bytes_that_are_no_characters_count_them(client: Any, runs: dict[str, Path]) -> None:
+    byte = next(token for token in range(3, 259) if lemma.load(runs["bytes"]).tokenizer.decode([token]) == "\ufffd")
+    asked = {"model": "bytes", "prompt": "a", "max_tokens": 300, "logprobs": 0, "logit_bias": {str(byte): 100}}
+    [choice] = client.completions.create(**asked, seed=1).choices
+    offsets = choice.logprobs.text_offset
+    assert len(choice.text) == 300 and offsets == sorted(offsets)
+    assert all(0 <= place + 1 - offset <= 3 for place, offset in enumerate(offsets))  # the last may still become others
+
+
 def test_penalties_and_bias_are_generates(client: Any, runs: dict[str, Path]) -> None:
     same = {"frequency_penalty": 0.7, "presence_penalty": -0.3}
     more = {"min_p": 0.02, "repetition_penalty": 1.2}
