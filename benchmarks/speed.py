@@ -8,7 +8,10 @@ import statistics
 import subprocess
 import sys
 import time
+import timeit
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,10 +22,11 @@ from torch.nn import functional
 
 from benchmarks.compare import Comparison, compare
 from benchmarks.gpu import LeanBlock
-from lemma.generation.decode import Sampling
+from lemma.generation.decode import Sampling, bare
 from lemma.generation.decode import generate as decode
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
+from lemma.models.decoder import DecoderModel, DecoderSlots, read_in_numpy
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
 from lemma.spec.recipe import Recipe
 from lemma.training.distributed import Distributed
@@ -150,7 +154,25 @@ def decoding() -> Comparison:
     }
     title = "Decoding the same decoder at batch 1, 60 tokens, greedy"
     target = {LEAN: 5.0, "transformers generate": 3.0}
-    return compare(title, peers, work=60, unit="tokens/s", target=target)
+    found = compare(title, peers, work=60, unit="tokens/s", target=target)
+    return found if found.met else replace(found, title=f"{title}\n  {token_times(ours)}")
+
+
+@torch.inference_mode()
+def token_times(model: LanguageModel) -> str:
+    """Where the time of a token goes: the step in NumPy, its matrix–vector products, and the same step in PyTorch."""
+    assert isinstance(model, DecoderModel)
+    token, (_, state) = torch.tensor([[1]]), model(torch.ones(1, 30, dtype=torch.long))
+    matrices = [part.weight.numpy() for part in model.modules() if isinstance(part, nn.Linear)]
+    vectors = {matrix.shape[1]: np.ones(matrix.shape[1], dtype=np.float32) for matrix in matrices}
+    _, slots = read_in_numpy(model, model, token, state)
+    assert isinstance(slots, DecoderSlots) and slots.arrays
+    ways = {
+        "the step in NumPy": partial(slots.arrays.read, 1, 30),
+        "its matrix–vector products": lambda: [matrix.dot(vectors[matrix.shape[1]]) for matrix in matrices],
+        "the step in PyTorch": partial(bare(model), token, state),
+    }
+    return "; ".join(f"{name} {1e6 * min(timeit.repeat(way, number=100)) / 100:.0f} µs" for name, way in ways.items())
 
 
 FIRST_STEP, STARTS = 2.0, 5

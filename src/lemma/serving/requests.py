@@ -1,6 +1,7 @@
 """Requests as OpenAI's clients send them: read, checked, and refused with a reason."""
 
 import json
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,9 +84,9 @@ def refusal_of(error: Exception) -> Refusal | None:
     if isinstance(error, Refusal):
         return error
     if isinstance(error, InputError):
-        first = str(error).replace("[", " ").replace(":", " ").split(" ", 1)[0]
-        named = any(first in kind.model_fields for kind in (CompletionRequest, ChatRequest, EmbeddingRequest))
-        return Refusal(400, str(error), first if named else None)
+        name = re.split(r"\W", str(error), maxsplit=1)[0]  # messages begin with the setting that is wrong
+        fields = CompletionRequest.model_fields | ChatRequest.model_fields | EmbeddingRequest.model_fields
+        return Refusal(400, str(error), name if name in fields else None)
     return Refusal(500, str(error)) if isinstance(error, LemmaError) else None
 
 

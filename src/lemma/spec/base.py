@@ -157,9 +157,11 @@ def explain(error: ValidationError, where: str, kind: type[Spec]) -> str:
             why = f"{mistake['msg'][0].lower()}{mistake['msg'][1:]}"
             if mistake["type"] in ("tuple_type", "list_type"):
                 why = f"a list is expected, as in {mistake['loc'][-1]}=[…]"
-            if mistake["type"] in ("model_type", "dict_type", "mapping_type"):
+            if mistake["type"] in ("dict_type", "mapping_type"):
+                why = f"a table is expected, as in {mistake['loc'][-1]}.name=…"
+            if mistake["type"] == "model_type":
                 known = _known_at(kind, (*mistake["loc"], ""))
-                why = f"it has settings of its own, as in {mistake['loc'][-1]}.{(known or ['name'])[0]}=…"
+                why = f"it has settings of its own, as in {mistake['loc'][-1]}.{known[0]}=…"
             lines.append(f"{path} = {shown(mistake['input'])}: {why}.")
     return "\n".join(lines)
 

@@ -16,6 +16,7 @@ from lemma.retrieval.embedding import Embedder
 from lemma.runs.checkpoint import weights_of
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
+from lemma.serving.runs import GenerationJob
 from lemma.spec.data import Characters
 from lemma.spec.models import Encoder
 from lemma.spec.recipe import Recipe
@@ -198,13 +199,18 @@ def test_offsets_count_characters_also_where_tokens_are_parts_of_one(prompt: str
     assert parts
 
 
-def test_offsets_of_bytes_that_are_no_characters_count_them(client: Any, runs: dict[str, Path]) -> None:
+def test_offsets_of_bytes_that_are_no_characters_count_them_and_look_at_few(
+    client: Any, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, spell = [], GenerationJob.spell
+    monkeypatch.setattr(GenerationJob, "spell", lambda job, *given: looked.append(len(given[0])) or spell(job, *given))
     byte = next(token for token in range(3, 259) if lemma.load(runs["bytes"]).tokenizer.decode([token]) == "\ufffd")
     asked = {"model": "bytes", "prompt": "a", "max_tokens": 300, "logprobs": 0, "logit_bias": {str(byte): 100}}
     [choice] = client.completions.create(**asked, seed=1).choices
     offsets = choice.logprobs.text_offset
     assert len(choice.text) == 300 and offsets == sorted(offsets)
     assert all(0 <= place + 1 - offset <= 3 for place, offset in enumerate(offsets))  # the last may still become others
+    assert 0 < max(looked) <= 9
 
 
 def test_penalties_and_bias_are_generates(client: Any, runs: dict[str, Path]) -> None:

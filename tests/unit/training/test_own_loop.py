@@ -256,7 +256,7 @@ def test_what_is_no_function_of_the_right_kind_is_refused_and_replaces_no_run(
     assert (tmp_path / "a" / "model.safetensors").read_bytes() == weights
 
 
-def test_an_objective_is_registered_with_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_objective_is_registered_with_its_loss() -> None:
     class Lossless(NewObjective):
         """Without one."""
 

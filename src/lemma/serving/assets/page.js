@@ -24,6 +24,7 @@ async function start() {
 function choose() {
   const model = run(), writes = model.answers === "prompt";
   stopGenerating();
+  controller = null; // what was being written has nothing more to say
   byId("facts").textContent = model.family + (writes ? "" : `, gives the ${model.answers} of a text`);
   byId("prompt-label").textContent = writes ? "Prompt" : "Source";
   byId("settings").hidden = byId("settings").disabled = byId("next").hidden = !writes;
@@ -272,13 +273,6 @@ function stopGenerating() {
   busy(false);
 }
 
-/* Another run: what was being written is nobody's any more */
-function changeRun() {
-  stopGenerating();
-  controller = null;
-  choose();
-}
-
 function showStatus(words, wrong = false, place = byId("status")) {
   place.textContent = words;
   place.className = wrong ? "trouble" : "soft";
@@ -318,7 +312,7 @@ function element(kind, name, text) {
   return made;
 }
 
-byId("run").addEventListener("change", changeRun);
+byId("run").addEventListener("change", choose);
 byId("ask").addEventListener("submit", generate);
 byId("stop").addEventListener("click", stopGenerating);
 byId("next").addEventListener("click", nextToken);
