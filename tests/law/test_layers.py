@@ -7,7 +7,20 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "lemma"
 ORDER = [
-    *("errors", "spec", "data", "report", "layers", "models", "adaptation", "hub", "runs", "generation", "tasks"),
+    *(
+        "errors",
+        "processes",
+        "spec",
+        "data",
+        "report",
+        "layers",
+        "models",
+        "adaptation",
+        "hub",
+        "runs",
+        "generation",
+        "tasks",
+    ),
     *("training", "counting", "checking", "inspection", "retrieval", "studies", "serving", "api", "cli"),
 ]
 LEVEL = {room: level for level, room in enumerate(ORDER)}
