@@ -19,6 +19,9 @@ def test_the_recipe_is_the_one_stated() -> None:
     recipe = chosen.recipe
     assert (recipe.dropout, recipe.sequence_length, recipe.batch, recipe.learning_rate) == (0.1, 10, 128, 0.001)
     assert recipe.patience is not None, "early stopping"
+    epochs = recipe.steps * recipe.batch * recipe.sequence_length / 929_589
+    assert epochs > 5, "one epoch of Penn Treebank's training split leaves the model above the source's 164"
+    assert recipe.evaluate_every is not None and recipe.patience * recipe.evaluate_every < recipe.steps / 2
     assert isinstance(chosen.model, Rnn) and (chosen.model.width, chosen.model.hidden) == (256, 512)
     assert preset("penn-rnn").tokenizer == Words(vocabulary=10_000)
 
