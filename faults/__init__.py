@@ -23,6 +23,8 @@ sample_tokens = 10
 settings = {{ width = 8, hidden = 8, batch = 4, sequence_length = 8, steps = 12, evaluate_every = 4, warm_up = 2 }}
 data = {{ text = ["{text}"], tokenizer = {{ kind = "byte-pairs", vocabulary = 280 }} }}
 """
+CHANGES = {f"os.{name}" for name in ("rename", "remove", "mkdir", "rmdir", "chmod", "link", "symlink", "truncate")}
+"""Python's audit events of changes on the disk, besides files that are opened to be written."""
 Place = tuple[Any, str]
 """A function: the module or class it is in, and its name."""
 
@@ -82,7 +84,7 @@ def count_changes(tell: Callable[[int], Any], within: Sequence[Place] = ()) -> N
     def hook(event: str, details: tuple[Any, ...]) -> None:
         nonlocal count
         written = event == "open" and isinstance(details[2], int) and details[2] & (os.O_WRONLY | os.O_RDWR)
-        if depth and (written or event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir")):
+        if depth and (written or event in CHANGES):
             count += 1
             tell(count)
 
@@ -99,6 +101,15 @@ def count_changes(tell: Callable[[int], Any], within: Sequence[Place] = ()) -> N
 
         setattr(owner, name, inside)
     sys.addaudithook(hook)
+
+
+def changes_of(work: Callable[[], Any], within: Sequence[Place] = ()) -> int:
+    """Count the changes on the disk of some work, done in a child process."""
+    reader, writer = os.pipe()
+    forked(lambda: (count_changes(lambda count: os.write(writer, b"."), within), work()))
+    os.close(writer)
+    with os.fdopen(reader, "rb") as counted:
+        return len(counted.read())
 
 
 @contextmanager

@@ -1,18 +1,23 @@
-"""Processes killed at random moments: going on afterwards gives what the uninterrupted one gives, bit for bit."""
+"""Processes killed at random moments: going on afterwards gives what the uninterrupted one gives, bit for bit.
 
-import os
+Where something is replaced, they are killed before every change on the disk: the old or the new copy is complete."""
+
 import random
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import lemma
-from faults import SIZES, STEPS, TEXT, Place, Row, board, count_changes, forked, home, small_study
-from lemma.data.files import file_hash
+from faults import SIZES, STEPS, TEXT, Place, Row, board, changes_of, forked, home, small_study
+from lemma.adaptation.adapt import merged
+from lemma.data.files import file_hash, restore
 from lemma.data.store import prepare
 from lemma.retrieval.index import Entry, Index, append, start
 from lemma.runs.folder import RunFolder, is_begun, remove_unbegun
@@ -85,6 +90,111 @@ def kills(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
     }
     for name, (work, within) in works.items():
         yield _killed(name, work, within, folder / name.replace(" ", "-"), max(1, round(KILLS * share)), chance)
+    (folder / "replaced").mkdir()
+    yield from replacements(folder / "replaced", share, seed)
+
+
+LLAMA: dict[str, Any] = {"positions": "rotary", "norm": "rms", "gated": True, "activation": "silu", "bias": False}
+DECODER: dict[str, Any] = {"width": 8, "depth": 1, "heads": 2, "context": 8, "vocabulary": 280, "batch": 4, **LLAMA}
+Write = Callable[[Path, int, bool], object]
+"""Write version 0 or 1 to a path, which may replace what is there."""
+
+
+def replacements(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+    """Exports, imports, saved models, `train --overwrite`: killed before any change, the old or the new is usable."""
+    book, base, adapter = folder / "book.txt", folder / "base", folder / "adapter"
+    book.write_text(TEXT, encoding="utf-8")
+    lemma.train("decoder", text=book, out=base, progress=False, tokenizer="byte-pairs", steps=2, **DECODER)
+    for version in range(2):
+        adapted = folder / f"adapted-{version}"
+        lemma.adapt(base, text=book, out=adapted, progress=False, steps=1 + version, rank=1)
+        lemma.export(adapted, to="peft", out=folder / f"adapter-{version}")
+    models = [lemma.load(folder / f"adapted-{version}", device="cpu") for version in range(2)]
+    bases = [merged(run.module) for run in models]
+
+    def export(to: Any) -> Write:
+        return lambda out, version, overwrite: lemma.export(
+            folder / f"adapted-{version}", to=to, out=out, overwrite=overwrite
+        )
+
+    def adopt(out: Path, version: int, overwrite: bool) -> object:
+        return lemma.adapt.from_peft(base, f"{adapter}-{version}", out=out, overwrite=overwrite)
+
+    def save(out: Path, version: int, overwrite: bool) -> object:
+        return lemma.runs.save(bases[version], models[version].tokenizer, out, overwrite=overwrite)
+
+    def train(out: Path, version: int, overwrite: bool) -> object:
+        with home(folder / "home"):
+            settings: dict[str, Any] = {**SIZES, **STEPS, "seed": version, "progress": False}
+            return lemma.train("lstm", text=book, out=out, overwrite=overwrite, **settings)
+
+    works: dict[str, tuple[Write, str]] = {
+        **{f"export --to {form}": (export(form), "out") for form in ("merged", "huggingface", "peft")},
+        "export --to gguf": (export("gguf"), "out.gguf"),
+        "adapt --from-peft": (adopt, "out"),
+        "runs.save": (save, "out"),
+        "train": (train, "out"),
+    }
+    chance = random.Random(seed)
+    for name, (write, out) in works.items():
+        for what, exchange in {
+            "": None,
+            ", overwriting": True,
+            ", overwriting without exchange of names": False,
+        }.items():
+            if (name == "train" and exchange is None) or (name == "export --to gguf" and exchange is False):
+                continue  # the one is tried above, the other is a file, and never moved aside
+            place = folder / f"{name}{what}".replace(" ", "-")
+            with patch("lemma.data.files._renameat2", lambda: None) if exchange is False else nullcontext():
+                yield _replaced(f"{name}{what}", write, place / out, exchange is not None, share, chance)
+
+
+def _replaced(name: str, write: Write, out: Path, replaces: bool, share: float, chance: random.Random) -> Row:
+    """Kill just before every change on the disk, or before an even sample of many."""
+    row, folder = Row("kills", name), out.parent
+    hashes = []
+    for version in range(2):
+        (folder / str(version)).mkdir(parents=True)
+        write(folder / str(version) / out.name, version, False)
+        hashes.append(_usable(folder / str(version) / out.name))
+
+    def prepare(place: Path) -> Path:
+        place.mkdir()
+        if replaces:
+            old = folder / "0" / out.name
+            (shutil.copytree if old.is_dir() else shutil.copy2)(old, place / out.name)
+        return place / out.name
+
+    counted = prepare(folder / "counted")
+    changes = changes_of(lambda: write(counted, 1, replaces))
+    times = max(1, round(min(changes, KILLS) * share))
+    offset = chance.random()
+    for moment in [1 + int((number + offset) * changes / times) for number in range(times)]:
+        path = prepare(folder / f"at-{moment}")
+        status = forked(partial(write, path, 1, replaces), kill_at=moment)
+        try:
+            restore(path)
+            state = _usable(path) if replaces or path.exists() else None
+            problem = None if state in (hashes if replaces else [None, hashes[1]]) else f"another result: {state}"
+            write(path, 1, path.exists())
+            left = sorted(entry.name for entry in path.parent.iterdir())
+            if not problem and (_usable(path) != hashes[1] or left != [path.name]):
+                problem = f"the next writer left {left}"
+        except Exception as error:
+            problem = f"{type(error).__name__}: {str(error)[:160]}"
+        row.add(problem and f"before change {moment} of {changes} (status {status}): {problem}")
+        shutil.rmtree(path.parent, ignore_errors=True)
+    return row
+
+
+def _usable(path: Path) -> str:
+    """Check all files of a run or an export, and return the hash of its weights; resume an unfinished training."""
+    restore(path)
+    if (path / "spec.toml").exists() and not (path / "summary.json").exists():
+        with home(path.parents[2] / "home"):
+            lemma.resume(path, progress=False)
+    assert (verified := lemma.verify(path)).right, _damaged(verified)
+    return file_hash(path if path.is_file() else next(path.glob("*model.safetensors")))
 
 
 def _killed(
@@ -96,11 +206,7 @@ def _killed(
     begin = time.monotonic()
     expected = work(folder / "whole")
     length = time.monotonic() - begin
-    reader, writer = os.pipe()
-    forked(lambda: (count_changes(lambda count: os.write(writer, b"."), within), work(folder / "counted")))
-    changes = len(os.read(reader, 1 << 16))
-    os.close(reader)
-    os.close(writer)
+    changes = changes_of(lambda: work(folder / "counted"), within)
     for number in range(times):
         out = folder / str(number)
         status, rounds = -9, 0

@@ -215,6 +215,7 @@ def resume(
             f"{run} was not trained here, so there is nothing to resume. To train it further: lemma adapt {run} "
             "--text FILE --method full --out RUN"
         )
+    folder.refuse_unresumable()  # before the data are read
     task, vocabulary = task_for(folder.spec), folder.vocabulary()
     data = task.load(folder.data, folder.spec, folder.recipe, observer, vocabulary, folder.labels())
     own = OwnParts(**_functions(settings), on_step=on_step)
@@ -357,6 +358,7 @@ def export(
             adapted run is merged for both. "merged" folds LoRA weights into a plain run without a base, "peft" writes
             them as a folder that peft loads.
         out: The folder to write; for "gguf" the file.
+        overwrite: Replace what is there already, if Lemma wrote it.
 
     >>> lemma.export("runs/b", to="huggingface", out="folder")  # doctest: +SKIP
     """

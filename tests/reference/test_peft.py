@@ -253,5 +253,7 @@ def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path) -> None:
         write_peft(model, tmp_path)
     assert (tmp_path / "precious.txt").read_text() == "do not lose me"
     write_peft(model, tmp_path / "adapter")
-    write_peft(model, tmp_path / "adapter")  # its own it replaces
+    with pytest.raises(LemmaError, match=r"adapter already exists.*--overwrite"):
+        write_peft(model, tmp_path / "adapter")
+    write_peft(model, tmp_path / "adapter", overwrite=True)  # Lemma wrote it
     assert {path.name for path in tmp_path.iterdir()} == {"precious.txt", "adapter"}

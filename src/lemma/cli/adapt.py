@@ -68,7 +68,9 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="The folder to write; for gguf the file.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run or file.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing run, or an export that Lemma wrote.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write a run in another form.

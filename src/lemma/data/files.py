@@ -1,11 +1,15 @@
 """Files written atomically, their checksums, progress, and the folder where Lemma caches data."""
 
+import ctypes
 import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
+import stat
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,11 +21,17 @@ from typing import Any
 from lemma.errors import DataError, RunError, StorageError
 
 # Files and folders that exist whole or not at all. What is written goes to a hidden sibling first
-# (`.name.MACHINE-PID.partial`), is synced to the disk and then renamed: a reader, or a machine that loses power, never
-# meets half of it. What a killed process left behind is removed by the next writer on the same machine: a process of
-# another host or container that shares the folder cannot be asked whether it is alive.
+# (`.NAME.NUMBER.MACHINE-PID.partial`), is synced to the disk and then renamed: a reader, or a machine that loses power,
+# never meets half of it. A folder that holds something is replaced by exchanging two names in one system call. Where
+# the system cannot do that, the old folder is renamed first (`….aside`), and whoever looks at its path next puts it
+# back if the writer was killed before the new one was there. What else a killed process left behind is removed by the
+# next writer on the same machine: a process of another host or container that shares the folder cannot be asked whether
+# it is alive.
 
-SUFFIX = ".partial"
+SUFFIX, ASIDE = ".partial", ".aside"
+TEMPORARY = re.compile(
+    r"\.(?P<name>.+?)(?P<number>\.\d+)?\.(?P<machine>[^.]+)-(?P<process>\d+)(?P<suffix>\.[a-z]+)", re.DOTALL
+)
 NUMBERS = count()
 NEXT_STEPS = {
     **dict.fromkeys(
@@ -36,35 +46,121 @@ NEXT_STEPS = {
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a file so that `path` holds the old content or the new, never a part of it."""
+    """Write a file so that `path` holds the old content or the new, never a part of it.
+
+    A character that UTF-8 lacks, as in names of files that are not UTF-8, is written as JSON escapes it: `\\udcff`.
+    """
     with replacing(path) as temporary:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a name next to `path` to fill with a file or a folder, which becomes `path` unless something fails."""
-    path = path.resolve()  # where a link leads: the link stays
+    """Yield a temporary name next to `path` for a file or folder, which becomes `path` unless something fails."""
+    path = real_path(path)  # a link stays, and what it leads to is replaced
     sweep(path.parent)
-    temporary, old = _hidden(path, ""), _hidden(path, ".old")
-    _remove(temporary)
+    refuse_protected(path)
+    temporary = _hidden(path)
+    aside = temporary.with_suffix(ASIDE)
     try:
         with storing(path, temporary):
             yield temporary
             _sync(temporary)
-            if path.is_dir():  # nothing can be renamed onto a folder that is not empty: it steps aside first
-                _remove(old)
-                path.rename(old)
-            try:
-                temporary.replace(path)
-            except OSError:
-                if old.exists():
-                    old.rename(path)
-                raise
+            _put(temporary, path, aside)
             _sync_one(path.parent)
-        _remove(old)
+        with suppress(OSError):  # the new one is complete; what is left of the old is swept later
+            _remove(aside)
     finally:
-        _remove(temporary)
+        restore(path)
+        with suppress(OSError):
+            _remove(temporary)
+
+
+def _put(temporary: Path, path: Path, aside: Path) -> None:
+    """Rename `temporary` to `path`; a folder that is there is exchanged with it, or moved aside first."""
+    while True:
+        try:
+            temporary.replace(path)
+            return
+        except OSError as error:
+            in_the_way = error.errno in (errno.ENOTEMPTY, errno.EEXIST) or (os.name == "nt" and path.is_dir())
+            if not in_the_way or not temporary.is_dir():
+                raise
+        with suppress(FileNotFoundError):  # removed or moved aside by another process just now
+            if _exchange(temporary, path):
+                return
+            _remove(aside)  # in an earlier round; another writer was faster, and a whole folder is at `path`
+            path.rename(aside)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange the names of two files or folders in one step; return False where the system cannot."""
+    rename = _renameat2()
+    if rename is None:
+        return False
+    sys.audit("os.rename", os.fspath(first), os.fspath(second), -1, -1)  # as every other change of a name
+    if rename(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(second))
+
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # from Linux's fcntl.h and fs.h
+
+
+@cache
+def _renameat2() -> Any:
+    """Return the C library's renameat2, or None where it has none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is not None:
+        rename.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return rename
+
+
+def restore(path: Path) -> None:
+    """Put back a folder that a killed writer had moved aside, if nothing is at its path.
+
+    A writer that is alive and between its two renames moves it aside again, so nothing is lost either way.
+    """
+    with suppress(OSError, ValueError):
+        if path.exists():
+            return
+        path = real_path(path)
+        for aside in _moved_aside(path.parent, path.name):
+            aside.rename(path)
+            return
+
+
+def _moved_aside(folder: Path, name: str) -> list[Path]:
+    """List the folders that were moved aside from `folder/name`, the latest first."""
+    matches = [aside for aside in folder.glob(f".*{ASIDE}") if _original(aside) == name]
+    return sorted(matches, key=lambda aside: aside.stat().st_ctime_ns, reverse=True)
+
+
+def _original(temporary: Path) -> str | None:
+    """Return the name that a temporary file or folder is for; None if the name is not one of ours."""
+    parts = TEMPORARY.fullmatch(temporary.name)
+    return parts["name"] if parts else None
+
+
+def refuse_protected(path: Path) -> None:
+    """Refuse to replace a folder of which this user could not remove every file, before anything is changed."""
+    if not path.is_dir() or path.is_symlink():
+        return
+    parent, own = path.parent.stat(), getattr(os, "geteuid", lambda: 0)()
+    sticky = parent.st_mode & stat.S_ISVTX and own not in (0, parent.st_uid, path.stat().st_uid)
+    folders = [Path(folder) for folder, _, _ in os.walk(path)]
+    effective = os.access in os.supports_effective_ids
+    for folder in [path.parent, *folders]:
+        if sticky or not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective):
+            raise StorageError(
+                f"{path} cannot be replaced: you may not remove the files in {path if sticky else folder}. "
+                "Nothing was changed. Choose another folder, or ask its owner."
+            )
 
 
 @contextmanager
@@ -111,9 +207,9 @@ def rewritten(path: Path, own: Collection[str]) -> Iterator[Path]:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Fill a folder that becomes `path` at the end, unless another process was first: then theirs stays."""
-    path = path.resolve()
+    path = real_path(path)
     sweep(path.parent)
-    temporary = _hidden(path, f".{next(NUMBERS)}")  # so that two writers in one process do not meet
+    temporary = _hidden(path)
     try:
         with storing(path, temporary):
             temporary.mkdir()
@@ -125,23 +221,33 @@ def new_folder(path: Path) -> Iterator[Path]:
                 if not path.is_dir():
                     raise
     finally:
-        _remove(temporary)
+        with suppress(OSError):
+            _remove(temporary)
 
 
 def discard(path: Path) -> None:
     """Remove a folder so that it is there whole or not at all: it is renamed first, and what is left is swept."""
     sweep(path.parent)
-    if path.is_dir():
-        aside = _hidden(path, f".{next(NUMBERS)}")
-        path.rename(aside)
-        _remove(aside)
+    temporary = _hidden(path)
+    with suppress(FileNotFoundError):  # never there, or another process was first
+        path.rename(temporary)
+        _remove(temporary)
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes of this machine left half-written in a folder."""
-    for left in folder.glob(f".*{SUFFIX}"):
-        place, _, process = left.name.removesuffix(SUFFIX).rpartition(".")[2].partition("-")
-        if place == machine() and process.isdigit() and not _alive(int(process)):
+    """Restore what killed processes had moved aside in a folder, and remove what they left half-written.
+
+    Only processes of this machine are known to be dead.
+    """
+    for left in [*folder.glob(f".*{SUFFIX}"), *folder.glob(f".*{ASIDE}")]:
+        parts = TEMPORARY.fullmatch(left.name)
+        if parts is None:
+            continue
+        if left.suffix == ASIDE:
+            restore(left.with_name(parts["name"]))
+        elif parts["number"] is None and parts["name"].endswith(".old"):
+            continue  # moved aside by an earlier version, which could not restore it
+        if parts["machine"] == machine() and not _alive(int(parts["process"])):
             with suppress(OSError):  # a folder that cannot be written, or another process was first
                 _remove(left)
 
@@ -156,8 +262,14 @@ def machine() -> str:
     return text_hash(" ".join(about))[:12]
 
 
-def _hidden(path: Path, infix: str) -> Path:
-    return path.with_name(f".{path.name}{infix}.{machine()}-{os.getpid()}{SUFFIX}")
+def real_path(path: Path) -> Path:
+    """Return the absolute path where links lead; a loop of links is an OSError when it is opened, not here."""
+    return Path(os.path.realpath(path))
+
+
+def _hidden(path: Path) -> Path:
+    """Return a temporary name next to a path, another one in every call, thread and process."""
+    return path.with_name(f".{path.name}.{next(NUMBERS)}.{machine()}-{os.getpid()}{SUFFIX}")
 
 
 @contextmanager
@@ -169,7 +281,7 @@ def locked(path: Path, wait: float) -> Iterator[bool]:
     """
     from filelock import FileLock, Timeout  # not needed where nothing is written
 
-    place = path.resolve()
+    place = real_path(path)
     lock = FileLock(place.with_name(f".{place.name}.lock"), timeout=wait)
     try:
         lock.acquire()
@@ -272,8 +384,8 @@ def joint_hash(hashes: Sequence[str]) -> str:
 
 
 def text_hash(text: str) -> str:
-    """The SHA-256 of a string's UTF-8 bytes."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    """The SHA-256 of a string's UTF-8 bytes; file names that are not UTF-8 hold surrogates, which are hashed too."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def files_hash(paths: Iterable[Path], advance: Advance | None = None) -> str:
@@ -373,7 +485,7 @@ def check_once(path: Path, expected: str, measure: Callable[[], str]) -> bool:
     """Whether a file has the expected checksum, which is measured once per change of the file's size or time."""
     about = path.stat()
     times = f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}"
-    mark = text_hash(f"{path.resolve()} {times} {expected}")
+    mark = text_hash(f"{real_path(path)} {times} {expected}")
     known = data_home() / "checked" / mark
     if mark in CHECKED or (about.st_size >= SLOW and known.exists()):
         return True

@@ -3,7 +3,7 @@
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib.util import find_spec
 from math import prod
 from mmap import ACCESS_READ, mmap
@@ -27,6 +27,8 @@ from lemma.spec.positions import NoScaling, Rotary
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """Hugging Face's model types and GGUF's architectures; of a llama with a sliding window the type is mistral."""
+MARK = "lemma.export"
+"""Metadata entry of the files that Lemma writes."""
 TURNED = ("llama", "mistral")
 """Those whose queries and keys GGUF permutes, so that the pairs that rotary positions turn are adjacent."""
 WHOLE = {
@@ -357,6 +359,8 @@ def write_gguf(
             "positions=rotary norm=rms gated=true activation=silu bias=false. For transformers: --to huggingface"
         )
     writer = GGUFWriter(path, architecture)
+    writer.add_uint32(MARK, 1)
+    writer.add_file_type(0)
     writer.add_name(name)
     words = {**config, "rope_theta": scaling.get("rope_theta", config.get("rope_theta", 10000.0))}
     words.setdefault("head_dim", words["hidden_size"] // words["num_attention_heads"])
@@ -372,7 +376,6 @@ def write_gguf(
     writer.add_uint32(f"{architecture}.rope.dimension_count", words["head_dim"])
     _write_scaling(writer, spec, scaling)
     writer.add_vocab_size(words["vocab_size"])
-    writer.add_file_type(0)
     _write_tokenizer(writer, tokenizer, words["vocab_size"])
     heads = {"q_proj": words["num_attention_heads"], "k_proj": words.get("num_key_value_heads")}
     names = {theirs: own for own, theirs in WHOLE.items()} | {theirs: own for own, theirs in PARTS.items()}
@@ -389,12 +392,34 @@ def write_gguf(
             groups = heads.get(part.rpartition(".")[2]) if kind in TURNED else None
             tensor = adjacent(tensor, groups) if groups else tensor
         written[own] = tensor
-        writer.add_tensor(own, tensor.numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        writer.add_tensor(own, tensor.numpy().view(WrittenArray))
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    except OSError:
+        for file in writer.fout or ():
+            with suppress(OSError):
+                file.close()
+        raise
     return written
+
+
+class WrittenArray(np.ndarray):
+    """An array whose `tofile` says why a disk refuses, which numpy's does not."""
+
+    def tofile(self, file: Any, *_: Any) -> None:
+        """Write the numbers as bytes."""
+        file.write(np.ascontiguousarray(self).data)
+
+
+def wrote_gguf(path: Path) -> bool:
+    """Check whether a file is as Lemma writes GGUF: marked, and not quantized by another program since."""
+    with path.open("rb") as file:
+        head = file.read(4096)  # the first entries of the metadata
+    plain = b"general.file_type" + struct.pack("<II", 4, 0)  # GGUF's type 4, uint32, and its value
+    return head.startswith(b"GGUF") and MARK.encode() in head and plain in head
 
 
 def _write_scaling(writer: Any, spec: ModelSpec, scaling: Mapping[str, Any]) -> None:
@@ -406,7 +431,7 @@ def _write_scaling(writer: Any, spec: ModelSpec, scaling: Mapping[str, Any]) -> 
         assert isinstance(spec, Decoder) and isinstance(spec.positions, Rotary)
         width, base = spec.positions.turned(spec.attention // spec.heads), spec.positions.base
         plain, scaled = (rotary_frequencies(width, base, how)[0] for how in (NoScaling(), spec.positions.scaling))
-        writer.add_tensor(DIVISORS, (plain / scaled).float().numpy())
+        writer.add_tensor(DIVISORS, (plain / scaled).float().numpy().view(WrittenArray))
     elif kind != "default":
         writer.add_rope_scaling_type(RopeScalingType(kind))
         writer.add_rope_scaling_factor(scaling["factor"])

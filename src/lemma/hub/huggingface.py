@@ -10,19 +10,17 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from lemma.data.files import file_sum, read_json, seal
+from lemma.data.files import read_json
 from lemma.data.tokenizers import CONFIG as TOKENIZER_CONFIG
 from lemma.data.tokenizers import GENERATION, TEMPLATE, Tokenizer
 from lemma.errors import DataError, RunError
 from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to
-from lemma.hub.pretrained import CONFIG, SUMS, Pretrained
+from lemma.hub.pretrained import CONFIG, Pretrained
 from lemma.models.base import save_tensors
 from lemma.spec.models import Classifier, ModelSpec
 
 WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
-WRITTEN = {CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, GENERATION, TEMPLATE, SUMS, "README.md"}
-"""The files that a folder written here may hold."""
 FLOATS = {"F64", "F32", "F16", "BF16"}
 BERT = {
     "tokenizer_class": "BertTokenizer",
@@ -177,8 +175,6 @@ def write_folder(
     if limit := getattr(spec.body if isinstance(spec, Classifier) else spec, "context", None):
         about.setdefault("model_max_length", limit)
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    sums = {file.name: file_sum(file) for file in sorted(folder.iterdir())}
-    (folder / SUMS).write_text(json.dumps(seal({"files": sums}), indent=1) + "\n", encoding="utf-8")
     return kept
 
 

@@ -33,14 +33,14 @@ from lemma.adaptation.lora import (
     plain_modules,
     wrap,
 )
-from lemma.data.files import read_json, rewritten
+from lemma.data.files import read_json, restore
 from lemma.errors import RunError, SpecError, unknown
 from lemma.hub.architectures import Piece
+from lemma.hub.pretrained import exporting
 from lemma.models.base import save_tensors
 from lemma.spec.recipe import Frozen, Lora
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
-WRITTEN = {CONFIG, WEIGHTS, "README.md"}
 PREFIX = "base_model.model."
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -55,6 +55,7 @@ def write_peft(
     base: str | None = None,
     pieces: Pieces | None = None,
     task: str | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Write a model's updates, and the modules of it that were trained whole, as a peft folder of the model `base`.
 
@@ -90,7 +91,7 @@ def write_peft(
         if all(name in placed for name in names if name.rpartition(".")[2] in last):
             options["target_modules"] = last
     kept = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}  # none shares memory
-    with rewritten(Path(folder), WRITTEN) as temporary:
+    with exporting(Path(folder), overwrite) as temporary:
         (temporary / CONFIG).write_text(json.dumps(options, indent=2), encoding="utf-8")
         save_tensors(temporary / WEIGHTS, kept, {"format": "pt"})
 
@@ -128,6 +129,7 @@ def read_peft(folder: Path | str, model: Module, pieces: Pieces | None = None) -
     method that is returned says all, unless the folder's patterns give some matrices ranks or scales of their own.
     """
     folder = Path(folder)
+    restore(folder)
     refuse_adapted(model)
     options = PeftOptions.read(_read_config(folder), folder / CONFIG)
     found = PeftTensors.sort(_read_weights(folder), folder / WEIGHTS)

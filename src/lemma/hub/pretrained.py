@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -22,10 +23,16 @@ from lemma.data.corpora import MODELS, corpus_files
 from lemma.data.files import (
     check_file,
     check_once,
+    data_home,
     file_hash,
+    file_sum,
     files_hash,
     home_folder,
     read_sealed,
+    real_path,
+    refuse_protected,
+    replacing,
+    restore,
     seal,
     text_hash,
     write_atomically,
@@ -46,7 +53,7 @@ from lemma.report.progress import observer, watched_reading
 from lemma.spec.base import exists
 from lemma.spec.models import Encoder, ModelSpec
 
-CONFIG, SUMS = "config.json", "lemma.json"
+CONFIG, SUMS, OPENED = "config.json", "lemma.json", "opened"
 GGUF, LLAMA2C = (".gguf",), (".bin", ".data")
 
 
@@ -147,26 +154,89 @@ def recognise(path: Path) -> None:
             except RunError as error:
                 raise RunError(f"{error} If it was changed on purpose, remove {path.parent / SUMS}.") from None
             return
-    real = path.resolve()
+    real = real_path(path)
     if real.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", real.name):
         if not check_once(real, real.name, lambda: file_hash(real)):
             raise RunError(f"{path} is damaged: it does not have the SHA-256 {real.name}. Download it again.")
         return
-    with suppress(StorageError, DataError):  # a data home that cannot be written
-        known = home_folder("opened") / f"{text_hash(str(real))[:32]}.json"
-        try:
-            was = read_sealed(known)
-            if check_once(real, str(was.get("hash")), lambda: file_hash(real)):
-                return
-            warnings.warn(
-                f"{path} has changed since it was opened here on {was.get('since')}, with the SHA-256 "
-                f"{was.get('hash')}. If nobody replaced it, it is damaged: get it again.",
-                stacklevel=2,
-            )
-        except RunError:  # never opened before
-            pass
-        content = seal({"path": str(real), "since": time.strftime("%Y-%m-%d %H:%M"), "hash": file_hash(real)})
-        write_atomically(known, json.dumps(content, indent=1) + "\n")
+    if message := change_since_opened(path):
+        warnings.warn(message, stacklevel=2)
+    elif _first_opened(real) is None:
+        with suppress(StorageError, DataError):  # a data home that cannot be written
+            home_folder(OPENED)
+            content = seal({"path": str(real), "since": time.strftime("%Y-%m-%d %H:%M"), "hash": file_hash(real)})
+            write_atomically(_record(real), json.dumps(content, indent=1) + "\n")
+
+
+def change_since_opened(path: Path) -> str | None:
+    """Describe how a file differs from what it was when it was first opened; None if it does not, or was never opened.
+
+    The record is not replaced, so that the change is reported until the old file is back or the record is removed.
+    """
+    real = real_path(path)
+    first = _first_opened(real)
+    if first is None or check_once(real, str(first.get("hash")), lambda: file_hash(real)):
+        return None
+    return (
+        f"{path} has changed since it was opened here on {first.get('since')}, with the SHA-256 {first.get('hash')}. "
+        f"If nobody replaced it, it is damaged: get it again. If you replaced it: rm {quote(str(_record(real)))}"
+    )
+
+
+def forget_opened(path: Path) -> None:
+    """Forget the checksum of a file that Lemma itself has replaced."""
+    with suppress(OSError):
+        _record(real_path(path)).unlink(missing_ok=True)
+
+
+def _first_opened(real: Path) -> dict[str, Any] | None:
+    """Read the record of a file's first opening; None if there is none, or it is damaged."""
+    try:
+        return read_sealed(_record(real))
+    except (RunError, StorageError):
+        return None
+
+
+def _record(real: Path) -> Path:
+    """Return the file in the data home that holds the checksum of a model of another program."""
+    return data_home() / OPENED / f"{text_hash(str(real))[:32]}.json"
+
+
+@contextmanager
+def exporting(path: Path, overwrite: bool) -> Iterator[Path]:
+    """Fill a folder for another library that becomes `path`, with checksums by which Lemma recognises its own."""
+    refuse_existing_export(path, overwrite)
+    path.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.mkdir()
+        yield temporary
+        sums = {file.name: file_sum(file) for file in sorted(temporary.iterdir())}
+        (temporary / SUMS).write_text(json.dumps(seal({"files": sums}), indent=1) + "\n", encoding="utf-8")
+
+
+def refuse_existing_export(path: Path, overwrite: bool) -> None:
+    """Refuse to write a folder where something is, unless Lemma wrote it, nobody changed it, and it may be replaced."""
+    restore(path)
+    if not exists(path):
+        return
+    if not path.is_dir():
+        raise RunError(f"{path} already exists and is a file. Name a new folder.")
+    names = {entry.name for entry in path.iterdir()}
+    if not names:
+        return
+    try:
+        listed = read_sealed(path / SUMS).get("files") if SUMS in names else {}
+        if foreign := sorted(names - {SUMS, *(listed or {})}):
+            raise RunError(f"it holds {foreign[0]}")
+        for name in sorted(names - {SUMS}):
+            check_file(path / name, (listed or {})[name], SUMS)
+    except RunError as error:
+        raise RunError(
+            f"{path} already exists, and is not as Lemma wrote it: {str(error).rstrip('.')}. Name a new folder."
+        ) from None
+    if not overwrite:
+        raise RunError(f"{path} already exists. To replace it: --overwrite, in Python overwrite=True.")
+    refuse_protected(path)
 
 
 def open_pretrained(path: Path) -> Pretrained:

@@ -11,19 +11,20 @@ from torch import Tensor, nn
 
 from lemma.adaptation.adapt import merged
 from lemma.adaptation.lora import Update
-from lemma.data.files import replacing, rewritten
+from lemma.data.files import replacing
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import RunError, SpecError, unknown
 from lemma.hub.architectures import native_architecture
-from lemma.hub.gguf import write_gguf
-from lemma.hub.huggingface import WRITTEN, write_folder
+from lemma.hub.gguf import write_gguf, wrote_gguf
+from lemma.hub.huggingface import write_folder
 from lemma.hub.peft import read_peft, write_peft
+from lemma.hub.pretrained import exporting, forget_opened, refuse_existing_export
 from lemma.models.base import LanguageModel
 from lemma.models.build import blank
 from lemma.report.result import Block, Result, Text
 from lemma.runs.checkpoint import weights_of
-from lemma.runs.folder import PretrainedRun, RunFolder
+from lemma.runs.folder import PretrainedRun, RunFolder, refuse_occupied
 from lemma.runs.load import (
     adaptation_of,
     first_model,
@@ -70,6 +71,10 @@ def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> Rewri
             f"To write it for transformers: lemma export {path} --to huggingface --out FOLDER"
         )
     refuse_own_base(folder, out)
+    if to == "merged":
+        refuse_occupied(out, overwrite)
+    elif to != "gguf":
+        refuse_existing_export(out, overwrite)
     return FORMS[to][1](folder, out, overwrite)
 
 
@@ -93,7 +98,7 @@ def _language_model(folder: RunFolder) -> tuple[dict[str, Tensor], Tokenizer]:
 
 def _huggingface(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
     weights, tokenizer = _language_model(folder)
-    with rewritten(out, WRITTEN) as temporary:
+    with exporting(out, overwrite) as temporary:
         kept = write_folder(temporary, folder.spec, weights, tokenizer, folder.labels())
     return _rewritten(out, "a folder for transformers", kept)
 
@@ -101,12 +106,16 @@ def _huggingface(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
 def _gguf(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
     if out.suffix != ".gguf":
         raise SpecError(f"export: out = {out}: a file is written; its name must end in .gguf.")
-    if out.exists() and not overwrite:
-        raise RunError(f"{out} is there already. To replace it: --overwrite, in Python overwrite=True.")
+    if out.exists():
+        if not out.is_file() or not wrote_gguf(out):
+            raise RunError(f"{out} already exists, and Lemma did not write it. Name a new file.")
+        if not overwrite:
+            raise RunError(f"{out} already exists. To replace it: --overwrite, in Python overwrite=True.")
     weights, tokenizer = _language_model(folder)
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as temporary:
         kept = write_gguf(temporary, folder.spec, weights, tokenizer, folder.path.name)
+    forget_opened(out)
     return _rewritten(out, "a GGUF file", kept)
 
 
@@ -121,7 +130,7 @@ def _peft(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
             with suppress(RunError):  # a classifier that transformers has no class for keeps our names
                 native_architecture(folder.spec)
                 pieces, task = base.source.pieces_of(folder.spec), "SEQ_CLS"
-    write_peft(model, out, str(where), pieces, task)
+    write_peft(model, out, str(where), pieces, task, overwrite)
     return _rewritten(out, "a folder for peft", weights_of(model))
 
 
@@ -136,8 +145,7 @@ FORMS: dict[str, tuple[str, Callable[[RunFolder, Path, bool], Rewritten]]] = {
 
 def save_model(model: Any, tokenizer: Any, out: Path, labels: Sequence[str] = (), overwrite: bool = False) -> Rewritten:
     """Write a model that was trained elsewhere as a finished run; of its data nothing is known."""
-    for wrapper in ("_orig_mod", "module"):  # what torch.compile and DDP put around it
-        model = getattr(model, wrapper, model)
+    model = unwrap_model(model)
     spec = getattr(model, "spec", None)
     if not isinstance(spec, Spec):
         raise RunError(
@@ -152,7 +160,7 @@ def save_model(model: Any, tokenizer: Any, out: Path, labels: Sequence[str] = ()
             f"{type(words).__name__}. Give what the model's tokens come from; of a tokenizer of transformers, its "
             "backend_tokenizer."
         )
-    weights = weights_of(model, frozen=True)
+    weights = {name.replace("_orig_mod.", ""): tensor for name, tensor in weights_of(model, frozen=True).items()}
     shapes = {name: tensor.shape for name, tensor in weights_of(blank(spec), frozen=True).items()}  # pyright: ignore
     if {name: tensor.shape for name, tensor in weights.items()} != shapes:
         raise RunError("runs.save: the weights are not those of the model's spec. Give the model as it was built.")
@@ -168,9 +176,20 @@ def save_model(model: Any, tokenizer: Any, out: Path, labels: Sequence[str] = ()
         raise RunError(f"runs.save: the model has {classes} classes, and {len(labels)} labels are given.")
     data = PretrainedData(pretrained="trained elsewhere")
     folder = RunFolder(out, spec, Recipe(), data, "")  # pyright: ignore[reportArgumentType]
-    folder.create(words, overwrite, labels)
-    folder.finish(weights, {"path": str(out), "family": folder.spec.family, "made": "of a model trained elsewhere"})
+    summary = {"path": str(out), "family": folder.spec.family, "made": "of a model trained elsewhere"}
+    folder.create(words, overwrite, labels, result=(weights, summary))
     return _rewritten(out, "a run", weights)
+
+
+def unwrap_model(model: Any) -> Any:
+    """Return the model inside what torch.compile, DDP and others put around it, in any order."""
+    while isinstance(model, nn.Module) and "spec" not in vars(model):
+        children = dict(model.named_children())
+        inner = children.get("_orig_mod", children.get("module"))
+        if inner is None:
+            break
+        model = inner
+    return model
 
 
 def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False) -> Rewritten:
@@ -178,6 +197,8 @@ def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False
     base = RunFolder.open(path)
     refuse_unfinished(base)
     refuse_adapters(base)
+    refuse_own_base(base, out)
+    refuse_occupied(out, overwrite)  # before anything is read
     pieces = base.source.pieces if isinstance(base, PretrainedRun) else None
     adaptation = read_peft(peft_folder, plain_model(base), pieces)
     about = f"from {peft_folder}"
@@ -185,9 +206,8 @@ def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False
     folder = RunFolder(out, base.spec, base.recipe, base.data, base.data_hash, spec)
     if not _says_all(folder, adaptation.model):
         return _write_plain(base, merged(adaptation.model), out, overwrite, f"{about}, merged")
-    folder.create(base.vocabulary(), overwrite, base.labels())
     weights = weights_of(adaptation.model)
-    folder.finish(weights, _summary(base, out, about))
+    folder.create(base.vocabulary(), overwrite, base.labels(), result=(weights, _summary(base, out, about)))
     return _rewritten(out, "an adapted run", weights)
 
 
@@ -201,9 +221,8 @@ def _says_all(folder: RunFolder, model: nn.Module) -> bool:
 
 def _write_plain(folder: RunFolder, model: nn.Module, out: Path, overwrite: bool, about: str) -> Rewritten:
     plain = RunFolder(out, folder.spec, folder.recipe, folder.data, folder.data_hash)
-    plain.create(folder.vocabulary(), overwrite, folder.labels())
     weights = weights_of(model, frozen=True)
-    plain.finish(weights, _summary(folder, out, about))
+    plain.create(folder.vocabulary(), overwrite, folder.labels(), result=(weights, _summary(folder, out, about)))
     return _rewritten(out, "a plain run", weights)
 
 

@@ -18,7 +18,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
@@ -35,7 +35,9 @@ from lemma.data.files import (
     parse_json,
     read_json,
     read_sealed,
+    refuse_protected,
     replacing,
+    restore,
     seal,
     storing,
     sweep,
@@ -160,6 +162,8 @@ MADE_FIRST = {SPEC, TOKENIZER, CONFIG, GENERATION, LEXICON, LABELS, ADAPTATION, 
 """Files that are there before the recipe, which is written last when a run folder is made."""
 TABLES, NAMES = (SPEC, RECIPE, ADAPTATION), (TOKENIZER, CONFIG, GENERATION, LEXICON, LABELS)
 """What a manifest has the words of, and what it has the SHA-256 of from the start."""
+TRAINING = "training"
+"""Entry of a manifest: true until training is finished. Only then can a run without a checkpoint start again."""
 OWN = {*MADE_FIRST, RECIPE, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
 
 
@@ -180,14 +184,16 @@ class RunFolder:
         overwrite: bool = False,
         labels: Sequence[str] = (),
         held: bool = False,
+        result: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
     ) -> Self:
         """Write a new run to the disk in one go; what is there already is refused, or replaced if it is a run.
 
-        `held` says that the caller is the only writer already.
+        `held` says that the caller is the only writer already. A run that is not trained here has its `result` at once:
+        its weights and its summary. Only others can be resumed.
         """
         refuse_occupied(self.path, overwrite)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.absolute().parent.mkdir(parents=True, exist_ok=True)
             with nullcontext() if held else only_writer(self.path):
                 refuse_occupied(self.path, overwrite)  # again, now that nobody else writes there
                 with replacing(self.path) as temporary:
@@ -195,7 +201,10 @@ class RunFolder:
                     self._save_words(temporary, tokenizer, labels)
                     (temporary / SPEC).write_text(to_toml(self.spec.to_dict()), encoding="utf-8")
                     (temporary / RECIPE).write_text(self._recipe_toml(), encoding="utf-8")
-                    self._write_manifest(temporary)
+                    if result is None:
+                        self._write_manifest(temporary)
+                    else:
+                        replace(self, path=temporary).finish(*result)
         except StorageError:
             raise
         except OSError as error:
@@ -208,6 +217,7 @@ class RunFolder:
 
         `settings` of the recipe are about to be given again, so that recipe.toml may differ in them.
         """
+        restore(path)
         if not exists(path / SPEC) and is_pretrained(path):
             source = open_pretrained(path)
             return PretrainedRun(path, source.spec, Recipe(), PretrainedData(pretrained=str(path)), "", source=source)
@@ -245,6 +255,32 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether the run is finished."""
         return (self.path / SUMMARY).exists()
+
+    @property
+    def resumable(self) -> bool:
+        """Whether training can continue: from a checkpoint, or from the start if it was killed before the first one.
+
+        A folder without both was cut while an earlier version wrote an export, or has lost files.
+        """
+        if any(self.checkpoints.glob("step-*")):
+            return True
+        return bool(read_manifest(self.path).get(TRAINING)) and not exists(self.path / WEIGHTS) and not self.finished
+
+    def refuse_unresumable(self) -> None:
+        """Refuse to resume a run that has nothing to continue from, before its data are read."""
+        if self.resumable:
+            return
+        if self.finished:
+            how = "Adapt its base again with more steps." if self.adaptation else "Train a new run, or adapt this one."
+            raise RunError(f"{self.path} is finished, and keeps no checkpoint to resume from. {how}")
+        raise RunError(self.incomplete())
+
+    def incomplete(self) -> str:
+        """Say what is missing of a run that is neither finished nor resumable, and what to do."""
+        return (
+            f"{self.path} is incomplete: it has no {SUMMARY} and no checkpoint to resume from. "
+            "Write it again with --overwrite, or remove it."
+        )
 
     def summary(self) -> dict[str, Any] | None:
         """Read the summary of a finished run; None before the end."""
@@ -336,7 +372,9 @@ class RunFolder:
         tables = {name: _table(folder, name) for name in TABLES if (folder / name).exists()}
         tables[RECIPE] = json.loads(json.dumps(self._recipe_words()))
         files = {name: file_sum(folder / name) for name in NAMES if (folder / name).exists()}
-        content = seal({"files": {**files, **(more or {})}, "tables": tables, "sealed": [SUMMARY]})
+        content = seal(
+            {"files": {**files, **(more or {})}, "tables": tables, "sealed": [SUMMARY], TRAINING: more is None}
+        )
         write_atomically(folder / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
     def _save_words(self, folder: Path, tokenizer: Tokenizer | Lexicon | None, labels: Sequence[str]) -> None:
@@ -383,6 +421,7 @@ class PretrainedRun(RunFolder):
 
 def is_run(path: Path) -> bool:
     """Whether a path is a run: a run folder, or a pretrained model in a folder, in a file or by name."""
+    restore(path)
     return exists(path / SPEC) or is_pretrained(path)
 
 
@@ -447,6 +486,7 @@ def is_begun(path: Path) -> bool:
 
     That is nothing at all, an empty folder, temporary files, or files that are written before the recipe.
     """
+    restore(path)
     if not path.is_dir():
         return path.exists()
     return any(entry.name not in MADE_FIRST and not entry.name.endswith(SUFFIX) for entry in path.iterdir())
@@ -462,6 +502,7 @@ def remove_unbegun(path: Path) -> None:
 
 def refuse_occupied(path: Path, overwrite: bool) -> None:
     """Refuse a place where something stands: a run unless it may be overwritten, anything else always."""
+    restore(path)
     try:
         path.lstat()
     except FileNotFoundError:
@@ -473,16 +514,18 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
         raise RunError(f"{path} is a file. Choose another place for the run.")
     inside = {entry.name for entry in path.iterdir()}
     foreign = sorted(name for name in inside - OWN if not name.endswith(SUFFIX))
-    if SPEC in inside and not overwrite:
+    if {SPEC, RECIPE} <= inside and not overwrite:
         goes_on = CHECKPOINTS in inside or SUMMARY not in inside
         continuing = f" To continue it: lemma train --resume {quote(str(path))}." if goes_on else ""
         raise RunError(f"{path} holds a run already.{continuing} To replace it: --overwrite, in Python overwrite=True.")
-    if inside and SPEC not in inside:
-        raise RunError(f"{path} is not empty and not a run ({SPEC} is missing). Choose another place for the run.")
+    if inside and not {SPEC, RECIPE} <= inside:
+        missing = RECIPE if SPEC in inside else SPEC
+        raise RunError(f"{path} is not empty and not a run ({missing} is missing). Choose another place for the run.")
     if foreign:
         raise RunError(
             f"{path} also holds files that are not the run's: {', '.join(foreign)}. Move it away to overwrite the run."
         )
+    refuse_protected(path)
 
 
 def refuse_no_run(path: Path) -> None:

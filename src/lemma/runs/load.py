@@ -127,6 +127,8 @@ def run_hash(folder: RunFolder) -> str:
 def refuse_unfinished(base: RunFolder) -> None:
     """Refuse a base that has not come to its end."""
     if not base.finished:
+        if not base.resumable:
+            raise RunError(base.incomplete())
         command = f"lemma train --resume {quote(str(base.path))}"
         raise RunError(f"{base.path} is not finished, so that it cannot be a base yet. To finish it: {command}")
 
@@ -286,6 +288,8 @@ def load(path: Path | str, device: str = "cpu") -> Run:
 
 def _weights(folder: RunFolder) -> tuple[dict[str, Tensor], str | None]:
     if not folder.finished:
+        if not folder.resumable:
+            raise RunError(folder.incomplete())
         return _last_good(
             folder, f"{folder.path} is not finished (lemma train --resume {quote(str(folder.path))} goes on)."
         )

@@ -11,12 +11,13 @@ from lemma.data.files import SUFFIX, check_file, read_json, read_sealed, unreada
 from lemma.data.store import HEADER as STORE
 from lemma.data.store import TOKENS, TokenStore
 from lemma.errors import LemmaError, RunError
-from lemma.hub.pretrained import SUMS, recognise
+from lemma.hub.pretrained import SUMS, change_since_opened, recognise
 from lemma.report.result import Block, Result, Table, Text
 from lemma.runs.checkpoint import MANIFEST, manifest, read, read_weights, saved
 from lemma.runs.folder import (
     ADAPTATION,
     METRICS,
+    OWN,
     SPEC,
     SUMMARY,
     WEIGHTS,
@@ -83,6 +84,8 @@ def verify_folder(path: Path) -> Verified:
     """Compare every file of a run, of a study, or of all runs in a folder with its checksum."""
     if is_run(path):
         return Verified(path, tuple(_run_files(path, path)))
+    if exists(path / SUMS):  # of peft
+        return Verified(path, tuple(_export_files(path, (), path)))
     if not exists(path) or not path.is_dir():
         raise RunError(f"{path}: there is no such folder. Give a run, a study's folder or an index.")
     try:
@@ -130,16 +133,27 @@ def _study_files(study: Path, runs: Sequence[Path], root: Path) -> Iterator[Chec
 
 
 def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
+    """Check the files of a run; one that cannot be opened is damaged even if every file is as it was written."""
     try:
-        folder = RunFolder.open(run)
-    except LemmaError:
-        folder = None  # what is wrong with it is found below
+        folder, refused = RunFolder.open(run), ""
+    except LemmaError as error:
+        folder, refused = None, str(error)
+    files = list(_files_of(run, folder, root))
+    yield from files
+    if refused and all(file.state != "damaged" for file in files):
+        yield _file(next((run / name for name in sorted(OWN) if name in refused), run), root, "damaged", refused)
+
+
+def _files_of(run: Path, folder: RunFolder | None, root: Path) -> Iterator[CheckedFile]:
     if isinstance(folder, PretrainedRun):
         files = [*folder.source.files, *folder.source.more]
         if (files[0].parent / SUMS).exists():
-            yield from judged([files[0].parent / SUMS], root, partial(read_sealed, files[0].parent / SUMS))
+            yield from _export_files(files[0].parent, files, root)
+            return
+        changes = {file: change for file in files if (change := change_since_opened(file))}
+        if changes:
             for file in files:
-                yield from judged([file], root, partial(recognise, file))
+                yield _file(file, root, "damaged" if file in changes else "no checksum", changes.get(file, ""))
             return
         why = "Lemma did not write this model, and has no checksums of it. The SHA-256 over its files is now "
         yield from judged(files, root, lambda: folder.source.model(), f"{why}{folder.source.hash}.")
@@ -161,8 +175,10 @@ def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
         SUMMARY: folder.summary if folder else lambda: read_json(run / SUMMARY),
     }
     for name, check in checks.items():
-        if (run / name).exists():
+        if (run / name).exists() or (name == WEIGHTS and folder is not None and folder.finished):
             yield from judged([run / name], root, check)
+    if folder is not None and not folder.finished and not folder.resumable:
+        yield _file(run / SUMMARY, root, "damaged", folder.incomplete())
     if folder is not None and folder.adaptation is not None:
         yield from judged([run / ADAPTATION], root, lambda: refuse_other_base(folder, folder.base()))
     for checkpoint in saved(run / "checkpoints"):
@@ -172,6 +188,16 @@ def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
         yield from judged(inside, root, lambda checkpoint=checkpoint: read(checkpoint))
     for left in sorted(run.rglob(f".*{SUFFIX}")):
         yield _file(left, root, "left over", f"{left} was left by a process that was killed, or is being written.")
+
+
+def _export_files(folder: Path, files: Sequence[Path], root: Path) -> Iterator[CheckedFile]:
+    """Check the files of a folder that Lemma wrote for another library, also those that are listed and missing."""
+    yield from judged([folder / SUMS], root, partial(read_sealed, folder / SUMS))
+    listed = dict.fromkeys(files)
+    with suppress(RunError):
+        listed |= dict.fromkeys(folder / str(name) for name in read_sealed(folder / SUMS).get("files", {}))
+    for file in listed:
+        yield from judged([file], root, partial(recognise, file))
 
 
 def judged(files: list[Path], root: Path, check: Callable[[], object], why: str = "") -> Iterator[CheckedFile]:
@@ -189,5 +215,6 @@ def judged(files: list[Path], root: Path, check: Callable[[], object], why: str 
 
 
 def _file(path: Path, root: Path, state: State, why: str = "") -> CheckedFile:
-    shown = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+    inside = path.is_relative_to(root) and path != root  # a model may be a single file
+    shown = str(path.relative_to(root)) if inside else path.name if path == root else str(path)
     return CheckedFile(shown, path.stat().st_size if path.exists() else 0, state, why)

@@ -452,10 +452,8 @@ def save_session(session: Session, folder: RunFolder) -> None:
 
 
 def refuse_to_resume(folder: RunFolder, data: Splits[Any]) -> None:
-    """Refuse a finished run without a checkpoint, which would lose its weights; other data, or another tokenizer."""
-    if folder.finished and not any(folder.checkpoints.glob("step-*")):
-        how = "Adapt its base again with more steps." if folder.adaptation else "Train a new run, or adapt this one."
-        raise RunError(f"{folder.path} is finished, and keeps no checkpoint to resume from. {how}")
+    """Refuse a run that has nothing to continue from, other data, or another tokenizer."""
+    folder.refuse_unresumable()
     if data.hash != folder.data_hash:
         what = task_for(folder.spec).option
         raise RunError(

@@ -3,15 +3,34 @@
 import errno
 import json
 import os
+import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lemma.data.files import check_once, discard, locked, machine, read_sealed, replacing, seal, sweep, write_atomically
+from faults import forked
+from lemma.data import files
+from lemma.data.files import (
+    check_once,
+    discard,
+    file_hash,
+    locked,
+    machine,
+    new_folder,
+    read_sealed,
+    replacing,
+    restore,
+    seal,
+    sweep,
+    write_atomically,
+)
 from lemma.errors import RunError, StorageError
 
+NOBODY = 65534  # the user without rights
 DEAD = 1 << 22  # no process has so high a number
 
 
@@ -60,6 +79,137 @@ def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path: Path)
     assert names(tmp_path / "folder") == ["old"] and names(tmp_path) == ["folder"]
 
 
+def write_folder(path: Path, content: str) -> None:
+    with replacing(path) as temporary:
+        temporary.mkdir()
+        for name in ("a", "b"):
+            (temporary / name).write_text(content)
+
+
+def content_of(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+@pytest.fixture(params=[True, False], ids=["names are exchanged", "names cannot be exchanged"])
+def _exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setattr(files, "_renameat2", lambda: None)
+
+
+@pytest.mark.usefixtures("_exchange")
+@pytest.mark.parametrize("look", [restore, lambda path: sweep(path.parent)], ids=["reader", "writer"])
+def test_a_kill_before_any_change_leaves_the_old_folder_or_the_new(tmp_path: Path, look) -> None:
+    old, new = dict.fromkeys("ab", "old"), dict.fromkeys("ab", "new")
+    seen: list[dict[str, str]] = []
+    for moment in range(1, 100):
+        path = tmp_path / str(moment) / "run"
+        path.parent.mkdir()
+        write_folder(path, "old")
+        status = forked(partial(write_folder, path, "new"), kill_at=moment)
+        look(path)
+        seen.append(content_of(path))
+        write_folder(path, "newer")
+        assert content_of(path) == dict.fromkeys("ab", "newer") and names(path.parent) == ["run"]
+        if status == 0:
+            break
+    assert all(content in (old, new) for content in seen) and old in seen and len(seen) > 6
+
+
+@pytest.mark.skipif(files._renameat2() is None, reason="the system cannot exchange names")
+def test_a_reader_meets_a_folder_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
+    for moment in range(1, 100):
+        write_folder(tmp_path / "run", "old")
+        status = forked(partial(write_folder, tmp_path / "run", "new"), kill_at=moment)
+        assert (tmp_path / "run" / "b").exists()  # nobody restored it
+        if status == 0:
+            break
+    assert moment > 6
+
+
+@pytest.mark.usefixtures("_exchange")
+def test_two_writers_of_one_folder_leave_one_whole_copy(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: write_folder(tmp_path / "run", str(number % 3)), range(60)))
+    assert content_of(tmp_path / "run") in [dict.fromkeys("ab", str(number)) for number in range(3)]
+    assert names(tmp_path) == ["run"]
+
+
+def test_threads_that_write_one_path_do_not_meet(tmp_path: Path) -> None:
+    contents = [str(number) * 10_000 for number in range(4)]
+
+    def write(number: int) -> None:
+        write_atomically(tmp_path / "a.txt", contents[number % 4])
+        assert (tmp_path / "a.txt").read_text() in contents
+        with new_folder(tmp_path / f"folder-{number // 4}") as temporary:
+            (temporary / "b").touch()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(80)))
+    assert names(tmp_path) == ["a.txt", *sorted(f"folder-{number}" for number in range(20))]
+
+
+def test_a_rename_that_fails_puts_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_renameat2", lambda: None)
+    write_folder(tmp_path / "run", "old")
+    rename, calls = Path.replace, []
+
+    def fail_second(*pair: Path) -> Path:
+        calls.append(pair)
+        if len(calls) > 1:
+            raise OSError(errno.EIO, "…")
+        return rename(*pair)
+
+    monkeypatch.setattr(Path, "replace", fail_second)
+    with pytest.raises(StorageError):
+        write_folder(tmp_path / "run", "new")
+    assert content_of(tmp_path / "run") == dict.fromkeys("ab", "old") and names(tmp_path) == ["run"]
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.usefixtures("_exchange")
+@pytest.mark.parametrize("protected", ["folder", "folder inside", "sticky parent"])
+def test_a_folder_of_another_user_is_not_even_moved(tmp_path: Path, protected: str) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    write_folder(shared / "run", "old")
+    for parent in tmp_path.parents:
+        if parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o111)
+    tmp_path.chmod(0o755)
+    shared.chmod(0o1777 if protected == "sticky parent" else 0o777)
+    (shared / "run").chmod(0o755 if protected == "folder" else 0o777)
+    if protected == "folder inside":
+        (shared / "run" / "checkpoints").mkdir()
+        (shared / "run" / "checkpoints" / "step").touch()
+    before = sorted(path.relative_to(shared) for path in shared.rglob("*"))
+    reader, writer = os.pipe()
+
+    def as_nobody() -> None:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        try:
+            write_folder(shared / "run", "new")
+        except StorageError as error:
+            os.write(writer, str(error).encode())
+            raise
+
+    assert forked(as_nobody) == 2
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        assert re.search(r"run cannot be replaced: you may not remove .*Nothing was changed", said.read())
+    assert sorted(path.relative_to(shared) for path in shared.rglob("*")) == before
+
+
+def test_a_name_that_is_not_utf_8_and_a_loop_of_links_are_paths_like_others(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.json")
+    write_atomically(path, json.dumps(seal({"path": str(path)}), ensure_ascii=False))
+    assert read_sealed(path) == {"path": str(path)} and len(names(tmp_path)) == 1
+    assert check_once(path, file_hash(path), lambda: file_hash(path))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(OSError, match="loop"):
+        check_once(tmp_path / "loop", "", lambda: "")
+
+
 def test_what_a_killed_process_left_is_swept_by_the_next_writer(tmp_path: Path) -> None:
     killed_while_writing(tmp_path / "step-1")
     assert len(names(tmp_path)) == 1 and not (tmp_path / "step-1").exists()
@@ -104,7 +254,8 @@ def test_content_is_synced_before_it_is_renamed_and_the_folder_afterwards(
     )
     monkeypatch.setattr(Path, "replace", lambda *pair: (events.append("rename"), replace(*pair)))
     write_atomically(tmp_path / "a.txt", "content")
-    assert events == [f".a.txt.{machine()}-{os.getpid()}.partial", "rename", tmp_path.name]
+    assert re.fullmatch(rf"\.a\.txt\.\d+\.{machine()}-{os.getpid()}\.partial", events[0])
+    assert events[1:] == ["rename", tmp_path.name]
 
 
 def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
