@@ -30,7 +30,6 @@ from lemma.models.decoder import DecoderModel, DecoderSlots, read_in_numpy
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
 from lemma.spec.recipe import Recipe
 from lemma.training.distributed import Distributed
-from lemma.training.loop import steady_heap
 from lemma.training.session import Session
 
 SMALL = Decoder(vocabulary=65, width=128, depth=4, heads=4, context=64)
@@ -45,13 +44,12 @@ def session(spec: LanguageSpec, **words: int | float | str) -> Session:
 
 
 def trained_by_lemma(spec: LanguageSpec, batch: int, sequence_length: int, precision: str = "auto") -> Work:
-    """Real steps of Lemma's own loop with all it does: batches, loss, backward, clipping, AdamW, a steady heap."""
+    """Real steps of Lemma's own loop with all it does: batches, loss, backward, clipping, AdamW."""
     learner = session(spec, batch=batch, sequence_length=sequence_length, precision=precision)
 
     def work() -> None:
-        with steady_heap(learner.processes.device):
-            for _ in range(STEPS):
-                learner.step()
+        for _ in range(STEPS):
+            learner.step()
 
     return work
 

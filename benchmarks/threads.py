@@ -2,7 +2,7 @@
 
 Two OpenMP threads that spin for each other lose most of their time as soon as other programs want the cores; threads
 that sleep at once lose time to waking up on an idle machine. Lemma lets them spin for a short while, and for a shorter
-one where others want all cores (`GOMP_SPINCOUNT`, set by `import lemma` unless the environment says otherwise). Every
+one where others want all cores (`GOMP_SPINCOUNT`, set by the command line unless the environment says otherwise). Every
 wait is measured in a process of its own, one after the other and over again, so that what else happens on the machine
 meets all of them.
 
@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any
 
-from lemma import SPIN_BUSY, SPIN_IDLE
+from lemma.cli.main import SPIN_BUSY, SPIN_IDLE, set_spin_count
 
 OURS = "Lemma's choice"
 WAITS = {
@@ -36,6 +36,7 @@ BURN = "while True: pass"
 
 def work(seconds: float) -> dict[str, float]:
     """Tokens per second of training a small LSTM and a small decoder, and of decoding, in this process."""
+    set_spin_count()
     import torch
 
     from lemma.models.build import build

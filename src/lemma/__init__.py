@@ -6,38 +6,10 @@
 >>> print(lemma.generate("runs/a", prompt="The"))  # doctest: +SKIP
 """
 
-import os
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-SPIN_IDLE, SPIN_BUSY = 10_000, 1_000
-"""How long torch's threads spin for each other before they sleep, in libgomp's own count.
-
-Its own choice is thirty times as long, which takes most of the time of training where other programs want the cores; to
-spin much less costs an idle machine up to a third of its decoding speed (`python -m benchmarks.threads`). So it depends
-on whether other programs want all cores when Lemma is imported; libgomp reads it when torch is. What the environment
-says is left as it is.
-"""
-
-
-def spin_count(load: str) -> int:
-    """How long to spin, by the line of /proc/loadavg, whose fourth field begins with the number of running threads.
-
-    >>> spin_count("0.1 0.2 0.3 1/200 42"), spin_count("9.0 9.0 9.0 9999/10000 42"), spin_count("")
-    (10000, 1000, 10000)
-    """
-    running = "".join(load.split()[3:4]).partition("/")[0]
-    return SPIN_BUSY if running.isdigit() and int(running) > (os.cpu_count() or 1) else SPIN_IDLE
-
-
-if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-    try:
-        _load = Path("/proc/loadavg").read_text(encoding="ascii")
-    except OSError:  # it is there on Linux
-        _load = ""
-    os.environ["GOMP_SPINCOUNT"] = str(spin_count(_load))
 __all__ = [
     "adapt",
     "check",

@@ -20,7 +20,9 @@ from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
 from lemma.tasks.language import PrefetchingBatches, ResidentBatches, TextBatches, causal
 from lemma.training.distributed import Distributed, recompute_layers
-from small_runs import resume_small, small_data, train_small
+from lemma.training.loop import train
+from lemma.training.session import OwnParts
+from small_runs import MODELS, QUICK, resume_small, small_data, train_small
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 ON_GPU = {"device": "cuda", "steps": 40, "learning_rate": 0.01}
@@ -88,6 +90,17 @@ def test_the_settings_of_the_program_are_put_back(tmp_path: Path, spec_and_data)
     train_small(tmp_path / "run", "lstm", spec_and_data, **ON_GPU)
     assert torch.get_float32_matmul_precision() == before[0]
     assert torch.equal(torch.cuda.get_rng_state(), before[1]) and torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_losses_collected_from_replayed_steps_stay_what_they_were(tmp_path: Path, spec_and_data) -> None:
+    losses: list[torch.Tensor] = []
+    own = OwnParts(on_step=lambda session: losses.append(session.latest))
+    data_spec, data = spec_and_data
+    recipe = Recipe(**{**QUICK, **ON_GPU, "steps": 60, "compile": False})
+    train(MODELS["decoder"], recipe, data_spec, data, tmp_path / "run", own=own)
+    rows = RunFolder.open(tmp_path / "run").metrics.rows()
+    assert len({float(loss) for loss in losses}) > 30
+    assert float(losses[rows[0]["step"] - 1]) == pytest.approx(rows[0]["loss"], rel=0.2)
 
 
 def test_one_rank_that_shards_by_nccl_gives_the_losses_of_a_plain_run(tmp_path: Path, spec_and_data) -> None:

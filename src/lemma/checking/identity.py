@@ -269,7 +269,7 @@ def in_float64() -> Iterator[None]:
 
 def filled(make: Callable[[], Module], seed: int) -> Module:
     """Build a module in float64 with normal weights of variance 1/width, fixed by the seed."""
-    with in_float64():
+    with in_float64(), torch.random.fork_rng(devices=[]):  # its initial weights are not used
         module = make()
     with torch.no_grad():
         for place, parameter in enumerate(module.parameters()):

@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -74,8 +75,39 @@ def _plain_warning(message: Warning | str, category: type[Warning], *where: obje
     return fit(f"lemma: {kind}{message}\n", width_of(sys.stderr))
 
 
+# OpenMP threads of torch spin for each other before they sleep. libgomp's default is thirty times as long, which takes
+# most of the time of training where other programs want the cores; to spin much less costs an idle machine up to a
+# third of its decoding speed (`python -m benchmarks.threads`).
+SPIN_IDLE, SPIN_BUSY = 10_000, 1_000  # values of GOMP_SPINCOUNT
+
+
+def choose_spin_count(load: str) -> int:
+    """Return the spin count for a line of /proc/loadavg, whose fourth field starts with the number of running threads.
+
+    >>> choose_spin_count("0.1 0.2 0.3 1/200 42"), choose_spin_count("9.0 9.0 9.0 9999/10000 42"), choose_spin_count("")
+    (10000, 1000, 10000)
+    """
+    running = "".join(load.split()[3:4]).partition("/")[0]
+    return SPIN_BUSY if running.isdigit() and int(running) > (os.cpu_count() or 1) else SPIN_IDLE
+
+
+def set_spin_count() -> None:
+    """Set GOMP_SPINCOUNT for this process unless the environment has a choice; libgomp reads it when torch is imported.
+
+    Only the command line does so: `import lemma` leaves the environment of its host alone.
+    """
+    if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+        return
+    try:
+        load = Path("/proc/loadavg").read_text(encoding="ascii")
+    except OSError:  # only Linux has it
+        load = ""
+    os.environ["GOMP_SPINCOUNT"] = str(choose_spin_count(load))
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors become one message on stderr and an exit status."""
+    set_spin_count()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     if words[:1] == ["help"]:  # as people type it

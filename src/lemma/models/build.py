@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import Any, overload
 
 import torch
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from lemma.errors import PackageError, SpecError
@@ -94,7 +95,10 @@ SMALL = 10**8
 
 
 class NoFilling(TorchFunctionMode):
-    """Leaves out the filling of new tensors, which takes most of the time where nobody reads what they hold."""
+    """Leaves out the filling of new parameters, which takes most of the time where nobody reads what they hold.
+
+    Buffers are filled, since no weights need to replace them.
+    """
 
     SKIPPED = frozenset(
         {"normal_", "uniform_", "fill_", "zero_", "xavier_uniform_", "kaiming_uniform_", "trunc_normal_", "constant_"}
@@ -104,7 +108,9 @@ class NoFilling(TorchFunctionMode):
         """Return the tensor of a filling function as it is; call any other."""
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") in self.SKIPPED:
-            return args[0] if args else kwargs["tensor"]
+            tensor = args[0] if args else kwargs["tensor"]
+            if isinstance(tensor, Parameter):
+                return tensor
         return func(*args, **kwargs)
 
 
@@ -114,7 +120,11 @@ def blank(spec: ModelSpec, dropout: float = 0.0) -> Model:
     Memory that is not written to takes none, so that a model can be filled tensor by tensor.
     """
     with NoFilling():
-        return _module(spec, dropout)
+        model = _module(spec, dropout)
+        for module in model.modules():
+            if isinstance(module, LanguageModel) and isinstance(module.spec, NewFamily):
+                _init_weights(module)  # may also fill buffers
+    return model
 
 
 def refuse_too_large(spec: ModelSpec) -> None:

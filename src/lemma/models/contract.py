@@ -57,10 +57,13 @@ def asked(promise: Promise, model: LanguageModel) -> str:
 
 def lively(model: AnyModule) -> AnyModule:
     """A copy in double precision, in evaluation mode, with new large random weights."""
-    torch.manual_seed(5)
     copy = deepcopy(model)
+    generators: dict[torch.device, torch.Generator] = {}
     for parameter in copy.parameters():
-        torch.nn.init.normal_(parameter, std=SPREAD)
+        device = parameter.device
+        if device not in generators:
+            generators[device] = torch.Generator(device).manual_seed(5)
+        torch.nn.init.normal_(parameter, std=SPREAD, generator=generators[device])
     return copy.double().eval()
 
 

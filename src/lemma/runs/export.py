@@ -27,7 +27,7 @@ from lemma.runs.checkpoint import weights_of
 from lemma.runs.folder import PretrainedRun, RunFolder, refuse_occupied
 from lemma.runs.load import (
     adaptation_of,
-    first_model,
+    model_to_fill,
     refuse_adapters,
     refuse_own_base,
     refuse_unfinished,
@@ -213,7 +213,7 @@ def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False
 
 def _says_all(folder: RunFolder, model: nn.Module) -> bool:
     """Whether the method of a run makes a model of the same parts, so that it can be loaded again."""
-    fresh = first_model(folder)
+    fresh = model_to_fill(folder)
     same = {name: tensor.shape for name, tensor in weights_of(model).items()}
     scales = [[part.scale for part in whole.modules() if isinstance(part, Update)] for whole in (fresh, model)]
     return {name: tensor.shape for name, tensor in weights_of(fresh).items()} == same and scales[0] == scales[1]

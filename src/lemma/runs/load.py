@@ -3,13 +3,14 @@
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from lemma.adaptation.adapt import adapt_model, fold, merged
@@ -18,7 +19,7 @@ from lemma.data.tokenizers import Tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import RunError
 from lemma.models.base import LanguageModel, store_by_columns
-from lemma.models.build import build
+from lemma.models.build import blank, build
 from lemma.models.classifier import ClassifierModel
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.runs.checkpoint import (
@@ -43,16 +44,25 @@ MEETING = ("image_projection.*", "text_projection.*", "log_scale")
 TOWERS = "towers."
 
 
-def first_model(folder: RunFolder, dropout: float = 0.0) -> nn.Module:
+def model_to_fill(folder: RunFolder) -> nn.Module:
+    """Build the model of a run for `put_weights`: what its base does not have is uninitialized.
+
+    The random state of the caller stays as it is, whatever an adaptation or the family of another package draws.
+    """
+    with torch.random.fork_rng(devices=[]):
+        return first_model(folder, make=blank)
+
+
+def first_model(folder: RunFolder, dropout: float = 0.0, make: Callable[..., nn.Module] = build) -> nn.Module:
     """Build the model of a run as it begins: with new weights, or with its base's and what the adaptation adds."""
     if folder.adaptation is None:
-        return build(folder.spec, dropout)
+        return make(folder.spec, dropout)
     base = folder.base()
     refuse_other_base(folder, base)
     if isinstance(base, PretrainedRun) and base.spec == folder.spec:
         model = base.source.model(dropout)
     else:
-        model = build(folder.spec, dropout)
+        model = make(folder.spec, dropout)
         put_base(model, plain_weights(base), base.path)
     method = folder.adaptation.method
     return adapt_model(model, method, always_learned(folder.spec, method)).model
@@ -106,7 +116,7 @@ def whole_model(folder: RunFolder) -> nn.Module:
     """The model of a finished run with all its weights."""
     if isinstance(folder, PretrainedRun):
         return folder.source.model()
-    model = first_model(folder)
+    model = model_to_fill(folder)
     weights, trained = read_weights(folder.path / WEIGHTS)
     refuse_other_spec(folder.path / WEIGHTS, trained, folder.spec, folder.method)
     put_weights(model, weights, folder.path / WEIGHTS)
@@ -265,7 +275,7 @@ def load(path: Path | str, device: str = "cpu") -> Run:
         model, note = folder.source.model(by_columns=device == "cpu"), None
     else:
         weights, note = _weights(folder)
-        model = first_model(folder)
+        model = model_to_fill(folder)
         put_weights(model, weights, folder.path / WEIGHTS)
     if note:
         warnings.warn(note, stacklevel=2)

@@ -64,7 +64,7 @@ def evaluate_attention(
     left = len(gold) - len(chosen)
     too_long = f"{left:,} of {len(gold):,} sentences, longer than the context of {most} tokens" if left else None
     with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         untrained = build(model.spec).to(next(model.parameters()).device).eval()
     attention: dict[str, list[WordAttention]] = {}
     for name, reader in (("trained", model), ("untrained", untrained)):

@@ -6,6 +6,7 @@ import platform
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,7 @@ from lemma.tasks.language import sequence_length_of
 from lemma.training.distributed import Distributed
 from lemma.training.loop import train
 from lemma.training.optimizer import VALIDATIONS
+from lemma.training.precision import fork_random
 from lemma.training.session import Session
 
 SIZES = ("width", "hidden", "key_width", "value_width", "feed_forward", "attention_width", "embedding")
@@ -310,15 +312,18 @@ def race_steps(plans: Mapping[str, tuple[ModelSpec, Recipe]], tokens: Any) -> di
     Weights are new, and nothing is written or validated: a step is all that is timed.
     """
     sessions: dict[str, Session] = {}
+    random_states = ExitStack()
     try:
         for name, (model, recipe) in plans.items():
             device = torch.device(device_of(recipe))
+            random_states.enter_context(fork_random(device))
             sessions[name] = Session(model, recipe, tokens, Distributed(device), lambda message: None)
         device = next(iter(sessions.values())).processes.device.type
         taken = race({name: session.step for name, session in sessions.items()}, ROUNDS, device, SECONDS)
     except torch.OutOfMemoryError:
         return {}
     finally:
+        random_states.close()
         for session in sessions.values():
             session.batches.close()
     return {name: [one / sessions[name].batches.tokens_per_step for one in some] for name, some in taken.items()}

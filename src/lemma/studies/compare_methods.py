@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from lemma.tasks.translation import teacher_forcing
 from lemma.training.adapt import AdaptationPlan, Adapted, AdaptedBase, Forgetting, finish_run, is_same, plan_adaptation
 from lemma.training.distributed import Distributed
 from lemma.training.loop import TrainingResult
+from lemma.training.precision import fork_random
 from lemma.training.session import Session
 
 MEGA = 1e6
@@ -319,8 +321,7 @@ def peak_bytes(plan: AdaptationPlan, path: Path, device: str) -> int:
     recipe = folder.recipe.replace(compile=False)
     tokens: Any = plan.data.tokens("train")
     processes = Distributed(torch.device(device))
-    session = Session(folder.spec, recipe, tokens, processes, lambda message: None, partial(first_model, folder))
-    try:
-        return peak_of_step(session)
-    finally:
-        session.batches.close()
+    with fork_random(processes.device):
+        session = Session(folder.spec, recipe, tokens, processes, lambda message: None, partial(first_model, folder))
+        with closing(session.batches):
+            return peak_of_step(session)

@@ -28,6 +28,8 @@ from lemma.spec.studies import HeadsStudy, LengthStudy
 from lemma.studies.budget import Spread, describe_hardware, device_of, race, ratio, spread
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell
 from lemma.studies.result import StudyResult, StudyTable
+from lemma.training.precision import fork_random
+from lemma.training.session import seed_random
 
 Vectors = Float[Tensor, "batch time width"]
 HOW = (
@@ -125,7 +127,8 @@ class CostExperiment(Experiment[RaceCosts]):
             forward().sum().backward()
 
         observer.begin("timing", 2, "races")
-        racers = {str(name): racer for name, racer in self.racers(cell.point).items()}
+        with fork_random(torch.device(self.device)):
+            racers = {str(name): racer for name, racer in self.racers(cell.point).items()}
         taken = []
         for done, act in enumerate((infer, learn), start=1):
             calls = {name: partial(act, forward) for name, (_, forward) in racers.items()}
@@ -243,7 +246,7 @@ class HeadsExperiment(CostExperiment):
         """Attention with each number of heads."""
 
         def forward(heads: int) -> Callable[[], Vectors]:
-            torch.manual_seed(self.spec.seed)
+            seed_random(self.spec.seed, torch.device(self.device))
             part = bare_attention(self.spec.width, heads).to(self.device)
             stream = self.stream(point["T"])
             return partial(explicit, part, stream) if point["path"] == "explicit" else lambda: part(stream)[0]
@@ -354,7 +357,7 @@ class LengthExperiment(CostExperiment):
         """One layer of each kind."""
 
         def forward(kind: str) -> Callable[[], Vectors]:
-            torch.manual_seed(self.spec.seed)
+            seed_random(self.spec.seed, torch.device(self.device))
             layer = layer_of(kind, self.spec.heads)(self.spec.width).to(self.device)
             stream = self.stream(point["T"])
             return lambda: layer(stream)[0]

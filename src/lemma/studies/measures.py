@@ -20,7 +20,7 @@ from lemma.errors import RunError, TrainingError
 from lemma.generation.decode import Generation, Sampling, generate_text
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import LanguageModel, evaluating
-from lemma.models.build import build
+from lemma.models.build import blank
 from lemma.report.curves import Curve, Plot
 from lemma.report.result import Block, Heading, Table, Text, plots
 from lemma.report.statistics import Estimate, PairedTest, estimate, holm
@@ -440,7 +440,7 @@ def lengthened(model: LanguageModel, length: int) -> tuple[LanguageModel, int]:
     if spec.positions.tabled:
         return model, spec.context
     device = next(model.parameters()).device
-    longer = build(spec.replace(context=length)).to(device)
+    longer = blank(spec.replace(context=length)).to(device)
     longer.load_state_dict(model.state_dict())
     assert isinstance(longer, LanguageModel)
     return longer, length

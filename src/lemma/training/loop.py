@@ -1,6 +1,5 @@
 """Training: one loop, from a new model or a checkpoint to a finished run."""
 
-import ctypes
 import math
 import signal
 import sys
@@ -143,7 +142,6 @@ def _run(
     with ExitStack() as stack:
         processes = stack.enter_context(joined(recipe))
         stack.enter_context(fork_random(processes.device))
-        stack.enter_context(steady_heap(processes.device))
         if recipe.threads is not None:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(recipe.threads)
@@ -208,33 +206,6 @@ def _run(
             with suppress(OSError):
                 discard(folder.checkpoints)
         return result
-
-
-# Memory that is freed and allocated at every step stays with the process while a model is trained on a CPU. Otherwise
-# the C library gives it back to the system after each step and takes it again, page by page, at the next: of a small
-# Transformer's step that was a seventh.
-
-
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # mallopt's names for the two settings, in glibc's malloc.h
-KEPT = {TRIM_THRESHOLD: 1 << 30, MMAP_THRESHOLD: 32 << 20}  # bytes; glibc refuses more than 32 MB per block
-USUAL = {TRIM_THRESHOLD: 128 << 10, MMAP_THRESHOLD: 128 << 10}
-
-
-@contextmanager
-def steady_heap(device: torch.device) -> Iterator[None]:
-    """Keep up to a gigabyte of freed memory; where the C library is not glibc, do nothing."""
-    glibc = device.type == "cpu" and sys.platform.startswith("linux")
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if glibc else None
-    if mallopt is None:
-        yield
-        return
-    try:
-        for name, value in KEPT.items():
-            mallopt(name, value)
-        yield
-    finally:
-        for name, value in USUAL.items():
-            mallopt(name, value)
 
 
 # Ctrl-C and SIGTERM: ask training to stop after the current step.

@@ -60,6 +60,17 @@ class OwnParts:
 SEED_STEP = 1_000_003  # between the random states of two processes, whose dropout is not to be the same
 
 
+def seed_random(seed: int, device: torch.device) -> None:
+    """Seed the generators of the CPU and of `device`, the ones that `fork_random` restores.
+
+    `torch.manual_seed` would also seed all other GPUs, and those of a program that has not used its GPUs yet.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+
+
 @dataclass
 class TrainingState:
     """Where a run is: plain numbers that go into every checkpoint."""
@@ -129,7 +140,7 @@ class Session:
                 f"recipe.batch = {recipe.batch} cannot be cut into equal parts for {processes.size} processes × "
                 f"accumulate {recipe.accumulate}. Nearest batch: {max(1, round(recipe.batch / cuts)) * cuts}."
             )
-        torch.manual_seed(recipe.seed)
+        seed_random(recipe.seed, processes.device)
         self.task, self.processes, self.tell = task_for(spec), processes, tell
         self.first, self.own = first or partial(build, spec), own
         model: Any = self.first(recipe.dropout)
@@ -174,7 +185,7 @@ class Session:
         self.replay: Replay | None = self._recorded() if records else None
         if self.task.text_checks:
             self.warn("read_too_often", read_too_often(recipe, len(examples), self.batches.length))
-        torch.manual_seed(recipe.seed + SEED_STEP * (processes.rank + 1))
+        seed_random(recipe.seed + SEED_STEP * (processes.rank + 1), processes.device)
         self.restart_clock()
 
     def step(self) -> None:
@@ -193,7 +204,7 @@ class Session:
         else:
             loss, *others = self.gradients()
             norm = clip(self.model, self.recipe.clip)
-        self.latest = loss
+        self.latest = loss if self.replay is None else loss.clone()  # a replayed graph writes to the same tensor
         self.sums += torch.stack((loss, norm, *others))
         self.summed += 1
         self.state.tokens += self.batches.tokens_per_step

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import lemma
 from lemma.cli.common import patiently
-from lemma.cli.main import app, main
+from lemma.cli.main import app, choose_spin_count, main
 from lemma.errors import InputError, SpecError
 from lemma.report.curves import Curve, Plot
 from lemma.report.progress import observer
@@ -288,13 +288,25 @@ def test_waiting_is_explained_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch
         assert said == ["counting"] * terminal
 
 
-def test_threads_spin_shortly_where_others_want_all_cores_and_as_the_environment_says() -> None:
+def test_threads_of_the_command_line_spin_shortly_where_others_want_all_cores() -> None:
     idle, busy = "0.1 0.2 0.3 1/200 42", f"9.0 9.0 9.0 {(os.cpu_count() or 1) + 1}/200 42"
-    assert [lemma.spin_count(load) for load in (idle, busy, "", "what is this")] == [10_000, 1_000, 10_000, 10_000]
-    code = "import lemma, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    assert [choose_spin_count(load) for load in (idle, busy, "", "what is this")] == [10_000, 1_000, 10_000, 10_000]
+    code = """
+import os
+before = dict(os.environ)
+import lemma, lemma.cli.main, lemma.api
+print(dict(os.environ) == before)
+try:
+    lemma.cli.main.main(["--version"])
+finally:
+    print(os.environ.get("GOMP_SPINCOUNT"))
+"""
     clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    found = [
-        subprocess.run([sys.executable, "-c", code], env={**clean, **said}, capture_output=True, text=True).stdout
-        for said in ({}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "PASSIVE"})
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", code], env={**clean, **setting}, capture_output=True, text=True
+        ).stdout.split()
+        for setting in ({}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "PASSIVE"})
     ]
-    assert found[0].strip() in ("1000", "10000") and found[1:] == ["7\n", "None\n"]
+    assert {unchanged for unchanged, *_ in printed} == {"True"}, "import leaves the environment alone"
+    assert printed[0][-1] in ("1000", "10000") and [words[-1] for words in printed[1:]] == ["7", "None"]
