@@ -47,6 +47,7 @@ from lemma.counting.probe import (
 )
 from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, NoFilling, Subject, adapted_subject, sizes_in_words
 from lemma.errors import InputError, LedgerError, unknown
+from lemma.random_state import unchanged_random_state
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
@@ -94,6 +95,7 @@ class Conventions:
 USUAL = Conventions()
 
 
+@unchanged_random_state()
 def count(subject: Subject, quantities: Collection[str] = QUANTITIES, conventions: Conventions = USUAL) -> Account:
     """Account for a subject. What cannot be counted for want of inputs is left out unless it was asked for alone."""
     wrong = next((name for name in quantities if name not in QUANTITIES), None)

@@ -184,12 +184,38 @@ class CausalWatch(AttentionListener):
 
 
 def shapes(module: nn.Module, trainable: bool | None) -> Readings:
-    """The shape of every parameter that is, or is not, trained, or of all; a tied one is under its first name."""
-    return {
+    """The shape of every parameter that is, or is not, trained, or of all; a tied one is under its first name.
+
+    Weights that a quantized module has packed, so that they are no parameters any more, are among those not trained.
+    """
+    found = {
         name: tuple(parameter.shape)
         for name, parameter in module.named_parameters()
         if trainable in (None, parameter.requires_grad)
     }
+    return found if trainable else {**found, **packed_shapes(module)}
+
+
+def packed_shapes(module: nn.Module) -> Readings:
+    """Return the shapes of weights packed into objects of PyTorch's, as `quantize_dynamic` does."""
+
+    def unpack(value: Any) -> Iterator[Tensor]:
+        if isinstance(value, torch.ScriptObject):
+            value = value.__getstate__()
+        if isinstance(value, (list, tuple)):
+            for inner in value:
+                yield from unpack(inner)
+        elif isinstance(value, Tensor):
+            yield value
+
+    found: dict[str, Amounts] = {}
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.ScriptObject):
+                tensors = {tensor.data_ptr(): tensor for tensor in unpack(value)}  # recurrent ones hold biases twice
+                for number, tensor in enumerate(tensors.values()):
+                    found[f"{path}.{name}.{number}".removeprefix(".")] = tuple(tensor.shape)
+    return found
 
 
 class RoutingWatch(TorchDispatchMode):
