@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from lemma.errors import InputError, SpecError, unknown
+from lemma.random_state import unchanged_random_state
 from lemma.spec.base import exists
 from lemma.spec.choose import Choice, choose
 from lemma.spec.models import ModelSpec
@@ -835,6 +836,7 @@ def search(
 class Count:
     """Count a model as formulas: `lemma.count(model)`; `.solve` for sizes, `.plan` a training, `.against`, `.draw`."""
 
+    @unchanged_random_state()
     def __call__(
         self,
         model: Any,
@@ -864,6 +866,7 @@ class Count:
         conventions = Conventions(multiply_add, causal, elementwise)  # pyright: ignore[reportArgumentType]
         return account_for(subject_of(imported(model), sizes), quantities or QUANTITIES, conventions)
 
+    @unchanged_random_state()
     def solve(
         self,
         model: Any,
@@ -893,6 +896,7 @@ class Count:
         wanted = [read_total(str(total)) for total in totals]
         return solve_for(subject, figure, unknown, wanted, dict(read_range(text) for text in ranges))
 
+    @unchanged_random_state()
     def plan(
         self,
         model: Any,
@@ -948,6 +952,7 @@ class Count:
         )
         return plan_for(subject_of(imported(model), sizes), settings)
 
+    @unchanged_random_state()
     def against(self, model: Any, tools: Sequence[str], **sizes: Any) -> ToolComparison:
         """Compare the figures of other tools with the exact ones, and name the module that explains a difference.
 
@@ -958,6 +963,7 @@ class Count:
 
         return against(subject_of(imported(model), sizes), tools)
 
+    @unchanged_random_state()
     def draw(self, model: Any = "self-attention", **sizes: Any) -> Drawing:
         """Draw the data flow of a module, with the symbolic shape of everything in it.
 

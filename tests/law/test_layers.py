@@ -10,6 +10,7 @@ ORDER = [
     *(
         "errors",
         "processes",
+        "random_state",
         "spec",
         "data",
         "report",

@@ -253,7 +253,7 @@ def plain_name(name: str) -> str:
     plain = ""
     name = name.replace("_{t-1}", "_prev").replace("_{t+1}", "_next").replace("{", "").replace("}", "")
     for letter in unicodedata.normalize("NFKD", name):
-        words = unicodedata.name(letter, "").split()
+        words = unicodedata.name(letter, "").replace("LAMDA", "LAMBDA").split()  # Unicode's spelling of lambda
         if words[:1] == ["GREEK"] and words[-2:-1] == ["LETTER"]:
             plain += words[-1].capitalize() if letter.isupper() else words[-1].lower()
         else:

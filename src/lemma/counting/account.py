@@ -74,6 +74,7 @@ class Quantity:
     """What such a size is, where it is known: rounded, or the smaller or the larger of two."""
     measured_at: Values = field(default_factory=dict)
     """The sizes asked for, if something was measured there."""
+    remarks: tuple[str, ...] = ()  # what the figure leaves out, or depends on besides sizes
 
     @cached_property
     def polynomial(self) -> Polynomial:
@@ -134,7 +135,7 @@ class Quantity:
         known = [f"{name} = {rule.write(style='unicode')} = {self.named[name]:,}" for name, rule in self.rules.items()]
         named = ", ".join(f"{name} = {size:,}" for name, size in self.named.items() if name not in self.rules)
         odd = f"{named} at these sizes; it follows no formula of the others" if named else ""
-        return [note for note in (self.convention, only, where, *known, odd, *reasons) if note]
+        return [note for note in (self.convention, only, where, *known, odd, *reasons, *self.remarks) if note]
 
 
 TreeRow = tuple[int, str, str, str, str, str]
@@ -235,6 +236,7 @@ class CountedQuantity:
             "convention": self.quantity.convention,
             "parts": self.parts,
             **(refused if self.quantity.refused else {}),
+            **({"remarks": list(self.quantity.remarks)} if self.quantity.remarks else {}),
             **({"only_at": dict(self.quantity.only_at)} if self.quantity.only_at else {}),
             **({"multiples": dict(self.quantity.multiples)} if self.quantity.multiples else {}),
             **({"named": dict(self.quantity.named)} if self.quantity.named else {}),

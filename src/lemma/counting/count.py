@@ -47,6 +47,7 @@ from lemma.counting.probe import (
 )
 from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, NoFilling, Subject, adapted_subject, sizes_in_words
 from lemma.errors import InputError, LedgerError, unknown
+from lemma.random_state import unchanged_random_state
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
@@ -94,6 +95,7 @@ class Conventions:
 USUAL = Conventions()
 
 
+@unchanged_random_state()
 def count(subject: Subject, quantities: Collection[str] = QUANTITIES, conventions: Conventions = USUAL) -> Account:
     """Account for a subject. What cannot be counted for want of inputs is left out unless it was asked for alone."""
     wrong = next((name for name in quantities if name not in QUANTITIES), None)
@@ -726,7 +728,35 @@ class ModuleCounter:
             {self._letters[one]: size for one, size in named.items()},
             {self._letters[one]: rule for one, rule in rules.items() if rule.kind != "dimension"},
             sizes if measured else {},
+            tuple(self._remarks(name)),
         )
+
+    def _remarks(self, name: str) -> Iterator[str]:
+        """Yield what a quantity leaves out or depends on: operators without a rule, numbers that the module reads."""
+        phase = ("flops", "backward").index(name) if name in ("flops", "backward") else None
+        if phase is None and name != "activations":
+            return
+
+        def read() -> dict[str, Amounts]:
+            with suppress(LedgerError), plain_kernels():
+                return dict(self._run(measure.uncounted, self._small(), ("cpu", "meta")))
+            return {}
+
+        paths: dict[str, dict[str, None]] = {}
+        for key, row in self.cached.get("uncounted", read).items():
+            operator, _, path = key.partition(" ")
+            reads = operator == measure.READS
+            if row[0] if reads else phase is not None and row[phase]:
+                paths.setdefault(operator, {})[probe.pattern_of(path) or "the module itself"] = None
+        for operator, places in paths.items():
+            where = ", ".join(places)
+            if operator == measure.READS:
+                yield (
+                    f"counted for inputs and weights of zeros: {where} reads numbers while it runs, so "
+                    "how often a loop runs, or which branch, may depend on them"
+                )
+            else:
+                yield f"not counted: {operator} in {where}, for which there is no rule"
 
     def _sizes(
         self, running: bool, fixed: Values | None = None, multiples: Values | None = None
@@ -774,10 +804,15 @@ def one_thread() -> Iterator[None]:
 @contextmanager
 def plain_kernels() -> Iterator[None]:
     """Attention and recurrent layers by plain products, as on the meta device."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # mkldnn's switch warns about GPUs
-        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
-            yield
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # mkldnn's switch warns about GPUs
+            with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+                yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _members(pattern: str) -> str:

@@ -1,8 +1,9 @@
 """What is measured of a module, by module path: parameter shapes, FLOPs, bytes."""
 
+import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from math import prod
@@ -76,12 +77,42 @@ def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
     """The tensors in dictionaries, lists and tuples, and if wanted in dataclasses, in order."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, (dict, list, tuple)):
-        for inner in value.values() if isinstance(value, dict) else value:
+    elif isinstance(value, (Mapping, list, tuple)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(inner, dataclasses)
     elif dataclasses and is_dataclass(value) and not isinstance(value, type):
         for one in fields(value):
             yield from tensors_in(getattr(value, one.name), dataclasses)
+
+
+CACHES = ("past_key_values", "cache_params", "mems", "state")  # what the transformers library calls its caches
+
+
+def differentiable_outputs(outputs: Any) -> list[Tensor]:
+    """Return the tensors from which a loss may go backward: all that an output holds, except states and caches.
+
+    Containers may be nested: tuples, lists, mappings, dataclasses. A tensor from which another one was computed, such
+    as an inner layer's hidden state, is left out: what lies before it is reached anyway.
+    """
+
+    def leave_out_states(value: Any) -> Any:
+        if hasattr(value, "tensors") and not isinstance(value, Tensor):
+            return None
+        if is_dataclass(value) and not isinstance(value, (type, Mapping)):
+            value = {one.name: getattr(value, one.name) for one in fields(value)}
+        if isinstance(value, Mapping):
+            return [leave_out_states(inner) for name, inner in value.items() if name not in CACHES]
+        return [leave_out_states(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+    outputs = [tensor for tensor in tensors_in(leave_out_states(outputs)) if tensor.requires_grad]
+    inner: set[Any] = set()  # the nodes of autograd before those of the outputs
+    waiting = [node for tensor in outputs if tensor.grad_fn for node, _ in tensor.grad_fn.next_functions]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in inner:
+            inner.add(node)
+            waiting += [before for before, _ in node.next_functions]
+    return [tensor for tensor in outputs if tensor.grad_fn not in inner]
 
 
 # FLOPs, forward and backward, as PyTorch's own counter counts them: matrix products, convolutions and attention by the
@@ -91,7 +122,6 @@ def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
 PRODUCTS, CAUSAL, ELEMENTS = 0, 1, 2  # what is counted in one pass; causal products are among the products
 COLUMNS = 2  # of a reading of products, for one pass
 SPREAD = ("_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm", "native_batch_norm", "native_group_norm")
-GROUPED = ("_grouped_mm", "grouped_mm_fallback")  # products of tokens with their own experts, unknown to that counter
 IN_CAUSAL = " causal"  # follows the path while causal attention is running
 
 
@@ -99,6 +129,45 @@ def grouped_product(left: Tensor, right: Tensor, *others: Any, **named: Any) -> 
     """The FLOPs of a product in which each row of one factor belongs to one matrix of the other, or sums to one."""
     groups = left.shape[0] if left.ndim == right.ndim == 3 else 1
     return 2 * groups * left.shape[-2] * left.shape[-1] * right.shape[-1]
+
+
+# FLOPs of operators that PyTorch's own counter does not know: of their arguments and of what comes out.
+MORE_RULES: dict[str, Callable[..., int]] = {
+    "mv": lambda matrix, vector, **_: 2 * matrix.numel(),
+    "addmv": lambda added, matrix, vector, **_: 2 * matrix.numel(),
+    "dot": lambda left, right, **_: 2 * left.numel(),
+    "vdot": lambda left, right, **_: 2 * left.numel(),
+    "addr": lambda added, left, right, **_: 2 * left.numel() * right.numel(),
+    "addbmm": lambda added, left, right, **_: 2 * left.numel() * right.shape[-1],
+    "conv_tbc": lambda rows, kernel, *_, out_val, **__: 2 * out_val.numel() * kernel.shape[0] * kernel.shape[1],
+    "_addmm_activation": lambda added, left, right, *_, **__: 2 * left.numel() * right.shape[-1],
+    "_int_mm": lambda left, right, **_: 2 * left.numel() * right.shape[-1],
+    "_weight_int8pack_mm": lambda left, right, *_, **__: 2 * left.numel() * right.shape[0],
+    "_grouped_mm": grouped_product,  # tokens with their own experts
+    "grouped_mm_fallback": grouped_product,
+}
+OUTER_PRODUCTS = ("MvBackward0", "AddmvBackward0", "DotBackward0", "VdotBackward0")  # nodes whose `mul` is a product
+PRODUCT_NAMES = re.compile(
+    "mm(_|$)|bmm|mv(_|$)|dot(_|$)|matmul|linear|conv|attention|rnn|lstm|gru|cdist|pdist|euclidean|linalg|cholesky|solve"
+    "|svd|eig|qr(f|$)|lu_|inverse|fft|encoder_layer"
+)
+NO_PRODUCTS = re.compile("upsample|_thnn_fused|vector_norm|check_errors|cross|_unpack")
+
+
+def flop_rule(func: Any) -> Callable[..., int] | None:
+    """Return the rule by which the FLOPs of an operator are counted; one that works in place has the same."""
+    packet = func._overloadpacket
+    name = packet.__name__.removesuffix("_")
+    plain = getattr(torch.ops.aten, name, packet) if func.namespace == "aten" else packet
+    return flop_registry.get(packet) or flop_registry.get(plain) or MORE_RULES.get(name)
+
+
+def lacks_rule(func: Any) -> bool:
+    """Return whether an operator without a rule may hold matrix products: by its name, or since it is not PyTorch's."""
+    if func.namespace in ("prim", "prims"):
+        return False
+    name = func._overloadpacket.__name__
+    return func.namespace != "aten" or bool(PRODUCT_NAMES.search(name) and not NO_PRODUCTS.search(name))
 
 
 def products(module: nn.Module, inputs: Inputs) -> Readings:
@@ -111,15 +180,33 @@ def elementwise(module: nn.Module, inputs: Inputs) -> Readings:
     return _work(module, inputs, (ELEMENTS,))
 
 
+def uncounted(module: nn.Module, inputs: Inputs) -> Readings:
+    """Run a module forward and backward; return how often, in each pass, what a count of FLOPs does not see happens.
+
+    Keys are operators without a rule, and READS for numbers that Python reads, on which a loop or a branch may depend;
+    then a space and the path of the module.
+    """
+    meter = _metered(module, inputs)
+    names = dict.fromkeys((name, path) for path, _, name in meter.uncounted)
+    return {f"{name} {path}": (meter.uncounted[path, 0, name], meter.uncounted[path, 1, name]) for name, path in names}
+
+
+READS = "reads"
+
+
 def _work(module: nn.Module, inputs: Inputs, columns: tuple[int, ...]) -> Readings:
+    work = _metered(module, inputs).work
+    paths = dict.fromkeys(path for path, _, column in work if column in columns)
+    return {path: tuple(work[path, phase, at] for phase in (0, 1) for at in columns) for path in paths}
+
+
+def _metered(module: nn.Module, inputs: Inputs) -> "FlopMeter":
     with following(module) as path_now, FlopMeter(path_now) as meter, CausalWatch(path_now):
-        outputs = module(*inputs.positional, **inputs.named)
+        outputs = differentiable_outputs(module(*inputs.positional, **inputs.named))
         meter.phase = 1
-        trained = next((tensor for tensor in tensors_in(outputs) if tensor.requires_grad), None)
-        if trained is not None:  # else there is nothing to learn: all is frozen, or what comes out are whole numbers
-            trained.sum().backward()
-    paths = dict.fromkeys(path for path, _, column in meter.work if column in columns)
-    return {path: tuple(meter.work[path, phase, at] for phase in (0, 1) for at in columns) for path in paths}
+        if outputs:  # else there is nothing to learn: all is frozen, or what comes out are whole numbers
+            torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+    return meter
 
 
 class FlopMeter(TorchDispatchMode):
@@ -129,14 +216,13 @@ class FlopMeter(TorchDispatchMode):
         super().__init__()
         self.path_now, self.phase = path_now, 0
         self.work: Counter[tuple[str, int, int]] = Counter()
+        self.uncounted: Counter[tuple[str, int, str]] = Counter()
         self._whole: set[Any] = {torch.ops.prim.device.default}  # operations that cannot be taken apart
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count an operation that has a formula; take apart one that has none, as PyTorch's counter does."""
         kwargs = kwargs or {}
-        formula = flop_registry.get(func._overloadpacket)
-        if func._overloadpacket.__name__ in GROUPED:
-            formula = formula or grouped_product
+        formula = flop_rule(func)
         if formula is None and func not in self._whole:
             with self:
                 result = func.decompose(*args, **kwargs)
@@ -146,13 +232,20 @@ class FlopMeter(TorchDispatchMode):
         out = func(*args, **kwargs)
         path = self.path_now.current
         causal, path = path.endswith(IN_CAUSAL), path.removesuffix(IN_CAUSAL)
-        if formula is not None:
+        node = torch._C._current_autograd_node()
+        if func._overloadpacket is torch.ops.aten.mul and node is not None and node.name() in OUTER_PRODUCTS:
+            self.work[path, self.phase, PRODUCTS] += 2 * out.numel()
+        elif formula is not None:
             amount = formula(*args, **kwargs, out_val=out)
             self.work[path, self.phase, PRODUCTS] += amount
             self.work[path, self.phase, CAUSAL] += amount if causal else 0
         elif torch.Tag.pointwise in func.tags or func._overloadpacket.__name__.startswith(SPREAD):
             first = out[0] if isinstance(out, tuple) else out
             self.work[path, self.phase, ELEMENTS] += first.numel() if isinstance(first, Tensor) else 0
+        elif torch.Tag.data_dependent_output in func.tags:
+            self.uncounted[path, self.phase, READS] += 1
+        elif lacks_rule(func):
+            self.uncounted[path, self.phase, str(func._overloadpacket)] += 1
         return out
 
 
@@ -184,12 +277,38 @@ class CausalWatch(AttentionListener):
 
 
 def shapes(module: nn.Module, trainable: bool | None) -> Readings:
-    """The shape of every parameter that is, or is not, trained, or of all; a tied one is under its first name."""
-    return {
+    """The shape of every parameter that is, or is not, trained, or of all; a tied one is under its first name.
+
+    Weights that a quantized module has packed, so that they are no parameters any more, are among those not trained.
+    """
+    found = {
         name: tuple(parameter.shape)
         for name, parameter in module.named_parameters()
         if trainable in (None, parameter.requires_grad)
     }
+    return found if trainable else {**found, **packed_shapes(module)}
+
+
+def packed_shapes(module: nn.Module) -> Readings:
+    """Return the shapes of weights packed into objects of PyTorch's, as `quantize_dynamic` does."""
+
+    def unpack(value: Any) -> Iterator[Tensor]:
+        if isinstance(value, torch.ScriptObject):
+            value = value.__getstate__()
+        if isinstance(value, (list, tuple)):
+            for inner in value:
+                yield from unpack(inner)
+        elif isinstance(value, Tensor):
+            yield value
+
+    found: dict[str, Amounts] = {}
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.ScriptObject):
+                tensors = {tensor.data_ptr(): tensor for tensor in unpack(value)}  # recurrent ones hold biases twice
+                for number, tensor in enumerate(tensors.values()):
+                    found[f"{path}.{name}.{number}".removeprefix(".")] = tuple(tensor.shape)
+    return found
 
 
 class RoutingWatch(TorchDispatchMode):
@@ -214,10 +333,10 @@ def routed_sizes(module: nn.Module, inputs: Inputs) -> Readings:
     """
     with RoutingWatch() as watch:
         outputs = module(*inputs.positional, **inputs.named)
-    trained = next((tensor for tensor in tensors_in(outputs, True) if tensor.requires_grad), None)
-    if not watch.experts or trained is None:
+    trained = differentiable_outputs(outputs)
+    if not watch.experts or not trained:
         return {}
-    (trained * torch.rand_like(trained)).sum().backward()
+    torch.autograd.backward(trained, [torch.rand_like(output) for output in trained])
     found: dict[str, Amounts] = {}
     for name, parameter in module.named_parameters():
         size = parameter.numel()
@@ -278,9 +397,6 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
             outputs = module(*inputs.positional, **inputs.named)
     del outputs
     return {path: (amount,) for path, amount in amounts.items()}
-
-
-CACHES = ("past_key_values", "cache_params", "mems", "state")  # what the transformers library calls its caches
 
 
 def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:

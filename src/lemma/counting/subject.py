@@ -1,16 +1,16 @@
 """What is counted: something that builds a module from sizes, found by the name that a person gave."""
 
-import ast
 import inspect
 import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
-from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from lemma.models.transformer import EncoderModel
 from lemma.runs.folder import RunFolder, is_run
 from lemma.runs.load import always_learned
 from lemma.spec.base import distribute, exists
-from lemma.spec.choose import PRESETS, Choice, brought_sources, choose, preset_names
+from lemma.spec.choose import PRESETS, Choice, choose, preset_names, uses_plugins
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 from lemma.spec.settings import MODEL_SYNONYMS
@@ -89,7 +89,8 @@ class Subject:
     called; without it only parameters can be counted. `running` names the symbols that only the inputs depend on.
     `defaults` says what some symbols are in terms of others where the person has not set them. `probe_sizes` gives the
     values at which a symbol may be probed, where not all are possible. `identity` distinguishes this subject from all
-    others, for the cache of finished accounts; without one, nothing is cached.
+    others, for the cache of finished accounts; without one, nothing is cached. `builds_anew` promises that `make` never
+    returns a module, or a part of one, that somebody else holds.
     """
 
     name: str
@@ -100,18 +101,35 @@ class Subject:
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)
     probe_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     identity: str | None = None
+    builds_anew: bool = True
+
+    @cached_property
+    def _shares_tensors(self) -> bool:
+        """Whether two modules of the same sizes share tensors: then they are somebody's, and only copies are used."""
+        if self.builds_anew:
+            return False
+        with suppress(Exception), torch.device("meta"), NoFilling():
+            first, second = (self.make(self.sizes(True)) for _ in range(2))
+            return first is second or not {id(t) for t in tensors_of(first)}.isdisjoint(map(id, tensors_of(second)))
+        return False
 
     def build(self, values: Values, device: str = "meta", drawn: bool = True) -> nn.Module:
         """Build the module there, with weights that are drawn or zero; a refusal says at which sizes."""
         filling = NoFilling() if device == "meta" else nullcontext() if drawn else ZeroFilling()
         try:
+            shared = self._shares_tensors
             with torch.device(device), filling:
                 module = self.make(values)
         except Exception as error:  # the constructor of other people's code may fail in any way
             raise LedgerError(f"{self.name} cannot be built at {sizes_in_words(values)}: {error}") from error
         if not isinstance(module, nn.Module):
             raise LedgerError(f"{self.name} gives a {type(module).__name__}, where an nn.Module is expected.")
-        return module
+        if lazy := next((name for name, one in module.named_parameters() if nn.parameter.is_lazy(one)), None):
+            raise LedgerError(
+                f"{self.name} does not know the shape of {lazy} before its first run. Give its layers all their sizes, "
+                "or run it once, and count again."
+            )
+        return copy_module(module, device) if shared else module
 
     def can_be_built(self, values: Values) -> bool:
         """Whether the constructor takes these sizes."""
@@ -141,6 +159,29 @@ class Subject:
     def sizes(self, running: bool) -> dict[str, int]:
         """The symbols of the module, and if wanted those of its inputs."""
         return {**self.symbols, **(self.running if running else {})}
+
+
+def tensors_of(module: nn.Module) -> list[Tensor]:
+    """List the parameters, buffers and other tensors that a module and its parts hold as attributes."""
+    attributes = (value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor))
+    return [*module.parameters(), *module.buffers(), *attributes]
+
+
+def copy_module(module: nn.Module, device: str) -> nn.Module:
+    """Copy a module, hooks and all; on the meta device the copy takes no memory. Gradients are not copied."""
+    copies: dict[int, Any] = {}
+    with torch.no_grad():
+        for tensor in tensors_of(module):
+            copied = torch.empty_like(tensor, device="meta") if device == "meta" else tensor.detach().clone()
+            learned = isinstance(tensor, nn.Parameter)
+            copies[id(tensor)] = nn.Parameter(copied, tensor.requires_grad) if learned else copied
+    try:
+        return deepcopy(module, copies)
+    except Exception as error:  # attributes of other people's modules may refuse to be copied in any way
+        raise LedgerError(
+            f"{type(module).__name__} cannot be copied ({error}), and counting works on a copy. Give what builds it: "
+            "def model(): return Net(); lemma.count(model)"
+        ) from error
 
 
 def sizes_in_words(values: Values) -> str:
@@ -207,7 +248,7 @@ def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
             "lemma count package.module:factory, or lemma check parameters package.module:factory FORMULA."
         )
     if isinstance(model, str) and model in EXAMPLES:
-        return factory_subject(EXAMPLES[model], words, model)
+        return replace(factory_subject(EXAMPLES[model], words, model), identity=_example_identity(model, words))
     if isinstance(model, (str, Path)) and is_run(Path(model)):
         folder = RunFolder.open(Path(model))
         if folder.adaptation is None:
@@ -230,7 +271,8 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
 
     Arguments that are whole numbers are symbols; others are passed on. What it is called with is made by its
     attribute `inputs`, a function of the same numbers, of which it may have more (such as B and T). Its attribute
-    `probe_sizes` may say at which sizes to probe.
+    `probe_sizes` may say at which sizes to probe. It has no identity: what it builds may depend on files, environment
+    variables or anything else that its source does not show, so that counts of it are never read from a cache.
     """
     called: str = name or getattr(factory, "__name__", type(factory).__name__)
     takes = inspect.signature(factory).parameters
@@ -244,6 +286,11 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
         raise SpecError(unknown(f"{called}: the setting", wrong, sorted({*known, *fed})))
     asked = {word: p.default for word, p in [*fed.items(), *known.items()] if p.default is not p.empty} | dict(words)
     numbers = {word: value for word, value in asked.items() if isinstance(value, int) and not isinstance(value, bool)}
+    for word in words:
+        parameter = known.get(word) or fed[word]
+        size = type(parameter.default) is int or parameter.annotation in (int, "int")
+        if (size or word not in known) and word not in numbers:
+            raise InputError(f"{word} = {words[word]!r}: a whole number is expected, as in {word}=8.")
     others = {word: value for word, value in asked.items() if word not in numbers and word in known}
     missing = [word for word in known if word not in asked]
     if missing:
@@ -262,69 +309,8 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
         feed=make_inputs if feed else None,
         running={word: numbers[word] for word in fed if word not in known},
         probe_sizes=getattr(factory, "probe_sizes", {}),
-        identity=_factory_identity(factory, others),
+        builds_anew=False,
     )
-
-
-def _factory_identity(factory: Any, others: Mapping[str, Any]) -> str | None:
-    """The source of all modules that the factory reaches; None if it does not determine what the factory does.
-
-    Of installed packages the version is taken instead of the source.
-    """
-    plain = inspect.isclass(factory) or (inspect.isfunction(factory) and not factory.__closure__)
-    if not plain or factory.__name__ == "<lambda>":
-        return None
-    seen: dict[str, str] = {}
-    waiting: list[str] = [
-        factory.__module__ or "",
-        getattr(getattr(factory, "inputs", None), "__module__", None) or "torch",
-    ]
-    while waiting:
-        name = waiting.pop()
-        package = name.partition(".")[0]
-        own = name in (factory.__module__, getattr(getattr(factory, "inputs", None), "__module__", None))
-        if name in seen or (package in sys.stdlib_module_names and not own):
-            continue
-        path = _source_path(name)
-        installed = path is not None and not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
-        if path is None or (not own and (package == "lemma" or installed)):
-            seen[package if path else name] = str(getattr(sys.modules.get(package), "__version__", ""))
-            continue
-        try:
-            source = path.read_text(encoding="utf-8")
-            tree = ast.parse(source)
-        except (OSError, ValueError, SyntaxError):
-            return None
-        seen[name] = source
-        inside = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                found = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                above = inside[: len(inside) - node.level + 1] if node.level else []
-                start = ".".join([*above, *([node.module] if node.module else [])])
-                found = [start, *(f"{start}.{alias.name}" for alias in node.names)]
-            else:
-                continue
-            for one in found:  # a module of a package runs the package's own file too
-                steps = one.split(".")
-                waiting += [".".join(steps[:end]) for end in range(1, len(steps) + 1)]
-    if factory.__module__ not in seen or not seen[factory.__module__]:
-        return None
-    return f"factory {factory.__module__}:{factory.__qualname__} {sorted(others.items())} {sorted(seen.items())}"
-
-
-def _source_path(name: str) -> Path | None:
-    """The Python file of a module, found without importing it; None if it has no such file."""
-    if module := sys.modules.get(name):
-        file = getattr(module, "__file__", None)
-        return Path(file) if file and file.endswith(".py") else None
-    *parents, last = name.split(".")
-    folders = list(getattr(sys.modules.get(".".join(parents)), "__path__", [])) if parents else None
-    if parents and not folders:
-        return None
-    found = PathFinder.find_spec(name if parents else last, folders)
-    return Path(found.origin) if found and found.origin and found.origin.endswith(".py") else None
 
 
 def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], name: str | None = None) -> Subject:
@@ -353,7 +339,6 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
         mine = {letter: value for letter, value in values.items() if letter in sizes}
         return _whole_pass(build(spec.at({**mine, **{letter: values[other] for letter, other in follows.items()}})))
 
-    sources = brought_sources(spec)  # of what other packages bring; None if there are none to read
     return Subject(
         name or (str(model) if isinstance(model, (str, Path)) else spec.family),
         symbols,
@@ -362,7 +347,7 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
         running=running,
         defaults=_defaults(body),
         probe_sizes=_probe_sizes(spec),
-        identity=None if sources is None else f"spec {_without_sizes(spec)} {sorted(symbols)}{sources}",
+        identity=None if uses_plugins(spec) else f"spec {_without_sizes(spec)} {sorted(symbols)}",
     )
 
 
@@ -382,6 +367,16 @@ def body_of(spec: ModelSpec) -> ModelSpec:
     """The model itself; of one that reads by a body, its body; of a re-ranker, that of its dual encoder."""
     spec = spec.towers if isinstance(spec, specs.CrossAttention) else spec
     return spec.body if isinstance(spec, specs.TextReader) else spec
+
+
+def _example_identity(name: str, words: Mapping[str, Any]) -> str:
+    """Return the identity of a built-in example: its name, the settings that are no sizes, the library it uses."""
+    others = {word: value for word, value in words.items() if not isinstance(value, int)}
+    try:
+        library = version("transformers")
+    except PackageNotFoundError:
+        library = ""
+    return f"example {name} {sorted(others.items())} transformers {library}"
 
 
 def _without_sizes(spec: ModelSpec) -> dict[str, Any]:

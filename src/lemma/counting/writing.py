@@ -12,6 +12,7 @@ from typing import Literal
 
 from lemma.counting.polynomial import ONE, ZERO, Monomial, Number, Polynomial, Rational, of, quotient, symbol
 from lemma.errors import InputError
+from lemma.report.result import GREEK
 
 Style = Literal["plain", "latex", "unicode"]
 Repeated = tuple[Polynomial | Number, Sequence[Sequence[Polynomial | Number]]]
@@ -168,13 +169,20 @@ def _power(base: str, power: int, style: Style) -> str:
 
 
 def _name(name: str, style: Style) -> str:
-    r"""A symbol: in LaTeX a subscript of several letters is in braces, a long name upright."""
-    if style != "latex" or len(name) == 1:
+    r"""A symbol: in LaTeX a subscript of several letters is in braces, a long name upright.
+
+    >>> _name("λ", "latex"), _name("d_ff", "latex"), _name("width", "latex")
+    ('\\lambda', 'd_{ff}', '\\mathrm{width}')
+    """
+    if style != "latex":
         return name
-    stem, _, tail = name.partition("_")
-    if len(stem) > 1 or not tail:
+    stem, underscore, tail = name.partition("_")
+    if len(stem) != 1 or (underscore and not tail):
         return r"\mathrm{" + name.replace("_", r"\_") + "}"
-    return f"{stem}_{tail}" if len(tail) == 1 else stem + "_{" + tail.replace("_", r"\_") + "}"
+    stem = GREEK.get(stem, stem)
+    if len(tail) > 1:
+        tail = "{" + tail.replace("_", r"\_") + "}"
+    return stem + underscore + tail
 
 
 _DEEPEST, _MOST_TERMS_DIVIDED = 6, 40

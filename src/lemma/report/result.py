@@ -9,7 +9,6 @@ import csv
 import io
 import json
 import re
-import unicodedata
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -434,9 +433,19 @@ def _quoted(text: str) -> str:
 # LaTeX
 
 
+_LETTERS = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho varsigma sigma tau upsilon "
+)
+_LETTERS += "phi chi psi omega"
+GREEK = {chr(ord("α") + place): "o" if name == "o" else rf"\{name}" for place, name in enumerate(_LETTERS.split())}
+GREEK |= {sign.upper(): "\\" + GREEK[sign][1:].title() for sign in "γδθλξπσυφψω"}
+GREEK |= dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧ", "ABEZHIKMNOPTX", strict=True)) | {
+    "µ": r"\mu"
+}  # LaTeX has no capitals like Latin ones
 LATEX = {sign: f"\\{sign}" for sign in "#$%&_{}"}
 LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "·": r"$\cdot$"}
 LATEX |= {"×": r"$\times$", "≤": r"$\le$", "≥": r"$\ge$", "≠": r"$\ne$", "≈": r"$\approx$", "∞": r"$\infty$"}
+LATEX |= {sign: f"${letter}$" for sign, letter in GREEK.items()}
 LATEX |= {"→": r"$\to$", "√": r"$\surd$", "∗": r"$\ast$", "±": r"$\pm$"}
 
 
@@ -489,12 +498,7 @@ def latex_text(text: str) -> str:
     >>> latex_text("5 % of x_1"), latex_text("α → −1")
     ('5 \\% of x\\_1', '$\\alpha$ $\\to$ $-$1')
     """
-
-    def written(sign: str) -> str:
-        name = unicodedata.name(sign, "")
-        return f"$\\{name.split()[-1].lower()}$" if re.fullmatch("GREEK SMALL LETTER [A-Z]+", name) else sign
-
-    return "".join(LATEX.get(sign) or written(sign) for sign in text)
+    return "".join(LATEX.get(sign, sign) for sign in text)
 
 
 # HTML: one template and one stylesheet, nothing fetched, no script, every text escaped.

@@ -1,9 +1,7 @@
 """From what a person asks for to three specs: presets by name, spec files and settings."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -204,40 +202,17 @@ def preset_names() -> list[str]:
     return [*PRESETS, *NEW_FAMILIES.others()]
 
 
-def brought_sources(spec: Spec) -> str | None:
-    """The hash of every other package that this spec uses; empty if none, None if one has no sources.
+def uses_plugins(spec: Spec) -> bool:
+    """Return whether a spec, or one in it, is of a class that another package brings.
 
     >>> from lemma.spec.models import Decoder
-    >>> brought_sources(Decoder())
-    ''
+    >>> uses_plugins(Decoder())
+    False
     """
-    hashes = {package: _hash(package) for package in sorted(set(_packages(spec)))}
-    return None if None in hashes.values() else "".join(f" {package} {found}" for package, found in hashes.items())
-
-
-def _packages(spec: Spec) -> Iterator[str]:
-    """The packages of the plugin classes of a spec, and of the modules that these name."""
-    if isinstance(spec, NewFamily | NewPositions):
-        named = [spec.model] if isinstance(spec, NewFamily) else [spec.adds, spec.rotates, spec.biases]
-        for module in (type(spec).__module__, *named):
-            if isinstance(module, str) and module:
-                yield module.partition(".")[0].partition(":")[0]
-    for name in type(spec).model_fields:
-        if isinstance(value := getattr(spec, name), Spec):
-            yield from _packages(value)
-
-
-def _hash(package: str) -> str | None:
-    """The hash of a package's Python files, or of the one file that a module is."""
-    try:
-        found = find_spec(package)
-    except (ImportError, ValueError):  # such as __main__
-        return None
-    if found is None or not found.has_location:
-        return None
-    folders = [Path(folder) for folder in found.submodule_search_locations or ()]
-    files = sorted(path for folder in folders for path in folder.rglob("*.py")) or [Path(str(found.origin))]
-    return sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
+    inner = (getattr(spec, name) for name in type(spec).model_fields)
+    return isinstance(spec, NewFamily | NewPositions) or any(
+        uses_plugins(value) for value in inner if isinstance(value, Spec)
+    )
 
 
 # From what a user asks for to three specs: a model, a recipe and the data.

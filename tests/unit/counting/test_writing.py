@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 
 from lemma.checking.formula import read_formula
+from lemma.checking.tokens import plain_name
 from lemma.counting.polynomial import Polynomial, Rational, of, symbol, total
 from lemma.counting.writing import Repeated, Style, write, write_sum
+from lemma.report.result import latex_text
 
 SYMBOLS = "V d d_h N d_k d_v D L T h d_ff B d_e L_enc L_dec h_kv layers a_b_c"
 NAMES = SYMBOLS.split()
@@ -178,3 +180,9 @@ def test_the_total_of_a_decoder_is_written_fast() -> None:
         return perf_counter() - start
 
     assert min(seconds() for _ in range(5)) < 0.05
+
+
+def test_greek_letters_are_commands_in_latex() -> None:
+    assert write(symbol("λ") * symbol("Δ_t") + symbol("Α"), style="latex") == r"A + \Delta_t\,\lambda"
+    assert latex_text("λ = Λµ") == r"$\lambda$ = $\Lambda$$\mu$"
+    assert plain_name("λ") == "lambda"

@@ -9,7 +9,7 @@ from lemma.errors import PackageError, RunError, SpecError
 from lemma.models.build import build
 from lemma.runs.folder import RunFolder
 from lemma.spec.base import to_toml
-from lemma.spec.choose import brought_sources, choose, describe_settings, read_model
+from lemma.spec.choose import choose, describe_settings, read_model, uses_plugins
 from lemma.spec.models import Classifier, Decoder, Lstm
 from lemma.spec.recipe import Recipe
 
@@ -144,15 +144,11 @@ def test_one_name_from_two_packages_is_refused(shop: Shop) -> None:
         choose("twice")
 
 
-def test_what_is_kept_of_a_model_is_kept_under_its_packages_source(shop: Shop) -> None:
-    shop.family("sourced", "sourced")
-    spec = choose("sourced").model
-    before = brought_sources(Classifier(body=spec))
-    assert before == brought_sources(spec) and "sourced" in before
-    path = shop.folder / "sourced.py"
-    path.write_text(path.read_text() + "# changed\n")
-    assert brought_sources(spec) != before
-    assert brought_sources(Decoder()) == ""
+def test_a_spec_knows_whether_another_package_brings_a_part_of_it(shop: Shop) -> None:
+    shop.family("brought", "brought")
+    spec = choose("brought").model
+    assert uses_plugins(spec) and uses_plugins(Classifier(body=spec))
+    assert not uses_plugins(Decoder())
 
 
 def test_a_run_of_a_family_that_is_not_installed_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""What is read off a run: FLOPs of every product, backward from every output, remarks on what has no rule."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lemma
+from lemma.counting.count import plain_kernels
+from lemma.counting.measure import READS, differentiable_outputs, products, uncounted
+from lemma.counting.subject import Inputs
+
+ROWS, WIDTH, OUT = 2, 4, 5
+
+
+class Applies(nn.Module):
+    """A matrix, two heads, and a forward pass to be tried."""
+
+    def __init__(self, apply: Callable[["Applies", Tensor], Any]) -> None:
+        super().__init__()
+        self.W = nn.Parameter(torch.zeros(OUT, WIDTH))
+        self.head, self.other, self.apply_to = nn.Linear(OUT, 3), nn.Linear(OUT, 2), apply
+
+    def forward(self, x: Tensor) -> Any:
+        return self.apply_to(self, x)
+
+
+def passes(module: nn.Module, *inputs: Any) -> tuple[int, int]:
+    with plain_kernels():
+        rows = products(module, Inputs(inputs)).values()
+    return sum(row[0] for row in rows), sum(row[2] for row in rows)
+
+
+PRODUCT = 2 * OUT * WIDTH
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda m, x: m.W @ x,
+        lambda m, x: x @ m.W.T,
+        lambda m, x: nn.functional.linear(x, m.W, torch.zeros(OUT)),
+        lambda m, x: torch.addmv(torch.zeros(OUT), m.W, x),
+        lambda m, x: torch.zeros(OUT).addmv_(m.W, x),
+        lambda m, x: torch.einsum("oi,i->o", m.W, x),
+        lambda m, x: torch.stack([torch.dot(row, x) for row in m.W]),
+        lambda m, x: torch.addbmm(torch.zeros(OUT, 1), m.W[None], x[None, :, None]),
+        lambda m, x: torch.zeros(1, OUT).addmm_(x[None], m.W.T),
+        lambda m, x: torch.zeros(1, 1, OUT).baddbmm_(x[None, None], m.W.T[None]),
+    ],
+)
+def test_a_matrix_times_a_vector_costs_the_same_however_it_is_written(apply: Any) -> None:
+    vector = torch.zeros(WIDTH)
+    assert passes(Applies(apply), vector) == (PRODUCT, PRODUCT)
+    assert passes(Applies(apply), vector.requires_grad_()) == (PRODUCT, 2 * PRODUCT)
+
+
+def test_modules_fed_with_one_vector_count_as_one_row() -> None:
+    for make in (lambda: nn.LSTMCell(4, 3), lambda: nn.GRUCell(4, 3), lambda: nn.Linear(4, 3)):
+        assert passes(make(), torch.zeros(4)) == passes(make(), torch.zeros(1, 4))
+
+
+@dataclass
+class Output:
+    logits: Any = None
+    aux: Any = None
+    past_key_values: Any = None
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda out: out,
+        lambda out: (out,),
+        lambda out: {"logits": out},
+        lambda out: Output(out),
+        lambda out: Output(None, {"inner": [Output(out)]}),
+        lambda out: (torch.zeros(2, dtype=torch.long), [Output(aux=out)]),
+    ],
+)
+def test_every_kind_of_output_is_followed_backward(wrap: Any) -> None:
+    module = Applies(lambda m, x: wrap(m.head(x @ m.W.T)))
+    forward = ROWS * (PRODUCT + 2 * 3 * OUT)
+    assert passes(module, torch.zeros(ROWS, WIDTH)) == (forward, 2 * forward - ROWS * PRODUCT)
+
+
+def test_two_heads_are_both_followed_and_a_cache_is_not() -> None:
+    def two(m: Applies, x: Tensor) -> Any:
+        hidden = x @ m.W.T
+        return Output(m.head(hidden), hidden, m.other(hidden))
+
+    module = Applies(two)
+    outputs = module(torch.zeros(ROWS, WIDTH))
+    assert differentiable_outputs(outputs) == [outputs.logits]  # the hidden states lie before the logits
+    cached = passes(module, torch.zeros(ROWS, WIDTH))
+    module.apply_to = lambda m, x: (m.head(x @ m.W.T), m.other(x @ m.W.T))
+    forward = ROWS * (2 * PRODUCT + 2 * 3 * OUT + 2 * 2 * OUT)
+    assert passes(module, torch.zeros(ROWS, WIDTH)) == (forward, 2 * forward - 2 * ROWS * PRODUCT)
+    assert cached[1] == ROWS * (2 * 2 * 3 * OUT + PRODUCT)
+
+
+def test_operators_without_a_rule_are_named_and_others_are_not() -> None:
+    def solve(m: Applies, x: Tensor) -> Tensor:
+        return torch.linalg.solve(m.W[:4] + torch.eye(4), m.W[:4] @ x).norm() + torch.fft.rfft(x).abs().sum()
+
+    names = {key.partition(" ")[0] for key in uncounted(Applies(solve), Inputs((torch.zeros(WIDTH),)))}
+    assert {"aten._linalg_solve_ex", "aten._fft_r2c"} <= names and "aten.linalg_vector_norm" not in names
+    plain = nn.Sequential(nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3), nn.GELU(), nn.AvgPool1d(2), nn.Softmax(-1))
+    assert not uncounted(plain, Inputs((torch.zeros(2, 2, 7),)))
+    for module in (nn.LSTM(4, 3), nn.TransformerEncoderLayer(4, 2, 8), nn.MultiheadAttention(4, 2)):
+        with plain_kernels():
+            inputs = (torch.zeros(3, 2, 4),) * (3 if isinstance(module, nn.MultiheadAttention) else 1)
+            assert not uncounted(module, Inputs(inputs))
+
+
+def test_an_account_names_what_it_leaves_out_and_what_depends_on_numbers() -> None:
+    class Settles(nn.Module):
+        def __init__(self, d: int) -> None:
+            super().__init__()
+            self.layer = nn.Linear(d, d)
+
+        def forward(self, x: Tensor) -> Tensor:
+            while x.abs().sum() < 1:
+                x = self.layer(x) + 1
+            return torch.fft.rfft(x).abs()
+
+    def settles(d: int = 8) -> nn.Module:
+        return Settles(d)
+
+    settles.inputs = lambda d, B=2: torch.zeros(B, d)  # pyright: ignore[reportFunctionMemberAccess]
+    account = lemma.count(settles, quantities=["parameters", "flops", "activations"])
+    assert "not counted: aten._fft_r2c in the module itself" in str(account)
+    assert "reads numbers while it runs" in " ".join(str(account).split())
+    plain = account.to_dict()
+    assert len(plain["flops"]["remarks"]) == 2 and len(plain["activations"]["remarks"]) == 1
+    assert "remarks" not in plain["parameters"]
+    assert READS in {key.partition(" ")[0] for key in uncounted(Settles(4), Inputs((torch.zeros(1, 4),)))}
+
+
+def test_the_fast_path_of_frozen_encoder_layers_is_not_taken() -> None:
+    def frozen(d: int = 8, d_ff: int = 16) -> nn.Module:
+        return nn.TransformerEncoderLayer(d, 2, d_ff, batch_first=True).eval().requires_grad_(False)
+
+    def learned(d: int = 8, d_ff: int = 16) -> nn.Module:
+        return nn.TransformerEncoderLayer(d, 2, d_ff, dropout=0.0, batch_first=True)
+
+    totals = []
+    for factory in (frozen, learned):
+        factory.inputs = lambda d, B=2, T=3: torch.zeros(B, T, d)  # pyright: ignore[reportFunctionMemberAccess]
+        totals.append(lemma.count(factory, quantities=["flops"], d=8).flops.total)
+    assert totals[0] == totals[1] > 0

@@ -1,0 +1,151 @@
+"""What is counted: live modules and factories, which counting never changes and never remembers."""
+
+import os
+import random
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lemma
+from lemma.errors import InputError, LedgerError
+
+
+class Live(nn.Module):
+    """A module with all that a run may change: batch statistics, dropout, gradients, a count of its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+        self.layers[0].weight.requires_grad_(False)
+        self.layers[3].weight.grad = torch.ones(2, 4)
+        self.scale = self.layers[3].weight * 2  # no leaf: deepcopy alone refuses it
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.layers(x)
+
+
+def state_of(module: Live) -> dict[str, Any]:
+    parameters = dict(module.named_parameters())
+    hooks = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in module.modules()]
+    return {
+        "tensors": {name: tensor.clone() for name, tensor in module.state_dict().items()},
+        "gradients": {name: None if one.grad is None else one.grad.clone() for name, one in parameters.items()},
+        "learned": {name: one.requires_grad for name, one in parameters.items()},
+        "modes": [part.training for part in module.modules()],
+        "hooks": hooks,
+        "calls": module.calls,
+        "random": (torch.get_rng_state(), torch.tensor(np.random.get_state()[1].astype(int)), random.getstate()),  # noqa: NPY002
+    }
+
+
+def assert_equal_states(before: dict[str, Any], after: dict[str, Any]) -> None:
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+def returns_itself(module: Live) -> Callable[[], nn.Module]:
+    def model() -> nn.Module:
+        return module
+
+    return model
+
+
+def holds_it_in_a_part(module: Live) -> Callable[[], nn.Module]:
+    def model(d: int = 3) -> nn.Module:
+        return nn.Sequential(module, nn.Linear(2, d))
+
+    return model
+
+
+def test_counting_a_live_module_changes_nothing_of_it() -> None:
+    module = Live()
+    module.layers[0].register_forward_hook(lambda *given: None)
+    before = state_of(module)
+    with pytest.warns(UserWarning, match="built already"):
+        account = lemma.count(module)
+    assert account.parameters.total == sum(parameter.numel() for parameter in module.parameters())
+    assert account.optimizer.total > 0
+    assert_equal_states(before, state_of(module))
+
+
+@pytest.mark.parametrize("wrapped", [returns_itself, holds_it_in_a_part])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_factory_that_returns_a_live_module_or_part_is_counted_on_copies(wrapped: Any, training: bool) -> None:
+    module = Live().train(training)
+    factory: Any = wrapped(module)
+    factory.inputs = lambda B=3: torch.randn(B, 4)
+    before = state_of(module)
+    account = lemma.count(factory)
+    assert account.flops.total and account.backward.total
+    assert_equal_states(before, state_of(module))
+
+
+def test_counting_leaves_random_numbers_as_they_were() -> None:
+    def drops(d: int = 4) -> nn.Module:
+        random.random(), np.random.rand()  # noqa: NPY002
+        return nn.Sequential(nn.Linear(d, d), nn.Dropout(0.5))
+
+    drops.inputs = lambda d, B=2: torch.rand(B, d)  # pyright: ignore[reportFunctionMemberAccess]
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    lemma.count(drops)
+    lemma.count.draw(drops)
+    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
+
+
+def test_a_module_that_cannot_be_copied_says_what_to_give_instead() -> None:
+    module = nn.Linear(2, 2)
+    module.thread = sys._getframe()  # pyright: ignore[reportArgumentType]
+    with pytest.warns(UserWarning), pytest.raises(LedgerError, match="Give what builds it"):
+        lemma.count(module)
+    assert not hasattr(deepcopy(nn.Linear(2, 2)), "thread")
+
+
+@pytest.mark.parametrize("what", ["environment", "file"])
+def test_a_factory_that_reads_its_surroundings_is_read_anew_each_time(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = "os.environ['W']" if what == "environment" else f"open({str(tmp_path / 'width')!r}).read()"
+    (tmp_path / "reading_factory.py").write_text(
+        f"import os\nfrom torch import nn\ndef model(d=4):\n    return nn.Linear(d, int({reads}))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "reading_factory", raising=False)
+    totals = []
+    for width in (4, 8):
+        os.environ["W"] = str(width)
+        (tmp_path / "width").write_text(str(width))
+        totals.append(lemma.count("reading_factory:model", quantities=["parameters"]).parameters.total)
+    monkeypatch.delenv("W")
+    assert totals == [5 * 4, 5 * 8]
+
+
+def test_sizes_that_are_no_whole_numbers_are_named() -> None:
+    for word, size in (("in_features", "abc"), ("out_features", 1.5)):
+        with pytest.raises(InputError, match=f"{word} = .*a whole number is expected"):
+            lemma.count("torch.nn:Linear", **{"in_features": 2, "out_features": 2, word: size})
+    with pytest.raises(InputError, match="B = 'abc': a whole number"):
+        lemma.count("gpt2", B="abc")
+
+
+def test_weights_that_quantization_has_packed_are_counted() -> None:
+    plain = nn.Sequential(nn.Linear(4, 5), nn.LSTM(5, 2), nn.GRUCell(2, 3))
+    packed = torch.ao.quantization.quantize_dynamic(plain)
+    with pytest.warns(UserWarning, match="built already"):
+        account = lemma.count(packed)
+    assert account.parameters.total == sum(parameter.numel() for parameter in plain.parameters())
+    assert account.optimizer.total == 0
+    assert {part["note"] for part in account.parameters.parts} == {"frozen"}
+
+
+def test_a_lazy_module_says_that_it_has_no_shapes_yet() -> None:
+    with pytest.warns(UserWarning), pytest.raises(LedgerError, match="does not know the shape of weight"):
+        lemma.count(nn.LazyLinear(4))
