@@ -98,9 +98,35 @@ def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *others: Any, **
     return 2 * query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] * (query.shape[3] + value.shape[3])
 
 
-CPU_ATTENTION = {
+def recurrent_flops(
+    inputs: Tensor, weights: Sequence[Tensor], tokens: int, batch: int, *, directions: int = 1, backward: bool = False
+) -> int:
+    """FLOPs of recurrent layers over `tokens` tokens of `batch` sequences, as `count` has them.
+
+    Backward, each product has two of its size, but for those of gradients that nobody asks for: of the first states,
+    and of inputs without a gradient.
+    """
+    matrices = [weight for weight in weights if weight.dim() > 1]  # input and hidden weights in turns
+    forward = 2 * tokens * sum(weight.numel() for weight in matrices)
+    if not backward:
+        return forward
+    unasked = 2 * batch * sum(weight.numel() for weight in matrices[1::2])
+    if not inputs.requires_grad:
+        unasked += 2 * tokens * sum(weight.numel() for weight in matrices[: 2 * directions : 2])
+    return 2 * forward - unasked
+
+
+def _onednn_flops(inputs: Tensor, *args: Any, backward: bool = False, **named: Any) -> int:
+    """FLOPs of oneDNN's recurrent layer: one layer in one direction."""
+    length, batch, _ = inputs.shape
+    return recurrent_flops(inputs, args[:2], length * batch, batch, backward=backward)
+
+
+CPU_FLOPS = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention_flops,
     "_scaled_dot_product_flash_attention_for_cpu_backward": lambda _, *args, **named: 2 * _attention_flops(*args),
+    "mkldnn_rnn_layer": _onednn_flops,
+    "mkldnn_rnn_layer_backward": partial(_onednn_flops, backward=True),
 }
 """What PyTorch's counter of FLOPs does not know; backward as if the scores had been kept, as `count` has it."""
 
@@ -108,9 +134,9 @@ CPU_ATTENTION = {
 class StepMeter(TorchDispatchMode):
     """Follows which storages are alive, and counts the FLOPs and the bytes of every operation."""
 
-    def __init__(self, path_now: ModulePath, gpu: bool) -> None:
+    def __init__(self, gpu: bool) -> None:
         super().__init__()
-        self.path_now, self.gpu = path_now, gpu
+        self.path_now, self.gpu = ModulePath(), gpu
         self.phase, self.part = "", ""  # the part that new storages belong to; "" is read off where they are made
         self.parts = [0] * len(PARTS)
         self.moments: list[Moment] = []
@@ -177,7 +203,7 @@ class StepMeter(TorchDispatchMode):
         name = func._overloadpacket.__name__
         if name.startswith(("empty", "new_empty")):
             return  # nothing is written to it yet
-        formula = CPU_ATTENTION.get(name) or flop_registry.get(func._overloadpacket)
+        formula = CPU_FLOPS.get(name) or flop_registry.get(func._overloadpacket)
         read = [*tensors_in(args), *tensors_in(kwargs)]
         read = read[1:] if name in LOOKED_UP else read
         moved = sum(tensor.numel() * tensor.element_size() for tensor in [*read, *tensors_in(out)])
@@ -216,13 +242,13 @@ def follow_step(subject: Subject, settings: StepSettings, values: Values | None 
 def _follow(subject: Subject, module: nn.Module, settings: StepSettings, values: Values) -> FollowedStep:
     recipe = settings.recipe.replace(batch=values.get(BATCH, 1))
     with ExitStack() as stack:
-        stack.enter_context(_standing_in(settings.gpu))
+        meter = StepMeter(settings.gpu)
+        stack.enter_context(_standing_in(meter))
         model = _moved(module).train()
         inputs = subject.inputs(values, "cpu")
         step = _step_of(subject, model, inputs, recipe)
         layers = list(layers_of(model))
-        path_now = stack.enter_context(following(step.module))
-        meter = StepMeter(path_now, settings.gpu)
+        meter.path_now = stack.enter_context(following(step.module))
         if settings.recompute:
 
             def run(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -266,13 +292,13 @@ def _follow(subject: Subject, module: nn.Module, settings: StepSettings, values:
 
 
 @contextmanager
-def _standing_in(gpu: bool) -> Iterator[None]:
-    """Let the CPU stand in for a GPU: the trainer then takes its operators."""
-    fused.STANDING_IN = gpu
+def _standing_in(meter: StepMeter) -> Iterator[None]:
+    """Let the CPU stand in for a GPU, if one is planned for: the trainer then takes its operators."""
+    fused.STANDING_IN = meter.add_kernel if meter.gpu else None
     try:
         yield
     finally:
-        fused.STANDING_IN = False
+        fused.STANDING_IN = None
 
 
 def _moved(module: nn.Module) -> nn.Module:
@@ -443,9 +469,12 @@ class GpuArithmetic(TorchFunctionMode):
         batch, time = given.shape[:2] if batch_first else given.shape[1::-1]
         hidden, ways = states[0].shape[-1], 1 + both_ways
         kept = kept_by_cudnn(name, (batch, time, given.shape[-1], hidden, layers, ways), dtype)
-        flops = 2 * batch * time * sum(one.numel() for one in weights if one.dim() > 1)
+        flops, backward = (
+            recurrent_flops(given, weights, batch * time, batch, directions=ways, backward=back)
+            for back in (False, True)
+        )
         self.meter.add_kernel(flops, sum(one.numel() for one in weights) * dtype.itemsize * time)
-        out = _CudnnLayers.apply(self.meter, flops, kept, hidden * ways, batch_first, dtype, given, *weights)
+        out = _CudnnLayers.apply(self.meter, backward, kept, hidden * ways, batch_first, dtype, given, *weights)
         return (out, *(one.to(dtype) for one in states))
 
 
@@ -506,7 +535,7 @@ class _CudnnLayers(torch.autograd.Function):
         first, _, _, _, *weights = ctx.saved_tensors
         meter, flops, batch_first, dtype, size = ctx.about
         grad = (grad.transpose(0, 1) if batch_first else grad).contiguous()
-        meter.add_kernel(2 * flops, 0)
+        meter.add_kernel(flops, 0)
         into = torch.empty_like(first)
         flat = first.new_empty(size)
         parts = [

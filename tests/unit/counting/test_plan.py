@@ -117,6 +117,37 @@ def test_flops_of_a_step_are_those_of_its_products() -> None:
     assert again.flops == step.flops + 2 * (layer - last)  # what comes out of a layer is known already
 
 
+def both_directions(d: int = 8) -> torch.nn.LSTM:
+    return torch.nn.LSTM(d, d, 2, bidirectional=True, batch_first=True)
+
+
+both_directions.inputs = lambda d=8, B=2, T=5: torch.zeros(B, T, d)
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        ("decoder", {"V": 9000, "d": 32, "L": 1, "h": 2, "T": 16, "B": 2, "tied": False}),  # the fused output layer
+        ("decoder", {"V": 9000, "d": 32, "L": 1, "h": 2, "h_kv": 1, "T": 16, "B": 2, "positions": "rotary"}),
+        ("lstm", {"V": 90, "d": 16, "D": 16, "L": 2, "T": 8, "B": 3}),
+        ("gru", {"V": 90, "d": 16, "D": 24, "L": 1, "T": 8, "B": 3}),
+        ("encoder-decoder", {"d": 32, "L_enc": 1, "L_dec": 1, "T": 8, "B": 2}),
+        (both_directions, {"d": 8, "B": 2, "T": 5}),  # inputs without a gradient
+    ],
+)
+def test_flops_of_a_planned_step_are_those_that_count_gives(model: Any, sizes: dict[str, Any]) -> None:
+    counted = lemma.count(model, quantities=["flops", "backward"], **sizes)
+    expected = (counted.flops.total or 0) + (counted.backward.total or 0)
+    subject = subject_of(model, sizes)
+    for settings in (CPU, StepSettings(True, torch.float32), StepSettings()):
+        assert follow_step(subject, settings).flops == expected
+
+
+def test_gpt2_takes_the_same_flops_per_token_in_a_plan_as_in_a_count() -> None:
+    step = follow_step(subject_of("decoder", {"V": 50257, "d": 768, "L": 12, "h": 12, "T": 1024}), StepSettings())
+    assert step.flops == 1024 * 854_438_400
+
+
 def test_on_a_gpu_logits_and_activations_are_in_bfloat16_and_weights_are_copied() -> None:
     subject = subject_of("decoder", {**SMALL, "V": 5000, "d": 64, "d_h": 64})
     lower, full = (follow_step(subject, StepSettings(True, dtype)) for dtype in (torch.bfloat16, torch.float32))
