@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import isqrt
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ import lemma.spec.models as specs
 from lemma.counting.count import QUICK_RUN
 from lemma.counting.measure import ModulePath, following, tensors_in
 from lemma.counting.probe import Values
-from lemma.counting.subject import BATCH, TIME, Inputs, Subject, sizes_in_words
+from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, Subject, sizes_in_words
 from lemma.errors import LedgerError
 from lemma.layers import fused
 from lemma.spec.recipe import Recipe
@@ -37,7 +38,10 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers"
 OUTPUTS = ("output", "lm_head", "head", "follow")  # the modules that give logits
 INSIDE = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # they need memory while they run
 LOOKED_UP = ("embedding", "index_select", "gather", "index")  # of their first argument only some rows are read
-QUICK_STEP = 2 * 10**9  # FLOPs up to which a step is followed on real tensors, which takes less time
+QUICK_STEP, LARGEST_STEP = (
+    2 * 10**9,
+    3 * 10**11,
+)  # FLOPs up to which real tensors are followed: first, and if fakes fail
 KEPT_BY_CUDNN = 6  # numbers a unit and token that cuDNN's recurrent layers keep for backward, where none can be asked
 
 
@@ -142,6 +146,7 @@ class StepMeter(TorchDispatchMode):
         self.moments: list[Moment] = []
         self.kernels: Counter[tuple[int, int]] = Counter()
         self._held: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._largest: dict[int, int] = {}  # by storage: the largest of consecutive positions, which fakes do not hold
 
     def hold(self, tensors: Any, part: str, more: int = 0) -> None:
         """Count storages to a part, whatever they counted to before; each with `more` bytes in addition."""
@@ -159,6 +164,7 @@ class StepMeter(TorchDispatchMode):
             self.parts[place] += size
 
     def _free(self, key: int, _: Any) -> None:
+        self._largest.pop(key, None)
         if found := self._held.pop(key, None):
             self.parts[found[1]] -= found[2]
 
@@ -172,6 +178,9 @@ class StepMeter(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
             return not self.gpu  # whether all tokens are there: a CPU is asked, and says yes; a GPU is not
+        name = func._overloadpacket.__name__
+        if name in LOOKED_UP:
+            self._refuse_positions(args)
         out = func(*args, **kwargs)
         if not self.phase and not self.part:
             return out
@@ -180,7 +189,8 @@ class StepMeter(TorchDispatchMode):
             self.hold(out[3], self._part_of(func, args), kept_by_onednn(args))
         if made:
             self.hold(made, self.part or self._part_of(func, args))
-        name = func._overloadpacket.__name__
+        if name == "arange" and out.numel():
+            self._largest[out.untyped_storage()._cdata] = int(max([0, *args[:2]][-1] - 1, 0))
         if self.phase and (made or name.endswith("_") or name in INSIDE):
             path = self.path_now.current
             place = f", at {path.removeprefix('model.') or 'the loss'}" if self.phase != "optimizer step" else ""
@@ -189,6 +199,14 @@ class StepMeter(TorchDispatchMode):
             self.moments.append(Moment((*others, buffers + inside), self.phase + place))
             self._count(func, args, kwargs, out)
         return out
+
+    def _refuse_positions(self, args: Sequence[Any]) -> None:
+        """Refuse positions past the end of a table, which tensors without numbers would let pass."""
+        table, *others = args
+        for dimension, index in enumerate(tensors_in(others)):
+            largest = self._largest.get(index.untyped_storage()._cdata, 0)
+            if dimension < table.dim() and largest >= (rows := table.shape[dimension]):
+                raise IndexError(f"position {largest:,} is past the end of a table of {rows:,}")
 
     def _part_of(self, func: Any, args: Any) -> str:
         path = self.path_now.current
@@ -219,7 +237,9 @@ def follow_step(subject: Subject, settings: StepSettings, values: Values | None 
     values = values or subject.sizes(True)
     module = subject.build(values)
     weights = sum(parameter.numel() for parameter in module.parameters())
-    quick = 6 * weights * values.get(BATCH, 1) * values.get(TIME, 1) <= QUICK_STEP
+    batch, length = values.get(BATCH, 1), max(values.get(TIME, 1), values.get(SOURCE, 1))
+    work = 6 * weights * batch * length + 12 * isqrt(weights) * batch * length**2  # products, and scores of attention
+    quick = work <= QUICK_STEP
     failure: Exception | None = None
     if not quick:
         from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
@@ -229,7 +249,7 @@ def follow_step(subject: Subject, settings: StepSettings, values: Values | None 
                 return _follow(subject, module, settings, values)
         except Exception as error:  # not every module can be followed without numbers
             failure = error
-    if quick or 4 * weights <= QUICK_RUN:
+    if quick or (4 * weights <= QUICK_RUN and work <= LARGEST_STEP):
         try:
             return _follow(subject, subject.build(values, "cpu"), settings, values)
         except Exception as error:
