@@ -10,23 +10,22 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
-from math import prod
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from lemma.counting import measure
 from lemma.counting.count import count, plain_kernels
 from lemma.counting.polynomial import Polynomial, of, symbol
 from lemma.counting.probe import Values
-from lemma.counting.solve import largest_within
 from lemma.counting.subject import BATCH, SOURCE, TIME, Subject
 from lemma.counting.training_step import PARTS, FollowedStep, Moment, StepSettings, follow_step
 from lemma.counting.writing import write
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.report.result import Block, Heading, Items, Result, Table, Text
+from lemma.spec.base import shown
 from lemma.spec.recipe import Recipe
 
 GIB = 2**30
@@ -36,6 +35,8 @@ EFFICIENCY = 0.6
 RESERVE = 0.05
 LONGEST = 2**24
 """The largest batch or context that is looked for."""
+MOST_GUESSES = 12  # after which the largest batch or context is found by halving
+MOST_OPERATIONS = 10_000  # of a step that is followed only to find the largest batch or context
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -54,33 +55,111 @@ class Device:
     workspace: int = 16 * 2**20
     """Bytes that cuBLAS takes for itself, in the forward and in the backward thread."""
     gpu: bool = True
+    sold_as: tuple[int, ...] = ()
+    """Memory in GB as its makers and drivers print it."""
+    note: str = ""
+    """Which other device a name may mean."""
 
 
 HOPPER = 64 * 2**20
 
 
-def _gpu(name: str, gib: float, terabytes: float, bfloat16: float, tf32: float, workspace: int = 2**24) -> Device:
+def _gpu(
+    name: str,
+    sold_as: int | tuple[int, ...],
+    gib: float,
+    terabytes: float,
+    bfloat16: float,
+    tf32: float,
+    workspace: int = 2**24,
+) -> Device:
+    """Describe a GPU: GB as sold, GiB as PyTorch sees them, TB/s, TFLOPs in bfloat16 (0: it has none) and in TF32."""
     rates = {"bfloat16": bfloat16 * 1e12, "float32": tf32 * 1e12}
-    return Device(name, gib * GIB, terabytes * 1e12, {word: rate for word, rate in rates.items() if rate}, workspace)
+    sizes = sold_as if isinstance(sold_as, tuple) else (sold_as,)
+    known = {word: rate for word, rate in rates.items() if rate}
+    return Device(name, gib * GIB, terabytes * 1e12, known, workspace, sold_as=sizes)
 
 
 DEVICES = {
     device.name.lower(): device
-    for device in (
-        _gpu("B200", 178.4, 7.7, 2250, 1125, HOPPER),
-        _gpu("H200", 139.8, 4.8, 989, 495, HOPPER),
-        _gpu("H100", 79.2, 3.35, 989, 495, HOPPER),
-        _gpu("H100-PCIe", 79.2, 2.0, 756, 378, HOPPER),
-        _gpu("A100-80GB", 79.2, 2.04, 312, 156),
-        _gpu("A100-40GB", 39.4, 1.56, 312, 156),
-        _gpu("L40S", 44.4, 0.864, 362, 183),
-        _gpu("L4", 22.0, 0.3, 121, 60),
-        _gpu("A10", 22.0, 0.6, 125, 62.5),
-        _gpu("RTX-4090", 23.6, 1.01, 165, 82.6),
-        _gpu("RTX-3090", 23.6, 0.936, 71, 35.6),
-        _gpu("T4", 14.6, 0.32, 0, 8.1),
+    for device in (  # of names that fit several rows, the first is taken
+        _gpu("B200", (180, 192), 178.4, 7.7, 2250, 1125, HOPPER),
+        _gpu("GH200", (96, 480), 94.5, 4.0, 989, 495, HOPPER),  # drivers print the 480 GB of its CPU
+        _gpu("H200", 141, 139.8, 4.8, 989, 495, HOPPER),
+        _gpu("H200-NVL", 141, 139.8, 4.8, 835, 418, HOPPER),
+        _gpu("H100", 80, 79.2, 3.35, 989, 495, HOPPER),
+        _gpu("H100-PCIe", 80, 79.2, 2.0, 756, 378, HOPPER),
+        _gpu("H100-NVL", 94, 93.1, 3.9, 835, 418, HOPPER),
+        _gpu("H800", 80, 79.2, 3.35, 989, 495, HOPPER),
+        _gpu("H20", 96, 95.1, 4.0, 148, 74, HOPPER),
+        _gpu("A100-80GB", 80, 79.2, 2.04, 312, 156),
+        _gpu("A100-80GB-PCIe", 80, 79.2, 1.94, 312, 156),
+        _gpu("A100-40GB", 40, 39.4, 1.56, 312, 156),
+        _gpu("A800", 80, 79.2, 2.04, 312, 156),
+        _gpu("L40S", 48, 44.4, 0.864, 362, 183),
+        _gpu("L40", 48, 44.4, 0.864, 181, 90.5),
+        _gpu("L4", 24, 22.0, 0.3, 121, 60),
+        _gpu("A40", 48, 44.4, 0.696, 150, 74.8),
+        _gpu("A30", 24, 23.5, 0.933, 165, 82),
+        _gpu("A10", 24, 22.0, 0.6, 125, 62.5),
+        _gpu("A10G", 24, 22.0, 0.6, 70, 35),
+        _gpu("RTX-6000-Ada", 48, 47.4, 0.96, 364, 182),
+        _gpu("RTX-A6000", 48, 47.5, 0.768, 155, 77.4),
+        _gpu("RTX-5090", 32, 31.3, 1.79, 209, 105),
+        _gpu("RTX-5080", 16, 15.5, 0.96, 113, 56.3),
+        _gpu("RTX-4090", 24, 23.6, 1.01, 165, 82.6),
+        _gpu("RTX-4080", 16, 15.6, 0.717, 97.5, 48.7),
+        _gpu("RTX-3090", 24, 23.6, 0.936, 71, 35.6),
+        _gpu("RTX-3080", 10, 9.6, 0.76, 59.5, 29.8),
+        _gpu("V100-32GB", 32, 31.7, 0.9, 0, 15.7),
+        _gpu("V100-16GB", 16, 15.8, 0.9, 0, 15.7),
+        _gpu("P100", 16, 15.9, 0.732, 0, 9.3),
+        _gpu("T4", 16, 14.6, 0.32, 0, 8.1),
     )
 }
+OPTIONAL = re.compile(r"nvidia|geforce|tesla|rtx|gpu|graphics|generation|tensor|core|sxm\d?|hbm\d?e?|pcie|\d+gb")
+"""Words of a device's name that need not be said: brand, form factor, memory."""
+NAMED_APART = ("pcie", "nvl")  # words of a row's name that must be said: the same chip has other rows without them
+
+
+def words_of(name: str) -> frozenset[str]:
+    """Split the name of a device into words: `NVIDIA A100-SXM4-80GB` into nvidia, a100, sxm4 and 80gb."""
+    joined = re.sub(r"(\d) ?gi?b?\b", r"\1gb", name.lower())
+    return frozenset(re.findall(r"[a-z0-9]+", re.sub(r"\b(rtx|geforce|tesla)(?=[a-z0-9])", r"\1 ", joined)))
+
+
+def match_device(name: str) -> Device | None:
+    """Find the device that a driver or a person calls by this name; None if no row of the table is meant.
+
+    All words of a row must occur in the name, but for optional ones, and the name may say nothing else: a laptop's GPU
+    is another one, and so is one of another memory. The row of most words is taken; the first of several, with a note.
+
+    >>> [device.name for name in ("NVIDIA A100-SXM4-80GB", "Tesla T4", "4090") if (device := match_device(name))]
+    ['A100-80GB', 'T4', 'RTX-4090']
+    """
+    words, matches = words_of(name), []
+    for device in DEVICES.values():
+        needed = _needed(device)
+        others = {word for word in words - words_of(device.name) if not OPTIONAL.fullmatch(word)}
+        sizes = {int(word[:-2]) for word in words if re.fullmatch(r"\d+gb", word)}
+        if needed <= words and not others and sizes <= {*device.sold_as}:
+            matches.append((len(needed), device))
+    if not matches:
+        return None
+    best, device = max(matches, key=lambda match: match[0])
+    rest = [
+        other.name
+        for needed, other in matches
+        if other is not device and (needed == best or other.sold_as != device.sold_as)
+    ]
+    if not rest or words == words_of(device.name):
+        return device
+    return replace(device, note=f"{name} is read as {device.name}. Otherwise say gpu={' or gpu='.join(rest)}.")
+
+
+def _needed(device: Device) -> set[str]:
+    """Return the words of a row that a name must have."""
+    return {word for word in words_of(device.name) if word in NAMED_APART or not OPTIONAL.fullmatch(word)}
 
 
 def device_of(
@@ -95,27 +174,30 @@ def device_of(
         if value is not None and not (isinstance(value, int | float) and value > 0):
             raise InputError(f"{word} = {value!r}: a number above 0 is expected, as in {word}=80e9.")
     if gpu is None and memory is not None:
-        found = Device("own device", memory, None, {})
+        device = Device("own device", memory, None, {})
     elif str(gpu).lower() == "cpu":
         import os
 
         whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-        found = Device("cpu", memory or whole, None, {}, 0, gpu=False)
+        device = Device("cpu", memory or whole, None, {}, 0, gpu=False)
     elif gpu is None and torch.cuda.is_available():
         seen = torch.cuda.get_device_properties(0)
-        known = next((one for one in DEVICES.values() if one.name.replace("-", " ") in seen.name), None)
-        found = replace(known or Device(seen.name, 0, None, {}), name=seen.name, memory=seen.total_memory)
+        row = match_device(seen.name) or Device(seen.name, 0, None, {})
+        device = replace(row, name=seen.name, memory=seen.total_memory, note="")
     else:
-        chosen = str(gpu or "H100").lower().replace(" ", "-").replace("_", "-")
-        if chosen not in DEVICES:
-            names = [device.name for device in DEVICES.values()]
+        name = "H100" if gpu is None else str(gpu)
+        matched = match_device(name)
+        if matched is None:
+            near = [row.name for row in DEVICES.values() if (_needed(row) - {*NAMED_APART}) & words_of(name)]
+            alike = f" Near it: {', '.join(near)}." if near else ""
+            names = ", ".join(row.name for row in DEVICES.values())
             raise InputError(
-                unknown("gpu", str(gpu), [*names, "cpu"])
-                + " Or give numbers of your own: memory=80e9 flops=312e12 bandwidth=2e12."
+                f"gpu = {shown(name)} is unknown.{alike} Known: {names}, cpu. "
+                "Or give numbers of your own: memory=80e9 flops=312e12 bandwidth=2e12."
             )
-        found = DEVICES[chosen]
-    rates = dict.fromkeys(PRECISIONS, flops) if flops else found.flops
-    return replace(found, memory=memory or found.memory, bandwidth=bandwidth or found.bandwidth, flops=rates)
+        device = matched
+    rates = dict.fromkeys(PRECISIONS, flops) if flops else device.flops
+    return replace(device, memory=memory or device.memory, bandwidth=bandwidth or device.bandwidth, flops=rates)
 
 
 @dataclass(frozen=True)
@@ -172,34 +254,50 @@ class PlanSettings:
         return StepSettings(self.device.gpu, PRECISIONS[self.precision], recipe, self.recompute == "layers")
 
     def parts_of(self, step: FollowedStep, moment: Moment) -> dict[str, int]:
+        """What one device holds at a moment, in whole bytes."""
+        return {part: -(-size.numerator // size.denominator) for part, size in self.exact_parts(step, moment).items()}
+
+    def exact_parts(self, step: FollowedStep, moment: Moment) -> dict[str, int | Fraction]:
         """What one device holds at a moment.
 
         With shards (FSDP), weights, gradients and the optimizer's state are cut into as many, and two layers' weights
         are gathered at a time. What cuBLAS takes is added.
         """
-        held: dict[str, int] = dict(zip(PARTS, moment.parts, strict=True))
+        held: dict[str, int | Fraction] = dict(zip(PARTS, moment.parts, strict=True))
         held["buffers"] += self.device.workspace
         if self.shards > 1:
-            held |= {part: -(-held[part] // self.shards) for part in ("weights", "gradients", "optimizer")}
+            held |= {part: Fraction(held[part], self.shards) for part in ("weights", "gradients", "optimizer")}
             held["buffers"] += 2 * step.largest_layer
         return held
 
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest batch or context that fits: the root of a formula."""
+    """The largest batch or context that fits.
+
+    Attributes:
+        name: B or T.
+        root: the largest value at which a step was followed and fits; 0 if not even 1 fits.
+        formula: the equation whose root it is, proved at `root` and at the next value; empty if none was proved.
+        moment: when the next value does not fit.
+        followed: whether a step was followed at `root` and at the next value: the first fits and the second does not.
+        limit: why no larger value was looked for, where the next one was not found too large; else empty.
+    """
 
     name: str
     root: int
     formula: str
     moment: str
     followed: bool
-    """Whether a step was followed there and fits."""
+    limit: str = ""
 
     def __str__(self) -> str:
         if not self.root:
-            return f"none: not even {self.name} = 1 fits ({self.formula}, {self.moment})"
-        return f"{self.name} = {self.root:,}, the root of {self.formula} ({self.moment})"
+            return f"none: not even {self.name} = 1 fits ({self.moment or self.limit})"
+        if self.limit:
+            return f"{self.name} = {self.root:,} fits; {self.limit}"
+        why = f"the root of {self.formula}" if self.formula else f"{self.name} = {self.root + 1:,} does not fit"
+        return f"{self.name} = {self.root:,}, {why} ({self.moment})"
 
 
 class Planner:
@@ -222,46 +320,88 @@ class Planner:
             self._steps[key] = follow_step(self.subject, self.settings.step(), values)
         return self._steps[key]
 
-    def total(self, step: FollowedStep, moment: Moment) -> int:
+    def total(self, step: FollowedStep, moment: Moment) -> int | Fraction:
         """All that one device holds at a moment."""
-        return sum(self.settings.parts_of(step, moment).values())
+        return sum(self.settings.exact_parts(step, moment).values())
 
     def peak(self, step: FollowedStep) -> Moment:
         """The moment at which one device holds most."""
         return max(step.moments, key=partial(self.total, step))
 
-    def through(self, name: str, points: Sequence[int]) -> list[tuple[FollowedStep, Sequence[Moment]]]:
-        """Steps at several values of one size, with the moments that belong together.
+    def largest(self, name: str, start: int) -> Largest:
+        """Find the largest value of a size at which a step fits, from steps followed at `start` and other values.
 
-        Steps of different operations, which a special size may cause, have their peaks in common only.
+        Memory is a polynomial of the size only between values at which kernels change, so that the root of one through
+        the nearest values is a guess, and steps at it and at the next value decide.
         """
-        steps = [self.at(**{name: point}) for point in points]
-        alike = len({len(step.moments) for step in steps}) == 1
-        return [(step, step.moments if alike else [self.peak(step)]) for step in steps]
+        budget = self.settings.budget
+        peaks: dict[int, int | Fraction] = {}
+        operations: dict[int, int] = {}
+        low, high, guess = 0, LONGEST + 1, start
+        limit, failure = f"no larger {name} is looked for", None
+        while low + 1 < high:
+            try:
+                step = self.at(**{name: guess})
+            except LedgerError as error:
+                high, limit, failure = guess, f"{name} = {guess:,} fails: {error}", error
+            else:
+                peaks[guess], operations[guess] = self.total(step, self.peak(step)), len(step.moments)
+                low, high = (guess, high) if peaks[guess] <= budget else (low, guess)
+            guess = _guess_root(peaks, budget, low, high)
+            if low and (failure or len(peaks) > MOST_GUESSES):
+                guess = min(guess, (low + high) // 2)
+            if low and operations[low] > 1.5 * operations[min(operations)]:  # a loop over tokens takes time at each
+                guess = min(guess, low * MOST_OPERATIONS // operations[low])
+                if guess <= low:
+                    return Largest(name, low, "", "", False, f"at larger {name} a step has too many operations")
+        if high not in peaks:
+            if not low and failure:
+                raise failure
+            return Largest(name, low, "", "", False, limit)
+        step = self.at(**{name: high})
+        index = step.moments.index(self.peak(step))
+        polynomial = self._proved(name, low, index, [*peaks]) if low else None
+        formula = f"{in_figures(polynomial, name)} = {budget:,}" if polynomial is not None else ""
+        return Largest(name, low, formula, step.moments[index].where, True)
 
-    def largest(self, name: str, points: Sequence[int]) -> Largest:
-        """The largest value of a size at which all moments fit, and the formula of the moment that is in its way."""
-        budget, followed = self.settings.budget, self.through(name, points)
-        held = np.array([[self.total(step, moment) for moment in moments] for step, moments in followed], dtype=float)
-
-        def heights(value: int) -> np.ndarray:
-            weights = [prod((value - o) / (p - o) for o in points if o != p) for p in points]
-            return np.asarray(weights) @ held
-
-        root = bisect_right(range(1, LONGEST + 1), budget, key=lambda value: heights(value).max())
-        place = int(heights(min(root + 1, LONGEST)).argmax())
-        exact = [self.total(step, moments[place]) for step, moments in followed]
-        polynomial = interpolated(symbol(name), points, exact)
-        root = largest_within(polynomial, name, budget, range(1, LONGEST + 1)) or 0
-        fits = False
-        if 0 < root < LONGEST:
-            step = self.at(**{name: root})
-            fits = self.total(step, self.peak(step)) <= budget
-        equation = f"{in_figures(polynomial, name)} = {budget:,}"
-        return Largest(name, root, equation, followed[0][1][place].where, fits)
+    def _proved(self, name: str, root: int, index: int, values: Sequence[int]) -> Polynomial | None:
+        """Fit the polynomial of one moment near a root, and prove it at the next value; None if it does not hold."""
+        apart, proof = max(1, root // 64), self.at(**{name: root + 1})
+        nearest = sorted({*values} - {root + 1}, key=lambda value: abs(value - root))[:3]
+        for points in (nearest, [value for value in (root, root - apart, root - 2 * apart) if value > 0]):
+            steps = [self.at(**{name: value}) for value in points]
+            if len(points) < 3 or any(len(step.moments) != len(proof.moments) for step in steps):
+                continue
+            polynomial = interpolated(symbol(name), points, [self.total(step, step.moments[index]) for step in steps])
+            if polynomial.at({name: root + 1}) == self.total(proof, proof.moments[index]):
+                return polynomial
+        return None
 
 
-def interpolated(variable: Polynomial, points: Sequence[int], values: Sequence[int]) -> Polynomial:
+def _guess_root(heights: Mapping[int, int | Fraction], budget: int, low: int, high: int) -> int:
+    """Guess where a rising function passes a budget between two values, by the parabola through the nearest known ones.
+
+    >>> _guess_root({4: 40, 8: 80, 16: 160}, 1000, 16, 1000)
+    100
+    """
+    if not low:  # nothing fits so far
+        return 1
+    ends = [value for value in (low, high) if value in heights]
+    nearest = sorted((value for value in heights if value not in ends), key=lambda value: abs(value - ends[0]))
+    points = [*ends, *nearest][:3]
+    if len(points) == 1:
+        return min(high - 1, 2 * low)
+    fitted = interpolated(symbol("n"), points, [heights[point] for point in points])
+
+    def height(value: int) -> Fraction:
+        return fitted.at({"n": value})
+
+    if height(high - 1) <= height(low + 1):  # what bends down is no guide
+        return (low + high) // 2 if high in heights else min(high - 1, 2 * low)
+    return max(low + 1, bisect_right(range(low + 1, high), budget, key=height) + low)
+
+
+def interpolated(variable: Polynomial, points: Sequence[int], values: Sequence[int | Fraction]) -> Polynomial:
     """The polynomial through these points (Lagrange).
 
     >>> interpolated(symbol("B"), (1, 2, 3), (6, 11, 18)) == symbol("B") ** 2 + 2 * symbol("B") + 3
@@ -464,18 +604,16 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
     moment = planner.peak(step)
     account = count(subject, ["parameters", *(["active"] if subject.feed else [])])
     parameters = account.parameters
-    batch_points = (settings.rows, 2 * settings.rows) if settings.rows > 1 else (2, 4)
-    largest = [planner.largest(BATCH, batch_points)] if BATCH in values else []
+    largest = [planner.largest(BATCH, settings.rows)] if BATCH in values else []
     notes = [
+        device.note,
         f"The efficiency of {settings.efficiency:.0%} is assumed, not measured: set it with efficiency=…",
         "Time between devices is not counted." if settings.shards > 1 else "",
         f"{settings.reserve:.0%} of the memory is left to the driver and to gaps between blocks: reserve=…",
     ]
     if TIME in values:
-        length = values[TIME]
-        points = (max(1, length // 2), length, 2 * length) if length > 1 else (1, 2, 3)
         try:
-            largest.append(planner.largest(TIME, points))
+            largest.append(planner.largest(TIME, values[TIME]))
         except LedgerError as error:
             notes.append(f"No largest context: {error}")
     if settings.recompute == "layers" and planner.at().layers == 0:
@@ -498,7 +636,7 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
         active=(account.active.total if "active" in account.quantities else number) or 0,
         formula=f"{formula} = {parameters.number}",
         parts=settings.parts_of(step, moment),
-        part_formulas=_part_formulas(planner, batch_points),
+        part_formulas=_part_formulas(planner),
         where=moment.where,
         largest=largest,
         flops=step.flops * accumulate,
@@ -512,21 +650,26 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
     )
 
 
-def _part_formulas(planner: Planner, points: Sequence[int]) -> dict[str, str]:
-    """What each part is at the peak: in the parameters P where it is made of weights, else in the batch."""
-    settings = planner.settings
+def _part_formulas(planner: Planner) -> dict[str, str]:
+    """Return what each part is at the peak: in the parameters P where it is made of weights, else in the batch.
+
+    A formula of the batch goes through two batches and is proved at a third.
+    """
+    settings, rows = planner.settings, planner.settings.rows
     over = f"/{settings.shards}" if settings.shards > 1 else ""
-    found = {"weights": f"4·P{over}"}
+    formulas = {"weights": f"4·P{over}"}
     peak = planner.at().moments.index(planner.peak(planner.at()))
-    followed = planner.through(BATCH, points) if BATCH in planner.values else []
-    if not followed or any(len(moments) <= peak for _, moments in followed):
-        return found
-    for part in PARTS[1:]:
-        held = [settings.parts_of(step, moments[peak])[part] for step, moments in followed]
-        found[part] = in_figures(interpolated(symbol(BATCH), points, held), BATCH)
+    batches = (rows, 2 * rows, 3 * rows)
+    steps = [planner.at(B=batch) for batch in batches] if BATCH in planner.values else []
+    if steps and len({len(step.moments) for step in steps}) == 1:
+        for part in PARTS[1:]:
+            *held, third = (settings.exact_parts(step, step.moments[peak])[part] for step in steps)
+            polynomial = interpolated(symbol(BATCH), batches[:2], held)
+            if polynomial.at({BATCH: batches[2]}) == third:
+                formulas[part] = in_figures(polynomial, BATCH)
     if settings.optimizer == "adamw":
-        found["optimizer"] = f"8·P{over} + a count of steps for each tensor"
-    return found
+        formulas["optimizer"] = f"8·P{over} + a count of steps for each tensor"
+    return formulas
 
 
 def _generation(subject: Subject, settings: PlanSettings, values: Values) -> GenerationCosts | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import isqrt
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ import lemma.spec.models as specs
 from lemma.counting.count import QUICK_RUN
 from lemma.counting.measure import ModulePath, following, tensors_in
 from lemma.counting.probe import Values
-from lemma.counting.subject import BATCH, TIME, Inputs, Subject, sizes_in_words
+from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, Subject, sizes_in_words
 from lemma.errors import LedgerError
 from lemma.layers import fused
 from lemma.spec.recipe import Recipe
@@ -37,7 +38,10 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers"
 OUTPUTS = ("output", "lm_head", "head", "follow")  # the modules that give logits
 INSIDE = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # they need memory while they run
 LOOKED_UP = ("embedding", "index_select", "gather", "index")  # of their first argument only some rows are read
-QUICK_STEP = 2 * 10**9  # FLOPs up to which a step is followed on real tensors, which takes less time
+QUICK_STEP, LARGEST_STEP = (
+    2 * 10**9,
+    3 * 10**11,
+)  # FLOPs up to which real tensors are followed: first, and if fakes fail
 KEPT_BY_CUDNN = 6  # numbers a unit and token that cuDNN's recurrent layers keep for backward, where none can be asked
 
 
@@ -98,9 +102,35 @@ def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *others: Any, **
     return 2 * query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] * (query.shape[3] + value.shape[3])
 
 
-CPU_ATTENTION = {
+def recurrent_flops(
+    inputs: Tensor, weights: Sequence[Tensor], tokens: int, batch: int, *, directions: int = 1, backward: bool = False
+) -> int:
+    """FLOPs of recurrent layers over `tokens` tokens of `batch` sequences, as `count` has them.
+
+    Backward, each product has two of its size, but for those of gradients that nobody asks for: of the first states,
+    and of inputs without a gradient.
+    """
+    matrices = [weight for weight in weights if weight.dim() > 1]  # input and hidden weights in turns
+    forward = 2 * tokens * sum(weight.numel() for weight in matrices)
+    if not backward:
+        return forward
+    unasked = 2 * batch * sum(weight.numel() for weight in matrices[1::2])
+    if not inputs.requires_grad:
+        unasked += 2 * tokens * sum(weight.numel() for weight in matrices[: 2 * directions : 2])
+    return 2 * forward - unasked
+
+
+def _onednn_flops(inputs: Tensor, *args: Any, backward: bool = False, **named: Any) -> int:
+    """FLOPs of oneDNN's recurrent layer: one layer in one direction."""
+    length, batch, _ = inputs.shape
+    return recurrent_flops(inputs, args[:2], length * batch, batch, backward=backward)
+
+
+CPU_FLOPS = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention_flops,
     "_scaled_dot_product_flash_attention_for_cpu_backward": lambda _, *args, **named: 2 * _attention_flops(*args),
+    "mkldnn_rnn_layer": _onednn_flops,
+    "mkldnn_rnn_layer_backward": partial(_onednn_flops, backward=True),
 }
 """What PyTorch's counter of FLOPs does not know; backward as if the scores had been kept, as `count` has it."""
 
@@ -108,14 +138,15 @@ CPU_ATTENTION = {
 class StepMeter(TorchDispatchMode):
     """Follows which storages are alive, and counts the FLOPs and the bytes of every operation."""
 
-    def __init__(self, path_now: ModulePath, gpu: bool) -> None:
+    def __init__(self, gpu: bool) -> None:
         super().__init__()
-        self.path_now, self.gpu = path_now, gpu
+        self.path_now, self.gpu = ModulePath(), gpu
         self.phase, self.part = "", ""  # the part that new storages belong to; "" is read off where they are made
         self.parts = [0] * len(PARTS)
         self.moments: list[Moment] = []
         self.kernels: Counter[tuple[int, int]] = Counter()
         self._held: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._largest: dict[int, int] = {}  # by storage: the largest of consecutive positions, which fakes do not hold
 
     def hold(self, tensors: Any, part: str, more: int = 0) -> None:
         """Count storages to a part, whatever they counted to before; each with `more` bytes in addition."""
@@ -133,6 +164,7 @@ class StepMeter(TorchDispatchMode):
             self.parts[place] += size
 
     def _free(self, key: int, _: Any) -> None:
+        self._largest.pop(key, None)
         if found := self._held.pop(key, None):
             self.parts[found[1]] -= found[2]
 
@@ -146,6 +178,9 @@ class StepMeter(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
             return not self.gpu  # whether all tokens are there: a CPU is asked, and says yes; a GPU is not
+        name = func._overloadpacket.__name__
+        if name in LOOKED_UP:
+            self._refuse_positions(args)
         out = func(*args, **kwargs)
         if not self.phase and not self.part:
             return out
@@ -154,7 +189,8 @@ class StepMeter(TorchDispatchMode):
             self.hold(out[3], self._part_of(func, args), kept_by_onednn(args))
         if made:
             self.hold(made, self.part or self._part_of(func, args))
-        name = func._overloadpacket.__name__
+        if name == "arange" and out.numel():
+            self._largest[out.untyped_storage()._cdata] = int(max([0, *args[:2]][-1] - 1, 0))
         if self.phase and (made or name.endswith("_") or name in INSIDE):
             path = self.path_now.current
             place = f", at {path.removeprefix('model.') or 'the loss'}" if self.phase != "optimizer step" else ""
@@ -163,6 +199,14 @@ class StepMeter(TorchDispatchMode):
             self.moments.append(Moment((*others, buffers + inside), self.phase + place))
             self._count(func, args, kwargs, out)
         return out
+
+    def _refuse_positions(self, args: Sequence[Any]) -> None:
+        """Refuse positions past the end of a table, which tensors without numbers would let pass."""
+        table, *others = args
+        for dimension, index in enumerate(tensors_in(others)):
+            largest = self._largest.get(index.untyped_storage()._cdata, 0)
+            if dimension < table.dim() and largest >= (rows := table.shape[dimension]):
+                raise IndexError(f"position {largest:,} is past the end of a table of {rows:,}")
 
     def _part_of(self, func: Any, args: Any) -> str:
         path = self.path_now.current
@@ -177,7 +221,7 @@ class StepMeter(TorchDispatchMode):
         name = func._overloadpacket.__name__
         if name.startswith(("empty", "new_empty")):
             return  # nothing is written to it yet
-        formula = CPU_ATTENTION.get(name) or flop_registry.get(func._overloadpacket)
+        formula = CPU_FLOPS.get(name) or flop_registry.get(func._overloadpacket)
         read = [*tensors_in(args), *tensors_in(kwargs)]
         read = read[1:] if name in LOOKED_UP else read
         moved = sum(tensor.numel() * tensor.element_size() for tensor in [*read, *tensors_in(out)])
@@ -193,7 +237,9 @@ def follow_step(subject: Subject, settings: StepSettings, values: Values | None 
     values = values or subject.sizes(True)
     module = subject.build(values)
     weights = sum(parameter.numel() for parameter in module.parameters())
-    quick = 6 * weights * values.get(BATCH, 1) * values.get(TIME, 1) <= QUICK_STEP
+    batch, length = values.get(BATCH, 1), max(values.get(TIME, 1), values.get(SOURCE, 1))
+    work = 6 * weights * batch * length + 12 * isqrt(weights) * batch * length**2  # products, and scores of attention
+    quick = work <= QUICK_STEP
     failure: Exception | None = None
     if not quick:
         from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
@@ -203,7 +249,7 @@ def follow_step(subject: Subject, settings: StepSettings, values: Values | None 
                 return _follow(subject, module, settings, values)
         except Exception as error:  # not every module can be followed without numbers
             failure = error
-    if quick or 4 * weights <= QUICK_RUN:
+    if quick or (4 * weights <= QUICK_RUN and work <= LARGEST_STEP):
         try:
             return _follow(subject, subject.build(values, "cpu"), settings, values)
         except Exception as error:
@@ -216,13 +262,13 @@ def follow_step(subject: Subject, settings: StepSettings, values: Values | None 
 def _follow(subject: Subject, module: nn.Module, settings: StepSettings, values: Values) -> FollowedStep:
     recipe = settings.recipe.replace(batch=values.get(BATCH, 1))
     with ExitStack() as stack:
-        stack.enter_context(_standing_in(settings.gpu))
+        meter = StepMeter(settings.gpu)
+        stack.enter_context(_standing_in(meter))
         model = _moved(module).train()
         inputs = subject.inputs(values, "cpu")
         step = _step_of(subject, model, inputs, recipe)
         layers = list(layers_of(model))
-        path_now = stack.enter_context(following(step.module))
-        meter = StepMeter(path_now, settings.gpu)
+        meter.path_now = stack.enter_context(following(step.module))
         if settings.recompute:
 
             def run(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -266,13 +312,13 @@ def _follow(subject: Subject, module: nn.Module, settings: StepSettings, values:
 
 
 @contextmanager
-def _standing_in(gpu: bool) -> Iterator[None]:
-    """Let the CPU stand in for a GPU: the trainer then takes its operators."""
-    fused.STANDING_IN = gpu
+def _standing_in(meter: StepMeter) -> Iterator[None]:
+    """Let the CPU stand in for a GPU, if one is planned for: the trainer then takes its operators."""
+    fused.STANDING_IN = meter.add_kernel if meter.gpu else None
     try:
         yield
     finally:
-        fused.STANDING_IN = False
+        fused.STANDING_IN = None
 
 
 def _moved(module: nn.Module) -> nn.Module:
@@ -443,9 +489,12 @@ class GpuArithmetic(TorchFunctionMode):
         batch, time = given.shape[:2] if batch_first else given.shape[1::-1]
         hidden, ways = states[0].shape[-1], 1 + both_ways
         kept = kept_by_cudnn(name, (batch, time, given.shape[-1], hidden, layers, ways), dtype)
-        flops = 2 * batch * time * sum(one.numel() for one in weights if one.dim() > 1)
+        flops, backward = (
+            recurrent_flops(given, weights, batch * time, batch, directions=ways, backward=back)
+            for back in (False, True)
+        )
         self.meter.add_kernel(flops, sum(one.numel() for one in weights) * dtype.itemsize * time)
-        out = _CudnnLayers.apply(self.meter, flops, kept, hidden * ways, batch_first, dtype, given, *weights)
+        out = _CudnnLayers.apply(self.meter, backward, kept, hidden * ways, batch_first, dtype, given, *weights)
         return (out, *(one.to(dtype) for one in states))
 
 
@@ -506,7 +555,7 @@ class _CudnnLayers(torch.autograd.Function):
         first, _, _, _, *weights = ctx.saved_tensors
         meter, flops, batch_first, dtype, size = ctx.about
         grad = (grad.transpose(0, 1) if batch_first else grad).contiguous()
-        meter.add_kernel(2 * flops, 0)
+        meter.add_kernel(flops, 0)
         into = torch.empty_like(first)
         flat = first.new_empty(size)
         parts = [

@@ -12,6 +12,7 @@ of rows.
 """
 
 import math
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,8 @@ def available(device: torch.device) -> bool:
     return TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-STANDING_IN = False
-"""Whether a CPU stands in for a GPU, while a training step on one is planned."""
+STANDING_IN: Callable[[int, int], None] | None = None
+"""Records the FLOPs and bytes of a kernel while a CPU stands in for a GPU to plan a training step; otherwise None."""
 
 
 def lowered_to(tensor: Tensor) -> torch.dtype:

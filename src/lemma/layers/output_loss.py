@@ -93,7 +93,7 @@ def output_loss(
 
 
 class _Planned(torch.autograd.Function):
-    """The memory of the operator, without its numbers, where a CPU stands in for a GPU."""
+    """Memory, FLOPs and bytes of the operator, without its numbers, where a CPU stands in for a GPU."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,6 +103,15 @@ class _Planned(torch.autograd.Function):
         slopes, total = torch.empty_like(vectors), weight.new_empty(padded, width, dtype=torch.float32)
         logits = vectors.new_empty(min(rows, ROWS_AT_ONCE), padded)
         found = torch.empty_like(total) if rows > ROWS_AT_ONCE else total
+        if fused.STANDING_IN is not None:
+            record, product = fused.STANDING_IN, 2 * rows * classes * width  # columns of padding are not counted
+            pieces = -(-rows // ROWS_AT_ONCE)
+            passed = rows * padded * logits.element_size()  # bytes of all logits
+            record(0, weight.nbytes + kept[0].nbytes)
+            record(product, vectors.nbytes + pieces * kept[0].nbytes + passed)
+            record(0, 3 * passed)
+            record(product, passed + pieces * kept[0].nbytes + slopes.nbytes)
+            record(product, passed + vectors.nbytes + pieces * total.nbytes)
         del kept, logits, found
         total = total[:classes]
         ctx.save_for_backward(slopes, total)

@@ -1,6 +1,7 @@
 """Plans: planned memory is what the allocator gives out in the trainer's own steps; roots, rooflines, bounds."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,37 @@ def test_flops_of_a_step_are_those_of_its_products() -> None:
     assert again.flops == step.flops + 2 * (layer - last)  # what comes out of a layer is known already
 
 
+def both_directions(d: int = 8) -> torch.nn.LSTM:
+    return torch.nn.LSTM(d, d, 2, bidirectional=True, batch_first=True)
+
+
+both_directions.inputs = lambda d=8, B=2, T=5: torch.zeros(B, T, d)  # pyright: ignore[reportFunctionMemberAccess]
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        ("decoder", {"V": 9000, "d": 32, "L": 1, "h": 2, "T": 16, "B": 2, "tied": False}),  # the fused output layer
+        ("decoder", {"V": 9000, "d": 32, "L": 1, "h": 2, "h_kv": 1, "T": 16, "B": 2, "positions": "rotary"}),
+        ("lstm", {"V": 90, "d": 16, "D": 16, "L": 2, "T": 8, "B": 3}),
+        ("gru", {"V": 90, "d": 16, "D": 24, "L": 1, "T": 8, "B": 3}),
+        ("encoder-decoder", {"d": 32, "L_enc": 1, "L_dec": 1, "T": 8, "B": 2}),
+        (both_directions, {"d": 8, "B": 2, "T": 5}),  # inputs without a gradient
+    ],
+)
+def test_flops_of_a_planned_step_are_those_that_count_gives(model: Any, sizes: dict[str, Any]) -> None:
+    counted = lemma.count(model, quantities=["flops", "backward"], **sizes)
+    expected = (counted.flops.total or 0) + (counted.backward.total or 0)
+    subject = subject_of(model, sizes)
+    for settings in (CPU, StepSettings(True, torch.float32), StepSettings()):
+        assert follow_step(subject, settings).flops == expected
+
+
+def test_gpt2_takes_the_same_flops_per_token_in_a_plan_as_in_a_count() -> None:
+    step = follow_step(subject_of("decoder", {"V": 50257, "d": 768, "L": 12, "h": 12, "T": 1024}), StepSettings())
+    assert step.flops == 1024 * 854_438_400
+
+
 def test_on_a_gpu_logits_and_activations_are_in_bfloat16_and_weights_are_copied() -> None:
     subject = subject_of("decoder", {**SMALL, "V": 5000, "d": 64, "d_h": 64})
     lower, full = (follow_step(subject, StepSettings(True, dtype)) for dtype in (torch.bfloat16, torch.float32))
@@ -134,15 +166,102 @@ def planner(memory: float, **settings: Any) -> Planner:
     return Planner(subject_of("decoder", SMALL), PlanSettings(device_of(None, memory=memory), batch=4, **settings))
 
 
+def fits(plan: Planner, **sizes: int) -> bool:
+    step = plan.at(**sizes)
+    return plan.total(step, plan.peak(step)) <= plan.settings.budget
+
+
 def test_the_largest_batch_and_context_fit_and_one_more_does_not() -> None:
     plan = planner(60e6, precision="float32")
-    for name, points in (("B", (4, 8)), ("T", (16, 32, 64))):
-        found = plan.largest(name, points)
-        fits = [
-            plan.total(step, plan.peak(step)) <= plan.settings.budget
-            for step in map(lambda size, name=name: plan.at(**{name: size}), (found.root, found.root + 1))
-        ]
-        assert found.root > points[-1] and fits == [True, False] and found.followed
+    for name, start in (("B", 4), ("T", 32)):
+        largest = plan.largest(name, start)
+        assert largest.root > start and largest.followed and "the root of" in str(largest)
+        assert fits(plan, **{name: largest.root}) and not fits(plan, **{name: largest.root + 1})
+
+
+def test_the_largest_sizes_are_right_where_memory_is_no_polynomial() -> None:
+    # the fused output layer takes 8192 rows at a time, so that memory has a bend at B·T = 8192
+    subject = subject_of("decoder", {"V": 9000, "d": 16, "L": 1, "h": 1, "T": 2048})
+    plan = Planner(subject, PlanSettings(device_of(None, memory=2e9), batch=2))
+    for name, start in (("B", 2), ("T", 2048)):
+        largest = plan.largest(name, start)
+        assert fits(plan, **{name: largest.root}) and not fits(plan, **{name: largest.root + 1})
+        assert "the root of" in str(largest) and "−" not in largest.formula
+
+
+class Limited(torch.nn.Module):
+    """A model of a fixed number of positions."""
+
+    def __init__(self, d: int = 8) -> None:
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.zeros(40, d))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.table[torch.arange(tokens.shape[1])].expand(len(tokens), -1, -1) * tokens[..., None]
+
+
+def limited(d: int = 8) -> Limited:
+    return Limited(d)
+
+
+limited.inputs = lambda d=8, B=2, T=20: torch.zeros(B, T)  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def test_no_context_beyond_that_of_the_model_is_claimed() -> None:
+    plan = Planner(subject_of(limited, {"B": 2, "T": 20}), PlanSettings(device_of(None, memory=1e9), batch=2))
+    largest = plan.largest("T", 20)
+    assert largest.root == 40 and not largest.followed and "T = 41 fails" in str(largest)
+
+
+def test_nothing_fits_into_too_little_memory() -> None:
+    assert str(planner(17e6).largest("B", 4)).startswith("none: not even B = 1 fits")
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+        ("NVIDIA A100-PCIE-40GB", "A100-40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-80GB-PCIe"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100-PCIe"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("4090", "RTX-4090"),
+        ("rtx3090", "RTX-3090"),
+        ("Tesla T4", "T4"),
+        ("Tesla V100-SXM2-16GB", "V100-16GB"),
+        ("NVIDIA L40", "L40"),
+        ("l40s", "L40S"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX-6000-Ada"),
+        *((name, device.name) for name, device in DEVICES.items()),
+    ],
+)
+def test_devices_are_known_by_the_names_that_drivers_print(name: str, device: str) -> None:
+    assert device_of(name).name == device and not device_of(name).note
+
+
+def test_a_name_of_two_devices_is_read_as_the_first_and_said() -> None:
+    device = device_of("A100")
+    assert device.name == "A100-80GB" and "gpu=A100-40GB" in device.note
+    plan = lemma.count.plan("rnn", gpu="A100", V=20, d=8, D=8, T=4)
+    assert device.note in plan.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "Near it: RTX-4090."),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "Near it: A100-80GB, A100-80GB-PCIe, A100-40GB."),
+        ("A100 64GB", "Near it: A100-80GB"),
+        ("A1000", "unknown. Known: B200"),
+        ("", "unknown. Known: B200"),
+    ],
+)
+def test_a_device_that_is_not_in_the_table_is_never_taken_for_another(name: str, near: str) -> None:
+    with pytest.raises(InputError, match=re.escape(near)):
+        device_of(name)
 
 
 def test_shards_divide_what_belongs_to_weights_and_gather_two_layers() -> None:
