@@ -25,7 +25,7 @@ from lemma.checking.formula import put as put_formula
 from lemma.checking.formula import read_formula
 from lemma.checking.formulas import judge_formula
 from lemma.checking.gradients import judge_gradients, read_derivation
-from lemma.checking.numbers import judge_number, read_number
+from lemma.checking.numbers import PrintedNumber, judge_number, read_number
 from lemma.checking.question import Verdict, account_for, ask, full_names, is_formula, put, shown, spec_of
 from lemma.counting.account import Account, Part
 from lemma.counting.count import QUANTITIES, Conventions
@@ -44,6 +44,8 @@ KINDS = ("parameters", "flops", "formula", "number", "gradient")
 FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)")
 HEADING = re.compile(r"(?P<id>\S+?)[:.]?(?:\s+(?P<text>.*?))?(?:\s*\((?P<points>\d+(?:\.\d+)?) points?\))?")
 FIELD = re.compile(r"\s*(?:[-*]\s+)?(?P<key>[a-z_]+)\s*:\s*(?P<value>\S.*)")
+IN_PERCENT = re.compile(r"(?<![\w.,])100\s*[*·×(]|[*·×)]\s*100(?![\w.,])")
+"""A factor of 100 in a question's value: the answer is asked for in per cent."""
 MATHEMATICS = re.compile(r"\s*(?:\$\$(.*)\$\$|\$(.*)\$|\\\[(.*)\\\]|\\\((.*)\\\)|`(.*)`)\s*", re.DOTALL)
 
 
@@ -597,11 +599,12 @@ class Marker:
                 return Judged(0.0, said, said, right, (slip,), value, diagnosed=True)
             headline = f"Equal: {right}." if equal else f"Not equal: {written} is right."
         elif question.value:
-            exact, yours = self.right_values[question.id], read_number(self._claimed(question, answer))
-            equal, right, headline, diagnosis = yours.fits(exact), shown(exact), f"{shown(exact)} is right.", ()
+            exact, yours = self.right_values[question.id], self._read_number(question, answer)
+            equal, right, headline, diagnosis = yours.is_right(exact), shown(exact), f"{shown(exact)} is right.", ()
             value, where, remarks = yours.value, "", ()
         else:
             if question.kind == "number":
+                self._read_number(question, answer)  # refuses a percentage
                 verdict, where = self._against_model(question, answer, diagnose=diagnose), ""
                 right = verdict.right
             else:
@@ -629,14 +632,22 @@ class Marker:
         return Judged(float(equal), reason, hint, right, slips, value, diagnosed=diagnose)
 
     def _claimed(self, question: SheetQuestion, answer: str) -> str:
-        """A number as it is to be read: a change with the sheet's sizes, a share without its sign of per cent."""
-        if question.change:  # a student's own sizes do not count
+        """Return a number as it is to be read: a change gets the sheet's sizes, whatever the student's."""
+        if question.change:
             number = answer.lower().partition("from")[0].strip()
             return f"{number}{'' if '%' in number or 'cent' in number else ' %'} {question.change}"
-        claimed = re.sub(r"\s*(?:%|per\s?cent)\s*$", "", answer) if question.value else answer
-        if read_number(claimed).start:
+        return answer
+
+    def _read_number(self, question: SheetQuestion, answer: str) -> PrintedNumber:
+        """Read a number; in an answer to a value with a factor of 100, which is in per cent, the sign % is a unit."""
+        number = read_number(self._claimed(question, answer))
+        if question.change:
+            return number
+        if number.start or (number.percent and not question.value):
             raise InputError("a plain number is asked for, not a change in per cent.")
-        return claimed
+        if number.percent and IN_PERCENT.search(question.value):
+            return replace(number, value=100 * number.value, step=100 * number.step)
+        return number
 
     def _against_model(
         self, question: SheetQuestion, answer: str, account: Account | None = None, diagnose: bool = False
@@ -648,7 +659,7 @@ class Marker:
     def _same(self, question: SheetQuestion, answer: str, other: str) -> bool:
         """Whether two answers are the same formula or, as far as the first is printed, the same number."""
         if question.kind == "number":
-            mine, theirs = (read_number(self._claimed(question, one)) for one in (answer, other))
+            mine, theirs = (self._read_number(question, one) for one in (answer, other))
             return mine.fits(theirs.value)
         return self._own_formula(question, answer) == self._own_formula(question, other)
 
@@ -669,7 +680,7 @@ class Marker:
         tolerance = Fraction(question.tolerance)
         if question.value:
             own = {key[0]: self.judged[key].value or Fraction(0) for key in earlier}
-            claim = read_number(self._claimed(question, answer))
+            claim = self._read_number(question, answer)
             try:
                 exact = read_formula(question.value, [*own]).at(own)
             except InputError:  # the student's own numbers lead to a division by zero
