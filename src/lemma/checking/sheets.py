@@ -26,7 +26,17 @@ from lemma.checking.formula import read_formula
 from lemma.checking.formulas import judge_formula
 from lemma.checking.gradients import judge_gradients, read_derivation
 from lemma.checking.numbers import PrintedNumber, judge_number, read_number
-from lemma.checking.question import Verdict, account_for, ask, full_names, is_formula, put, shown, spec_of
+from lemma.checking.question import (
+    FormulaQuestion,
+    Verdict,
+    account_for,
+    ask,
+    full_names,
+    is_formula,
+    put,
+    shown,
+    spec_of,
+)
 from lemma.counting.account import Account, Part
 from lemma.counting.count import QUANTITIES, Conventions
 from lemma.counting.polynomial import ONE, Calculator, Rational, of, symbol
@@ -506,10 +516,12 @@ class Marker:
         meant = {alias: symbol(name) for alias, name in names.items() if alias != name}
         return put(put(formula, meant), account.defaults)
 
+    def _asked(self, question: SheetQuestion, answer: str) -> FormulaQuestion:
+        return ask(self.accounts[question.id], question.kind, answer, self.names[question.id], question.settings)
+
     def _own_formula(self, question: SheetQuestion, answer: str) -> Rational:
         """A formula that a student gave, in the symbols of its question."""
-        account = self.accounts[question.id]
-        return put(ask(account, question.kind, answer, self.names[question.id]).yours, account.defaults)
+        return put(self._asked(question, answer).yours, self.accounts[question.id].defaults)
 
     def mark(self, submission: Submission) -> "Marked":
         """Mark what one student handed in; nothing in it stops the marking."""
@@ -589,11 +601,13 @@ class Marker:
         """Judge a formula or a number by itself."""
         if question.kind == "formula":
             account, right = self.accounts[question.id], self.right_formulas[question.id]
-            yours, exact = self._own_formula(question, answer), self.right_values[question.id]
-            value, where = yours.at(account.symbols), " at the model's sizes"
-            remarks = ask(account, question.kind, answer, self.names[question.id]).remarks
+            asked, exact = self._asked(question, answer), self.right_values[question.id]
+            yours = put(asked.yours, account.defaults)
+            value, where, remarks = yours.at(account.symbols), " at the model's sizes", asked.remarks
             written = write(right, account.order)
             right, equal, diagnosis = f"{written} = {shown(exact)}", yours == right, ()
+            if equal and asked.has_wrong_number:
+                equal, diagnosis = False, (f"The formula is right, but not the number after it: {shown(exact)}.",)
             if is_formula(written) and yours.constant is not None:
                 said, slip = "Not right: a formula is asked for, not a number.", "a number in place of a formula"
                 return Judged(0.0, said, said, right, (slip,), value, diagnosed=True)
@@ -673,8 +687,10 @@ class Marker:
                 one, number = self.questions[key[0]], Rational(of(self.judged[key].value or 0))
                 formulas[one.id] = number if one.kind == "number" else self._own_formula(one, key[1])
             try:
-                mine = self._own_formula(question, answer)
-                return mine.constant is None and mine == self._built(question, formulas)  # no number is a formula
+                asked, mine = self._asked(question, answer), self._own_formula(question, answer)
+                if mine.constant is not None or asked.has_wrong_number:  # no number is a formula
+                    return False
+                return mine == self._built(question, formulas)
             except InputError:  # the student's own formulas lead to a division by zero, or to too much work
                 return False
         tolerance = Fraction(question.tolerance)
