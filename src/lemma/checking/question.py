@@ -412,12 +412,37 @@ def account_for(subject: Subject, names: Sequence[str], conventions: Conventions
             parts = [
                 part for part in whole.parts if kind not in LEARNED or ("frozen" in part.note) == (kind == "frozen")
             ]
-            below = [part for part in parts if not place or f"{part.path}.".startswith(f"{place}.")]
+            below = _parts_below(parts, place, account.symbols) if place else parts
             if place and not below:
                 steps = [part.path.split(".") for part in parts]
                 known = dict.fromkeys(".".join(path[:depth]) for path in steps for depth in range(1, len(path)))
                 raise InputError(unknown(f"{account.model}: the part", place, known))
-            if "*" in place:  # of encoder.layers.*, one member
-                below = [replace(part, repeats=ONE) for part in below]
             made[name] = replace(whole, parts=tuple(below))
     return replace(account, quantities=made)
+
+
+def _parts_below(parts: Sequence[Part], place: str, sizes: Mapping[str, int]) -> list[Part]:
+    """Return the parts at or below a path: with `*`, as a count prints it, of all members; with a number, of one."""
+    found: list[Part] = []
+    steps = place.split(".")
+    for part in parts:
+        path, count = part.path.split("."), int(part.repeats.at(sizes))
+        other = [(step, pattern) for step, pattern in zip(steps, path, strict=False) if step != pattern]
+        if len(path) < len(steps) or not all(_is_member(step, pattern, count) for step, pattern in other):
+            continue
+        if other and len(other) < sum("*" in pattern for pattern in path):
+            raise InputError(f"'{part.path}' is counted for several members at once, so '{place}' is not known alone.")
+        found.append(replace(part, repeats=ONE) if other else part)
+    return found
+
+
+def _is_member(step: str, pattern: str, count: int) -> bool:
+    """Return whether a step of a path is one of the members that a pattern stands for.
+
+    >>> _is_member("3", "*", 4), _is_member("4", "*", 4), _is_member("bias_l1", "bias_l1…", 1)
+    (True, False, True)
+    """
+    stem, _, rest = pattern.partition("*" if "*" in pattern else "1…")
+    first = 0 if "*" in pattern else 1
+    number = step.removeprefix(stem).removesuffix(rest)
+    return stem + number + rest == step != pattern and number.isdecimal() and first <= int(number) < first + count
