@@ -20,7 +20,7 @@ A name of its forward pass, or with a loss the gradient of one, has the value th
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,10 +29,10 @@ from torch import Tensor
 
 from lemma.checking.cells import LARGEST_FILE, GradientCell, Sample, read_cell
 from lemma.checking.expressions import Evaluator, Node, UnfitError, names, parse_steps, substituted, subtrees, variable
-from lemma.checking.formula import FUNCTIONS, PLAIN_WORDS, put, read_answer
+from lemma.checking.formula import PLAIN_WORDS, is_function, put, read_answer, symbols_of
 from lemma.checking.gradients import MOST_LINES, unfit_words
 from lemma.checking.repairs import MOST_OPERATIONS, find_repair, is_close
-from lemma.checking.tokens import SourceText, formula_tokens
+from lemma.checking.tokens import SourceText, Token, formula_tokens
 from lemma.counting.polynomial import Calculator, Rational
 from lemma.counting.writing import write
 from lemma.errors import InputError, SpecError, unknown
@@ -86,6 +86,10 @@ class DerivationReport(Result):
         if wrong := self.first_wrong:
             return f"{self.name}: the first wrong step is in line {wrong.line}: {wrong.text}"
         checked = sum(step.outcome == "right" for step in self.steps)
+        if not checked:
+            return (
+                f"{self.name}: no step follows from another, so none is checked. Write a second one, as in = 12 L d^2"
+            )
         return f"{self.name}: {f'all {checked} steps are' if checked > 1 else 'the step is'} right"
 
     def blocks(self) -> list[Block]:
@@ -146,12 +150,19 @@ def _numbered(text: str, where: str) -> list[tuple[int, str]]:
 # Formulas, compared exactly.
 
 _LET = re.compile(r"(let|where|with|using|define)\b[\s:]*", re.IGNORECASE)
+_LETTER, _FACTOR = re.compile(r"[^\W\d_]\d*(?:_\w+)?"), re.compile(r"[^\W\d_]\d*")
+LONGEST_PRODUCT = 3
+"""Letters of a run that is a product even where its letters occur nowhere else; a longer one is a word."""
 _HEAD = re.compile(r"\s*(\\?[^\W\d_]\w*(?:_\{\w+\})?)\s*=(?!=)(?=.)")
+
+
+def _plain_head(head: str) -> str:
+    return head.replace("{", "").replace("}", "").removeprefix("\\")
 
 
 def _judge_formulas(text: str, where: str) -> DerivationReport:
     lines = _numbered(text, where)
-    symbols = sorted(_symbols(line for _, line in lines))
+    symbols = sorted(_symbols([line for _, line in lines]))
     meanings: dict[str, Rational] = {}
     calculator = Calculator()
 
@@ -167,7 +178,7 @@ def _judge_formulas(text: str, where: str) -> DerivationReport:
         body = body[lets.end() :] if lets else re.sub(r"^(?:=|⇒|=>|\\implies|&=)+\s*", "", body)
         if body == line or lets:
             found = _HEAD.match(body)
-            head = found[1].replace("{", "").replace("}", "").removeprefix("\\") if found else ""
+            head = _plain_head(found[1]) if found else ""
             body = body[found.end() :] if found else body
         try:
             reading = read_answer(body, [name for name in symbols if name != head or name in meanings])
@@ -198,15 +209,28 @@ def _judge_formulas(text: str, where: str) -> DerivationReport:
     return DerivationReport(where, tuple(steps))
 
 
-def _symbols(lines: Iterator[str]) -> set[str]:
-    """The symbols of formulas: letters, names with a subscript, and long words; other runs are products of letters."""
-    found: set[str] = set()
+def _symbols(lines: Sequence[str]) -> set[str]:
+    """Return the symbols of formulas: letters, letters with a subscript, names that begin a chain, and long words.
+
+    A run of other symbols is their product: 2BTdV, where B, T, d and V occur. So is a run of two or three letters.
+    """
+    starts = (let.end() if (let := _LET.match(line)) else 0 for line in lines)
+    heads = (_HEAD.match(line[start:]) for line, start in zip(lines, starts, strict=True))
+    found = {_plain_head(head[1]) for head in heads if head}
+    runs: list[Token] = []
     for line in lines:
         for token in formula_tokens(SourceText(line, "formula, character")):
             word = token.text.removeprefix("\\") if token.kind in ("name", "command") else ""
-            if not word or word.lower() in PLAIN_WORDS | {"let", "using", "define"} or word in FUNCTIONS:
+            if not word or word.lower() in PLAIN_WORDS | {"let", "using", "define"} or is_function(word):
                 continue
-            found |= {word} if "_" in word or len(word) > 3 or len(word) == 1 else {*word}
+            if _LETTER.fullmatch(word):
+                found.add(word)
+            else:
+                runs.append(replace(token, text=word))
+    for run in runs:
+        if run.text not in found and symbols_of(run, found) is None:
+            short = len(run.text) <= LONGEST_PRODUCT and "_" not in run.text
+            found |= {*_FACTOR.findall(run.text)} if short else {run.text}
     return found
 
 
@@ -217,11 +241,12 @@ def _judge_steps(words: Mapping[str, Any], where: str) -> DerivationReport:
     steps = words.get("steps")
     if not isinstance(steps, str):
         raise SpecError(f"{where}: steps is missing: a text with a step a line, as in steps = 'Y = X @ W'.")
+    written, words = dict(_numbered(steps, where)), _with_distinct_names(words)
     cell = read_cell({name: value for name, value in words.items() if name != "steps"}, where, Path(where).stem)
     samples, judged, left = cell.samples, list[DerivationStep](), MOST_OPERATIONS
     last: Node | None = None
     chain = ""
-    for number, line in _numbered(steps, where):
+    for number, line in _numbered(words["steps"], where):
         head, expressions = parse_steps(line, number)
         if head and cell.canonical(head) in cell.known:
             expressions, head = [variable(cell.canonical(head)), *expressions], cell.canonical(head)
@@ -242,8 +267,32 @@ def _judge_steps(words: Mapping[str, Any], where: str) -> DerivationReport:
                 reason = reason or unfit_words(error, samples[0])
             else:
                 samples = _with(samples, head, values)
-        judged.append(DerivationStep(number, line, "wrong" if reason else "right" if checked else "given", reason))
+        outcome = "wrong" if reason else "right" if checked else "given"
+        judged.append(DerivationStep(number, written[number], outcome, reason))
     return DerivationReport(cell.name, tuple(judged))
+
+
+def _with_distinct_names(words: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a derivation in which x_t, usually another spelling of x, is a name of its own next to an input x.
+
+    Its subscript is replaced by τ, which is as long, so that errors show the right column.
+    """
+    inputs = words.get("inputs")
+    names = [str(name) for name in inputs] if isinstance(inputs, Mapping) else []
+    both = [name for name in names if name.endswith("_t") and name.removesuffix("_t") in names]
+    if not both:
+        return words
+    stems = "|".join(re.escape(name.removesuffix("_t")) for name in both)
+    pattern = re.compile(rf"(?<![^\W_])((?:d|∂)?(?:{stems})_\{{?)t(?!\w)")
+
+    def rename(value: Any) -> Any:
+        if isinstance(value, str):
+            return pattern.sub(r"\1τ", value)
+        if isinstance(value, Mapping):
+            return {rename(name): rename(inner) for name, inner in value.items()}
+        return [rename(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+    return rename(words)
 
 
 def _with(samples: Sequence[Sample], name: str, values: Sequence[Tensor]) -> tuple[Sample, ...]:

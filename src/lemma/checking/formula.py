@@ -15,7 +15,7 @@ _LONGEST_RUN = 200
 _SHOWN = 40
 FUNCTIONS = frozenset(
     """
-    sqrt root log ln exp sin cos tan tanh sigmoid softmax max min abs floor ceil round sum prod pow binom int float
+    sqrt root log lg ln exp sin cos tan tanh sigmoid softmax max min abs floor ceil round sum prod pow binom int float
     lfloor rfloor lceil rceil factorial mod bmod pmod
     """.split()  # noqa: SIM905
 )
@@ -84,6 +84,10 @@ def read_answer(text: str, known: Collection[str]) -> FormulaReading:
     if not tokens:
         raise InputError(f"the formula is empty; write one in {', '.join(known)}")
     echo: dict[str, str] = {}
+    if len(tokens) > 2 and _are_thousands(tokens):  # nothing but 9 721 596
+        whole = "".join(token.text for token in tokens)
+        echo[" ".join(token.text for token in tokens)] = "one number"
+        tokens = [replace(tokens[0], text=whole)]
     mine: dict[str, Rational] = {}  # names of their own
     calculator = Calculator()  # one for all of it, so that its work is bounded as a whole
 
@@ -133,6 +137,12 @@ def read_answer(text: str, known: Collection[str]) -> FormulaReading:
     for name, meaning in settings.items():
         chain, value = [put(one, name, meaning, calculator) for one in chain], put(value, name, meaning, calculator)
     return FormulaReading(value, tuple(chain), settings, tuple(f"'{run}' as {how}" for run, how in echo.items()))
+
+
+def _are_thousands(tokens: list[Token]) -> bool:
+    """Return whether tokens are the groups of one number whose thousands are set apart by blanks."""
+    first, *others = (token.text if token.kind == "number" else "" for token in tokens)
+    return first.isdecimal() and len(first) <= 3 and all(len(one) == 3 and one.isdecimal() for one in others)
 
 
 _BULLET = re.compile(r"\s*(?:[-*•–—]|\(?\d{1,2}[.)])\s+(?=\S)")
@@ -215,13 +225,22 @@ def symbols_of(token: Token, known: Collection[str], whole: bool = True) -> list
     return cut.get(0)
 
 
+def is_function(word: str) -> bool:
+    """Return whether a name is that of a function, with or without its base.
+
+    >>> is_function("log2"), is_function("log_10"), is_function("d2")
+    (True, True, False)
+    """
+    return re.sub(r"_?\d+$", "", word) in FUNCTIONS
+
+
 def why_unknown(word: str, known: Collection[str]) -> str:
     """Say why a name is not read, and which one may have been meant.
 
     >>> why_unknown("v", ["V", "d"])
     "symbol = 'v' is unknown. Did you mean 'V'? Known: V, d."
     """
-    if word in FUNCTIONS:
+    if is_function(word):
         return f"'{word}' is a function; formulas here are rational: sums, products, quotients and whole powers."
     shown = word if len(word) <= _SHOWN else word[:_SHOWN] + "…"
     twin = next((name for name in known if name.casefold() == word.casefold()), None)
@@ -271,7 +290,9 @@ class _FormulaParser(Cursor):
             if sign is None and last is not None and last.kind == "/":
                 raise self.wrong("a/b c can be read as a/(b*c) or as (a/b)*c; put brackets.", last)
             if sign is None and self.here.kind == self.tokens[self.place - 1].kind == "number":
-                raise self.wrong("two numbers side by side; put * between them.")
+                numbers = [self.tokens[self.place - 1].text, self.here.text]
+                advice = "put * between them, or write thousands with commas."
+                raise self.wrong(f"two numbers side by side, {' and '.join(numbers)[:60]}; {advice}")
             last = sign or Token("implicit", "", self.here.position)
             operation = self.calculator.divide if last.kind == "/" else self.calculator.multiply
             value = self.worked_out(last, operation, value, self.signed())
@@ -370,6 +391,11 @@ class _FormulaParser(Cursor):
         """A number, a bracket, a fraction or |V|."""
         token = self.take()
         if token.kind == "number":
+            letter = next((letter for letter in "eE" if letter in token.text and letter in self.known), "")
+            if letter:
+                raise self.wrong(
+                    f"'{token.text[:20]}' can be read as a number, or with the symbol {letter}; put * around it.", token
+                )
             return Rational(of(Fraction(token.text)))
         if token.kind in _CLOSING:
             return self.bracket(token)
@@ -401,7 +427,7 @@ class _FormulaParser(Cursor):
         """The symbol that a name stands for, or the symbols whose product it is."""
         token = replace(token, text=token.text.removeprefix("\\"))
         found = symbols_of(token, self.known)
-        if found is None:
+        if found is None or (is_function(token.text) and token.text not in self.known):
             raise self.wrong(why_unknown(token.text, self.known), token)
         return [self.known[name] or Rational(symbol(name)) for name in found]
 

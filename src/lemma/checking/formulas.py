@@ -1,7 +1,6 @@
 """Is a formula right? And if not, why not: the smallest explanation of the difference."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 from lemma.checking.explain import ODD, PLAIN, explain, explain_number, nearest, right_elsewhere
@@ -12,8 +11,8 @@ from lemma.checking.question import (
     ask,
     full_names,
     other_readings,
+    shown,
     spec_of,
-    with_defaults,
     with_numbers,
 )
 from lemma.counting.count import USUAL, Conventions, count
@@ -46,15 +45,12 @@ def judge_formula(
     subject = subject_of(model, words)
     account = account_for(subject, (quantity,), conventions)
     spec = spec_of(model, words, subject)
-    asked = ask(account, quantity, text, full_names(spec, account.symbols))
-    if asked.before is None:
-        return _judge(asked, subject, spec, conventions, diagnose)
-    # a chain ends with a number: it is judged, and explained by the formula that it comes from
-    verdict = _judge(with_defaults(replace(asked, yours=asked.before)), subject, spec, conventions, diagnose)
-    if verdict.equal or asked.yours.constant != asked.model.at(account.symbols):
-        return verdict
-    only = "The number is right, but the formula before it is equal to the model's at these sizes only"
-    return asked.verdict(f"{only}: they differ by {verdict.residual}.", *verdict.diagnosis, equal=True)
+    asked = ask(account, quantity, text, full_names(spec, account.symbols), words or ())
+    verdict = _judge(asked, subject, spec, conventions, diagnose)
+    if verdict.equal and asked.has_wrong_number:
+        right = shown(asked.yours.at(account.symbols))
+        return asked.verdict(f"The formula is right, but not the number after it: at these sizes it is {right}.")
+    return verdict
 
 
 def _judge(
@@ -66,10 +62,15 @@ def _judge(
         return question.verdict(equal=True)
     # sizes that the formula does not name are taken as numbers, if that makes it right or explains it better
     numeric, sizes = with_numbers(question), account.symbols
-    absent = [f"{name}={sizes[name]}" for name in sizes if name in question.model.symbols - question.yours.symbols]
-    taken = f"Taken at {', '.join(absent)}, for which your formula has no symbol."
+    absent = [name for name in sizes if name in question.model.symbols - question.yours.symbols]
+    values = ", ".join(f"{name}={sizes[name]}" for name in absent)
+    taken = f"Taken at {values}, for which your formula has no symbol."
     if numeric is not None and numeric.equal:
-        return question.verdict(taken, equal=True)
+        letters = [name for name in absent if not question.may_omit(name)]
+        if not letters:
+            return question.verdict(taken, equal=True)
+        advice = f"Write the formula with {', '.join(letters)}, or set the sizes that are fixed, as in"
+        return question.verdict(f"It is right only at {values}. {advice} {letters[0]}={sizes[letters[0]]}.")
     if not diagnose:
         return question.verdict()
     if quantity == "flops":

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -49,11 +49,22 @@ LARGEST_GUESS = 64
 SIMPLEST_FACTORS = [Fraction(above, below) for below in (1, 2, 3, 4) for above in (1, 2, 3, 4, 6, 8) if above != below]
 
 
+NEEDS_SIZES = "a change needs its two sizes, as in 54.1 % increase from 2 to 4 layers."
+COARSEST = Fraction(1, 20)
+"""Largest relative error of a rounded number: one digit alone, as in 1e7, may be off by a third and says too little."""
+
+
 @dataclass(frozen=True)
 class PrintedNumber:
-    """A number and the step to which it was rounded; a step of 0 means that every digit was meant.
+    """A number and the precision with which it was written.
 
-    A change in per cent between two sizes has these as the person wrote them; a fall is negative.
+    Attributes:
+        value: the number; a percentage is divided by 100, a change between two sizes stays in per cent, falls negative.
+        step: unit of the last significant digit; 0 for a whole number written in full, which must be exact.
+        start: the size that a change begins with, as written; "" for any other number.
+        end: the size that a change ends with.
+        percent: whether it was written with a percent sign.
+        other: the value if its only comma or point means the other thing: 1,537 is 1537 or 1.537.
     """
 
     text: str
@@ -61,15 +72,28 @@ class PrintedNumber:
     step: Fraction
     start: str = ""
     end: str = ""
+    percent: bool = False
+    other: Fraction | None = None
 
-    def fits(self, value: Fraction) -> bool:
-        """Whether the number is this value, as far as it was printed; a zero with many places says nothing."""
-        step = self.step if self.step <= abs(self.value) or self.step <= 1 else Fraction(0)
-        return abs(self.value - value) <= step / 2
+    def fits(self, exact: Fraction | int, value: Fraction | None = None) -> bool:
+        """Return whether the number is this one to the digits written and, if rounded, within 5 %."""
+        error = abs((self.value if value is None else value) - exact)
+        return error <= self.step / 2 and (self.percent or error <= COARSEST * abs(exact))
+
+    def is_right(self, exact: Fraction | int) -> bool:
+        """Return whether it fits; raise an InputError if that depends on what its only comma or point means."""
+        if self.fits(exact):
+            return True
+        if self.other is not None and (self.other == exact or self.fits(exact, self.other)):
+            raise InputError(
+                f"'{self.text[:40]}' can be read as {shown(self.value)} or as {shown(self.other)}. "
+                "Write decimals with a point, and thousands with commas or with nothing between them."
+            )
+        return False
 
 
 def read_number(text: str) -> PrintedNumber:
-    """Read a number such as 9,721,596 or 9.72 million, or a change such as 54.1 % from 2 to 4 layers.
+    """Read a number such as 9,721,596, 9.72 million or 12.5 %, or a change such as 54.1 % from 2 to 4 layers.
 
     >>> read_number("9.72 million").value, read_number("9.72 million").step
     (Fraction(9720000, 1), Fraction(10000, 1))
@@ -78,15 +102,19 @@ def read_number(text: str) -> PrintedNumber:
         raise InputError(f"the number has {len(text):,} characters; at most {LONGEST} are read.")
     plain = text.replace("−", "-").replace("–", "-")
     if percent := PERCENT.fullmatch(plain):
-        between = BETWEEN.fullmatch(percent["rest"])
+        between, scale = BETWEEN.fullmatch(percent["rest"]), Fraction(1)
         if between is None:
-            raise InputError(
-                f"'{text.strip()[:60]}': a change needs its two sizes, as in 54.1 % increase from 2 to 4 layers."
-            )
-        value, _ = _rounded(percent, Fraction(1))
-        step = Fraction(1, 10 ** len(percent["decimals"] or ""))
-        falls = FALLS.search(between["how"]) is not None and value > 0
-        return PrintedNumber(text.strip(), -value if falls else value, step, between["start"], between["end"])
+            if percent["rest"].strip(" .\t\n"):
+                raise InputError(f"'{text.strip()[:60]}': {NEEDS_SIZES}")
+            scale = Fraction(1, 100)
+        number = replace(_read_digits(text, percent, scale), percent=True)
+        number = replace(number, step=scale / 10 ** len(percent["decimals"] or ""))
+        if between is None:
+            return number
+        falls = FALLS.search(between["how"]) is not None and number.value > 0
+        return replace(
+            number, value=-number.value if falls else number.value, start=between["start"], end=between["end"]
+        )
     match = NUMBER.fullmatch(plain)
     if match is None or match["unit"].lower() not in UNITS:
         raise InputError(
@@ -96,17 +124,31 @@ def read_number(text: str) -> PrintedNumber:
     power = int(match["e"] or match["power"] or 0)
     if abs(power) > LARGEST_EXPONENT:
         raise InputError(f"'{text.strip()[:40]}': a power of ten is at most {LARGEST_EXPONENT} here.")
-    return PrintedNumber(text.strip(), *_rounded(match, Fraction(UNITS[match["unit"].lower()]) * 10**power))
+    return _read_digits(text, match, Fraction(UNITS[match["unit"].lower()]) * Fraction(10) ** power)
 
 
-def _rounded(match: re.Match[str], scale: Fraction) -> tuple[Fraction, Fraction]:
-    """The value, and the worth of its last digit; whole numbers in full are exact unless said to be about right."""
-    whole, decimals = re.sub(r"\D", "", match["whole"]), match["decimals"] or ""
-    value = Fraction(int(match["sign"] + whole + decimals), 10 ** len(decimals)) * scale
-    if decimals or scale != 1:
-        return value, scale / 10 ** len(decimals)
-    zeros = len(whole) - len(whole.rstrip("0"))
-    return value, Fraction(10**zeros if match["about"] else 0)
+def _read_digits(text: str, match: re.Match[str], scale: Fraction) -> PrintedNumber:
+    """Return the number times a scale; whole numbers in full are exact unless they are said to be about right."""
+    written, decimals = match["whole"], match["decimals"] or ""
+    whole = re.sub(r"\D", "", written)
+    if written.startswith("0") and whole != written:
+        raise InputError(
+            f"'{text.strip()[:40]}': a comma or blank separates thousands here, and no number of thousands begins "
+            "with 0. Write decimals with a point."
+        )
+
+    def times_scale(digits: str, places: int) -> Fraction:
+        return Fraction(int(match["sign"] + digits), 10**places) * scale
+
+    other = None
+    if re.fullmatch(r"\d{1,3},\d{3}", written) and not decimals:
+        other = times_scale(whole, 3)
+    elif re.fullmatch(r"[1-9]\d{0,2}", written) and len(decimals) == 3:
+        other = times_scale(whole + decimals, 0)
+    value, step = times_scale(whole + decimals, len(decimals)), scale / 10 ** len(decimals)
+    if not decimals and scale == 1:
+        step = Fraction(10 ** (len(whole) - len(whole.rstrip("0"))) if match["about"] else 0)
+    return PrintedNumber(text.strip(), value, step, other=other)
 
 
 def judge_number(
@@ -133,7 +175,7 @@ def judge_number(
     sizes = account.symbols
 
     def verdict(yours: str, right: str, exact: int | Fraction, *diagnosis: str, residual: str | None = None) -> Verdict:
-        equal, said = claim.fits(Fraction(exact)), tuple(filter(None, diagnosis))
+        equal, said = claim.is_right(exact), tuple(filter(None, diagnosis))
         return Verdict(equal, account.model, quantity, yours, right, residual, said, sizes, claim.value, exact)
 
     if len(named) == 2:  # what one quantity is of another, such as the share that learns
@@ -148,6 +190,8 @@ def judge_number(
         names = full_names(spec_of(model, words, subject), sizes)
         change, diagnosis = _change(account, quantity, claim, {**{name: name for name in account.order}, **names})
         return verdict(f"{_percent(claim.value, claim)} %", f"{_percent(change, claim)} %", change, *diagnosis)
+    if claim.percent:
+        raise InputError(f"'{claim.text[:60]}': {NEEDS_SIZES}")
     right = account.quantities[quantity].at(sizes)
     if right is None:
         raise LedgerError(f"{account.model}: its {quantity} at these sizes are not known, so no number can be judged.")
@@ -176,8 +220,9 @@ def _guesses(account: Account, quantity: str, claim: PrintedNumber, right: int) 
     for factor in SIMPLEST_FACTORS:
         if claim.fits(right * factor):
             yield f"It is {factor} times the right number."
-    times = f"{float(claim.value / right):.4g}" if right else "1"
-    yield f"It is {times} times the right number." if times != "1" else ""
+    digits = max(2, len(str(abs(claim.value) // claim.step))) if claim.step else 4  # no more than were written
+    times = f"{float(claim.value / right):.{min(digits, 4)}g}" if right else "1"
+    yield f"It is about {times} times the right number." if times != "1" else ""
 
 
 def _sizes(account: Account, name: str, size: int) -> dict[str, int]:

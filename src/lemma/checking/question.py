@@ -1,6 +1,6 @@
 """What is asked of a model, a formula next to the model's in the same symbols, and what the judge says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -37,8 +37,10 @@ class FormulaQuestion:
     """How the formula was read, and what is to be said about the way to it."""
     parts: tuple[Part, ...] = ()
     """The parts of the quantity before sizes that follow from others were put in."""
-    before: Rational | None = None
-    """Where a bare number ends a chain, the formula before it, which gives that number at the sizes asked for."""
+    number: Fraction | None = None
+    """The number that the person says the formula is at the sizes asked for, as in V*d = 32,768."""
+    fixed: frozenset[str] = frozenset()
+    """Symbols of the sizes that the person set."""
 
     @property
     def model(self) -> Polynomial:
@@ -72,6 +74,18 @@ class FormulaQuestion:
         """Whether they are the same function."""
         return not self.difference.numerator
 
+    def may_omit(self, name: str) -> bool:
+        """Return whether an answer may do without a symbol: the person fixed its size, or as a factor it is just 1.
+
+        A bare number does without all of them; whether one is asked for is not decided here.
+        """
+        return name in self.fixed or self.account.symbols[name] == 1 or self.yours.constant is not None
+
+    @property
+    def has_wrong_number(self) -> bool:
+        """Whether the number after the formula is not the formula's own."""
+        return self.number is not None and self.number != self.yours.at(self.account.symbols)
+
     @cached_property
     def names(self) -> list[str]:
         """The symbols that a person may have mistaken for others: all but the batch."""
@@ -90,18 +104,24 @@ class FormulaQuestion:
     def verdict(self, *diagnosis: str, equal: bool = False) -> "Verdict":
         """The verdict on this formula; the difference has its minus where it is read best."""
         account, residual = self.account, None
-        if not equal:
+        if not equal and not self.equal:
             usual, turned = self.write(self.difference), self.write(-self.difference)
             turned = f"-({turned})" if is_sum(turned) else f"-{turned}"
             residual = min(usual, turned, key=lambda text: (text.count("(-"), len(text)))
-        formulas = (self.write(self.yours), self.quantity.formula(account.order))
+        number = f" = {shown(self.number)}" if self.has_wrong_number and self.number is not None else ""
+        formulas = (f"{self.write(self.yours)}{number}", self.quantity.formula(account.order))
         numbers = (self.yours.at(account.symbols), int(self.model.at(account.symbols)))
         about = (equal, account.model, self.quantity.name)
         return Verdict(*about, *formulas, residual, diagnosis, account.symbols, *numbers, self.remarks)
 
 
-def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> FormulaQuestion:
-    """Read a formula, and put the model's in its symbols: a size that follows from others may be left out."""
+def ask(
+    account: Account, name: str, text: str, aliases: Mapping[str, str], fixed: Iterable[str] = ()
+) -> FormulaQuestion:
+    """Read a formula, and put the model's in its symbols: a size that follows from others may be left out.
+
+    `fixed` are the sizes that the person set, by symbol or alias.
+    """
     quantity = account.quantities[name]
     if quantity.refused:
         place, why = next(iter(quantity.refused.items()))
@@ -118,8 +138,8 @@ def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> F
         if value not in (Rational(right), Rational(symbol(size))) and value.constant != sizes[size]:
             said = f"Your formula takes {size} = {write(value, account.order)}; the model has {size} = "
             remarks.append(f"{said}{write(right, account.order)}.")
-    fixed = {place: of(size) for place, size in quantity.only_at.items()}  # where alone the model's formula holds
-    *chain, yours = (put(put(member, meant), fixed) for member in (*reading.chain, reading.value))
+    only_at = {place: of(size) for place, size in quantity.only_at.items()}  # where alone the model's formula holds
+    *chain, yours = (put(put(member, meant), only_at) for member in (*reading.chain, reading.value))
     for place, (left, right) in enumerate(pairwise((*chain, yours)), 1):
         gap = put(left - right, account.defaults)
         numeric = left.constant is not None or right.constant is not None
@@ -132,11 +152,13 @@ def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> F
             )
             remarks.append(f"{where}: the two sides differ by {difference}.")
             break
-    before = chain[-1] if chain and yours.constant is not None and chain[-1].constant is None else None
-    if before is not None and before.at(sizes) != yours.constant:
-        before = None
-    asked = FormulaQuestion(account, quantity, yours, tuple(remarks), quantity.parts, before)
-    return with_defaults(asked)
+    # a number after a formula is what the formula is at the sizes asked for: the formula is judged
+    formula = next((member for member in reversed(chain) if member.constant is None), None)
+    number = yours.constant if formula is not None else None
+    yours = formula if formula is not None and number is not None else yours
+    settings = (name for name, value in reading.settings.items() if value.constant is not None)
+    known = frozenset(aliases.get(name, name) for name in (*fixed, *settings))
+    return with_defaults(FormulaQuestion(account, quantity, yours, tuple(remarks), quantity.parts, number, known))
 
 
 def with_defaults(asked: FormulaQuestion) -> FormulaQuestion:
@@ -149,12 +171,13 @@ def with_defaults(asked: FormulaQuestion) -> FormulaQuestion:
 
 
 def with_numbers(question: FormulaQuestion) -> FormulaQuestion | None:
-    """The same with numbers in the place of the sizes that the person's formula does not name; None without such.
+    """Return the same with numbers for the sizes that the person's formula does not name; None without such.
 
-    The batch and the time stay: a formula without them counts for less than a batch.
+    The batch and the time stay, unless they may be omitted: a formula without them counts for less than a batch.
     """
-    fixed = {BATCH, "T"} if question.quantity.name != "parameters" else set()
-    absent = question.model.symbols - question.yours.symbols - fixed
+    running = {BATCH, "T"} if question.quantity.name != "parameters" else set()
+    absent = question.model.symbols - question.yours.symbols
+    absent = {name for name in absent if name not in running or question.may_omit(name)}
     if not absent or (question.yours.symbols and not question.yours.symbols & question.model.symbols):
         return None
     return _with_defaults(question, {name: of(question.account.symbols[name]) for name in sorted(absent)})
@@ -389,12 +412,37 @@ def account_for(subject: Subject, names: Sequence[str], conventions: Conventions
             parts = [
                 part for part in whole.parts if kind not in LEARNED or ("frozen" in part.note) == (kind == "frozen")
             ]
-            below = [part for part in parts if not place or f"{part.path}.".startswith(f"{place}.")]
+            below = _parts_below(parts, place, account.symbols) if place else parts
             if place and not below:
                 steps = [part.path.split(".") for part in parts]
                 known = dict.fromkeys(".".join(path[:depth]) for path in steps for depth in range(1, len(path)))
                 raise InputError(unknown(f"{account.model}: the part", place, known))
-            if "*" in place:  # of encoder.layers.*, one member
-                below = [replace(part, repeats=ONE) for part in below]
             made[name] = replace(whole, parts=tuple(below))
     return replace(account, quantities=made)
+
+
+def _parts_below(parts: Sequence[Part], place: str, sizes: Mapping[str, int]) -> list[Part]:
+    """Return the parts at or below a path: with `*`, as a count prints it, of all members; with a number, of one."""
+    found: list[Part] = []
+    steps = place.split(".")
+    for part in parts:
+        path, count = part.path.split("."), int(part.repeats.at(sizes))
+        other = [(step, pattern) for step, pattern in zip(steps, path, strict=False) if step != pattern]
+        if len(path) < len(steps) or not all(_is_member(step, pattern, count) for step, pattern in other):
+            continue
+        if other and len(other) < sum("*" in pattern for pattern in path):
+            raise InputError(f"'{part.path}' is counted for several members at once, so '{place}' is not known alone.")
+        found.append(replace(part, repeats=ONE) if other else part)
+    return found
+
+
+def _is_member(step: str, pattern: str, count: int) -> bool:
+    """Return whether a step of a path is one of the members that a pattern stands for.
+
+    >>> _is_member("3", "*", 4), _is_member("4", "*", 4), _is_member("bias_l1", "bias_l1…", 1)
+    (True, False, True)
+    """
+    stem, _, rest = pattern.partition("*" if "*" in pattern else "1…")
+    first = 0 if "*" in pattern else 1
+    number = step.removeprefix(stem).removesuffix(rest)
+    return stem + number + rest == step != pattern and number.isdecimal() and first <= int(number) < first + count

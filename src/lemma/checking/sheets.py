@@ -25,8 +25,18 @@ from lemma.checking.formula import put as put_formula
 from lemma.checking.formula import read_formula
 from lemma.checking.formulas import judge_formula
 from lemma.checking.gradients import judge_gradients, read_derivation
-from lemma.checking.numbers import judge_number, read_number
-from lemma.checking.question import Verdict, account_for, ask, full_names, is_formula, put, shown, spec_of
+from lemma.checking.numbers import PrintedNumber, judge_number, read_number
+from lemma.checking.question import (
+    FormulaQuestion,
+    Verdict,
+    account_for,
+    ask,
+    full_names,
+    is_formula,
+    put,
+    shown,
+    spec_of,
+)
 from lemma.counting.account import Account, Part
 from lemma.counting.count import QUANTITIES, Conventions
 from lemma.counting.polynomial import ONE, Calculator, Rational, of, symbol
@@ -44,6 +54,8 @@ KINDS = ("parameters", "flops", "formula", "number", "gradient")
 FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)")
 HEADING = re.compile(r"(?P<id>\S+?)[:.]?(?:\s+(?P<text>.*?))?(?:\s*\((?P<points>\d+(?:\.\d+)?) points?\))?")
 FIELD = re.compile(r"\s*(?:[-*]\s+)?(?P<key>[a-z_]+)\s*:\s*(?P<value>\S.*)")
+IN_PERCENT = re.compile(r"(?<![\w.,])100\s*[*·×(]|[*·×)]\s*100(?![\w.,])")
+"""A factor of 100 in a question's value: the answer is asked for in per cent."""
 MATHEMATICS = re.compile(r"\s*(?:\$\$(.*)\$\$|\$(.*)\$|\\\[(.*)\\\]|\\\((.*)\\\)|`(.*)`)\s*", re.DOTALL)
 
 
@@ -504,10 +516,12 @@ class Marker:
         meant = {alias: symbol(name) for alias, name in names.items() if alias != name}
         return put(put(formula, meant), account.defaults)
 
+    def _asked(self, question: SheetQuestion, answer: str) -> FormulaQuestion:
+        return ask(self.accounts[question.id], question.kind, answer, self.names[question.id], question.settings)
+
     def _own_formula(self, question: SheetQuestion, answer: str) -> Rational:
         """A formula that a student gave, in the symbols of its question."""
-        account = self.accounts[question.id]
-        return put(ask(account, question.kind, answer, self.names[question.id]).yours, account.defaults)
+        return put(self._asked(question, answer).yours, self.accounts[question.id].defaults)
 
     def mark(self, submission: Submission) -> "Marked":
         """Mark what one student handed in; nothing in it stops the marking."""
@@ -587,21 +601,24 @@ class Marker:
         """Judge a formula or a number by itself."""
         if question.kind == "formula":
             account, right = self.accounts[question.id], self.right_formulas[question.id]
-            yours, exact = self._own_formula(question, answer), self.right_values[question.id]
-            value, where = yours.at(account.symbols), " at the model's sizes"
-            remarks = ask(account, question.kind, answer, self.names[question.id]).remarks
+            asked, exact = self._asked(question, answer), self.right_values[question.id]
+            yours = put(asked.yours, account.defaults)
+            value, where, remarks = yours.at(account.symbols), " at the model's sizes", asked.remarks
             written = write(right, account.order)
             right, equal, diagnosis = f"{written} = {shown(exact)}", yours == right, ()
+            if equal and asked.has_wrong_number:
+                equal, diagnosis = False, (f"The formula is right, but not the number after it: {shown(exact)}.",)
             if is_formula(written) and yours.constant is not None:
                 said, slip = "Not right: a formula is asked for, not a number.", "a number in place of a formula"
                 return Judged(0.0, said, said, right, (slip,), value, diagnosed=True)
             headline = f"Equal: {right}." if equal else f"Not equal: {written} is right."
         elif question.value:
-            exact, yours = self.right_values[question.id], read_number(self._claimed(question, answer))
-            equal, right, headline, diagnosis = yours.fits(exact), shown(exact), f"{shown(exact)} is right.", ()
+            exact, yours = self.right_values[question.id], self._read_number(question, answer)
+            equal, right, headline, diagnosis = yours.is_right(exact), shown(exact), f"{shown(exact)} is right.", ()
             value, where, remarks = yours.value, "", ()
         else:
             if question.kind == "number":
+                self._read_number(question, answer)  # refuses a percentage
                 verdict, where = self._against_model(question, answer, diagnose=diagnose), ""
                 right = verdict.right
             else:
@@ -629,14 +646,22 @@ class Marker:
         return Judged(float(equal), reason, hint, right, slips, value, diagnosed=diagnose)
 
     def _claimed(self, question: SheetQuestion, answer: str) -> str:
-        """A number as it is to be read: a change with the sheet's sizes, a share without its sign of per cent."""
-        if question.change:  # a student's own sizes do not count
+        """Return a number as it is to be read: a change gets the sheet's sizes, whatever the student's."""
+        if question.change:
             number = answer.lower().partition("from")[0].strip()
             return f"{number}{'' if '%' in number or 'cent' in number else ' %'} {question.change}"
-        claimed = re.sub(r"\s*(?:%|per\s?cent)\s*$", "", answer) if question.value else answer
-        if read_number(claimed).start:
+        return answer
+
+    def _read_number(self, question: SheetQuestion, answer: str) -> PrintedNumber:
+        """Read a number; in an answer to a value with a factor of 100, which is in per cent, the sign % is a unit."""
+        number = read_number(self._claimed(question, answer))
+        if question.change:
+            return number
+        if number.start or (number.percent and not question.value):
             raise InputError("a plain number is asked for, not a change in per cent.")
-        return claimed
+        if number.percent and IN_PERCENT.search(question.value):
+            return replace(number, value=100 * number.value, step=100 * number.step)
+        return number
 
     def _against_model(
         self, question: SheetQuestion, answer: str, account: Account | None = None, diagnose: bool = False
@@ -648,7 +673,7 @@ class Marker:
     def _same(self, question: SheetQuestion, answer: str, other: str) -> bool:
         """Whether two answers are the same formula or, as far as the first is printed, the same number."""
         if question.kind == "number":
-            mine, theirs = (read_number(self._claimed(question, one)) for one in (answer, other))
+            mine, theirs = (self._read_number(question, one) for one in (answer, other))
             return mine.fits(theirs.value)
         return self._own_formula(question, answer) == self._own_formula(question, other)
 
@@ -662,14 +687,16 @@ class Marker:
                 one, number = self.questions[key[0]], Rational(of(self.judged[key].value or 0))
                 formulas[one.id] = number if one.kind == "number" else self._own_formula(one, key[1])
             try:
-                mine = self._own_formula(question, answer)
-                return mine.constant is None and mine == self._built(question, formulas)  # no number is a formula
+                asked, mine = self._asked(question, answer), self._own_formula(question, answer)
+                if mine.constant is not None or asked.has_wrong_number:  # no number is a formula
+                    return False
+                return mine == self._built(question, formulas)
             except InputError:  # the student's own formulas lead to a division by zero, or to too much work
                 return False
         tolerance = Fraction(question.tolerance)
         if question.value:
             own = {key[0]: self.judged[key].value or Fraction(0) for key in earlier}
-            claim = read_number(self._claimed(question, answer))
+            claim = self._read_number(question, answer)
             try:
                 exact = read_formula(question.value, [*own]).at(own)
             except InputError:  # the student's own numbers lead to a division by zero

@@ -134,13 +134,13 @@ _PLAIN_TAIL = rf"\\?_(?:{_LETTER}|[0-9])+"
 _INNER = rf"\s*((?:{_LETTER}|[0-9])+(?:{_PLAIN_TAIL})*)\s*"
 _STYLED = rf"{_STYLE}\s*\{{{_INNER}\}}"
 _BOUND_TAIL = rf"\\?_\s*(?:\{{\s*{_STYLED}\s*\}}|\{{{_INNER}\}}|{_STYLED})|([{_LOWERED}]+)"
-_THOUSANDS = r"[0-9]{1,3}(?:(?:,|_|\{,\}|\\,|[ \u00a0\u2009\u202f])[0-9]{3})+(?![0-9])"
+_THOUSANDS = r"[0-9]{1,3}(?:(?:,|_|\{,\}|\\,|[\u00a0\u2009\u202f])[0-9]{3})+(?![0-9])"  # a blank may be a product
 _SUM, _PRODUCT = r"(?:\\sum(?![A-Za-z])|[∑Σ]|sum)", r"(?:\\prod(?![A-Za-z])|[∏Π]|prod)"
 _FORMULA_ALPHABET = {
     "newline": r"\s*(?:\n|\\\\)\s*",
     "big": rf"({_SUM}|{_PRODUCT})\s*(?:\\limits)?\s*_\s*\{{\s*((?:{_LETTER})|\\ell)\s*=",
     "space": rf"\s+|&|\$+|~|\\[()\[\],;:!> ]|\\q?quad(?![A-Za-z])|{_AROUND}|{_STYLE}",
-    "number": rf"(?:{_THOUSANDS}|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]+)?|\.[0-9]+",
+    "number": rf"((?:{_THOUSANDS}|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]+)?",
     "name": rf"({_WORD}(?:{_PLAIN_TAIL})*)(?:{_BOUND_TAIL})?",
     "raised": rf"[{_RAISED}]+",
     "^": r"\^|\*\*",
@@ -179,10 +179,10 @@ def formula_tokens(source: SourceText) -> list[Token]:
             sign = "sum" if re.fullmatch(_SUM, match[1]) else "prod"
             return [Token(kind, f"{sign} {match[2].removeprefix(chr(92))}", position)]
         if kind == "number":
-            digits = re.sub(r"[^0-9.]", "", match.group())
-            if len(digits) > MOST_DIGITS:
+            digits, exponent = re.sub(r"[^0-9.]", "", match[1]), match[2] or ""
+            if len(digits) > MOST_DIGITS or len(exponent) > 6 or abs(int(exponent[1:] or 0)) > MOST_DIGITS:
                 raise source.mistake(position, f"a number has at most {MOST_DIGITS} digits here.")
-            return [Token(kind, digits, position)]
+            return [Token(kind, digits + exponent, position)]
         return [Token(kind, kind if kind in ("^", "*", "/", "{", "}") else match.group(), position)]
 
     def stranger(character: str) -> str:

@@ -417,6 +417,8 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
         found = dict(_tensors_by_name(cache))
     elif hasattr(state, "tensors"):
         found = state.tensors()
+        vectors = {name: tensor for name, tensor in found.items() if tensor.is_floating_point()}
+        found = vectors or found  # next to keys and values, the tokens read so far are bookkeeping
     elif isinstance(state, Tensor) or (isinstance(state, tuple) and len(state) < 3):  # of a recurrent torch.nn module
         found = dict(zip(("hidden", "cell"), state if isinstance(state, tuple) else (state,), strict=False))
     else:  # such as the keys and values of every layer

@@ -327,10 +327,15 @@ class Calculator:
         number = exponent.constant
         if number is None or number.denominator != 1:
             raise InputError(f"an exponent is a whole number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT} here")
-        if abs(number) > LARGEST_EXPONENT:
-            raise TooLarge(f"an exponent is at most {LARGEST_EXPONENT} here")
         if number < 0 and not base.numerator:
             raise InputError("this divides by zero")
+        if base.constant is not None:  # 10^23
+            bits = max(base.constant.numerator.bit_length(), base.constant.denominator.bit_length())
+            if abs(number) * bits * 3 > 2 * MOST_DIGITS * 10:  # well above what is checked exactly afterwards
+                raise TooLarge(f"a number has more than {MOST_DIGITS} digits")
+            return _checked(Rational(of(base.constant ** int(number))))
+        if abs(number) > LARGEST_EXPONENT:
+            raise TooLarge(f"an exponent is at most {LARGEST_EXPONENT} here")
         factor, result = (base.inverse() if number < 0 else base), Rational(ONE)
         for _ in range(abs(number.numerator)):
             result = self.multiply(result, factor)

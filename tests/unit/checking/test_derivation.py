@@ -1,5 +1,6 @@
 """Derivations step by step: the first wrong step is named, with what differs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,52 @@ def test_the_first_wrong_step_is_named_with_what_differs() -> None:
         ("P = 2x\nP = x + x", True),
         ("P = 2x\nP = x + 1", False),
         ("x/y\n= 1/(y/x)", True),
+        ("2 B T d V = 2BTdV", True),
+        ("2BTdV = 2 V d T V", False),
+        ("2dd_ff = 2 d_ff d", True),
+        ("Ld_{model}^2 = L d_model d_model", True),
+        ("x1 y2 = y2 x1", True),
+        ("x1 y2 = x2 y1", False),
+        ("emb = V d\nP = emb + L d\n= d(V + L)", True),
+        ("6 * 70e9 * 1.4e12 = 5.88e23", True),
+        ("6 · 7·10^10 · 1.4×10^12 = 5.88×10^23", True),
+        ("2.5e-3 d = d/400", True),
+        ("6 * 70e9 = 42e9", False),
+        ("4*128 (12d+13) = 512(12d + 13)", True),
+        ("4,128 (12d+13) = 4128(12d + 13)", True),
     ],
 )
 def test_chains_in_all_forms(text: str, right: bool) -> None:
     assert judge_derivation(text).right is right, str(judge_derivation(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("log2(8) = 3", "'log2' is a function"),
+        ("V = 2n\n= log_10 n", "'log_10' is a function"),
+        ("4 128 (12d+13) = 512(12d+13)", "two numbers side by side, 4 and 128"),
+        ("2e+3 = 3 + 2e", "can be read as a number, or with the symbol e"),
+        ("1e999 = 2", "at most 300 digits"),
+    ],
+)
+def test_what_can_be_read_in_two_ways_or_is_no_formula_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        judge_derivation(text)
+
+
+def test_a_derivation_without_a_second_step_is_not_called_right() -> None:
+    report = judge_derivation("x = 3")
+    assert not report.right and "none is checked" in report.summary
+
+
+def test_own_inputs_x_and_x_t_are_two() -> None:
+    words = {"sizes": {"n": "rows", "d": "width"}, "inputs": {"x": "n d", "x_t": "n d"}}
+    report = judge_derivation({**words, "steps": "Y = x + x_t\n= x_{t} + x\n= 2*x"})
+    assert [step.outcome for step in report.steps] == ["given", "right", "wrong"]
+    assert [step.text for step in report.steps] == ["Y = x + x_t", "= x_{t} + x", "= 2*x"]
+    alone = {**words, "inputs": {"x": "n d"}, "steps": "Y = x_t + x_t\n= 2*x"}  # elsewhere x_t is x, as in papers
+    assert judge_derivation(alone).right
 
 
 SOFTMAX = {

@@ -73,7 +73,7 @@ REMARKS = [
     ("d_model(V+T+2) + L(12d^2 + 13d) where d_model = d", True, ""),
     (
         "tokens: V d, layers: L(12d^2 + 13d), norm: 2d; total: 834,304",
-        True,
+        False,
         "parts do not add up to the total: the two sides differ by -8,192.",
     ),
 ]
@@ -94,9 +94,38 @@ def test_a_formula_that_is_equal_at_these_sizes_only_is_said_to_be_so() -> None:
         in judge_formula("feed-forward", "parameters", wrong).headline
     )
     verdict = judge_formula("feed-forward", "parameters", f"{wrong} = 196,864")
-    assert (
-        verdict.equal and "equal to the model's at these sizes only: they differ by V*(V - d_h)" in verdict.diagnosis[0]
+    assert not verdict.equal and verdict.headline.endswith("which is 0 at these sizes only.")
+
+
+def test_a_formula_with_numbers_for_letters_is_right_only_where_these_sizes_were_set() -> None:
+    for text in ("128 V + 801,536", "6518 d = 834,304", "V d + 801,536", "128 V + 801,536 = 834,304"):
+        verdict = judge_formula("decoder", "parameters", text)
+        assert not verdict.equal, str(verdict)
+    verdict = judge_formula("decoder", "parameters", "128 V + 801,536")
+    assert verdict.diagnosis == (
+        "It is right only at d=128, L=4, T=64. Write the formula with d, L, T, or set the sizes that are fixed, "
+        "as in d=128.",
     )
+    sizes = {"width": 128, "depth": 4, "context": 64}
+    assert judge_formula("decoder", "parameters", "128 V + 801,536", sizes).equal
+    assert not judge_formula("decoder", "parameters", "128 V + 801,536", {"d": 128, "L": 4}).equal
+    assert judge_formula("decoder", "parameters", f"{DECODER} with L = 4").equal
+    assert judge_formula("decoder", "parameters", "834,304").equal  # a number says that it is at these sizes
+
+
+def test_the_number_after_a_right_formula_is_judged_too() -> None:
+    assert judge_formula("decoder", "parameters", f"{DECODER} = 834,304").equal
+    verdict = judge_formula("decoder", "parameters", f"{DECODER} = 834,305")
+    assert not verdict.equal and "yours is d*(V + L*(12*d + 13) + T + 2) = 834,305" in verdict.headline
+    assert verdict.diagnosis == ("The formula is right, but not the number after it: at these sizes it is 834,304.",)
+
+
+def test_a_formula_for_one_row_is_right_where_the_batch_has_one() -> None:
+    one_row = "2V d T + L T(24d^2 + 4 d T)"
+    assert judge_formula("decoder", "flops", one_row).equal
+    verdict = judge_formula("decoder", "flops", one_row, {"B": 4})
+    assert not verdict.equal and verdict.diagnosis == ("But it is right for one row of the batch (without B).",)
+    assert judge_formula("decoder", "flops", f"4 ({one_row})", {"B": 4}).equal
 
 
 WRONG = [
@@ -242,7 +271,6 @@ FLOPS = [
     ("2V d T B + L T B(24d^2 + 2 d T)", "But it is right with causal attention counted half."),
     ("3(2V d T B + L T B(24d^2 + 4 d T))", "But it is right for the forward and the backward pass together."),
     ("4V d T B + L T B(48d^2 + 8 d T)", "But it is right for the backward pass alone."),
-    ("2V d T + L T(24d^2 + 4 d T)", "But it is right for one row of the batch (without B)."),
     ("2V d + L(24d^2 + 4 d T)", "But it is right for one token (without B and T)."),
     ("V d T + L T(12d^2 + 2 d T)", "a multiply–add counted as 1, for one row of the batch (without B)."),
     (

@@ -3,6 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
+import lemma
 from lemma.checking.formulas import judge_formula
 from lemma.checking.numbers import judge_number
 from lemma.checking.shapes import judge_shapes
@@ -50,10 +51,29 @@ def test_what_learns_is_a_formula_a_number_and_a_ratio() -> None:
 
 def test_the_number_of_a_part_and_of_one_of_its_members() -> None:
     assert judge_number("table-a5", "parameters of layers", "5,259,264").equal
-    assert judge_number("table-a5", "parameters of layers.*", "2,629,632").equal
-    assert not judge_number("table-a5", "parameters of layers.*", "5,259,264").equal
+    assert judge_number("table-a5", "parameters of layers.*", "5,259,264").equal  # as a count prints it
+    assert judge_number("table-a5", "parameters of layers.0", "2,629,632").equal
+    assert judge_number("table-a5", "parameters of layers.1", "2,629,632").equal
     with pytest.raises(InputError, match="Did you mean 'layers'"):
         judge_number("table-a5", "parameters of layrs", "1")
+    with pytest.raises(InputError, match="is unknown"):
+        judge_number("table-a5", "parameters of layers.2", "1")  # there are two
+    assert judge_number("lstm", "parameters of layers.weight_hh_l1", str(4 * 256**2), {"L": 3}).equal
+    assert judge_number("lstm", "parameters of layers.weight_ih_l2", str(4 * 256**2), {"L": 3}).equal
+
+
+def test_a_path_means_in_a_check_what_it_means_in_a_count() -> None:
+    counted = lemma.count("decoder", quantities=["parameters"])
+    for path in ("layers.*.attention", "layers.*", "embedding.weight"):
+        parts = [part for part in counted.quantities["parameters"].parts if f"{part.path}.".startswith(f"{path}.")]
+        number = sum(part.whole.at(counted.symbols) for part in parts)
+        assert judge_number("decoder", f"parameters of {path}", str(number)).equal
+
+
+def test_the_cache_of_a_decoder_is_its_keys_and_values() -> None:
+    assert judge_number("decoder", "cache", str(2 * 4 * 64 * 128 * 4)).equal
+    assert judge_number("feed-forward", "cache", str(8 * 7)).equal  # whose state is the last tokens
+    assert lemma.count("encoder-decoder", quantities=["cache"]).cache.formula == "8*L_dec*d_h*B*(T + S)"
 
 
 def test_the_commands_end_with_the_verdict() -> None:

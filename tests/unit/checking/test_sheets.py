@@ -336,10 +336,22 @@ def test_a_bare_number_does_not_pass_a_question_for_a_formula(answer: str) -> No
     assert marks([{"id": "Q1", **LORA}], Q1=WHOLE)["Q1"]
 
 
-def test_numbers_in_the_place_of_some_sizes_are_still_a_formula() -> None:
+def test_numbers_stand_for_letters_only_where_the_question_sets_the_sizes() -> None:
     sizes = lemma.count("lora", quantities=["parameters"]).symbols
     fixed = WHOLE.replace("W_in", str(sizes["W_in"])).replace("W_out", str(sizes["W_out"]))
-    assert marks([{"id": "Q1", **LORA}], Q1=fixed)["Q1"]
+    assert marks([{"id": "Q1", **LORA}], Q1=fixed)["Q1"].verdict == "wrong"
+    settings = {"W_in": sizes["W_in"], "W_out": sizes["W_out"]}
+    assert marks([{"id": "Q1", **LORA, "settings": settings}], Q1=fixed)["Q1"]
+
+
+def test_a_formula_may_end_with_its_number_and_a_wrong_number_is_named() -> None:
+    questions = [{"id": "Q1", **LORA}, {"id": "Q2", "kind": "formula", "value": "16*Q1"}]
+    found = marks(questions, Q1=f"{WHOLE} = 11,250", Q2=f"16({WHOLE}) = 180,000")
+    assert [one.verdict for one in found.marks] == ["right", "right"]
+    shown = [{**question, "show_answer": True} for question in questions]
+    found = marks(shown, Q1=f"{WHOLE} = 11,251", Q2=f"16({WHOLE}) = 180,001")
+    assert [one.verdict for one in found.marks] == ["wrong", "wrong"]
+    assert all("The formula is right, but not the number after it" in one.reason for one in found.marks)
 
 
 def test_another_formula_earns_the_part_that_the_sheet_says() -> None:

@@ -289,7 +289,7 @@ def test_a_plan_says_memory_time_tokens_and_generation(tmp_path: Path) -> None:
     assert plan.optimal_tokens == 20 * plan.parameters
     costs = plan.generation
     assert costs is not None and costs.weights == 2 * plan.parameters
-    assert costs.cache == 2 * 2 * 32 * 32 * 2 + 32 * 8  # keys and values of two layers in bfloat16, and the tokens
+    assert costs.cache == 2 * 2 * 32 * 32 * 2  # keys and values of two layers in bfloat16
     assert costs.sequences == (plan.settings.budget - costs.weights - 64 * 2**20) // costs.cache
     page = plan.save(tmp_path / "plan.html").read_text(encoding="utf-8")
     assert "It fits" in page and "Hoffmann" in page

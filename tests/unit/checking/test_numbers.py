@@ -1,0 +1,110 @@
+"""Numbers as people write them: rounded, in per cent, with commas; judged by the digits written."""
+
+from fractions import Fraction
+
+import pytest
+
+from lemma.checking.numbers import judge_number, read_number
+from lemma.checking.sheets import mark
+from lemma.errors import InputError
+
+RIGHT = 14_980_860  # table-a5 with four layers
+
+
+@pytest.mark.parametrize(
+    ("text", "equal"),
+    [
+        ("about 10,000,000", False),
+        ("1e7", False),
+        ("10 million", False),
+        ("about 20 million", False),
+        ("about 15,000,000", True),
+        ("15 million", True),
+        ("1.5e7", True),
+        ("1.50 × 10^7", True),
+        ("15,000,000", False),
+        ("about 14,979,000", False),
+        ("about 14,981,000", True),
+    ],
+)
+def test_a_rounded_number_is_right_to_its_digits_and_never_far_off(text: str, equal: bool) -> None:
+    assert judge_number("table-a5", "parameters", text, {"L": 4}).equal is equal
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("about 100,000,000", "It is about 6.7 times the right number."),
+        ("30 million", "It is 2 times the right number."),
+        (f"{2 * RIGHT}", "It is 2 times the right number."),
+        (f"{2 * RIGHT + 1}", "It is about 2 times the right number."),
+        ("about 60,000,000", "It is 4 times the right number."),
+    ],
+)
+def test_a_factor_is_named_only_where_it_is_true_to_the_digits_written(text: str, said: str) -> None:
+    assert judge_number("table-a5", "parameters", text, {"L": 4}).diagnosis == (said,)
+
+
+def test_a_power_of_ten_may_be_negative() -> None:
+    assert read_number("125e-3").value == Fraction(1, 8)
+    assert judge_number("lora", "trainable/frozen", "1.25e-1", {"W_in": 200, "W_out": 50, "R": 5}).equal
+
+
+def test_a_share_may_be_written_in_per_cent() -> None:
+    sizes = {"W_in": 200, "W_out": 50, "R": 5}
+    for text, equal in (("0.125", True), ("12.5 %", True), ("12.5 percent", True), ("0.125 %", False), ("12.5", False)):
+        assert judge_number("lora", "trainable/frozen", text, sizes).equal is equal, text
+    with pytest.raises(InputError, match="needs its two sizes"):
+        judge_number("lora", "trainable", "12.5 %", sizes)
+
+
+SHEET = [
+    {"id": "A", "kind": "number", "model": "lora"},  # 11,250
+    {"id": "S", "kind": "number", "value": "A/90000"},  # 0.125
+    {"id": "P", "kind": "number", "value": "100*A/90000"},  # 12.5, in per cent
+]
+
+
+def verdict(question: str, answer: str) -> str:
+    return mark({"questions": SHEET}, {question: answer})[question].verdict
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "expected"),
+    [
+        ("S", "0.125", "right"),
+        ("S", "12.5 %", "right"),
+        ("S", "0.125 %", "wrong"),
+        ("S", "12.5", "wrong"),
+        ("P", "12.5 %", "right"),
+        ("P", "12.5", "right"),
+        ("P", "0.125 %", "wrong"),
+        ("P", "0.125", "wrong"),
+        ("A", "12.5 %", "unreadable"),
+    ],
+)
+def test_a_percent_sign_divides_by_a_hundred_unless_the_value_is_in_per_cent(
+    question: str, answer: str, expected: str
+) -> None:
+    assert verdict(question, answer) == expected
+
+
+@pytest.mark.parametrize("text", ["0,537 GB", "0,5 GB", "00,537", "0 537", "0,125"])
+def test_a_decimal_comma_is_not_read_as_thousands(text: str) -> None:
+    with pytest.raises(InputError):
+        read_number(text)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("11,250", "right"),
+        ("11.250", "unreadable"),  # 11,250 in German
+        ("11.25 thousand", "right"),
+        ("11,250 thousand", "unreadable"),  # 11.250 thousand in German
+        ("12,250", "wrong"),
+        ("11.251", "wrong"),
+    ],
+)
+def test_a_lone_separator_that_decides_the_verdict_is_left_to_the_teacher(answer: str, expected: str) -> None:
+    assert verdict("A", answer) == expected
