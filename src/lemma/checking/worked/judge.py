@@ -148,11 +148,37 @@ def read_value(text: str) -> Any:
     """
     if len(text) > LONGEST:
         raise InputError(f"the value has {len(text):,} characters; at most {LONGEST:,} are read.")
-    reader = ValueReader(text)
+    reader = ValueReader(_plain_brackets(text))
     value = reader.value(0)
+    if reader.peek() == ",":  # a list without its brackets
+        reader = ValueReader(f"[{reader.text}]")
+        value = reader.value(0)
     if left := reader.peek():
         raise reader.error(f"'{left}' is left over")
     return value
+
+
+_WRAPPED = re.compile(
+    r"(?:(?:np|numpy|torch)\.)?(?:array|tensor|matrix)\s*\(([\[(].*?[\])])(?:,\s*dtype\s*=[^()\[\]]*)?\)"
+)
+_LATEX_MATRIX = re.compile(r"\\begin\s*\{[a-zA-Z]*matrix\}(.*)\\end\s*\{[a-zA-Z]*matrix\}")
+_TRANSPOSED_VECTOR = re.compile(r"([\[(][^\[\](){}]*[\])])\s*(?:\.T|ᵀ|⊤|\^\s*(?:T|⊤|\{\s*(?:T|⊤|\\top)\s*\}|\\top))")
+
+
+def _plain_brackets(text: str) -> str:
+    r"""Return a value without what NumPy, torch or LaTeX write around it.
+
+    >>> _plain_brackets("np.array([[1, 2], [3, 4]])"), _plain_brackets(r"\begin{bmatrix} 1 & 2 \\ 3 & 4 \end{bmatrix}")
+    ('[[1, 2], [3, 4]]', '[1 , 2 ; 3 , 4]')
+    """
+    text = text.strip()
+    for pattern in (_WRAPPED, _TRANSPOSED_VECTOR):
+        if found := pattern.fullmatch(text):
+            text = found[1].strip()
+    if found := _LATEX_MATRIX.fullmatch(text):
+        rows = found[1].strip().removesuffix("\\\\")
+        text = f"[{rows.replace('&', ',').replace(chr(92) * 2, ';').strip()}]"
+    return text
 
 
 class ValueReader:
@@ -167,7 +193,8 @@ class ValueReader:
             return self._item(ENDS)
         if depth >= DEEPEST:
             raise self.error("brackets are too deep: a number, a vector or a matrix is expected")
-        close, values, items = BRACKETS[self.text[self.place]], [], {}
+        close, values, items = BRACKETS[self.text[self.place]], list[Any](), dict[str, Any]()
+        rows: list[list[Any]] = []  # those that a semicolon ends, as in [1, 2; 3, 4]
         self.place += 1
         while self.peek() != close:
             if close == "}":
@@ -176,13 +203,20 @@ class ValueReader:
                     raise self.error("a table is written {label: value, …}")
                 self.place += 1
                 items[_written(label)] = self._item(ENDS)
-            else:
+            elif self.peek() in BRACKETS:
                 values.append(self.value(depth + 1))
-            if self.peek() == ",":
+            else:
+                values += _numbers_or_word(self._item(f"{ENDS};"))
+            if self.peek() == "," or (self.peek() == ";" and close != "}"):
+                if self.peek() == ";":
+                    rows.append(values)
+                    values = []
                 self.place += 1
-            elif self.peek() != close:
+            elif self.peek() != close and not (values and self.peek() in BRACKETS and close != "}"):
                 raise self.error(f"',' or '{close}' is expected")
         self.place += 1
+        if rows:
+            return [*rows, values] if values else rows
         return items if close == "}" else values
 
     def _item(self, ends: str) -> WrittenNumber | str:
@@ -212,6 +246,13 @@ class ValueReader:
         """What is wrong here."""
         near = self.text[max(0, self.place - 12) : self.place + 12].strip()
         return InputError(f"the value cannot be read at character {self.place + 1} (near '{near}'): {what}.")
+
+
+def _numbers_or_word(item: WrittenNumber | str) -> list[WrittenNumber | str]:
+    """Return the numbers of `1. 2. 3.`, as NumPy prints a row, or the item itself."""
+    numbers = [read_number(part) for part in item.split()] if isinstance(item, str) else []
+    found = [number for number in numbers if number]
+    return [*found] if found and len(found) == len(numbers) else [item]
 
 
 def _written(value: Any) -> str:
@@ -607,8 +648,31 @@ def _judge(claim: HandClaim, key: AnswerKey) -> JudgedLine:
         other = claim.right if number else f"{claim.right} = {short_numeral(theirs, FEWEST_DECIMALS)}"
         return JudgedLine(claim.text, holds, f"{right.name} = {short_numeral(mine, FEWEST_DECIMALS)}, {other}")
     if isinstance(right, ExpectedNumbers):
-        return _judge_numbers(claim, claim.value, right, key)
+        return _judge_numbers(claim, claim.value, _as_written(claim.value, right), key)
     return _judge_words(claim, claim.value, right)
+
+
+def _as_written(value: Any, right: ExpectedNumbers) -> ExpectedNumbers:
+    """Return what is right in the form of the value: a matrix of one row or column may be written as a vector.
+
+    So may a vector as a matrix of one row or column, and a single number in brackets.
+    """
+    depth = 1 if isinstance(value, dict) else 0
+    first, sizes = value, list[int]()
+    while isinstance(first, list) and first:
+        sizes.append(len(first))
+        first, depth = first[0], depth + 1
+    long_axes = [axis for axis in right.labels if len(axis) != 1]
+    if depth == len(right.labels) or len(long_axes) > depth:
+        return right
+    labels = long_axes
+    while len(labels) < depth:  # axes of length 1 where the value has them
+        at = next((axis for axis, size in enumerate(sizes) if size == 1), len(labels))
+        labels.insert(min(at, len(labels)), ("1",))
+        sizes = [size if axis != at else 0 for axis, size in enumerate(sizes)]
+    shape = tuple(map(len, labels))
+    slips = {said: made.reshape(shape) for said, made in right.slips.items()}
+    return replace(right, values=np.reshape(right.values, shape), labels=tuple(labels), slips=slips)
 
 
 def _one(right: Expected) -> float:
@@ -653,8 +717,8 @@ def _judge_words(claim: HandClaim, value: Any, right: Expected) -> JudgedLine:
         return JudgedLine(claim.text, False, expected, (f"{len(value)} given, {len(right.values)} words expected",))
     if isinstance(value, dict):
         words = _in_order(value, right)
-    elif isinstance(value, list) or not right.labels:
-        words = value if right.labels else [value]
+    elif isinstance(value, list) or not right.labels or len(right.values) == 1:
+        words = value if right.labels and isinstance(value, list) else [value]
     else:
         word = _written(value)
         raise InputError(f"{right.name}: a list of words is expected, as in [{word}, …]; got '{word}'.")

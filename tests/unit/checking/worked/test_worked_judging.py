@@ -143,6 +143,47 @@ def test_ties_of_a_long_text_take_bounded_time() -> None:
     assert time.process_time() - started < 3
 
 
+ONE_QUERY = {
+    "queries": {"q": [1, 2]},
+    "source": {"a": [0, 1], "b": [1, 4], "c": [9, 0], "d": [2, 1]},
+    **{name: [[1, 0], [0, 1]] for name in ("W_Q", "W_K", "W_V")},
+}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "qk = [2, 9, 9, 4]",
+        "qk = [[2, 9, 9, 4]]",
+        "qk = {a: 2, b: 9, c: 9, d: 4}",
+        "qk = [2 9 9 4]",
+        "qk = 2, 9, 9, 4",
+        "qk = np.array([[2., 9., 9., 4.]])",
+        r"qk = \begin{pmatrix} 2 & 9 & 9 & 4 \end{pmatrix}",
+        "qk[q] = [[2], [9], [9], [4]]",
+        "qk[q] = [2; 9; 9; 4]",
+        "qk[q] = (2, 9, 9, 4)ᵀ",
+        "qk[q, a] = [2]",
+        "preferred = c",
+    ],
+)
+def test_a_row_may_be_written_as_a_vector_and_a_vector_as_a_row_or_column(line: str) -> None:
+    report = judge_worked(ONE_QUERY, [line])
+    assert report.right, str(report)
+
+
+@pytest.mark.parametrize(
+    "line", ["qk = [[2], [9], [9], [4]]", "qk = [9, 2, 9, 4]", "qk = [2, 9, 9]", "qk = 2", "qk = [[2, 9], [9, 4]]"]
+)
+def test_other_shapes_and_orders_of_a_row_are_wrong(line: str) -> None:
+    assert not judge_worked(ONE_QUERY, [line]).right
+
+
+def test_rows_may_be_separated_by_semicolons_or_stand_side_by_side() -> None:
+    for written in ("[1, 2; 3, 4]", "[1 2; 3 4]", "[[1 2] [3 4]]", "[[1, 2], [3, 4]]", "[1 2; 3 4;]"):
+        assert [[one.value for one in row] for row in read_value(written)] == [[1, 2], [3, 4]], written
+
+
 def numbers(values: np.ndarray) -> str:
     return json.dumps(np.round(values, 4).tolist())
 
