@@ -172,6 +172,31 @@ class GradientCell(Spec):
         return self.steps.index(value) if value in self.steps else -1
 
     @cached_property
+    def descendants(self) -> dict[str, frozenset[str]]:
+        """The steps that are computed from each input and step, directly or through others."""
+        found: dict[str, set[str]] = {name: set() for name in (*self.given, *self.steps)}
+        for equation in self.equations[: len(self.forward)]:
+            used = names(equation.expression)
+            for name, below in found.items():
+                if name in used or below & used:
+                    below.add(equation.name)
+        return {name: frozenset(below) for name, below in found.items()}
+
+    def available_for(self, target: str) -> frozenset[str]:
+        """Return the names that a line for `target` may use without a line that derives them.
+
+        A gradient may use every value of the forward pass and the gradients of what is computed from its value: those
+        that backpropagation has when it arrives there. A step may use what is not computed from it.
+
+        >>> sorted(find_cell("rnn").available_for("dh") - {*find_cell("rnn").values})
+        ['dy_hat', 'dz2']
+        """
+        if target not in self.gradients:
+            return frozenset(self.values) - self.descendants.get(target, frozenset()) - {target}
+        later = {f"d{name}" for name in self.descendants[target[1:]]}
+        return frozenset(self.values) | (later & {*self.gradients})
+
+    @cached_property
     def activations(self) -> tuple[tuple[str, str, Node], ...]:
         """Every (function, input, output) of the forward pass; the output is a name if it has one."""
         found = []

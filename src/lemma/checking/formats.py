@@ -23,6 +23,9 @@ from lemma.report.result import as_json, check_target
 
 FORMATS = ("gradescope", "lti", "otter", "nbgrader")
 SOLUTION = "### BEGIN SOLUTION\n{}\n### END SOLUTION"
+HIDDEN_TESTS = "### BEGIN HIDDEN TESTS\n{}\n### END HIDDEN TESTS"
+"""What nbgrader takes out of the notebook that it releases and puts back before it grades."""
+FOR_GRADERS = "# For the autograder only: SHEET holds what the sheet keeps from students, such as partial credit."
 
 
 def write_format(
@@ -179,6 +182,7 @@ def otter_tests(sheet: Sheet) -> dict[str, str]:
         plain, earlier = _with_earlier(sheet, question)
         given = ", ".join(f"{id!r}: env.get({named[id]!r}, '')" for id in (*earlier, question.id))
         lines = [
+            FOR_GRADERS,
             "from otter.test_files import test_case",
             "",
             "OK_FORMAT = False",
@@ -206,8 +210,8 @@ def otter_tests(sheet: Sheet) -> dict[str, str]:
 def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
     """The source notebook of an nbgrader assignment: text, a cell for the answer and a test cell for each question.
 
-    The test cells give the points as a number, so that nbgrader gives partial credit. Solutions are filled in where the
-    model has them.
+    The test cells give the points as a number, so that nbgrader gives partial credit. They are hidden tests, since the
+    sheet says what earns partial credit. Solutions are filled in where the model has them.
     """
     marker, named = Marker(sheet), variables(sheet)
     cells: list[dict[str, Any]] = []
@@ -240,6 +244,7 @@ def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
         given = [f"{id!r}: globals().get({named[id]!r}, '')" for id in earlier] + [f"{question.id!r}: {name}"]
         test = f"from lemma.checking.formats import points\n\nsheet = {pformat(plain, width=100, sort_dicts=False)}\n"
         test += f"points(sheet, {question.id!r}, {{{', '.join(given)}}})"
-        add("code", f"test-{number}", test, "grade", points=question.points)
+        graded = f"# {name} is graded here.\n{HIDDEN_TESTS.format(test)}"
+        add("code", f"test-{number}", graded, "grade", points=question.points)
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}

@@ -1,6 +1,6 @@
 """The judge of gradients derived by hand (problems C2 and D1, and functions of your own)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from itertools import chain, combinations
@@ -119,12 +119,18 @@ class GradientReport(Result):
 
 
 def judge_gradients(
-    cell: CellLike, lines: Sequence[str] = (), diagnose: bool = True, samples: Sequence[Sample] = ()
+    cell: CellLike,
+    lines: Sequence[str] = (),
+    diagnose: bool = True,
+    samples: Sequence[Sample] = (),
+    derived_before: Collection[str] = (),
 ) -> GradientReport:
     """Judge the lines `name = expression` of a derivation against autograd in float64, at random sizes and inputs.
 
     `cell` is the name of a function, or a TOML file with one of your own, whose answers are judged too. A line may use
-    the gradients that other lines derive: their true values are taken, so that no mistake counts twice.
+    what backpropagation has when it arrives there: all values of the forward pass, the gradients of what is computed
+    from the value, and gradients that an earlier line (or `derived_before`) gets right. True values of gradients are
+    taken, so that no mistake counts twice.
     Without `diagnose` no repair of a wrong line is looked for. Other `samples` take the place of the cell's own.
 
     >>> report = judge_gradients("softmax-cross-entropy", ["dz = y - ŷ"])
@@ -145,12 +151,16 @@ def judge_gradients(
     derived = {line.name for line in derivation}
     uses = {line.name: names(line.expression) for line in derivation if line.name not in known}
     helpers: dict[str, Node] = {}  # what each stands for
+    rests_on: dict[str, set[str]] = {}  # the cell's names behind each helper
     broken: set[str] = set()  # the helpers without a value
+    settled = set(derived_before)  # what earlier lines get right
     verdicts: list[GradientVerdict] = []
     left, cut = MOST_OPERATIONS, Cut()
     for line in derivation:
         expression = line.expression
         verdict = GradientVerdict(line.number, line.name, line.text, "wrong")
+        used = {name for name in names(expression) for name in rests_on.get(name, {name})}
+        available = settled | described.available_for(line.name) if line.name in known else settled
         if missing := sorted(names(expression) & broken):
             broken |= {line.name} - known
             verdict = replace(verdict, reason=f"it rests on {missing[0]}, which has no value")
@@ -162,23 +172,30 @@ def judge_gradients(
                 verdict = replace(verdict, reason=unfit_words(error, samples[0]))
             else:
                 broken.discard(line.name)
+                rests_on[line.name] = used
                 whole = substituted(expression, helpers)
                 helpers[line.name] = variable(line.name) if is_larger(whole, MOST_NODES) else whole
                 pairs = zip(samples, values, strict=True)
                 samples = tuple(replace(one, values={**one.values, line.name: value}) for one, value in pairs)
                 verdict = replace(verdict, outcome="helper", reason="a helper, not judged")
-        elif (failed := next((one for one in samples if not agrees(expression, line.name, one)), None)) is None:
+        elif (failed := next((one for one in samples if not agrees(expression, line.name, one)), None)) is None and (
+            early := sorted(used - available)
+        ):
+            verdict = replace(verdict, reason=_unavailable(described, line.name, early[0]))
+        elif failed is None:
             taken = (_reached(names(expression), uses) & gradients) - derived
+            settled.add(line.name)
             verdict = replace(verdict, outcome="right", taken=tuple(sorted(taken)))
         else:
             complaint, error = _fault(expression, line.name, failed)
+            available |= {helper for helper, roots in rests_on.items() if roots <= available}
             repair = None
             if diagnose:
-                repair, left = find_repair(expression, described, line.name, samples, left)
+                repair, left = find_repair(expression, described, line.name, samples, left, available)
             if diagnose and repair is None and names(expression) & set(helpers):  # with its helpers written out
                 whole = substituted(expression, helpers)
                 if not is_larger(whole, MOST_NODES):
-                    repair, left = find_repair(whole, described, line.name, samples, left)
+                    repair, left = find_repair(whole, described, line.name, samples, left, available)
             forgotten = (
                 () if repair or not diagnose else forgotten_steps(expression, described, line.name, samples, cut)
             )
@@ -292,6 +309,21 @@ def _reached(start: set[str], uses: Mapping[str, set[str]]) -> set[str]:
         reached.add(name)
         waiting |= uses.get(name, set()) - reached
     return reached
+
+
+def _unavailable(cell: GradientCell, target: str, name: str) -> str:
+    """Say why a line for `target` may not use a name, and what it may use."""
+    if target not in cell.gradients:
+        why = "is a gradient" if name in cell.gradients else f"is computed from {target}"
+        return f"{name} cannot be used here: it {why}; use what {target} is computed from"
+    value, other = target[1:], name[1:]
+    if value in cell.descendants.get(other, ()):
+        why = f"{name} is derived after {target} in the backward pass, since {value} is computed from {other}"
+    else:
+        why = f"no earlier line gets {name} right, and {other} is not computed from {value}"
+    later = [f"d{step}" for step in cell.steps if f"d{step}" in cell.available_for(target) & {*cell.gradients}]
+    instead = f"use the values and {', '.join(later)}" if later else "use the values"
+    return f"{name} is not known here: {why}; {instead}, or derive {name} from these on an earlier line"
 
 
 def _fault(expression: Node, target: str, sample: Sample) -> tuple[str, float | None]:

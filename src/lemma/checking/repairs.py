@@ -1,6 +1,6 @@
 """Repairs of a wrong derivation: the small changes of an expression that people's errors call for, and the search."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce, wraps
 from itertools import chain, combinations, combinations_with_replacement
@@ -59,11 +59,8 @@ class Setting:
     @cached_property
     def usable(self) -> dict[str, Shape]:
         """The names a repair may bring in: none that is derived only after the target."""
-        cell, depth = self.cell, self.cell.depth(self.target)
-        if self.target in cell.gradients:
-            usable = [*cell.given, *cell.steps, *(name for name in cell.gradients if cell.depth(name) > depth)]
-        else:
-            usable = [*cell.given, *cell.steps[:depth]]
+        cell, available = self.cell, self.cell.available_for(self.target)
+        usable = (name for name in (*cell.given, *cell.steps, *cell.gradients) if name in available)
         return {name: self.sample.values[name].shape for name in usable}
 
     @cached_property
@@ -482,9 +479,17 @@ def is_close(value: Tensor, truth: Tensor) -> bool:
 
 
 def find_repair(
-    expression: Node, cell: GradientCell, target: str, samples: Sequence[Sample], left: int
+    expression: Node,
+    cell: GradientCell,
+    target: str,
+    samples: Sequence[Sample],
+    left: int,
+    available: Collection[str] | None = None,
 ) -> tuple[Repair | None, int]:
-    """The first repair that makes an expression right in every sample, if these operations suffice; what is left."""
+    """The first repair in `available` names (any by default) that is right in every sample, and the operations left.
+
+    No repair is returned if the operations do not suffice.
+    """
     first, *others = samples
     evaluate, most = Evaluator(first.values), min(left, MOST_OPERATIONS_A_LINE)
     if most <= 0:
@@ -495,8 +500,10 @@ def find_repair(
         tried += 1
         if evaluate.operations - start + tried > most:
             break
-        if agrees(repair.expression, target, first, evaluate) and all(
-            agrees(repair.expression, target, sample) for sample in others
+        if (
+            agrees(repair.expression, target, first, evaluate)
+            and (available is None or names(repair.expression) <= {*available})
+            and all(agrees(repair.expression, target, sample) for sample in others)
         ):
             found = repair
             break

@@ -1,6 +1,7 @@
 """Is the shape of a tensor right? Every parameter and intermediate of a module's drawing, judged by its sizes."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from itertools import permutations
@@ -9,7 +10,7 @@ from typing import Any
 from lemma.checking.formula import read_formula
 from lemma.counting.cache import CountCache, polynomial_of, terms_of
 from lemma.counting.drawing import draw
-from lemma.counting.polynomial import Rational
+from lemma.counting.polynomial import Polynomial, Rational
 from lemma.counting.subject import Model, subject_of
 from lemma.counting.writing import write
 from lemma.errors import InputError, unknown
@@ -94,7 +95,7 @@ def judge_shapes(model: Model, lines: Sequence[str], words: Mapping[str, Any] | 
     kept = CountCache(subject.identity).get("drawn shapes", drawn)
     known = {name: tuple(Rational(polynomial_of(terms)) for terms in sizes) for name, sizes in kept}
     judged: list[JudgedShape] = []
-    for name, sizes in pairs:
+    for name, shape in pairs:
         found = name.translate(BELOW)
         ends = [other for other in known if other.endswith(f".{found}")]
         if found not in known and len(ends) != 1:
@@ -102,7 +103,8 @@ def judge_shapes(model: Model, lines: Sequence[str], words: Mapping[str, Any] | 
             every = f" All of them, {len(known)}: lemma count {subject.name} --draw FILE.svg"
             raise InputError(unknown(f"{subject.name}: the tensor", name, near) + every)
         found = found if found in known else ends[0]
-        yours, right = tuple(read_formula(size, order) for size in sizes), known[found]
+        readings, right = read_shape(shape, order), known[found]
+        yours = next((reading for reading in readings if _equal(reading, right)), readings[0])
         mine, theirs = (" × ".join(write(size, order) for size in shape) for shape in (yours, right))
         equal = _equal(yours, right)
         reason = "" if equal else _reason(yours, right, order)
@@ -113,13 +115,88 @@ def judge_shapes(model: Model, lines: Sequence[str], words: Mapping[str, Any] | 
     return ShapeReport(subject.name, tuple(judged))
 
 
-def _split(line: str) -> tuple[str, list[str]]:
-    name, sign, shape = line.replace(":", "=", 1).partition("=")
-    plain = shape.strip().strip("()[]").replace("×", ",").replace(" x ", ",")
-    sizes = [size.strip() for size in plain.split(",") if size.strip()]
-    if not sign or not name.strip() or not sizes or len(sizes) > MOST_AXES:
+def _split(line: str) -> tuple[str, str]:
+    """Split `NAME = SHAPE`, also written with a colon or ∈, or as NAME.shape."""
+    name, sign, shape = re.sub(r"[:∈]|\\in(?![A-Za-z])", "=", line, count=1).partition("=")
+    name = re.sub(r"^shape\s*(?:of\s+(.*)|\((.*)\))$|^(.*)\.(?:shape|size\(\))$", r"\1\2\3", name.strip())
+    if not sign or not name or not shape.strip():
         raise InputError(f"'{line.strip()[:60]}': NAME = SHAPE is expected, as in Q = H×S×M_QK.")
-    return name.strip(), sizes
+    return name, shape.strip()
+
+
+def read_shape(text: str, sizes: Collection[str]) -> list[Formulas]:
+    """Return the readings of a shape, the most literal one first.
+
+    Axes are separated by ×, commas or x. A shape without these may also be meant with blanks or * between its axes.
+
+    >>> [[write(axis, "HME") for axis in reading] for reading in read_shape("(H*M) E", "HME")]
+    [['H*M*E'], ['H*M', 'E']]
+    """
+    shape = re.sub(r"^(?:torch\.)?Size(?=\()|^(?:ℝ|R|\\mathbb\s*\{\s*R\s*\})\s*\^", "", text).strip()
+    while (closing := _CLOSING.get(shape[:1])) and _matching(shape) == len(shape) - 1 and shape[-1] == closing:
+        shape = shape[1:-1].strip()
+    readings: list[Formulas] = []
+    refusal: InputError | None = None
+    for separator in (_AXES, _BY_X, _BY_BLANK, _BY_STAR):
+        axes = _axes(shape, separator, sizes)
+        if len(axes) > 1 or not readings:
+            try:
+                readings.append(tuple(Rational(_polynomial(axis, sizes)) for axis in axes))
+            except InputError as error:
+                refusal = refusal or error
+        if separator is _AXES and len(axes) > 1:
+            break
+    if not readings:
+        raise refusal or InputError(f"'{text[:60]}' is not a shape. Write the sizes of its axes, as in H×S×M_QK.")
+    return readings
+
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_AXES = re.compile(r"\s*(?:×|✕|,|;|\\times(?![A-Za-z])|\s[xX]\s|\sby\s)\s*")
+_BY_X, _BY_BLANK, _BY_STAR = (
+    re.compile(r"x"),
+    re.compile(r"(?<![-+*/^·])\s+(?![-+*/^·])"),
+    re.compile(r"\s*\*(?!\*)\s*"),
+)
+
+
+def _axes(shape: str, separator: re.Pattern[str], sizes: Collection[str]) -> list[str]:
+    """Split a shape at the separators that are outside of brackets; an x inside the name of a size is none."""
+    axes, depth, start, position = list[str](), 0, 0, 0
+    while position < len(shape):
+        depth += (shape[position] in _CLOSING) - (shape[position] in _CLOSING.values())
+        word = re.compile(r"[A-Za-z]\w*").match(shape, position) if separator is _BY_X else None
+        match = separator.match(shape, position)
+        if word and word.group() in sizes:
+            position = word.end()
+        elif match and not depth:
+            axes.append(shape[start:position])
+            start = position = match.end()
+        else:
+            position += 1
+    axes = [axis.strip() for axis in (*axes, shape[start:])]
+    if len(axes) > 1 and not axes[-1]:  # as in (D,)
+        axes.pop()
+    if not all(axes) or len(axes) > MOST_AXES:
+        raise InputError(f"'{shape[:60]}' is not a shape of 1 to {MOST_AXES} axes. Write it as in H×S×M_QK.")
+    return axes
+
+
+def _matching(text: str) -> int:
+    """Return the position of the bracket that closes the one at the beginning, or -1."""
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character in _CLOSING) - (character in _CLOSING.values())
+        if not depth:
+            return position
+    return -1
+
+
+def _polynomial(axis: str, sizes: Collection[str]) -> Polynomial:
+    value = read_formula(axis, sizes).polynomial()
+    if value is None:
+        raise InputError(f"'{axis[:60]}' is not a whole number at all sizes.")
+    return value
 
 
 def _reason(yours: Formulas, right: Formulas, order: Sequence[str]) -> str:
@@ -132,5 +209,4 @@ def _reason(yours: Formulas, right: Formulas, order: Sequence[str]) -> str:
 
 
 def _equal(one: Formulas, other: Formulas) -> bool:
-    same = (not (mine - theirs).numerator for mine, theirs in zip(one, other, strict=False))
-    return len(one) == len(other) and all(same)
+    return len(one) == len(other) and all(mine == theirs for mine, theirs in zip(one, other, strict=True))

@@ -718,7 +718,9 @@ class Marker:
     def _judge_gradients(self, question: SheetQuestion, answer: str, earlier: Sequence[Key], diagnose: bool) -> Judged:
         """Judge gradients line by line; a wrong one may follow from gradients that the student derived before."""
         cell, lines = find_cell(question.cell), answer.splitlines()
-        report = judge_gradients(question.cell, lines, diagnose)
+        before = [line for key in earlier for line in key[1].splitlines()]
+        settled = _settled_gradients(question.cell, before)
+        report = judge_gradients(question.cell, lines, diagnose, derived_before=settled)
 
         def outcomes(judged: Any) -> dict[str, str]:
             found = {}
@@ -728,9 +730,8 @@ class Marker:
             return found
 
         wanted, carried = outcomes(report.judged), False
-        before = [line for key in earlier for line in key[1].splitlines()]
         if before and "wrong" in wanted.values() and (own := own_samples(question.cell, before)):
-            there = outcomes(judge_gradients(question.cell, lines, False, own).judged)
+            there = outcomes(judge_gradients(question.cell, lines, False, own, settled).judged)
             follows = {name for name, outcome in wanted.items() if outcome == "wrong" and there[name] == "right"}
             wanted, carried = {**wanted, **dict.fromkeys(follows, "follows")}, bool(follows)
         worth = {"right": 1.0, "follows": question.follow_through}
@@ -748,6 +749,15 @@ class Marker:
                 slips.append(f"{one.name}: {re.sub(r'^relative error [^:;]*[:;] ', '', one.reason)}")
         only = question.builds_on if carried and {*wanted.values()} <= {"right", "follows"} else ()
         return Judged(share, "\n".join([hint, *said]), hint, None, tuple(slips), None, only, diagnosed=diagnose)
+
+
+def _settled_gradients(cell: str, lines: Sequence[str]) -> set[str]:
+    """Return the names that these lines of an earlier answer get right."""
+    try:
+        judged = judge_gradients(cell, lines, diagnose=False).judged if lines else ()
+    except InputError:
+        return set()
+    return {verdict.name for verdict in judged if verdict.outcome == "right"}
 
 
 def own_samples(name: str, lines: Sequence[str]) -> tuple[Sample, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil, isfinite
 from unicodedata import category
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -29,12 +30,12 @@ def numeral(value: float, decimals: int = 3) -> str:
 
 
 def needed_decimals(values: Iterable[float], decimals: int) -> int:
-    """How many decimals, at most `decimals`, write all values as well as that many would.
+    """Return how many decimals, at most `decimals`, write all finite values as well as that many would.
 
-    >>> needed_decimals([0.5, -1.25, 3], 4), needed_decimals([1 / 3], 4)
-    (2, 4)
+    >>> needed_decimals([0.5, -1.25, 3], 4), needed_decimals([1 / 3, float("nan")], 4), needed_decimals([], 4)
+    (2, 4, 0)
     """
-    given = list(values)
+    given = [value for value in values if isfinite(value)]
     return next(
         few for few in range(decimals + 1) if all(round(value, few) == round(value, decimals) for value in given)
     )
@@ -95,7 +96,12 @@ def shade(share: float) -> str:
     >>> shade(0), shade(0.219), shade(1)
     (' ', '▂', '█')
     """
-    return BLOCKS[min(max(int(-(-share * 8 // 1)), 0), 8)]
+    return BLOCKS[ceil(_clamp(share) * 8)]
+
+
+def _clamp(share: float) -> float:
+    """Return a share limited to 0 to 1; NaN is nothing."""
+    return min(max(share, 0.0), 1.0) if share == share else 0.0
 
 
 def bar(share: float) -> str:
@@ -104,7 +110,7 @@ def bar(share: float) -> str:
     >>> bar(0.5), bar(0), bar(0.001)
     ('██████████', '', '▏')
     """
-    eighths = round(min(max(share, 0), 1) * BAR * 8)
+    eighths = round(_clamp(share) * BAR * 8)
     if eighths == 0:
         return "▏" if share > 0 else ""
     return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]

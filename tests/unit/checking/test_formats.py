@@ -133,6 +133,44 @@ def test_nothing_in_a_sheet_becomes_code_of_a_test() -> None:
     assert all(name.removesuffix(".py").isidentifier() for name in files) and len(files) == 3
 
 
+def released(notebook: dict[str, Any]) -> str:
+    """What is left of a source notebook when nbgrader has cleared solutions and hidden tests."""
+    kept: list[str] = []
+    for cell in notebook["cells"]:
+        hidden = False
+        for line in "".join(cell["source"]).splitlines():
+            hidden = hidden or "### BEGIN" in line
+            kept += [] if hidden else [line]
+            hidden = hidden and "### END" not in line
+    return "\n".join(kept)
+
+
+def test_the_released_notebook_shows_neither_answers_nor_credits_nor_values() -> None:
+    questions = [
+        {"id": "Q1", "kind": "parameters", "model": "lora", "credit": {"W_in*W_out": 0.25}, "text": "How many?"},
+        {"id": "Q2", "kind": "number", "value": "16*Q1", "credit": {"12345": 0.5}},
+        {"id": "Q3", "kind": "formula", "value": "7*Q1", "builds_on": ["Q1"], "follow_through": 0.375},
+        {"id": "Q4", "kind": "gradient", "cell": "rnn", "lines": ["dz2"]},
+    ]
+    shown = released(nbgrader_notebook(read_sheet({"title": "Week 5", "questions": questions})))
+    assert "How many?" in shown and "Q4" in shown
+    for secret in ("W_in", "0.25", "16*Q1", "12345", "7*Q1", "0.375", "credit", "value", "sheet =", "R*"):
+        assert secret not in shown, secret
+
+
+def test_the_cells_of_a_graded_notebook_give_the_points() -> None:
+    for given, wanted in zip(STUDENTS[:2], POINTS[:2], strict=True):
+        space: dict[str, Any] = {VARIABLES[id]: answer for id, answer in given.items()}
+        found = []
+        for cell in nbgrader_notebook(read_sheet(SHEET))["cells"]:
+            if cell["cell_type"] == "code" and cell["metadata"]["nbgrader"]["grade"]:
+                *body, last = ast.parse("".join(cell["source"])).body
+                assert isinstance(last, ast.Expr)  # what nbgrader reads is the value of the last line
+                exec(compile(ast.Module(body, []), "cell", "exec"), space)
+                found.append(eval(compile(ast.Expression(last.value), "cell", "eval"), space))
+        assert found == wanted
+
+
 def test_formats_are_written_by_name_and_the_wrong_call_says_so(tmp_path: Path) -> None:
     answers = tmp_path / "ada.toml"
     answers.write_text(f"student = 'Ada'\n[answers]\nQ1 = '{WHOLE}'", encoding="utf-8")
@@ -196,7 +234,7 @@ def test_nbgrader_gives_the_same_points(tmp_path: Path, monkeypatch: pytest.Monk
     api = NbGraderAPI(config=config)
     assert api.generate_assignment("week4")["success"]
     released = nbformat.read(tmp_path / "release" / "week4" / "week4.ipynb", as_version=4)
-    assert "W_in" not in "".join(cell.source for cell in released.cells if cell.metadata.nbgrader.solution)
+    assert "W_in" not in "".join(cell.source for cell in released.cells)
     for number in (0, 1):
         handed = tmp_path / "submitted" / f"s{number}" / "week4"
         handed.mkdir(parents=True)

@@ -108,6 +108,46 @@ def test_a_helper_without_a_value_is_wrong_and_so_is_what_rests_on_it() -> None:
     assert report.verdicts[2].reason == "it rests on t, which has no value"
 
 
+UNAVAILABLE = {
+    ("rnn", "dz1 = db1"): "z1 is computed from b1; use the values and dh, dz2, dy_hat, or derive db1",
+    ("lstm", "dz = db_y"): "db_y is derived after dz in the backward pass",
+    ("rnn", "e = 2 * db1\ndz1 = e / 2"): "db1 is not known here",
+    ("rnn", "dI = x.T @ db1"): "b1 is not computed from I; use the values and dz1",
+    ("rnn", "db1 = h\ndz1 = db1"): "db1 is not known here",
+    ("rnn", "dz1 = db1\ndb1 = (dz2 @ U.T) * h * (1 - h)"): "db1 is not known here",
+    ("attention", "dalpha = 0 * dS + dout @ V.T"): "dS is derived after dalpha",
+    ("rnn", "z1 = log(h / (1 - h))"): "h cannot be used here: it is computed from z1",
+    ("rnn", "y_hat = dz2 + y"): "dz2 cannot be used here: it is a gradient",
+}
+
+
+@pytest.mark.parametrize(("cell", "lines"), UNAVAILABLE)
+def test_a_line_that_uses_what_is_derived_only_after_it_is_wrong(cell: str, lines: str) -> None:
+    report = judge_gradients(cell, [lines])
+    assert not report.right and UNAVAILABLE[cell, lines] in " ".join(str(report).split())
+
+
+@pytest.mark.parametrize(
+    ("cell", "lines"),
+    [
+        ("rnn", "db1 = dz1"),
+        ("rnn", "dz1 = (dz2 @ U.T) * h * (1 - h)\ndb1 = dz1"),
+        ("rnn", "db1 = (dz2 @ U.T) * h * (1 - h)\ndz1 = db1"),
+        ("rnn", "db1 = dz1\ndI = x.T @ db1"),
+        ("lstm", "db_y = y_hat - y\ne = db_y\ndz = e\nda = W_y.T @ db_y + da_next"),
+        ("rnn", "h = sigmoid(z1)\nz2 = h @ U + b2"),
+    ],
+)
+def test_a_line_may_use_gradients_of_later_values_and_what_earlier_lines_get_right(cell: str, lines: str) -> None:
+    report = judge_gradients(cell, [lines])
+    assert report.right, str(report)
+
+
+def test_a_repair_uses_only_what_is_known_before_the_line() -> None:
+    (verdict,) = judge_gradients("rnn", ["dz1 = -db1"]).verdicts
+    assert verdict.outcome == "wrong" and "db1" not in (verdict.repair or "")
+
+
 REFUSED = {
     "dW_u = dW_u": "dW_u is derived from itself",
     "dW_u = 1 * dW_u": "dW_u is derived from itself",

@@ -1,5 +1,6 @@
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +228,34 @@ def test_d3_counts_by_closed_form() -> None:
     rows = {row[0]: row[1:] for row in check_identity("d3", {"d": 12, "h": 3, "n": 5}).rows}
     assert rows["single"] == (432, 2 * (3 * 5 * 144 + 2 * 25 * 12), 5)
     assert rows["multi"] == (432, 2 * (3 * 5 * 144 + 2 * 25 * 12), 15)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("c7", {"D": 100_000, "samples": 10_000_000}),
+        ("b5", {"I": 100_000, "samples": 10_000_000}),
+        ("b2", {"L": 12, "K": 16, "T": 512}),
+        ("b3", {"L": 12, "K": 16, "T": 512}),
+        ("b6", {"N": 2000, "J": 1024, "I": 1024, "H": 64}),
+        ("c6", {"N": 2000, "D": 2000}),
+        ("c8", {"N": 2000, "D": 2048, "H": 2048}),
+        ("c10", {"N": 1, "D": 5000, "D_k": 4096}),
+        ("c11", {"N": 2000, "D": 2048, "H": 2048}),
+        ("d3", {"d": 4096, "h": 64, "n": 4096}),
+        ("rotary", {"N": 2000, "D": 1024}),
+    ],
+)
+def test_sizes_beyond_the_stated_work_or_memory_are_refused(name: str, sizes: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"at most .* Give smaller sizes"):
+        check_identity(name, sizes)
+
+
+def test_every_size_of_every_identity_is_bounded_or_refused_in_time() -> None:
+    started = time.process_time()
+    for name, identity in IDENTITIES.items():
+        for setting in identity.sizes.model_fields:
+            for value in (10**30, -(10**30)):
+                with pytest.raises(SpecError):
+                    check_identity(name, {setting: value, **({"graph": "random"} if setting == "edges" else {})})
+    assert time.process_time() - started < 5

@@ -29,6 +29,42 @@ def test_a_shape_is_judged_with_its_slip(line: str, right: bool, reason: str) ->
     assert (judged.equal, judged.reason) == (right, reason)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "W_O = (H*M_V)×E",
+        "W_O = ((H·M_V) × E)",
+        "W_O = [H*M_V, E]",
+        "W_O: (H M_V) x E",
+        "W_O = (H*M_V)*E",
+        "concat = S × (H × M_V)",
+        "Q = H S M_QK",
+        "Q = H*S*M_QK",
+        "Q = HxSxM_QK",
+        "Q = (H, S, M_{QK},)",
+        "Q.shape = torch.Size([H, S, M_QK])",
+        "Q ∈ R^{H×S×M_QK}",
+        r"Q \in \mathbb{R}^{H \times S \times M_QK}",
+    ],
+)
+def test_axes_are_read_in_any_usual_notation(line: str) -> None:
+    (judged,) = judge_shapes("self-attention", [line]).lines
+    assert judged.equal, judged
+
+
+@pytest.mark.parametrize("line", ["W_O = H×M_V×E", "W_O = H*(M_V×E)", "W_O = H*M_V*E", "Q = (H*S)×M_QK", "Y = S/E"])
+def test_axes_that_are_grouped_otherwise_are_wrong(line: str) -> None:
+    assert not judge_shapes("self-attention", [line]).right
+
+
+@pytest.mark.parametrize(
+    "line", ["Q = (H, S", "Q = ×S", "Q = ", "Q = H,,S", "Q = S/(S+1)×E", "= S×E", "Q = 1×1×1×1×1×1×1×1×1"]
+)
+def test_what_is_no_shape_is_refused(line: str) -> None:
+    with pytest.raises(InputError):
+        judge_shapes("self-attention", [line])
+
+
 def test_an_unknown_tensor_or_line_is_explained() -> None:
     with pytest.raises(InputError, match=r"the tensor = 'score'.*Did you mean 'scores'"):
         judge_shapes("self-attention", ["score = S×S"])

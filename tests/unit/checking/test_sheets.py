@@ -469,6 +469,19 @@ def test_gradients_follow_from_the_students_own_earlier_ones() -> None:
     assert verdicts(STEPS, A="dz2 = 2*(y - y_hat)", B=right) == ["wrong", "right"]
 
 
+def test_a_gradient_earns_nothing_from_one_that_is_derived_only_after_it() -> None:
+    sheet = [
+        {"id": "A", "kind": "gradient", "cell": "rnn", "lines": ["db1"]},
+        {"id": "B", "kind": "gradient", "cell": "rnn", "lines": ["dz1"], "builds_on": ["A"]},
+    ]
+    right = "db1 = (dz2 @ U.T) * h * (1 - h)"
+    assert verdicts(sheet, A="", B="dz1 = db1") == ["not answered", "wrong"]
+    assert verdicts(sheet, A="db1 = h", B="dz1 = db1") == ["wrong", "wrong"]
+    assert verdicts(sheet, A=right, B="dz1 = db1") == ["right", "right"]
+    found = marks([{**sheet[1], "builds_on": []}], B="dz1 = db1")["B"]
+    assert found.points == 0 and "db1 is not known here" in found.slips[0]
+
+
 def test_backpropagation_goes_on_from_the_students_own_gradient() -> None:
     """Against the chain rule written out, on a cell where two paths meet."""
     for truth, own in zip(find_cell("lstm").samples, own_samples("lstm", ["da = 3 * da_next", "dz = y"]), strict=True):

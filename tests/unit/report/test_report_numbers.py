@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemma.report.numbers import bar, needed_decimals, numeral, shade, vector
+from lemma.report.numbers import bar, factor, needed_decimals, numeral, numerals, shade, short_numeral, vector
 
 
 def read(text: str) -> float:
@@ -29,3 +29,21 @@ def test_blocks_and_bars_grow_with_the_share() -> None:
     assert [shade(share) for share in shares] == sorted(shade(share) for share in shares)
     assert [len(bar(share)) for share in shares] == sorted(len(bar(share)) for share in shares)
     assert vector([10, 100.5, -0.0]) == "(10, 100.5, 0)"
+
+
+@given(st.lists(st.floats()), st.integers(0, 8))
+def test_a_column_may_hold_any_numbers_or_none(values: list[float], decimals: int) -> None:
+    assert len(numerals(values, decimals)) == len(values)
+    assert vector(values, decimals)[0] == "("
+    for value in values:
+        assert numeral(value, decimals) and short_numeral(value, decimals) and factor(value, decimals)
+
+
+def test_numbers_that_are_not_finite_leave_the_others_as_they_are() -> None:
+    nan, inf = float("nan"), float("inf")
+    assert numerals([nan]) == ["–"] and numerals([]) == [] and numerals([-inf, 0.25, nan]) == ["−∞", "0.25", "–"]
+
+
+@given(st.floats())
+def test_a_share_that_is_no_share_is_drawn_all_the_same(share: float) -> None:
+    assert len(shade(share)) == 1 and isinstance(bar(share), str)

@@ -13,15 +13,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from math import isfinite
 from pathlib import Path
 from shlex import quote
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
 
 from lemma.checking.worked.attention import attention_by_hand, cross_by_hand
-from lemma.checking.worked.bpe import SMALL, expected_of_byte_pairs
+from lemma.checking.worked.bpe import MOST_ORDERS, SMALL, expected_of_byte_pairs, plain_symbols
 from lemma.checking.worked.case import (
     MARKS,
     Array,
@@ -65,6 +67,8 @@ symbols       a number  symbols of the whole text at the end
 
 Symbols that are merged are A, B, C … as they are made; \\w ends a word."""
 EXAMPLE = "As in: 'alpha2[they, Ajax] = 0.119', 'c_t = [0.52, -0.34]' or 'alpha2[they, Ajax] > alpha2[they, lost]'."
+STEP = re.compile(r"(merge|counts?)(\d{1,4})")
+"""What is claimed of one step of byte-pair encoding."""
 MOST_LINES, MOST_PLACES, MOST_LISTED, MOST_NUMBERS = 200, 3, 12, 24
 FEWEST_DECIMALS = 4
 """Decimals of what is right where none were given."""
@@ -144,11 +148,37 @@ def read_value(text: str) -> Any:
     """
     if len(text) > LONGEST:
         raise InputError(f"the value has {len(text):,} characters; at most {LONGEST:,} are read.")
-    reader = ValueReader(text)
+    reader = ValueReader(_plain_brackets(text))
     value = reader.value(0)
+    if reader.peek() == ",":  # a list without its brackets
+        reader = ValueReader(f"[{reader.text}]")
+        value = reader.value(0)
     if left := reader.peek():
         raise reader.error(f"'{left}' is left over")
     return value
+
+
+_WRAPPED = re.compile(
+    r"(?:(?:np|numpy|torch)\.)?(?:array|tensor|matrix)\s*\(([\[(].*?[\])])(?:,\s*dtype\s*=[^()\[\]]*)?\)"
+)
+_LATEX_MATRIX = re.compile(r"\\begin\s*\{[a-zA-Z]*matrix\}(.*)\\end\s*\{[a-zA-Z]*matrix\}")
+_TRANSPOSED_VECTOR = re.compile(r"([\[(][^\[\](){}]*[\])])\s*(?:\.T|ᵀ|⊤|\^\s*(?:T|⊤|\{\s*(?:T|⊤|\\top)\s*\}|\\top))")
+
+
+def _plain_brackets(text: str) -> str:
+    r"""Return a value without what NumPy, torch or LaTeX write around it.
+
+    >>> _plain_brackets("np.array([[1, 2], [3, 4]])"), _plain_brackets(r"\begin{bmatrix} 1 & 2 \\ 3 & 4 \end{bmatrix}")
+    ('[[1, 2], [3, 4]]', '[1 , 2 ; 3 , 4]')
+    """
+    text = text.strip()
+    for pattern in (_WRAPPED, _TRANSPOSED_VECTOR):
+        if found := pattern.fullmatch(text):
+            text = found[1].strip()
+    if found := _LATEX_MATRIX.fullmatch(text):
+        rows = found[1].strip().removesuffix("\\\\")
+        text = f"[{rows.replace('&', ',').replace(chr(92) * 2, ';').strip()}]"
+    return text
 
 
 class ValueReader:
@@ -163,7 +193,8 @@ class ValueReader:
             return self._item(ENDS)
         if depth >= DEEPEST:
             raise self.error("brackets are too deep: a number, a vector or a matrix is expected")
-        close, values, items = BRACKETS[self.text[self.place]], [], {}
+        close, values, items = BRACKETS[self.text[self.place]], list[Any](), dict[str, Any]()
+        rows: list[list[Any]] = []  # those that a semicolon ends, as in [1, 2; 3, 4]
         self.place += 1
         while self.peek() != close:
             if close == "}":
@@ -172,13 +203,20 @@ class ValueReader:
                     raise self.error("a table is written {label: value, …}")
                 self.place += 1
                 items[_written(label)] = self._item(ENDS)
-            else:
+            elif self.peek() in BRACKETS:
                 values.append(self.value(depth + 1))
-            if self.peek() == ",":
+            else:
+                values += _numbers_or_word(self._item(f"{ENDS};"))
+            if self.peek() == "," or (self.peek() == ";" and close != "}"):
+                if self.peek() == ";":
+                    rows.append(values)
+                    values = []
                 self.place += 1
-            elif self.peek() != close:
+            elif self.peek() != close and not (values and self.peek() in BRACKETS and close != "}"):
                 raise self.error(f"',' or '{close}' is expected")
         self.place += 1
+        if rows:
+            return [*rows, values] if values else rows
         return items if close == "}" else values
 
     def _item(self, ends: str) -> WrittenNumber | str:
@@ -210,6 +248,13 @@ class ValueReader:
         return InputError(f"the value cannot be read at character {self.place + 1} (near '{near}'): {what}.")
 
 
+def _numbers_or_word(item: WrittenNumber | str) -> list[WrittenNumber | str]:
+    """Return the numbers of `1. 2. 3.`, as NumPy prints a row, or the item itself."""
+    numbers = [read_number(part) for part in item.split()] if isinstance(item, str) else []
+    found = [number for number in numbers if number]
+    return [*found] if found and len(found) == len(numbers) else [item]
+
+
 def _written(value: Any) -> str:
     """A value as text."""
     if isinstance(value, WrittenNumber):
@@ -236,6 +281,11 @@ class HandClaim:
     target: Target
     sign: str
     right: str
+
+    @cached_property
+    def value(self) -> Any:
+        """What stands on the right, read."""
+        return read_value(self.right)
 
 
 def read_claim(text: str) -> HandClaim:
@@ -273,6 +323,7 @@ class AnswerKey:
 
     case: str
     expected: Sequence[Expected]
+    merges: int | None = None  # how many merges byte-pair encoding makes; None for other cases
 
     def find(self, target: Target) -> Expected:
         """What is right under that name, at those places."""
@@ -322,8 +373,8 @@ def _plain(name: str) -> str:
     return name.casefold().replace("_", "").replace(" ", "")
 
 
-def answer_keys(case: CaseLike) -> Iterator[AnswerKey]:
-    """What is right of a case; of byte-pair encoding once for each order of ties.
+def answer_keys(case: CaseLike, claims: Sequence[HandClaim] = ()) -> Iterator[AnswerKey]:
+    """What is right of a case; of byte-pair encoding for one order of merges after the other, that of the claims first.
 
     >>> key = next(answer_keys("e9"))
     >>> [one.name for one in key.expected][:5]
@@ -336,7 +387,11 @@ def answer_keys(case: CaseLike) -> Iterator[AnswerKey]:
             raise InputError(
                 f"{BYTE_PAIRS} a text of 1 to {SMALL:,} characters is expected behind it, got {len(text):,}."
             )
-        return (AnswerKey(shown, expected) for expected in expected_of_byte_pairs(text))
+        numbered = (STEP.fullmatch(_plain(claim.target.name)) for claim in claims)
+        steps = [int(found[2]) for found in numbered if found and found[1] == "counts"]
+        most_orders = MOST_ORDERS * SMALL // max(SMALL, sum(len(claim.text) for claim in claims))
+        expected = expected_of_byte_pairs(text, _claimed_merges(claims, text), steps, max(1, most_orders))
+        return (AnswerKey(shown, one, merges) for one, merges in expected)
     if not isinstance(case, Mapping):  # an example, a table of edges, or a file whose words say what it is
         examples = {name: kind for kind in WORKERS for name in list_examples(kind).titles}
         if shown in examples and not Path(case).is_file():
@@ -351,6 +406,27 @@ def answer_keys(case: CaseLike) -> Iterator[AnswerKey]:
         marks = ", ".join(f"{mark} ({kind})" for kind, mark in MARKS.items())
         raise SpecError(f"{case}: not a case that can be worked out: it holds none of these words: {marks}.")
     return iter([AnswerKey(shown, WORKERS[kind](case).expected())])
+
+
+def _claimed_merges(claims: Sequence[HandClaim], text: str) -> dict[int, str]:
+    """Return the pairs that lines of byte-pair encoding claim, by the number of their step."""
+    letters = [letter for letter in ascii_uppercase if letter not in text]
+    claimed: dict[int, str] = {}
+    for claim in claims:
+        name, places = claim.target.name, claim.target.places
+        if claim.sign != "=":
+            continue
+        if _plain(name) == "merges":
+            value = claim.value if not places else [claim.value]
+            first = int(places[0]) if places and places[0].isdecimal() else 1
+            claimed |= {
+                step: _written(pair) for step, pair in enumerate(value if isinstance(value, list) else (), first)
+            }
+        elif (found := STEP.fullmatch(_plain(name))) and found[1] == "merge":
+            claimed[int(found[2])] = _written(claim.value)
+        elif name in letters:
+            claimed[letters.index(name) + 1] = _written(claim.value)
+    return claimed
 
 
 Entries = np.ndarray
@@ -548,7 +624,7 @@ def judge_worked(case: CaseLike, lines: Sequence[str]) -> WorkedReport:
     if not claims or len(claims) > MOST_LINES:
         raise InputError(f"check worked: from 1 to {MOST_LINES} lines are expected, got {len(claims)}.")
     best: tuple[JudgedLine, ...] = ()
-    for key in answer_keys(case):
+    for key in answer_keys(case, claims):
         judged = tuple(_judge(claim, key) for claim in claims)
         if not best or sum(one.right for one in judged) > sum(one.right for one in best):
             best = judged
@@ -559,6 +635,10 @@ def judge_worked(case: CaseLike, lines: Sequence[str]) -> WorkedReport:
 
 
 def _judge(claim: HandClaim, key: AnswerKey) -> JudgedLine:
+    step = STEP.fullmatch(_plain(claim.target.name)) if key.merges is not None else None
+    if step and int(step[2]) > (key.merges or 0) + (step[1] == "counts"):
+        after = f"there are {key.merges} merges, after which no pair occurs twice"
+        return JudgedLine(claim.text, False, f"steps = {key.merges}", (after,))
     right = key.find(claim.target)
     if claim.sign != "=":  # one number next to another: alpha2[they, Ajax] > alpha2[they, Juventus]
         number = read_number(claim.right)
@@ -567,10 +647,32 @@ def _judge(claim: HandClaim, key: AnswerKey) -> JudgedLine:
         holds = mine > theirs + 1e-12 if claim.sign == ">" else mine < theirs - 1e-12
         other = claim.right if number else f"{claim.right} = {short_numeral(theirs, FEWEST_DECIMALS)}"
         return JudgedLine(claim.text, holds, f"{right.name} = {short_numeral(mine, FEWEST_DECIMALS)}, {other}")
-    value = read_value(claim.right)
     if isinstance(right, ExpectedNumbers):
-        return _judge_numbers(claim, value, right, key)
-    return _judge_words(claim, value, right)
+        return _judge_numbers(claim, claim.value, _as_written(claim.value, right), key)
+    return _judge_words(claim, claim.value, right)
+
+
+def _as_written(value: Any, right: ExpectedNumbers) -> ExpectedNumbers:
+    """Return what is right in the form of the value: a matrix of one row or column may be written as a vector.
+
+    So may a vector as a matrix of one row or column, and a single number in brackets.
+    """
+    depth = 1 if isinstance(value, dict) else 0
+    first, sizes = value, list[int]()
+    while isinstance(first, list) and first:
+        sizes.append(len(first))
+        first, depth = first[0], depth + 1
+    long_axes = [axis for axis in right.labels if len(axis) != 1]
+    if depth == len(right.labels) or len(long_axes) > depth:
+        return right
+    labels = long_axes
+    while len(labels) < depth:  # axes of length 1 where the value has them
+        at = next((axis for axis, size in enumerate(sizes) if size == 1), len(labels))
+        labels.insert(min(at, len(labels)), ("1",))
+        sizes = [size if axis != at else 0 for axis, size in enumerate(sizes)]
+    shape = tuple(map(len, labels))
+    slips = {said: made.reshape(shape) for said, made in right.slips.items()}
+    return replace(right, values=np.reshape(right.values, shape), labels=tuple(labels), slips=slips)
 
 
 def _one(right: Expected) -> float:
@@ -609,22 +711,21 @@ def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: An
 
 
 def _judge_words(claim: HandClaim, value: Any, right: Expected) -> JudgedLine:
-    def plain(word: str) -> str:  # blanks count once, and </w> ends a word too
-        return " ".join(word.replace("</w>", r"\w").split())
-
     written = [" or ".join(dict.fromkeys(words[:2])) for words in right.values]
     expected = f"{right.name} = {', '.join(written) if right.labels else written[0]}"
     if isinstance(value, list) and right.labels and len(value) != len(right.values):
         return JudgedLine(claim.text, False, expected, (f"{len(value)} given, {len(right.values)} words expected",))
     if isinstance(value, dict):
         words = _in_order(value, right)
-    elif isinstance(value, list) or not right.labels:
-        words = value if right.labels else [value]
+    elif isinstance(value, list) or not right.labels or len(right.values) == 1:
+        words = value if right.labels and isinstance(value, list) else [value]
     else:
         word = _written(value)
         raise InputError(f"{right.name}: a list of words is expected, as in [{word}, …]; got '{word}'.")
     given = enumerate(map(_written, words))
-    wrong = [(place, word) for place, word in given if plain(word) not in map(plain, right.values[place])]
+    wrong = [
+        (place, word) for place, word in given if plain_symbols(word) not in map(plain_symbols, right.values[place])
+    ]
     said = tuple(
         f"[{right.labels[0][place]}]: {word} given, {written[place]} is right"
         for place, word in wrong[:MOST_PLACES]

@@ -1,6 +1,9 @@
 """`lemma check worked`: numbers by the rounding rule, places by name, slips by what they make."""
 
 import json
+import random
+import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lemma.checking.worked.attention import cross_by_hand
+from lemma.checking.worked.bpe import BytePairMerger
 from lemma.checking.worked.case import ExpectedNumbers
 from lemma.checking.worked.judge import answer_keys, describe_worked, is_near, judge_worked, read_number, read_value
 from lemma.checking.worked.lstm import lstm_by_hand
@@ -85,6 +89,99 @@ def test_ties_may_be_merged_in_either_order_but_all_lines_keep_to_one() -> None:
     mixed = judge_worked(BPE, [other[0], "segmentation = {abbc: B C, abb: D, abc: A C}"])
     assert [line.right for line in mixed.lines].count(False) == 1
     assert "Ties: any of the most frequent pairs" in str(mixed)
+
+
+SENNRICH = "bpe:" + "low " * 5 + "lower " * 2 + "newest " * 6 + "widest " * 3
+"""The dictionary of the paper, and the merges that its program prints."""
+OF_THE_PAPER = ["e s", "es t", "est </w>", "l o", "lo w", "n e", "ne w", "new est</w>", "low </w>", "w i"]
+
+
+def test_the_merges_of_the_papers_own_example_are_right_with_or_without_blanks() -> None:
+    for blank in (" ", "", " + "):
+        lines = [f"merge{step} = {pair.replace(' ', blank)}" for step, pair in enumerate(OF_THE_PAPER, 1)]
+        assert judge_worked(SENNRICH, lines).right
+
+
+def test_a_pair_that_is_not_among_the_most_frequent_is_wrong_and_named() -> None:
+    lines = judge_worked(SENNRICH, ["merge1 = es", "merge2 = lo", "merge3 = est\\w"]).lines
+    assert [line.right for line in lines] == [True, False, True]
+    assert not judge_worked(SENNRICH, ["merge1 = low"]).right
+
+
+@pytest.mark.parametrize("claims", [["merge1 = gh"], ["merge2 = ef", "merge4 = ab", r"merge8 = ab\w"], ["G = gh"]])
+def test_many_ties_are_merged_in_the_order_of_the_claims(claims: list[str]) -> None:
+    report = judge_worked("bpe:ab cd ef gh ab cd ef gh", claims)
+    assert report.right, str(report)
+
+
+def test_an_order_is_replayed_however_many_ties_there_are() -> None:
+    chance = random.Random(5)
+    for _ in range(20):
+        words = ["".join(chance.choices("abcde", k=chance.randrange(1, 6))) for _ in range(20)]
+        text = " ".join(words * 2)
+        merger, lines = BytePairMerger(Counter(text.split()), end_of_word=True), list[str]()
+        spelled = [*merger.alphabet, r"\w"]
+        while (ties := merger.most_frequent())[0] >= 2:
+            left, right_symbol = pair = chance.choice(ties[1])
+            lines += [f"merge{len(merger.merged) + 1} = {spelled[left]} {spelled[right_symbol]}"]
+            spelled.append(spelled[left] + spelled[right_symbol])
+            merger.merge(pair)
+        report = judge_worked(f"bpe:{text}", lines[:150])
+        assert report.right, str(report)
+
+
+def test_a_merge_too_many_is_wrong_and_the_others_are_still_judged() -> None:
+    lines = judge_worked("bpe:ab ab", ["merge1 = ab", r"merge2 = ab\w", "merge3 = ab", "count3 = 2"]).lines
+    assert [line.right for line in lines] == [True, True, False, False]
+    assert lines[2].places == ("there are 2 merges, after which no pair occurs twice",)
+
+
+def test_ties_of_a_long_text_take_bounded_time() -> None:
+    text = " ".join(a + b for a in "abcdefghij" for b in "klmnopqrst") + " "
+    started = time.process_time()
+    assert not judge_worked(f"bpe:{(text * 3)[:1000]}", ["merge7 = zz", "merge9 = ak", "steps = 1"]).right
+    assert time.process_time() - started < 3
+
+
+ONE_QUERY = {
+    "queries": {"q": [1, 2]},
+    "source": {"a": [0, 1], "b": [1, 4], "c": [9, 0], "d": [2, 1]},
+    **{name: [[1, 0], [0, 1]] for name in ("W_Q", "W_K", "W_V")},
+}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "qk = [2, 9, 9, 4]",
+        "qk = [[2, 9, 9, 4]]",
+        "qk = {a: 2, b: 9, c: 9, d: 4}",
+        "qk = [2 9 9 4]",
+        "qk = 2, 9, 9, 4",
+        "qk = np.array([[2., 9., 9., 4.]])",
+        r"qk = \begin{pmatrix} 2 & 9 & 9 & 4 \end{pmatrix}",
+        "qk[q] = [[2], [9], [9], [4]]",
+        "qk[q] = [2; 9; 9; 4]",
+        "qk[q] = (2, 9, 9, 4)ᵀ",
+        "qk[q, a] = [2]",
+        "preferred = c",
+    ],
+)
+def test_a_row_may_be_written_as_a_vector_and_a_vector_as_a_row_or_column(line: str) -> None:
+    report = judge_worked(ONE_QUERY, [line])
+    assert report.right, str(report)
+
+
+@pytest.mark.parametrize(
+    "line", ["qk = [[2], [9], [9], [4]]", "qk = [9, 2, 9, 4]", "qk = [2, 9, 9]", "qk = 2", "qk = [[2, 9], [9, 4]]"]
+)
+def test_other_shapes_and_orders_of_a_row_are_wrong(line: str) -> None:
+    assert not judge_worked(ONE_QUERY, [line]).right
+
+
+def test_rows_may_be_separated_by_semicolons_or_stand_side_by_side() -> None:
+    for written in ("[1, 2; 3, 4]", "[1 2; 3 4]", "[[1 2] [3 4]]", "[[1, 2], [3, 4]]", "[1 2; 3 4;]"):
+        assert [[one.value for one in row] for row in read_value(written)] == [[1, 2], [3, 4]], written
 
 
 def numbers(values: np.ndarray) -> str:
