@@ -30,7 +30,7 @@ def reading_foreign_file(path: Path | str) -> Iterator[None]:
     try:
         yield
     except LemmaError as error:
-        if isinstance(error, OSError) or str(path) in str(error):
+        if isinstance(error, OSError) or str(error).startswith(str(path)):
             raise
         raise type(error)(f"{path}: {error}") from error
     except OSError as error:
