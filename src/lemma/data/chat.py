@@ -1,16 +1,31 @@
-"""A conversation as text, by a pretrained model's chat template: Jinja in a sandbox, as transformers renders it."""
+"""Conversations as text, by a pretrained model's chat template, which is rendered in a child process with limits."""
 
+import atexit
 import json
+import os
+import subprocess
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from lemma.errors import DataError
+from lemma.processes import child_environment, python_command
+
+SECONDS = 10.0
+"""Wall-clock time of one rendering, with the start of the child process; its processor time is limited to less."""
+LONGEST_REQUEST = 64 << 20
+"""Bytes of the longest conversation, as JSON."""
+RENDERERS = 8
+"""Child processes that are kept, one per template; the least recently used one is closed first."""
 
 
 class ChatText(str):
     """A conversation as text. It has all special tokens that it needs: a tokenizer adds none to it."""
+
+
+class ChatTemplateError(DataError):
+    """A chat template that cannot be rendered, whatever the conversation."""
 
 
 def chat_text(
@@ -23,53 +38,132 @@ def chat_text(
 ) -> ChatText:
     """Write messages as the text that a model was trained on; at its end the assistant begins to answer.
 
+    The template runs in a child process with limits of time and memory. Any thread may call this; it blocks for the
+    fraction of a millisecond that rendering takes, so an event loop calls it in a worker thread.
+
     >>> chat_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>",
     ...           [{"role": "user", "content": "Hi!"}], {})
     '<user>Hi!<assistant>'
     """
-    from jinja2 import TemplateError
-
     for message in messages:
         if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
             raise DataError(
                 f"the message {message!r} is not one of a conversation: "
                 "a role and a content are expected, as in {'role': 'user', 'content': 'Hello'}."
             )
-    known = {"tools": None, "documents": None, **special_tokens, **settings}
+    variables = {"tools": None, "documents": None, **special_tokens, **settings}
+    variables |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
     try:
-        written = _compiled(template).render(messages=messages, add_generation_prompt=add_generation_prompt, **known)
-    except (TemplateError, TypeError, ArithmeticError, LookupError, ValueError) as error:
-        raise DataError(f"the model's chat template cannot write this conversation: {error}.") from None
-    return ChatText(written)
+        request = json.dumps({"template": template, "variables": variables}, default=_to_plain).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"the conversation is not plain data that a chat template can read: {error}.") from None
+    if len(request) > LONGEST_REQUEST:
+        raise DataError(f"the conversation has {len(request):,} bytes; a chat template gets {LONGEST_REQUEST:,}.")
+    answer = _renderer(template).ask(request)
+    if answer is None:
+        from lemma.data.chat_render import CPU_SECONDS, MEMORY
+
+        limits = f"{CPU_SECONDS} s of processor time, {MEMORY >> 20} MiB of memory"
+        raise ChatTemplateError(f"the model's chat template was stopped: it passed a limit ({limits}), or crashed.")
+    if "refusal" in answer:
+        raise DataError(f"the model's chat template cannot write this conversation: {answer['refusal']}.")
+    if "error" in answer:
+        raise ChatTemplateError(f"the model's chat template cannot be rendered: {answer['error']}.")
+    return ChatText(answer["text"])
 
 
-@lru_cache(maxsize=8)
-def _compiled(template: str) -> Any:
-    from jinja2 import TemplateError, nodes
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+def _to_plain(value: Any) -> Any:
+    """Return mappings and sequences as what JSON has."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"a {type(value).__name__} is neither text, a number, a list nor a dictionary")
 
-    class AnswerBlocks(Extension):
-        """`{% generation %}` marks the assistant's words for training; what it holds is written as it is."""
 
-        tags = {"generation"}  # noqa: RUF012
+class TemplateRenderer:
+    """Child process that renders one template, started when it is needed and again after a limit has ended it."""
 
-        def parse(self, parser: Any) -> nodes.Node:
-            line = next(parser.stream).lineno
-            return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
+    def ask(self, request: bytes) -> dict[str, Any] | None:
+        """Send a request and return its answer; None if the child passed a limit, which ends it."""
+        with self._lock:
+            process = self._process
+            if process is None or process.poll() is not None:
+                process = self._process = _start()
+            timer = threading.Timer(SECONDS, process.kill)
+            timer.start()
+            answer = None
+            try:
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write(len(request).to_bytes(8) + request)
+                process.stdin.flush()
+                size = int.from_bytes(process.stdout.read(8))
+                answer = json.loads(process.stdout.read(size)) if size else None
+            except (OSError, ValueError):
+                pass  # the child has ended: a limit of the system, or the timer
+            finally:
+                timer.cancel()
+                if answer is None:  # also after Ctrl-C, when the answer to this request may still come
+                    self._end()
+            return answer
 
-    def to_json(value: Any, indent: int | None = None, **others: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent, **others)
+    def close(self) -> None:
+        """End the child process."""
+        with self._lock:
+            self._end()
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[AnswerBlocks, loopcontrols]
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def _start() -> "subprocess.Popen[bytes]":
+    """Start a child that renders, in its own session: Ctrl-C reaches only the parent."""
+    return subprocess.Popen(
+        python_command("-m", "lemma.data.chat_render"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=child_environment(),
+        start_new_session=True,
     )
-    environment.filters["tojson"] = to_json
-    environment.globals |= {"raise_exception": refuse, "strftime_now": datetime.now().strftime}
-    try:
-        return environment.from_string(template)
-    except TemplateError as error:
-        raise DataError(f"the model's chat template is not one of Jinja: {error}.") from None
+
+
+_renderers: OrderedDict[str, TemplateRenderer] = OrderedDict()
+_renderers_lock = threading.Lock()
+
+
+def _renderer(template: str) -> TemplateRenderer:
+    """Return the renderer of a template."""
+    with _renderers_lock:
+        renderer = _renderers.setdefault(template, TemplateRenderer())
+        _renderers.move_to_end(template)
+        unused = _renderers.popitem(last=False)[1] if len(_renderers) > RENDERERS else None
+    if unused is not None:
+        unused.close()
+    return renderer
+
+
+def close_renderers() -> None:
+    """End all child processes that render chat templates."""
+    while _renderers:
+        _renderers.popitem()[1].close()
+
+
+def _forget_after_fork() -> None:
+    """Start other children in a forked process: two processes cannot share the pipes of one."""
+    global _renderers_lock
+    _renderers_lock = threading.Lock()
+    for renderer in _renderers.values():
+        renderer.__init__()
+    _renderers.clear()
+
+
+atexit.register(close_renderers)
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
+from pydantic import Field
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Engine
 
 from lemma.data.batches import gather
-from lemma.data.chat import ChatText, chat_text
+from lemma.data.chat import ChatTemplateError, ChatText, chat_text
 from lemma.data.files import LARGEST_JSON, read_json, text_hash, unreadable, write_atomically
+from lemma.data.foreign import ForeignFields, reading_foreign_file
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, PretrainedTokenizer, Words
 
@@ -39,6 +41,48 @@ SAMPLING = {
     "no_repeat_ngram": "no_repeat_ngram_size",
 }
 """Settings of `generate`, and their names in `generation_config.json`."""
+
+LONGEST_TEMPLATE = 1 << 20
+"""Bytes of the longest chat template."""
+
+
+class NamedTemplate(ForeignFields):
+    """One of several chat templates of a model."""
+
+    name: str
+    template: str
+
+
+class AddedTokenFields(ForeignFields):
+    """A special token with settings of its own."""
+
+    content: str
+
+
+class TokenizerFields(ForeignFields):
+    """What is read of `tokenizer_config.json`; every field `*_token` is a special token, a flag or a number."""
+
+    chat_template: str | list[NamedTemplate] | None = None
+    special_tokens: dict[str, str | AddedTokenFields | bool | float | None] = Field(default={})
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], where: str) -> "TokenizerFields":
+        """Check a configuration."""
+        tokens = {name: value for name, value in config.items() if str(name).endswith("_token")}
+        return cls.read({"chat_template": config.get("chat_template"), "special_tokens": tokens}, where)
+
+
+class GenerationFields(ForeignFields):
+    """How a model is meant to be sampled from, in the words of `generation_config.json`; None and 0 change nothing."""
+
+    do_sample: bool | None = None
+    temperature: float | None = Field(default=None, ge=0)
+    top_k: int | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0)
+    no_repeat_ngram_size: int | None = Field(default=None, ge=0)
+
 
 Ids = Int64[np.ndarray, "tokens"]
 
@@ -258,6 +302,8 @@ class Tokenizer:
         self._engine.no_padding()  # to a length that the file says, however large
         self.json, self._where = json, where
         self.config, self.generation = dict(config or {}), dict(generation or {})
+        self._template_file = where
+        self._fields, self._sampling = TokenizerFields(), GenerationFields()
         self.kind = _known_kind(self._engine, where)
         numbers = self._engine.get_vocab()
         larger = (vocabulary or 0) if self.kind == PRETRAINED else 0
@@ -281,6 +327,8 @@ class Tokenizer:
 
     def _read_settings(self) -> None:
         """Find the special tokens, and what the pipeline puts around a text."""
+        self._fields = TokenizerFields.of(self.config, self._where)
+        self._sampling = GenerationFields.read(self.generation, self._where)
         special = {name: self._engine.token_to_id(text) for name, text in self.special_tokens.items()}
         given = {name: self.generation.get(f"{name}_id") for name in ("bos_token", "eos_token")}
         first = {name: next(iter(self._known(ids)), None) for name, ids in given.items()}
@@ -308,8 +356,9 @@ class Tokenizer:
         if self.kind != PRETRAINED:
             own = {"eos_token": (self.eos, EOS), "unk_token": (self.unk, UNK)}
             return {name: text for name, (token, text) in own.items() if token is not None}
-        found = {name: value for name, value in self.config.items() if name.endswith("_token") and value}
-        return {name: value["content"] if isinstance(value, dict) else str(value) for name, value in found.items()}
+        tokens = self._fields.special_tokens.items()
+        texts = {name: token.content if isinstance(token, AddedTokenFields) else token for name, token in tokens}
+        return {name: text for name, text in texts.items() if isinstance(text, str) and text}
 
     @property
     def padding(self) -> int | None:
@@ -328,8 +377,9 @@ class Tokenizer:
     @property
     def sampling(self) -> dict[str, Any]:
         """How a pretrained model is meant to be sampled from, in the words of `generate`."""
-        said = {name: self.generation.get(word) for name, word in SAMPLING.items()}
-        if self.generation.get("do_sample") is False:
+        said = {name: getattr(self._sampling, word) for name, word in SAMPLING.items()}
+        said |= {name: said[name] or None for name in ("top_k", "top_p", "no_repeat_ngram")}  # 0 switches one off there
+        if self._sampling.do_sample is False:
             said["temperature"] = 0.0
         more = tuple(sorted(self.stops - {self.eos}))
         return {name: value for name, value in {**said, "stop_tokens": more or None}.items() if value is not None}
@@ -424,10 +474,10 @@ class Tokenizer:
 
     @property
     def _template(self) -> str | None:
-        template = self.config.get("chat_template")
+        template = self._fields.chat_template
         if isinstance(template, list):  # some models have several, by name
-            template = next((one["template"] for one in template if one.get("name") == "default"), None)
-        return template if isinstance(template, str) else None
+            return next((choice.template for choice in template if choice.name == "default"), None)
+        return template
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> ChatText:
         """Write a conversation by the model's own chat template, ready for the assistant's answer.
@@ -440,7 +490,10 @@ class Tokenizer:
                 "this model has no chat template: it was not trained on conversations. "
                 "Give it a text to go on with: --prompt '…'"
             )
-        return chat_text(template, messages, self.special_tokens, **settings)
+        try:
+            return chat_text(template, messages, self.special_tokens, **settings)
+        except ChatTemplateError as error:
+            raise DataError(f"{self._template_file}: {error}") from None
 
     def settings(self) -> dict[str, Any]:
         """What another process makes the same tokenizer of."""
@@ -484,13 +537,27 @@ class Tokenizer:
             raise DataError(f"{path}: cannot be read as a tokenizer file ({error}).") from None
         except OSError as error:
             raise unreadable(path, error) from None
-        settings = (path.with_name(name) for name in (CONFIG, GENERATION))
-        config, said = (read_json(file) if file.is_file() else {} for file in settings)
+        files = {name: path.with_name(name) for name in (CONFIG, GENERATION, TEMPLATE)}
+        config, said = (read_json(files[name]) if files[name].is_file() else {} for name in (CONFIG, GENERATION))
+        if config:
+            TokenizerFields.of(config, str(files[CONFIG]))  # here the file has a name
+        if said:
+            GenerationFields.read(said, files[GENERATION])
         config = {**(usual or {}), **config}
-        if (template := path.with_name(TEMPLATE)).is_file():
-            config["chat_template"] = template.read_text(encoding="utf-8")
+        if files[TEMPLATE].is_file():
+            config["chat_template"] = _read_template(files[TEMPLATE])
         given = {name: value for name, value in generation.items() if value is not None}
-        return cls(content, str(path), config=config, generation={**given, **said}, vocabulary=vocabulary)
+        tokenizer = cls(content, str(path), config=config, generation={**given, **said}, vocabulary=vocabulary)
+        tokenizer._template_file = str(files[TEMPLATE] if files[TEMPLATE].is_file() else files[CONFIG])
+        return tokenizer
+
+
+def _read_template(path: Path) -> str:
+    """Read a chat template; one that is too long or not UTF-8 is an error that names the file."""
+    with reading_foreign_file(path):
+        if (size := path.stat().st_size) > LONGEST_TEMPLATE:
+            raise DataError(f"{path} has {size:,} bytes; a chat template has at most {LONGEST_TEMPLATE:,}.")
+        return path.read_text(encoding="utf-8")
 
 
 def _known_kind(engine: Engine, where: str) -> str:

@@ -1,6 +1,7 @@
 """GGUF files (llama.cpp), in and out: metadata in Hugging Face's words, tensors one at a time, the tokenizer."""
 
 import json
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -8,7 +9,7 @@ from importlib.util import find_spec
 from math import prod
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from tokenizers import Tokenizer as Engine
 from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
-from lemma.errors import RunError, unknown
+from lemma.errors import DataError, RunError, unknown
 from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to
 from lemma.hub.pretrained import Pretrained
 from lemma.layers.positions import rotary_frequencies
@@ -62,6 +63,8 @@ SIZES = {
     "sliding_window": "attention.sliding_window",
 }
 """Hugging Face's words for GGUF's metadata."""
+FLOATS = ("rms_norm_eps", "rope_theta")
+"""Those that are not whole numbers."""
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """GGUF's types of tokens."""
 
@@ -75,10 +78,10 @@ def need_gguf() -> None:
 def open_gguf(path: Path) -> Pretrained:
     """Open a GGUF file: its metadata are read, its tensors stay where they are."""
     need_gguf()
-    about, stored = read_header(path)
-    config = config_of(about, stored, path)
+    metadata, stored = read_header(path)
+    config = config_of(metadata, stored)
     tensors = GgufTensors(path, stored, config)
-    return Pretrained(path, config, tensors, (path,), lambda: read_tokenizer(about, config, path))
+    return Pretrained(path, config, tensors, (path,), lambda: read_tokenizer(metadata, config))
 
 
 class StoredTensor(NamedTuple):
@@ -95,100 +98,180 @@ MAGIC, VERSIONS = b"GGUF", (2, 3)
 TEXT, LIST = 8, 9
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """The types of values, as `struct` calls them."""
-INTEGER = struct.Struct("<Q")
 ALIGNMENT = 32
+LARGEST_HEADER = 64 << 20
+"""Bytes of the longest header; that of a vocabulary of 256,000 tokens has 15 MB."""
+MOST_DIMENSIONS, DEEPEST_LIST = 4, 4
 CHUNK = 1 << 18
 """Numbers that are dequantized at once."""
+Value = TypeVar("Value", int, float, str, bool)
 
 
-def read_header(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+class Metadata:
+    """The metadata of a GGUF file; every value is read with the type that it must have."""
+
+    def __init__(self, values: Mapping[str, Any], path: Path) -> None:
+        self.values, self.path = values, path
+
+    def get(self, key: str, kind: type[Value]) -> Value | None:
+        """Return a value, or None if the file does not have it; another type is a RunError."""
+        value = self.values.get(key)
+        if isinstance(value, list):
+            raise RunError(f"{self.path}: {key} is a list: layers that differ in their sizes cannot be read.")
+        return None if value is None else self._typed(key, value, kind)
+
+    def get_list(self, key: str, kind: type[Value], length: int | None = None) -> list[Value] | None:
+        """Return a list of values of one type, or None if the file does not have it."""
+        values = self.values.get(key)
+        if values is None:
+            return None
+        if not isinstance(values, list) or length not in (None, len(values)):
+            size = "" if length is None else f" of {length:,} values, one per token"
+            raise RunError(f"{self.path}: {key} is not a list{size}. The file is damaged: download it again.")
+        return [self._typed(key, value, kind) for value in values]
+
+    def _typed(self, key: str, value: Any, kind: type[Value]) -> Value:
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
+            shown = repr(value)[:100]
+            raise RunError(
+                f"{self.path}: {key} = {shown} is not {TYPES[kind]}. The file is damaged: download it again."
+            )
+        return value
+
+
+TYPES = {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}
+
+
+class HeaderReader:
+    """Reads values of a GGUF header one after the other; past the end of the file or of LARGEST_HEADER is an error."""
+
+    def __init__(self, data: bytes | mmap, path: Path) -> None:
+        self.data, self.path = data, path
+        self.position = 0
+
+    def skip(self, count: int) -> int:
+        """Move past some bytes and return where they begin."""
+        if count > len(self.data) - self.position:
+            raise RunError(f"{self.path} is cut off, or not a GGUF file. Download it again.")
+        if count > LARGEST_HEADER - self.position:
+            raise RunError(f"{self.path} is damaged: its header has more than {LARGEST_HEADER:,} bytes.")
+        self.position += count
+        return self.position - count
+
+    def numbers(self, count: int, code: str) -> tuple[Any, ...]:
+        """Read numbers of one type."""
+        return struct.unpack_from(f"<{count}{code}", self.data, self.skip(count * struct.calcsize(f"<{code}")))
+
+    def integer(self, code: str = "Q") -> int:
+        """Read one whole number."""
+        return self.numbers(1, code)[0]
+
+    def text(self) -> str:
+        """Read a text with its length before it."""
+        length = self.integer()
+        start = self.skip(length)
+        return self.data[start : start + length].decode("utf-8", "replace")
+
+    def value(self, kind: int, depth: int = 0) -> Any:
+        """Read a value of metadata."""
+        if kind == TEXT:
+            return self.text()
+        if kind == LIST and depth < DEEPEST_LIST:
+            inner, length = self.integer("I"), self.integer()
+            if inner in NUMBERS:
+                return list(self.numbers(length, NUMBERS[inner]))
+            return [self.value(inner, depth + 1) for _ in range(length)]
+        if kind not in NUMBERS:
+            raise RunError(f"{self.path} is damaged: its header has a value of the type {kind}. Download it again.")
+        return self.numbers(1, NUMBERS[kind])[0]
+
+
+def read_header(path: Path) -> tuple[Metadata, dict[str, StoredTensor]]:
     """Read the metadata of a file and where its tensors lie (the package's own reader takes many seconds for it)."""
+    size = path.stat().st_size
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) if size else nullcontext(b"") as data:
+        reader = HeaderReader(data, path)
+        if data[reader.skip(4) : 4] != MAGIC or reader.integer("I") not in VERSIONS:
+            raise RunError(f"{path} is not a GGUF file of version 2 or 3.")
+        tensors, entries = reader.numbers(2, "Q")
+        metadata = Metadata({reader.text(): reader.value(reader.integer("I")) for _ in range(entries)}, path)
+        alignment = metadata.get("general.alignment", int)
+        alignment = ALIGNMENT if alignment is None else alignment
+        if alignment < 1 or alignment & (alignment - 1):
+            raise RunError(f"{path} is damaged: general.alignment = {alignment} is not a power of two.")
+        stored: dict[str, StoredTensor] = {}
+        for _ in range(tensors):
+            name, tensor = read_stored_tensor(reader, alignment)
+            if name in stored:
+                raise RunError(f"{path} is damaged: it has two tensors {name}. Download it again.")
+            stored[name] = tensor
+    start = reader.position + -reader.position % alignment  # offsets count from the end of the header
+    stored = {name: tensor._replace(place=start + tensor.place) for name, tensor in stored.items()}
+    end, before = start, ""
+    for name, tensor in sorted(stored.items(), key=lambda item: item[1].place):
+        if tensor.place < end:
+            raise RunError(f"{path} is damaged: the tensors {before} and {name} overlap. Download it again.")
+        end, before = tensor.place + tensor.bytes, name
+    if end > size:
+        raise RunError(f"{path} is cut off: {before} ends past its {size:,} bytes. Download it again.")
+    return metadata, stored
+
+
+def read_stored_tensor(reader: HeaderReader, alignment: int) -> tuple[str, StoredTensor]:
+    """Read a tensor's name, shape, quantization and offset from a header, and check that they are possible."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-    size, place = path.stat().st_size, 0
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) if size else nullcontext(b"") as data:
-
-        def skip(count: int) -> int:
-            """Go on by some bytes, and return where they begin."""
-            nonlocal place
-            if count > size - place:
-                raise RunError(f"{path} is cut off, or not a GGUF file. Download it again.")
-            place += count
-            return place - count
-
-        def numbers(count: int, code: str) -> tuple[Any, ...]:
-            return struct.unpack_from(f"<{count}{code}", data, skip(count * struct.calcsize(f"<{code}")))
-
-        def text() -> str:
-            length = INTEGER.unpack_from(data, skip(8))[0]
-            start = skip(length)
-            return data[start : start + length].decode("utf-8", "replace")
-
-        def value(kind: int) -> Any:
-            if kind == TEXT:
-                return text()
-            if kind != LIST:
-                return numbers(1, NUMBERS[kind])[0]
-            (inner,), (length,) = numbers(1, "I"), numbers(1, "Q")
-            return (
-                [value(inner) for _ in range(length)]
-                if inner in (TEXT, LIST)
-                else list(numbers(length, NUMBERS[inner]))
-            )
-
-        if data[skip(4) : 4] != MAGIC or numbers(1, "I")[0] not in VERSIONS:
-            raise RunError(f"{path} is not a GGUF file of version 2 or 3.")
-        count, entries = numbers(2, "Q")
-        try:
-            about = {text(): value(numbers(1, "I")[0]) for _ in range(entries)}
-            listed = [
-                (text(), numbers(numbers(1, "I")[0], "Q"), *numbers(1, "I"), *numbers(1, "Q")) for _ in range(count)
-            ]
-        except (KeyError, struct.error, MemoryError, RecursionError) as error:
-            raise RunError(f"{path} is damaged: its header cannot be read ({error}). Download it again.") from None
-    start = place
-    step = about.get("general.alignment", ALIGNMENT)
-    start += -start % step
-    found: dict[str, StoredTensor] = {}
-    for name, sizes, kind, offset in listed:
-        try:
-            quantization = GGMLQuantizationType(kind)
-        except ValueError:
-            raise RunError(f"{path}: {name} is of the type {kind}, which the package gguf does not know.") from None
-        block, width = GGML_QUANT_SIZES[quantization]
-        found[name] = StoredTensor(sizes[::-1], quantization, start + offset, prod(sizes) // block * width)
-        if found[name].place + found[name].bytes > size:
-            raise RunError(f"{path} is cut off: {name} ends past its {size:,} bytes. Download it again.")
-    return about, found
+    path, name, dimensions = reader.path, reader.text(), reader.integer("I")
+    if not 1 <= dimensions <= MOST_DIMENSIONS:
+        raise RunError(f"{path} is damaged: {name} has {dimensions:,} dimensions, expected 1 to {MOST_DIMENSIONS}.")
+    sizes, kind, offset = reader.numbers(dimensions, "Q"), reader.integer("I"), reader.integer()
+    if kind not in {known.value for known in GGMLQuantizationType}:
+        raise RunError(f"{path}: {name} is of the type {kind}, which the package gguf does not know.")
+    quantization = GGMLQuantizationType(kind)
+    block, width = GGML_QUANT_SIZES[quantization]
+    if not all(sizes) or sizes[0] % block:
+        raise RunError(f"{path} is damaged: {name} of the sizes {sizes} cannot be of the type {quantization.name}.")
+    if offset % alignment:
+        raise RunError(f"{path} is damaged: {name} begins at {offset:,}, which is no multiple of {alignment}.")
+    return name, StoredTensor(sizes[::-1], quantization, offset, prod(sizes) // block * width)
 
 
-def config_of(about: Mapping[str, Any], tensors: Mapping[str, StoredTensor], path: Path) -> dict[str, Any]:
+def config_of(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict[str, Any]:
     """The metadata of a file in the words of Hugging Face's config.json."""
-    name = str(about.get("general.architecture"))
+    path, name = metadata.path, metadata.get("general.architecture", str)
     if name not in ARCHITECTURES.values():
-        raise RunError(f"{path}: {unknown('architecture', name, sorted(set(ARCHITECTURES.values())))}")
-    found: dict[str, Any] = {word: about.get(f"{name}.{key}") for word, key in SIZES.items()}
-    for word in ("rms_norm_eps", "rope_theta"):  # kept there in float32: the shortest number that gives it
+        raise RunError(f"{path}: {unknown('architecture', str(name), sorted(set(ARCHITECTURES.values())))}")
+    found: dict[str, Any] = {
+        word: metadata.get(f"{name}.{key}", float if word in FLOATS else int) for word, key in SIZES.items()
+    }
+    for word in FLOATS:  # kept there in float32: the shortest number that gives it
         if found[word] is not None:
             found[word] = float(str(np.float32(found[word])))
+    for word in ("hidden_size", "num_attention_heads"):
+        if not found[word] or found[word] < 1:
+            raise RunError(f"{path}: {name}.{SIZES[word]} is {found[word]}, expected a size. Download it again.")
+    embedding = tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise RunError(f"{path} has no matrix token_embd.weight: it is not a whole model. Download it again.")
     heads, width = found["num_attention_heads"], found["hidden_size"]
-    if not isinstance(heads, int) or not isinstance(width, int) or isinstance(found["num_key_value_heads"], list):
-        raise RunError(f"{path}: its layers are not all of the same sizes, or sizes are missing; it cannot be read.")
     found["head_dim"] = found["head_dim"] or width // heads
-    if (turned := about.get(f"{name}.rope.dimension_count", found["head_dim"])) != found["head_dim"]:
+    turned = metadata.get(f"{name}.rope.dimension_count", int)
+    if turned not in (None, found["head_dim"]):
         raise RunError(
             f"{path}: rotary positions turn {turned} of {found['head_dim']} coordinates of a head, which is read from "
             "Hugging Face folders only. Take the folder of this model."
         )
     found["rope_theta"] = found["rope_theta"] or 10000.0
-    found["rope_scaling"] = _scaling(about, f"{name}.rope.", tensors.get(DIVISORS), path, found["rope_theta"])
-    ids = {word: about.get(f"tokenizer.ggml.{word}") for word in ("bos_token_id", "eos_token_id")}
+    found["rope_scaling"] = _scaling(metadata, f"{name}.rope.", tensors.get(DIVISORS), found["rope_theta"])
+    ids = {word: metadata.get(f"tokenizer.ggml.{word}", int) for word in ("bos_token_id", "eos_token_id")}
     return {
         "model_type": "mistral" if name == "llama" and found["sliding_window"] else name,
         **{word: value for word, value in found.items() if value is not None},
         **{word: value for word, value in ids.items() if value is not None},
         "num_key_value_heads": found["num_key_value_heads"] or heads,
-        "vocab_size": tensors["token_embd.weight"].shape[0],
+        "vocab_size": embedding.shape[0],
         "hidden_act": "silu",
         "attention_bias": "blk.0.attn_q.bias" in tensors,
         "mlp_bias": False,
@@ -200,21 +283,13 @@ DIVISORS = "rope_freqs.weight"
 """What each angle of rotary positions is divided by: so Llama 3's scaling is written, whose settings are not."""
 ORIGINAL, SLOW, FAST = 8192, 1.0, 4.0
 """The settings of all of Meta's models that have it."""
-SCALINGS = {
-    "original_max_position_embeddings": "original_context_length",
-    "beta_fast": "yarn_beta_fast",
-    "beta_slow": "yarn_beta_slow",
-}
-"""Hugging Face's words for what GGUF says of YaRN."""
 
 
-def _scaling(
-    about: Mapping[str, Any], prefix: str, divisors: StoredTensor | None, path: Path, base: float
-) -> dict[str, Any] | None:
+def _scaling(metadata: Metadata, prefix: str, divisors: StoredTensor | None, base: float) -> dict[str, Any] | None:
     """How angles are scaled, in the words of `rope_scaling` in config.json; None if they are not."""
-    said = {key.removeprefix(f"{prefix}scaling."): value for key, value in about.items() if key.startswith(prefix)}
-    kind = said.get("type", "linear")
-    factor = float(str(np.float32(said.get("factor") or about.get(f"{prefix}scale_linear") or 1)))
+    path, kind = metadata.path, metadata.get(f"{prefix}scaling.type", str) or "linear"
+    factor = metadata.get(f"{prefix}scaling.factor", float) or metadata.get(f"{prefix}scale_linear", float) or 1.0
+    factor = float(str(np.float32(factor)))
     if divisors is not None and (kind == "none" or factor == 1):
         numbers = np.fromfile(path, "<f4", prod(divisors.shape), offset=divisors.place).astype(np.float64)
         if divisors.quantization.name == "F32" and (settings := llama3_settings(numbers, base)) is not None:
@@ -232,10 +307,17 @@ def _scaling(
         return None
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}
-    words = {word: said[key] for word, key in SCALINGS.items() if key in said}
-    if grown := said.get("yarn_attn_factor", said.get("attn_factor")):
+    original = metadata.get(f"{prefix}scaling.original_context_length", int)
+    betas = {f"beta_{side}": metadata.get(f"{prefix}scaling.yarn_beta_{side}", float) for side in ("fast", "slow")}
+    words = {"original_max_position_embeddings": original, **betas}
+    grown = metadata.get(f"{prefix}scaling.yarn_attn_factor", float)
+    if grown := grown or metadata.get(f"{prefix}scaling.attn_factor", float):
         words["attention_factor"] = float(grown * (0.1 * np.log(factor) + 1))
-    return {"rope_type": "yarn", "factor": factor, **words}
+    return {
+        "rope_type": "yarn",
+        "factor": factor,
+        **{word: value for word, value in words.items() if value is not None},
+    }
 
 
 def llama3_settings(divisors: Float[np.ndarray, "pairs"], base: float) -> dict[str, Any] | None:
@@ -503,6 +585,9 @@ def _same_cut(one: Any, other: Any) -> bool:
 
 # The tokenizer: byte-level byte-pairs ("gpt2") or pieces with scores ("llama").
 
+MOST_SPLIT_CHARACTERS = 1 << 28
+"""Characters of all splits of all pieces of a vocabulary; 256,000 pieces of 16 have a quarter of it."""
+
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
@@ -536,26 +621,26 @@ FIRST_CUTS: dict[str, Callable[[], Any]] = {
 """How text is first cut, by the names that llama.cpp gives to the rules."""
 
 
-def read_tokenizer(about: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> Tokenizer:
+def read_tokenizer(metadata: Metadata, config: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer of a file, as a pipeline of the tokenizers library."""
-    said = {name.removeprefix("tokenizer.ggml."): value for name, value in about.items() if "tokenizer." in name}
-    tokens = said.get("tokens")
-    if not isinstance(tokens, list):
+    path, prefix = metadata.path, "tokenizer.ggml."
+    tokens = metadata.get_list(f"{prefix}tokens", str)
+    if not tokens:
         raise RunError(f"{path} has no tokenizer (tokenizer.ggml.tokens). Take a file that has one.")
-    kinds = said.get("token_type", [NORMAL] * len(tokens))
-    named = {word: said.get(f"{word}_token_id") for word in ("bos", "eos", "unknown", "padding")}
-    words = {word: tokens[token] for word, token in named.items() if isinstance(token, int) and token < len(tokens)}
+    kinds = metadata.get_list(f"{prefix}token_type", int, len(tokens)) or [NORMAL] * len(tokens)
+    named = {word: metadata.get(f"{prefix}{word}_token_id", int) for word in ("bos", "eos", "unknown", "padding")}
+    words = {word: tokens[token] for word, token in named.items() if token is not None and 0 <= token < len(tokens)}
     special = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL]
     added = [token for token, kind in zip(tokens, kinds, strict=True) if kind == USER_DEFINED]
-    model = said.get("model")
-    begin = words.get("bos") if said.get("add_bos_token", model == "llama") else None
+    model, adds_bos = metadata.get(f"{prefix}model", str), metadata.get(f"{prefix}add_bos_token", bool)
+    begin = words.get("bos") if (model == "llama" if adds_bos is None else adds_bos) else None
     if model == "gpt2":
-        rule = str(said.get("pre", "default"))
+        rule = metadata.get(f"{prefix}pre", str) or "default"
         if rule not in FIRST_CUTS:
             raise RunError(
                 f"{path}: {unknown('its tokenizer', rule, FIRST_CUTS)} Take the model's Hugging Face folder."
             )
-        merges = [tuple(merge.split(" ", 1)) for merge in said.get("merges", [])]
+        merges = [tuple(merge.split(" ", 1)) for merge in metadata.get_list(f"{prefix}merges", str) or []]
         numbers = {token: number for number, token in enumerate(tokens)}
         engine = Engine(models.BPE(numbers, merges, ignore_merges=rule == "llama-bpe"))  # pyright: ignore
         if rule == "qwen2":
@@ -563,8 +648,8 @@ def read_tokenizer(about: Mapping[str, Any], config: Mapping[str, Any], path: Pa
         engine.pre_tokenizer, engine.decoder = FIRST_CUTS[rule](), decoders.ByteLevel()
         _add_special(engine, special, added, begin)
     elif model == "llama":
-        scores = said.get("scores", [0.0] * len(tokens))
-        space = bool(said.get("add_space_prefix", True))
+        scores = metadata.get_list(f"{prefix}scores", float, len(tokens)) or [0.0] * len(tokens)
+        space = metadata.get(f"{prefix}add_space_prefix", bool) is not False
         missing = words.get(
             "unknown", next((t for t, kind in zip(tokens, kinds, strict=True) if kind == UNKNOWN), None)
         )
@@ -573,7 +658,7 @@ def read_tokenizer(about: Mapping[str, Any], config: Mapping[str, Any], path: Pa
         raise RunError(f"{path}: {unknown('its kind of tokenizer', str(model), ('gpt2', 'llama'))}")
     settings = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     own: dict[str, Any] = {name: words[word] for name, word in settings.items() if word in words}
-    if template := about.get("tokenizer.chat_template"):
+    if template := metadata.get("tokenizer.chat_template", str):
         own["chat_template"] = template
     stops = {"eos_token_id": [named["eos"]]} if named["eos"] is not None else {}
     return Tokenizer(
@@ -592,8 +677,12 @@ def sentencepiece_pipeline(
 ) -> Engine:
     """Pieces with scores, the best pair merged first (SentencePiece's BPE), with single bytes for what is left.
 
-    A merge is any split of a piece into two others; it comes as early as its piece's score is high.
+    A merge is any split of a piece into two others; it comes as early as its piece's score is high. All splits of all
+    pieces are tried, so very long pieces, which no real vocabulary has, are refused.
     """
+    if sum(len(piece) ** 2 for piece in tokens) > MOST_SPLIT_CHARACTERS:
+        longest = max(map(len, tokens))
+        raise DataError(f"a vocabulary with pieces of up to {longest:,} characters cannot be read. Is it damaged?")
     numbers = {token: number for number, token in enumerate(tokens)}
     merges: list[tuple[float, int, int, str, str]] = []
     for piece, score in zip(tokens, scores, strict=True):

@@ -26,12 +26,17 @@ def open_llama2c(path: Path) -> Pretrained:
     """Open a file of llama2.c; the tokenizer is at its end, or in `tokenizer.bin` next to it."""
     with path.open("rb") as file:
         head = np.frombuffer(file.read(HEADER), dtype="<i4").tolist()
-    if len(head) < 7 or not all(0 < abs(number) < MOST for number in head) or head[0] % head[3] or head[3] % head[4]:
+    *sizes, vocabulary, context = head if len(head) == 7 else [0] * 7
+    if (
+        not all(0 < size < MOST for size in (*sizes, abs(vocabulary), context))
+        or sizes[0] % sizes[3]
+        or sizes[3] % sizes[4]
+    ):
         raise RunError(
             f"{path} is not a model of llama2.c. Give a Hugging Face folder, a .gguf file, or a file whose first "
             "seven numbers are its sizes."
         )
-    width, inner, depth, heads, groups, vocabulary, context = head
+    width, inner, depth, heads, groups = sizes
     tied, vocabulary = vocabulary > 0, abs(vocabulary)
     config = {
         "model_type": "llama",
@@ -68,10 +73,10 @@ def open_llama2c(path: Path) -> Pretrained:
     }
     if not tied:
         layout["lm_head"] = (vocabulary, width)
+    size, needed = path.stat().st_size, HEADER + 4 * sum(map(prod, layout.values()))
+    if size < needed:
+        raise RunError(f"{path} is cut off: it has {size:,} bytes, its header asks for {needed:,}. Get it again.")
     tensors = Llama2cTensors(path, layout, heads, groups)
-    size = path.stat().st_size
-    if size < tensors.end:
-        raise RunError(f"{path} is cut off: it has {size:,} bytes, its header asks for {tensors.end:,}. Get it again.")
     words = path if size > tensors.end else path.with_name("tokenizer.bin")
     return Pretrained(
         path,
@@ -125,7 +130,7 @@ def _tokenizer(path: Path, start: int, vocabulary: int, context: int) -> Tokeniz
     tokens, scores, place = list[str](), list[float](), 4
     try:
         for _ in range(vocabulary):
-            score, length = struct.unpack_from("<fi", content, place)
+            score, length = struct.unpack_from("<fI", content, place)
             tokens.append(content[place + 8 : place + 8 + length].decode("utf-8", "replace").replace(" ", "▁"))
             scores.append(score)
             place += 8 + length

@@ -8,8 +8,8 @@ import json
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,7 @@ from lemma.data.files import (
     text_hash,
     write_atomically,
 )
+from lemma.data.foreign import reading_foreign_file
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, RunError, StorageError
 from lemma.hub.architectures import (
@@ -84,7 +85,7 @@ class Pretrained:
     @cached_property
     def spec(self) -> ModelSpec:
         """The model as one of our own specs."""
-        with self.named():
+        with reading_foreign_file(self.path):
             spec = spec_from_config(self.config)
             if isinstance(spec, Encoder):  # of BERT's special tokens only its tokenizer knows
                 with suppress(RunError):
@@ -94,7 +95,8 @@ class Pretrained:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Its tokenizer, with its special tokens, stop tokens and chat template."""
-        return self.read_tokenizer()
+        with reading_foreign_file(self.path):
+            return self.read_tokenizer()
 
     @cached_property
     def hash(self) -> str:
@@ -118,26 +120,18 @@ class Pretrained:
         """
         for file in (*self.files, *self.more):
             recognise(file)
-        module = blank(self.spec, dropout)
-        if by_columns:
-            store_by_columns(module, filled=False)
-        own = weights_of(module, frozen=True)
-        with self.named(), torch.no_grad():
+        with reading_foreign_file(self.path), torch.no_grad():
+            module = blank(self.spec, dropout)
+            if by_columns:
+                store_by_columns(module, filled=False)
+            own = weights_of(module, frozen=True)
             shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
             for name, blocks in weights_from(self.config, self.tensors, shapes):
                 row = 0
                 for block in blocks:
                     own[name][row : row + len(block)].copy_(block)
                     row += len(block)
-        return module
-
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """Name the folder or file in what is refused."""
-        try:
-            yield
-        except RunError as error:
-            raise RunError(str(error) if str(error).startswith(str(self.path)) else f"{self.path}: {error}") from None
+            return module
 
 
 def recognise(path: Path) -> None:
@@ -243,14 +237,15 @@ def open_pretrained(path: Path) -> Pretrained:
     """Open a pretrained model; what cannot be read is refused with the reason, before anything is loaded."""
     if not exists(path) and str(path) in MODELS:
         path = corpus_files(MODELS[str(path)], watched_reading(observer()))[0]
-    if path.suffix in GGUF:
-        from lemma.hub.gguf import open_gguf
+    with reading_foreign_file(path):
+        if path.suffix in GGUF:
+            from lemma.hub.gguf import open_gguf
 
-        return open_gguf(path)
-    if path.suffix in LLAMA2C:
-        from lemma.hub.llama2c import open_llama2c
+            return open_gguf(path)
+        if path.suffix in LLAMA2C:
+            from lemma.hub.llama2c import open_llama2c
 
-        return open_llama2c(path)
-    from lemma.hub.huggingface import open_folder
+            return open_llama2c(path)
+        from lemma.hub.huggingface import open_folder
 
-    return open_folder(path)
+        return open_folder(path)

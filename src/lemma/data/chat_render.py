@@ -1,0 +1,128 @@
+"""Child process that renders one chat template: Jinja in a sandbox, as transformers renders it, with limits.
+
+A template is a program that comes with a model. The sandbox keeps it from reaching anything outside, but not from
+looping or from building strings of gigabytes, so `lemma.data.chat` runs it here: `python -m lemma.data.chat_render`
+reads the template and then requests from stdin until stdin closes. Every message is its length in 8 bytes and JSON.
+"""
+
+import json
+import sys
+from contextlib import suppress
+from datetime import datetime
+from typing import IO, Any
+
+from jinja2 import Template, TemplateError, TemplateRuntimeError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+CPU_SECONDS = 2
+"""Processor time of one request, that of compiling the template included; the system counts in whole seconds."""
+MEMORY = 512 << 20
+"""Bytes of address space of this process."""
+LONGEST = 16 << 20
+"""Characters of the longest text that is returned."""
+
+
+class GenerationBlocks(Extension):
+    """`{% generation %}` marks the assistant's tokens for training; its content is rendered unchanged."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Any) -> nodes.Node:
+        """Replace the block by its statements."""
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+
+
+class ConversationRefused(TemplateRuntimeError):
+    """Call of `raise_exception`: the template works, and refuses this conversation."""
+
+
+def raise_exception(message: Any) -> None:
+    """Refuse a conversation; templates call this."""
+    raise ConversationRefused(str(message))
+
+
+def compile_template(source: str) -> Template:
+    """Compile a template in the environment that transformers gives it."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, loopcontrols]
+    )
+    environment.filters["tojson"] = lambda value, indent=None, **options: json.dumps(
+        value, ensure_ascii=False, indent=indent, **options
+    )
+    environment.globals |= {
+        "raise_exception": raise_exception,
+        "strftime_now": lambda form: datetime.now().strftime(form),
+    }
+    return environment.from_string(source)
+
+
+def render(template: Template, variables: dict[str, Any]) -> str:
+    """Render a template; a text that grows past LONGEST characters is an error."""
+    parts: list[str] = []
+    length = 0
+    for part in template.generate(variables):
+        length += len(part)
+        if length > LONGEST:
+            raise TemplateError(f"its text has more than {LONGEST:,} characters")
+        parts.append(part)
+    return "".join(parts)
+
+
+def limit_memory() -> None:
+    """Bound the address space, and write no core file when a limit ends this process."""
+    with suppress(ImportError, ValueError, OSError):  # a system without such limits; the parent still has its timeout
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+def allow_cpu_time() -> None:
+    """Let this process use CPU_SECONDS more; then the system ends it, even if its parent is gone."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        limit = int(usage.ru_utime + usage.ru_stime) + CPU_SECONDS
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+
+
+def read_message(stream: IO[bytes]) -> Any:
+    """Read one message; None at the end of the stream."""
+    head = stream.read(8)
+    content = stream.read(int.from_bytes(head)) if len(head) == 8 else b""
+    return json.loads(content) if content and len(content) == int.from_bytes(head) else None
+
+
+def write_message(stream: IO[bytes], value: Any) -> None:
+    """Write one message."""
+    content = json.dumps(value).encode()
+    stream.write(len(content).to_bytes(8) + content)
+    stream.flush()
+
+
+def serve(stdin: IO[bytes], stdout: IO[bytes]) -> None:
+    """Compile the template, then answer each request with its text or an error."""
+    limit_memory()
+    template: Template | None = None
+    while (request := read_message(stdin)) is not None:
+        allow_cpu_time()
+        try:
+            template = template or compile_template(request["template"])
+            answer = {"text": render(template, request["variables"])}
+        except ConversationRefused as error:
+            answer = {"refusal": str(error)[:1000]}
+        except MemoryError:
+            answer = {"error": f"it needs more than {MEMORY >> 20} MiB of memory"}
+        except RecursionError:
+            answer = {"error": "it is nested too deeply"}
+        except Exception as error:  # the template is a program: whatever it raises is its author's mistake
+            answer = {"error": (str(error) or type(error).__name__)[:1000]}
+        write_message(stdout, answer)
+
+
+if __name__ == "__main__":
+    with suppress(BrokenPipeError):
+        serve(sys.stdin.buffer, sys.stdout.buffer)
