@@ -729,7 +729,7 @@ def generate(
         raise SpecError(f"generate: {', '.join(beams)}: for translations, which need source. Leave out the one.")
     if stream and on_text is not None:
         raise SpecError("generate: stream returns the pieces that on_text would be called with. Leave out the one.")
-    known, model = Sampling.__dataclass_fields__, loaded.model  # which refuses a run that writes nothing
+    known, model = Sampling.__dataclass_fields__, loaded.merged().model  # which refuses a run that writes nothing
     refuse_unknown(settings, known, "generate")
     own = {word: value for word, value in loaded.tokenizer.sampling.items() if word in known}
     given = {**(defaults or {}), **own, **settings, **({} if samples is None else {"samples": samples})}
@@ -738,15 +738,10 @@ def generate(
     one = isinstance(prompt, str) and samples is None
     prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
 
-    def pieces() -> Iterator[Any]:
-        with loaded.folded():
-            for number, piece in stream_text(model, loaded.tokenizer, prompts, chosen):
-                yield piece if one else (number, piece)
-
     if stream:
-        return pieces()
-    with loaded.folded():
-        written = generate_text(model, loaded.tokenizer, prompts, chosen, on_text)
+        pieces = stream_text(model, loaded.tokenizer, prompts, chosen)
+        return (piece if one else (number, piece) for number, piece in pieces)
+    written = generate_text(model, loaded.tokenizer, prompts, chosen, on_text)
     written = [replace(text, seed=drawn) for text in written]
     return written[0] if one else written
 
@@ -773,9 +768,8 @@ def _answer(run: Run, source: str | Sequence[str], settings: dict[str, Any]) -> 
                 f"which knows {', '.join(known)}. Leave out the one or the other."
             )
         refuse_unknown(settings, known, "generate")
-        with run.folded():
-            model = run.require(EncoderDecoderModel, "a translator, which answers a source")
-            answers += translate_texts(model, run.tokenizer, sources, Beam(**settings))
+        model = run.merged().require(EncoderDecoderModel, "a translator, which answers a source")
+        answers += translate_texts(model, run.tokenizer, sources, Beam(**settings))
     return answers[0] if isinstance(source, str) else answers
 
 
@@ -1278,8 +1272,6 @@ def application(
 
 def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Verbs:
     """The verbs, as the serving room gets them."""
-    from contextlib import ExitStack
-
     import torch
 
     from lemma.generation.batching import BatchEngine, TextRequest
@@ -1295,7 +1287,6 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
     if kind not in ("auto", "cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
         known = "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu: there is no GPU here"
         raise InputError(f"device = '{device}': give {known}.")
-    folded = ExitStack()  # for good: nothing else happens to a served model
 
     def loaded(run: Path | str | Run) -> Run:
         return load(run, device) if isinstance(run, str | Path) else run
@@ -1312,9 +1303,8 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
             return False
 
     def engine(run: Run, rows: int) -> BatchEngine:
-        folded.enter_context(run.folded())
         dtype = Sampling(precision=precision).dtype(next(run.module.parameters()).device)
-        return BatchEngine(run.model, run.tokenizer, rows, dtype=dtype)
+        return BatchEngine(run.merged().model, run.tokenizer, rows, dtype=dtype)
 
     def text_request(run: Run, prompt: tuple[int, ...], settings: Mapping[str, Any], **more: Any) -> TextRequest:
         own = {name: value for name, value in run.tokenizer.sampling.items() if name in Sampling.__dataclass_fields__}

@@ -1,8 +1,12 @@
 """Adapt any model: freeze it, then train a part of it or something added (problem E5)."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +24,7 @@ from lemma.adaptation.lora import (
     refuse_rank,
 )
 from lemma.errors import SpecError
+from lemma.models.base import weight_versions
 from lemma.spec.recipe import Adapters, Full, Lora, Method
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -172,13 +177,9 @@ def fold(model: Module) -> Folded[Module]:
     wrappers = tuple(wrapper for _, wrapper in besides(model))
     folds: dict[int, FoldedMatrix] = {}
     with torch.no_grad():
-        for wrapper in wrappers:
-            updates: Any = wrapper.updates if isinstance(wrapper, LoraMatrices) else {"weight": wrapper.update}
-            for name, update in updates.items():
-                weight: Tensor = getattr(wrapper.base, name)
-                if id(weight) not in folds:  # a tied matrix is in several modules
-                    folds[id(weight)] = FoldedMatrix(weight, weight.clone(), update)
-                    weight.copy_(_sum(weight, update))
+        for weight, update in _updated_weights(wrappers):
+            folds[id(weight)] = FoldedMatrix(weight, weight.clone(), update)
+            weight.copy_(_sum(weight, update))
     plain = put(model, {wrapper: wrapper.base for wrapper in wrappers})
     return Folded(plain, tuple(folds.values()), wrappers)
 
@@ -189,6 +190,42 @@ def merged(model: Module) -> Module:
     for parameter in plain.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
     return plain
+
+
+MERGED: WeakKeyDictionary[nn.Module, tuple[Any, nn.Module]] = WeakKeyDictionary()
+MERGED_LOCK = threading.Lock()
+
+
+def merged_copy(model: Module) -> Module:
+    """Return a plain copy of a model with LoRA, updates merged; the model itself and its other users see no change.
+
+    The copy has new matrices where there are updates and shares all other tensors with the model. It is reused as long
+    as the model lives and its weights stay as they are.
+    """
+    key = (weight_versions(model), [part.training for part in model.modules()])
+    with MERGED_LOCK, torch.inference_mode(False), torch.no_grad():
+        known = MERGED.get(model)
+        if known is None or known[0] != key:
+            wrappers = [wrapper for _, wrapper in besides(model)]
+            memo: dict[int, Any] = {id(one): one for one in chain(model.parameters(), model.buffers())}
+            for weight, update in _updated_weights(wrappers):
+                matrix = torch.empty_like(weight).copy_(_sum(weight, update))
+                memo[id(weight)] = nn.Parameter(matrix, weight.requires_grad)
+            copy = deepcopy(model, memo)
+            known = MERGED[model] = key, put(copy, {wrapper: wrapper.base for _, wrapper in besides(copy)})
+    return known[1]  # pyright: ignore[reportReturnType]
+
+
+def _updated_weights(wrappers: Sequence[LoraWrapper]) -> Iterator[tuple[nn.Parameter, Update]]:
+    """Yield each matrix that has an update, with its update; a tied matrix, which is in several modules, once."""
+    seen: set[int] = set()
+    for wrapper in wrappers:
+        updates: Any = wrapper.updates if isinstance(wrapper, LoraMatrices) else {"weight": wrapper.update}
+        for name, update in updates.items():
+            weight: nn.Parameter = getattr(wrapper.base, name)
+            if id(weight) not in seen:
+                seen.add(id(weight))
+                yield weight, update
 
 
 def _sum(weight: Tensor, update: Update) -> Tensor:

@@ -42,7 +42,6 @@ from lemma.generation.decode import (
     bare,
     beginning,
     choose,
-    hooked,
     logprobs_of,
     observed_loop,
     proved_loop,
@@ -50,7 +49,7 @@ from lemma.generation.decode import (
 )
 from lemma.layers.positions import RotaryPart
 from lemma.layers.state import State
-from lemma.models.base import LanguageModel
+from lemma.models.base import LanguageModel, hooked
 from lemma.models.decoder import ALIGNED, Cache, DecoderModel, DecoderSlots, read_in_numpy, reads_in_numpy
 
 CHUNK = {"cpu": 256, "cuda": 4096}  # tokens of prompts that are read in one step

@@ -16,11 +16,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from torch.nn.modules import module as torch_module
 
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import DataError, InputError, SpecError, unknown
-from lemma.models.base import LanguageModel, evaluating, map_by_threads, worth_threads
+from lemma.models.base import HOOKS, LanguageModel, evaluating, global_hooks, map_by_threads, worth_threads
 from lemma.report.numbers import visible
 from lemma.report.result import Block, Pre, Result, Table, Text, as_text
 from lemma.report.text import fit
@@ -758,7 +757,6 @@ def beginning(tokenizer: Tokenizer) -> int:
 
 
 SIMPLE = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout)
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 TORCH_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"}  # what every module has for torch's own use
 
 
@@ -788,17 +786,6 @@ def bare(module: nn.Module) -> Any:
     vars(copy).update(module._parameters | module._buffers)
     vars(copy).update({name: part if part is None else bare(part) for name, part in module._modules.items()})
     return copy
-
-
-def global_hooks() -> bool:
-    """Whether hooks of every module there is are registered."""
-    return any(getattr(torch_module, f"_global{name}") for name in HOOKS)
-
-
-def hooked(model: nn.Module) -> bool:
-    """Whether a part of a model has hooks or a forward of its own, which steps that are replayed would pass by."""
-    own = (any(getattr(part, name) for name in HOOKS) or "forward" in vars(part) for part in model.modules())
-    return global_hooks() or any(own)
 
 
 def _function(module: nn.Module) -> Callable[[Tensor], Tensor] | None:

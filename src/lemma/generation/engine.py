@@ -5,6 +5,7 @@ recorded once and replayed as a whole. It chooses its token too, so that the nex
 seen it: the host asks for a few tokens at a time, and what comes after the end of a text is dropped.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lemma.layers.attention import Attention
+from lemma.layers.cuda_graphs import capture
 from lemma.layers.decoding import (
     ACTIVATION_CODES,
     MOST_ROWS,
@@ -31,7 +33,7 @@ from lemma.layers.decoding import (
 from lemma.layers.fused import available
 from lemma.layers.positions import LearnedPart, NoPart, RotaryPart, SinusoidalPart
 from lemma.layers.state import State
-from lemma.models.base import LanguageModel
+from lemma.models.base import LanguageModel, hooked, weight_versions
 from lemma.models.decoder import Cache, DecoderModel, DecoderSlots
 from lemma.models.transformer import TransformerLayer
 
@@ -50,15 +52,32 @@ Step = Callable[[Int[Tensor, "batch 1"], State], tuple[Tensor, State]]
 """Reads one token of each text: `logits, state = step(tokens, state)`."""
 
 
+class CudnnSwitch:
+    """State of `steady_attention`, which is one setting for all threads of the process."""
+
+    lock = threading.Lock()
+    users = 0  # contexts that are open
+    before = True  # whether cuDNN's attention was enabled when the first of them was opened
+
+
 @contextmanager
 def steady_attention() -> Iterator[None]:
-    """Leave cuDNN's attention out for a while: it makes a plan for every length, and so for every token."""
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    """Leave cuDNN's attention out for a while: it makes a plan for every length, and so for every token.
+
+    Contexts of several threads may overlap: the last to end restores the setting.
+    """
+    with CudnnSwitch.lock:
+        if not CudnnSwitch.users:
+            CudnnSwitch.before = torch.backends.cuda.cudnn_sdp_enabled()
+            torch.backends.cuda.enable_cudnn_sdp(False)
+        CudnnSwitch.users += 1
     try:
         yield
     finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
+        with CudnnSwitch.lock:
+            CudnnSwitch.users -= 1
+            if not CudnnSwitch.users:
+                torch.backends.cuda.enable_cudnn_sdp(CudnnSwitch.before)
 
 
 class FusedDecoder:
@@ -169,7 +188,7 @@ class GraphedStep:
             torch.cuda.current_stream().wait_stream(side)
             known.add((batch, self.fused is not None))
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with capture(self.graph):
             self.logits = self._step()
         self._rewind(begin)
 
@@ -259,11 +278,12 @@ class Lowered:
 
 
 COPIES: WeakKeyDictionary[DecoderModel, Lowered] = WeakKeyDictionary()
+REUSING = threading.Lock()  # a step that is free must not be taken by two threads
 
 
 def lowered(model: DecoderModel, dtype: torch.dtype) -> Lowered:
     """Copy a model into another type; the copy is kept as long as the model lives and its weights stay as they are."""
-    weights = (dtype, *((tensor.data_ptr(), tensor._version) for tensor in model.parameters()))
+    weights = (dtype, *weight_versions(model))
     known = COPIES.get(model)
     if known is None or known.weights != weights:
         known = COPIES[model] = Lowered(weights, deepcopy(model).to(dtype))
@@ -277,8 +297,6 @@ def fast_step(
 
     `beyond` is the model's own step. In bfloat16 the model's matrices are copied, and the cache is converted.
     """
-    from lemma.generation.decode import hooked
-
     if hooked(model):
         return None, state
     if not isinstance(model, DecoderModel) or not isinstance(state, Cache) or not model.has_slots() or not state.layers:
@@ -297,10 +315,11 @@ def fast_step(
         model = known.model
         layers = tuple(tuple(one.to(dtype) for one in layer) for layer in state.layers)
         state = Cache(state.seen, state.window, layers)
-    if known is not None and known.step is not None:
-        if known.step.serves_again(state, limit, beyond, settings):
-            return known.step, known.step.slots
-        known.step = None  # its memory is free before more is taken
+    if known is not None:
+        with REUSING:
+            if known.step is not None and known.step.serves_again(state, limit, beyond, settings):
+                return known.step, known.step.slots
+            known.step = None  # its memory is free before more is taken
     slots = DecoderSlots(state, limit)
     for part in model.modules():
         if isinstance(part, RotaryPart):

@@ -12,6 +12,7 @@ its hooks (`NewPositions`).
 """
 
 import math
+import threading
 from typing import Literal
 
 import torch
@@ -39,6 +40,7 @@ Hook = Literal["adds", "rotates", "biases"]
 Start = int | Int[Tensor, "batch"]
 """The position of the first vector, or of each row's only one."""
 ROWS = 1024  # of a table of rotations at first; a context may be much longer than what is ever read
+GROWING = threading.Lock()  # two threads that use one model must not replace a longer table by a shorter one
 
 
 def _rows_at(table: Float[Tensor, "context width"], start: Start, time: int) -> Float[Tensor, "..."]:
@@ -139,8 +141,10 @@ class RotaryPart(nn.Module):
 
     def reach(self, length: int) -> None:
         """Make the table long enough for this many positions."""
-        if len(self.table) < length:
-            with torch.inference_mode(False):  # a tensor of inference mode could not be trained with later
+        if len(self.table) >= length:
+            return
+        with GROWING, torch.inference_mode(False):  # a tensor of inference mode could not be trained with later
+            if len(self.table) < length:
                 self.table = self._rows(0, length, self.table.device).to(self.table.dtype)
 
     def _rows(

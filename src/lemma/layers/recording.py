@@ -227,11 +227,19 @@ def record_attention(model: nn.Module | None = None) -> Iterator[list[AttentionR
         if model is not None:
             stack.enter_context(_without_shortcuts(model))
         recorder = stack.enter_context(AttentionRecorder())
+        recording_thread = threading.get_ident()  # hooks are called in every thread that uses the model
+
+        def enter(name: str) -> None:
+            if threading.get_ident() == recording_thread:
+                recorder.path.append(name)
+
+        def leave(*_: Any) -> None:
+            if threading.get_ident() == recording_thread:
+                recorder.path.pop()
+
         for name, module in () if model is None else model.named_modules():
-            begin = module.register_forward_pre_hook(lambda *_, name=name: recorder.path.append(name))
-            stack.callback(begin.remove)
-            end = module.register_forward_hook(lambda *_: (recorder.path.pop(), None)[1], always_call=True)
-            stack.callback(end.remove)
+            stack.callback(module.register_forward_pre_hook(lambda *_, name=name: enter(name)).remove)
+            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
         yield recorder.records
 
 

@@ -2,12 +2,14 @@
 
 import math
 import re
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules import module as torch_module
 
 from lemma.errors import InputError
 from lemma.layers.state import State
@@ -161,17 +164,49 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def weight_versions(model: nn.Module) -> tuple[Any, ...]:
+    """Return a key that changes whenever a weight or a buffer of a model is replaced, moved or written to."""
+    tensors = chain(model.parameters(), model.buffers())
+    return tuple((one.data_ptr(), 0 if one.is_inference() else one._version) for one in tensors)
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def global_hooks() -> bool:
+    """Whether hooks of every module there is are registered."""
+    return any(getattr(torch_module, f"_global{name}") for name in HOOKS)
+
+
+def hooked(model: nn.Module) -> bool:
+    """Whether a part of a model has hooks or a forward of its own, which copies and replayed steps would pass by."""
+    own = (any(getattr(part, name) for name in HOOKS) or "forward" in vars(part) for part in model.modules())
+    return global_hooks() or any(own)
+
+
+EVALUATING: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # open `evaluating` contexts of a training module
+EVALUATING_LOCK = threading.Lock()
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch the modules that are in training mode to evaluation mode, and just those back."""
-    training = [part for part in model.modules() if part.training]
-    for part in training:
-        part.training = False
+    """Switch the modules that are in training mode to evaluation mode, and just those back.
+
+    Contexts of one model may overlap in any order, as those of two open streams do: the last to end switches back.
+    """
+    with EVALUATING_LOCK:
+        training = [part for part in model.modules() if part.training or part in EVALUATING]
+        for part in training:
+            part.training, EVALUATING[part] = False, EVALUATING.get(part, 0) + 1
     try:
         yield
     finally:
-        for part in training:
-            part.training = True
+        with EVALUATING_LOCK:
+            for part in training:
+                EVALUATING[part] -= 1
+                if not EVALUATING[part]:
+                    del EVALUATING[part]
+                    part.training = True
 
 
 @contextmanager

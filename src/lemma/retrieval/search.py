@@ -69,7 +69,7 @@ class SearchRequest:
 
 def search_run(run: Run, request: SearchRequest, progress: Progress | None = None) -> SearchResult:
     """Find the images, or the texts, that are nearest to what is looked for."""
-    embedder = Embedder(run)
+    embedder = Embedder(run.merged())
     texts = checked_texts([request.query] if isinstance(request.query, str) else list(request.query or []))
     if request.query is not None and not texts:
         raise InputError(f"query is an empty list: there is nothing to search for. {AS_IN}")
@@ -80,24 +80,23 @@ def search_run(run: Run, request: SearchRequest, progress: Progress | None = Non
         raise InputError(f"{image}: there is no such image. Check the name and the current folder.")
     if image is not None and image.is_dir():
         raise InputError(f"{image} is a folder. Give an image to search for; a folder to search in is given as images.")
-    with run.folded():
-        if request.texts is not None:
-            assert image is not None
-            where = str(request.texts)
-            if not isinstance(request.texts, (str, Path)):
-                among, where = checked_texts(list(request.texts), "text"), "the given texts"
-            elif where in IMAGES:
-                listing = list_images(where, progress=progress)
-                among = [caption for one in listing.images for caption in one.captions]
-            else:
-                among = read_texts(Path(request.texts), request.text_column)
-            return search_texts(embedder, image, among, where, request.k)
-        queries = [] if image else text_queries(embedder, texts)
-        place = Path(request.index) if request.index else None
-        opened = open_index(embedder, request.images, place, progress)
-        if image:
-            queries = [image_query(embedder, image, framed=" framed" in opened.index.header.run)]
-        return search_images(embedder, opened, queries, request.k, request.faiss)
+    if request.texts is not None:
+        assert image is not None
+        where = str(request.texts)
+        if not isinstance(request.texts, (str, Path)):
+            among, where = checked_texts(list(request.texts), "text"), "the given texts"
+        elif where in IMAGES:
+            listing = list_images(where, progress=progress)
+            among = [caption for one in listing.images for caption in one.captions]
+        else:
+            among = read_texts(Path(request.texts), request.text_column)
+        return search_texts(embedder, image, among, where, request.k)
+    queries = [] if image else text_queries(embedder, texts)
+    place = Path(request.index) if request.index else None
+    opened = open_index(embedder, request.images, place, progress)
+    if image:
+        queries = [image_query(embedder, image, framed=" framed" in opened.index.header.run)]
+    return search_images(embedder, opened, queries, request.k, request.faiss)
 
 
 def checked_texts(texts: Sequence[object], what: str = "query") -> list[str]:

@@ -5,7 +5,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lemma.adaptation.adapt import adapt_model, fold, merged
+from lemma.adaptation.adapt import adapt_model, merged, merged_copy
 from lemma.data.files import text_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import RunError
-from lemma.models.base import LanguageModel, store_by_columns
+from lemma.models.base import LanguageModel, hooked, store_by_columns
 from lemma.models.build import blank, build
 from lemma.models.classifier import ClassifierModel
 from lemma.models.dual_encoder import CrossAttentionModel
@@ -231,10 +231,13 @@ class Run:
         said = f"{self.path} holds a model of the family {self.spec.family}, not {what}. It is {use}"
         raise RunError(f"{said} {hint.format(path)}".rstrip())
 
-    def folded(self) -> AbstractContextManager[Any]:
-        """A while in which LoRA's updates are in the plain weights, so that the model is as fast as its base."""
-        updated = self.adaptation is not None and self.adaptation.method.kind == "lora"
-        return fold(self.module) if updated else nullcontext()
+    def merged(self) -> "Run":
+        """Return the run with LoRA's updates merged into a copy of its model, which is as fast as the base.
+
+        A model with hooks or patched forwards is used as it is, since a copy would not call them.
+        """
+        lora = self.adaptation is not None and self.adaptation.method.kind == "lora"
+        return replace(self, module=merged_copy(self.module)) if lora and not hooked(self.module) else self
 
     @property
     def tokenizer(self) -> Tokenizer:

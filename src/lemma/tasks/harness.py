@@ -55,7 +55,7 @@ class HarnessModel(TemplateLM):
         device = device or "cuda"
         device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
         self.run = load(run, device) if isinstance(run, str | Path) else run
-        self.model, self.words = self.run.model, self.run.tokenizer
+        self.model, self.words = self.run.merged().model, self.run.tokenizer
         self.max_length = self.run.spec.context if isinstance(self.run.spec, Decoder) else None
 
     @property
@@ -91,7 +91,7 @@ class HarnessModel(TemplateLM):
             else:
                 found[number] = (0.0, True)
         rows = list(inputs)
-        with measuring(self.model) as device, self.run.folded():
+        with measuring(self.model) as device:
             room = positions_on(device, self.model.spec.vocabulary)
             for group in by_length(np.array([len(row) for row in rows], dtype=np.int64), room):
                 taken = [rows[place] for place in group]
@@ -175,9 +175,8 @@ class HarnessModel(TemplateLM):
             for begin in range(0, len(numbers), PROMPTS_AT_ONCE):
                 batch = numbers[begin : begin + PROMPTS_AT_ONCE]
                 prompts = [requests[number].args[0] for number in batch]
-                with self.run.folded():
-                    longest = None if most is None else most - tokens
-                    written = generate_text(self.model, self.words, prompts, sampling, longest=longest)
+                longest = None if most is None else most - tokens
+                written = generate_text(self.model, self.words, prompts, sampling, longest=longest)
                 found |= {number: result.text for number, result in zip(batch, written, strict=True)}
         return [found[number] for number in range(len(requests))]
 

@@ -14,6 +14,7 @@ from torch.autograd.graph import increment_version
 
 from lemma.data.files import home_folder
 from lemma.errors import SpecError
+from lemma.layers.cuda_graphs import capture
 from lemma.spec.recipe import Recipe
 
 Forward = Callable[..., Any]
@@ -148,7 +149,7 @@ class Replay:
         torch.cuda.current_stream().wait_stream(side)
         optimizer.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with capture(self.graph):
             self.terms = step(self.inputs, self.targets)
         for tensor in (tensor for memory in optimizer.state.values() for tensor in memory.values()):
             tensor.zero_()

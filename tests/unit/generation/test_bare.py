@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lemma.generation import engine
-from lemma.generation.decode import Sampling, bare, generate, hooked
-from lemma.models.base import LanguageModel
+from lemma.generation.decode import Sampling, bare, generate
+from lemma.models.base import LanguageModel, hooked
 from lemma.models.build import build
 from lemma.spec.models import Decoder
 

@@ -1,0 +1,213 @@
+"""Several users of one loaded model at once: streams, threads, evaluation and training do not disturb each other."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lemma
+from lemma.adaptation.adapt import adapt_model, merged_copy
+from lemma.generation.engine import steady_attention
+from lemma.layers import cuda_graphs
+from lemma.layers.positions import RotaryPart
+from lemma.layers.recording import record_attention
+from lemma.models.base import evaluating
+from lemma.runs.load import Run
+from lemma.spec.recipe import AdaptationSpec, Adapters, Lora, Method
+from served_runs import untrained
+
+WRITING: dict[str, Any] = {"tokens": 30, "temperature": 0.9, "seed": 3}
+
+
+def adapted(folder: Path, kind: str, method: Method) -> Run:
+    """An adapted run whose updates or adapters change what it writes."""
+    run = lemma.load(untrained(folder, kind))
+    torch.manual_seed(1)
+    model = adapt_model(run.module, method).model
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.5)
+    return replace(run, module=model, adaptation=AdaptationSpec(method=method, base="base", base_hash="0"))
+
+
+def lora(folder: Path, kind: str = "decoder") -> Run:
+    return adapted(folder, kind, Lora(rank=2))
+
+
+def stream(run: Run, prompt: str) -> Any:
+    return lemma.generate(run, prompt, stream=True, **WRITING)
+
+
+def state_of(run: Run) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in run.module.state_dict().items()}
+
+
+@pytest.mark.parametrize("method", [Lora(rank=2), Adapters(bottleneck=3)], ids=lambda method: method.kind)
+@pytest.mark.parametrize("kind", ["decoder", "bytes", "trigram"])
+def test_two_open_streams_of_an_adapted_run_are_independent(tmp_path: Path, kind: str, method: Method) -> None:
+    run = adapted(tmp_path, kind, method)
+    base = lemma.generate(lemma.load(run.path), "the", **WRITING).text
+    alone = ["".join(stream(run, prompt)) for prompt in ("the", "a cat")]
+    assert alone[0] != base
+    first, second = (stream(run, prompt) for prompt in ("the", "a cat"))
+    written = ["", ""]
+    for _ in range(3):
+        written[0] += next(first)
+        written[1] += next(second)
+    written[0] += "".join(first)  # and so it has ended
+    written[1] += "".join(second)
+    assert written == alone
+    assert lemma.generate(run, "the", **WRITING).text == alone[0]
+
+
+def test_generating_leaves_the_modules_and_the_weights_of_a_run_as_they_are(tmp_path: Path) -> None:
+    run = lora(tmp_path)
+    before, parts = state_of(run), [*run.module.modules()]
+    pieces = stream(run, "the")
+    next(pieces)
+    assert [*run.module.modules()] == parts and [*state_of(run)] == [*before]
+    for name, tensor in state_of(run).items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_training_between_two_calls_is_seen_by_the_second_and_not_by_an_open_stream(tmp_path: Path) -> None:
+    run = lora(tmp_path)
+    whole = lemma.generate(run, "the", **WRITING).text
+    pieces = stream(run, "the")
+    written = next(pieces)
+    with torch.no_grad():
+        for parameter in run.module.parameters():
+            if parameter.requires_grad:
+                parameter.mul_(-1.5)
+    expected = run.model(torch.tensor([[1, 2, 3]]))[0]
+    torch.testing.assert_close(run.merged().model(torch.tensor([[1, 2, 3]]))[0], expected, rtol=1e-4, atol=1e-4)
+    assert lemma.generate(run, "the", **WRITING).text != whole
+    assert written + "".join(pieces) == whole
+    run.model(torch.tensor([[1, 2, 3]]))[0].sum().backward()  # the adapted model still learns
+
+
+def test_threads_that_generate_from_one_run_write_what_each_writes_alone(tmp_path: Path) -> None:
+    run, prompts = lora(tmp_path), ["the", "a", "dog", "cat", "mat", "end"]
+    alone = [lemma.generate(run, prompt, **WRITING).text for prompt in prompts]
+    run = lora(tmp_path / "again")
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(lambda prompt: lemma.generate(run, prompt, **WRITING).text, prompts)) == alone
+
+
+def test_the_merged_copy_is_made_once_and_shares_what_has_no_update(tmp_path: Path) -> None:
+    run = lora(tmp_path)
+    with torch.inference_mode():
+        copy = merged_copy(run.module)
+    assert merged_copy(run.module) is copy and run.merged().module is copy
+    assert copy.embedding.weight is run.module.embedding.weight  # pyright: ignore
+    assert not any(parameter.is_inference() for parameter in copy.parameters())
+    run.module.to(torch.float64)
+    assert next(merged_copy(run.module).parameters()).dtype == torch.float64
+
+
+def test_hooks_of_an_adapted_model_are_called(tmp_path: Path) -> None:
+    run, calls = lora(tmp_path), list[int]()
+    text = lemma.generate(run, "the", **WRITING).text
+    run.module.layers[0].register_forward_hook(lambda *_: calls.append(1))  # pyright: ignore
+    assert lemma.generate(run, "the", **WRITING).text == text and calls
+
+
+def test_contexts_of_evaluation_may_end_in_any_order() -> None:
+    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(2, 2)).train()
+    model[1].eval()
+    first, second = evaluating(model), evaluating(model)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not any(part.training for part in model.modules())
+    second.__exit__(None, None, None)
+    assert [part.training for part in model.modules()] == [True, True, False]
+
+
+def test_attention_is_recorded_under_its_own_path_while_another_thread_is_in_the_model(tmp_path: Path) -> None:
+    model: Any = lemma.load(untrained(tmp_path, "decoder")).module
+    entered, leave = threading.Event(), threading.Event()
+    other = threading.Thread(target=lambda: model.norm(torch.zeros(1, 1, 16)), daemon=True)
+
+    def stay(*_: Any) -> None:
+        if threading.current_thread() is other:
+            entered.set()
+            leave.wait(10)
+
+    def start_other(*_: Any) -> None:
+        other.start()
+        entered.wait(10)
+
+    with torch.no_grad(), record_attention(model) as records:
+        model.norm.register_forward_pre_hook(stay)
+        model.layers[0].attention.register_forward_pre_hook(start_other)
+        model(torch.tensor([[1, 2, 3]]))
+        leave.set()
+        other.join()
+    assert [record.name for record in records] == ["layers.0.attention"]
+
+
+def test_a_table_of_rotations_that_another_thread_has_made_longer_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, rows = RotaryPart(8, 4), RotaryPart._rows
+
+    def rows_after_another(one: RotaryPart, start: int, stop: int, *others: Any) -> torch.Tensor:
+        monkeypatch.setattr(RotaryPart, "_rows", rows)
+        thread = threading.Thread(target=one.reach, args=(4 * stop,))
+        thread.start()
+        thread.join(0.2)
+        return rows(one, start, stop, *others)
+
+    monkeypatch.setattr(RotaryPart, "_rows", rows_after_another)
+    part.reach(100)
+    monkeypatch.undo()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(5)
+    assert len(part.table) == 400
+
+
+def test_cuda_graphs_are_captured_one_at_a_time_and_beside_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_captures, modes = list[str](), list[tuple[int, str]]()
+
+    @contextmanager
+    def graph(_: object, *, capture_error_mode: str = "global") -> Iterator[None]:
+        open_captures.append(capture_error_mode)
+        time.sleep(0.02)
+        modes.append((len(open_captures), capture_error_mode))
+        yield
+        open_captures.pop()
+
+    def record(_: int) -> None:
+        with cuda_graphs.capture(object()):  # pyright: ignore[reportArgumentType]
+            time.sleep(0.01)
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(record, range(4)))
+    assert modes == [(1, "thread_local")] * 4
+    sources = Path(lemma.__file__).parent.rglob("*.py")
+    capturing = [path.name for path in sources if "torch.cuda.graph(" in path.read_text(encoding="utf-8")]
+    assert capturing == ["cuda_graphs.py"]
+
+
+def test_cudnn_attention_is_enabled_again_after_the_last_of_several_threads() -> None:
+    enabled = torch.backends.cuda.cudnn_sdp_enabled
+    before = enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    try:
+        first, second = steady_attention(), steady_attention()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert not enabled()
+        second.__exit__(None, None, None)
+        assert enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
