@@ -131,6 +131,7 @@ def test_what_was_moved_aside_and_cannot_be_restored_now_is_kept(
 
 @pytest.mark.skipif(files._renameat2() is None, reason="the system cannot exchange names")
 def test_a_reader_meets_a_folder_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
+    moment = 0
     for moment in range(1, 100):
         write_folder(tmp_path / "run", "old")
         status = forked(partial(write_folder, tmp_path / "run", "new"), kill_at=moment)
