@@ -7,13 +7,13 @@ import pytest
 
 from faults.disks import disks
 from faults.hostile import hostile
-from faults.kills import kills
+from faults.kills import kills, replacements
 
 
 @pytest.mark.parametrize(
     ("campaign", "rows", "share"),
-    [(kills, 2, 0.01), (disks, 4, 0.01), (hostile, 12, 0.0003)],
-    ids=["kills", "disks", "hostile"],
+    [(kills, 2, 0.01), (replacements, 17, 0.02), (disks, 4, 0.01), (hostile, 12, 0.0003)],
+    ids=["kills", "replacements", "disks", "hostile"],
 )
 def test_a_sample_of_the_campaign_finds_nothing(campaign, rows: int, share: float, tmp_path: Path) -> None:
     found = list(islice(campaign(tmp_path, share, 7), rows))

@@ -24,6 +24,7 @@ from lemma.checking.sheets import (
     shown_name,
 )
 from lemma.checking.sheets import mark as mark_student
+from lemma.data.files import real_path
 from lemma.data.tables import SEPARATED, read_records
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Facts, Fold, Heading, Items, Result, Table, Text
@@ -214,7 +215,7 @@ def grade(
     """
     marker, found = Marker(read_sheet(sheet)), list[Submission]()
     left_out: list[str] = []
-    own = None if isinstance(sheet, Mapping) else Path(sheet).resolve()
+    own = None if isinstance(sheet, Mapping) else real_path(Path(sheet))
     for source in map(Path, sources):
         if exists(source) and source.is_dir():
             found += _in_folder(source, own, left_out)
@@ -274,7 +275,7 @@ def _in_folder(folder: Path, sheet: Path | None, left_out: list[str]) -> Iterato
         except OSError as error:
             left_out.append(f"{shown_name(str(path))}: left out, since it cannot be opened ({error.strerror}).")
             continue
-        files = [one for one in inner if not one.name.startswith(".") and one.resolve() != sheet]
+        files = [one for one in inner if not one.name.startswith(".") and real_path(one) != sheet]
         answers = [one for one in files if one.suffix.lower() in SUFFIXES]
         left_out += [
             f"{shown_name(str(one))}: left out, since it does not end in {', '.join(SUFFIXES)}."

@@ -14,7 +14,7 @@ from typing import Any
 
 from lemma.data.conllu import Sentence, to_conllu
 from lemma.data.download import Registry, download_package, unpack
-from lemma.data.files import Progress, counting, data_home, files_hash, home_folder, new_folder
+from lemma.data.files import Progress, counting, data_home, discard, files_hash, home_folder, new_folder
 from lemma.data.splits import DataKind
 from lemma.data.text import TextSpan, open_text
 from lemma.errors import DataError, unknown
@@ -317,7 +317,7 @@ def corpus_files(corpus: Corpus, progress: Progress | None = None) -> list[Path]
     """The checked files of a data set in the order of their names, fetched if they are missing or damaged."""
     folder = _folder(corpus)
     if folder.is_dir() and not _intact(corpus.kept_hash, folder):
-        shutil.rmtree(folder)
+        discard(folder)
     if folder.is_dir():
         return sorted(folder.iterdir())
     if corpus.convert is convert_cora and find_spec("pyarrow") is None:

@@ -231,6 +231,7 @@ def discard(path: Path) -> None:
     temporary = _hidden(path)
     with suppress(FileNotFoundError):  # never there, or another process was first
         path.rename(temporary)
+    with suppress(OSError):
         _remove(temporary)
 
 
@@ -239,12 +240,17 @@ def sweep(folder: Path) -> None:
 
     Only processes of this machine are known to be dead.
     """
-    for left in [*folder.glob(f".*{SUFFIX}"), *folder.glob(f".*{ASIDE}")]:
+    leftovers: list[Path] = []
+    with suppress(OSError):  # a folder that cannot be listed is swept by a later writer
+        leftovers = [*folder.glob(f".*{SUFFIX}"), *folder.glob(f".*{ASIDE}")]
+    for left in leftovers:
         parts = TEMPORARY.fullmatch(left.name)
         if parts is None:
             continue
         if left.suffix == ASIDE:
-            restore(left.with_name(parts["name"]))
+            restore(original := left.with_name(parts["name"]))
+            if not original.exists():  # it could not be restored now
+                continue
         elif parts["number"] is None and parts["name"].endswith(".old"):
             continue  # moved aside by an earlier version, which could not restore it
         if parts["machine"] == machine() and not _alive(int(parts["process"])):

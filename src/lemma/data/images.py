@@ -31,6 +31,7 @@ from lemma.data.files import (
     joint_hash,
     new_folder,
     read_sealed,
+    real_path,
     seal,
     text_hash,
 )
@@ -440,8 +441,8 @@ def _captions_table(
         inside = folder / captions
         path = inside if exists(inside) and not exists(Path(captions)) else Path(captions)
     else:
-        known = {other.path.resolve() for other in others}
-        tables = sorted(path for path in _files_below(folder, TABLES) if path.resolve() not in known)
+        known = {real_path(other.path) for other in others}
+        tables = sorted(path for path in _files_below(folder, TABLES) if real_path(path) not in known)
         tables = [path for path in tables if path.parent == folder] or tables
         if not tables:
             raise DataError(

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from lemma.data.files import (
     Progress,
     check_file,
     counting,
+    discard,
     file_hash,
     file_sum,
     home_folder,
@@ -31,6 +31,7 @@ from lemma.data.files import (
     locked,
     new_folder,
     read_sealed,
+    real_path,
     seal,
     text_hash,
     write_atomically,
@@ -193,7 +194,7 @@ def text_files(
     given = given or {}
     corpora = [name for name in names if name in CORPORA]
     paths = [own_path("text", name, "a text file") for name in names if name not in CORPORA]
-    name, count = Counter([*corpora, *(str(path.resolve()) for path in paths)]).most_common(1)[0]
+    name, count = Counter([*corpora, *(str(real_path(path)) for path in paths)]).most_common(1)[0]
     if count > 1:
         raise DataError(f"{name} is given twice, so that held-out text would be trained on too. Name it once.")
     files: list[Path] = []
@@ -285,7 +286,7 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
         with suppress(DataError):  # where it is damaged it is written again
             store = TokenStore(folder) if (folder / HEADER).exists() else None
         if store is None:
-            shutil.rmtree(folder, ignore_errors=True)
+            discard(folder)
             total = sum(map(total_size, source.splits.values()))
             advance = counting(progress, "tokenising", total)
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -491,9 +491,9 @@ def write_gguf(
 class WrittenArray(np.ndarray):
     """An array whose `tofile` says why a disk refuses, which numpy's does not."""
 
-    def tofile(self, file: Any, sep: str = "", format: str = "%s") -> None:
+    def tofile(self, fid: Any, sep: str = "", format: str = "%s") -> None:
         """Write the numbers as bytes."""
-        file.write(np.ascontiguousarray(self).data)
+        fid.write(np.ascontiguousarray(self).data)
 
 
 def wrote_gguf(path: Path) -> bool:

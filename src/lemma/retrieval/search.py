@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 
 from lemma.data.corpora import IMAGES
-from lemma.data.files import Progress, data_home, replacing, text_hash
+from lemma.data.files import Progress, data_home, real_path, replacing, text_hash
 from lemma.data.images import decode_image, list_images, pillow
 from lemma.data.tables import SEPARATED, Column, read_table
 from lemma.errors import DataError, InputError, RunError, SpecError
@@ -296,11 +296,11 @@ def search_images(
     nearest = find_clustered(index, vectors, wanted) if clustered else find(index.vectors, vectors, wanted)
     answers = []
     for query, rows, scores in zip(queries, *nearest, strict=True):
-        own, hits = query.image.resolve() if query.image else None, []
+        own, hits = real_path(query.image) if query.image else None, []
         for row, score in zip(rows[rows >= 0], scores[rows >= 0], strict=True):
             name = index.entry(int(row)).name
             caption, path = (images.caption(name), images.path(name)) if images else ("", None)
-            if own is None or path is None or path.resolve() != own:
+            if own is None or path is None or real_path(path) != own:
                 hits.append(Hit(0, name, float(score), caption, path=path))
         if reranker and images and query.tokens is not None:
             paths = [hit.path for hit in hits[: reranker.spec.candidates] if hit.path]

@@ -24,7 +24,7 @@ from lemma.models.base import LanguageModel
 from lemma.models.build import blank
 from lemma.report.result import Block, Result, Text
 from lemma.runs.checkpoint import weights_of
-from lemma.runs.folder import PretrainedRun, RunFolder, refuse_occupied
+from lemma.runs.folder import PretrainedRun, RunFolder, refuse_name, refuse_occupied
 from lemma.runs.load import (
     adaptation_of,
     model_to_fill,
@@ -71,6 +71,7 @@ def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> Rewri
             f"To write it for transformers: lemma export {path} --to huggingface --out FOLDER"
         )
     refuse_own_base(folder, out)
+    refuse_name(out)
     if to == "merged":
         refuse_occupied(out, overwrite)
     elif to != "gguf":

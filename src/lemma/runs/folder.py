@@ -35,6 +35,7 @@ from lemma.data.files import (
     parse_json,
     read_json,
     read_sealed,
+    real_path,
     refuse_protected,
     replacing,
     restore,
@@ -49,7 +50,7 @@ from lemma.data.treebanks import Lexicon
 from lemma.errors import DataError, RunError, SpecError, StorageError
 from lemma.hub.pretrained import Pretrained, is_pretrained, open_pretrained
 from lemma.runs.checkpoint import MANIFEST, drop_after, write_weights
-from lemma.spec.base import exists, read_toml, to_toml
+from lemma.spec.base import exists, is_utf8, read_toml, to_toml
 from lemma.spec.choose import read_model
 from lemma.spec.data import AnyDataSpec, PretrainedData, read_data
 from lemma.spec.models import NEW_FAMILIES, Classifier, Graph, ModelSpec, Parser
@@ -217,6 +218,7 @@ class RunFolder:
 
         `settings` of the recipe are about to be given again, so that recipe.toml may differ in them.
         """
+        refuse_name(path)
         restore(path)
         if not exists(path / SPEC) and is_pretrained(path):
             source = open_pretrained(path)
@@ -296,7 +298,7 @@ class RunFolder:
     def base(self) -> "RunFolder":
         """Open the base of an adapted run, wherever it lies; its hash is checked when its weights are read."""
         assert self.adaptation is not None
-        path = (self.path / self.adaptation.base).resolve()
+        path = real_path(self.path / self.adaptation.base)
         if not path.exists() and self.adaptation.base in MODELS:
             path = Path(self.adaptation.base)
         if not is_run(path):
@@ -502,6 +504,7 @@ def remove_unbegun(path: Path) -> None:
 
 def refuse_occupied(path: Path, overwrite: bool) -> None:
     """Refuse a place where something stands: a run unless it may be overwritten, anything else always."""
+    refuse_name(path)
     restore(path)
     try:
         path.lstat()
@@ -526,6 +529,12 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
             f"{path} also holds files that are not the run's: {', '.join(foreign)}. Move it away to overwrite the run."
         )
     refuse_protected(path)
+
+
+def refuse_name(path: Path) -> None:
+    """Refuse a name that is not UTF-8, which safetensors cannot open and a description cannot hold."""
+    if not is_utf8(str(path)):
+        raise RunError(f"{str(path)!r}: the name is not UTF-8. Rename the folder, or choose another name.")
 
 
 def refuse_no_run(path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lemma.adaptation.adapt import adapt_model, merged, merged_copy
-from lemma.data.files import text_hash
+from lemma.data.files import real_path, text_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import RunError
@@ -146,7 +146,7 @@ def refuse_own_base(base: RunFolder, out: Path) -> None:
     """Refuse to write where the base stands, or the base that it needs itself: both would be lost."""
     folder: RunFolder | None = base
     while folder is not None:
-        if folder.path.resolve() == out.resolve():
+        if real_path(folder.path) == real_path(out):
             raise RunError(f"{out} is the base itself, or one that it needs, and would be lost. Choose another place.")
         folder = folder.base() if folder.adaptation else None
 
@@ -180,7 +180,7 @@ def adaptation_of(base: RunFolder, out: Path, method: Method) -> AdaptationSpec:
     refuse_own_base(base, out)
     if isinstance(base, PretrainedRun) and not base.path.exists():
         return AdaptationSpec(method=method, base=str(base.path), base_hash=run_hash(base))
-    here, there = out.resolve(), base.path.resolve()
+    here, there = real_path(out), real_path(base.path)
     try:
         path = os.path.relpath(there, here)
     except ValueError:  # another drive

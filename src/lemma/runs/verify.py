@@ -27,6 +27,7 @@ from lemma.runs.folder import (
     changed_files,
     is_run,
     read_manifest,
+    refuse_name,
 )
 from lemma.runs.load import refuse_other_base
 from lemma.spec.base import exists
@@ -82,6 +83,7 @@ class Verified(Result):
 
 def verify_folder(path: Path) -> Verified:
     """Compare every file of a run, of a study, or of all runs in a folder with its checksum."""
+    refuse_name(path)
     if is_run(path):
         return Verified(path, tuple(_run_files(path, path)))
     if exists(path / SUMS):  # of peft

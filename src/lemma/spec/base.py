@@ -61,6 +61,9 @@ class Spec(BaseModel):
             field = cls.model_fields.get(name)
             if field is not None and isinstance(value, int):
                 refuse_size(word, value, field)
+            for text in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(text, str) and not is_utf8(text):
+                    raise ValueError(f"{word} = {shown(text)}: the name is not UTF-8. Rename the file or folder.")
         return named
 
     @classmethod
@@ -84,6 +87,15 @@ class Spec(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for TOML or JSON; what is unset (None) is left out."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a string can be written as UTF-8; names of files that are not hold surrogates.
+
+    >>> is_utf8("café"), is_utf8("caf\\udce9")
+    (True, False)
+    """
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 LONGEST_LINE = 2000

@@ -115,8 +115,23 @@ def test_a_kill_before_any_change_leaves_the_old_folder_or_the_new(tmp_path: Pat
     assert all(content in (old, new) for content in seen) and old in seen and len(seen) > 6
 
 
+def test_what_was_moved_aside_and_cannot_be_restored_now_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aside = tmp_path / f".run.3.{machine()}-{DEAD}.aside"
+    aside.mkdir()
+    (aside / "weights").touch()
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "rename", lambda *pair: (_ for _ in ()).throw(OSError(errno.EIO, "…")))
+        write_atomically(tmp_path / "other.txt", "")
+        assert names(aside) == ["weights"]
+    sweep(tmp_path)
+    assert names(tmp_path) == ["other.txt", "run"]
+
+
 @pytest.mark.skipif(files._renameat2() is None, reason="the system cannot exchange names")
 def test_a_reader_meets_a_folder_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
+    moment = 0
     for moment in range(1, 100):
         write_folder(tmp_path / "run", "old")
         status = forked(partial(write_folder, tmp_path / "run", "new"), kill_at=moment)

@@ -144,7 +144,8 @@ def test_a_half_made_export_is_named_and_never_trained_anew(cut: str, adapted: P
         with pytest.raises(RunError, match=r"run is incomplete: .*Write it again with --overwrite"):
             action()
     verified = lemma.verify(run)
-    assert not verified.right and "is incomplete" in str(verified) and files(run) == before
+    damaged = [(file.path, "is incomplete" in file.why) for file in verified.files if file.state == "damaged"]
+    assert damaged == [("summary.json", True)] and files(run) == before
     lemma.export(adapted, to="merged", out=run, overwrite=True)
     assert lemma.verify(run).right
 
@@ -203,6 +204,42 @@ def test_threads_that_open_one_foreign_file_with_an_empty_home_do_not_meet(
         assert texts == [expected] * 8
         records = list((data_home() / "opened").iterdir())
         assert len(records) == 1 and json.loads(records[0].read_text())["hash"] == file_hash(tmp_path / "a.gguf")
+
+
+NOT_UTF8 = os.fsdecode(b"caf\xe9")
+
+
+def test_a_name_that_is_not_utf_8_is_refused_before_any_work(adapted: Path, tmp_path: Path) -> None:
+    book = adapted.parent / "book.txt"
+    shutil.copytree(adapted.parent / "base", tmp_path / NOT_UTF8)
+    shutil.copy(book, tmp_path / f"{NOT_UTF8}.txt")
+    before = sorted(tmp_path.rglob("*"))
+    sizes = {"width": 4, "hidden": 4}
+    actions: list[Callable[[], object]] = [
+        lambda: lemma.train("lstm", text=book, out=tmp_path / f"{NOT_UTF8}-new", **sizes, **QUICK),
+        lambda: lemma.train("lstm", text=tmp_path / f"{NOT_UTF8}.txt", out=tmp_path / "new", **sizes, **QUICK),
+        lambda: lemma.resume(tmp_path / NOT_UTF8, progress=False),
+        lambda: lemma.verify(tmp_path / NOT_UTF8),
+        lambda: lemma.load(tmp_path / NOT_UTF8),
+        *(
+            lambda form=form: lemma.export(adapted, to=form, out=tmp_path / f"{NOT_UTF8}.gguf")  # pyright: ignore
+            for form in FORMS
+        ),
+    ]
+    for action in actions:
+        with pytest.raises(LemmaError, match="name is not UTF-8"):
+            action()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["loop", "loop/inside", "*.txt"])
+def test_a_loop_of_links_is_a_file_that_is_not_there(name: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "a.txt").symlink_to(tmp_path / "loop")
+    with pytest.raises(LemmaError, match="there is no such file"):
+        lemma.train("lstm", text=str(tmp_path / name), out=tmp_path / "run", width=4, hidden=4, **QUICK)
+    with pytest.raises(LemmaError):
+        lemma.load(tmp_path / name)
 
 
 class Wrapper(torch.nn.Module):
