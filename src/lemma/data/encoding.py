@@ -5,7 +5,6 @@ JSON, and writes for each a line of JSON and the ids.
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections import deque
@@ -20,6 +19,7 @@ import numpy as np
 from lemma.data.store import Encoded, Piece, encode_pieces
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError
+from lemma.processes import child_environment, python_command
 
 
 def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], processes: int) -> Iterator[Encoded]:
@@ -55,10 +55,12 @@ def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], process
 
 def start_worker(tokenizer: Tokenizer) -> "subprocess.Popen[bytes]":
     """Start a process that encodes with this tokenizer, in a session of its own: Ctrl-C reaches who started it."""
-    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "lemma.data.encoding"]
     worker = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+        python_command("-m", "lemma.data.encoding"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=child_environment(TOKENIZERS_PARALLELISM="false"),
+        start_new_session=True,
     )
     assert worker.stdin is not None
     _write(worker.stdin, tokenizer.settings())

@@ -6,11 +6,13 @@ a study that was stopped is finished by the same call.
 """
 
 import json
+import os
+import platform
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -372,14 +374,8 @@ def run_experiment(
     done: dict[str, CellOutcome[Any]] = {}
     interrupted = False
     try:
-        gate = FileLock(runs / ".prepare.lock")
-        if experiment.keeps:
-            with suppress(OSError):  # a file system without locks
-                gate.acquire()
-        try:
+        with hold(runs / ".prepare.lock", experiment.observer) if experiment.keeps else nullcontext():
             experiment.prepare(chosen)  # who comes second finds it done
-        finally:
-            gate.release()
         stages = [list(experiment.trials(chosen)), chosen]
         for cell in stages[0]:
             experiment.check(cell)
@@ -394,6 +390,8 @@ def run_experiment(
     except KeyboardInterrupt:
         interrupted = True
     cells = experiment.cells()  # a search finds its cells on the way
+    if interrupted and not cells:
+        raise KeyboardInterrupt  # there is nothing to report yet
     outcomes = tuple(done.get(cell.name) or experiment.find(cell) for cell in cells)
     result = experiment.report(outcomes, interrupted)
     result.save()
@@ -401,6 +399,34 @@ def run_experiment(
 
 
 WAIT = 0.5  # seconds until it is asked again whether another process has finished a cell
+
+
+@contextmanager
+def hold(lock_file: Path, observer: Observer) -> Iterator[None]:
+    """Hold a lock of a study; if another process holds it, say which and wait for it.
+
+    The holder writes its name next to the lock file, which filelock empties whenever a process tries it. A file system
+    without locks counts as held.
+    """
+    lock, holder = FileLock(lock_file), lock_file.with_suffix(".holder")
+    with suppress(OSError):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            other = read_json(holder) or {}
+            name = f"process {other['process']} on {other['host']}" if other else "another process"
+            observer.say(
+                f"waiting for {name}, which works on this study and holds {lock_file} (Ctrl-C to stop waiting)"
+            )
+            lock.acquire(poll_interval=WAIT)
+    try:
+        with suppress(OSError, LemmaError):
+            write_json(holder, {"process": os.getpid(), "host": platform.node()})
+        yield
+    finally:
+        with suppress(OSError):
+            holder.unlink(missing_ok=True)
+        lock.release()
 
 
 def share_cells(
@@ -416,6 +442,7 @@ def share_cells(
     the call began, at another time than `failed` says, is not tried again by it.
     """
     waiting = dict(enumerate(cells, start=1))
+    reported = False
     while waiting:
         for number, cell in list(waiting.items()):
             lock = FileLock(experiment.path(cell).with_name(f".{cell.name}.cell.lock"), blocking=False)
@@ -435,6 +462,10 @@ def share_cells(
             finally:
                 lock.release()
         if waiting:
+            if not reported:
+                names = ", ".join(str(cell) for cell in waiting.values())
+                experiment.observer.say(f"waiting for other processes, which train {names} (Ctrl-C to stop waiting)")
+                reported = True
             time.sleep(WAIT)
 
 

@@ -15,8 +15,6 @@ from shlex import quote
 from statistics import fmean, median
 from typing import Any, Literal, NamedTuple
 
-from filelock import FileLock
-
 from lemma.data.store import prepare
 from lemma.errors import RunError, SpecError, unknown
 from lemma.report.curves import COLOURS, Curve, Plot, can_draw, to_svg
@@ -49,6 +47,7 @@ from lemma.studies.experiment import (
     TitledObserver,
     TrainingExperiment,
     gather,
+    hold,
     in_words,
     paired,
     plain,
@@ -921,10 +920,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
                 keys[row.title] = json.dumps([row.first.model, recipe], sort_keys=True)
                 models[keys[row.title]] = read_model(row.first.model, "study"), Recipe.read(row.first.recipe, "study")
         of = {"models": sorted(models), "hardware": dict(hardware), "data": self.dataset.hash}
-        gate = FileLock(self.out / "runs" / ".speed.lock")  # another call on this folder would disturb the times
-        with suppress(OSError):
-            gate.acquire()
-        try:
+        with hold(self.out / "runs" / ".speed.lock", self.observer):  # another call here would disturb the times
             kept = read_json(self.out / "speed.json") or {}
             if kept.get("of") != of:
                 if not models or not timing:
@@ -932,8 +928,6 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
                 self.observer.say("timing a training step of each model, in turns")
                 kept = {"of": of, "seconds": race_steps(models, self.dataset.tokens("train"))}
                 write_json(self.out / "speed.json", kept)
-        finally:
-            gate.release()
         return {title: kept["seconds"][key] for title, key in keys.items() if key in kept["seconds"]}
 
     def report(self, outcomes: tuple[CellOutcome[LanguageMeasures], ...], interrupted: bool) -> StudyResult:

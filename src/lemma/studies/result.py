@@ -131,6 +131,11 @@ class StudyResult(Result):
         """The runs that failed, each with its reason."""
         return tuple(run for run in self.runs if run.reason)
 
+    @property
+    def all_failed(self) -> bool:
+        """Whether there are runs and every one of them failed."""
+        return bool(self.runs) and len(self.failed) == len(self.runs)
+
     def blocks(self) -> Iterator[Block]:
         """Table, conclusion and claims."""
         yield from (Heading(self.title), *self.table.blocks(), *self.printed)

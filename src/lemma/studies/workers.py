@@ -6,10 +6,10 @@ that told them what to do.
 """
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from _thread import interrupt_main
@@ -23,6 +23,7 @@ from uuid import uuid4
 import torch
 
 from lemma.errors import InputError, SpecError, unknown
+from lemma.processes import child_environment, python_command
 from lemma.report.progress import Silent
 from lemma.report.statistics import needed
 from lemma.runs.verify import STUDY
@@ -54,7 +55,7 @@ def work(order: str) -> None:
     if told is None:  # stopped before it began
         return
     os.chdir(told["folder"])
-    torch.set_num_threads(told["threads"])
+    torch.set_num_threads(told["threads"] or allocated_threads())
     over = threading.Event()
 
     def watch() -> None:
@@ -100,25 +101,42 @@ class Workers(ABC):
         """End those that do not stop by themselves."""
 
 
+def visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    count = torch.cuda.device_count()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(index) for index in range(count)] if chosen is None else chosen.split(",")
+    return [name.strip() for name in names[:count]]
+
+
+def allocated_threads() -> int:
+    """Return the number of threads for a worker on this machine: those of its allocation, or else all cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for name in ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS"):  # Ray sets the second
+        if (allocated := os.environ.get(name, "")).isdigit() and int(allocated):
+            return min(int(allocated), cores)
+    return cores
+
+
 class LocalWorkers(Workers):
     """Processes on this machine, in sessions of their own: Ctrl-C reaches the call that started them, and it alone."""
 
     def start(self, order: Path, count: int, threads: int) -> None:
-        """Start processes of the same Python."""
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-        environment = {**os.environ, **dict.fromkeys(names, str(threads))}
-        command = [sys.executable, "-c", "import sys; from lemma.studies.workers import work; work(sys.argv[1])"]
+        """Start processes of the same Python; where there are several GPUs, each process sees one of them."""
+        limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+        command = python_command("-c", "import sys; from lemma.studies.workers import work; work(sys.argv[1])")
+        gpus = visible_gpus()
         self.errors = [TemporaryFile() for _ in range(count)]  # noqa: SIM115
         self.processes = [
             subprocess.Popen(
                 [*command, str(order)],
-                env=environment,
+                env=child_environment(**limits, **({"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {})),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,
             )
-            for errors in self.errors
+            for number, errors in enumerate(self.errors)
         ]
 
     def running(self) -> int:
@@ -186,7 +204,8 @@ class SlurmWorkers(Workers):
         if self.cluster == "slurm" and not shutil.which("sbatch"):
             raise InputError("study --on slurm: there is no sbatch on this machine. Submit from a node of the cluster.")
         kinds = {"slurm": submitit.SlurmExecutor, "local": submitit.LocalExecutor}
-        executor = kinds[self.cluster](order.parent / "slurm")
+        # the jobs start in the current folder, of which -P keeps them from importing
+        executor = kinds[self.cluster](order.parent / "slurm", python=shlex.join(python_command()))
         if self.cluster == "slurm":  # without a time limit that of the partition applies, not submitit's five minutes
             executor.update_parameters(job_name="lemma-study", cpus_per_task=threads, time=None)
         self.jobs = [executor.submit(work, str(order)) for _ in range(count)]
@@ -226,8 +245,9 @@ def run_workers(
     if on not in KINDS:
         raise SpecError(unknown("study --on", str(on), PLACES))
     cells = [cell for stage in stages for cell in stage]
-    cores = torch.get_num_threads()
-    count = min(jobs or cores, max(map(len, stages)))
+    cores, most = torch.get_num_threads(), max(map(len, stages))
+    # Ray and Slurm queue what does not fit; the cores of the submitting machine say nothing about theirs.
+    count = min(jobs or (cores if on is None else most), most)
     if count < 1:
         return False
     threads = max(1, cores // count) if on is None else 1
@@ -235,7 +255,7 @@ def run_workers(
     order = out / f".workers-{uuid4().hex}.json"
     parent = os.getpid() if on is None else None
     told = {"cells": [cell.name for cell in stages[-1]], "failed": dict(failed), "folder": str(Path.cwd())}
-    write_json(order, {**told, "threads": threads, "parent": parent})
+    write_json(order, {**told, "threads": threads if on is None else None, "parent": parent})
     workers, observer = KINDS[on](), experiment.observer
     where = f"{count} process{'es' if count > 1 else ''}" + (f" on {on}" if on else "")
     left = {cell.name: cell for cell in cells}

@@ -16,7 +16,7 @@ from lemma.data.conllu import Sentence
 from lemma.data.corpora import TREEBANKS
 from lemma.data.splits import Splits
 from lemma.data.treebanks import Lexicon, Trees, prepare_treebank, read_trees
-from lemma.errors import InputError, SpecError
+from lemma.errors import DataError, InputError, SpecError
 from lemma.layers.attention import Scores, over_dependents, over_head_words
 from lemma.models.parser import ParserModel, decode, readings
 from lemma.report.progress import Observer, watched_reading
@@ -81,6 +81,8 @@ class ParsingTask(Task):
         )
         for message in (*(f"skipped in {one}" for one in prepared.skipped), *prepared.overlaps):
             observer.say(message)
+        if vocabulary is None:  # before training; a trained parser may be evaluated on any trees
+            refuse_unknown_relations(prepared)
         return prepared
 
     def batches(self, model: Any, examples: Trees, recipe: Recipe, worker: Worker) -> "TreeBatches":
@@ -93,6 +95,7 @@ class ParsingTask(Task):
 
     def validate(self, model: ParserModel, data: Splits[Trees], recipe: Recipe) -> "ParsingScore":
         """Parse the validation sentences, and compare."""
+        refuse_unknown_relations(data)
         return score_parser(model, data.tokenizer, data.tokens("validation").sentences)
 
     def evaluate(
@@ -115,6 +118,18 @@ class ParsingTask(Task):
         gold = trees.tokens(trees.splits[0]).sentences
         protocol = {"model": run.lexicon.about, **tree_protocol(trees)}
         return score_parser(run.require(ParserModel, "a parser"), run.lexicon, gold[:limit], protocol)
+
+
+def refuse_unknown_relations(data: Splits[Trees]) -> None:
+    """Refuse validation trees without a single relation that the parser learns: their loss is undefined."""
+    relations = {relation for sentence in data.tokens("validation").sentences for relation in sentence.relations}
+    learned = data.tokenizer.relations
+    if relations.isdisjoint(learned):
+        names = [", ".join(sorted(some)[:5]) + (", …" if len(some) > 5 else "") for some in (relations, learned)]
+        raise DataError(
+            f"no relation of the validation trees ({names[0]}) is one that the parser learns ({names[1]}), so they "
+            "have no loss. Give validation trees with the relations of the training trees: --validation FILE."
+        )
 
 
 def checked_limit(settings: Mapping[str, Any]) -> int | None:

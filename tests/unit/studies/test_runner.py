@@ -1,7 +1,10 @@
 """The runner on an experiment that trains nothing: what it keeps, repeats, tolerates and shows."""
 
 import json
+import os
+import platform
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +151,46 @@ def test_a_cell_that_another_process_runs_is_waited_for_and_not_run_twice(
     result = run_experiment(experiment)
     assert values(result) == [5, 77, None, 11] and experiment.done == [NAMES[0], NAMES[3]]
     assert [run.reason for run in result.failed] == ["it broke there."], "not tried again by a call that saw it fail"
+    [waiting] = [message for message in experiment.observer.said if message.startswith("waiting")]
+    assert "n2, number=2, seed 2, n3, number=3, seed 1" in waiting
     assert values(run_experiment(Squares(tmp_path))) == [5, 77, 10, 11], "but by the next"
+
+
+def test_a_call_that_waits_for_another_says_for_which_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment_runner, "WAIT", 0.01)
+    (tmp_path / "runs").mkdir()
+    experiment, lock = Squares(tmp_path), tmp_path / "runs" / ".prepare.lock"
+    with experiment_runner.hold(lock, Silent()):
+        second = threading.Thread(target=run_experiment, args=(experiment,))
+        second.start()
+        while not experiment.observer.said:
+            time.sleep(0.01)
+        message = experiment.observer.said[0]
+        assert f"process {os.getpid()} on {platform.node()}" in message and str(lock) in message
+        assert not experiment.done
+    second.join(30)
+    assert experiment.done == NAMES and not list((tmp_path / "runs").glob("*.holder"))
+
+
+def test_a_study_interrupted_before_its_first_cell_is_known_is_an_interruption(tmp_path: Path) -> None:
+    class Search(Squares):
+        def cells(self) -> list[StudyCell]:
+            return []
+
+        def prepare(self, cells: object) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(Search(tmp_path))
+
+
+def test_a_result_tells_whether_every_run_failed(tmp_path: Path) -> None:
+    class Broken(Squares):
+        def run(self, cell: StudyCell, observer: Observer) -> Square:
+            raise InputError("it broke.")
+
+    assert run_experiment(Broken(tmp_path / "a")).all_failed
+    assert not run_experiment(Squares(tmp_path / "b", broken="n2")).all_failed
 
 
 def test_only_some_cells_can_be_chosen(tmp_path: Path) -> None:

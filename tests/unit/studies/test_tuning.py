@@ -295,3 +295,56 @@ def test_threads_are_divided_between_processes(
     run_study(tiny_study(), tmp_path / "out", jobs=3)
     run_study(tiny_study(), tmp_path / "out", jobs=16)
     assert orders == [(3, 2, 2), (4, 2, 2)]
+
+
+def test_each_process_sees_one_of_the_gpus_that_are_visible_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str | None] = []
+
+    class Process:
+        returncode = 0
+
+        def __init__(self, command: list[str], env: dict[str, str], **options: object) -> None:
+            started.append(env.get("CUDA_VISIBLE_DEVICES"))
+
+    monkeypatch.setattr(workers.subprocess, "Popen", Process)
+    for visible, count, expected in (
+        (None, 0, [None] * 3),
+        (None, 2, ["0", "1", "0"]),
+        ("3, GPU-8932f937", 2, ["3", "GPU-8932f937", "3"]),
+        ("5", 1, ["5"] * 3),
+        ("", 0, [""] * 3),
+        ("1,9", 1, ["1"] * 3),  # CUDA ignores what follows a GPU that does not exist
+    ):
+        started.clear()
+        monkeypatch.setattr(workers.torch.cuda, "device_count", lambda count=count: count)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        workers.LocalWorkers().start(tmp_path / "order.json", 3, 1)
+        assert started == expected
+
+
+def test_tasks_of_a_cluster_use_the_cores_that_they_get_there(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = []
+
+    class Noted(workers.LocalWorkers):
+        def start(self, order: Path, count: int, threads: int) -> None:
+            orders.append((count, json.loads(order.read_text())["threads"]))
+            super().start(order, 0, threads)
+
+    monkeypatch.setattr(workers.torch, "get_num_threads", lambda: 1)  # of the machine that submits
+    monkeypatch.setattr(workers, "KINDS", {"slurm": Noted})
+    run_study(tiny_study(), tmp_path / "out", on="slurm")
+    assert orders == [(4, None)]
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda process: set(range(16)))
+    for name in ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    assert workers.allocated_threads() == 16
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert workers.allocated_threads() == 3
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    assert workers.allocated_threads() == 8

@@ -1,12 +1,15 @@
 """Attachment scores and what heads know of relations, against counting by hand."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from lemma.data.conllu import Sentence
-from lemma.errors import InputError
+import lemma
+from lemma.data.conllu import Sentence, to_conllu
+from lemma.errors import DataError, InputError
 from lemma.tasks.parsing import best_offsets, head_accuracies, relation_findings, score_trees
 from treebanks import B1, tiny
 
@@ -107,3 +110,22 @@ def test_findings_name_the_best_head_next_to_the_baselines() -> None:
     dobj = next(f for f in found if (f.relation, f.direction) == ("dobj", "to the head word"))
     assert (dobj.head, dobj.accuracy, dobj.untrained, dobj.shuffled) == ("b", 100.0, 0.0, 100.0)
     assert (dobj.offset, dobj.offset_accuracy) == (-3, 100.0) and "dobj" in str(dobj)
+
+
+def test_validation_trees_of_other_relations_are_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+    others = [replace(tree, relations=tuple(f"x-{relation}" for relation in tree.relations)) for tree in tiny()]
+    files = {name: tmp_path / f"{name}.conllu" for name in ("train", "validation", "mixed")}
+    for path, trees in zip(files.values(), (tiny(), others, [*others, B1]), strict=True):
+        path.write_text(to_conllu(trees), encoding="utf-8")
+    settings: dict[str, Any] = {"treebank": files["train"], "steps": 2, "batch": 4, "warm_up": 1, "device": "cpu"}
+    settings |= {"width": 8, "word_dropout": 0.0, "progress": False}
+    with pytest.raises(DataError, match=r"no relation of the validation trees \(x-case, x-det.*learns \(case, det"):
+        lemma.train("parser", validation=files["validation"], out=tmp_path / "a", **settings)
+    assert not (tmp_path / "a").exists()
+    result = lemma.train("parser", validation=files["mixed"], out=tmp_path / "b", **settings)
+    assert result.validation_loss is not None
+    score = lemma.evaluate(tmp_path / "b", treebank=files["validation"], progress=False)
+    assert score.to_dict()["loss"] is None, "a trained parser may be evaluated on any trees"
