@@ -48,6 +48,7 @@ from lemma.checking.expressions import (
     Node,
     Shape,
     UnfitError,
+    WorkBudget,
     names,
     parse_equation,
     subtrees,
@@ -66,6 +67,8 @@ FIXED = frozenset({"one-hot", "mask", "causal", "fixed", "incoming"})
 KINDS = (*sorted(FIXED), "positive")
 DRAWS, MOST_TRIES, SMALLEST = 3, 200, 3
 LARGEST_FILE, LONGEST_SIDE = 1 << 18, 200
+MOST_OPERATIONS = 40_000
+"""Operations of the forward passes of all draws; the backward passes take twice as many more."""
 _NAME = re.compile(r"[A-Za-z]\w{0,39}")
 
 
@@ -210,7 +213,8 @@ class GradientCell(Spec):
     @cached_property
     def samples(self) -> tuple["Sample", ...]:
         """The random draws of sizes and inputs at which gradients are judged, always the same."""
-        return tuple(draw(self, seed) for seed in range(DRAWS))
+        with WorkBudget(MOST_OPERATIONS):
+            return tuple(draw(self, seed) for seed in range(DRAWS))
 
 
 def _words(text: str) -> list[str]:

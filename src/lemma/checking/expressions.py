@@ -1,7 +1,8 @@
 """The small language of gradient derivations: parsed, evaluated, written back."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import islice
 from math import prod
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, float64, tensor
 
 from lemma.checking.tokens import Cursor, SourceText, Token, derivation_tokens
-from lemma.errors import unknown
+from lemma.errors import InputError, unknown
 
 Path = tuple[int, ...]
 """The way from the root to a node: which of the nodes below to take at each step."""
@@ -435,6 +436,57 @@ class UnfitError(ValueError):
         self.operation, self.shapes = operation, shapes
 
 
+class TooMuchWork(InputError):
+    """An answer that takes more operations to evaluate than its budget has."""
+
+
+class WorkBudget:
+    """Operations that evaluating expressions may still take; `with budget:` makes every evaluation draw from it.
+
+    An operation is about 15 microseconds: one operation on a small value, or a part of one on a large value. Budgets
+    nest: what is spent inside is spent of all around it.
+    """
+
+    def __init__(self, operations: int) -> None:
+        self.left = operations
+        self._outer: WorkBudget | None = None
+
+    def __enter__(self) -> "WorkBudget":
+        self._outer = _BUDGET.get()
+        _BUDGET.set(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _BUDGET.set(self._outer)
+
+    def spend(self, operations: int) -> None:
+        """Take operations from this budget and from all around it."""
+        self.left -= operations
+        if self.left < 0:
+            raise TooMuchWork("This takes too much work to evaluate. Use smaller values and fewer lines.")
+        if self._outer is not None:
+            self._outer.spend(operations)
+
+
+_BUDGET: ContextVar[WorkBudget | None] = ContextVar("budget of evaluations", default=None)
+_PRODUCTS, _EINSUM_PRODUCTS, _FUNCTION_VALUES, _VALUES = 50_000, 500, 2_000, 10_000
+"""Products of a matrix product and of an einsum, values of a function, and other values that cost one operation."""
+
+
+def _extra_operations(node: Node, below: Sequence[Tensor], value: Tensor) -> int:
+    """Return how many operations a node costs beyond one, by the sizes of its values."""
+    if node.head == "@":
+        return value.numel() * below[0].shape[-1] // _PRODUCTS
+    if node.head == "einsum":
+        lengths: dict[str, int] = {}
+        for side, argument in zip(str(node.value).partition("->")[0].split(","), below, strict=True):
+            lengths |= zip(side, argument.shape if len(side) > 1 else (argument.numel(),), strict=True)
+        return 4 + prod(lengths.values()) // _EINSUM_PRODUCTS
+    if node.head in ARGUMENTS or node.head == "^":
+        return max(value.numel(), *(one.numel() for one in below)) // _FUNCTION_VALUES
+    return value.numel() // _VALUES
+
+
 def joined(sign: str, left: Tensor, right: Tensor) -> Tensor:
     """Two values joined by a sign.
 
@@ -538,6 +590,7 @@ class Evaluator:
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
         self.values, self.operations = values, 0
+        self._budget = _BUDGET.get()
         self._remembered: dict[int, tuple[Node, Tensor]] = {}
 
     def remember(self, node: Node) -> None:
@@ -553,12 +606,23 @@ class Evaluator:
         """The value of a node; an `UnfitError` if its shapes do not fit."""
         if id(node) in self._remembered:
             return self._remembered[id(node)][1]
-        self.operations += 1
+        self._spend(1)  # also where the shapes do not fit
+        below = [self(child) for child in node.below]
+        value = self._apply(node, below)
+        self._spend(_extra_operations(node, below, value))
+        return value
+
+    def _spend(self, operations: int) -> None:
+        self.operations += operations
+        if operations and self._budget is not None:
+            self._budget.spend(operations)
+
+    def _apply(self, node: Node, below: list[Tensor]) -> Tensor:
         if node.head == "number":
             return tensor(float(node.value), dtype=float64)
         if node.head == "name":
             return self.values[node.value]
-        first, *others = below = [self(child) for child in node.below]
+        first, *others = below
         match node.head:
             case "-" if not others:
                 return -first

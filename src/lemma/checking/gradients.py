@@ -18,7 +18,9 @@ from lemma.checking.expressions import (
     Equation,
     Evaluator,
     Node,
+    TooMuchWork,
     UnfitError,
+    WorkBudget,
     is_larger,
     names,
     parse_equation,
@@ -36,6 +38,8 @@ from lemma.report.text import columns, paragraph, wrap
 MOST_LINES, MOST_TEXT = 100, 100_000
 MOST_HELD, MOST_CUT = 3, 300
 """How many steps a person may have taken for constants at once, and how often that is tried in a report."""
+MOST_JUDGING, MOST_CUTTING = 60_000, 8_000
+"""Operations of judging all lines of a report, and of trying which steps were taken for constants."""
 
 
 @dataclass(frozen=True)
@@ -155,63 +159,83 @@ def judge_gradients(
     broken: set[str] = set()  # the helpers without a value
     settled = set(derived_before)  # what earlier lines get right
     verdicts: list[GradientVerdict] = []
-    left, cut = MOST_OPERATIONS, Cut()
+    judging, diagnosis = WorkBudget(MOST_JUDGING), Diagnosis(described)
     for line in derivation:
-        expression = line.expression
+        expression, failed = line.expression, None
         verdict = GradientVerdict(line.number, line.name, line.text, "wrong")
         used = {name for name in names(expression) for name in rests_on.get(name, {name})}
         available = settled | described.available_for(line.name) if line.name in known else settled
-        if missing := sorted(names(expression) & broken):
-            broken |= {line.name} - known
-            verdict = replace(verdict, reason=f"it rests on {missing[0]}, which has no value")
-        elif line.name not in known:  # a helper: it is computed, so that later lines may use it
-            try:
-                values = [Evaluator(sample.values)(expression) for sample in samples]
-            except UnfitError as error:
-                broken.add(line.name)
-                verdict = replace(verdict, reason=unfit_words(error, samples[0]))
+        with judging:
+            if missing := sorted(names(expression) & broken):
+                broken |= {line.name} - known
+                verdict = replace(verdict, reason=f"it rests on {missing[0]}, which has no value")
+            elif line.name not in known:  # a helper: it is computed, so that later lines may use it
+                try:
+                    values = [Evaluator(sample.values)(expression) for sample in samples]
+                except UnfitError as error:
+                    broken.add(line.name)
+                    verdict = replace(verdict, reason=unfit_words(error, samples[0]))
+                else:
+                    broken.discard(line.name)
+                    rests_on[line.name] = used
+                    whole = substituted(expression, helpers)
+                    helpers[line.name] = variable(line.name) if is_larger(whole, MOST_NODES) else whole
+                    pairs = zip(samples, values, strict=True)
+                    samples = tuple(replace(one, values={**one.values, line.name: value}) for one, value in pairs)
+                    verdict = replace(verdict, outcome="helper", reason="a helper, not judged")
+            elif failed := next((one for one in samples if not agrees(expression, line.name, one)), None):
+                complaint, error = _fault(expression, line.name, failed)
+                verdict = replace(verdict, reason=f"{complaint}; no simple repair found", error=error)
+            elif early := sorted(used - available):
+                verdict = replace(verdict, reason=_unavailable(described, line.name, early[0]))
             else:
-                broken.discard(line.name)
-                rests_on[line.name] = used
-                whole = substituted(expression, helpers)
-                helpers[line.name] = variable(line.name) if is_larger(whole, MOST_NODES) else whole
-                pairs = zip(samples, values, strict=True)
-                samples = tuple(replace(one, values={**one.values, line.name: value}) for one, value in pairs)
-                verdict = replace(verdict, outcome="helper", reason="a helper, not judged")
-        elif (failed := next((one for one in samples if not agrees(expression, line.name, one)), None)) is None and (
-            early := sorted(used - available)
-        ):
-            verdict = replace(verdict, reason=_unavailable(described, line.name, early[0]))
-        elif failed is None:
-            taken = (_reached(names(expression), uses) & gradients) - derived
-            settled.add(line.name)
-            verdict = replace(verdict, outcome="right", taken=tuple(sorted(taken)))
-        else:
-            complaint, error = _fault(expression, line.name, failed)
+                taken = (_reached(names(expression), uses) & gradients) - derived
+                settled.add(line.name)
+                verdict = replace(verdict, outcome="right", taken=tuple(sorted(taken)))
+        if failed and diagnose:
             available |= {helper for helper, roots in rests_on.items() if roots <= available}
-            repair = None
-            if diagnose:
-                repair, left = find_repair(expression, described, line.name, samples, left, available)
-            if diagnose and repair is None and names(expression) & set(helpers):  # with its helpers written out
-                whole = substituted(expression, helpers)
-                if not is_larger(whole, MOST_NODES):
-                    repair, left = find_repair(whole, described, line.name, samples, left, available)
-            forgotten = (
-                () if repair or not diagnose else forgotten_steps(expression, described, line.name, samples, cut)
-            )
-            if repair:
-                reason = f"{complaint}: {repair.words}"
-            elif forgotten:
-                *others, last = forgotten
-                through = f"{', '.join(others)} and {last}" if others else last
-                depend = "are taken for constants; they depend" if others else "is taken for a constant; it depends"
-                reason = f"{complaint}: {through} {depend} on {line.name[1:]} too"
-            else:
-                reason = f"{complaint}; no simple repair found"
-            repaired = f"{line.text.partition('=')[0].strip()} = {written(repair.expression)}" if repair else None
-            verdict = replace(verdict, reason=reason, error=error, repair=repaired)
+            verdict = diagnosis.explain(verdict, line, samples, helpers, available)
         verdicts.append(verdict)
     return GradientReport(described.name, tuple(verdicts))
+
+
+class Diagnosis:
+    """The search for what is wrong in lines of one derivation, with the operations that are left for it."""
+
+    def __init__(self, cell: GradientCell) -> None:
+        self.cell, self.left, self.cut = cell, MOST_OPERATIONS, Cut()
+        self.cutting = WorkBudget(MOST_CUTTING)
+
+    def explain(
+        self,
+        verdict: GradientVerdict,
+        line: Equation,
+        samples: Sequence[Sample],
+        helpers: Mapping[str, Node],
+        available: Collection[str],
+    ) -> GradientVerdict:
+        """Return the verdict on a wrong line with its repair, or with the steps that it takes for constants."""
+        complaint = verdict.reason.partition("; no simple repair found")[0]
+        expressions = [line.expression]
+        if names(line.expression) & set(helpers):  # with its helpers written out
+            whole = substituted(line.expression, helpers)
+            expressions += [] if is_larger(whole, MOST_NODES) else [whole]
+        for expression in expressions:
+            repair, self.left = find_repair(expression, self.cell, line.name, samples, self.left, available)
+            if repair:
+                repaired = f"{line.text.partition('=')[0].strip()} = {written(repair.expression)}"
+                return replace(verdict, reason=f"{complaint}: {repair.words}", repair=repaired)
+        try:
+            with self.cutting:
+                forgotten = forgotten_steps(line.expression, self.cell, line.name, samples, self.cut)
+        except TooMuchWork:
+            return verdict
+        if not forgotten:
+            return verdict
+        *others, last = forgotten
+        through = f"{', '.join(others)} and {last}" if others else last
+        depend = "are taken for constants; they depend" if others else "is taken for a constant; it depends"
+        return replace(verdict, reason=f"{complaint}: {through} {depend} on {line.name[1:]} too")
 
 
 def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:

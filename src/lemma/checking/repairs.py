@@ -14,7 +14,9 @@ from lemma.checking.expressions import (
     Node,
     Path,
     Shape,
+    TooMuchWork,
     UnfitError,
+    WorkBudget,
     join,
     names,
     put,
@@ -491,20 +493,25 @@ def find_repair(
     No repair is returned if the operations do not suffice.
     """
     first, *others = samples
-    evaluate, most = Evaluator(first.values), min(left, MOST_OPERATIONS_A_LINE)
+    most, tried, spent = min(left, MOST_OPERATIONS_A_LINE), 0, 0
     if most <= 0:
         return None, left
-    evaluate.remember(expression)
-    start, tried, found = evaluate.operations, 0, None
-    for repair in repairs(expression, Setting(cell, target, first)):
-        tried += 1
-        if evaluate.operations - start + tried > most:
-            break
-        if (
-            agrees(repair.expression, target, first, evaluate)
-            and (available is None or names(repair.expression) <= {*available})
-            and all(agrees(repair.expression, target, sample) for sample in others)
-        ):
-            found = repair
-            break
-    return found, left - (evaluate.operations - start + tried)
+    try:
+        with WorkBudget(2 * most) as budget:
+            evaluate = Evaluator(first.values)
+            evaluate.remember(expression)
+            start = evaluate.operations
+            for repair in repairs(expression, Setting(cell, target, first)):
+                tried += 1
+                spent = evaluate.operations - start + tried
+                if spent > most:
+                    break
+                if (
+                    agrees(repair.expression, target, first, evaluate)
+                    and (available is None or names(repair.expression) <= {*available})
+                    and all(agrees(repair.expression, target, sample) for sample in others)
+                ):
+                    return repair, left - spent
+    except TooMuchWork:  # with large values the search alone may take all of it
+        return None, left - most
+    return None, left - max(spent, min(most, (2 * most - budget.left) // 2))

@@ -138,13 +138,13 @@ def read_shape(text: str, sizes: Collection[str]) -> list[Formulas]:
     readings: list[Formulas] = []
     refusal: InputError | None = None
     for separator in (_AXES, _BY_X, _BY_BLANK, _BY_STAR):
-        axes = _axes(shape, separator, sizes)
-        if len(axes) > 1 or not readings:
-            try:
+        try:
+            axes = _axes(shape, separator, sizes)
+            if len(axes) > 1 or separator is _AXES:
                 readings.append(tuple(Rational(_polynomial(axis, sizes)) for axis in axes))
-            except InputError as error:
-                refusal = refusal or error
-        if separator is _AXES and len(axes) > 1:
+        except InputError as error:
+            refusal = refusal or error
+        if separator is _AXES and _AXES.search(shape):
             break
     if not readings:
         raise refusal or InputError(f"'{text[:60]}' is not a shape. Write the sizes of its axes, as in H×S×M_QK.")

@@ -1,0 +1,183 @@
+"""Grammar-valid answers that are expensive to judge: gradients and hand computations, within two seconds each."""
+
+import random
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from faults import Row, home
+from lemma.checking.cells import CELLS, find_cell
+from lemma.checking.gradients import judge_gradients
+from lemma.checking.shapes import judge_shapes
+from lemma.checking.worked.judge import judge_worked
+from lemma.errors import LemmaError
+
+ANSWERS = 400  # of each kind
+SECONDS, MEMORY = 2.0, 1 << 30
+Answer = tuple[Any, list[str]]  # a cell or case, and the lines of the answer
+
+
+def expensive_answers(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+    """Yield a row for gradients and a row for hand computations, each answer judged or refused within the limits."""
+    chance = random.Random(seed)
+    kinds: dict[str, tuple[Callable[[random.Random], Answer], Callable[..., Any]]] = {
+        "expensive gradients": (expensive_gradients, judge_gradients),
+        "expensive hand computations": (expensive_computation, judge_worked),
+        "expensive shapes": (expensive_shapes, judge_shapes),
+    }
+    with home(folder / "home"):
+        for kind, (generate, judge) in kinds.items():
+            judge(*generate(random.Random(seed))) if kind == "expensive shapes" else None  # its count is cached
+            row = Row("answers", kind)
+            for _ in range(max(1, round(ANSWERS * share))):
+                row.add(measure(judge, *generate(chance)))
+            yield row
+
+
+def measure(judge: Callable[..., Any], case: Any, lines: list[str]) -> str | None:
+    """Judge an answer; return what is wrong with how long it took, how much memory, or how it ended."""
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    failure = None
+    try:
+        str(judge(case, lines))
+    except LemmaError as error:
+        failure = None if len(str(error)) < 20_000 else f"a message of {len(str(error)):,} characters"
+    except Exception as error:
+        failure = f"{type(error).__name__}: {str(error)[:80]!r}"
+    seconds = time.process_time() - begin
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    if seconds > SECONDS or grown > MEMORY:
+        failure = f"{seconds:.1f} s and {grown >> 20} MB"
+    return failure and f"{failure} for {str(case)[:40]!r}, {len(lines)} lines, {lines[0][:60]!r} … {lines[-1][:60]!r}"
+
+
+def expensive_gradients(chance: random.Random) -> Answer:
+    """Generate a derivation with large values, long lines, deep brackets or many helpers."""
+    name = chance.choice(CELLS)
+    cell = find_cell(name)
+    target, values = chance.choice(cell.gradients), [*cell.given, *cell.steps, *cell.gradients]
+    lines: list[str] = []
+    names = list(values)
+    for number in range(chance.choice([0, 1, 3, 20, 99])):
+        kind = chance.randrange(7)
+        first, second = chance.choice(names[-8:]), chance.choice(names)
+        lines.append(f"g{number} = " + _large_value(kind, first, second, chance))
+        names.append(f"g{number}")
+    lines.append(f"{target} = {_long_expression(names[-12:], chance)}")
+    if chance.random() < 0.3:
+        lines = [line for line in lines if chance.random() < 0.7 or line is lines[-1]]
+    return (name if chance.random() < 0.8 else own_cell(chance)), lines
+
+
+def _large_value(kind: int, first: str, second: str, chance: random.Random) -> str:
+    if kind == 0:
+        return f"[{'; '.join([first] * chance.randrange(2, 9))}]"
+    if kind == 1:
+        return f"{first} @ {second}.T"
+    if kind == 2:
+        return f"outer({first}, {second})"
+    if kind == 3:
+        function = chance.choice(["exp", "tanh", "sigmoid", "softmax", "silu"])
+        return f"{function}(" * 30 + first + ")" * 30
+    if kind == 4:
+        return " + ".join([f"{function}({first})" for function in ("exp", "tanh", "log", "sqrt") * 20])
+    if kind == 5:
+        return " @ ".join([f"{first} @ {first}.T"] * 40)
+    return f"einsum('ij,kj,lj->ikl', {first}, {first}, {first})"
+
+
+def _long_expression(names: list[str], chance: random.Random) -> str:
+    kind = chance.randrange(6)
+    name, other = chance.choice(names), chance.choice(names)
+    if kind == 0:
+        return " + ".join(chance.choice(names) for _ in range(95))
+    if kind == 1:
+        return "*".join(f"({chance.choice(names)} - {chance.choice(names)})" for _ in range(30))
+    if kind == 2:
+        return f"{'tanh(' * 38}{name}{')' * 38}"
+    if kind == 3:
+        return " + ".join(f"einsum('ij,kj,lj->ik', {name}, {other}, {name})" for _ in range(30))
+    if kind == 4:
+        return "(" * 35 + name + f" * {other})^6" * 35
+    return " @ ".join(f"{name}.T @ {name}" for _ in range(40))
+
+
+def own_cell(chance: random.Random) -> dict[str, Any]:
+    """Generate a function with a long forward pass over large inputs."""
+    steps, size = chance.choice([2, 20, 90]), chance.choice(["n", "10*n", "n*n", "100+n"])
+    function = chance.choice(["tanh", "sigmoid", "exp", "softmax", "silu"])
+    forward = [f"H0 = {function}(X)"]
+    for step in range(1, steps):
+        forward.append(f"H{step} = " + " + ".join([f"{function}(H{step - 1}) * H{max(0, step - 2)}"] * 20))
+    return {
+        "forward": forward,
+        "loss": f"sum(dY * H{steps - 1})",
+        "sizes": ["n"],
+        "inputs": {"X": f"{size} {size}", "dY": f"{size} {size} incoming"},
+        "answers": [f"dX = dY * H{steps - 1}", "dH0 = " + " * ".join(["(1 - H0)"] * 50)],
+    }
+
+
+def expensive_computation(chance: random.Random) -> Answer:
+    """Generate a case worked by hand at its largest sizes, or a text with many ties, and wrong claims of it."""
+    kind = chance.randrange(5)
+    size = chance.choice([20, 60, 100])
+    if kind == 0:
+        alphabet = "abcdefghijklmnopqrstuvwxyz"[: chance.choice([2, 5, 26])]
+        length = chance.choice([1, 2, 5, 40])
+        words = ["".join(chance.choices(alphabet, k=length)) for _ in range(960 // (length + 1))]
+        merges = ", ".join(chance.choice(words)[:2] or "ab" for _ in range(chance.choice([3, 300])))
+        steps = chance.sample(range(1, 400), k=chance.choice([1, 20, 190]))
+        claims = [f"{chance.choice(['merge', 'count', 'counts'])}{step} = {chance.choice(words)[:2]}" for step in steps]
+        return "bpe:" + " ".join(words), [f"merges = [{merges}]", *claims, "segmentation = {a: b}"][: 200 - 2]
+
+    def matrix(rows: int, columns: int) -> list[list[float]]:
+        return [[round(chance.uniform(-1, 1), 2) for _ in range(columns)] for _ in range(rows)]
+
+    if kind == 1:
+        words = [f"w{number}" for number in range(size)]
+        width = chance.choice([2, 30])
+        case: dict[str, Any] = {
+            "sentences": [" ".join(words)] * chance.choice([1, 10]),
+            "passes": chance.choice([1, 10, 50]),
+            **{name: matrix(width, width) for name in ("W_Q", "W_K", "W_V")},
+            "vectors": dict(zip(words, matrix(size, width), strict=True)),
+        }
+        names = ["alpha1", "qk1", "exp1", "output1", "score1"]
+    elif kind == 2:
+        case = {"c_prev": matrix(1, size)[0], "a_prev": matrix(1, size)[0], "x": matrix(1, size)[0]}
+        case |= {name: matrix(size, 2 * size) for name in ("W_u", "W_f", "W_o", "W_c")}
+        case |= {name: matrix(1, size)[0] for name in ("b_u", "b_f", "b_o", "b_c")}
+        names = ["c_t", "h_t", "gamma_u", "gamma_f"]
+    elif kind == 3:
+        case = {"I": matrix(size, size), "T": matrix(size, size), "W_i": matrix(size, size), "W_t": matrix(size, size)}
+        names = ["P", "Q", "S", "best"]
+    else:
+        nodes = [f"n{number}" for number in range(4 * size)]
+        edges = [chance.sample(nodes, 2) for _ in range(20 * size)]
+        case = {"edges": edges, "powers": 50}
+        names = ["A", "A_hat", "sum_A_hat", "norm_A_hat"]
+    count = chance.choice([1, 3, 200])
+    shape = chance.choice([(size, size), (1, size), (size, 1), (60, 60)])
+    value = matrix(*shape) if count < 200 else matrix(1, 40)
+    return case, [f"{chance.choice(names)} = {value if shape[0] > 1 else value[0]}" for _ in range(count)]
+
+
+def expensive_shapes(chance: random.Random) -> Answer:
+    """Generate shapes whose axes are large formulas."""
+    sum_of_sizes = "(E + H + M_QK + M_V + S + 1)"
+    axes = [
+        f"{sum_of_sizes}^{chance.randrange(1, 13)}",
+        "*".join([sum_of_sizes] * chance.randrange(1, 20)),
+        f"{sum_of_sizes}^6/{sum_of_sizes}^5 + 1/({sum_of_sizes}^2 + 1)",
+        "(" * 50 + "E" + ")" * 50,
+        "+".join(["H*S"] * 200),
+        "E",
+    ]
+    lines = [
+        "Q = " + "×".join(chance.choice(axes) for _ in range(chance.choice([1, 3, 8])))
+        for _ in range(chance.choice([1, 20, 100]))
+    ]
+    return "self-attention", lines
