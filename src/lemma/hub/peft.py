@@ -9,15 +9,17 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from lemma.adaptation.adapt import Adaptation, adapt_model, refuse_adapted
@@ -34,8 +36,10 @@ from lemma.adaptation.lora import (
     wrap,
 )
 from lemma.data.files import read_json, restore
+from lemma.data.foreign import ForeignFields, reading_foreign_file
 from lemma.errors import RunError, SpecError, unknown
 from lemma.hub.architectures import Piece
+from lemma.hub.patterns import matches_to_end
 from lemma.hub.pretrained import exporting
 from lemma.models.base import save_tensors
 from lemma.spec.recipe import Frozen, Lora
@@ -43,6 +47,7 @@ from lemma.spec.recipe import Frozen, Lora
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 PREFIX = "base_model.model."
 Module = TypeVar("Module", bound=nn.Module)
+Value = TypeVar("Value", int, float)
 
 
 Pieces = Mapping[str, Piece]
@@ -67,13 +72,16 @@ def write_peft(
     if not updates:
         raise SpecError("this model has no LoRA updates to write. Adapt it with lora first.")
     tensors: dict[str, Tensor] = {}
-    placed: dict[str, Update] = {}
+    placed: dict[str, UpdateOptions] = {}
     for path, wrapper in updates:
         _check_exportable(path, wrapper)
-        A, B = wrapper.update.A, wrapper.update.B
-        for theirs, rows in _parts(path, B, pieces):
+        update: Update = wrapper.update
+        for theirs, rows in _parts(path, update.B, pieces):
+            if update.B.any() and not rows.any():  # only other parts of the joint matrix have an update
+                continue
             name = f"{PREFIX}{theirs}".rstrip(".")
-            placed[theirs] = wrapper.update
+            A, rows = without_zeros(update.A, rows)
+            placed[theirs] = UpdateOptions(len(A), update.scale * len(A), update.dropout, update.transposed)
             if isinstance(wrapper, LoraEmbedding):  # its rows are the tokens
                 tensors |= {f"{name}.lora_embedding_A": rows.mT, f"{name}.lora_embedding_B": A.mT}
             else:
@@ -94,6 +102,24 @@ def write_peft(
     with exporting(Path(folder), overwrite) as temporary:
         (temporary / CONFIG).write_text(json.dumps(options, indent=2), encoding="utf-8")
         save_tensors(temporary / WEIGHTS, kept, {"format": "pt"})
+
+
+class UpdateOptions(NamedTuple):
+    """What peft's options say of one update."""
+
+    rank: int
+    alpha: float
+    dropout: float
+    transposed: bool
+
+
+def without_zeros(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+    """Drop the columns of B that are zero, with their rows of A; all stay if B is zero, as before training.
+
+    `read_peft` puts them there: to give all updates one rank, and where parts of a joint matrix have their own A.
+    """
+    used = B.detach().any(dim=0)
+    return (A[used], B[:, used]) if used.any() else (A, B)
 
 
 def _parts(path: str, B: Tensor, pieces: Pieces | None) -> list[tuple[str, Tensor]]:
@@ -126,44 +152,43 @@ def read_peft(folder: Path | str, model: Module, pieces: Pieces | None = None) -
     With `pieces` the folder's modules are called as in transformers' own class of the base.
 
     What is not supported here, such as DoRA or trained biases, is refused by its name before anything has changed. The
-    method that is returned says all, unless the folder's patterns give some matrices ranks or scales of their own.
+    method that is returned describes all updates: those of a smaller rank are filled up with zeros to the largest, and
+    other scales are multiplied into B. `write_peft` leaves these zeros out again.
     """
     folder = Path(folder)
     restore(folder)
     refuse_adapted(model)
-    options = PeftOptions.read(_read_config(folder), folder / CONFIG)
-    found = PeftTensors.sort(_read_weights(folder), folder / WEIGHTS)
-    if pieces is not None:
-        found, options = _renamed(found, options, pieces, folder)
-    chosen = _matrices_at(model, found.updates, folder)
-    updates = _new_updates(chosen, found, options, folder)
-    whole = _whole_targets(model, found, chosen, folder)
+    with reading_foreign_file(folder):
+        options = PeftOptions.read(_read_config(folder), folder / CONFIG)
+        found = PeftTensors.sort(_read_weights(folder), folder / WEIGHTS)
+        found.updates = {path: options.scaled(path, *sides, folder) for path, sides in found.updates.items()}
+        if pieces is not None:
+            found = _renamed(found, pieces, folder)
+        chosen = _matrices_at(model, found.updates, folder)
+        method = options.plain(max(len(A) for A, _ in found.updates.values()))
+        updates = _new_updates(chosen, found, method, folder)
+        whole = _whole_targets(model, found, chosen, folder)
     adapt_model(model, Frozen())
     for target, value in whole:
         _copy(target, value)
     places = list({id(matrix.weight): matrix for matrix in chosen.values()}.values())
     paths = tuple(matrix.path for matrix in places)
-    return Adaptation(wrap(model, places, updates), options.plain(paths), paths)
+    return Adaptation(wrap(model, places, updates), method.replace(targets=paths), paths)
 
 
-def _renamed(
-    found: "PeftTensors", options: "PeftOptions", pieces: Pieces, folder: Path
-) -> tuple["PeftTensors", "PeftOptions"]:
+def _renamed(found: "PeftTensors", pieces: Pieces, folder: Path) -> "PeftTensors":
     """Updates and modules by our names; the updates of parts of a joint matrix become one of all of it.
 
     Parts that share their A keep it. Others are put next to each other: the rank is the sum of theirs.
     """
     ours: dict[str, tuple[Tensor, Tensor]] = {}
-    ranks, alphas = dict[str, int](), dict[str, float]()
     left = dict(found.updates)
     for path, piece in pieces.items():
         names = [name.removesuffix(".weight") for name in piece.theirs]
         there = [name for name in names if name in left]
         if not there:
             continue
-        scale = options.scale(there[0])
-        As = {name: left[name][0] for name in there}
-        Bs = {name: left[name][1] * (options.scale(name) / scale) for name in there}
+        As, Bs = ({name: left[name][side] for name in there} for side in (0, 1))
         sizes = piece.rows or (len(Bs[there[0]]),)
         shared = len(there) == len(names) and all(torch.equal(As[there[0]], A) for A in As.values())
         width = len(As[there[0]]) if shared else sum(map(len, As.values()))
@@ -182,7 +207,6 @@ def _renamed(
             parts.append(part)
         A = As[there[0]] if shared else torch.cat(list(As.values()))
         ours[path] = (A, _upright(piece).join(parts))
-        ranks[f"^{re.escape(path)}"], alphas[f"^{re.escape(path)}"] = width, scale * width
     if left:
         raise RunError(f"{folder}: {unknown('module', next(iter(left)), pieces)} It was trained on another base.")
     whole = {
@@ -194,9 +218,7 @@ def _renamed(
     }
     if found.whole:
         raise RunError(f"{folder}: {next(iter(found.whole))} cannot be put into this model. Merge it with peft first.")
-    method = options.method.replace(rank=max(ranks.values(), default=options.method.rank))
-    first = next(iter(alphas.values()), method.alpha)
-    return PeftTensors(ours, {}, whole), PeftOptions(method.replace(alpha=first), False, ranks, alphas)
+    return PeftTensors(ours, {}, whole)
 
 
 # The options
@@ -230,6 +252,20 @@ INITIALISATIONS = (True, False, "gaussian", "eva", "orthogonal")
 """Those that leave the base as it is."""
 
 
+class PeftFields(ForeignFields):
+    """The options of adapter_config.json that are read, with their types."""
+
+    peft_type: str | None = None
+    r: int = Field(default=8, ge=1)
+    lora_alpha: float = 8.0
+    lora_dropout: float = 0.0
+    use_rslora: bool | None = False
+    rank_pattern: dict[str, int] | None = None
+    alpha_pattern: dict[str, float] | None = None
+    bias: str | None = "none"
+    init_lora_weights: bool | str | None = True
+
+
 @dataclass(frozen=True)
 class PeftOptions:
     """The options that say something the tensors do not."""
@@ -247,40 +283,50 @@ class PeftOptions:
         for name, value in config.items():
             if name not in READ | IN_THE_TENSORS | WITHOUT_EFFECT and value not in (None, False, {}, [], ""):
                 raise RunError(f"{where}: {name} = {value!r} is not supported: only plain LoRA can be read.")
-        if config.get("bias", "none") != "none":
-            raise RunError(f"{where}: bias = {config['bias']!r}: trained biases cannot be read, only LoRA's matrices.")
-        if (begin := config.get("init_lora_weights", True)) not in INITIALISATIONS:
+        fields = PeftFields.read(config, where)
+        if fields.bias != "none":
+            raise RunError(f"{where}: bias = {fields.bias!r}: trained biases cannot be read, only LoRA's matrices.")
+        if fields.init_lora_weights not in INITIALISATIONS:
             raise RunError(
-                f"{where}: init_lora_weights = {begin!r} changes the matrices of the base model. Convert it to plain "
-                "LoRA with peft's save_pretrained(path_initial_model_for_weight_conversion=…)."
+                f"{where}: init_lora_weights = {fields.init_lora_weights!r} changes the matrices of the base model. "
+                "Convert it to plain LoRA with peft's save_pretrained(path_initial_model_for_weight_conversion=…)."
             )
-        fields = {"rank": config.get("r", 8), "alpha": config.get("lora_alpha", 8)}
-        method = Lora.read({**fields, "lora_dropout": config.get("lora_dropout", 0.0)}, str(where))
-        ranks, alphas = (config.get(name) or {} for name in ("rank_pattern", "alpha_pattern"))
-        return cls(method, bool(config.get("use_rslora")), ranks, alphas)
+        settings = {"rank": fields.r, "alpha": fields.lora_alpha, "lora_dropout": fields.lora_dropout}
+        method = Lora.read(settings, str(where))
+        return cls(method, bool(fields.use_rslora), fields.rank_pattern or {}, fields.alpha_pattern or {})
 
-    def rank(self, path: str) -> int:
-        """The rank of one update."""
-        return int(_matching(self.ranks, path, self.method.rank))
+    @property
+    def scale(self) -> float:
+        """The scale of updates that no pattern names: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
+        return self._scale(self.method.alpha, self.method.rank)
 
-    def scale(self, path: str) -> float:
-        """The scale of one update: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
-        rank = self.rank(path)
-        return float(_matching(self.alphas, path, self.method.alpha)) / (math.sqrt(rank) if self.root_scaling else rank)
+    def _scale(self, alpha: float, rank: int) -> float:
+        return alpha / (math.sqrt(rank) if self.root_scaling else rank)
 
-    def plain(self, targets: Sequence[str]) -> Lora:
-        """The method that has the same scale in our terms, alpha / rank, on these targets."""
-        alpha = self.method.alpha * (math.sqrt(self.method.rank) if self.root_scaling else 1.0)
-        return self.method.replace(alpha=alpha, targets=tuple(targets))
+    def scaled(self, path: str, A: Tensor, B: Tensor, folder: Path) -> tuple[Tensor, Tensor]:
+        """Return an update with its difference from the common scale multiplied into B; its rank must be as stated."""
+        rank = _matching(self.ranks, path, self.method.rank)
+        if A.dim() != 2 or B.dim() != 2 or not len(A) == B.shape[1] == rank:
+            raise RunError(
+                f"{folder}: {path}: lora_A is {tuple(A.shape)} and lora_B {tuple(B.shape)}, where its options need the "
+                f"rank {rank}. Its options belong to another adapter."
+            )
+        scale = self._scale(_matching(self.alphas, path, self.method.alpha), rank)
+        return A, B if scale == self.scale else B * (scale / self.scale)
+
+    def plain(self, rank: int) -> Lora:
+        """The method of this rank that has the common scale in our terms, alpha / rank."""
+        return self.method.replace(rank=rank, alpha=self.scale * rank)
 
 
-def _matching(patterns: Mapping[str, Any], path: str, default: Any) -> Any:
+def _matching(patterns: Mapping[str, Value], path: str, default: Value) -> Value:
     """The value of the first pattern that fits the end of a path, as peft matches them."""
-    return next((value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", path)), default)
+    starts = [0, *(dot.end() for dot in re.finditer(r"\.", path))]
+    return next((value for pattern, value in patterns.items() if matches_to_end(pattern, path, starts)), default)
 
 
 def _options_of(
-    paths: Collection[str], updates: Mapping[str, Update], whole: Collection[str], base: str | None
+    paths: Collection[str], updates: Mapping[str, UpdateOptions], whole: Collection[str], base: str | None
 ) -> dict[str, Any]:
     """Say in peft's options where updates are, among the paths of all modules, and what they are."""
     targets = list(updates)
@@ -295,14 +341,14 @@ def _options_of(
     ends = tuple(f".{path}" for path in targets)  # peft would take a path that ends with another's for it
     ambiguous = any(path.endswith(ends) and path not in targets for path in paths)
 
-    def alpha_of(update: Update) -> float:
-        alpha = update.scale * len(update.A)
-        return round(alpha) if math.isclose(alpha, round(alpha), rel_tol=1e-12) else alpha
+    def alpha_of(update: UpdateOptions) -> float:
+        nearest = round(update.alpha)
+        return nearest if math.isclose(update.alpha, nearest, rel_tol=1e-12) else update.alpha
 
     def exactly(path: str) -> str:
         return f"^{re.escape(path)}"
 
-    rank, alpha = Counter((len(update.A), alpha_of(update)) for update in updates.values()).most_common(1)[0][0]
+    rank, alpha = Counter((update.rank, alpha_of(update)) for update in updates.values()).most_common(1)[0][0]
     return {
         "peft_type": "LORA",
         "task_type": None,
@@ -312,7 +358,7 @@ def _options_of(
         "lora_alpha": alpha,
         "lora_dropout": max(update.dropout for update in updates.values()),
         "target_modules": "|".join(map(re.escape, targets)) if ambiguous else targets,
-        "rank_pattern": {exactly(at): len(one.A) for at, one in updates.items() if len(one.A) != rank},
+        "rank_pattern": {exactly(at): one.rank for at, one in updates.items() if one.rank != rank},
         "alpha_pattern": {exactly(at): alpha_of(one) for at, one in updates.items() if alpha_of(one) != alpha},
         "modules_to_save": sorted(whole) or None,
         "fan_in_fan_out": any(update.transposed for update in updates.values()),
@@ -380,21 +426,22 @@ def _matrices_at(model: nn.Module, paths: Mapping[str, object], where: Path) -> 
 
 
 def _new_updates(
-    chosen: Mapping[str, TargetMatrix], found: PeftTensors, options: PeftOptions, folder: Path
+    chosen: Mapping[str, TargetMatrix], found: PeftTensors, method: Lora, folder: Path
 ) -> dict[int, Update]:
     """The updates by their matrices' identities; all places of a tied matrix must have the same one."""
     updates: dict[int, Update] = {}
     for path, matrix in chosen.items():
-        update = new_update(matrix, options.rank(path), options.scale(path))
-        update.dropout = options.method.lora_dropout
-        for name, value in zip("AB", found.updates[path], strict=True):
-            own = update.get_parameter(name)
-            if own.shape != value.shape:
-                raise RunError(
-                    f"{folder}: {path}: lora_{name} is {tuple(value.shape)}, where this model and the options need "
-                    f"{tuple(own.shape)}. It was trained on another base, or its options belong to another adapter."
-                )
-            _copy(own, value)
+        A, B = found.updates[path]
+        rows, columns = reversed(matrix.weight.shape) if matrix.transposed else matrix.weight.shape
+        if (B.shape[0], A.shape[1]) != (rows, columns):
+            raise RunError(
+                f"{folder}: {path}: lora_A is {tuple(A.shape)} and lora_B {tuple(B.shape)}, where this model needs "
+                f"{len(A)} × {columns} and {rows} × {len(A)}. It was trained on another base."
+            )
+        with torch.random.fork_rng(devices=[]):  # initial values, which are overwritten
+            update = new_update(matrix, method.rank, method.alpha / method.rank, method.lora_dropout)
+        _copy(update.A, functional.pad(A, (0, 0, 0, method.rank - len(A))))
+        _copy(update.B, functional.pad(B, (0, method.rank - len(A))))
         known = updates.setdefault(id(matrix.weight), update)
         owners = {id(place.owner) for place in matrix.places if place.path in chosen}
         complete = all(id(place.owner) in owners for place in matrix.places)

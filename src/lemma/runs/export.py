@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +206,8 @@ def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False
     spec = adaptation_of(base, out, adaptation.method)
     folder = RunFolder(out, base.spec, base.recipe, base.data, base.data_hash, spec)
     if not _says_all(folder, adaptation.model):
-        return _write_plain(base, merged(adaptation.model), out, overwrite, f"{about}, merged")
+        plain = _write_plain(base, merged(adaptation.model), out, overwrite, f"{about}, merged")
+        return replace(plain, what="a plain run (merged: the adapter holds whole modules next to LoRA's updates)")
     weights = weights_of(adaptation.model)
     folder.create(base.vocabulary(), overwrite, base.labels(), result=(weights, _summary(base, out, about)))
     return _rewritten(out, "an adapted run", weights)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import lemma
 from lemma.data.files import file_hash
@@ -157,15 +158,44 @@ def test_lora_on_a_pretrained_base_gives_equal_logits_in_peft(runs: Path, tmp_pa
     torch.testing.assert_close(ours(tmp_path / "back"), ours(runs / "adapted"), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj"]])
-def test_lora_that_peft_trained_on_transformers_comes_in(targets: list[str], runs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_modules": ["q_proj", "v_proj"]},
+        {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj"]},
+        {"target_modules": "all-linear"},
+        {"target_modules": "all-linear", "rank_pattern": {"down_proj": 5}, "alpha_pattern": {"layers.0.*up_proj": 3}},
+    ],
+    ids=str,
+)
+def test_lora_that_peft_trained_on_transformers_comes_in_and_leaves_again(
+    options: dict[str, Any], runs: Path, tmp_path: Path
+) -> None:
     peft = pytest.importorskip("peft")
     base = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
-    options = peft.LoraConfig(r=2, lora_alpha=6, target_modules=targets, init_lora_weights=False)
     torch.manual_seed(3)
+    method = peft.LoraConfig(r=2, lora_alpha=6, init_lora_weights=False, **options)
+    theirs = peft.get_peft_model(base, method).eval()
+    theirs.save_pretrained(tmp_path / "adapter")
+    made = lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "run")
+    assert made.what == "an adapted run"
+    torch.testing.assert_close(ours(tmp_path / "run"), theirs(TOKENS).logits, rtol=0, atol=1e-5)
+    lemma.export(tmp_path / "run", to="peft", out=tmp_path / "again")
+    first, second = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("adapter", "again"))
+    assert {name: tensor.shape for name, tensor in first.items()} == {n: tensor.shape for n, tensor in second.items()}
+    plain = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
+    again = peft.PeftModel.from_pretrained(plain, tmp_path / "again").eval()
+    torch.testing.assert_close(again(TOKENS).logits, theirs(TOKENS).logits, rtol=0, atol=1e-5)
+
+
+def test_modules_that_peft_saved_whole_are_merged_and_the_result_says_so(runs: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    base = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
+    options = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"], init_lora_weights=False)
     theirs = peft.get_peft_model(base, options).eval()
     theirs.save_pretrained(tmp_path / "adapter")
-    lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "run")
+    made = lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "run")
+    assert "merged" in made.what and "merged" in str(made)
     torch.testing.assert_close(ours(tmp_path / "run"), theirs(TOKENS).logits, rtol=0, atol=1e-5)
 
 

@@ -2,18 +2,25 @@
 
 import json
 import random
+import re
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from faults.foreign import TEXT, TensorInfo, flipped, foreign, gguf_bytes, good_gguf, use, written
+from faults.foreign import SPEC, TEXT, TensorInfo, flipped, foreign, gguf_bytes, good_gguf, use, written
+from lemma.adaptation.adapt import adapt_model
 from lemma.data.foreign import reading_foreign_file
 from lemma.errors import DataError, LemmaError, RunError, StorageError
 from lemma.hub.llama2c import open_llama2c
+from lemma.hub.patterns import matches_to_end
+from lemma.hub.peft import read_peft, write_peft
 from lemma.hub.pretrained import open_pretrained
+from lemma.models.build import build
+from lemma.spec.recipe import Lora
 
 pytest.importorskip("gguf")
 
@@ -141,3 +148,86 @@ def test_a_config_of_impossible_values_is_an_error_that_names_the_folder(
     (folder / "config.json").write_text(json.dumps({**config, field: value}))
     with pytest.raises(RunError, match="model"):
         open_pretrained(folder).model()
+
+
+# peft
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    """A peft folder of a small decoder."""
+    write_peft(adapt_model(build(SPEC), Lora(rank=2, targets=("layers.*",))).model, tmp_path / "peft")
+    return tmp_path / "peft"
+
+
+def read_with(adapter: Path, **options: Any) -> Any:
+    """Read a peft folder with other options."""
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps({**config, **options}))
+    return read_peft(adapter, build(SPEC))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rank_pattern": ["narrow"]},
+        {"rank_pattern": {"narrow": "2"}},
+        {"rank_pattern": {"narrow": -2}},
+        {"alpha_pattern": {"narrow": [1]}},
+        {"r": 10**9},
+        {"r": "2"},
+        {"lora_alpha": None},
+        {"lora_dropout": "0.1"},
+        {"use_rslora": "yes"},
+        {"bias": ["none"]},
+    ],
+    ids=str,
+)
+def test_a_wrong_option_of_peft_is_an_error_that_names_the_folder(options: dict[str, Any], adapter: Path) -> None:
+    with pytest.raises(RunError, match="peft"):
+        read_with(adapter, **options)
+
+
+@pytest.mark.parametrize("pattern", ["(.+)+x", "(.*)*(.*)*x", "((.|a)+)+$x", "(((a?){50}){50}){50}x"])
+def test_a_pattern_of_exponential_time_is_matched_in_bounded_time(pattern: str, adapter: Path) -> None:
+    begin = time.process_time()
+    try:
+        read_with(adapter, rank_pattern={pattern: 3})
+    except RunError as error:
+        assert "peft: a regular expression takes too much work" in str(error)
+    assert time.process_time() - begin < 2
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [("(", "is not a regular expression"), (r"(a)\1", "not supported"), ("(?=a)", "not supported"), ("(?i)A", "flags")],
+)
+def test_a_pattern_that_is_not_supported_is_explained(pattern: str, message: str, adapter: Path) -> None:
+    with pytest.raises(RunError, match=f"peft: .*{message}"):
+        read_with(adapter, rank_pattern={pattern: 3})
+
+
+def random_pattern(chance: random.Random, depth: int = 0) -> str:
+    """A random regular expression of what is supported."""
+
+    def inner() -> str:
+        return random_pattern(chance, depth + 1)
+
+    leaf = chance.choice(["a", "b", r"\.", "1", ".", r"\d", "[ab1]", "[^a]", r"\w", "[a-c.]", ""])
+    if depth > 4:
+        return leaf
+    repeat = chance.choice(["*", "+", "?", "{2}", "{1,3}", "*?", "{0}"])
+    choices = [leaf, inner() + inner(), f"({inner()}|{inner()})", f"({inner()}){repeat}", chance.choice("^$") + inner()]
+    return chance.choice(choices)
+
+
+def test_patterns_match_as_python_matches_them() -> None:
+    chance = random.Random(4)
+    matched = 0
+    for _ in range(2000):
+        pattern, text = random_pattern(chance), "".join(chance.choices("ab1._", k=chance.randrange(7)))
+        expected = bool(re.match(rf"(.*\.)?({pattern})$", text))
+        starts = [0, *(at + 1 for at, character in enumerate(text) if character == ".")]
+        assert matches_to_end(pattern, text, starts) == expected, (pattern, text)
+        matched += expected
+    assert 100 < matched < 1900
