@@ -73,7 +73,7 @@ MOST_CHARACTERS = 4000  # of a text to look at: an address holds no more
 MOST_PAGES = 8  # looks and counts that wait for their turn
 MOST_PARTS = 8  # tokens of what is not a whole character that are looked at again
 LARGE = 2**15  # bytes of a request, or of an answer, from which on it is read or written in a thread of its own
-BYTES_OF_ITEM = 512  # of an answer, about: a token with its log-probabilities
+BYTES_OF_TOKEN = 512  # in an answer, about, with its log-probabilities
 SECONDS_FOR_BODY = 30
 SECONDS_FOR_REST, MOST_OF_REST = 5, 2**24  # of a body that nobody reads, in bytes
 SECONDS_FOR_STEP = 10  # that a model may take for what it has begun when the server ends
@@ -432,7 +432,12 @@ async def complete(request: Request, kind: type[AnyRequest], service: Service) -
         raise
     job.leave()
     leaving.cancel()
-    return await _aside(BYTES_OF_ITEM * len(found), lambda: json_response(answer.whole(found)))
+    return await _aside(_size(found), lambda: json_response(answer.whole(found)))
+
+
+def _size(items: Sequence[TextPiece | FinishedText]) -> int:
+    """About how many bytes pieces of texts take as JSON."""
+    return BYTES_OF_TOKEN * sum(len(item.logprobs) if isinstance(item, TextPiece) else 1 for item in items)
 
 
 async def _gone(request: Request) -> None:
@@ -491,12 +496,12 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     """The events of a stream; an error in the middle is one of them, since the status is sent by then."""
     ends: list[FinishedText] = []
-    yield answer.begin() + b"".join(map(answer.event, first))
+    yield answer.begin() + await _aside(_size(first), answer.events, first)
     try:
         ends += [item for item in first if isinstance(item, FinishedText)]
         async for some in items:
             ends += [item for item in some if isinstance(item, FinishedText)]
-            yield b"".join(map(answer.event, some))
+            yield await _aside(_size(some), answer.events, some)
         yield answer.end(ends)
     except Exception as error:
         refusal = refusal_of(error)
@@ -542,6 +547,10 @@ class CompletionFormat:
         """Of a chat, who speaks."""
         delta = {"delta": {"role": "assistant", "content": ""}}
         return b"".join(self._chunk([self._choice(row, delta)]) for row in range(self._job.rows if self._chat else 0))
+
+    def events(self, items: Sequence[TextPiece | FinishedText]) -> bytes:
+        """The events of several pieces."""
+        return b"".join(map(self.event, items))
 
     def event(self, item: TextPiece | FinishedText) -> bytes:
         """The next piece of a text, or why it ended."""

@@ -281,7 +281,7 @@ def serve_each(runs: Sequence[Any], verbs: Verbs, limits: Limits, metrics: Serve
     """Load runs and name them by their folders."""
     if not runs:
         raise RunError("serve: at least one run is expected, as in: lemma serve runs/a")
-    served: dict[str, ServedRun] = {}
+    loaded: dict[str, Any] = {}
     skipped: list[InputError] = []
     for given in runs:
         try:
@@ -293,17 +293,17 @@ def serve_each(runs: Sequence[Any], verbs: Verbs, limits: Limits, metrics: Serve
             skipped.append(error)
             continue
         name = Path(run.path).resolve().name
-        if name in served:
+        if name in loaded:
             raise RunError(
-                f"{served[name].run.path} and {run.path} are both named {name}, but requests identify runs by the "
+                f"{loaded[name].path} and {run.path} are both named {name}, but requests identify runs by the "
                 "names of their folders. Rename one of them."
             )
-        served[name] = ServedRun(name, run, verbs, limits, metrics)
-    if not served:
+        loaded[name] = run
+    if not loaded:
         raise skipped[0]
     for error in skipped:
         warnings.warn(f"Skipped a file that is not a run: {error}", stacklevel=2)
-    return served
+    return {name: ServedRun(name, run, verbs, limits, metrics) for name, run in loaded.items()}
 
 
 def find_run(served: dict[str, ServedRun], name: str | None) -> ServedRun:
