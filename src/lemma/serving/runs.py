@@ -188,7 +188,16 @@ class ModelThread:
             by_loop.setdefault(job.loop, []).append((job, some))
         for loop, jobs in by_loop.items():
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(lambda jobs=jobs: [job.tell(some) for job, some in jobs])
+                loop.call_soon_threadsafe(_deliver, jobs)
+
+
+def _deliver(events: "Sequence[tuple[GenerationJob, list[Any]]]") -> None:
+    """Hand each job its events; an error in one ends that one alone."""
+    for job, some in events:
+        try:
+            job.tell(some)
+        except Exception as error:
+            job.fail(error)
 
 
 @dataclass(eq=False)

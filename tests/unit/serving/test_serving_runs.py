@@ -345,6 +345,25 @@ def test_what_the_engine_refuses_ends_the_request_at_once(
             assert status == 400 and "no room" in said
 
 
+def test_an_error_in_reporting_one_text_ends_that_request_alone(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lemma.serving.runs import GenerationJob
+
+    run, _ = slow_run(runs)
+    tell = GenerationJob.tell
+
+    def tell_or_fail(job: GenerationJob, events: Any) -> None:
+        if job.request.max_tokens == 7:
+            raise ZeroDivisionError
+        tell(job, events)
+
+    monkeypatch.setattr(GenerationJob, "tell", tell_or_fail)
+    with running(run) as address, ThreadPoolExecutor(6) as pool:
+        answers = [pool.submit(refused, address, max_tokens=size) for size in (7, 20, 7, 20, 7, 20)]
+        assert [answer.result(10)[0] for answer in answers] == [500, 200] * 3
+
+
 def test_looking_at_heads_runs_in_the_thread_of_the_model(runs: dict[str, Path]) -> None:
     threads: list[str] = []
     with running(runs["decoder"]) as address:
