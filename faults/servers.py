@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -200,7 +201,7 @@ def _failed_with_reason(address: str, body: bytes) -> str | None:
         message = json.load(error)["error"]["message"]
         known = "out of memory" in message or "internal error" in message
         return None if error.code == 500 and known else f"{error.code}: {message}"
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         return f"{type(error).__name__}: {error}"
 
 

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hmac
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -52,6 +53,7 @@ from lemma.serving.runs import (
     serve_each,
 )
 
+LOG = logging.getLogger("uvicorn.error")
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -505,9 +507,9 @@ async def _events(
         yield answer.end(ends)
     except Exception as error:
         refusal = refusal_of(error)
+        if refusal is None:  # raised, it would cut the answer off before its end
+            LOG.error("A stream ended with an error.", exc_info=error)
         yield event_bytes((refusal or UNFORESEEN).to_dict())
-        if refusal is None:
-            raise
 
 
 class CompletionFormat:

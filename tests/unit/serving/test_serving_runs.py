@@ -293,6 +293,24 @@ def test_a_failing_model_fails_its_requests_and_goes_on(runs: dict[str, Path]) -
         assert refused(address)[0] == 200
 
 
+def test_a_stream_of_a_model_that_fails_is_whole_and_says_so(
+    runs: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    run, model = slow_run(runs)
+    with running(run) as address, ThreadPoolExecutor(1) as pool:
+        log = logging.getLogger("uvicorn.error")
+        log.setLevel(logging.ERROR)
+        log.addHandler(caplog.handler)
+        answer = pool.submit(refused, address, max_tokens=2000, stream=True)
+        while model.steps < 20:
+            time.sleep(0.01)
+        model.forward = lambda tokens, state=None: 1 / 0  # pyright: ignore[reportAttributeAccessIssue]
+        status, _, said = answer.result(10)  # not cut off
+        assert status == 200 and "internal error" in said.strip().rsplit("data: ", 1)[1]
+        log.removeHandler(caplog.handler)
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+
+
 def broken_engine(run: Any, rows: int) -> Any:
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
