@@ -1313,8 +1313,8 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
     def answer(run: Run, texts: Sequence[str], **limit: Any) -> list[Any]:
         return generate(run, source=list(texts), **limit)
 
-    def heads_page(run: Run, text: str) -> str:
-        return page(look.heads(run, text=text))
+    def heads_page(run: Run, text: str) -> Callable[[], str]:
+        return partial(page, look.heads(run, text=text))
 
     def account_page(run: Run) -> str:
         return count(run.path)._repr_html_()

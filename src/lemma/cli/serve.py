@@ -1,5 +1,6 @@
 """`lemma serve`: runs behind a web page and the API that OpenAI's clients speak."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +49,7 @@ def serve(
         *runs,
         host=host,
         port=port,
-        api_key=api_key,
+        api_key=os.environ.get("LEMMA_API_KEY") if api_key is None else api_key,  # Click reads an empty one as unset
         allow_hosts=allow_host or (),
         device=device,
         precision=precision,  # pyright: ignore[reportArgumentType]

@@ -4,10 +4,11 @@ import asyncio
 import base64
 import hmac
 import json
+import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.resources import files
 from ipaddress import ip_address
 from typing import Any
@@ -27,12 +28,15 @@ from lemma.errors import LemmaError
 from lemma.serving.metrics import ServerMetrics
 from lemma.serving.requests import (
     MOST_BYTES,
+    NEUTRAL,
+    WITHOUT_EFFECT,
     AnyRequest,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
     Limits,
     Refusal,
+    check_api_key,
     read_request,
     refusal_of,
 )
@@ -43,11 +47,13 @@ from lemma.serving.runs import (
     ServedRun,
     TextPiece,
     Verbs,
+    WorkerThreads,
     embed,
     find_run,
     serve_each,
 )
 
+LOG = logging.getLogger("uvicorn.error")
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -68,7 +74,8 @@ ASSETS = {
 MOST_CHARACTERS = 4000  # of a text to look at: an address holds no more
 MOST_PAGES = 8  # looks and counts that wait for their turn
 MOST_PARTS = 8  # tokens of what is not a whole character that are looked at again
-LARGE = 2**15  # bytes of a request from which on it is read in a thread of its own
+LARGE = 2**15  # bytes of a request, or of an answer, from which on it is read or written in a thread of its own
+BYTES_OF_TOKEN = 512  # in an answer, about, with its log-probabilities
 SECONDS_FOR_BODY = 30
 SECONDS_FOR_REST, MOST_OF_REST = 5, 2**24  # of a body that nobody reads, in bytes
 SECONDS_FOR_STEP = 10  # that a model may take for what it has begun when the server ends
@@ -85,7 +92,7 @@ class Service:
         self.metrics, self.limits = ServerMetrics(), limits
         self.served = serve_each(runs, verbs, limits, self.metrics)
         self.stopping = False
-        self.pages = ThreadPoolExecutor(1, "lemma pages")  # a count takes seconds, while texts go on being written
+        self.pages = WorkerThreads(1, "lemma pages")  # a count takes seconds, while texts go on being written
         self.pages_waiting = 0
         self.counts: dict[str, str] = {}
 
@@ -105,11 +112,13 @@ class Service:
     def close(self) -> None:
         """Let all threads end."""
         self.end()
-        self.pages.shutdown(wait=False, cancel_futures=True)
         for one in self.served.values():
             one.thread.close()
+            one.preparing.close()
+            one.rendering.close()
         for one in self.served.values():
             one.thread.join(SECONDS_FOR_STEP)
+        self.pages.close(SECONDS_FOR_STEP)
 
 
 def application(
@@ -123,6 +132,7 @@ def application(
 
     `hosts` are the names it answers to, all if none are given. With an `api_key`, every route needs it.
     """
+    check_api_key(api_key)
     service = Service(runs, verbs, limits or Limits())
 
     @asynccontextmanager
@@ -150,7 +160,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     413: {"description": "the body is too large"},
     415: {"description": "the body is not JSON"},
     429: {"description": "too many requests; `Retry-After` says when to come back"},
-    503: {"description": "the server is stopping"},
+    503: {"description": "the server is stopping; of /health also: a run cannot write"},
     504: {"description": "the time limit is over"},
 }
 
@@ -191,6 +201,8 @@ def _add_api(app: FastAPI, service: Service) -> None:
     @app.get("/health", summary="Whether the server answers", responses=ERRORS)
     async def health() -> Response:
         service.refuse_if_stopping()
+        if failure := next((one.thread.failure for one in served.values() if one.thread.failure), None):
+            raise Refusal(503, failure, code="engine_failed")
         return json_response({"status": "ok", "models": list(served)})
 
     about = "Counters and times, as Prometheus reads them"
@@ -205,6 +217,8 @@ def _add_pages(app: FastAPI, service: Service) -> None:
     served = service.served
     for path, (name, kind) in ASSETS.items():
         text = (files("lemma.serving") / "assets" / name).read_text(encoding="utf-8")
+        if kind == "text/html":
+            text = TEMPLATES.from_string(text).render(max_tokens=service.limits.tokens)
         app.get(path, include_in_schema=False)(_asset(text, f"{kind}; charset=utf-8"))
 
     about = "Every attention head on a text, as a page"
@@ -213,13 +227,14 @@ def _add_pages(app: FastAPI, service: Service) -> None:
     async def look(request: Request, model: str, text: str) -> Response:
         one = find_run(served, model)
 
-        def work() -> str:
+        async def make() -> str:
             if len(text) > MOST_CHARACTERS:
                 message = f"the text has {len(text):,} characters; at most {MOST_CHARACTERS:,} can be looked at."
                 raise Refusal(400, message, "text")
-            return one.verbs.look(one.run, text)
+            render = await asyncio.wrap_future(one.thread.submit(partial(one.verbs.look, one.run, text)))
+            return await asyncio.wrap_future(service.pages.submit(render))
 
-        return await _framed(request, service, one, work, WITH_SCRIPT)
+        return await _framed(request, service, one, make(), WITH_SCRIPT)
 
     about = "The formulas of a run's model, as a page"
 
@@ -232,7 +247,10 @@ def _add_pages(app: FastAPI, service: Service) -> None:
                 service.counts[one.name] = FRAMED.render(content=Markup(one.verbs.count(one.run)))
             return service.counts[one.name]
 
-        return await _framed(request, service, one, work, INSIDE)
+        async def make() -> str:
+            return await asyncio.wrap_future(service.pages.submit(work))
+
+        return await _framed(request, service, one, make(), INSIDE)
 
     @app.get("/evaluate", summary="A run's summary", responses=ERRORS)
     async def evaluate(model: str) -> Response:
@@ -251,17 +269,19 @@ def _asset(text: str, kind: str) -> Callable[[], Any]:
     return asset
 
 
-async def _framed(request: Request, service: Service, one: ServedRun, work: Callable[[], str], policy: str) -> Response:
-    """A page for a frame, made in a thread; an error becomes a page that says so."""
+async def _framed(
+    request: Request, service: Service, one: ServedRun, page_coming: Coroutine[Any, Any, str], policy: str
+) -> Response:
+    """A page for a frame, made in other threads; an error becomes a page that says so."""
     status, headers = 200, {"content-security-policy": policy}
     try:
         if service.pages_waiting >= MOST_PAGES:
+            page_coming.close()
             message = f"{MOST_PAGES} pages are being made already. Try again in a few seconds."
             raise Refusal(429, message, code="busy", headers={"retry-after": "5"})
         service.pages_waiting += 1
         try:
-            made = asyncio.wrap_future(service.pages.submit(work))
-            page = await _while_there(request, made, service.limits.seconds)
+            page = await _while_there(request, page_coming, service.limits.seconds)
         finally:
             service.pages_waiting -= 1
     except Exception as error:
@@ -329,7 +349,8 @@ def _fields(schema: dict[str, Any]) -> list[tuple[str, str, str]]:
         return f"{name} ({', '.join(said)})" if said else name
 
     fields = schema.get("properties", {}).items()
-    return [(name, kind(one), one.get("description", "")) for name, one in fields if name != "object"]
+    unread = NEUTRAL.keys() | WITHOUT_EFFECT
+    return [(name, kind(one), one.get("description", "")) for name, one in fields if name not in unread]
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -364,8 +385,14 @@ def _add_errors(app: FastAPI) -> None:
 
 
 async def read_body(request: Request, kind: type[Any], service: Service) -> Any:
-    """Read a request's body, of bounded size and in bounded time."""
+    """Read a request's body, which must be JSON, of bounded size and in bounded time."""
     service.refuse_if_stopping()
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != JSON_TYPE:
+        raise Refusal(415, "the body must be JSON: send the header 'Content-Type: application/json'.")
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding != "identity":
+        raise Refusal(415, f"the body is packed ('Content-Encoding: {encoding[:80]}'). Send it as it is.")
     parts: list[bytes] = []
     size = 0
     try:
@@ -391,13 +418,12 @@ async def _aside(size: int, work: Callable[..., Any], *arguments: Any) -> Any:
 async def complete(request: Request, kind: type[AnyRequest], service: Service) -> Response:
     """Answer a request; whatever is wrong with it is reported before the first piece."""
     asked = await read_body(request, kind, service)
-    one, loop = find_run(service.served, asked.model), asyncio.get_running_loop()
-    size = sum(map(len, asked.prompts))
-    job: GenerationJob = await _aside(size, GenerationJob, one, asked, loop)
-    job.start()
+    job = GenerationJob(find_run(service.served, asked.model), asked, asyncio.get_running_loop())
     leaving = asyncio.create_task(_leaving(request, job))
-    answer, items = CompletionFormat(job), job.items()
     try:
+        await job.prepare()
+        job.start()
+        answer, items = CompletionFormat(job), job.items()
         first = await anext(items)
         if asked.stream:
             return EventStream(_events(first, items, answer), job, leaving)
@@ -408,7 +434,12 @@ async def complete(request: Request, kind: type[AnyRequest], service: Service) -
         raise
     job.leave()
     leaving.cancel()
-    return json_response(answer.whole(found))
+    return await _aside(_size(found), lambda: json_response(answer.whole(found)))
+
+
+def _size(items: Sequence[TextPiece | FinishedText]) -> int:
+    """About how many bytes pieces of texts take as JSON."""
+    return BYTES_OF_TOKEN * sum(len(item.logprobs) if isinstance(item, TextPiece) else 1 for item in items)
 
 
 async def _gone(request: Request) -> None:
@@ -467,18 +498,18 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     """The events of a stream; an error in the middle is one of them, since the status is sent by then."""
     ends: list[FinishedText] = []
-    yield answer.begin() + b"".join(map(answer.event, first))
+    yield answer.begin() + await _aside(_size(first), answer.events, first)
     try:
         ends += [item for item in first if isinstance(item, FinishedText)]
         async for some in items:
             ends += [item for item in some if isinstance(item, FinishedText)]
-            yield b"".join(map(answer.event, some))
+            yield await _aside(_size(some), answer.events, some)
         yield answer.end(ends)
     except Exception as error:
         refusal = refusal_of(error)
+        if refusal is None:  # raised, it would cut the answer off before its end
+            LOG.error("A stream ended with an error.", exc_info=error)
         yield event_bytes((refusal or UNFORESEEN).to_dict())
-        if refusal is None:
-            raise
 
 
 class CompletionFormat:
@@ -518,6 +549,10 @@ class CompletionFormat:
         """Of a chat, who speaks."""
         delta = {"delta": {"role": "assistant", "content": ""}}
         return b"".join(self._chunk([self._choice(row, delta)]) for row in range(self._job.rows if self._chat else 0))
+
+    def events(self, items: Sequence[TextPiece | FinishedText]) -> bytes:
+        """The events of several pieces."""
+        return b"".join(map(self.event, items))
 
     def event(self, item: TextPiece | FinishedText) -> bytes:
         """The next piece of a text, or why it ended."""
@@ -629,9 +664,9 @@ class RequestGuard:
     """Stands before the application, and counts what it answers.
 
     A page elsewhere in the person's browser can send requests to this machine. So a server answers to its own names
-    only, another site's page gets the front page at most, and a body must be JSON, which no page may send to another
-    site unasked. (No header ever allows another site to read an answer.) With a key, nothing is answered without it:
-    programs send it as a bearer token, a browser asks the person for it as a password.
+    only, another site's page gets the front page at most, and a body must be JSON (`read_body`), which no page may send
+    to another site unasked. (No header ever allows another site to read an answer.) With a key, nothing is answered
+    without it: programs send it as a bearer token, a browser asks the person for it as a password.
     """
 
     def __init__(
@@ -668,7 +703,7 @@ class RequestGuard:
                 self.metrics.count("lemma_requests_total", about, route=route, status=str(message["status"]))
             await send(message)
 
-        refusal = self._refusal(scope["method"], scope["path"], dict(scope["headers"]))
+        refusal = self._refusal(scope["path"], dict(scope["headers"]))
         if refusal is None:
             if scope["method"] == "HEAD":  # what GET answers, of which the server sends the head alone
                 scope = {**scope, "method": "GET"}
@@ -676,7 +711,7 @@ class RequestGuard:
         else:
             await refused(refusal)(scope, received, send_with_headers)
 
-    def _refusal(self, method: str, path: str, headers: dict[bytes, bytes]) -> Refusal | None:
+    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> Refusal | None:
         given = headers.get(b"host", b"").decode("latin-1").lower()
         host = host_name(given)
         if self.hosts is not None and host not in self.hosts and not ("*" in self.hosts and _is_address(host)):
@@ -691,12 +726,6 @@ class RequestGuard:
             ask = {"www-authenticate": 'Basic realm="Lemma", charset="UTF-8"'}
             message = "the API key is missing or wrong: send the header 'Authorization: Bearer KEY'."
             return Refusal(401, message, code="invalid_api_key", headers=ask)
-        kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-        if method == "POST" and kind != b"application/json":
-            return Refusal(415, "the body must be JSON: send the header 'Content-Type: application/json'.")
-        packed = headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
-        if packed != "identity":
-            return Refusal(415, f"the body is packed ('Content-Encoding: {packed[:80]}'). Send it as it is.")
         return None
 
 

@@ -4,10 +4,12 @@ import json
 import re
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
 
 from lemma.errors import InputError, LemmaError, unknown
 
@@ -22,13 +24,25 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("", None),
     "tools": ([], None),
     "tool_choice": ("none", "auto", None),
+    "parallel_tool_calls": (True, False, None),
     "functions": ([], None),
+    "function_call": ("none", "auto", None),
     "response_format": ({"type": "text"}, None),
     "modalities": (["text"], None),
+    "audio": (None,),
+    "moderation": (None,),
+    "web_search_options": (None,),
     "dimensions": (None,),
 }
 """Fields that ask for what is not supported, and the values that ask for nothing."""
-WITHOUT_EFFECT = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
+WITHOUT_EFFECT = frozenset(
+    {
+        *("user", "metadata", "store", "service_tier", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+        *("prediction", "reasoning_effort", "verbosity"),  # hints, not promises about the answer
+    }
+)
+"""Fields that change nothing about an answer, whatever they say."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +104,7 @@ def refusal_of(error: Exception) -> Refusal | None:
     return Refusal(500, str(error)) if isinstance(error, LemmaError) else None
 
 
+NOT_SUPPORTED = {"description": "Not supported; accepted where it asks for nothing."}
 Name = Annotated[str, Field(max_length=256)]
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 Prompts = Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
@@ -99,10 +114,30 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
+def check_api_key(key: str | None) -> None:
+    """Refuse a key that nobody could send, or that would protect nothing, such as an empty one."""
+    if key is not None and (not key or not key.isascii() or not key.isprintable() or " " in key):
+        got = "it is empty" if not key.strip() else "this one has others"
+        raise InputError(
+            f"api_key (LEMMA_API_KEY): a key of ASCII characters without spaces is expected, but {got}. "
+            "To serve without a key, leave it out (unset LEMMA_API_KEY)."
+        )
+
+
 class Strict(BaseModel):
     """A JSON object without unknown fields and without conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # unsupported fields: the values that ask for nothing
+    ignored: ClassVar[frozenset[str]] = frozenset()  # fields without effect
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Describe the fields that are accepted without being read, too."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        schema["properties"] |= {name: {"enum": [*values], **NOT_SUPPORTED} for name, values in cls.neutral.items()}
+        schema["properties"] |= {name: {"description": "Accepted without effect."} for name in sorted(cls.ignored)}
+        return schema
 
 
 class StreamOptions(BaseModel):
@@ -114,6 +149,10 @@ class StreamOptions(BaseModel):
 
 class GenerationRequest(Strict):
     """What both kinds of requests have in common."""
+
+    neutral, ignored = NEUTRAL, WITHOUT_EFFECT
+    default_tokens: ClassVar[int]
+    token_fields: ClassVar[tuple[str, ...]] = ("max_tokens",)  # those that limit the tokens, the stronger first
 
     model: Name | None = None
     """The name of a run; may be left out where only one is served."""
@@ -137,6 +176,17 @@ class GenerationRequest(Strict):
     stream_options: StreamOptions | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     """Of a longer prompt, read only this many tokens at its end; −1: as many as the model's context."""
+
+    def tokens_within(self, limit: int) -> int:
+        """Return how many tokens to generate; a request for more than the server's limit is refused."""
+        for name in self.token_fields:
+            requested = getattr(self, name)
+            if requested is None:
+                continue
+            if requested > limit:
+                raise Refusal(400, f"{name} = {requested}: this server writes at most {limit} tokens a text.", name)
+            return requested
+        return min(self.default_tokens, limit)
 
     @property
     def choices(self) -> int:
@@ -177,7 +227,8 @@ class CompletionRequest(GenerationRequest):
     """Whether the prompt comes before the text; with `logprobs`, its tokens have theirs too."""
     logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     """The log-probability of each token, and those of this many most likely ones."""
-    object: Literal["text_completion"] = "text_completion"
+    object: ClassVar = "text_completion"
+    default_tokens = TOKENS
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -185,11 +236,6 @@ class CompletionRequest(GenerationRequest):
         if isinstance(self.prompt, list) and not isinstance(self.prompt[0], int):
             return list(self.prompt)  # pyright: ignore[reportReturnType]
         return [self.prompt or ""]  # pyright: ignore[reportReturnType]
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens to generate."""
-        return TOKENS if self.max_tokens is None else self.max_tokens
 
     @property
     def top(self) -> int | None:
@@ -207,14 +253,21 @@ class TextPart(Strict):
 class ChatMessage(Strict):
     """One message of a conversation."""
 
+    neutral = MappingProxyType(
+        {"tool_calls": ([], None), **dict.fromkeys(("function_call", "audio", "refusal"), (None,))}
+    )
+    ignored = frozenset({"annotations"})
+
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | list[TextPart] | None = None
+    """May be left out or null in the assistant's messages only."""
     name: str | None = None
 
     @property
     def text(self) -> str:
         """The text alone."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        content = self.content or ""
+        return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 class ChatRequest(GenerationRequest):
@@ -229,19 +282,15 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
-    object: Literal["chat.completion"] = "chat.completion"
-    echo: None = None
+    object: ClassVar = "chat.completion"
+    echo: ClassVar = None
+    default_tokens = CHAT_TOKENS
+    token_fields = ("max_completion_tokens", "max_tokens")
 
     @property
     def prompts(self) -> list[str | list[int]]:
         """All messages, one per line, without roles: what a model without a chat template reads."""
         return ["\n".join(message.text for message in self.messages)]
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens to generate."""
-        given = (self.max_completion_tokens, self.max_tokens, CHAT_TOKENS)
-        return next(value for value in given if value is not None)
 
     @property
     def top(self) -> int | None:
@@ -252,12 +301,13 @@ class ChatRequest(GenerationRequest):
 class EmbeddingRequest(Strict):
     """A request for the vectors of texts."""
 
+    neutral, ignored = NEUTRAL, WITHOUT_EFFECT
+
     model: Name | None = None
     input: str | Prompts | TokenPrompt | TokenPrompts
     """A text or several, or their token ids."""
     encoding_format: Literal["float", "base64"] | None = None
     """Numbers, or their bytes as float32, little-endian, in base64."""
-    object: Literal["list"] = "list"
 
     @property
     def inputs(self) -> list[str | list[int]]:
@@ -290,39 +340,54 @@ def read_request(body: bytes, kind: type[Kind]) -> Kind:
             raise Refusal(400, f"the body has more than {DEEPEST} JSON objects and lists inside each other.")
         inside = [value for one in level for value in (one.values() if isinstance(one, Mapping) else one)]
         level = [value for value in inside if isinstance(value, dict | list)]
-    known, read = [name for name in kind.model_fields if name != "object"], {}
-    for name, value in fields.items():
-        if name in NEUTRAL and name not in known:
-            got = json.dumps(value)  # as JSON, in which 0 is not false
-            if got not in map(json.dumps, NEUTRAL[name]):
-                raise Refusal(400, f"{name} = {got[:80]}: this is not supported. Leave it out.", name)
-        elif name in known:
-            read[name] = value
-        elif name not in WITHOUT_EFFECT:
-            raise Refusal(400, unknown("the field", name[:80], known), name[:80])
+    read = _without_neutral(fields, kind)
+    if strange := next((name for name in read if name not in kind.model_fields), None):
+        raise Refusal(400, unknown("the field", strange[:80], kind.model_fields), strange[:80])
+    if isinstance(messages := read.get("messages"), list):
+        read["messages"] = [
+            _without_neutral(message, ChatMessage, f"messages.{index}.") if isinstance(message, dict) else message
+            for index, message in enumerate(messages)
+        ]
     try:
         request = kind.model_validate(read)
     except ValidationError as error:
         wrong = _most_fitting(error)
         name, value, places = str(wrong["loc"][0]), read, []
-        for step in wrong["loc"]:  # through fields and lists; then come the kinds that were tried
-            try:
+        for step in wrong["loc"]:  # through fields and lists; between them are the names of alternatives
+            with suppress(KeyError, IndexError, TypeError):
                 value = value[step]
-            except (KeyError, IndexError, TypeError):
-                places += [str(step)] if wrong["type"] == "missing" else []
-                break
-            places.append(str(step))
+                places.append(str(step))
+        places += [str(wrong["loc"][-1])] if wrong["type"] == "missing" else []
         got = f" = {json.dumps(wrong['input'], default=str)[:80]}" if wrong["type"] != "missing" else ""
         why = wrong["msg"].lower().replace(" after validation", "")
         raise Refusal(400, f"{'.'.join(places) or name}{got}: {why}.", name) from None
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
         raise Refusal(400, f"top_logprobs = {request.top_logprobs} needs logprobs = true.", "top_logprobs")
+    if isinstance(request, ChatRequest):
+        for index, message in enumerate(request.messages):
+            if message.content is None and message.role != "assistant":
+                reason = f"a message of the role {message.role} needs a text"
+                raise Refusal(400, f"messages.{index}.content: {reason}.", "messages")
     if not isinstance(request, EmbeddingRequest):
         rows = len(request.prompts) * request.choices
         if rows > MOST_ROWS:
             message = f"n times the number of prompts is {rows} texts; at most {MOST_ROWS} are generated at once."
             raise Refusal(400, message, "n")
     return request
+
+
+def _without_neutral(fields: Mapping[str, Any], kind: type[Strict], path: str = "") -> dict[str, Any]:
+    """Leave out the fields that ask for nothing; refuse those that ask for what is not supported."""
+    read: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in kind.neutral:
+            got = json.dumps(value)  # as JSON, in which 0 is not false
+            if got not in map(json.dumps, kind.neutral[name]):
+                message = f"{path}{name} = {got[:80]}: this is not supported. Leave it out."
+                raise Refusal(400, message, path.partition(".")[0] or name)
+        elif name not in kind.ignored:
+            read[name] = value
+    return read
 
 
 def _most_fitting(error: ValidationError) -> Any:

@@ -4,21 +4,26 @@ import asyncio
 import math
 import struct
 import time
+import warnings
 from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Event, Thread
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from lemma.errors import InputError, RunError, unknown
 from lemma.serving.metrics import ServerMetrics
 from lemma.serving.requests import MOST_READ, AnyRequest, ChatRequest, EmbeddingRequest, Limits, Refusal
 from lemma.spec.models import Decoder
 
+PREPARING = 4  # requests of a run that are read at once, of each kind: their tokens, and their chat template
+WEIGHT_FILES = {".gguf", ".bin"}  # files that are models by themselves
 MOST_WAITING_TOKENS = 2**21  # of the prompts of all requests that a run has
 OF_ANSWERS = {"model", "prompt", "messages", "max_tokens", "max_completion_tokens", "stream", "stream_options", "echo"}
 """What a request to a translator or a classifier may say: they do not sample."""
@@ -46,24 +51,70 @@ class Verbs:
     """What a translator or a classifier makes of texts."""
     embed: Callable[[Any, list[str | list[int]]], tuple[list[list[float]], int]]
     """From texts, or their ids, to their vectors and the number of tokens."""
-    look: Callable[..., str]
-    """From a run and a text to a page of HTML."""
+    look: Callable[..., Callable[[], str]]
+    """From a run and a text to what renders its page of HTML, without the model."""
     count: Callable[..., str]
     """From a run to a page of HTML."""
+
+
+def finish(future: "Future[Any]", work: Callable[[], Any]) -> None:
+    """Run work, and put its result or its error into a future that is not cancelled."""
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+
+class WorkerThreads:
+    """A pool of daemon threads for work that may take long.
+
+    The process may end while they work, unlike with `ThreadPoolExecutor`, whose threads are waited for.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count, self._name = count, name
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._threads: list[Thread] = []
+
+    def submit(self, work: Callable[[], Value]) -> "Future[Value]":
+        """Have something done as soon as a thread is free."""
+        future: Future[Value] = Future()
+        self._queue.put((future, work))
+        if len(self._threads) < self._count:
+            self._threads.append(Thread(target=self._work, name=self._name, daemon=True))
+            self._threads[-1].start()
+        return future
+
+    def close(self, seconds: float = 0.0) -> None:
+        """Have the threads end after what they are doing, and wait for that as long as given."""
+        until = time.monotonic() + seconds
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _work(self) -> None:
+        while item := self._queue.get():
+            finish(*item)
 
 
 class ModelThread:
     """The only thread that works with a run's model.
 
     It takes one step of the engine after the other while there is something to write, and does what else is asked of it
-    between two of them.
+    between two of them. After a failed step the engine is made again; if that fails, `failure` is the reason, and each
+    request tries again.
     """
 
     def __init__(self, name: str, new_engine: Callable[[], Any] | None, jobs: set[Any]) -> None:
-        self._new_engine, self._jobs = new_engine, jobs
+        self._name, self._new_engine, self._jobs = name, new_engine, jobs
         self.engine: Any = new_engine() if new_engine else None
+        self.failure: str | None = None
         self._inbox: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._wake, self._closed = Event(), False
+        self._unsent: dict[Any, list[Any]] = {}  # events that no job has been told of
+        self._sent_at = 0.0
         self._thread = Thread(target=self._work, name=f"lemma {name}", daemon=True)
         self._thread.start()
 
@@ -83,40 +134,52 @@ class ModelThread:
         """Wait for its end: a process that ends while a thread is inside of torch is aborted."""
         self._thread.join(seconds)
 
-    def _work(self) -> None:
-        untold: dict[Any, list[Any]] = {}
-        told = 0.0
-        while not self._closed:
-            while self._inbox:
-                future, work = self._inbox.popleft()
-                if future.set_running_or_notify_cancel():
-                    try:
-                        future.set_result(work())
-                    except BaseException as error:
-                        future.set_exception(error)
-            if self.engine is None or not self.engine.busy:
-                self._wake.wait()
-                self._wake.clear()
-                continue
+    def require_engine(self) -> Any:
+        """Return the engine, made again if it could not be made before; for use in this thread only."""
+        if self.engine is None and self._new_engine is not None:
             try:
-                events = self.engine.step()
+                self.engine, self.failure = self._new_engine(), None
+            except Exception as error:
+                self.failure = f"{self._name}: its engine cannot be made ({type(error).__name__}: {error})."
+                raise Refusal(500, self.failure, code="engine_failed") from error
+        return self.engine
+
+    def _work(self) -> None:
+        while not self._closed:
+            try:
+                self._turn()
             except Exception as error:  # of the model or of the machine: no text can be trusted any more
-                assert self._new_engine is not None
-                self.engine = self._new_engine()
-                self._tell({job: [error] for job in list(self._jobs)})
-                untold.clear()
-                continue
-            urgent: set[Any] = set()
-            for event in events:
-                job = event.request.owner
-                untold.setdefault(job, []).append(event)
-                if event.done or event.error or not job.first:
-                    urgent.add(job)
-            if not self.engine.busy or time.monotonic() > told + max(BETWEEN, FOR_EACH * len(untold)):
-                self._tell(untold)
-                untold, told = {}, time.monotonic()
-            elif urgent:
-                self._tell({job: untold.pop(job) for job in urgent})
+                self._unsent.clear()
+                self.engine = None  # its memory is free before another is made
+                reported = error
+                try:
+                    self.require_engine()
+                except Refusal as refusal:
+                    reported = refusal
+                self._tell({job: [reported] for job in list(self._jobs) if job.in_engine})
+        while self._inbox:
+            self._inbox.popleft()[0].cancel()
+
+    def _turn(self) -> None:
+        """Do what was submitted, then take one step, or wait if there is nothing to write."""
+        while self._inbox:
+            finish(*self._inbox.popleft())
+        if self.engine is None or not self.engine.busy:
+            self._wake.wait()
+            self._wake.clear()
+            return
+        urgent: set[Any] = set()
+        for event in self.engine.step():
+            job = event.request.owner
+            self._unsent.setdefault(job, []).append(event)
+            if event.done or event.error or not job.first:
+                urgent.add(job)
+        unsent = self._unsent
+        if not self.engine.busy or time.monotonic() > self._sent_at + max(BETWEEN, FOR_EACH * len(unsent)):
+            self._unsent, self._sent_at = {}, time.monotonic()
+            self._tell(unsent)
+        elif urgent:
+            self._tell({job: unsent.pop(job) for job in urgent})
 
     def _tell(self, events: "dict[GenerationJob, list[Any]]") -> None:
         """Tell each job what has come, in the thread of its own loop."""
@@ -124,8 +187,17 @@ class ModelThread:
         for job, some in events.items():
             by_loop.setdefault(job.loop, []).append((job, some))
         for loop, jobs in by_loop.items():
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(lambda jobs=jobs: [job.tell(some) for job, some in jobs])
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_deliver, jobs)
+
+
+def _deliver(events: "Sequence[tuple[GenerationJob, list[Any]]]") -> None:
+    """Hand each job its events; an error in one ends that one alone."""
+    for job, some in events:
+        try:
+            job.tell(some)
+        except Exception as error:
+            job.fail(error)
 
 
 @dataclass(eq=False)
@@ -149,11 +221,13 @@ class ServedRun:
         self.there = Path(self.run.path).exists()  # a pretrained model may be known by its name only
         new_engine = partial(self.verbs.engine, self.run, self.limits.batch) if self.writes else None
         self.thread = ModelThread(self.name, new_engine, self.jobs)
-        engine, gauge = self.thread, self.metrics.gauge
+        self.preparing = WorkerThreads(PREPARING, f"lemma {self.name} requests")
+        self.rendering = WorkerThreads(PREPARING, f"lemma {self.name} chats")  # a template may take long
+        thread, gauge = self.thread, self.metrics.gauge
         gauge("lemma_requests", "Requests that wait or are being answered.", lambda: len(self.jobs), model=self.name)
         if self.writes:
             about = "Texts that are being written."
-            gauge("lemma_texts", about, lambda: engine.engine.writing, model=self.name)
+            gauge("lemma_texts", about, lambda: thread.engine.writing if thread.engine else 0, model=self.name)
 
     @property
     def writes(self) -> bool:
@@ -189,13 +263,20 @@ class ServedRun:
 
     def admit(self, job: "GenerationJob | EmbeddingJob") -> None:
         """Take a request; one too many is refused, with the time after which to try again."""
-        tokens = sum(one.prompt_tokens for one in self.jobs)
-        full = len(self.jobs) >= self.limits.batch + self.limits.waiting
-        if full or (self.jobs and tokens + job.prompt_tokens > MOST_WAITING_TOKENS):
-            wait = min(60, max(1, math.ceil(self.seconds * len(self.jobs) / self.limits.batch)))
-            message = f"{self.name} has {len(self.jobs)} requests already. Try again in {wait} s."
-            raise Refusal(429, message, code="busy", headers={"retry-after": str(wait)})
+        if len(self.jobs) >= self.limits.batch + self.limits.waiting:
+            raise self._busy(len(self.jobs))
         self.jobs.add(job)
+
+    def check_waiting_tokens(self, job: "GenerationJob | EmbeddingJob") -> None:
+        """Refuse an admitted request if all prompts together have too many tokens."""
+        others = [other.prompt_tokens for other in self.jobs if other is not job]
+        if others and sum(others) + job.prompt_tokens > MOST_WAITING_TOKENS:
+            raise self._busy(len(others))
+
+    def _busy(self, requests: int) -> Refusal:
+        wait = min(60, max(1, math.ceil(self.seconds * requests / self.limits.batch)))
+        message = f"{self.name} has {requests} requests already. Try again in {wait} s."
+        return Refusal(429, message, code="busy", headers={"retry-after": str(wait)})
 
     def refusal_if_gone(self, error: Exception) -> Exception:
         """What is wrong if the run's folder is not there any more; otherwise the error itself."""
@@ -209,17 +290,29 @@ def serve_each(runs: Sequence[Any], verbs: Verbs, limits: Limits, metrics: Serve
     """Load runs and name them by their folders."""
     if not runs:
         raise RunError("serve: at least one run is expected, as in: lemma serve runs/a")
-    served: dict[str, ServedRun] = {}
+    loaded: dict[str, Any] = {}
+    skipped: list[InputError] = []
     for given in runs:
-        run = verbs.load(given)
+        try:
+            run = verbs.load(given)
+        except InputError as error:  # as in: lemma serve runs/*, where reports lie next to the runs
+            is_other_file = isinstance(given, str | Path) and Path(given).is_file()
+            if not is_other_file or Path(given).suffix in WEIGHT_FILES:
+                raise
+            skipped.append(error)
+            continue
         name = Path(run.path).resolve().name
-        if name in served:
+        if name in loaded:
             raise RunError(
-                f"{served[name].run.path} and {run.path} are both named {name}, but requests identify runs by the "
+                f"{loaded[name].path} and {run.path} are both named {name}, but requests identify runs by the "
                 "names of their folders. Rename one of them."
             )
-        served[name] = ServedRun(name, run, verbs, limits, metrics)
-    return served
+        loaded[name] = run
+    if not loaded:
+        raise skipped[0]
+    for error in skipped:
+        warnings.warn(f"Skipped a file that is not a run: {error}", stacklevel=2)
+    return {name: ServedRun(name, run, verbs, limits, metrics) for name, run in loaded.items()}
 
 
 def find_run(served: dict[str, ServedRun], name: str | None) -> ServedRun:
@@ -274,28 +367,53 @@ class GenerationJob:
     def __init__(self, served: ServedRun, request: AnyRequest, loop: asyncio.AbstractEventLoop) -> None:
         self.served, self.request, self.seed, self.loop = served, request, request.seed_to_use(), loop
         self.begun, self.first = time.monotonic(), 0.0
+        self._prepared: asyncio.Future[None] = loop.create_future()
         self._queue: asyncio.Queue[list[TextPiece | FinishedText | Exception]] = asyncio.Queue()
         self.cut = self.prompt_tokens = 0
         self.prompts: list[str] = []
         self._requests: list[Any] = []
-        if served.writes:
-            self._prepare_texts()
-        else:
-            self._prepare_answers()
-        self.rows = len(self.prompts) * request.choices
+        self.rows = self.tokens = 0
+        self.in_engine = False
+        served.admit(self)
+        message = f"the request took more than {served.limits.seconds:g} s. Ask for fewer tokens, or try again later."
+        timeout = Refusal(504, message, code="timeout")
+        self._timer = loop.call_later(served.limits.seconds, self.fail, timeout)
+
+    async def prepare(self) -> None:
+        """Read the prompts in a worker thread, and refuse what this run cannot do."""
+        chats = isinstance(self.request, ChatRequest) and self.served.writes and self.served.run.tokenizer.chats
+        threads = self.served.rendering if chats else self.served.preparing
+        work = threads.submit(self._prepare_texts if self.served.writes else self._prepare_answers)
+
+        def tell(done: "Future[None]") -> None:
+            if not done.cancelled():
+                with suppress(RuntimeError):  # the loop is closed
+                    self.loop.call_soon_threadsafe(self._end_preparing, done.exception())
+
+        work.add_done_callback(tell)
+        try:
+            await self._prepared
+        finally:
+            work.cancel()
+        self.rows = len(self.prompts) * self.request.choices
+        self.served.check_waiting_tokens(self)
+
+    def _end_preparing(self, error: BaseException | None) -> None:
+        if not self._prepared.done():
+            self._prepared.set_exception(error) if error else self._prepared.set_result(None)
 
     def _prepare_texts(self) -> None:
         """Count the tokens, and refuse what this run cannot do."""
         served, request, tokenizer = self.served, self.request, self.served.run.tokenizer
-        if request.tokens > served.limits.tokens:
-            name = "max_tokens" if request.max_tokens is not None else "max_completion_tokens"
-            message = f"{name} = {request.tokens}: this server writes at most {served.limits.tokens} tokens a text."
-            raise Refusal(400, message, name)
+        self.tokens = request.tokens_within(served.limits.tokens)
         given = request.prompts
         if isinstance(request, ChatRequest) and tokenizer.chats:
-            given = [tokenizer.chat([{"role": one.role, "content": one.text} for one in request.messages])]
+            system = "developer" if "developer" in str(tokenizer.config.get("chat_template")) else "system"
+            roles = {"developer": system}  # the newer name of the same role, which few templates know
+            messages = [{"role": roles.get(one.role, one.role), "content": one.text} for one in request.messages]
+            given = [tokenizer.chat(messages)]
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
-        settings = {**request.sampling(), "tokens": max(1, request.tokens), "seed": self.seed}
+        settings = {**request.sampling(), "tokens": max(1, self.tokens), "seed": self.seed}
         settings |= {"samples": request.choices, "logprobs": request.top}
         score = bool(request.echo) and request.top is not None
         for number, prompt in enumerate(given):
@@ -304,10 +422,8 @@ class GenerationJob:
             plain = isinstance(prompt, str) and not self.cut
             self.prompts.append(str(prompt) if plain else tokenizer.decode(ids))
             first = number * request.choices
-            more = {"number": first, "owner": self, "score": score, "write": request.tokens > 0}
-            made = served.verbs.text_request(served.run, tuple(ids), settings, **more)
-            served.thread.engine.check(made)
-            self._requests.append(made)
+            more = {"number": first, "owner": self, "score": score, "write": self.tokens > 0}
+            self._requests.append(served.verbs.text_request(served.run, tuple(ids), settings, **more))
 
     def _within_context(self, ids: list[int], param: str) -> list[int]:
         """Refuse or cut, as was asked, a prompt that is longer than what the model reads."""
@@ -330,7 +446,7 @@ class GenerationJob:
             message = f"{served.name} makes vectors of texts and writes none: POST /v1/embeddings"
             raise Refusal(400, message, "model")
         nothing = {"temperature": (0, 0.0), "top_p": (1, 1.0), "n": (1,), "logprobs": (False,), "stop": ([],)}
-        for name in type(request).model_fields.keys() - OF_ANSWERS - {"object"}:
+        for name in type(request).model_fields.keys() - OF_ANSWERS:
             if getattr(request, name) not in (None, *nothing.get(name, ())):
                 raise Refusal(
                     400,
@@ -341,6 +457,8 @@ class GenerationJob:
         if any(not isinstance(text, str) for text in texts):
             message = f"prompt: {served.name} reads texts, not tokens. Give a text or a list of texts."
             raise Refusal(400, message, "prompt")
+        requested = any(getattr(request, name) for name in request.token_fields)
+        self.tokens = request.tokens_within(served.limits.tokens) if requested else served.limits.tokens
         self.prompts = [str(text) for text in texts]
         self.prompt_tokens = sum(len(served.run.tokenizer.encode_known(text)[0]) for text in self.prompts)
         if self.prompt_tokens > MOST_READ:
@@ -363,33 +481,37 @@ class GenerationJob:
         return "" if begins and len(text) <= 3 and not text.strip(INCOMPLETE) else text
 
     def start(self) -> None:
-        """Wait for the turn; raises where too many wait already."""
-        self.served.admit(self)
-        thread = self.served.thread
-        if self.served.writes:
-            thread.submit(lambda: [thread.engine.add(request) for request in self._requests])
-            if self.request.echo and self.request.top is None:
-                texts = (self.prompts[row // self.request.choices] for row in range(self.rows))
-                self._queue.put_nowait([TextPiece(row, text) for row, text in enumerate(texts)])
-            return
-        future = thread.submit(self._answer)
+        """Wait for the turn of what has been prepared."""
+        work = self._add_to_engine if self.served.writes else self._answer
 
         def tell(done: Future[Any]) -> None:
-            if not done.cancelled() and not self.loop.is_closed():
-                found = done.exception() or done.result()
-                items: Any = [found] if isinstance(found, BaseException) else found
-                self.loop.call_soon_threadsafe(self._queue.put_nowait, items)
+            if not done.cancelled():
+                items: list[Any] = [error] if (error := done.exception()) else done.result()
+                with suppress(RuntimeError):  # the loop is closed
+                    self.loop.call_soon_threadsafe(self._queue.put_nowait, items)
 
-        future.add_done_callback(tell)
+        self.served.thread.submit(work).add_done_callback(tell)
+
+    def _add_to_engine(self) -> list[TextPiece]:
+        """Let the texts wait for their rows, in the run's own thread; return what comes before them."""
+        engine = self.served.thread.require_engine()
+        if self in self.served.jobs:  # its reader has not left meanwhile
+            self.in_engine = True
+            for request in self._requests:
+                engine.add(request)
+        echo = self.request.echo and self.request.top is None
+        rows = range(self.rows if echo else 0)
+        return [TextPiece(row, self.prompts[row // self.request.choices]) for row in rows]
 
     def leave(self) -> None:
         """Nobody listens any more, or all is told: free what it has taken."""
         if self not in self.served.jobs:
             return
         self.served.jobs.discard(self)
-        if self.served.writes:
+        self._timer.cancel()
+        if self.served.writes and self._requests:
             thread = self.served.thread
-            thread.submit(lambda: thread.engine.cancel(self))
+            thread.submit(lambda: thread.engine and thread.engine.cancel(self))
         took = time.monotonic() - self.begun
         self.served.seconds += 0.1 * (took - self.served.seconds)
         about = "Seconds from a request to the end of its answer."
@@ -397,7 +519,10 @@ class GenerationJob:
 
     def fail(self, error: Exception) -> None:
         """End it with an error."""
-        self._queue.put_nowait([error])
+        if self._prepared.done():
+            self._queue.put_nowait([error])
+        else:
+            self._prepared.set_exception(error)
 
     def tell(self, events: Sequence[Any]) -> None:
         """Take events of the engine, in the loop's own thread."""
@@ -432,37 +557,32 @@ class GenerationJob:
     async def items(self) -> AsyncIterator[list[TextPiece | FinishedText]]:
         """What comes, all that is there at a time; what went wrong is raised."""
         ended, queue = 0, self._queue
-        limit = self.served.limits.seconds
-        message = f"the request took more than {limit:g} s. Ask for fewer tokens, or try again later."
-        timer = self.loop.call_later(self.seconds_left, self.fail, Refusal(504, message, code="timeout"))
-        try:
-            while ended < self.rows:
-                found = await queue.get()
-                while not queue.empty():
-                    found += queue.get_nowait()
-                told: list[TextPiece | FinishedText] = []
-                pieces: dict[int, list[str]] = {}  # what has come of one text is one piece
-                for item in found:
-                    if isinstance(item, TextPiece) and not item.logprobs:
-                        pieces.setdefault(item.row, []).append(item.text)
-                        continue
-                    if isinstance(item, Exception):
-                        raise self.served.refusal_if_gone(item)
-                    if item.row in pieces:
-                        told.append(TextPiece(item.row, "".join(pieces.pop(item.row))))
-                    ended += isinstance(item, FinishedText)
-                    told.append(item)
-                yield [*told, *(TextPiece(row, "".join(parts)) for row, parts in pieces.items())]
-        finally:
-            timer.cancel()
+        while ended < self.rows:
+            found = await queue.get()
+            while not queue.empty():
+                found += queue.get_nowait()
+            if not found:
+                continue
+            told: list[TextPiece | FinishedText] = []
+            pieces: dict[int, list[str]] = {}  # what has come of one text is one piece
+            for item in found:
+                if isinstance(item, TextPiece) and not item.logprobs:
+                    pieces.setdefault(item.row, []).append(item.text)
+                    continue
+                if isinstance(item, Exception):
+                    raise self.served.refusal_if_gone(item)
+                if item.row in pieces:
+                    told.append(TextPiece(item.row, "".join(pieces.pop(item.row))))
+                ended += isinstance(item, FinishedText)
+                told.append(item)
+            yield [*told, *(TextPiece(row, "".join(parts)) for row, parts in pieces.items())]
 
     def _answer(self) -> list[TextPiece | FinishedText]:
         """Translate or classify each prompt, in the run's own thread."""
         served, found = self.served, list[TextPiece | FinishedText]()
         if self not in served.jobs:  # its reader has left meanwhile
             return found
-        tokens = self.request.max_tokens
-        limit = {"tokens": min(tokens, served.limits.tokens)} if served.answers == "translation" and tokens else {}
+        limit = {"tokens": self.tokens} if served.answers == "translation" else {}
         for row, result in enumerate(served.verbs.answer(served.run, self.prompts, **limit)):
             if self.request.echo:
                 found.append(TextPiece(row, self.prompts[row]))
@@ -482,6 +602,7 @@ class EmbeddingJob:
 
     prompt_tokens: int
     """Or characters: what there is to read at most."""
+    in_engine: ClassVar = False
 
 
 async def embed(served: ServedRun, request: EmbeddingRequest) -> dict[str, Any]:
@@ -491,6 +612,7 @@ async def embed(served: ServedRun, request: EmbeddingRequest) -> dict[str, Any]:
         raise Refusal(400, message, "model")
     served.admit(job := EmbeddingJob(sum(map(len, request.inputs))))
     try:
+        served.check_waiting_tokens(job)
         work = partial(served.verbs.embed, served.run, request.inputs)
         vectors, tokens = await asyncio.wrap_future(served.thread.submit(work))
     except Exception as error:

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lemma.errors import InputError
 from lemma.serving.app import LOCAL, Service, application
-from lemma.serving.requests import Limits
+from lemma.serving.requests import Limits, check_api_key
 from lemma.serving.runs import Verbs
 
 FARTHEST = 100  # ports to try for a free one
@@ -138,8 +138,10 @@ def serve_runs(
 ) -> None:
     """Serve until Ctrl-C, which is the normal end of a server."""
     limits = limits or Limits()
-    if api_key is not None and (not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key):
-        raise InputError("api_key: give a key of ASCII characters without spaces.")
+    check_api_key(api_key)
+    for name, value in (("host", host), *(("allow_hosts", one) for one in allow_hosts)):
+        if not value.strip():
+            raise InputError(f"{name} = '{value}': the name or address of a machine is expected. Leave it out.")
     with closing(bind(host, port)) as bound, suppress(KeyboardInterrupt):
         address, port = bound.getsockname()[:2]
         local = ip_address(address.partition("%")[0]).is_loopback

@@ -77,6 +77,16 @@ def test_generating_leaves_the_modules_and_the_weights_of_a_run_as_they_are(tmp_
         assert torch.equal(tensor, before[name])
 
 
+def test_evaluating_while_a_stream_is_open_gives_the_score_of_the_adapted_run(tmp_path: Path) -> None:
+    run = lora(tmp_path)
+    (tmp_path / "text.txt").write_text("the cat sat on the mat, and the dog?\n" * 20, encoding="utf-8")
+    alone = lemma.evaluate(run, text=tmp_path / "text.txt", progress=False).to_dict()
+    whole, pieces = lemma.generate(run, "the", **WRITING).text, stream(run, "the")
+    written = next(pieces)
+    meanwhile = lemma.evaluate(run, text=tmp_path / "text.txt", progress=False).to_dict()
+    assert meanwhile["perplexity"] == alone["perplexity"] and written + "".join(pieces) == whole
+
+
 def test_training_between_two_calls_is_seen_by_the_second_and_not_by_an_open_stream(tmp_path: Path) -> None:
     run = lora(tmp_path)
     whole = lemma.generate(run, "the", **WRITING).text

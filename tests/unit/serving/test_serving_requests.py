@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import inspect
 import json
 import shutil
 import urllib.error
@@ -14,6 +15,7 @@ import torch
 
 import lemma
 from lemma.api import application
+from lemma.cli.main import main
 from lemma.errors import InputError, RunError
 from lemma.spec.models import Graph
 
@@ -70,11 +72,180 @@ def test_a_wrong_word_is_named(
         assert message in told["error"]["message"]
 
 
-def test_a_wrong_field_inside_of_another_is_named_with_its_place(address: str) -> None:
-    for message, said in (({"content": None}, "messages.1.content = null"), ({}, "messages.1.content: field required")):
-        messages = [{"role": "user", "content": "a"}, {"role": "assistant", **message}]
-        status, told, _ = ask(address, "/v1/chat/completions", {"model": "trigram", "messages": messages})
-        assert status == 400 and told["error"]["param"] == "messages" and said in told["error"]["message"]
+WRONG_MESSAGES: list[tuple[dict[str, Any], str]] = [
+    ({"role": "user", "content": None}, "messages.1.content: a message of the role user needs a text"),
+    ({"role": "user"}, "messages.1.content: a message of the role user needs a text"),
+    ({"content": "a"}, "messages.1.role: field required"),
+    ({"role": "tool", "content": "a"}, 'messages.1.role = "tool": input should be'),
+    ({"role": "user", "content": [{"type": "text", "text": 5}]}, "messages.1.content.0.text = 5: input should be"),
+    ({"role": "user", "content": [{"type": "image_url"}]}, 'messages.1.content.0.type = "image_url": input should be'),
+    (
+        {"role": "assistant", "tool_calls": [{"id": "a"}]},
+        'messages.1.tool_calls = [{"id": "a"}]: this is not supported',
+    ),
+    ({"role": "assistant", "refusal": "no"}, 'messages.1.refusal = "no": this is not supported'),
+    ({"role": "user", "content": "a", "mood": "good"}, 'messages.1.mood = "good": extra inputs are not permitted'),
+]
+
+
+@pytest.mark.parametrize(("message", "said"), WRONG_MESSAGES, ids=lambda value: str(value)[:40])
+def test_a_wrong_field_inside_of_another_is_named_with_its_place(
+    message: dict[str, Any], said: str, address: str
+) -> None:
+    messages = [{"role": "user", "content": "a"}, message]
+    status, told, _ = ask(address, "/v1/chat/completions", {"model": "trigram", "messages": messages})
+    assert status == 400 and told["error"]["param"] == "messages" and said in told["error"]["message"]
+
+
+CHAT = {"model": "trigram", "messages": [{"role": "user", "content": "the"}], "max_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True},
+        {"tool_choice": "none", "parallel_tool_calls": False, "functions": [], "function_call": "auto"},
+        {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "reasoning_effort": "low"},
+        {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
+        {"n": 1, "response_format": {"type": "text"}, "modalities": ["text"], "logprobs": False, "stop": []},
+        {"max_tokens": None, "max_completion_tokens": 2, "logit_bias": None, "seed": None, "verbosity": "medium"},
+        {"messages": [{"role": "developer", "content": [{"type": "text", "text": "a"}]}]},
+        {
+            "messages": [
+                {"role": "user", "content": "a", "name": "me"},
+                {"role": "assistant", "content": None, "tool_calls": [], "function_call": None, "annotations": []},
+                {"role": "assistant"},
+                {"role": "user", "content": []},
+            ]
+        },
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_real_clients_send_is_accepted(fields: dict[str, Any], address: str) -> None:
+    body = json.dumps({**CHAT, **fields}).encode()
+    request = urllib.request.Request(f"{address}/v1/chat/completions", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("parallel_tool_calls", 1),
+        ("response_format", {"type": "json_object"}),
+        ("modalities", ["text", "audio"]),
+        ("audio", {"voice": "alloy"}),
+        ("web_search_options", {}),
+    ],
+)
+def test_what_is_lacking_is_refused_by_its_name(field: str, value: Any, address: str) -> None:
+    status, told, _ = ask(address, "/v1/chat/completions", {**CHAT, field: value})
+    assert (status, told["error"]["param"]) == (400, field)
+    assert told["error"]["message"] == f"{field} = {json.dumps(value)}: this is not supported. Leave it out."
+
+
+def test_every_field_of_openais_client_may_be_null(address: str) -> None:
+    openai = pytest.importorskip("openai", reason="needs openai's client")
+    resources = openai.resources
+    routes = {
+        "/v1/chat/completions": (resources.chat.completions.Completions, {"messages": CHAT["messages"]}),
+        "/v1/completions": (resources.completions.Completions, {"prompt": "the"}),
+    }
+    for route, (kind, needed) in routes.items():
+        names = {*inspect.signature(kind.create).parameters} - {"self", "timeout"}
+        fields = [name for name in names if not name.startswith("extra_")]
+        assert len(fields) > 15
+        body = {**dict.fromkeys(fields), **needed, "model": "trigram"}
+        assert ask(address, route, body)[0] == 200
+
+
+def test_an_answer_can_be_sent_back_as_part_of_the_conversation(address: str) -> None:
+    message = ask(address, "/v1/chat/completions", CHAT)[1]["choices"][0]["message"]
+    messages = [*CHAT["messages"], message, {"role": "user", "content": "a"}]
+    assert ask(address, "/v1/chat/completions", {**CHAT, "messages": messages})[0] == 200
+
+
+def test_a_low_limit_of_tokens_caps_what_requests_leave_open(runs: dict[str, Path]) -> None:
+    client = client_of(runs["trigram"], runs["spanish"], tokens=8)
+    text, talk = {"model": "trigram", "prompt": "the"}, {**CHAT, "max_tokens": None}
+    usage = client.post("/v1/completions", json=text).json()["usage"]
+    assert usage["completion_tokens"] <= 8
+    assert client.post("/v1/chat/completions", json=talk).json()["usage"]["completion_tokens"] <= 8
+    assert client.post("/v1/completions", json={**text, "max_tokens": 8}).status_code == 200
+    routes = {"/v1/completions": (text, ["max_tokens"]), "/v1/chat/completions": (talk, ["max_completion_tokens"])}
+    routes["/v1/chat/completions"][1].append("max_tokens")
+    for route, (body, names) in routes.items():
+        for name in names:
+            answer = client.post(route, json={**body, name: 9})
+            error = answer.json()["error"]
+            assert (answer.status_code, error["param"]) == (400, name)
+            assert error["message"] == f"{name} = 9: this server writes at most 8 tokens a text."
+    translated = client.post("/v1/completions", json={"model": "spanish", "prompt": "the cat sat"}).json()
+    assert translated["usage"]["completion_tokens"] <= 8
+    assert client.post("/v1/completions", json={**text, "model": "spanish", "max_tokens": 9}).status_code == 400
+    page = client.get("/").text
+    assert 'max="8"' in page and 'value="8"' in page
+
+
+def test_the_description_has_exactly_the_fields_that_are_accepted(address: str) -> None:
+    schemas = ask(address, "/openapi.json")[1]["components"]["schemas"]
+    bodies = {
+        "/v1/completions": ("CompletionRequest", {"prompt": "the", "max_tokens": 1}),
+        "/v1/chat/completions": ("ChatRequest", {"messages": CHAT["messages"], "max_tokens": 1}),
+    }
+    for route, (kind, needed) in bodies.items():
+        properties = schemas[kind]["properties"]
+        assert {"user", "tools", "parallel_tool_calls"} <= {*properties} and schemas[kind][
+            "additionalProperties"
+        ] is False
+        for name in properties:
+            body = {"model": "trigram", **needed, **({} if name in (*needed, "model") else {name: None})}
+            assert ask(address, route, body)[0] == 200, name
+    assert "object" not in {name for schema in schemas.values() for name in schema.get("properties", ())}
+
+
+def test_a_method_that_a_route_does_not_take_is_405_whatever_the_body_is(address: str) -> None:
+    for path in ("/health", "/v1/models", "/v1/models/trigram", "/metrics", "/look", "/count", "/", "/docs"):
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json"):
+            status, told, headers = ask(address, path, b"a=b", content_type=kind)
+            assert status == 405 and "this route takes GET" in told["error"]["message"] and headers["allow"] == "GET"
+    assert ask(address, "/v1/imagine", b"a=b", content_type="text/plain")[0] == 404
+    assert ask(address, "/v1/chat/completions", b"a=b", content_type="text/plain")[0] == 415
+
+
+@pytest.mark.parametrize("key", ["", " ", "\t", "a b", "é"])
+def test_a_key_that_protects_nothing_or_cannot_be_sent_is_refused(
+    key: str, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InputError, match=r"api_key \(LEMMA_API_KEY\)"):
+        application(runs["trigram"], api_key=key)
+    monkeypatch.setenv("LEMMA_API_KEY", key)
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", str(runs["trigram"]), "--port", "0"])
+    assert ended.value.code == 2 and "LEMMA_API_KEY" in capsys.readouterr().err
+
+
+def test_an_empty_name_of_a_host_is_refused(runs: dict[str, Path]) -> None:
+    for settings in ({"host": ""}, {"allow_hosts": ["box.example", " "]}):
+        with pytest.raises(InputError, match="the name or address of a machine is expected"):
+            lemma.serve(runs["trigram"], port=0, **settings)
+
+
+def test_files_next_to_the_runs_are_skipped_with_a_line(tmp_path: Path, runs: dict[str, Path]) -> None:
+    (tmp_path / "report.json").write_text('{"a": 1}')
+    (tmp_path / "notes.txt").write_text("a")
+    with pytest.warns(UserWarning, match="Skipped a file that is not a run") as warned:
+        client = client_of(tmp_path / "notes.txt", runs["trigram"], tmp_path / "report.json")
+    assert len(warned) == 2 and [one["id"] for one in client.get("/v1/models").json()["data"]] == ["trigram"]
+    for wrong in ((tmp_path / "report.json",), (tmp_path / "notes.txt", tmp_path / "report.json")):
+        with pytest.raises(InputError):
+            application(*wrong)
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    for wrong in ("nowhere", "broken.gguf", "."):
+        with pytest.raises(InputError):
+            application(runs["trigram"], tmp_path / wrong)
 
 
 def test_words_that_ask_for_nothing_are_taken(address: str) -> None:

@@ -4,11 +4,14 @@ import dataclasses
 import http.client
 import json
 import logging
+import signal
 import socket
+import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 
+from lemma.processes import child_environment, python_command
 from lemma.runs.load import load
 from lemma.serving import server
 from served_runs import running
@@ -287,6 +291,178 @@ def test_a_failing_model_fails_its_requests_and_goes_on(runs: dict[str, Path]) -
         assert refused(address)[0] == 500
         del model.forward
         assert refused(address)[0] == 200
+
+
+def test_a_stream_of_a_model_that_fails_is_whole_and_says_so(
+    runs: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    run, model = slow_run(runs)
+    with running(run) as address, ThreadPoolExecutor(1) as pool:
+        log = logging.getLogger("uvicorn.error")
+        log.setLevel(logging.ERROR)
+        log.addHandler(caplog.handler)
+        answer = pool.submit(refused, address, max_tokens=2000, stream=True)
+        while model.steps < 20:
+            time.sleep(0.01)
+        model.forward = lambda tokens, state=None: 1 / 0  # pyright: ignore[reportAttributeAccessIssue]
+        status, _, said = answer.result(10)  # not cut off
+        assert status == 200 and "internal error" in said.strip().rsplit("data: ", 1)[1]
+        log.removeHandler(caplog.handler)
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+
+
+def broken_engine(run: Any, rows: int) -> Any:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_an_engine_that_cannot_be_made_fails_requests_with_the_reason_until_it_can(runs: dict[str, Path]) -> None:
+    run, model = slow_run(runs)
+    with running(run) as address, ThreadPoolExecutor(2) as pool:
+        [one] = running.server._service.served.values()
+        engine = one.thread._new_engine
+        waiting = [pool.submit(refused, address, max_tokens=2000, stream=stream) for stream in (True, False)]
+        while model.steps < 5:
+            time.sleep(0.01)
+        one.thread._new_engine = lambda: broken_engine(run, 1)
+        model.forward = lambda tokens, state=None: 1 / 0  # pyright: ignore[reportAttributeAccessIssue]
+        (streamed, _, events), (failed, _, said) = (answer.result(10) for answer in waiting)
+        assert streamed == 200 and "illegal memory access" in events and failed == 500 and "cannot be made" in said
+        for stream in (True, False):
+            status, _, said = refused(address, stream=stream)
+            assert status == 500 and "engine cannot be made (RuntimeError: CUDA error: an illegal" in said
+        status, _, said = refused(address, "/health")
+        assert status == 503 and "illegal memory access" in said and refused(address, "/metrics")[0] == 200
+        del model.forward
+        one.thread._new_engine = engine
+        assert refused(address, max_tokens=2)[0] == 200 and refused(address, "/health")[0] == 200
+
+
+def test_a_server_whose_engine_cannot_be_made_does_not_begin(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lemma.api import application
+
+    monkeypatch.setattr("lemma.generation.batching.BatchEngine.__init__", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        application(runs["trigram"])
+
+
+def test_what_the_engine_refuses_ends_the_request_at_once(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lemma.errors import InputError
+    from lemma.generation.batching import BatchEngine
+
+    def refuse(*_: Any) -> None:
+        raise InputError("prompt: no room.")
+
+    with running(runs["trigram"]) as address:
+        monkeypatch.setattr(BatchEngine, "add", refuse)
+        for more in ({}, {"echo": True}, {"stream": True, "echo": True}):
+            status, _, said = refused(address, **more)
+            assert status == 400 and "no room" in said
+
+
+def test_an_error_in_reporting_one_text_ends_that_request_alone(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lemma.serving.runs import GenerationJob
+
+    run, _ = slow_run(runs)
+    tell = GenerationJob.tell
+
+    def tell_or_fail(job: GenerationJob, events: Any) -> None:
+        if job.request.max_tokens == 7:
+            raise ZeroDivisionError
+        tell(job, events)
+
+    monkeypatch.setattr(GenerationJob, "tell", tell_or_fail)
+    with running(run) as address, ThreadPoolExecutor(6) as pool:
+        answers = [pool.submit(refused, address, max_tokens=size) for size in (7, 20, 7, 20, 7, 20)]
+        assert [answer.result(10)[0] for answer in answers] == [500, 200] * 3
+
+
+def test_looking_at_heads_runs_in_the_thread_of_the_model(runs: dict[str, Path]) -> None:
+    threads: list[str] = []
+    with running(runs["decoder"]) as address:
+        [one] = running.server._service.served.values()
+
+        def look(run: Any, text: str, real: Any = one.verbs.look) -> Any:
+            threads.append(threading.current_thread().name)
+            return real(run, text)
+
+        one.verbs = dataclasses.replace(one.verbs, look=look)
+        status, _, page = refused(address, "/look?model=decoder&text=the")
+        assert status == 200 and "Attention of decoder" in page and threads == ["lemma decoder"]
+
+
+@pytest.fixture
+def hanging(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A run whose chat template takes until the test is over."""
+    run, release = load(runs["trigram"]), threading.Event()
+    run.tokenizer.config["chat_template"] = "{{ messages }}"
+    monkeypatch.setattr("lemma.data.tokenizers.chat_text", lambda *_, **__: release.wait(60) and "a")
+    yield run
+    release.set()
+
+
+def test_a_template_that_hangs_blocks_nobody_else(hanging: Any, runs: dict[str, Path]) -> None:
+    with running(hanging, runs["decoder"], seconds=2.0) as address, ThreadPoolExecutor(6) as pool:
+        chats = [
+            pool.submit(ask_chat, address, model="trigram", messages=[{"role": "user", "content": "a"}])
+            for _ in range(6)  # more than threads that render
+        ]
+        time.sleep(0.3)
+        for path, more in (("/health", {}), ("/v1/completions", {"model": "trigram"}), ("/v1/completions", {})):
+            begin = time.monotonic()
+            status, _, _ = refused(address, path, **{"model": "decoder", "max_tokens": 2, **more})
+            assert status == 200 and time.monotonic() - begin < 1
+        assert {chat.result(10)[0] for chat in chats} == {504}
+        assert not running.server._service.served["trigram"].jobs
+
+
+def ask_chat(address: str, **words: Any) -> tuple[int, str]:
+    body = json.dumps(words).encode()
+    request = urllib.request.Request(f"{address}/v1/chat/completions", body, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_server_stops_while_a_template_hangs(hanging: Any) -> None:
+    with running(hanging, grace=0.3) as address, ThreadPoolExecutor(1) as pool:
+        chat = pool.submit(ask_chat, address, messages=[{"role": "user", "content": "a"}])
+        time.sleep(0.3)
+        begin = time.monotonic()
+        running.server.handle_exit(2, None)
+        status, said = chat.result(5)
+        assert status == 503 and "stopping" in said and time.monotonic() - begin < 2
+
+
+def test_a_process_ends_while_a_template_hangs(runs: dict[str, Path]) -> None:
+    program = """
+import sys, threading, urllib.request, lemma, lemma.data.tokenizers
+run = lemma.load(sys.argv[1])
+run.tokenizer.config["chat_template"] = "{{ messages }}"
+hanging = threading.Event()
+lemma.data.tokenizers.chat_text = lambda *_, **__: (print("hanging", flush=True), threading.Event().wait())
+def chat(address):
+    body = b'{"messages": [{"role": "user", "content": "a"}]}'
+    request = urllib.request.Request(address + "/v1/chat/completions", body, {"content-type": "application/json"})
+    threading.Thread(target=urllib.request.urlopen, args=(request,), daemon=True).start()
+lemma.serve(run, port=0, grace=0.2, on_ready=lambda ready: chat(ready.address))
+"""
+    command = python_command("-c", program, str(runs["trigram"]))
+    with subprocess.Popen(
+        command, env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stdout and server.stdout.readline() == "hanging\n"
+        begin = time.monotonic()
+        server.send_signal(signal.SIGTERM)
+        server.wait(20)
+        assert time.monotonic() - begin < 5
 
 
 def test_counting_is_bounded_and_done_once(runs: dict[str, Path]) -> None:
