@@ -184,7 +184,7 @@ def forget_opened(path: Path) -> None:
 
 
 def _first_opened(real: Path) -> dict[str, Any] | None:
-    """Read the record of a file's first opening; None if there is none, or it is damaged."""
+    """Read the record of a file's first opening; None if it is missing or damaged."""
     try:
         return read_sealed(_record(real))
     except (RunError, StorageError):
