@@ -396,5 +396,5 @@ def account_for(subject: Subject, names: Sequence[str], conventions: Conventions
                 raise InputError(unknown(f"{account.model}: the part", place, known))
             if "*" in place:  # of encoder.layers.*, one member
                 below = [replace(part, repeats=ONE) for part in below]
-            made[name] = replace(whole, parts=tuple(below))
+            made[name] = replace(whole, parts=tuple(below), recount=None)
     return replace(account, quantities=made)
