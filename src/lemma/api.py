@@ -839,6 +839,8 @@ class Count:
         multiply_add: int = 2,
         causal: str = "full",
         elementwise: bool = False,
+        time_limit: float = 120.0,
+        memory_limit: float = 256.0,
         **sizes: Any,
     ) -> Account:
         """Count parameters, FLOPs and bytes of a model as formulas in its sizes, proved against the module.
@@ -848,17 +850,20 @@ class Count:
                 factory of modules.
             quantities: Any of parameters, active, flops, backward, activations, cache, optimizer. Default: all.
             multiply_add, causal, elementwise: The conventions of counting FLOPs.
+            time_limit: Seconds of processor time for the formulas of one quantity. Past it the quantity is measured.
+            memory_limit: MiB that the weights of a run on real tensors may take. Past it runs take no memory.
             sizes: Sizes by name or letter, such as d=512.
 
         >>> lemma.count("feed-forward", N=3).parameters.formula
         'V*(d + d_h) + d_h*((N-1)*d + 1)'
         """
-        from lemma.counting.count import QUANTITIES, Conventions
+        from lemma.counting.count import QUANTITIES, Conventions, CountLimits
         from lemma.counting.count import count as account_for
         from lemma.counting.subject import imported, subject_of
 
         conventions = Conventions(multiply_add, causal, elementwise)  # pyright: ignore[reportArgumentType]
-        return account_for(subject_of(imported(model), sizes), quantities or QUANTITIES, conventions)
+        limits = CountLimits(time_limit, int(memory_limit * 2**20))
+        return account_for(subject_of(imported(model), sizes), quantities or QUANTITIES, conventions, limits)
 
     @unchanged_random_state()
     def solve(

@@ -417,7 +417,7 @@ def account_for(subject: Subject, names: Sequence[str], conventions: Conventions
                 steps = [part.path.split(".") for part in parts]
                 known = dict.fromkeys(".".join(path[:depth]) for path in steps for depth in range(1, len(path)))
                 raise InputError(unknown(f"{account.model}: the part", place, known))
-            made[name] = replace(whole, parts=tuple(below))
+            made[name] = replace(whole, parts=tuple(below), recount=None)
     return replace(account, quantities=made)
 
 

@@ -66,6 +66,12 @@ def count(
     draw: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw the flow of data with all its shapes instead.")
     ] = None,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Processor time for the formulas of one quantity.")
+    ] = 120.0,
+    memory_limit: Annotated[
+        float, typer.Option(metavar="MIB", help="How much memory the weights of a run may take while counting.")
+    ] = 256.0,
     form: Annotated[Form, typer.Option("--format", help="How to write it.")] = Form.text,
     json: Json = False,
 ) -> None:
@@ -118,6 +124,8 @@ def count(
             multiply_add=multiply_add,
             causal=str(causal),
             elementwise=elementwise,
+            time_limit=time_limit,
+            memory_limit=memory_limit,
             **symbols,
         )
     if json or form is Form.text:

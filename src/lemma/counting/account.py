@@ -1,6 +1,7 @@
 """The account of a model: every quantity as a formula, part by part, with the numbers at the sizes asked for."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -11,9 +12,11 @@ from lemma.counting.piecewise import NamedSize
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, total
 from lemma.counting.probe import Values
 from lemma.counting.writing import Style, write, write_sum
+from lemma.errors import InputError, LedgerError
 from lemma.report.result import Block, Fold, Heading, Pre, Result, Table, Text
 from lemma.report.text import across, columns, table, together, wrap
 
+NO_FORMULA = "what follows no formula"
 TITLES = {
     "parameters": "parameters",
     "active": "active parameters",
@@ -75,6 +78,8 @@ class Quantity:
     measured_at: Values = field(default_factory=dict)
     """The sizes asked for, if something was measured there."""
     remarks: tuple[str, ...] = ()  # what the figure leaves out, or depends on besides sizes
+    compared_at: Values = field(default_factory=dict)  # the sizes at which the formula was compared with the module
+    recount: Callable[[Values], int | None] | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def polynomial(self) -> Polynomial:
@@ -87,6 +92,14 @@ class Quantity:
         return self.polynomial.put_all(named | {name: rule.polynomial(values) for name, rule in self.rules.items()})
 
     def formula(self, order: Sequence[str], style: Style = "plain") -> str:
+        """Write the sum of all parts, and that there is more where some follow no formula: then no term is missing."""
+        known = self.known_formula(order, style)
+        if not self.refused:
+            return known
+        rest = rf"\text{{{NO_FORMULA}}}" if style == "latex" else NO_FORMULA
+        return rest if known == "0" else f"{known} + {rest}"
+
+    def known_formula(self, order: Sequence[str], style: Style = "plain") -> str:
         """The sum as a person would write it: parts repeated as often, but for a number, share a bracket.
 
         In it, shapes are written as they are, behind a number where they are there several times; amounts without a
@@ -111,14 +124,50 @@ class Quantity:
         return write_sum(written, order, style)
 
     def at(self, values: Values) -> int | None:
-        """The number at these sizes; None if a part that follows no formula was not measured, or it holds elsewhere."""
+        """Return the number at these sizes; None at the sizes of the account if a part there is not known.
+
+        At the sizes of the account, where formula and module were compared, it is the formula's. At any other sizes the
+        module is built and read again: layers in patterns, chunks and rounded widths make a formula that holds at many
+        sizes false at others. If the two differ, a warning says so. A size that is missing is the account's.
+
+        Raises:
+            LedgerError: the module cannot be built, or be read within the limits, at these sizes.
+            InputError: there is no module to read, and these are not the sizes of the account.
+        """
+        sizes = {name: values.get(name, size) for name, size in self.compared_at.items()}
+        if sizes == self.compared_at:
+            return self.by_formula({**values, **sizes})
+        where = ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
+        compared = ", ".join(f"{name} = {size:,}" for name, size in self.compared_at.items())
+        if self.recount is None:
+            raise InputError(
+                f"The {self.name} are known at {compared}, where formula and module were compared, not at {where}. "
+                "Count the model again, with these sizes."
+            )
+        number, expected = self.recount(sizes), self.by_formula(sizes)
+        if number is None:
+            raise LedgerError(
+                f"The {self.name} at {where} cannot be read off the module within the limits of time and memory, and "
+                f"the formula was compared with it at {compared} only."
+            )
+        if expected is not None and number != expected:
+            warnings.warn(
+                f"The {self.name} at {where} are {number:,}, read off the module; the formula, which was compared with "
+                f"it at {compared}, does not hold there: it gives {expected:,}.",
+                stacklevel=2,
+            )
+        return number
+
+    def by_formula(self, values: Values) -> int | None:
+        """Return what the formula and what was measured give, proved or not; None if a part is not known there."""
         elsewhere = any(values.get(name) != value for name, value in self.only_at.items())
         elsewhere |= any(values.get(name) != value for name, value in self.measured_at.items())
         elsewhere |= any(values.get(name, 0) % step for name, step in self.multiples.items())
-        if elsewhere or self.refused.keys() - self.measured.keys() or self.named.keys() - {*self.rules, *values}:
+        unread = self.named.keys() - {*self.rules, *values}
+        if elsewhere or unread or self.refused.keys() - self.measured.keys():
             return None
-        known = {**values, **{letter: rule.at(values) for letter, rule in self.rules.items()}}
-        return _whole_number(self.polynomial.at(known)) + sum(self.measured.values())
+        number = self.polynomial.at({**values, **{letter: rule.at(values) for letter, rule in self.rules.items()}})
+        return None if number.denominator != 1 else number.numerator + sum(self.measured.values())
 
     @property
     def notes(self) -> list[str]:
@@ -181,7 +230,11 @@ class CountedQuantity:
 
     @property
     def parts(self) -> list[dict[str, Any]]:
-        """Path, shape, formula and number of every part."""
+        """Path, shape, formula and number of every part; those without a formula come last, as they were measured."""
+        measured = [
+            {"path": path, "shape": None, "formula": NO_FORMULA, "count": number, "note": self.quantity.refused[path]}
+            for path, number in self.quantity.measured.items()
+        ]
         return [
             {
                 "path": part.path,
@@ -191,7 +244,7 @@ class CountedQuantity:
                 **({"note": part.note} if part.note else {}),
             }
             for part in self.quantity.parts
-        ]
+        ] + measured
 
     def tree(self, style: Style = "unicode") -> list[TreeRow]:
         """The parts as a tree that follows the module, with a sum for every module."""
@@ -218,7 +271,8 @@ class CountedQuantity:
                     yield from (leaf(name, part, depth) for _, part in inner)
                     continue
                 below = replace(self.quantity, parts=tuple(part for _, part in inner))
-                formula = (below if len(inner) > 1 else inner[0][1]).formula(self.order, style)
+                single = len(inner) == 1
+                formula = (inner[0][1].formula if single else below.known_formula)(self.order, style)
                 amount = _whole_number(below.polynomial.at(self.symbols))
                 yield depth, name, "", formula, f"{amount:,}", ""
                 yield from rows(inner, depth + 1)
@@ -235,6 +289,7 @@ class CountedQuantity:
             "unit": self.quantity.unit,
             "convention": self.quantity.convention,
             "parts": self.parts,
+            "compared_at": dict(self.quantity.compared_at),
             **(refused if self.quantity.refused else {}),
             **({"remarks": list(self.quantity.remarks)} if self.quantity.remarks else {}),
             **({"only_at": dict(self.quantity.only_at)} if self.quantity.only_at else {}),
@@ -298,8 +353,6 @@ class Account(Result):
         yield Text(f"{self.model}   {sizes}" + (f"\nunless set: {unset}" if unset else ""))
         for place, count in enumerate(self.counts.values()):
             formula = count.quantity.formula(self.order, "unicode")
-            if count.quantity.refused:
-                formula = ("" if formula == "0" else f"{formula} + ") + "what follows no formula"
             equation = f"{TITLES[count.quantity.name]} = {formula} = {count.number}"
             notes = [line for note in count.quantity.notes for line in wrap(note, indent=" " * 4)]
             yield Text("\n".join([equation, *notes]), apart=True)
@@ -337,12 +390,15 @@ class Account(Result):
         return "\n\n".join(blocks) + "\n"
 
     def latex(self) -> str:
-        """The formulas as LaTeX, one aligned line per quantity."""
-        rows = [
-            rf"\text{{{TITLES[count.quantity.name]}}} &= {count.latex} = {count.number.replace(',', '{,}')}"
-            for count in self.counts.values()
-        ]
-        return "\\begin{align*}\n" + " \\\\\n".join(rows) + "\n\\end{align*}\n"
+        """The formulas as LaTeX, one aligned line per quantity, sizes with a rule below it; notes are comments."""
+        rows, comments = [], []
+        for count in self.counts.values():
+            title, number = TITLES[count.quantity.name], count.number.replace(",", "{,}")
+            number = number if count.total is not None else r"\text{unknown}"
+            rows.append(rf"\text{{{title}}} &= {count.latex} = {number}")
+            rows += [rf"{letter} &= {rule.write(self.order, 'latex')}" for letter, rule in count.quantity.rules.items()]
+            comments += [f"% {title}: {note}\n" for note in count.quantity.notes]
+        return "\\begin{align*}\n" + " \\\\\n".join(dict.fromkeys(rows)) + "\n\\end{align*}\n" + "".join(comments)
 
     def writers(self) -> dict[str, Any]:
         """The functions that write each kind of file; Markdown, LaTeX and text have forms of their own."""

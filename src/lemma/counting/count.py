@@ -4,12 +4,13 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from itertools import chain, combinations, islice, product, zip_longest
-from math import gcd, prod
+from math import gcd, inf, prod
+from time import process_time
 from typing import Any, Literal
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lemma.counting import measure, probe
 from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.cache import CountCache
+from lemma.counting.measure import MetaGroupedProducts
 from lemma.counting.piecewise import (
     CONSECUTIVE,
     FEW,
@@ -51,6 +53,9 @@ from lemma.random_state import unchanged_random_state
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
+WITHOUT_RUN = ("parameters", "optimizer")
+UNITS = {"parameters": "numbers", "active": "numbers", "flops": "FLOPs", "backward": "FLOPs"}
+UNITS |= dict.fromkeys(("activations", "cache", "optimizer"), "bytes")
 QUANTITIES = ("parameters", "active", "flops", "backward", "activations", "cache", "optimizer")
 CONVENTIONS = {
     "active": "parameters that take part for one token, tables of embeddings in full",
@@ -58,10 +63,7 @@ CONVENTIONS = {
     "cache": "the state after reading the batch",
     "optimizer": "AdamW's state",
 }
-QUICK_RUN, LARGEST_RUN = (
-    2**26,
-    2**28,
-)  # bytes of weights and activations up to which real tensors are preferred, and run
+QUICK_RUN = 2**26  # bytes of weights and activations up to which a real run is preferred to one on fake tensors
 ODD = "mnpqrstuvwxyz"  # letters for dimensions that follow no formula
 MEMBERS = "members"  # the place of the number of tensors with a pattern, next to their dimensions
 MOST_TRIED, MOST_READ = 12, 400  # fits with named sizes, alone and in pairs, and readings for them
@@ -95,29 +97,88 @@ class Conventions:
 USUAL = Conventions()
 
 
+@dataclass(frozen=True)
+class CountLimits:
+    """How much work the formulas of one quantity may take; past it the quantity is measured at the sizes asked for.
+
+    Attributes:
+        seconds: processor time for reading a module at other sizes than those asked for.
+        memory: bytes of weights and activations that a run on real tensors may take.
+    """
+
+    seconds: float = 120.0
+    memory: int = 2**28
+
+    def __post_init__(self) -> None:
+        if self.seconds <= 0 or self.memory <= 0:
+            raise InputError(f"Limits are above 0, got seconds = {self.seconds} and memory = {self.memory} bytes.")
+
+
+DEFAULT_LIMITS = CountLimits()
+
+
 @unchanged_random_state()
-def count(subject: Subject, quantities: Collection[str] = QUANTITIES, conventions: Conventions = USUAL) -> Account:
-    """Account for a subject. What cannot be counted for want of inputs is left out unless it was asked for alone."""
+def count(
+    subject: Subject,
+    quantities: Collection[str] = QUANTITIES,
+    conventions: Conventions = USUAL,
+    limits: CountLimits = DEFAULT_LIMITS,
+) -> Account:
+    """Account for a subject.
+
+    What cannot be counted for want of inputs is left out, unless nothing else was asked for. A quantity that fails is
+    in the account with the reason; if all fail, the first reason is raised.
+    """
     wrong = next((name for name in quantities if name not in QUANTITIES), None)
     if wrong is not None:
         raise InputError(unknown("quantity", wrong, QUANTITIES))
-    able = [name for name in QUANTITIES if name in quantities and (subject.feed or name in ("parameters", "optimizer"))]
+    able = [name for name in QUANTITIES if name in quantities and (subject.feed or name in WITHOUT_RUN)]
     if not able:
         subject.inputs({})  # says that it has none
-    counter = ModuleCounter(subject, conventions)
-    running = any(name not in ("parameters", "optimizer") for name in able)
+    counter = ModuleCounter(subject, conventions, limits)
+    failures: dict[str, LedgerError] = {}
+    running = [name for name in able if name not in WITHOUT_RUN]
     if running:
-        counter.try_once()
-    counters = {"parameters": counter.parameters, "flops": counter.flops, "backward": counter.flops}
-    counters["active"] = counter.active
-    if len(able) > 1 and "active" in able and not counter.routes():  # all parameters take part for every token
-        able.remove("active")
-    found = {name: counters.get(name, counter.bytes_kept)(name) for name in able}
-    named = {letter: size for quantity in found.values() for letter, size in quantity.named.items()}
-    sizes = {**subject.sizes(running), **named}
-    rules = {letter: rule.polynomial(sizes) for one in found.values() for letter, rule in one.rules.items()}
+        try:
+            counter.try_once()
+        except LedgerError as error:
+            failures = dict.fromkeys(running, error)
+    if len(able) > 1 and "active" in able and not failures and not counter.routes():
+        able.remove("active")  # all parameters take part for every token
+    counted: dict[str, Quantity] = {}
+    for name in able:
+        try:
+            if name in failures:
+                raise failures[name]
+            quantity = counter.quantity(name)
+            counted[name] = replace(quantity, recount=partial(_recount, subject, conventions, limits, quantity))
+        except LedgerError as error:
+            failures[name] = error
+            counted[name] = Quantity(name, UNITS[name], (), "", {"": f"no formula: it cannot be counted ({error})"})
+        except MemoryError:
+            failures[name] = LedgerError(f"{subject.name}: the {name} take more memory than there is.")
+            counted[name] = Quantity(name, UNITS[name], (), "", {"": "no formula: it takes more memory than there is"})
+    if failures.keys() >= counted.keys():
+        raise next(iter(failures.values()))
+    named = {letter: size for quantity in counted.values() for letter, size in quantity.named.items()}
+    sizes = {**subject.sizes(bool(running)), **named}
+    rules = {letter: rule.polynomial(sizes) for one in counted.values() for letter, rule in one.rules.items()}
     even = {letter: rule for letter, rule in rules.items() if rule.at(sizes) == sizes[letter]}
-    return Account(subject.name, sizes, found, {**subject.defaults, **even})
+    return Account(subject.name, sizes, counted, {**subject.defaults, **even})
+
+
+def _recount(
+    subject: Subject, conventions: Conventions, limits: CountLimits, quantity: Quantity, values: Values
+) -> int | None:
+    """Read a quantity off the module at other sizes; None if it can be run neither without memory nor within limits."""
+    symbols, running = (
+        {name: values.get(name, size) for name, size in group.items()} for group in (subject.symbols, subject.running)
+    )
+    moved = replace(subject, symbols=symbols, running=running)
+    formula = int(quantity.unrounded(values).at(values))
+    counter = ModuleCounter(moved, conventions, limits, estimate=max(formula, *quantity.measured.values(), 0))
+    with unchanged_random_state():
+        return counter.quantity(quantity.name).by_formula(moved.sizes(True))
 
 
 @dataclass(frozen=True)
@@ -147,11 +208,28 @@ class TooLargeToRun(LedgerError):
     """A module needs more memory for a real run than counting takes."""
 
 
-class ModuleCounter:
-    """The quantities of one subject, each probed when it is first needed, or taken from the cache."""
+class OutOfTime(LedgerError):
+    """Reading a module at small sizes took longer than the limit."""
 
-    def __init__(self, subject: Subject, conventions: Conventions) -> None:
-        self.subject, self.conventions = subject, conventions
+
+class ModuleCounter:
+    """The quantities of one subject, each probed when it is first needed, or taken from the cache.
+
+    With an `estimate` nothing is probed: the module is measured at the sizes asked for. It is the number that is
+    expected there, which decides whether activations are read in a real run.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        conventions: Conventions,
+        limits: CountLimits = DEFAULT_LIMITS,
+        *,
+        estimate: int | None = None,
+    ) -> None:
+        self.subject, self.conventions, self.limits, self.estimate = subject, conventions, limits, estimate
+        self._deadline = self._run_deadline = inf  # the second is for runs that parameters can do without
+        self._bytes: dict[tuple[int, ...], int] = {}
         self.cached = CountCache(subject.identity)
         self._runs: dict[tuple[int, ...], bool] = {}
         self._work: dict[Hashable, Readings] = {}
@@ -159,6 +237,20 @@ class ModuleCounter:
         self._odd: dict[str, tuple[NamedSize, Polynomial]] | None = None
         self._dimensions: Probed | None = None
         self._letters: dict[str, str] = {}
+
+    def quantity(self, name: str) -> Quantity:
+        """Count one quantity, within the limit of time."""
+        counters = {"parameters": self.parameters, "active": self.active, "flops": self.flops, "backward": self.flops}
+        self._deadline = process_time() + self.limits.seconds
+        self._run_deadline = self._deadline - self.limits.seconds / 2
+        try:
+            return counters.get(name, self.bytes_kept)(name)
+        finally:
+            self._deadline = self._run_deadline = inf
+
+    def _check_time(self) -> None:
+        if process_time() > self._deadline:
+            raise OutOfTime(f"reading it at other sizes takes more than {self.limits.seconds:g} s, the time limit")
 
     def try_once(self) -> None:
         """Run the module at the sizes asked for, so that what cannot be run says so before anything is probed."""
@@ -175,7 +267,7 @@ class ModuleCounter:
         """Every parameter by its shape."""
 
         def ties() -> dict[str, str]:
-            tied = measure.tied_names(self.subject.build(self._small()))
+            tied = measure.tied_names(self.subject.build(self._small(running=False)))
             return {probe.pattern_of(name): ", ".join(others) for name, others in tied.items()}
 
         def part(group: PathGroup, fitted: Fitted, kind: str) -> Part:
@@ -187,25 +279,26 @@ class ModuleCounter:
             return (fitted.repeats * prod(fitted.columns, start=ONE),)
 
         built = self.subject.build(self.subject.symbols)
-        also = self.cached.get("tied", ties)
+        also = self.cached.get("tied", ties) if self.estimate is None else {}
         kinds: list[Kind] = []
         for kind, trainable in (("", True), ("frozen", False)):
 
             def read(values: Values, trainable: bool = trainable) -> Readings:
+                self._check_time()
                 return measure.shapes(self.subject.build(values), trainable)
 
             there = {path: (prod(shape),) for path, shape in measure.shapes(built, trainable).items()}
             name_of_kind = kind or "trainable"
             counted = self._counted(name_of_kind, read, lambda _, there=there: there, False, measure.total_size, whole)
             kinds.append((counted, partial(part, kind=kind)))
-        return self._quantity(name, "numbers", "a tied tensor counts once", kinds, lambda row: row[0])
+        return self._quantity(name, "a tied tensor counts once", kinds, lambda row: row[0])
 
     def routes(self) -> bool:
         """Whether each token is sent to some experts only."""
 
         def seen() -> bool:
             small = self._one_token(self._small())
-            return bool(self._run(measure.routed_sizes, small, ("cpu",)))
+            return bool(self._run(measure.routed_sizes, small, ("cpu", "meta")))
 
         with suppress(LedgerError):
             return self.cached.get("routes", seen)
@@ -218,12 +311,12 @@ class ModuleCounter:
         def read(values: Values) -> Readings:
             if not routed:
                 return {one: (prod(size),) for one, size in measure.shapes(self.subject.build(values), None).items()}
-            return self._run(measure.routed_sizes, self._one_token(values), ("cpu",))
+            return self._run(measure.routed_sizes, self._one_token(values), ("cpu", "meta"))
 
         values = self.subject.sizes(True)
         counted = self._counted(name, read, lambda _: read(values), join=probe.column_sums)
         kinds: list[Kind] = [(counted, lambda group, fitted: Part(str(group), fitted.columns[0], fitted.repeats))]
-        return self._quantity(name, "numbers", CONVENTIONS[name], kinds, lambda row: row[0])
+        return self._quantity(name, CONVENTIONS[name], kinds, lambda row: row[0])
 
     def _one_token(self, values: Values) -> dict[str, int]:
         """The same sizes with one sequence of one token."""
@@ -240,7 +333,7 @@ class ModuleCounter:
         halved = self.conventions.causal == "half"  # else it does not matter which products are causal
 
         def counted(kind: str, measured: Measured, columns: slice) -> Counted:
-            def read(values: Values, devices: Sequence[str] = ("cpu",)) -> Readings:
+            def read(values: Values, devices: Sequence[str] = ("cpu", "meta")) -> Readings:
                 key = (kind, *values.items(), *devices)
                 if key not in self._work:  # both passes are read in one run
                     with plain_kernels():
@@ -266,7 +359,7 @@ class ModuleCounter:
         if self.conventions.elementwise:
             spread = counted("elementwise", measure.elementwise, slice(phase, phase + 1))
             kinds.append((spread, partial(part, note="elementwise")))
-        return self._quantity(name, "FLOPs", str(self.conventions), kinds, amount)
+        return self._quantity(name, str(self.conventions), kinds, amount)
 
     def bytes_kept(self, name: str) -> Quantity:
         """What autograd saves in a forward pass on a CPU, the state after a batch was read, or what AdamW keeps."""
@@ -278,12 +371,13 @@ class ModuleCounter:
 
             def read(values: Values) -> Readings:
                 if name == "optimizer":
+                    self._check_time()
                     return measure.optimizer_bytes(self.subject.build(values))
                 return self._run(measure.state_bytes, values, ("meta", "cpu"))
 
             counted = self._counted(name, read, lambda _: read(values), running=name == "cache")
         kinds: list[Kind] = [(counted, lambda group, fitted: Part(str(group), fitted.columns[0], fitted.repeats))]
-        return self._quantity(name, "bytes", CONVENTIONS[name], kinds, lambda row: row[0])
+        return self._quantity(name, CONVENTIONS[name], kinds, lambda row: row[0])
 
     def _saved(self, probed: Probed) -> Readings:
         """What autograd saves at the sizes asked for: in a real run if it is small, else in one on fake tensors.
@@ -294,40 +388,56 @@ class ModuleCounter:
         values, real = self.subject.sizes(True), partial(self._run, measure.saved_bytes, devices=("cpu",))
         there = {**values, **self._named_values(probed, values)}
         expected = sum(column.at(there) for fitted in probed.groups.values() for column in _wholes(fitted))
-        needed = int(expected) + self._weights(values)
+        needed = int(expected) + (self.estimate or 0) + self._weights(values)
         if needed <= QUICK_RUN:
             return real(values)
         from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
 
         def fake(values: Values) -> Readings:
-            with FakeTensorMode(), NoFilling():
+            with FakeTensorMode(), NoFilling(), MetaGroupedProducts():
                 return measure.saved_bytes(self.subject.make(values), self.subject.inputs(values, "cpu"))
 
         small = self._small()
         with suppress(Exception):  # not every module can be followed without numbers
             if fake(small) == real(small):
                 return fake(values)
-        if needed > LARGEST_RUN:
-            raise TooLargeToRun(f"a run takes more than {LARGEST_RUN // 2**20} MiB")
+        if needed > self.limits.memory:
+            raise TooLargeToRun(f"a run takes more than {self.limits.memory // 2**20} MiB")
         return real(values)
 
     def _weights(self, values: Values) -> int:
         """The bytes of the parameters."""
-        return sum(p.numel() * p.element_size() for p in self.subject.build(values).parameters())
+        key = tuple(values[name] for name in self.subject.symbols)
+        if key not in self._bytes:
+            parameters = self.subject.build(values).parameters()
+            self._bytes[key] = sum(one.numel() * one.element_size() for one in parameters)
+        return self._bytes[key]
+
+    def _too_large(self, values: Values) -> bool:
+        """Whether the weights are past the limit of memory; smaller ones than at the sizes asked for may not be."""
+        asked = self.subject.symbols
+        smaller = all(values[name] <= size for name, size in asked.items())
+        return (not smaller or self._weights(asked) > self.limits.memory) and self._weights(values) > self.limits.memory
 
     def _run(self, measured: Measured, values: Values, devices: Sequence[str]) -> Readings:
         """Measure a run on the first device on which there is one; a LedgerError says why it cannot be run."""
+        self._check_time()
         failure: Exception | None = None
         for device in devices:
             try:
-                if device == "cpu" and values == self.subject.sizes(True) and self._weights(values) > LARGEST_RUN:
-                    raise TooLargeToRun(f"a run takes more than {LARGEST_RUN // 2**20} MiB")
+                if device == "cpu" and self._too_large(values):
+                    raise TooLargeToRun(f"a run takes more than {self.limits.memory // 2**20} MiB")
                 drawn = measured is measure.routed_sizes  # zeros would leave experts without a gradient
-                return measured(self.subject.build(values, device, drawn), self.subject.inputs(values, device))
+                with MetaGroupedProducts() if device == "meta" else nullcontext():
+                    return measured(self.subject.build(values, device, drawn), self.subject.inputs(values, device))
+            except TooLargeToRun as error:
+                failure = error
             except LedgerError:
                 raise
             except Exception as error:  # the forward pass of other people's code may fail in any way
-                failure = error
+                failure = failure if isinstance(failure, TooLargeToRun) else error
+        if isinstance(failure, TooLargeToRun):
+            raise failure
         why = str(failure).strip().partition("\n")[0] or type(failure).__name__
         words = sizes_in_words(values)
         raise LedgerError(f"{self.subject.name} cannot be run at {words}: {why}") from failure
@@ -360,6 +470,8 @@ class ModuleCounter:
             try:
                 with one_thread():
                     return probe.probe(read, self._sizes(running, fixed, steps), join)
+            except OutOfTime:  # not to be cached
+                raise
             except LedgerError as error:
                 return Probed({}, {EVERYTHING: f"no formula, since it cannot be probed ({error})"})
 
@@ -367,12 +479,25 @@ class ModuleCounter:
             with one_thread():
                 return self._with_named_sizes(counted, read, sizes, join, pins)
 
+        def formulas() -> Probed:
+            if self.estimate is not None:
+                return Probed({}, {EVERYTHING: "no formula, since it was only measured"})
+            try:
+                return self.cached.probed(key, work)
+            except OutOfTime as error:
+                return Probed({}, {EVERYTHING: f"no formula, since {error}"})
+
         def compared(key: str, probed: Probed) -> Counted:
+            key = f"{key} measured" if EVERYTHING in probed.refused else key
+
             def compare() -> list[Any]:
+                deadline, self._deadline = self._deadline, inf  # this reading is worth any time
                 try:
                     found = asked(probed)
                 except TooLargeToRun as error:
                     return [str(error), []]
+                finally:
+                    self._deadline = deadline
                 if EVERYTHING in probed.refused:
                     return ["", [["", SUM, join(list(found.values())) if found else (0,)]]]
                 missed, there = [], {**values, **self._named_values(probed, values)}
@@ -388,7 +513,7 @@ class ModuleCounter:
             missed = {PathGroup(pattern, which): tuple(amounts) for pattern, which, amounts in rows}
             return Counted(probed, missed, unproved, fixed, steps)
 
-        counted = compared(key, self.cached.probed(key, work))
+        counted = compared(key, formulas())
         if not counted.missed or steps or EVERYTHING in counted.missed:
             return counted
         given = {"read": read, "asked": asked, "running": running, "join": join, "whole": whole, "pinned": pinned}
@@ -399,7 +524,8 @@ class ModuleCounter:
         tried = [counted, again(only_at=special)] if special else [counted]
         if not special:
             at = f"{key} named at {sizes_in_words(values)}"
-            tried.append(compared(at, self.cached.probed(at, with_named)))
+            with suppress(OutOfTime):
+                tried.append(compared(at, self.cached.probed(at, with_named)))
         if not fixed and tried[-1].missed:
             divided = {one for one in values for why in counted.probed.refused.values() if _fails_in(one, why)}
             stepped = [{one: step for one in divided if values[one] % step == 0} for step in STEPS]
@@ -441,6 +567,7 @@ class ModuleCounter:
     def _shapes(self, values: Values) -> Readings:
         key = tuple(values[name] for name in self.subject.symbols)
         if key not in self._built:
+            self._check_time()
             symbols = {name: values[name] for name in self.subject.symbols}
             self._built[key] = measure.shapes(self.subject.build(symbols), None)
         return self._built[key]
@@ -677,13 +804,14 @@ class ModuleCounter:
                     yield NamedSize("min", (symbol(name), of(low)))
 
     def _quantity(
-        self, name: str, unit: str, convention: str, kinds: Sequence[Kind], amount: Callable[[Amounts], int]
+        self, name: str, convention: str, kinds: Sequence[Kind], amount: Callable[[Amounts], int]
     ) -> Quantity:
         """What has a formula part by part, and what has none as it was measured."""
         parts: list[Part] = []
+        unit = UNITS[name]
         refused: dict[str, str] = {}
         measured: dict[str, int] = {}
-        sizes = self.subject.sizes(name not in ("parameters", "optimizer"))
+        sizes = self.subject.sizes(name not in WITHOUT_RUN)
         only_at = {
             one: probed[0] for one, probed in self.subject.probe_sizes.items() if len(probed) == 1 and one in sizes
         }
@@ -728,7 +856,8 @@ class ModuleCounter:
             {self._letters[one]: size for one, size in named.items()},
             {self._letters[one]: rule for one, rule in rules.items() if rule.kind != "dimension"},
             sizes if measured else {},
-            tuple(self._remarks(name)),
+            () if self.estimate is not None else tuple(self._remarks(name)),
+            sizes,
         )
 
     def _remarks(self, name: str) -> Iterator[str]:
@@ -769,14 +898,19 @@ class ModuleCounter:
         def works(values: Values) -> bool:
             key = (running, *values.values())
             if key not in self._runs:
-                self._runs[key] = self.subject.can_be_run(values) if running else self.subject.can_be_built(values)
+                self._check_time()
+                self._runs[key] = self.subject.can_be_built(values)
+                if running and self._runs[key]:
+                    with suppress(LedgerError):
+                        self._runs[key] = False
+                        self._run(measure.forward, values, ("meta",) if self._too_large(values) else ("cpu",))
+                        self._runs[key] = True
             return self._runs[key]
 
         none, symbols = True, self.subject.sizes(running)
         choices = probe.choose_sizes(symbols, works, self.subject.probe_sizes)
         if not running and self.subject.feed:
-            first = ({name: sizes[name] for name in symbols} for sizes in islice(self._sizes(True), 1))
-            choices = chain(first, choices)
+            choices = chain(self._sizes_that_run(), choices)
         for sizes in choices:
             none = False
             stepped = {name: [step * value for value in sizes[name]] for name, step in (multiples or {}).items()}
@@ -784,10 +918,25 @@ class ModuleCounter:
         if none:
             self.subject.build(symbols)
 
-    def _small(self) -> dict[str, int]:
-        """Some small sizes at which the subject can be built."""
-        found = next(self._sizes(running=self.subject.feed is not None), None)
-        return probe.draws(found, 4)[-1] if found else self.subject.sizes(running=True)
+    def _sizes_that_run(self) -> Iterator[ProbeSizes]:
+        """The first sizes of the module at which it runs, unless to find them takes half of the time there is."""
+        deadline = self._deadline
+        self._deadline = min(deadline, self._run_deadline)
+        try:
+            for sizes in islice(self._sizes(True), 1):
+                yield {name: sizes[name] for name in self.subject.symbols}
+        except OutOfTime:
+            return
+        finally:
+            self._deadline = deadline
+
+    def _small(self, running: bool = True) -> dict[str, int]:
+        """Some small sizes at which the subject can be built, and run if it has inputs."""
+        with suppress(OutOfTime):
+            sizes = next(self._sizes(running and self.subject.feed is not None), None)
+            if sizes:
+                return probe.draws(sizes, 4)[-1]
+        return self.subject.sizes(running=True)
 
 
 @contextmanager

@@ -3,9 +3,11 @@
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from functools import cache
+from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -154,6 +156,7 @@ PRODUCT_NAMES = re.compile(
 NO_PRODUCTS = re.compile("upsample|_thnn_fused|vector_norm|check_errors|cross|_unpack")
 
 
+@cache
 def flop_rule(func: Any) -> Callable[..., int] | None:
     """Return the rule by which the FLOPs of an operator are counted; one that works in place has the same."""
     packet = func._overloadpacket
@@ -162,6 +165,7 @@ def flop_rule(func: Any) -> Callable[..., int] | None:
     return flop_registry.get(packet) or flop_registry.get(plain) or MORE_RULES.get(name)
 
 
+@cache
 def lacks_rule(func: Any) -> bool:
     """Return whether an operator without a rule may hold matrix products: by its name, or since it is not PyTorch's."""
     if func.namespace in ("prim", "prims"):
@@ -311,41 +315,97 @@ def packed_shapes(module: nn.Module) -> Readings:
     return found
 
 
-class RoutingWatch(TorchDispatchMode):
-    """Notes among how many the largest few are chosen: how many experts there are."""
+class MetaGroupedProducts(TorchDispatchMode):
+    """Lets products of tokens with their experts run on meta and fake tensors, whatever their type.
 
-    def __init__(self) -> None:
+    PyTorch's own meta kernel takes bfloat16 only, where those of CPUs take any type.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return a tensor of the right shape for a grouped product; call any other operator."""
+        kwargs = kwargs or {}
+        if func._overloadpacket is not getattr(torch.ops.aten, "_grouped_mm", None):
+            return func(*args, **kwargs)
+        left, right = args[:2]
+        ends = args[2] if len(args) > 2 else kwargs.get("offs")
+        rows, columns = left.shape[-2], right.shape[-1]
+        if left.ndim == right.ndim:
+            return left.new_empty(left.shape[0] if left.ndim == 3 else len(ends), rows, columns)
+        return left.new_empty(rows, columns)
+
+
+class RoutingWatch(TorchDispatchMode):
+    """Notes where the largest few are chosen, of how many and how many: the experts of a router."""
+
+    def __init__(self, path_now: ModulePath) -> None:
         super().__init__()
-        self.experts: set[int] = set()
+        self.path_now = path_now
+        self.chosen: dict[tuple[str, int], int] = {}  # of a path and a number of experts, how many are chosen
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation; a choice of the largest few routes a token, unless it is one that learns nothing."""
+        kwargs = kwargs or {}
         if func._overloadpacket is torch.ops.aten.topk and args[0].is_floating_point():
-            self.experts.add(args[0].shape[-1])
-        return func(*args, **(kwargs or {}))
+            number = args[1] if len(args) > 1 else kwargs["k"]
+            self.chosen[self.path_now.current, args[0].shape[-1]] = number
+        return func(*args, **kwargs)
+
+    def nearest(self, path: str, experts: int) -> int:
+        """Return how many experts the router closest to a path chooses of this number; all of them without a router."""
+
+        def shared(other: str) -> int:
+            pairs = zip(path.split("."), other.split("."), strict=False)
+            return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+        near = [(shared(router), chosen) for (router, number), chosen in self.chosen.items() if number == experts]
+        return max(near)[1] if near else experts
+
+
+def stacked_experts(module: nn.Module, numbers: Collection[int]) -> set[str]:
+    """Return the names of parameters that hold all experts of a layer in one tensor: their matrices and biases."""
+    found: set[str] = set()
+    for path, part in module.named_modules():
+        mine = {name: one for name, one in part.named_parameters(path, recurse=False) if one.dim() > 1}
+        stacked = {name for name, one in mine.items() if one.shape[0] in numbers}
+        if any(mine[name].dim() > 2 for name in stacked):
+            found |= stacked
+    return found
 
 
 def routed_sizes(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module on one token; return how many numbers of each parameter take part in what comes out.
 
-    Experts may be modules of their own, or matrices stacked in one tensor. What is not routed takes part as a whole.
+    Experts may be modules of their own, or matrices stacked in one tensor. What is not routed takes part as a whole. On
+    real tensors gradients tell which experts take part; on the meta device it is as many as each router chooses.
     Nothing is returned if there is no choice of the largest few.
     """
-    with RoutingWatch() as watch:
+    with following(module) as path_now, RoutingWatch(path_now) as watch:
         outputs = module(*inputs.positional, **inputs.named)
     trained = differentiable_outputs(outputs)
-    if not watch.experts or not trained:
+    if not watch.chosen or not trained:
         return {}
-    torch.autograd.backward(trained, [torch.rand_like(output) for output in trained])
-    found: dict[str, Amounts] = {}
-    for name, parameter in module.named_parameters():
-        size = parameter.numel()
-        if parameter.grad is None:
-            size = 0 if parameter.requires_grad else size
-        elif parameter.dim() > 2 and parameter.shape[0] in watch.experts:
-            size = size // len(parameter) * int((parameter.grad != 0).flatten(1).any(1).sum())
-        found[name] = (size,)
-    return found if any(parameter.numel() > found[name][0] for name, parameter in module.named_parameters()) else {}
+    numbers = {experts for _, experts in watch.chosen}
+    stacked = stacked_experts(module, numbers)
+    whole = {name: parameter.numel() for name, parameter in module.named_parameters()}
+    found = dict(whole)
+    if trained[0].is_meta:
+        for name, parameter in module.named_parameters():
+            if name in stacked:
+                experts = parameter.shape[0]
+                found[name] = whole[name] // experts * watch.nearest(name, experts)
+        for path, part in module.named_modules():
+            if isinstance(part, nn.ModuleList) and len(part) in numbers:
+                idle = {id(one) for one in part[watch.nearest(path, len(part)) :].parameters()}
+                found |= {name: 0 for name, one in module.named_parameters() if id(one) in idle}
+    else:
+        torch.autograd.backward(trained, [torch.rand_like(output) for output in trained])
+        for name, parameter in module.named_parameters():
+            if parameter.grad is None:
+                found[name] = 0 if parameter.requires_grad else whole[name]
+            elif name in stacked:
+                active = int((parameter.grad != 0).flatten(1).any(1).sum())
+                found[name] = whole[name] // len(parameter) * active
+    return {name: (size,) for name, size in found.items()} if found != whole else {}
 
 
 def total_size(rows: Sequence[Amounts]) -> Amounts:

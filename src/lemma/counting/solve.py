@@ -327,7 +327,7 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
         if over is not None:
             there = {**sizes, name: over}
             there |= {one: int(default.at(there)) for one, default in follows.items()}
-            beyond = over, quantity.at(there) or int(polynomial.at({name: over}))
+            beyond = over, quantity.by_formula(there) or int(polynomial.at({name: over}))
     needed = {one: amount for one, amount in known.items() if one in quantity.polynomial.put_all(follows).symbols}
     formula = write(quantity.polynomial.put_all(follows), tuple(sizes), "unicode")
     return BoundSolution(bound, needed, formula, root, size, value, beyond, values)

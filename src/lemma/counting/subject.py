@@ -89,7 +89,7 @@ class Subject:
     called; without it only parameters can be counted. `running` names the symbols that only the inputs depend on.
     `defaults` says what some symbols are in terms of others where the person has not set them. `probe_sizes` gives the
     values at which a symbol may be probed, where not all are possible. `identity` distinguishes this subject from all
-    others, for the cache of finished accounts; without one, nothing is cached. `builds_anew` promises that `make` never
+    others, for the cache of finished accounts; without one, nothing is cached. `builds_new` promises that `make` never
     returns a module, or a part of one, that somebody else holds.
     """
 
@@ -101,12 +101,12 @@ class Subject:
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)
     probe_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     identity: str | None = None
-    builds_anew: bool = True
+    builds_new: bool = True
 
     @cached_property
     def _shares_tensors(self) -> bool:
         """Whether two modules of the same sizes share tensors: then they are somebody's, and only copies are used."""
-        if self.builds_anew:
+        if self.builds_new:
             return False
         with suppress(Exception), torch.device("meta"), NoFilling():
             first, second = (self.make(self.sizes(True)) for _ in range(2))
@@ -136,16 +136,6 @@ class Subject:
         try:
             self.build(values)
         except LedgerError:
-            return False
-        return True
-
-    def can_be_run(self, values: Values) -> bool:
-        """Whether the module takes its inputs at these sizes, on real tensors."""
-        try:
-            module, inputs = self.build(values, "cpu", drawn=False), self.inputs(values, "cpu")
-            with torch.no_grad():
-                module(*inputs.positional, **inputs.named)
-        except Exception:  # the forward pass of other people's code may fail in any way
             return False
         return True
 
@@ -309,7 +299,7 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
         feed=make_inputs if feed else None,
         running={word: numbers[word] for word in fed if word not in known},
         probe_sizes=getattr(factory, "probe_sizes", {}),
-        builds_anew=False,
+        builds_new=False,
     )
 
 

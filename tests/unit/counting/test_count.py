@@ -686,7 +686,8 @@ def test_a_dimension_that_only_the_module_knows_is_named_in_every_quantity() -> 
     assert account.symbols["m"] == 41 and account.flops.polynomial == 4 * d * m * B
     assert account.parameters.polynomial == 2 * d * m and account.activations.polynomial == 4 * B * (d + m)
     assert account.optimizer.total == 8 * 2 * 20 * 41 + 8
-    assert account.quantities["flops"].at({"d": 21, "B": 3}) is None  # m is not known there
+    assert account.quantities["flops"].by_formula({"d": 21, "B": 3}) is None  # m is not known there
+    assert account.quantities["flops"].at({"d": 21, "B": 3}) == 4 * 21 * 43 * 3  # it is read off the module
 
 
 def test_the_first_of_bends_that_a_text_crosses_is_a_minimum() -> None:

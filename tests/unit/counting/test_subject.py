@@ -23,14 +23,19 @@ class Live(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
-        self.layers[0].weight.requires_grad_(False)
-        self.layers[3].weight.grad = torch.ones(2, 4)
-        self.scale = self.layers[3].weight * 2  # no leaf: deepcopy alone refuses it
+        first, *_, last = self.layers.parameters()
+        first.requires_grad_(False)
+        self.layers.get_parameter("3.weight").grad = torch.ones(2, 4)
+        self.scale = last * 2  # no leaf: deepcopy alone refuses it
         self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         return self.layers(x)
+
+
+def numpy_state() -> list[int]:
+    return np.random.get_state(legacy=True)[1].tolist()  # noqa: NPY002  # pyright: ignore[reportArgumentType]
 
 
 def state_of(module: Live) -> dict[str, Any]:
@@ -43,7 +48,7 @@ def state_of(module: Live) -> dict[str, Any]:
         "modes": [part.training for part in module.modules()],
         "hooks": hooks,
         "calls": module.calls,
-        "random": (torch.get_rng_state(), torch.tensor(np.random.get_state()[1].astype(int)), random.getstate()),  # noqa: NPY002
+        "random": (torch.get_rng_state(), torch.tensor(numpy_state()), random.getstate()),
     }
 
 
@@ -72,7 +77,7 @@ def test_counting_a_live_module_changes_nothing_of_it() -> None:
     with pytest.warns(UserWarning, match="built already"):
         account = lemma.count(module)
     assert account.parameters.total == sum(parameter.numel() for parameter in module.parameters())
-    assert account.optimizer.total > 0
+    assert account.optimizer.total
     assert_equal_states(before, state_of(module))
 
 
@@ -90,14 +95,14 @@ def test_a_factory_that_returns_a_live_module_or_part_is_counted_on_copies(wrapp
 
 def test_counting_leaves_random_numbers_as_they_were() -> None:
     def drops(d: int = 4) -> nn.Module:
-        random.random(), np.random.rand()  # noqa: NPY002
+        _ = random.random(), np.random.rand()  # noqa: NPY002
         return nn.Sequential(nn.Linear(d, d), nn.Dropout(0.5))
 
     drops.inputs = lambda d, B=2: torch.rand(B, d)  # pyright: ignore[reportFunctionMemberAccess]
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    before = torch.get_rng_state(), random.getstate(), numpy_state()
     lemma.count(drops)
     lemma.count.draw(drops)
-    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    after = torch.get_rng_state(), random.getstate(), numpy_state()
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
 
 
