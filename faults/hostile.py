@@ -13,6 +13,7 @@ from PIL import Image
 
 import lemma
 from faults import Row, home
+from lemma.checking.derivation import judge_derivation
 from lemma.checking.gradients import judge_gradients
 from lemma.checking.sheets import mark
 from lemma.counting.subject import subject_of
@@ -111,8 +112,51 @@ def mutated(text: str, chance: random.Random) -> str:
     return text[:200_000]
 
 
+def expression(chance: random.Random, symbols: list[str], depth: int) -> str:
+    """Return a formula that can be read: nested sums, powers, quotients and sums over an index."""
+    act = chance.randrange(10) if depth else chance.randrange(2)
+    if act == 0:
+        return chance.choice(symbols)
+    if act == 1:
+        return str(chance.choice([1, 2, 3, 7, 12, 99_999]))
+
+    def inner() -> str:
+        return expression(chance, symbols, depth - 1)
+
+    if act in (2, 3):
+        return f"({' + '.join(inner() for _ in range(chance.randrange(2, 7)))})"
+    if act == 4:
+        return f"({inner()} - {inner()})"
+    if act == 5:
+        return f"{inner()}*{inner()}"
+    if act in (6, 7):
+        return f"({inner()})^{chance.choice([2, 3, 5, 8, 12])}"
+    if act == 8:
+        return f"({inner()})/({inner()})"
+    return f"\\sum_{{i=1}}^{{{chance.choice(symbols)}}} ({inner()} + i^{chance.choice([1, 2, 5])})"
+
+
+def expensive(kind: str, chance: random.Random) -> str:
+    """Return formulas, a derivation, or answers to a sheet, which can be read and take much work."""
+    depth = chance.choice([2, 3, 4])
+    if kind == "expensive sheets":
+        symbols = ["R", "W_in", "W_out"]
+        lines = {name: expression(chance, symbols, depth) for name in ("Q1", "Q2", "Q3")}
+        value = f"16*Q1 + {expression(chance, ['Q1', 'R'], 2)}"
+        return json.dumps({"answers": lines, "value": value})
+    symbols = ["V", "d", "L", "h", "T", "d_ff", "d_h"]
+    if kind == "expensive formulas":
+        return " = ".join(expression(chance, symbols, depth) for _ in range(chance.choice([1, 1, 2, 3])))
+    steps = [expression(chance, symbols, depth) for _ in range(chance.randrange(2, 6))]
+    head = [f"let V = {expression(chance, symbols[1:], depth)}"] if chance.random() < 0.3 else []
+    return "\n".join([*head, steps[0], *(f"= {step}" for step in steps[1:])])
+
+
 def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
-    """Formulas, gradients, sheets, settings, TOML, CSV, CoNLL-U, tokenizer.json, config.json, images and weights."""
+    """Formulas, gradients, sheets, settings, TOML, CSV, CoNLL-U, tokenizer.json, config.json, images and weights.
+
+    Then formulas, derivations and sheets that can be read and take much work.
+    """
     chance = random.Random(seed)
     scratch = folder / "scratch"
     scratch.mkdir(parents=True)
@@ -147,6 +191,13 @@ def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
     def imported(text: str) -> Any:
         return subject_of(str(written("model/config.json", text).parent))
 
+    def marked_answers(text: str) -> Any:
+        table = json.loads(text)
+        formulas = [{"id": "Q2", "kind": "formula", "value": table["value"]}]
+        formulas.append({"id": "Q3", "kind": "formula", "value": "Q1*Q2/(Q2 + Q1)"})
+        questions = [{"id": "Q1", "kind": "parameters", "model": "lora"}, *formulas]
+        return mark({"questions": questions}, table["answers"])
+
     (scratch / "model").mkdir()
     kinds: dict[str, tuple[str, Callable[[str], Any], float]] = {
         "formulas": ("V*d + D*(d + D) + D + V*D + V", lambda text: lemma.check.parameters("rnn", text, L=1), 1),
@@ -173,13 +224,24 @@ def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         ),
         "PNG": (png, lambda text: list(decode_images([written("a.png", text, binary=True)], 8)), 1),
         "safetensors": (tensors, lambda text: read_tensors(written("a.safetensors", text, binary=True)), 1),
+        "expensive formulas": (
+            "V*d + L",
+            lambda text: lemma.check.parameters("decoder", text),
+            0.1,
+        ),
+        "expensive derivations": ("V*d\n= d*V", judge_derivation, 0.1),
+        "expensive sheets": (
+            json.dumps({"answers": {"Q1": "R", "Q2": "16*R", "Q3": "R"}, "value": "16*Q1"}),
+            marked_answers,
+            0.05,
+        ),
     }
     with home(folder / "home"):
         for kind, (good, use, weight) in kinds.items():
             use(good)
             row = Row("hostile", kind)
             for _ in range(max(1, round(INPUTS * share * weight))):
-                text = mutated(good, chance)
+                text = expensive(kind, chance) if kind.startswith("expensive") else mutated(good, chance)
                 before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
                 failure = None
                 try:

@@ -31,10 +31,10 @@ from lemma.checking.cells import LARGEST_FILE, GradientCell, Sample, read_cell
 from lemma.checking.expressions import Evaluator, Node, UnfitError, names, parse_steps, substituted, subtrees, variable
 from lemma.checking.formula import PLAIN_WORDS, is_function, put, read_answer, symbols_of
 from lemma.checking.gradients import MOST_LINES, unfit_words
+from lemma.checking.question import write_shortly
 from lemma.checking.repairs import MOST_OPERATIONS, find_repair, is_close
 from lemma.checking.tokens import SourceText, Token, formula_tokens
-from lemma.counting.polynomial import Calculator, Rational
-from lemma.counting.writing import write
+from lemma.counting.polynomial import Calculator, Rational, work_limit
 from lemma.errors import InputError, SpecError, unknown
 from lemma.report.result import Block, Result, Table, Text
 from lemma.spec.base import read_toml
@@ -160,6 +160,11 @@ def _plain_head(head: str) -> str:
     return head.replace("{", "").replace("}", "").removeprefix("\\")
 
 
+MOST_WORK = 100_000
+"""Steps of work for one derivation, see `work_limit`."""
+
+
+@work_limit(MOST_WORK)
 def _judge_formulas(text: str, where: str) -> DerivationReport:
     lines = _numbered(text, where)
     symbols = sorted(_symbols([line for _, line in lines]))
@@ -201,7 +206,7 @@ def _judge_formulas(text: str, where: str) -> DerivationReport:
                 checked, gap = True, meant(last) - meant(value)
                 if gap.numerator and not reason:
                     where_in = f"equality {place if not head else place + 1} of the line: " if len(members) > 1 else ""
-                    reason = f"{where_in}{BEFORE} − this step = {write(gap, symbols).replace('-', '−')}"
+                    reason = f"{where_in}{BEFORE} − this step = {write_shortly(gap, symbols).replace('-', '−')}"
             last = value
         if head:
             meanings[head] = meant(members[-1])

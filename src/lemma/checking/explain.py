@@ -16,7 +16,7 @@ from typing import Literal, get_args, get_origin
 
 from lemma.checking.question import FOLLOWS, FormulaQuestion
 from lemma.counting.account import Part
-from lemma.counting.polynomial import ONE, Polynomial, quotient, symbol, total
+from lemma.counting.polynomial import ONE, Polynomial, quotient, spend, symbol, total, work_limit
 from lemma.errors import InputError, SpecError
 from lemma.models.build import parameters_of
 from lemma.spec.base import Spec
@@ -92,10 +92,11 @@ def all_elements(question: FormulaQuestion) -> "Elements":
     left = frozenset(account.defaults) - question.yours.symbols
     key = (parts, question.parts, account.order, tuple(account.symbols.items()), question.quantity.name, left)
     if key not in _MADE:
-        groups = groups_of([part for part in parts if part.whole])
         while len(_MADE) >= MOST_MADE:
             del _MADE[next(iter(_MADE))]
-        _MADE[key] = Elements([*tensor_elements(question, groups), *mutation_elements(question, groups)])
+        with work_limit(None):
+            groups = groups_of([part for part in parts if part.whole])
+            _MADE[key] = Elements([*tensor_elements(question, groups), *mutation_elements(question, groups)])
     return _MADE[key]
 
 
@@ -491,6 +492,7 @@ class Elements:
     def _sums(self, residual: Polynomial, count: int, cost: int) -> set[tuple[Polynomial, ...]]:
         """All changes, two or three of at most this cost, that make the residual together."""
         marks = [mark for mark, change in self.marks.items() if self.cost(change) <= cost]
+        spend(len(marks) ** (count - 1) // 50)
         known, whole = {*marks}, fingerprint(residual)
         found = set[tuple[Polynomial, ...]]()
         for some in combinations(marks, count - 1):

@@ -7,11 +7,23 @@ from fractions import Fraction
 from math import comb
 
 from lemma.checking.tokens import LONGEST_FORMULA, NO_COMMA, Cursor, SourceText, Token, formula_tokens, named
-from lemma.counting.polynomial import LARGEST_EXPONENT, ONE, Calculator, Polynomial, Rational, of, symbol
+from lemma.counting.polynomial import (
+    LARGEST_EXPONENT,
+    ONE,
+    Calculator,
+    Polynomial,
+    Rational,
+    of,
+    spend,
+    symbol,
+    work_limit,
+)
 from lemma.errors import InputError, unknown
 
 DEEPEST_NESTING = 60
 _LONGEST_RUN = 200
+MOST_READING = 60_000
+"""Steps of work for reading one formula, see `work_limit`."""
 _SHOWN = 40
 FUNCTIONS = frozenset(
     """
@@ -55,6 +67,7 @@ PLAIN_WORDS = frozenset({*_BEFORE_SETTINGS, *_NOUNS, "and"})
 _CONTINUES = {"+", "-", "*", "/", "=", "^", ":", ",", ";"}
 
 
+@work_limit(MOST_READING)
 def read_answer(text: str, known: Collection[str]) -> FormulaReading:
     """Read a formula with what people write around it.
 
@@ -92,6 +105,7 @@ def read_answer(text: str, known: Collection[str]) -> FormulaReading:
     calculator = Calculator()  # one for all of it, so that its work is bounded as a whole
 
     def value_of(piece: list[Token]) -> Rational:
+        spend(len(known) // 50)
         parser = _FormulaParser(source, [*piece, end], {**dict.fromkeys(known), **mine}, calculator, echo)
         value = parser.sum()
         if parser.here.kind != "end":
@@ -216,6 +230,7 @@ def symbols_of(token: Token, known: Collection[str], whole: bool = True) -> list
     if word in known and whole:
         return [word]
     longest = max(map(len, known), default=0)
+    spend((len(known) + end * min(end, longest)) // 50)
     cut: dict[int, list[str]] = {end: []}
     for start in range(end - max(token.bound, 1), -1, -1):
         for stop in range(min(end, start + longest), start, -1):

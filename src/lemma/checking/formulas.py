@@ -5,18 +5,21 @@ from typing import Any, Literal
 
 from lemma.checking.explain import ODD, PLAIN, explain, explain_number, nearest, right_elsewhere
 from lemma.checking.question import (
+    MOST_EXPLAINING,
+    MOST_JUDGING,
     FormulaQuestion,
     Verdict,
     account_for,
     ask,
+    counted,
     full_names,
     other_readings,
     shown,
     spec_of,
     with_numbers,
 )
-from lemma.counting.count import USUAL, Conventions, count
-from lemma.counting.polynomial import Polynomial, symbol
+from lemma.counting.count import USUAL, Conventions
+from lemma.counting.polynomial import Polynomial, TooLarge, symbol, work_limit
 from lemma.counting.subject import BATCH, Model, Subject, subject_of
 from lemma.errors import InputError, unknown
 from lemma.spec.models import ModelSpec
@@ -45,19 +48,20 @@ def judge_formula(
     subject = subject_of(model, words)
     account = account_for(subject, (quantity,), conventions)
     spec = spec_of(model, words, subject)
-    asked = ask(account, quantity, text, full_names(spec, account.symbols), words or ())
-    verdict = _judge(asked, subject, spec, conventions, diagnose)
-    if verdict.equal and asked.has_wrong_number:
-        right = shown(asked.yours.at(account.symbols))
-        return asked.verdict(f"The formula is right, but not the number after it: at these sizes it is {right}.")
-    return verdict
+    with work_limit(MOST_JUDGING):
+        asked = ask(account, quantity, text, full_names(spec, account.symbols), words or ())
+        verdict = _judge(asked, subject, spec, conventions, diagnose)
+        if verdict.equal and asked.has_wrong_number:
+            right = shown(asked.yours.at(account.symbols))
+            return asked.verdict(f"The formula is right, but not the number after it: at these sizes it is {right}.")
+        return verdict
 
 
 def _judge(
     question: FormulaQuestion, subject: Subject, spec: ModelSpec | None, conventions: Conventions, diagnose: bool
 ) -> Verdict:
     """Judge a formula that has been read; `spec` is that of the model, where it has one."""
-    account, quantity = question.account, question.quantity.name
+    account = question.account
     if question.equal:
         return question.verdict(equal=True)
     # sizes that the formula does not name are taken as numbers, if that makes it right or explains it better
@@ -73,6 +77,23 @@ def _judge(
         return question.verdict(f"It is right only at {values}. {advice} {letters[0]}={sizes[letters[0]]}.")
     if not diagnose:
         return question.verdict()
+    try:
+        with work_limit(MOST_EXPLAINING):
+            return _explain(question, numeric, taken, subject, spec, conventions)
+    except TooLarge:
+        return question.verdict("No simple explanation: looking for one takes too much work.")
+
+
+def _explain(
+    question: FormulaQuestion,
+    numeric: FormulaQuestion | None,
+    taken: str,
+    subject: Subject,
+    spec: ModelSpec | None,
+    conventions: Conventions,
+) -> Verdict:
+    """Explain a wrong formula; `numeric` is the question with numbers for letters, and `taken` says which."""
+    account, quantity = question.account, question.quantity.name
     if quantity == "flops":
 
         def defaulted(formula: Polynomial) -> Polynomial:
@@ -83,7 +104,7 @@ def _judge(
         for differs, formula in other_readings(subject, conventions):
             if question.polynomial == defaulted(formula):
                 return question.verdict(f"But it is right {', '.join(differs)}.")
-        parameters = defaulted(count(subject, ("parameters",)).quantities["parameters"].polynomial)
+        parameters = defaulted(counted(subject, ("parameters",), USUAL).quantities["parameters"].polynomial)
         for number in (2, 6):  # the second with the backward pass
             if question.polynomial == parameters * number * symbol(BATCH) * symbol("T"):
                 return question.verdict(

@@ -11,7 +11,7 @@ from typing import Any
 from lemma.checking.formula import read_answer
 from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.count import QUANTITIES, Conventions, count
-from lemma.counting.polynomial import ONE, Polynomial, Rational, of, symbol, total
+from lemma.counting.polynomial import ONE, Polynomial, Rational, TooLarge, of, symbol, total, work_limit
 from lemma.counting.subject import BATCH, Model, Subject, body_of
 from lemma.counting.writing import write
 from lemma.errors import InputError, LedgerError, unknown
@@ -24,6 +24,10 @@ from lemma.spec.models import FAMILIES, ModelSpec, NewFamily
 COUNTED = frozenset({"V", "N", "T", "S"})
 MOST_ECHOED = 6
 LARGEST_DIFFERENCE = 60  # terms beyond which nobody can be told what is wrong in a sentence
+LONGEST_WRITTEN = 200  # terms beyond which a formula is only said to be a sum of so many
+MOST_JUDGING, MOST_COMPARING, MOST_EXPLAINING, MOST_WRITING = 120_000, 80_000, 40_000, 10_000
+"""Steps of work for the verdict on one formula, and of it for reading and comparing, for explaining, and for each
+formula that is written; see `work_limit`. An honest answer takes some thousands."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +49,15 @@ class FormulaQuestion:
     @property
     def model(self) -> Polynomial:
         """The model's formula."""
-        return self.quantity.polynomial
+        with work_limit(None):
+            return self.quantity.polynomial
 
     @cached_property
     def polynomial(self) -> Polynomial | None:
         """The person's formula, where it is a polynomial."""
         try:
             return self.yours.polynomial()
-        except InputError:  # a division that takes too long
+        except TooLarge:
             return None
 
     @cached_property
@@ -99,7 +104,7 @@ class FormulaQuestion:
 
     def write(self, formula: Polynomial | Rational) -> str:
         """A formula as a person would write it."""
-        return write(formula, self.account.order)
+        return write_shortly(formula, self.account.order)
 
     def verdict(self, *diagnosis: str, equal: bool = False) -> "Verdict":
         """The verdict on this formula; the difference has its minus where it is read best."""
@@ -109,12 +114,25 @@ class FormulaQuestion:
             turned = f"-({turned})" if is_sum(turned) else f"-{turned}"
             residual = min(usual, turned, key=lambda text: (text.count("(-"), len(text)))
         number = f" = {shown(self.number)}" if self.has_wrong_number and self.number is not None else ""
-        formulas = (f"{self.write(self.yours)}{number}", self.quantity.formula(account.order))
+        with work_limit(None):
+            right = self.quantity.formula(account.order)
+        formulas = (f"{self.write(self.yours)}{number}", right)
         numbers = (self.yours.at(account.symbols), int(self.model.at(account.symbols)))
         about = (equal, account.model, self.quantity.name)
         return Verdict(*about, *formulas, residual, diagnosis, account.symbols, *numbers, self.remarks)
 
 
+def write_shortly(formula: Polynomial | Rational, order: Sequence[str]) -> str:
+    """Write a formula; one that is too long to be read is said to be a sum of so many terms."""
+    sides = (formula.numerator, formula.denominator) if isinstance(formula, Rational) else (formula,)
+    terms = max(len(side.terms) for side in sides)
+    if terms > LONGEST_WRITTEN:
+        return f"a {'quotient of sums' if len(sides) > 1 and len(sides[1].terms) > 1 else 'sum'} of {terms:,} terms"
+    with work_limit(MOST_WRITING):
+        return write(formula, order)
+
+
+@work_limit(MOST_COMPARING)
 def ask(
     account: Account, name: str, text: str, aliases: Mapping[str, str], fixed: Iterable[str] = ()
 ) -> FormulaQuestion:
@@ -136,7 +154,7 @@ def ask(
         size, value = aliases.get(alias, alias), put(setting, meant)
         right = account.defaults.get(size, of(sizes[size]))
         if value not in (Rational(right), Rational(symbol(size))) and value.constant != sizes[size]:
-            said = f"Your formula takes {size} = {write(value, account.order)}; the model has {size} = "
+            said = f"Your formula takes {size} = {write_shortly(value, account.order)}; the model has {size} = "
             remarks.append(f"{said}{write(right, account.order)}.")
     only_at = {place: of(size) for place, size in quantity.only_at.items()}  # where alone the model's formula holds
     *chain, yours = (put(put(member, meant), only_at) for member in (*reading.chain, reading.value))
@@ -144,7 +162,7 @@ def ask(
         gap = put(left - right, account.defaults)
         numeric = left.constant is not None or right.constant is not None
         if gap.numerator and not (numeric and not gap.at(sizes)):
-            difference = shown(gap.at(sizes)) if numeric else write(gap, account.order)
+            difference = shown(gap.at(sizes)) if numeric else write_shortly(gap, account.order)
             where = (
                 "The parts do not add up to the total"
                 if len(chain) == 1 and "=" not in text
@@ -185,16 +203,17 @@ def with_numbers(question: FormulaQuestion) -> FormulaQuestion | None:
 
 def _with_defaults(question: FormulaQuestion, defaults: Mapping[str, Polynomial]) -> FormulaQuestion:
     parts = question.quantity.parts
-    for name, value in defaults.items():
-        parts = tuple(
-            replace(
-                part,
-                each=part.each.put(name, value),
-                repeats=part.repeats.put(name, value),
-                shape=None if part.shape is None else tuple(size.put(name, value) for size in part.shape),
+    with work_limit(None):
+        for name, value in defaults.items():
+            parts = tuple(
+                replace(
+                    part,
+                    each=part.each.put(name, value),
+                    repeats=part.repeats.put(name, value),
+                    shape=None if part.shape is None else tuple(size.put(name, value) for size in part.shape),
+                )
+                for part in parts
             )
-            for part in parts
-        )
     return replace(question, yours=put(question.yours, defaults), quantity=replace(question.quantity, parts=parts))
 
 
@@ -255,6 +274,7 @@ def full_names(spec: ModelSpec | None, known: Mapping[str, int]) -> dict[str, st
     return {name: letter for name, letter in common.items() if name not in known} | names
 
 
+@work_limit(None)
 def other_readings(subject: Subject, asked: Conventions) -> list[tuple[tuple[str, ...], Polynomial]]:
     """All ways of counting but the one asked for, each with its formula; those that differ least first.
 
@@ -381,10 +401,11 @@ def split_ratio(quantity: str) -> tuple[str, ...]:
 
 def counted(subject: Subject, quantities: tuple[str, ...], conventions: Conventions) -> Account:
     """Count a subject; one that has an identity once in a process, since a class answers a question many times."""
-    if subject.identity is None:
-        return count(subject, quantities, conventions)
-    key = repr((subject.identity, subject.name, subject.sizes(True), subject.defaults))
-    return _counted(SameSubject(key, subject), quantities, conventions)
+    with work_limit(None):
+        if subject.identity is None:
+            return count(subject, quantities, conventions)
+        key = repr((subject.identity, subject.name, subject.sizes(True), subject.defaults))
+        return _counted(SameSubject(key, subject), quantities, conventions)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from lemma.checking.question import (
 )
 from lemma.counting.account import Account, Part
 from lemma.counting.count import QUANTITIES, Conventions
-from lemma.counting.polynomial import ONE, Calculator, Rational, of, symbol
+from lemma.counting.polynomial import ONE, Calculator, Rational, of, symbol, work_limit
 from lemma.counting.subject import subject_of
 from lemma.counting.writing import write
 from lemma.errors import InputError, unknown
@@ -48,6 +48,8 @@ from lemma.spec.base import Spec, parse_settings, parse_toml, parse_value
 
 LARGEST_FILE, LONGEST_SHOWN, LONGEST_NAME = 2**20, 2000, 100
 MOST_STRANGERS = 10
+MOST_MARKING = 40_000
+"""Steps of work for one answer, see `work_limit`: a class hands in many."""
 NOT_DIAGNOSED, UNEXPLAINED = "not diagnosed", "wrong, without a simple explanation"
 SUFFIXES = (".toml", ".md", ".markdown")
 KINDS = ("parameters", "flops", "formula", "number", "gradient")
@@ -469,6 +471,7 @@ class Marker:
             except InputError as error:
                 raise InputError(f"{sheet.source}: question {question.id}: {field}: {error}") from None
 
+    @work_limit(MOST_MARKING)
     def _prepare(self, question: SheetQuestion) -> None:
         if question.kind == "formula":
             accounts = [self.accounts[name] for name in question.builds_on if name in self.accounts]
@@ -573,6 +576,7 @@ class Marker:
             self.judged[key] = self._attempt(key, diagnose=False)
         return self.judged[key]
 
+    @work_limit(MOST_MARKING)
     def _attempt(self, key: Key, diagnose: bool) -> Judged:
         question, answer, earlier = self.questions[key[0]], key[1], key[2:]
         try:

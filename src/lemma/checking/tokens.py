@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from lemma.counting.polynomial import MOST_DIGITS, TooLarge
+from lemma.counting.polynomial import MOST_DIGITS, TooLarge, spend
 from lemma.errors import InputError
 
 LONGEST_FORMULA, MOST_TOKENS = 10_000, 4_000
@@ -105,6 +105,7 @@ def _scan(
     Letters and digits in another type face, and signs of other shapes, are read as the plain ones.
     """
     text, position = "", 0
+    spend(len(source.text) // 5)
     for character in source.text:
         faced = unicodedata.decomposition(character).startswith(("<font>", "<wide>"))
         plain = unicodedata.normalize("NFKC", character) if faced else character
@@ -113,6 +114,7 @@ def _scan(
     while position < len(text):
         matches = ((kind, pattern.match(text, position)) for kind, pattern in patterns.items())
         kind, match = next(((kind, match) for kind, match in matches if match), ("", None))
+        spend(3)
         if match is None:
             raise source.mistake(position, stranger(source.text[position]))
         if kind != "space":

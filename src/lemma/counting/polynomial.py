@@ -1,6 +1,8 @@
 """Exact polynomials and rational functions in named symbols, with bounded arithmetic."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -11,6 +13,52 @@ from lemma.errors import InputError
 Number = int | Fraction
 Monomial = tuple[tuple[str, int], ...]
 """Symbols with their exponents, sorted by symbol, none of them zero."""
+
+
+class TooLarge(InputError):
+    """A formula goes past one of the bounds of this module."""
+
+
+@dataclass
+class Budget:
+    """Work that may still be done, in steps: a step is a product of two terms, about five microseconds."""
+
+    left: int
+
+
+_BUDGET: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+@contextmanager
+def work_limit(steps: int | None) -> Iterator[None]:
+    """Bound the arithmetic inside, which raises TooLarge beyond that many steps; it draws from an outer limit too.
+
+    None lifts the limit, for work that does not depend on what a person typed.
+
+    >>> with work_limit(1_000):
+    ...     (symbol("d") + symbol("L") + 1) ** 99
+    Traceback (most recent call last):
+    lemma.counting.polynomial.TooLarge: this takes too much work; shorten it, or write it with fewer brackets and powers
+    """
+    outer = _BUDGET.get()
+    granted = None if steps is None else min(steps, outer.left) if outer else steps
+    budget = None if granted is None else Budget(granted)
+    token = _BUDGET.set(budget)
+    try:
+        yield
+    finally:
+        _BUDGET.reset(token)
+        if outer and budget and granted is not None:
+            outer.left -= granted - budget.left
+
+
+def spend(steps: int) -> None:
+    """Draw from the limit that holds here, if one does."""
+    budget = _BUDGET.get()
+    if budget is not None:
+        budget.left -= steps
+        if budget.left < 0:
+            raise TooLarge("this takes too much work; shorten it, or write it with fewer brackets and powers")
 
 
 class Polynomial:
@@ -31,6 +79,15 @@ class Polynomial:
         self.terms: dict[Monomial, Fraction] = {
             monomial: Fraction(number) for monomial, number in terms.items() if number
         }
+        if _BUDGET.get() is not None:
+            spend(1 + len(terms) // 4)
+
+    @cached_property
+    def weight(self) -> int:
+        """Cost of a term relative to a plain one: many digits and many symbols take longer."""
+        numbers = self.terms.values()
+        bits = max((number.numerator.bit_length() + number.denominator.bit_length() for number in numbers), default=0)
+        return 1 + bits // 800 + max(map(len, self.terms), default=0) // 12
 
     def __add__(self, other: "Polynomial | Number") -> "Polynomial":
         total = dict(self.terms)
@@ -46,8 +103,11 @@ class Polynomial:
 
     def __mul__(self, other: "Polynomial | Number") -> "Polynomial":
         total: dict[Monomial, Fraction] = {}
+        other = of(other)
+        if _BUDGET.get() is not None:
+            spend(len(self.terms) * len(other.terms) * (self.weight + other.weight - 1))
         for mine, number in self.terms.items():
-            for theirs, factor in of(other).terms.items():
+            for theirs, factor in other.terms.items():
                 powers = dict(mine)
                 for name, power in theirs:
                     powers[name] = powers.get(name, 0) + power
@@ -104,6 +164,8 @@ class Polynomial:
 
     def at(self, values: Mapping[str, Number]) -> Fraction:
         """Its value where the symbols have these values."""
+        if _BUDGET.get() is not None:
+            spend(2 * len(self.terms) * self.weight)
         return sum(
             (
                 number * prod((Fraction(values[name]) ** power for name, power in monomial), start=Fraction(1))
@@ -114,12 +176,13 @@ class Polynomial:
 
     def put(self, name: str, value: "Polynomial | Number") -> "Polynomial":
         """Put something in the place of a symbol."""
-        total = ZERO
+        total: dict[Monomial, Fraction] = {}
         for monomial, number in self.terms.items():
             power = dict(monomial).get(name, 0)
             rest = tuple(pair for pair in monomial if pair[0] != name)
-            total = total + Polynomial({rest: number}) * of(value) ** power
-        return total
+            for both, factor in (Polynomial({rest: number}) * of(value) ** power).terms.items():
+                total[both] = total.get(both, Fraction(0)) + factor
+        return Polynomial(total)
 
     def put_all(self, values: "Mapping[str, Polynomial] | Mapping[str, int]") -> "Polynomial":
         """Put something in the place of each of these symbols, one after the other."""
@@ -132,6 +195,7 @@ class Polynomial:
         """The greatest number and the greatest monomial that divide every term."""
         if not self.terms:
             return Fraction(0), ()
+        spend(len(self.terms) * (1 + len(self.symbols)) // 4)
         numbers = list(self.terms.values())
         number = Fraction(gcd(*(n.numerator for n in numbers)), lcm(*(n.denominator for n in numbers)))
         powers = {name: min(dict(monomial).get(name, 0) for monomial in self.terms) for name in self.symbols}
@@ -191,10 +255,9 @@ def quotient(dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
             if left:
                 rest[place] = left
         steps += len(rest) + len(by)
+        spend(len(by) * (1 + factor.numerator.bit_length() // 800) + len(rest) // 16)
         if steps > LARGEST_DIVISION:
-            raise InputError(
-                f"a division of polynomials takes more than {LARGEST_DIVISION:,} steps; shorten the formula"
-            )
+            raise TooLarge(f"a division of polynomials takes more than {LARGEST_DIVISION:,} steps; shorten the formula")
     return Polynomial(
         {
             tuple((name, power) for name, power in zip(names, powers, strict=True) if power): number
@@ -288,10 +351,6 @@ class Rational:
 
 LARGEST_EXPONENT, HIGHEST_DEGREE, MOST_DIGITS, MOST_TERMS = 12, 100, 300, 2_000
 MOST_WORK = 40_000  # products and sums of single terms over a whole formula; about eight microseconds each
-
-
-class TooLarge(InputError):
-    """A formula goes past one of the bounds of this module."""
 
 
 class Calculator:

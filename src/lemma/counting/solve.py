@@ -170,6 +170,8 @@ BOUND = re.compile(
     r"\s*(?P<unit>[A-Za-z]*)\s+for\s+(?P<unknown>\w+)\s*"
 )
 
+AMOUNT = re.compile(r"(?:[1-9][0-9]{0,2}(?:[,_][0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][+]?[0-9]{1,3})?")
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -201,10 +203,10 @@ def read_bound(text: str) -> Bound | None:
     unit = next((unit for unit in UNITS if unit.lower() == found["unit"].lower()), None)
     if unit is None:
         raise InputError(unknown_name(f"solve '{text[:80]}': the unit", found["unit"], [one for one in UNITS if one]))
-    try:
-        value = Fraction(re.sub("[,_]", "", found["number"])) * UNITS[unit]
-    except ValueError:
-        raise InputError(f"solve '{text[:80]}': '{found['number']}' is not a number. {expected}") from None
+    if not AMOUNT.fullmatch(found["number"]):
+        decimals = "Write decimals with a point, as in 1.5GB, and thousands with commas, as in 1,500MB."
+        raise InputError(f"solve '{text[:80]}': '{found['number']}' is not a number. {decimals}")
+    value = Fraction(re.sub("[,_]", "", found["number"])) * UNITS[unit]
     if value > 10**40:
         raise InputError(f"solve '{text[:80]}': '{found['number']}' is too large.")
     most, strict = found["relation"] in ("<=", "≤", "<"), found["relation"] in "<>"
@@ -334,7 +336,7 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
 
 
 def _whole(text: str, where: str, example: str) -> int:
-    plain = re.fullmatch(r"[0-9]+(?:[,_][0-9]{3})*", text.strip())
+    plain = re.fullmatch(r"[1-9][0-9]{0,2}(?:[,_][0-9]{3})+|[0-9]+", text.strip())
     if not plain or len(text) > 40 or not int(re.sub("[,_]", "", text)):
         raise InputError(f"{where}: '{text.strip()[:40]}' is not a whole number above 0. Expected {example}.")
     return int(re.sub("[,_]", "", text))

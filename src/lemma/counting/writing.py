@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
-from lemma.counting.polynomial import ONE, ZERO, Monomial, Number, Polynomial, Rational, of, quotient, symbol
-from lemma.errors import InputError
+from lemma.counting.polynomial import ONE, ZERO, Monomial, Number, Polynomial, Rational, TooLarge, of, quotient, symbol
 from lemma.report.result import GREEK
 
 Style = Literal["plain", "latex", "unicode"]
@@ -27,8 +26,14 @@ def write(formula: Polynomial | Rational | Number, order: Sequence[str] = (), st
     'V*(d + d_h) + d_h*((N-1)*d + 1)'
     """
     if not isinstance(formula, Rational):
-        return spelled(_shortest(of(formula), order, {}), style)
-    whole = formula.polynomial()
+        try:
+            return spelled(_shortest(of(formula), order, {}), style)
+        except TooLarge:  # where work is limited, a sum of its terms will do
+            return spelled(Collector(order).flat(of(formula)), style)
+    try:
+        whole = formula.polynomial()
+    except TooLarge:
+        whole = None
     if whole is not None:
         return write(whole, order, style)
     above, below = write(formula.numerator, order, style), write(formula.denominator, order, style)
@@ -224,7 +229,7 @@ class Collector:
         """The tree of a polynomial."""
         polynomial = self._opened(polynomial)
         if depth == _DEEPEST or len(polynomial.terms) < 2:
-            return self._flat(polynomial)
+            return self.flat(polynomial)
         number, monomial = _common(polynomial)
         if monomial:
             return Sum((self._pulled(polynomial, number, monomial, depth),))
@@ -261,17 +266,18 @@ class Collector:
             factor = mine / Polynomial({monomial: number})
             try:
                 other = quotient(polynomial, factor)
-            except InputError:  # it takes too long: written without this factor
+            except TooLarge:  # written without this factor
                 continue
             if other is not None and other.symbols:
                 return Sum((_multiplied([_in_brackets(self.arrange(part, depth + 1)) for part in (other, factor)]),))
         mine = next((mine for mine in shares if len(mine.symbols) > 1), None)
         if mine is None:
-            return self._flat(polynomial)
+            return self.flat(polynomial)
         others = self.arrange(polynomial - mine, depth)
         return self._sorted([*self.arrange(mine, depth).terms, *others.terms])
 
-    def _flat(self, polynomial: Polynomial) -> Sum:
+    def flat(self, polynomial: Polynomial) -> Sum:
+        """The terms as they are."""
         products = [self._product(number, monomial) for monomial, number in polynomial.terms.items()]
         return self._sorted(products) if products else Sum((Product(Fraction(0)),))
 

@@ -346,6 +346,16 @@ def test_bounds_are_read_with_units() -> None:
     for wrong in ("activations <= 80GB", "activations <= 80XB for d", "<= 3 for d"):
         with pytest.raises(InputError):
             read_bound(wrong)
+    for comma in (
+        "cache < 0,5 GB for T",
+        "cache < 1,5 GB for T",
+        "cache < 0,537 GB for T",
+        "cache < 1e999999999 for T",
+    ):
+        with pytest.raises(InputError, match="is not a number"):
+            read_bound(comma)
+    thousands = read_bound("cache <= 1,500.5 MB for T")
+    assert thousands is not None and thousands.value == 1_500_500_000
 
 
 def test_the_largest_width_below_a_bound_keeps_it_and_the_next_does_not() -> None:

@@ -7,7 +7,7 @@ import pytest
 import sympy
 from hypothesis import assume, example, given, settings
 
-from lemma.counting.polynomial import ONE, Calculator, Polynomial, Rational, TooLarge, quotient, symbol
+from lemma.counting.polynomial import ONE, Calculator, Polynomial, Rational, TooLarge, quotient, symbol, work_limit
 from lemma.errors import InputError
 
 NAMES = ["V", "d", "d_h", "N"]
@@ -151,3 +151,25 @@ def test_bounds_are_checked_before_anything_is_multiplied_out() -> None:
         calculator.power(Rational(ONE * 10**99), Rational(ONE * 12))
     with pytest.raises(InputError, match="divides by zero"):
         Calculator().divide(base, Rational(ONE * 0))
+
+
+def test_a_limit_of_work_holds_for_every_operation_and_draws_from_the_outer_one() -> None:
+    large = (symbol("a") + symbol("b") + 1) ** 9
+    for operation in (
+        lambda: large * large,
+        lambda: [large + 1 for _ in range(200)],
+        lambda: large.put("a", symbol("b") + 1),
+        lambda: [large.at({"a": 1, "b": 2}) for _ in range(20)],
+        lambda: Rational(ONE, large) - Rational(ONE, large + 1),
+        lambda: [quotient(large, symbol("a") + symbol("b") + 1) for _ in range(20)],
+    ):
+        with work_limit(1_000), pytest.raises(TooLarge, match="too much work"):
+            operation()
+        operation()
+    with work_limit(3_000):
+        with work_limit(None):
+            assert large * large
+        with work_limit(2_000):
+            assert large * symbol("a").put("a", 3)
+        with pytest.raises(TooLarge), work_limit(10_000):
+            assert large * large

@@ -1,0 +1,69 @@
+"""Every path from a text to a verdict draws from a budget of work: it ends soon, with a verdict or a sentence."""
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from faults.hostile import expensive
+from lemma.checking.derivation import judge_derivation
+from lemma.checking.formulas import judge_formula
+from lemma.checking.sheets import mark
+from lemma.errors import InputError
+
+SUM = "V+d+L+h+T+d_ff"
+COSTLY = f"({SUM}+1)^5/({SUM}+2)^5 = ({SUM}+3)^5/({SUM}+4)^5"
+SECONDS = 2.0
+
+
+def seconds(work: Callable[[], object]) -> float:
+    begin = time.process_time()
+    try:
+        work()
+    except InputError as error:
+        assert len(str(error)) < 2_000
+    return time.process_time() - begin
+
+
+def test_the_difference_of_two_large_quotients_is_refused_with_a_sentence() -> None:
+    judge_formula("decoder", "parameters", "V*d")
+    for work in (lambda: judge_derivation(COSTLY), lambda: judge_formula("decoder", "parameters", COSTLY)):
+        begin = time.process_time()
+        with pytest.raises(InputError, match="too much work"):
+            work()
+        assert time.process_time() - begin < SECONDS
+
+
+@pytest.mark.parametrize("kind", ["expensive formulas", "expensive derivations"])
+def test_generated_formulas_and_derivations_end_soon(kind: str) -> None:
+    judge_formula("decoder", "parameters", "V*d")
+    chance = random.Random(3)
+    for text in [expensive(kind, chance) for _ in range(12)]:
+        judge = judge_derivation if "derivation" in kind else lambda text: judge_formula("decoder", "parameters", text)
+        assert seconds(lambda judge=judge, text=text: judge(text)) < SECONDS, text
+
+
+def test_one_line_after_the_other_draws_from_one_budget() -> None:
+    lines = "\n= ".join(f"(a + b + c + {number})^9" for number in range(90))
+    with pytest.raises(InputError, match="too much work"):
+        judge_derivation(lines)
+
+
+def test_names_of_many_letters_are_read_soon() -> None:
+    long = "xy" * 1_000
+    text = "\n".join(f"{long} + {' + '.join(['ab' * 99] * 40)} = {number}" for number in range(150))
+    assert seconds(lambda: judge_derivation(text)) < SECONDS
+
+
+def test_a_costly_answer_is_left_to_the_teacher_and_the_others_are_marked() -> None:
+    questions = [{"id": "Q1", "kind": "parameters", "model": "lora"}, {"id": "Q2", "kind": "formula", "value": "16*Q1"}]
+    costly = "(R + W_in + W_out + 1)^9/(R + W_in + 2)^9 = (R + W_out + 3)^9/(R + W_out + W_in + 4)^9"
+    found = mark({"questions": questions}, {"Q1": "R*(W_in + W_out) + W_in*W_out", "Q2": costly})
+    assert [one.verdict for one in found.marks] == ["right", "unreadable"]
+    assert "too much work" in found["Q2"].reason
+
+
+def test_a_wrong_formula_of_many_terms_gets_a_verdict_of_few_words() -> None:
+    verdict = judge_formula("decoder", "parameters", "(V + d + L + h)^9")
+    assert not verdict.equal and "terms" in verdict.headline and len(str(verdict)) < 500
