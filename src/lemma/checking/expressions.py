@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import islice
@@ -466,6 +467,13 @@ class WorkBudget:
             raise TooMuchWork("This takes too much work to evaluate. Use smaller values and fewer lines.")
         if self._outer is not None:
             self._outer.spend(operations)
+
+
+@contextmanager
+def limited_work(operations: int) -> Iterator[None]:
+    """Give what is evaluated inside, or each call of a function that this decorates, a budget of its own."""
+    with WorkBudget(operations):
+        yield
 
 
 _BUDGET: ContextVar[WorkBudget | None] = ContextVar("budget of evaluations", default=None)

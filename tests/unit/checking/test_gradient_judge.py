@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lemma.checking.cells import CELLS, find_cell
+from lemma.checking.expressions import Evaluator, TooMuchWork, WorkBudget, parse_equation
 from lemma.checking.gradients import GradientReport, judge_gradients
 from lemma.errors import InputError
 
@@ -316,6 +317,46 @@ HOSTILE = {
     "other digits": ["dc = ٣ * c"],
     "superscript tower": ["dc = c²²²²²²"],
 }
+
+
+LARGE = [f"g{i} = [{'; '.join(['c' if i == 0 else f'g{i - 1}'] * 8)}]" for i in range(3)]
+EXPENSIVE = {
+    "functions of large values": [*LARGE, *(f"e{i} = {' + '.join(['tanh(g2)'] * 60)}" for i in range(90)), "dc = c"],
+    "products of large matrices": ["m = diag(g1)", *(f"e{i} = {' @ '.join(['m'] * 95)}" for i in range(90)), "dc = c"],
+    "einsums": [f"dc = c * sum({' + '.join(['einsum(`ij,kj,lj->il`, W_f, W_f, W_f)'] * 40)})".replace("`", "'")] * 50,
+    "a wrong line of large values": [*LARGE, *["dc = c * sum(" + " + ".join(["exp(g2)"] * 60) + ")"] * 20],
+}
+EXPENSIVE["products of large matrices"] = [*LARGE[:2], *EXPENSIVE["products of large matrices"]]
+
+
+@pytest.mark.parametrize("kind", EXPENSIVE)
+def test_expensive_lines_are_judged_or_refused_in_time(kind: str) -> None:
+    report = judged_or_refused("lstm", EXPENSIVE[kind])
+    assert report is None or not report.right
+
+
+def test_an_expensive_function_of_ones_own_is_refused() -> None:
+    steps = [f"H{i} = {' + '.join([f'exp(-H{i - 1})'] * 45)}" for i in range(1, 99)]
+    cell = {
+        "forward": ["H0 = tanh(X)", *steps],
+        "loss": "sum(dY * H98)",
+        "sizes": ["n"],
+        "inputs": {"X": "100+n 100+n", "dY": "100+n 100+n incoming"},
+    }
+    started = time.process_time()
+    with pytest.raises(InputError, match="too much work"):
+        judge_gradients(cell, ["dX = dY"])
+    assert time.process_time() - started < SECONDS
+
+
+def test_what_is_spent_inside_a_budget_is_spent_of_all_around_it() -> None:
+    with WorkBudget(100) as outer:
+        with WorkBudget(1000) as inner:
+            inner.spend(60)
+        assert (outer.left, inner.left) == (40, 940)
+        with pytest.raises(TooMuchWork):
+            Evaluator({})(parse_equation("a = " + "+".join(["1"] * 50)).expression)
+    Evaluator({})(parse_equation("a = " + "+".join(["1"] * 50)).expression)  # outside there is no limit
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
