@@ -14,7 +14,7 @@ from lemma.checking.shapes import judge_shapes
 from lemma.checking.worked.judge import judge_worked
 from lemma.errors import LemmaError
 
-ANSWERS = 400  # of each kind
+ANSWERS = 150  # of each kind
 SECONDS, MEMORY = 2.0, 1 << 30
 Answer = tuple[Any, list[str]]  # a cell or case, and the lines of the answer
 

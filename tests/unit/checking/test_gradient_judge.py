@@ -50,6 +50,45 @@ SPELLED = {
 }
 
 
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        ("rnn", "dU = h.T @ dz2;"),
+        ("rnn", "(a) dU = h.T @ dz2."),
+        ("rnn", "1. dU := h.T @ dz2"),
+        ("rnn", "dU: h.T @ dz2"),
+        ("rnn", "dU = h.T @ dz2 = h.T @ (y_hat - y)"),
+        ("rnn", "dz1 = dh ∘ σ'(z1)"),
+        ("perceptron", "dZ1 = dH * relu'(Z1)"),
+        ("perceptron", "dZ1 = dH * (Z1 >= 0)"),
+        ("perceptron", "db2 = dZ2.sum(0)"),
+        ("attention", "dS = alpha * (dalpha - (alpha * dalpha).sum(-1, keepdims=True))"),
+        ("lstm", "dpre_c = dc * G_u * tanh′(pre_c)"),
+        ("swiglu", "dG = dA * silu'(G)"),
+        ("rnn", "dU = h.transpose(1, 0) @ dz2"),
+    ],
+)
+def test_a_line_is_read_as_students_write_it(cell: str, line: str) -> None:
+    report = judge_gradients(cell, [line])
+    assert report.right, str(report)
+
+
+def test_every_member_of_a_chain_is_judged() -> None:
+    report = judge_gradients("rnn", ["dU = h.T @ dz2 = h.T @ (y - y_hat)"])
+    assert [verdict.outcome for verdict in report.verdicts] == ["right", "wrong"]
+    assert report.verdicts[1].repair == "dU = h.T @ (y_hat - y)"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("dU = h.T (y_hat - y)", "expected an operator before '('"), ("dU = softmax'(z2)", "has no derivative here")],
+)
+def test_a_missing_operator_and_an_unknown_derivative_are_named(line: str, expected: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        judge_gradients("rnn", [line])
+    assert expected in str(refusal.value)
+
+
 @pytest.mark.parametrize("cell", SPELLED)
 def test_gradients_are_read_as_papers_and_numpy_write_them(cell: str) -> None:
     report = judge_gradients(cell, [SPELLED[cell]])

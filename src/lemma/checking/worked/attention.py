@@ -300,6 +300,7 @@ def expected_of(steps: AttentionSteps, cross: bool = False) -> list[Expected]:
     ]
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a slip that overflows explains nothing
 def _slips(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     """What comes out by each slip, by the quantity in which it shows."""
     width, values = steps.keys.shape[1], steps.values

@@ -197,11 +197,12 @@ class ValueReader:
         self.place += 1
         while self.peek() != close:
             if close == "}":
-                label = self._item(ENDS + ":")
+                label = self.value(depth + 1) if self.peek() in "([" else self._item(ENDS + ":")
                 if self.peek() != ":":
                     raise self.error("a table is written {label: value, …}")
                 self.place += 1
-                items[_written(label)] = self._item(ENDS)
+                item = self.value(depth + 1) if self.peek() in "([" else self._item(ENDS)
+                items[_written(label)] = _written(item) if isinstance(item, list) else item
             elif self.peek() in BRACKETS:
                 values.append(self.value(depth + 1))
             else:
@@ -365,7 +366,8 @@ def part(whole: Expected, target: Target) -> Expected:
         asked, names = target.places[axis], whole.labels[axis]
         if asked == ":":
             continue
-        place = next((number for number, name in enumerate(names) if _plain(name) == _plain(asked)), None)
+        alike = (str, _plain)  # A b is another pair than a b, but they may be called They
+        place = next((number for same in alike for number, name in enumerate(names) if same(name) == same(asked)), None)
         if place is None:
             if not asked.isdigit() or not 1 <= int(asked) <= len(names):
                 known = unknown("the place", asked, names[:MOST_LISTED])
@@ -517,7 +519,8 @@ class RoundedArray:
 def _in_order(table: Mapping[str, Any], right: Expected) -> list[Any]:
     """The values of a table {label: value, …} in the order of the labels. All must be there: a gap cannot be right."""
     labels = right.labels[0] if right.labels else ()
-    places = {"".join(label.split()): place for place, label in enumerate(labels)}
+    places = {"".join(label.split()): place for place, label in enumerate((*right.other_labels, *labels))}
+    places = {label: place % max(1, len(labels)) for label, place in places.items()}
     found: dict[int, Any] = {}
     for label, one in table.items():
         place = places.get("".join(label.split()))

@@ -60,6 +60,11 @@ def slip(case: str, line: str) -> str:
         (BPE, r"merges = [a b, ab b, c </w>, abb </w>]"),
         (BPE, r"counts1 = {b\w: 2, ab: 4, bb: 3, bc: 2, c\w: 2}"),
         (BPE, "A = ab"),
+        (BPE, r"merges = [('a', 'b'), ('ab', 'b'), ('c', '</w>'), ('abb', '</w>')]"),
+        (BPE, r"counts1 = {(a, b): 4, (b, b): 3, (b, c): 2, (c, \w): 2, (b, \w): 2}"),
+        (BPE, r"counts2 = {ab b: 3, ab c: 1, b c: 1, c \w: 2, b \w: 2}"),
+        (BPE, "counts2[Ab] = 3"),
+        (BPE, r"segmentation = {abbc: [abb, c\w], abb: [abb\w], abc: [ab, c\w]}"),
     ],
 )
 def test_what_is_right_is_right(case: str, line: str) -> None:
