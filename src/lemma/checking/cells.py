@@ -67,7 +67,7 @@ FIXED = frozenset({"one-hot", "mask", "causal", "fixed", "incoming"})
 KINDS = (*sorted(FIXED), "positive")
 DRAWS, MOST_TRIES, SMALLEST = 3, 200, 3
 LARGEST_FILE, LONGEST_SIDE = 1 << 18, 200
-MOST_OPERATIONS = 40_000
+MOST_OPERATIONS = 15_000
 """Operations of the forward passes of all draws; the backward passes take twice as many more."""
 _NAME = re.compile(r"[A-Za-z]\w{0,39}")
 

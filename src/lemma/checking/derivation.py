@@ -28,7 +28,17 @@ from typing import Any, Literal
 from torch import Tensor
 
 from lemma.checking.cells import LARGEST_FILE, GradientCell, Sample, read_cell
-from lemma.checking.expressions import Evaluator, Node, UnfitError, names, parse_steps, substituted, subtrees, variable
+from lemma.checking.expressions import (
+    Evaluator,
+    Node,
+    UnfitError,
+    limited_work,
+    names,
+    parse_steps,
+    substituted,
+    subtrees,
+    variable,
+)
 from lemma.checking.formula import PLAIN_WORDS, is_function, put, read_answer, symbols_of
 from lemma.checking.gradients import MOST_LINES, unfit_words
 from lemma.checking.question import write_shortly
@@ -242,6 +252,7 @@ def _symbols(lines: Sequence[str]) -> set[str]:
 # Matrices, compared at random sizes and inputs.
 
 
+@limited_work(150_000)
 def _judge_steps(words: Mapping[str, Any], where: str) -> DerivationReport:
     steps = words.get("steps")
     if not isinstance(steps, str):
@@ -267,7 +278,7 @@ def _judge_steps(words: Mapping[str, Any], where: str) -> DerivationReport:
             last = expression
         if head and head not in cell.known:
             try:
-                values = [Evaluator(sample.values)(expressions[-1]) for sample in samples]
+                values = [Evaluator(sample.values)(last or expressions[-1]) for sample in samples]
             except UnfitError as error:
                 reason = reason or unfit_words(error, samples[0])
             else:

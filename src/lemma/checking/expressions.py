@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import islice
@@ -115,6 +116,16 @@ ALONG = ("softmax", "sum", "mean")
 """The functions that take an axis."""
 RESERVED = frozenset({*ARGUMENTS, *OTHER_NAMES, *SIGNS, "T", "axis"})
 """What no value may be called."""
+_DERIVATIVES = {
+    "sigmoid": "sigmoid(u) * (1 - sigmoid(u))",
+    "tanh": "1 - tanh(u)^2",
+    "relu": "(u > 0)",
+    "silu": "sigmoid(u) * (1 + u * (1 - sigmoid(u)))",
+    "exp": "exp(u)",
+    "log": "1 / u",
+    "sqrt": "1 / (2 * sqrt(u))",
+}
+"""The derivatives of elementwise functions, in the language."""
 _EINSUM = re.compile(r"[a-zA-Z]{1,4}(?:,[a-zA-Z]{1,4}){0,2}->[a-zA-Z]{0,4}")
 MOST_NODES, MOST_DEPTH, MOST_POWER, MOST_AXES = 200, 40, 6, 4
 
@@ -176,7 +187,7 @@ class _EquationParser(Cursor):
         self.nodes = self.depth = 0
 
     def end(self) -> None:
-        if self.here.kind in ("name", "number"):
+        if self.here.kind in ("name", "number", "(", "["):
             raise self.wrong(f"expected an operator before '{self.here.text}', such as * or @.")
         if self.here.kind != "end":
             raise self.wrong(f"'{self.here.text}' does not fit here.")
@@ -275,6 +286,7 @@ class _EquationParser(Cursor):
             case "(":
                 node = self.expression()
                 if sign := self.take_if(">", "<"):
+                    self.take_if("=")  # at random values >= is >
                     node = self.node(sign.text, node, self.expression())
                 self.expect(")")
                 return node
@@ -283,6 +295,8 @@ class _EquationParser(Cursor):
                 if function in ARGUMENTS and self.take_if("^"):  # tanh²(c) is tanh(c)²
                     exponent = self.exponent()
                     return self.node("^", self.call(function), value=exponent)
+                if self.take_if("'"):
+                    return self.derivative(function, token)
                 if self.here.kind == "(":
                     if function not in {*ARGUMENTS, *SIGNS}:
                         raise self.wrong(unknown("function", token.text, ARGUMENTS), token)
@@ -291,6 +305,18 @@ class _EquationParser(Cursor):
                     raise self.wrong(f"'{function}' is a function; write {function}(…).", token)
                 return self.node("name", value=token.text, position=token.position)
         raise self.wrong(f"expected a value, got {_shown(token)}.", token)
+
+    def derivative(self, function: str, at: Token) -> Node:
+        """The derivative of an elementwise function, as in tanh'(z), written out."""
+        if function not in _DERIVATIVES:
+            raise self.wrong(f"'{at.text}' has no derivative here; known: {', '.join(_DERIVATIVES)}.", at)
+        (argument,) = self.call(function).below
+        written_out = _EquationParser(
+            self.source, derivation_tokens(SourceText(_DERIVATIVES[function], ""))
+        ).expression()
+        for _ in subtrees(written_out):  # they count as parts of the expression
+            self.node("name")
+        return substituted(written_out, {"u": argument})
 
     def call(self, function: str, arguments: list[Node] | None = None) -> Node:
         """A function of what is in the bracket that follows, after the arguments that it has already."""
@@ -303,7 +329,11 @@ class _EquationParser(Cursor):
                 )
             value = self.take().text
             self.expect(",")
-        if not (arguments and self.here.kind in (")", "name") and function in (*ALONG, "transpose")):
+        if arguments and function == "transpose":  # a.transpose() or a.transpose(1, 0)
+            while self.here.kind in ("number", "-"):
+                self.axis()
+                self.take_if(",")
+        elif not (arguments and function in ALONG):  # of a.sum(axis=0) and a.sum(0) the axis is read below
             arguments.append(self.expression())
             if self.here.kind != ")" and not self.take_if(",", ";"):
                 self.expect(")")
@@ -468,8 +498,15 @@ class WorkBudget:
             self._outer.spend(operations)
 
 
+@contextmanager
+def limited_work(operations: int) -> Iterator[None]:
+    """Give what is evaluated inside, or each call of a function that this decorates, a budget of its own."""
+    with WorkBudget(operations):
+        yield
+
+
 _BUDGET: ContextVar[WorkBudget | None] = ContextVar("budget of evaluations", default=None)
-_PRODUCTS, _EINSUM_PRODUCTS, _FUNCTION_VALUES, _VALUES = 50_000, 500, 2_000, 10_000
+_PRODUCTS, _EINSUM_PRODUCTS, _FUNCTION_VALUES, _VALUES = 25_000, 500, 1_500, 10_000
 """Products of a matrix product and of an einsum, values of a function, and other values that cost one operation."""
 
 

@@ -1,5 +1,6 @@
 """The judge of gradients derived by hand (problems C2 and D1, and functions of your own)."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
@@ -24,6 +25,7 @@ from lemma.checking.expressions import (
     is_larger,
     names,
     parse_equation,
+    parse_steps,
     substituted,
     subtrees,
     variable,
@@ -38,7 +40,7 @@ from lemma.report.text import columns, paragraph, wrap
 MOST_LINES, MOST_TEXT = 100, 100_000
 MOST_HELD, MOST_CUT = 3, 300
 """How many steps a person may have taken for constants at once, and how often that is tried in a report."""
-MOST_JUDGING, MOST_CUTTING = 60_000, 8_000
+MOST_JUDGING, MOST_CUTTING = 50_000, 8_000
 """Operations of judging all lines of a report, and of trying which steps were taken for constants."""
 
 
@@ -243,13 +245,13 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
     texts = [texts] if isinstance(texts, str) else list(texts)
     if sum(map(len, texts)) > MOST_TEXT:
         raise InputError(f"The derivation has more than {MOST_TEXT:,} characters. Judge it in smaller parts.")
-    stripped = (text.partition("#")[0].strip() for part in texts for text in part.splitlines())
+    stripped = (_plain_line(text) for part in texts for text in part.splitlines())
     numbered = [(number, text) for number, text in enumerate(stripped, 1) if text]
     if len(numbered) > MOST_LINES:
         raise InputError(f"The derivation has {len(numbered)} lines. Judge at most {MOST_LINES} at once.")
     lines: list[Equation] = []
-    for number, text in numbered:
-        source, equation = SourceText(text, f"line {number}, column"), parse_equation(text, number)
+    for equation in (equation for number, text in numbered for equation in read_line(text, number)):
+        source = SourceText(equation.text, f"line {equation.number}, column")
         left, helpers = cell.canonical(equation.name), {line.name for line in lines} - cell.known
         given = left in (*cell.sizes, *cell.given)
         if given or left in RESERVED or "__" in left:
@@ -283,6 +285,34 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
                 f"Did you mean '{close[0]}'? Known: {', '.join(cell.gradients)}."
             )
     return lines
+
+
+_LABEL = re.compile(r"\(?[a-z0-9]{1,2}[.)]\s+(?=\S+\s*:?=)")
+_DEFINED = re.compile(r"^([^\s=:]+)\s*:=?\s*(?!\s)")
+
+
+def _plain_line(text: str) -> str:
+    """Return a line without its comment, the label before it and the full stop after it; `dz: …` becomes `dz = …`.
+
+    >>> _plain_line("(b) dz := y_hat - y;  # softmax")
+    'dz = y_hat - y'
+    """
+    line = text.partition("#")[0].strip().rstrip(";,. ")
+    return _DEFINED.sub(r"\1 = ", _LABEL.sub("", line, count=1) if _LABEL.match(line) else line, count=1)
+
+
+def read_line(text: str, number: int) -> list[Equation]:
+    """Read `name = expression`; of `name = expression = expression` every member is derived.
+
+    >>> [written(equation.expression) for equation in read_line("dz = a - b = -(b - a)", 1)]
+    ['a - b', '-(b - a)']
+    """
+    if text.count("=") < 2:
+        return [parse_equation(text, number)]
+    name, steps = parse_steps(text, number)
+    if not name:
+        return [parse_equation(text, number)]
+    return [Equation(name, step, text, number) for step in steps]
 
 
 Cut = dict[tuple[str, ...], Tensor | None]

@@ -16,7 +16,7 @@ from lemma.counting.writing import write
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Result, Text
 
-MOST_LINES, MOST_AXES = 100, 8
+MOST_LINES, MOST_AXES, MOST_TERMS = 100, 8, 100
 BELOW = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 Formulas = tuple[Rational, ...]
 
@@ -193,7 +193,10 @@ def _matching(text: str) -> int:
 
 
 def _polynomial(axis: str, sizes: Collection[str]) -> Polynomial:
-    value = read_formula(axis, sizes).polynomial()
+    formula = read_formula(axis, sizes)
+    if len(formula.numerator.terms) * len(formula.denominator.terms) > MOST_TERMS:
+        raise InputError(f"'{axis[:60]}' is too large for an axis. Write a size, or a product such as H*M_V.")
+    value = formula.polynomial()
     if value is None:
         raise InputError(f"'{axis[:60]}' is not a whole number at all sizes.")
     return value

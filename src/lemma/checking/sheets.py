@@ -20,7 +20,7 @@ import torch
 from pydantic import Field, field_validator, model_validator
 
 from lemma.checking.cells import CELLS, Sample, find_cell
-from lemma.checking.expressions import Evaluator, UnfitError
+from lemma.checking.expressions import Evaluator, UnfitError, limited_work
 from lemma.checking.formula import put as put_formula
 from lemma.checking.formula import read_formula
 from lemma.checking.formulas import judge_formula
@@ -764,6 +764,7 @@ def _settled_gradients(cell: str, lines: Sequence[str]) -> set[str]:
     return {verdict.name for verdict in judged if verdict.outcome == "right"}
 
 
+@limited_work(60_000)
 def own_samples(name: str, lines: Sequence[str]) -> tuple[Sample, ...]:
     """The samples of a cell in which backpropagation goes on from the gradients that these lines give; none if right.
 

@@ -208,6 +208,7 @@ _DERIVATION_ALPHABET = {
     "name": _VALUE,
     "transpose": r"\^?\s*(?:\{\s*)?(?:⊤|\\top|\\intercal|\\math(?:sf|rm)\s*\{\s*T\s*\})(?:\s*\})?|\^\s*\{\s*T\s*\}",
     "superscript": r"[ᵀ²³]",
+    "prime": r"['′](?=\s*\()",
     "string": r"\"[a-zA-Z,> -]{1,30}\"|'[a-zA-Z,> -]{1,30}'",
     "sign": r"\*\*|\.T\b|\.(?=[a-z])|\\odot|[-+*/@^()\[\],;:=<>]",
 }
@@ -236,7 +237,7 @@ def derivation_tokens(source: SourceText) -> list[Token]:
             return [Token("name", f"d{plain_name(match[1] or match[2])}", position)]
         if kind == "string":
             return [Token(kind, text[1:-1].replace(" ", ""), position)]
-        sign = {"ᵀ": ".T", "**": "^", "\\odot": "*"}.get(text, ".T" if kind == "transpose" else text)
+        sign = {"ᵀ": ".T", "**": "^", "\\odot": "*", "′": "'"}.get(text, ".T" if kind == "transpose" else text)
         return [Token(kind if kind == "number" else sign, sign, position)]
 
     def stranger(character: str) -> str:

@@ -145,3 +145,8 @@ def test_the_command_ends_with_1_at_a_wrong_step_and_with_2_at_what_cannot_be_re
             lemma.check.derivation(path)
     with pytest.raises(SpecError, match="no such file"):
         lemma.check.derivation("missing.txt")
+
+
+def test_a_step_may_use_other_spellings_of_names() -> None:
+    words = {"sizes": ["n"], "inputs": {"X": "n n"}, "forward": "Y = X @ X", "aliases": {"Z": "Y"}}
+    assert judge_derivation({**words, "steps": "q = Z + Z\np = q + q\n= 4 * Z"}).right

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lemma.checking.cells import CELLS, find_cell
+from lemma.checking.expressions import Evaluator, TooMuchWork, WorkBudget, parse_equation
 from lemma.checking.gradients import GradientReport, judge_gradients
 from lemma.errors import InputError
 
@@ -47,6 +48,45 @@ SPELLED = {
         dJ/da = W_y^⊤ @ dz + da_next
     """,
 }
+
+
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        ("rnn", "dU = h.T @ dz2;"),
+        ("rnn", "(a) dU = h.T @ dz2."),
+        ("rnn", "1. dU := h.T @ dz2"),
+        ("rnn", "dU: h.T @ dz2"),
+        ("rnn", "dU = h.T @ dz2 = h.T @ (y_hat - y)"),
+        ("rnn", "dz1 = dh ∘ σ'(z1)"),
+        ("perceptron", "dZ1 = dH * relu'(Z1)"),
+        ("perceptron", "dZ1 = dH * (Z1 >= 0)"),
+        ("perceptron", "db2 = dZ2.sum(0)"),
+        ("attention", "dS = alpha * (dalpha - (alpha * dalpha).sum(-1, keepdims=True))"),
+        ("lstm", "dpre_c = dc * G_u * tanh′(pre_c)"),
+        ("swiglu", "dG = dA * silu'(G)"),
+        ("rnn", "dU = h.transpose(1, 0) @ dz2"),
+    ],
+)
+def test_a_line_is_read_as_students_write_it(cell: str, line: str) -> None:
+    report = judge_gradients(cell, [line])
+    assert report.right, str(report)
+
+
+def test_every_member_of_a_chain_is_judged() -> None:
+    report = judge_gradients("rnn", ["dU = h.T @ dz2 = h.T @ (y - y_hat)"])
+    assert [verdict.outcome for verdict in report.verdicts] == ["right", "wrong"]
+    assert report.verdicts[1].repair == "dU = h.T @ (y_hat - y)"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("dU = h.T (y_hat - y)", "expected an operator before '('"), ("dU = softmax'(z2)", "has no derivative here")],
+)
+def test_a_missing_operator_and_an_unknown_derivative_are_named(line: str, expected: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        judge_gradients("rnn", [line])
+    assert expected in str(refusal.value)
 
 
 @pytest.mark.parametrize("cell", SPELLED)
@@ -316,6 +356,46 @@ HOSTILE = {
     "other digits": ["dc = ٣ * c"],
     "superscript tower": ["dc = c²²²²²²"],
 }
+
+
+LARGE = [f"g{i} = [{'; '.join(['c' if i == 0 else f'g{i - 1}'] * 8)}]" for i in range(3)]
+EXPENSIVE = {
+    "functions of large values": [*LARGE, *(f"e{i} = {' + '.join(['tanh(g2)'] * 60)}" for i in range(90)), "dc = c"],
+    "products of large matrices": ["m = diag(g1)", *(f"e{i} = {' @ '.join(['m'] * 95)}" for i in range(90)), "dc = c"],
+    "einsums": [f"dc = c * sum({' + '.join(['einsum(`ij,kj,lj->il`, W_f, W_f, W_f)'] * 40)})".replace("`", "'")] * 50,
+    "a wrong line of large values": [*LARGE, *["dc = c * sum(" + " + ".join(["exp(g2)"] * 60) + ")"] * 20],
+}
+EXPENSIVE["products of large matrices"] = [*LARGE[:2], *EXPENSIVE["products of large matrices"]]
+
+
+@pytest.mark.parametrize("kind", EXPENSIVE)
+def test_expensive_lines_are_judged_or_refused_in_time(kind: str) -> None:
+    report = judged_or_refused("lstm", EXPENSIVE[kind])
+    assert report is None or not report.right
+
+
+def test_an_expensive_function_of_ones_own_is_refused() -> None:
+    steps = [f"H{i} = {' + '.join([f'exp(-H{i - 1})'] * 45)}" for i in range(1, 99)]
+    cell = {
+        "forward": ["H0 = tanh(X)", *steps],
+        "loss": "sum(dY * H98)",
+        "sizes": ["n"],
+        "inputs": {"X": "100+n 100+n", "dY": "100+n 100+n incoming"},
+    }
+    started = time.process_time()
+    with pytest.raises(InputError, match="too much work"):
+        judge_gradients(cell, ["dX = dY"])
+    assert time.process_time() - started < SECONDS
+
+
+def test_what_is_spent_inside_a_budget_is_spent_of_all_around_it() -> None:
+    with WorkBudget(100) as outer:
+        with WorkBudget(1000) as inner:
+            inner.spend(60)
+        assert (outer.left, inner.left) == (40, 940)
+        with pytest.raises(TooMuchWork):
+            Evaluator({})(parse_equation("a = " + "+".join(["1"] * 50)).expression)
+    Evaluator({})(parse_equation("a = " + "+".join(["1"] * 50)).expression)  # outside there is no limit
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

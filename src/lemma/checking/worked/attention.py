@@ -40,6 +40,8 @@ from lemma.report.result import Block, Heading, Matrix, Table, Text
 NamedVectors = Annotated[dict[str, NumberRow], Field(min_length=1, max_length=100)]
 MOST_WORDS = 100
 """A longer sentence is not a small case: its tables could not be read."""
+MOST_WEIGHTS = 1_000_000
+"""Attention weights of all sentences and passes together; each pass holds some ten matrices of this size."""
 LARGE = 50.0
 """From a score of this size on, exponentials are taken of the distance to the row's largest score."""
 SHORT = 6
@@ -298,6 +300,7 @@ def expected_of(steps: AttentionSteps, cross: bool = False) -> list[Expected]:
     ]
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a slip that overflows explains nothing
 def _slips(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     """What comes out by each slip, by the quantity in which it shows."""
     width, values = steps.keys.shape[1], steps.values
@@ -437,6 +440,12 @@ def attention_by_hand(
                 f"{where}: sentences: {sentence[:40]!r} has {len(split)} words; give from 1 to {MOST_WORDS}. "
                 "For longer text: lemma look RUN --text"
             )
+    weights = case.passes * sum(len(split) ** 2 for split in sentences)
+    if weights > MOST_WEIGHTS:
+        raise SpecError(
+            f"{where}: {case.passes} passes over {len(sentences)} sentences make {weights:,} attention weights; "
+            f"at most {MOST_WEIGHTS:,} are worked out. Give fewer passes, or fewer or shorter sentences."
+        )
     there = {name: None for split in sentences for name in (*split, *_labels(split))}
     for word in case.focus:
         if word not in there:

@@ -6,7 +6,7 @@ Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subwor
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from heapq import nsmallest
 from itertools import islice, pairwise
 from pathlib import Path
@@ -564,7 +564,8 @@ def _expected(words: Counter[str], order: list[Pair], counts_of: Collection[int]
             ranked = merger.ranked(None)
             labels = tuple(names.join(pair).replace(" ", "") for pair, _ in ranked)
             values = np.array([count for _, count in ranked])
-            found.append(expect(f"counts{number}", values, (labels,), f"all pairs before step {number}"))
+            counts = expect(f"counts{number}", values, (labels,), f"all pairs before step {number}")
+            found.append(replace(counts, other_labels=tuple(names.spell(pair) for pair, _ in ranked)))
 
     merges = tuple(_pair_spellings(pair, names.names, names.spelled) for pair in order)
     for number, pair in enumerate(order, 1):

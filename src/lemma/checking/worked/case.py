@@ -268,6 +268,8 @@ class Expected:
     meaning: str = ""
     spellings: Labels = ()
     """What else a person may call it."""
+    other_labels: Labels = ()
+    """Of a vector: what else its labels may be called, one for each."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -321,7 +323,7 @@ def expect(
     array, named = np.asarray(values, dtype=np.float64), tuple(map(tuple, labels))
     named += tuple(map(numbered, array.shape[len(named) :]))
     own = {said: made for said, made in (slips or {}).items() if made.shape == array.shape}
-    return ExpectedNumbers(name, array, named, meaning, tuple(spellings), own)
+    return ExpectedNumbers(name, array, named, meaning, tuple(spellings), slips=own)
 
 
 @dataclass(frozen=True, eq=False)

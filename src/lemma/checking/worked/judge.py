@@ -21,6 +21,7 @@ from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from lemma.checking.worked.attention import attention_by_hand, cross_by_hand
 from lemma.checking.worked.bpe import MOST_ORDERS, SMALL, expected_of_byte_pairs, plain_symbols
@@ -69,7 +70,7 @@ Symbols that are merged are A, B, C … as they are made; \\w ends a word."""
 EXAMPLE = "As in: 'alpha2[they, Ajax] = 0.119', 'c_t = [0.52, -0.34]' or 'alpha2[they, Ajax] > alpha2[they, lost]'."
 STEP = re.compile(r"(merge|counts?)(\d{1,4})")
 """What is claimed of one step of byte-pair encoding."""
-MOST_LINES, MOST_PLACES, MOST_LISTED, MOST_NUMBERS = 200, 3, 12, 24
+MOST_LINES, MOST_PLACES, MOST_LISTED, MOST_NUMBERS, MOST_TEXT = 200, 3, 12, 24, 200_000
 FEWEST_DECIMALS = 4
 """Decimals of what is right where none were given."""
 
@@ -125,10 +126,8 @@ def is_near(exact: float, given: WrittenNumber, decimals: int, slack: float = 0.
     >>> is_near(0.11879, read_number("0.119"), 3), is_near(0.11879, read_number("0.12"), 3)
     (True, False)
     """
-    if not isfinite(exact):
-        return exact == given.value
     unit = given.unit if given.decimals is None else (10.0**-decimals if decimals else 0.0)
-    return abs(exact - given.value) <= unit * (0.5 + slack) + SLACK * max(1.0, abs(exact))
+    return RoundedArray(np.array(given.value), np.array(unit)).is_same(np.array(exact), slack)
 
 
 LONGEST, DEEPEST, LONGEST_NAME = 50_000, 3, 200
@@ -198,11 +197,12 @@ class ValueReader:
         self.place += 1
         while self.peek() != close:
             if close == "}":
-                label = self._item(ENDS + ":")
+                label = self.value(depth + 1) if self.peek() in "([" else self._item(ENDS + ":")
                 if self.peek() != ":":
                     raise self.error("a table is written {label: value, …}")
                 self.place += 1
-                items[_written(label)] = self._item(ENDS)
+                item = self.value(depth + 1) if self.peek() in "([" else self._item(ENDS)
+                items[_written(label)] = _written(item) if isinstance(item, list) else item
             elif self.peek() in BRACKETS:
                 values.append(self.value(depth + 1))
             else:
@@ -325,13 +325,25 @@ class AnswerKey:
     expected: Sequence[Expected]
     merges: int | None = None  # how many merges byte-pair encoding makes; None for other cases
 
+    @cached_property
+    def _by_name(self) -> dict[str, Expected]:
+        """What is right by every spelling of its name; the first one where several share a spelling."""
+        return {name: one for one in reversed(self.expected) for name in (one.name, *one.spellings)}
+
+    @cached_property
+    def _by_plain_name(self) -> dict[str, list[Expected]]:
+        found: dict[str, list[Expected]] = {}
+        for one in self.expected:
+            for name in {_plain(name) for name in (one.name, *one.spellings)}:
+                found.setdefault(name, []).append(one)
+        return found
+
     def find(self, target: Target) -> Expected:
         """What is right under that name, at those places."""
         name = target.name
-        found = [one for one in self.expected if name in (one.name, *one.spellings)]
-        close = [one for one in self.expected if _plain(name) in map(_plain, (one.name, *one.spellings))]
+        found, close = self._by_name.get(name), self._by_plain_name.get(_plain(name), [])
         if found or len(close) == 1:
-            whole = (found or close)[0]
+            whole = found or close[0]
             return part(whole, target) if target.places else whole
         known = [one.name for one in self.expected]
         with_pass = [one.name for one in self.expected if f"{name}1" in (one.name, *one.spellings)]
@@ -354,7 +366,8 @@ def part(whole: Expected, target: Target) -> Expected:
         asked, names = target.places[axis], whole.labels[axis]
         if asked == ":":
             continue
-        place = next((number for number, name in enumerate(names) if _plain(name) == _plain(asked)), None)
+        alike = (str, _plain)  # A b is another pair than a b, but they may be called They
+        place = next((number for same in alike for number, name in enumerate(names) if same(name) == same(asked)), None)
         if place is None:
             if not asked.isdigit() or not 1 <= int(asked) <= len(names):
                 known = unknown("the place", asked, names[:MOST_LISTED])
@@ -462,16 +475,52 @@ def decimals_of(entries: Entries) -> int:
     return max((one.decimals or 0 for one in entries.flat), default=0)
 
 
-def is_same(entries: Entries, exact: Array, decimals: int, slack: float = 0.0) -> bool:
-    """Whether these are the numbers of an array, rounded; `slack` allows for more units of the last decimal."""
-    pairs = zip(exact.flat, entries.flat, strict=False)
-    return exact.shape == entries.shape and all(is_near(one, given, decimals, slack) for one, given in pairs)
+@dataclass(frozen=True)
+class RoundedArray:
+    """Numbers as they were written: their values and the unit of the last decimal of each, 0 where it must be exact."""
+
+    values: Array
+    units: Array
+
+    @classmethod
+    def of(cls, entries: Entries) -> "RoundedArray":
+        """Return the numbers of a value; all are taken to the decimals of the longest."""
+        decimals = decimals_of(entries)
+        shared = 10.0**-decimals if decimals else 0.0
+        units = [one.unit if one.decimals is None else shared for one in entries.flat]
+        values = [one.value for one in entries.flat]
+        return cls(*(np.array(numbers, dtype=np.float64).reshape(entries.shape) for numbers in (values, units)))
+
+    def near(self, exact: Array, slack: float = 0.0) -> Bool[np.ndarray, "..."]:
+        """Return where these are the exact numbers, rounded; `slack` allows for more units of the last decimal.
+
+        `exact` has the same shape, or more axes before it.
+        """
+        with np.errstate(invalid="ignore"):  # infinities are equal or not
+            close = np.abs(exact - self.values) <= self.units * (0.5 + slack) + SLACK * np.maximum(1.0, np.abs(exact))
+        return np.where(np.isfinite(exact), close, exact == self.values)
+
+    def is_same(self, exact: Array, slack: float = 0.0) -> bool:
+        """Whether all numbers are the exact ones, rounded."""
+        return exact.shape == self.values.shape and bool(self.near(exact, slack).all())
+
+    def is_reordered(self, exact: Array, axis: int) -> bool:
+        """Whether the slices along an axis are those of the exact array in another order."""
+        values, units, theirs = (np.moveaxis(one, axis, 0) for one in (self.values, self.units, exact))
+        left = np.ones(len(theirs), dtype=bool)
+        for row, unit in zip(values, units, strict=True):
+            matches = RoundedArray(row, unit).near(theirs).reshape(len(theirs), -1).all(axis=1) & left
+            if not matches.any():
+                return False
+            left[matches.argmax()] = False
+        return True
 
 
 def _in_order(table: Mapping[str, Any], right: Expected) -> list[Any]:
     """The values of a table {label: value, …} in the order of the labels. All must be there: a gap cannot be right."""
     labels = right.labels[0] if right.labels else ()
-    places = {"".join(label.split()): place for place, label in enumerate(labels)}
+    places = {"".join(label.split()): place for place, label in enumerate((*right.other_labels, *labels))}
+    places = {label: place % max(1, len(labels)) for label, place in places.items()}
     found: dict[int, Any] = {}
     for label, one in table.items():
         place = places.get("".join(label.split()))
@@ -493,11 +542,11 @@ def explanations(
     entries: Entries, right: ExpectedNumbers, others: Iterable[Expected] = (), places: tuple[str, ...] = ()
 ) -> Iterator[str]:
     """Every slip that explains a value, the most telling first."""
-    exact, decimals = right.values, decimals_of(entries)
-    values = np.array([one.value for one in entries.flat]).reshape(entries.shape)
+    exact, decimals, rounded = right.values, decimals_of(entries), RoundedArray.of(entries)
+    values = rounded.values
 
     def fits(other: Array) -> bool:
-        return is_same(entries, other, decimals, slack=1.0)
+        return rounded.is_same(other, slack=1.0)
 
     if fits(-exact):
         yield "the sign is wrong."
@@ -508,15 +557,7 @@ def explanations(
         yield "transposed: rows and columns are exchanged."
     if values.shape == exact.shape and np.ptp(values) > 0:
         for axis, name in enumerate({1: ("entries",), 2: ("rows", "columns")}.get(exact.ndim, ())):
-            # every slice of the value along the axis must be a slice of the exact one, each used once
-            mine, theirs = (np.moveaxis(one, axis, 0).reshape(exact.shape[axis], -1) for one in (entries, exact))
-            left = list(theirs)
-            for row in mine:
-                found = next((place for place, other in enumerate(left) if is_same(row, other, decimals)), None)
-                if found is None:
-                    break
-                del left[found]
-            if not left:
+            if rounded.is_reordered(exact, axis):
                 yield f"the {name} are in another order."
     for other in others:
         try:
@@ -620,6 +661,10 @@ def judge_worked(case: CaseLike, lines: Sequence[str]) -> WorkedReport:
     >>> judge_worked("e9", ["c_t = [0.52, -0.34]", "h_t[1] = 0.364"]).lines[1].slip
     'tanh is left out: Γ_o∗c_t.'
     """
+    if sum(map(len, lines)) > MOST_TEXT:
+        raise InputError(
+            f"check worked: the lines have more than {MOST_TEXT:,} characters. Judge them in smaller parts."
+        )
     claims = [read_claim(line) for text in lines for line in text.splitlines() if line.strip()]
     if not claims or len(claims) > MOST_LINES:
         raise InputError(f"check worked: from 1 to {MOST_LINES} lines are expected, got {len(claims)}.")
@@ -694,16 +739,16 @@ def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: An
         got = "×".join(map(str, entries.shape)) or "one number"
         wrong = (f"{got} given, {right.form} expected",)
         return JudgedLine(claim.text, False, expected, wrong, next(explanations(entries, right), ""))
-    each = np.ndenumerate(entries)
-    differing = [(place, one) for place, one in each if not is_near(right.values[place], one, given)]
+    wrong = np.argwhere(~RoundedArray.of(entries).near(right.values))
+    differing = [tuple(map(int, place)) for place in wrong]
     if not differing:
         return JudgedLine(claim.text, True, expected)
     places: list[str] = []
     if right.shape:  # of a single number the right value says enough
-        for place, one in differing[:MOST_PLACES]:
+        for place in differing[:MOST_PLACES]:
             labels = ", ".join(names[number] for names, number in zip(right.labels, place, strict=True))
             exact = write_values(right.values[place], decimals)
-            places.append(f"[{labels}]: {one.text} given, {exact} is right")
+            places.append(f"[{labels}]: {entries[place].text} given, {exact} is right")
         more = len(differing) - len(places)
         places += [f"and {more} more"] if more else []
     slip = next(explanations(entries, right, key.expected, claim.target.places), "")

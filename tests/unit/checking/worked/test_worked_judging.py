@@ -18,7 +18,7 @@ from lemma.checking.worked.judge import answer_keys, describe_worked, is_near, j
 from lemma.checking.worked.lstm import lstm_by_hand
 from lemma.checking.worked.matching import matching_by_hand
 from lemma.cli.main import main
-from lemma.errors import InputError
+from lemma.errors import InputError, SpecError
 from lemma.report.text import across
 
 BPE = "bpe:abbc abb abc abb"
@@ -60,6 +60,11 @@ def slip(case: str, line: str) -> str:
         (BPE, r"merges = [a b, ab b, c </w>, abb </w>]"),
         (BPE, r"counts1 = {b\w: 2, ab: 4, bb: 3, bc: 2, c\w: 2}"),
         (BPE, "A = ab"),
+        (BPE, r"merges = [('a', 'b'), ('ab', 'b'), ('c', '</w>'), ('abb', '</w>')]"),
+        (BPE, r"counts1 = {(a, b): 4, (b, b): 3, (b, c): 2, (c, \w): 2, (b, \w): 2}"),
+        (BPE, r"counts2 = {ab b: 3, ab c: 1, b c: 1, c \w: 2, b \w: 2}"),
+        (BPE, "counts2[Ab] = 3"),
+        (BPE, r"segmentation = {abbc: [abb, c\w], abb: [abb\w], abc: [ab, c\w]}"),
     ],
 )
 def test_what_is_right_is_right(case: str, line: str) -> None:
@@ -327,3 +332,19 @@ def test_a_power_of_ten_of_two_digits_is_rounded_and_an_endless_one_is_no_number
 def test_a_table_of_words_that_leaves_some_out_is_refused(case: str, line: str, missing: str) -> None:
     with pytest.raises(InputError, match=f"leaves out {missing}"):
         right(case, line)
+
+
+def test_large_cases_and_long_values_are_judged_or_refused_in_time() -> None:
+    words = [f"w{number}" for number in range(100)]
+    rows = np.round(np.random.default_rng(1).normal(size=(100, 2)), 2).tolist()
+    case = {"sentences": [" ".join(words)], "passes": 50, "vectors": dict(zip(words, rows, strict=True))}
+    case |= {name: [[1, 0], [0, 1]] for name in ("W_Q", "W_K", "W_V")}
+    square = np.random.default_rng(1).uniform(size=(70, 100)).round(2).tolist()
+    started = time.process_time()
+    assert not judge_worked(case, [f"alpha1 = {square}", *(f"alpha{step}[w1] = {square[0]}" for step in range(1, 50))])
+    assert not judge_worked("e9", ["c_t = [" + "1; " * 15_000 + "1]"] * 4)
+    with pytest.raises(SpecError, match="attention weights"):
+        judge_worked({**case, "sentences": [" ".join(words)] * 20}, ["alpha1 = 1"])
+    with pytest.raises(InputError, match="characters"):
+        judge_worked("e9", ["c_t = [" + "1, " * 15_000 + "1]"] * 10)
+    assert time.process_time() - started < 5
