@@ -326,7 +326,7 @@ def llama3_settings(divisors: Float[np.ndarray, "pairs"], base: float) -> dict[s
     A slow angle is divided by the factor, a fast one by 1. Between them 1/divisor is linear in the angle, which gives
     the two bounds where they are not the usual ones.
 
-    >>> llama3_settings(np.array([1.0, 1.0, 8.0, 8.0]), 500_000.0)["factor"]
+    >>> llama3_settings(np.array([1.0, 1.0, 8.0, 8.0]), 1e8)["factor"]
     8.0
     """
     factor = float(divisors.max())

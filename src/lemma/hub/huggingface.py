@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -14,13 +15,17 @@ from lemma.data.files import read_json
 from lemma.data.tokenizers import CONFIG as TOKENIZER_CONFIG
 from lemma.data.tokenizers import GENERATION, TEMPLATE, Tokenizer
 from lemma.errors import DataError, RunError
-from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to
+from lemma.hub.architectures import ARCHITECTURES, StoredTensors, config_from_spec, weights_to
 from lemma.hub.pretrained import CONFIG, Pretrained
 from lemma.models.base import save_tensors
 from lemma.spec.models import Classifier, ModelSpec
 
 WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
-PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
+TRANSFORMERS_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+PICKLED = (*TRANSFORMERS_PICKLES, "model.pt", "model.pth", "consolidated.00.pth")
+SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+VOCABULARIES = ("vocab.json", "vocab.txt", *SENTENCEPIECE)
+"""What transformers can make a tokenizer.json of."""
 FLOATS = {"F64", "F32", "F16", "BF16"}
 BERT = {
     "tokenizer_class": "BertTokenizer",
@@ -35,7 +40,7 @@ def open_folder(path: Path) -> Pretrained:
     config = read_json(where)
     if "model_type" not in config:
         raise RunError(f"{where} has no model_type: it is not the configuration of a Hugging Face model.")
-    tensors = FolderTensors(folder)
+    tensors = FolderTensors(folder, _class_name(config))
     files = [folder / name for name in (CONFIG, TOKENIZER, INDEX) if (folder / name).is_file()]
 
     def tokenizer() -> Tokenizer:
@@ -46,21 +51,52 @@ def open_folder(path: Path) -> Pretrained:
         except DataError as error:
             if (folder / TOKENIZER).exists():
                 raise RunError(f"{error}") from None
-            raise RunError(
-                f"{folder} has no {TOKENIZER}. Older folders hold only what it is made from; write it with: "
-                f"python -c \"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}')"
-                f".save_pretrained('{folder}')\""
-            ) from None
+            raise RunError(_without_tokenizer(folder)) from None
 
     more = [folder / name for name in (TOKENIZER_CONFIG, GENERATION, TEMPLATE) if (folder / name).is_file()]
     return Pretrained(path, config, tensors, (*files, *tensors.shards), tokenizer, tuple(more))
 
 
+def _without_tokenizer(folder: Path) -> str:
+    """Say what to do about a folder without a tokenizer.json, by what else it holds."""
+    sources = [name for name in VOCABULARIES if (folder / name).is_file()]
+    if "vocab.json" in sources and not (folder / "merges.txt").is_file():
+        sources.remove("vocab.json")
+    if not sources:
+        return (
+            f"{folder} has no tokenizer: neither {TOKENIZER} nor what it is made from ({', '.join(VOCABULARIES)}). "
+            f"Download the model's {TOKENIZER} into it. lemma count needs none."
+        )
+    packages = " sentencepiece protobuf" if sources[0] in SENTENCEPIECE else ""
+    return (
+        f"{folder} has no {TOKENIZER}, only {sources[0]}, which it is made from. Write it with transformers "
+        f"(pip install transformers{packages}): {_rewriting('AutoTokenizer', folder)}"
+    )
+
+
+def _rewriting(name: str, folder: Path) -> str:
+    """The command that lets a class of transformers write a folder again, quoted for a shell."""
+    path = repr(str(folder))
+    return (
+        f"python -c {quote(f'from transformers import {name} as T; T.from_pretrained({path}).save_pretrained({path})')}"
+    )
+
+
+def _class_name(config: Mapping[str, Any]) -> str:
+    """The class of transformers that reads the weights of a configuration."""
+    named = config.get("architectures")
+    names = [known for architecture in ARCHITECTURES.values() for known in architecture.classes]
+    return next((name for name in named if name in names), AUTO) if isinstance(named, list) else AUTO
+
+
+AUTO = "AutoModelForCausalLM"
+
+
 class FolderTensors(StoredTensors):
     """The tensors of a folder, each mapped from its file for as long as it is used."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, class_name: str = AUTO) -> None:
+        self.folder, self.class_name = folder, class_name
 
     @property
     def shards(self) -> tuple[Path, ...]:
@@ -96,10 +132,12 @@ class FolderTensors(StoredTensors):
         pickled = next((name for name in PICKLED if (self.folder / name).is_file()), None)
         if pickled is None:
             return f"{self.folder} has no weights: neither {WEIGHTS} nor {INDEX} is there. Download the folder again."
+        refused = f"{self.folder / pickled} is a pickle, which may run any code: it is not read."
+        if pickled not in TRANSFORMERS_PICKLES:
+            return f"{refused} Download the model's {WEIGHTS}."
         return (
-            f"{self.folder / pickled} is a pickle, which may run any code: it is not read. If you trust it, write it "
-            'as safetensors with transformers: python -c "from transformers import AutoModelForCausalLM as M; '
-            f"M.from_pretrained('{self.folder}').save_pretrained('{self.folder}')\""
+            f"{refused} If you trust it, write it as safetensors with transformers: "
+            f"{_rewriting(self.class_name, self.folder)}"
         )
 
     def _names(self, path: Path) -> list[str]:

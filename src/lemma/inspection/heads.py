@@ -32,6 +32,10 @@ MOST_NUMBERS = 200_000  # weights in a dictionary; if there are more they are le
 MOST_DRAWN = 72  # heads in a terminal; of more only the patterns are shown
 MANY_HEADS = "To draw one head: --layer and --head. All of them: --out heads.html (a page) or heads.csv (the table)."
 MASKED = -1e30  # some models add the most negative number instead of −∞
+SINKS = (
+    "This model has attention sinks: each head has one more key, without a value, which takes {:.3f} of its attention "
+    "on average. Weights and figures are of the tokens only, so that a row sums to 1 minus its sink's share."
+)
 CROSS = ("cross", "encoder_attn", "encdec", "multihead_attn")  # how models name attention to another text
 FRAME = Markup(
     '<iframe title="Attention heads" sandbox="allow-scripts allow-downloads" '
@@ -43,7 +47,8 @@ FRAME = Markup(
 class Head:
     """One head: its query and key tokens, its weights, and what they were computed from.
 
-    α_ij = softmax_j(scale · q_i·k_j + bias_ij) over the allowed keys j; the head's output is Σ_j α_ij v_j.
+    α_ij = softmax_j(scale · q_i·k_j + bias_ij) over the allowed keys j; the head's output is Σ_j α_ij v_j. With an
+    attention sink the softmax is over the keys and the sink, so that a row sums to less than 1.
     """
 
     layer: int
@@ -67,6 +72,13 @@ class Head:
     statistics: Statistics
     matches: tuple[PatternMatch, ...]
     """All patterns that these tokens could show, not only the nearest."""
+    sink: float | None = None
+    """Score of the attention sink, a key without a value; None without one."""
+
+    @property
+    def sink_share(self) -> float | None:
+        """The mean share of attention that goes to the sink; None without one."""
+        return None if self.sink is None else float(1 - self.weights.sum(1).mean())
 
     @property
     def title(self) -> str:
@@ -99,6 +111,7 @@ class Head:
             "uniform_entropy": self.statistics.uniform_entropy,
             "distance": self.statistics.distance,
             "first": self.statistics.first,
+            "sink": self.sink_share,
             "pattern": self.pattern,
             "nearest": near.pattern if near else None,
             "score": near.score if near else None,
@@ -171,14 +184,18 @@ class Heads(Result):
             yield Pre(((drawing.layer_in_characters(layer, heads), ""),))
         yield Text("\n".join([drawing.SHADES_MEAN, *meanings]), apart=True)
         rows: list[tuple[str, ...]] = []  # `uniform` is what entropy and score are of uniform weights
+        with_sinks = any(head.sink is not None for head in self.heads)
         for head in self.heads:
             numbers, near = head.statistics, head.nearest
             distance = "–" if numbers.distance is None else f"{numbers.distance:.2f}"
             match = (near.pattern, f"{near.score:.3f}", f"{near.uniform:.3f}") if near else ("–", "", "")
             means = (f"{numbers.entropy:.3f}", f"{numbers.uniform_entropy:.3f}", distance, f"{numbers.first:.3f}")
+            if with_sinks:
+                means = (*means, "–" if head.sink_share is None else f"{head.sink_share:.3f}")
             rows.append((f"{head.layer}.{head.head}", *means, head.pattern, *match))
-        header = ("head", "entropy", "uniform", "distance", "to first", "pattern", "nearest", "score", "uniform")
-        yield Table(header, rows, left=(0, 5, 6))
+        numbers = ("entropy", "uniform", "distance", "to first", *(("to sink",) if with_sinks else ()))
+        header = ("head", *numbers, "pattern", "nearest", "score", "uniform")
+        yield Table(header, rows, left=(0, len(numbers) + 1, len(numbers) + 2))
         if len(self.heads) == 1:
             yield Text(drawing.most_attended_tokens(self.heads[0]), apart=True)
         yield from (Text(note, apart=True) for note in self.notes)
@@ -448,6 +465,8 @@ def look_at(
         if head is not None and not 0 <= head < size:
             raise InputError(f"head = {head} is out of range for layer {number}: {known('head', size)}")
     found = [one for number, record in chosen for one in _heads_of(number, record, *texts, head)]
+    if shares := [head.sink_share for head in found if head.sink_share is not None]:
+        notes = [*notes, SINKS.format(sum(shares) / len(shares))]
     return Heads(name or type(model).__name__, *texts, tuple(found), tuple(notes))
 
 
@@ -528,9 +547,9 @@ def _heads_of(
     for head in range(len(scores)) if only is None else [only]:
         allowed = scores[head] > MASKED
         masked = np.where(allowed, scores[head], -np.inf)
-        most = masked.max(1, keepdims=True, initial=-np.inf)
-        powers = np.exp(masked - np.where(np.isfinite(most), most, 0.0))
-        sums = powers.sum(1, keepdims=True)
+        sink = None if record.sinks is None else float(record.sinks[head])
+        most, sums = np.split(patterns.softmax_sums(masked, sink), 2, axis=1)
+        powers = np.exp(masked - most)
         weights = np.divide(powers, sums, out=np.zeros_like(powers), where=sums > 0)  # a row that sees nothing is zero
         yield Head(
             layer=layer,
@@ -549,6 +568,7 @@ def _heads_of(
             scale=float(record.scale),
             statistics=patterns.statistics(weights, allowed, apart),
             matches=tuple(patterns.match_pattern(name, weights, allowed, where) for name, where in places.items()),
+            sink=sink,
         )
 
 

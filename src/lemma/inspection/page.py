@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lemma.inspection.drawing import COLOURS, level, png_url, render, svg_of_head
-from lemma.inspection.patterns import ENOUGH_GAIN, MEANINGS
+from lemma.inspection.patterns import ENOUGH_GAIN, MEANINGS, softmax_sums
 from lemma.report.numbers import counted
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ def payload(heads: "Heads") -> Payload:
     packed: list[dict[str, Any]] = []
     for head in heads.heads:
         allowed = head.allowed[:shown, :shown]
-        most = head.scores.max(1)
-        most = np.where(np.isfinite(most), most, 0.0)
-        sums = np.stack([most, np.exp(head.scores - most[:, None]).sum(1)], axis=1)  # over all keys, shown or not
+        sums = softmax_sums(head.scores, head.sink)  # over all keys, shown or not
         bias = None if head.bias is None else put(head.bias[:shown, :shown][allowed].astype("<f4"))
         packed.append(
             {
@@ -97,6 +95,7 @@ def payload(heads: "Heads") -> Payload:
                 "size": list(allowed.shape),
                 "all": len(head.key_tokens),
                 "scale": head.scale,
+                "sink": head.sink,
                 "mask": put(np.packbits(allowed)),
                 "scores": put(head.scores[:shown, :shown][allowed].astype("<f4")),
                 "sums": put(sums[:shown].astype("<f4")),
@@ -145,4 +144,5 @@ def _about(head: "Head") -> str:
         match = f"No pattern matches{broad}." + (f" The nearest is {near.pattern}:{share}." if near else "")
     distance = "" if numbers.distance is None else f" Mean distance {numbers.distance:.2f} tokens."
     entropy = f"Entropy {numbers.entropy:.3f} of at most {numbers.uniform_entropy:.3f} nats."
-    return f"{match} {entropy}{distance} {numbers.first:.3f} of its attention goes to the first token."
+    sink = "" if head.sink_share is None else f", {head.sink_share:.3f} to the sink"
+    return f"{match} {entropy}{distance} {numbers.first:.3f} of its attention goes to the first token{sink}."

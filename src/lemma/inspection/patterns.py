@@ -54,6 +54,20 @@ class Statistics:
         return self.entropy / self.uniform_entropy if self.uniform_entropy else 0.0
 
 
+def softmax_sums(
+    scores: Float[np.ndarray, "queries keys"], sink: float | None = None
+) -> Float[np.ndarray, "queries two"]:
+    """Return the maximum m of each row and Σ exp(score − m), an attention sink's score included; 0 for an empty row.
+
+    >>> softmax_sums(np.array([[0.0, -np.inf], [1.0, 1.0]]), sink=1.0).round(3).tolist()
+    [[1.0, 1.368], [1.0, 3.0]]
+    """
+    scores = scores if sink is None else np.column_stack([scores, np.full(len(scores), sink, scores.dtype)])
+    most = scores.max(1, initial=-np.inf)
+    most = np.where(np.isfinite(most), most, 0.0).astype(scores.dtype)
+    return np.stack([most, np.exp(scores - most[:, None]).sum(1)], axis=1)
+
+
 def statistics(
     weights: Float[np.ndarray, "queries keys"], allowed: Mask, distances: Float[np.ndarray, "queries keys"] | None
 ) -> Statistics:

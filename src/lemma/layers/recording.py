@@ -37,6 +37,8 @@ class AttentionRecord:
     """What positions add to the scaled scores of each head, at the distances 1 − new … known − 1."""
     name: str = ""
     """The path of the module that attended."""
+    sinks: Float[Tensor, "heads"] | None = None
+    """Score of each head's attention sink: a key without a value, which takes a share of every row (gpt-oss)."""
 
     def scores(self) -> Float[Tensor, "batch heads new known"]:
         """The scaled scores with bias, −∞ where a key may not be seen."""
@@ -48,7 +50,14 @@ class AttentionRecord:
     def weights(self) -> Float[Tensor, "batch heads new known"]:
         """The attention weights; a row that may see nothing is zero."""
         scores = self.scores()
-        return scores.softmax(-1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
+        weights = scores.softmax(-1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
+        return weights if self.sinks is None else weights * self.without_sink()
+
+    def without_sink(self) -> Float[Tensor, "batch heads new 1"]:
+        """The share of each row that its sink leaves: Σ exp(score) / (Σ exp(score) + exp(sink))."""
+        assert self.sinks is not None
+        sums = self.scores().logsumexp(-1, keepdim=True)
+        return torch.sigmoid(sums - self.sinks.to(sums)[:, None, None])
 
     def distances(self) -> Float[Tensor, "new known"]:
         """How far each key lies before each query, in the queries' dtype."""
@@ -189,17 +198,24 @@ class AttentionRecorder(AttentionListener):
     def __init__(self) -> None:
         super().__init__()
         self.records: list[AttentionRecord] = []
-        self.path: list[str] = []
+        self.path: list[tuple[str, nn.Module]] = []  # modules at work, the innermost last
 
     def hear(self, record: AttentionRecord) -> None:
         """Keep a record."""
-        self.records.append(replace(record, name=self.path[-1] if self.path else ""))
+        self.records.append(replace(record, name=self.path[-1][0] if self.path else ""))
 
     def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Record a call that was not announced."""
-        if not self.announced:
-            self.hear(record_of(*args, **kwargs))
-        return attend(*args, **kwargs)
+        """Record a call that was not announced; the sinks of its module, which the kernel lacks, act on the output."""
+        outputs = attend(*args, **kwargs)
+        if self.announced:
+            return outputs
+        record = record_of(*args, **kwargs)
+        sinks = getattr(self.path[-1][1], "sinks", None) if self.path else None
+        if isinstance(sinks, Tensor) and sinks.shape == record.queries.shape[1:2]:
+            record = replace(record, sinks=sinks.detach())
+            outputs = outputs * record.without_sink().reshape(*outputs.shape[:-1], 1).to(outputs.dtype)
+        self.hear(record)
+        return outputs
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Where torch.nn's attention returns its weights, and so passes the kernel by, let it call the kernel too."""
@@ -229,16 +245,16 @@ def record_attention(model: nn.Module | None = None) -> Iterator[list[AttentionR
         recorder = stack.enter_context(AttentionRecorder())
         recording_thread = threading.get_ident()  # hooks are called in every thread that uses the model
 
-        def enter(name: str) -> None:
+        def enter(name: str, module: nn.Module) -> None:
             if threading.get_ident() == recording_thread:
-                recorder.path.append(name)
+                recorder.path.append((name, module))
 
         def leave(*_: Any) -> None:
             if threading.get_ident() == recording_thread:
                 recorder.path.pop()
 
         for name, module in () if model is None else model.named_modules():
-            stack.callback(module.register_forward_pre_hook(lambda *_, name=name: enter(name)).remove)
+            stack.callback(module.register_forward_pre_hook(lambda module, _, name=name: enter(name, module)).remove)
             stack.callback(module.register_forward_hook(leave, always_call=True).remove)
         yield recorder.records
 

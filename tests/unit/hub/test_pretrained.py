@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import processors
 
 import lemma
@@ -149,14 +151,46 @@ def test_code_of_its_own_is_never_run(copied: Path) -> None:
     assert "auto_map" in said and "never" in said
 
 
-def test_a_pickle_is_refused_with_the_way_out(copied: Path) -> None:
-    (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
-    assert "pytorch_model.bin is a pickle" in refused(copied) and "save_pretrained" in refused(copied)
+def follow(advice: str) -> None:
+    """Do what the command at the end of an error says, in this process."""
+    program, option, code = shlex.split(advice[advice.index("python -c") :])
+    assert (program, option) == ("python", "-c")
+    exec(code, {})
 
 
-def test_a_folder_without_a_tokenizer_is_refused(copied: Path) -> None:
+def test_a_pickle_is_refused_with_a_way_out_that_works(copied: Path) -> None:
+    whole = lemma.load(copied).module.state_dict()
+    torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
+    (copied / "model.safetensors").unlink()
+    said = refused(copied)
+    assert "pytorch_model.bin is a pickle" in said and "LlamaForCausalLM" in said
+    follow(said)
+    torch.testing.assert_close(lemma.load(copied).module.state_dict(), whole)
+    (copied / "model.safetensors").rename(copied / "consolidated.00.pth")
+    (copied / "pytorch_model.bin").unlink()
+    assert refused(copied).endswith("Download the model's model.safetensors.")  # transformers cannot read it either
+
+
+def test_a_folder_without_a_tokenizer_is_refused_with_advice_that_fits_its_files(copied: Path) -> None:
     (copied / "tokenizer.json").unlink()
-    assert "has no tokenizer.json" in refused(copied)
+    (copied / "vocab.json").write_text("{}")  # without its merges no tokenizer can be made of it
+    said = refused(copied)
+    assert "has no tokenizer: neither tokenizer.json nor" in said and "python -c" not in said
+    (copied / "spiece.model").write_bytes(b"")
+    assert "pip install transformers sentencepiece protobuf" in refused(copied)
+
+
+def test_the_advice_for_an_older_folder_writes_its_tokenizer(tmp_path: Path) -> None:
+    folder = tmp_path / "it's old"
+    llama(folder)
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in model["merges"]))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    follow(refused(folder))
+    assert lemma.load(folder).tokenizer.decode(lemma.load(folder).tokenizer.encode("the cat")) == "the cat"
 
 
 def test_an_index_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:

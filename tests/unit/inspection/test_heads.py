@@ -18,6 +18,8 @@ from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, InputError
 from lemma.inspection.drawing import COLOURS, ink, png
 from lemma.inspection.heads import Heads, look_at, look_at_run, repeated_tokens
+from lemma.inspection.page import page
+from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.spec.data import Characters
 from lemma.spec.models import Decoder, Lstm, TableA5
@@ -53,6 +55,7 @@ FAMILIES = {
     "GPT2": {"vocab_size": 12, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32, **SPECIAL},
     "Llama": {**SIZES, "num_key_value_heads": 2, **SPECIAL},
     "Bert": SIZES,
+    "GptOss": {**SIZES, "num_key_value_heads": 2, "head_dim": 4, "num_local_experts": 4, **SPECIAL},
 }
 
 
@@ -67,6 +70,25 @@ def test_weights_are_those_that_transformers_itself_gives(kind: str) -> None:
     for head in seen.heads:
         np.testing.assert_allclose(head.weights, attentions[head.layer][0, head.head].numpy(), atol=2e-6)
         assert head.allowed.all() == (kind == "Bert")
+
+
+def test_an_attention_sink_takes_its_share_and_the_result_says_so() -> None:
+    model = hugging_face("GptOss", **FAMILIES["GptOss"])
+    with torch.no_grad():
+        expected = model(IDS[None]).last_hidden_state
+        with record_attention(model):
+            seen_by_recorder = model(IDS[None]).last_hidden_state
+    torch.testing.assert_close(seen_by_recorder, expected, rtol=1e-4, atol=1e-5)  # later layers see the same states
+    seen = look_at(model, IDS, list(TEXT))
+    for head in seen.heads:
+        assert head.sink is not None and head.sink_share is not None
+        np.testing.assert_allclose(head.weights.sum(1).mean(), 1 - head.sink_share, atol=1e-6)
+        assert 0.001 < head.sink_share < 0.999
+    assert "to sink" in str(seen) and "attention sinks" in " ".join(seen.notes)
+    assert seen.to_dict()["heads"][0]["sink"] == seen.heads[0].sink_share
+    assert "to the sink" in page(seen)
+    plain = look_at(decoder(), IDS, list(TEXT))
+    assert "sink" not in str(plain) and plain.to_dict()["heads"][0]["sink"] is None
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary", "alibi"])

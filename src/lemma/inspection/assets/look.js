@@ -185,7 +185,8 @@
     rows.push(["mask", "none: this query may see this key", "mask"]);
     rows.push(["exponential", `exp(score − row maximum) = exp(${number(score)} − ` +
       `${one.most(i) < 0 ? `(${most})` : most}) = ${number(power)}`, "power"]);
-    rows.push(["sum of the row", `Σ exp = ${number(one.sum(i))} over ${keys}`, "sum"]);
+    const sink = one.sink === null ? "" : ` and the sink, whose score is ${number(one.sink)}`;
+    rows.push(["sum of the row", `Σ exp = ${number(one.sum(i))} over ${keys}${sink}`, "sum"]);
     rows.push(["weight", `α = ${number(power)} / ${number(one.sum(i))} = ${number(weight)}`, "alpha"]);
     if (one.vectors && one.vectors[2]) {
       const v = one.vectors[2].row(j), more = v.length > 4 ? ", …" : "";
