@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from math import ceil
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -31,6 +31,12 @@ WINDOWS = 512
 """Windows of a sample of a long text."""
 ZSTD_READ = 1 << 12
 """Packed bytes that are unpacked at once: thirty thousand times as many may come of them."""
+DOCUMENT_LIMIT = 32 << 20
+"""Bytes of a line of records, characters of a cell of a table; parsed, a line may take thirty times as much memory."""
+ROW_GROUP_LEAST, ROW_GROUP_RATIO = 64 << 20, 500
+"""A row group whose text is larger than so many bytes and so many times its packed size is not text but a bomb."""
+ROWS_AT_ONCE, BATCH_BYTES = (16, 1024), 256 << 20
+"""Rows of a table that are read at once: fewer where a dictionary may give all of them a long cell."""
 PACKED = {".gz", ".zst"}
 RECORDS = {".jsonl", ".ndjson", ".parquet"}
 TEXT_COLUMNS = ("text", "content")
@@ -251,7 +257,12 @@ def _unpacked(zstandard: Any, path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
     """The texts of one JSON object, or string, per line."""
-    for number, line in enumerate(file, start=1):
+    for number in count(1):
+        line = file.readline(DOCUMENT_LIMIT + 1)
+        if not line:
+            return
+        if len(line) > DOCUMENT_LIMIT:
+            raise DataError(f"{path}, line {number}: {too_long(DOCUMENT_LIMIT, 'bytes')}")
         if not line.strip():
             continue
         try:
@@ -276,6 +287,11 @@ def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
         yield value
 
 
+def too_long(limit: int, unit: str) -> str:
+    """Say that a document is longer than the limit, and what to do."""
+    return f"a document of more than {limit:,} {unit}. Split it into several records, or give it as a text file."
+
+
 def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
     """The texts of a Parquet table, some rows at a time."""
     parquet = _optional("pyarrow", path).parquet
@@ -286,15 +302,33 @@ def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
         if column is None:
             wanted = " or ".join(TEXT_COLUMNS)
             raise DataError(f"{path}: there is no column called {wanted}; it has {', '.join(names)}. Rename one.")
-        for rows in table.iter_batches(batch_size=1024, columns=[column]):
-            for text in rows.column(0).to_pylist():
-                if isinstance(text, str):
-                    yield text
-                elif text is not None:
+        largest = 1
+        for number in range(table.num_row_groups):
+            group = table.metadata.row_group(number)
+            chunks = [group.column(index) for index in range(group.num_columns)]
+            chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == column]
+            size = sum(chunk.total_uncompressed_size for chunk in chunks)
+            packed = sum(chunk.total_compressed_size for chunk in chunks)
+            if size > max(ROW_GROUP_LEAST, ROW_GROUP_RATIO * packed):
+                raise DataError(
+                    f"{path}: row group {number + 1} packs {size:,} bytes into {packed:,}, more than text can be "
+                    "packed. Write the table again in smaller row groups."
+                )
+            largest = max(largest, size)
+        least, most = ROWS_AT_ONCE
+        for rows in table.iter_batches(min(most, max(least, BATCH_BYTES // largest)), columns=[column]):
+            for cell in rows.column(0):
+                text = cell.as_py()
+                if text is None:
+                    continue
+                if not isinstance(text, str):
                     raise DataError(f"{path}: the column {column} holds {type(text).__name__}, where text is expected.")
-    except (OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
+                if len(text) > DOCUMENT_LIMIT:
+                    raise DataError(f"{path}: {too_long(DOCUMENT_LIMIT, 'characters')}")
+                yield text
+    except DataError:
+        raise
+    except Exception as error:  # pyarrow raises errors of many kinds for a damaged file
         raise DataError(f"{path}: not a readable Parquet file ({error}).") from None
 
 
@@ -405,11 +439,12 @@ def shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
     def hashes(split: str) -> Iterator[int]:
         for span in splits.get(split, ()):
             waiting = ""
-            for text in decode(span):
-                *whole, waiting = (waiting + text.replace(DOCUMENT_END, "\n")).split("\n")
-                yield from (hash(line.strip()) for line in whole if line.strip())
-            if waiting.strip():
-                yield hash(waiting.strip())
+            for text in chain(decode(span), "\n"):
+                *lines, waiting = (waiting + text.replace(DOCUMENT_END, "\n")).split("\n")
+                while len(waiting) >= BLOCK:  # a line without end is compared in parts
+                    lines, waiting = [*lines, waiting[:BLOCK]], waiting[BLOCK:]
+                parts = (line[start : start + BLOCK].strip() for line in lines for start in range(0, len(line), BLOCK))
+                yield from (hash(part) for part in parts if part)
 
     counts = {split: Counter(hashes(split)) for split in ("validation", "test")}
     either = counts["validation"].keys() | counts["test"].keys()

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,10 @@ import numpy as np
 import pytest
 
 import lemma.data.store as store
+from lemma.data import text
 from lemma.data.encoding import _asked, encode_batches, start_worker, work
 from lemma.data.store import batched, encode_pieces, prepare
-from lemma.data.text import DOCUMENT_END, TextSpan, open_text, read_pieces, sample_text, sampled
+from lemma.data.text import DOCUMENT_END, TextSpan, open_text, read_pieces, sample_text, sampled, shared_lines
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, DataSpec
@@ -176,3 +178,64 @@ def test_characters_of_records_are_those_of_their_texts(tmp_path: Path) -> None:
     joined = "".join(data.tokenizer.decode(data.tokens(split)) for split in ("train", "validation"))
     assert joined == TEXT and DOCUMENT_END not in joined
     assert TextSpan(tmp_path / "a.jsonl", 0, 5).size == 5
+
+
+def test_a_line_is_bounded_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "DOCUMENT_LIMIT", 1000)
+    path = tmp_path / "a.jsonl.gz"
+    good = json.dumps({"text": "b" * 980}).encode()
+    path.write_bytes(gzip.compress(good + b'\n{"text": "' + b"a" * 50_000_000 + b'"}\n'))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"a\.jsonl\.gz, line 2: a document of more than 1,000 bytes\. Split it"):
+            open_text(path)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    path.write_bytes(gzip.compress(good))
+    assert open_text(path).size == 980
+
+
+def test_cells_of_a_table_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="to read .parquet: pip install pyarrow")
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a" * 500_000] * 100}), path, compression="zstd")
+    monkeypatch.setattr(text, "BATCH_BYTES", 1 << 20)
+    batches = []
+    batch = pyarrow.parquet.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        pyarrow.parquet.ParquetFile,
+        "iter_batches",
+        lambda *args, **named: (batches.append(one.nbytes) or one for one in batch(*args, **named)),
+    )
+    assert path.stat().st_size < 100_000 and open_text(path).size == 50_000_000 + 99
+    assert max(batches) < 10_000_000, "a dictionary gives many rows one long cell"
+    monkeypatch.setattr(text, "DOCUMENT_LIMIT", 1000)
+    other = tmp_path / "b.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a" * 1000, "b" * 1001]}), other)
+    with pytest.raises(DataError, match=r"b\.parquet: a document of more than 1,000 characters"):
+        open_text(other)
+
+
+def test_a_table_that_unpacks_to_far_more_than_text_can_is_refused_unread(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="to read .parquet: pip install pyarrow")
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"id": [1], "text": ["a" * 70_000_000]})
+    pyarrow.parquet.write_table(table, path, compression="zstd", use_dictionary=False)
+    with pytest.raises(
+        DataError, match=r"row group 1 packs 70,0\d\d,\d+ bytes into [\d,]+, more than text can be packed"
+    ):
+        open_text(path)
+
+
+def test_lines_without_end_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "BLOCK", 10)
+    lines = {
+        "train": "abc\n" + "0123456789" * 3 + "tail\nxyz",
+        "validation": "xyz\n" + "0123456789" * 3 + "tail\nnew\n",
+    }
+    splits = {}
+    for name, content in lines.items():
+        (tmp_path / name).write_text(content)
+        splits[name] = [TextSpan(tmp_path / name, 0, len(content))]
+    assert shared_lines(splits) == ["5 of the 6 lines of the validation split are in the train split too"]

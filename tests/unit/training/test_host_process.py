@@ -115,13 +115,16 @@ class Shift(NewFamily):
 class ShiftModel(LanguageModel):
     """An embedding plus two constants."""
 
-    receptive_field = 1
-
     def __init__(self, spec: Shift, dropout: float = 0.0) -> None:
         super().__init__(spec)
         self.embedding = nn.Embedding(spec.vocabulary, spec.vocabulary)
         self.register_buffer("first", torch.empty(3).fill_(2.0), persistent=False)
         self.register_buffer("second", torch.empty(3), persistent=False)
+
+    @property
+    def receptive_field(self) -> int:
+        """One token."""
+        return 1
 
     def init_weights(self) -> None:
         """Draw the embedding and fill the second constant."""
