@@ -111,7 +111,7 @@ class CountLimits:
 
     def __post_init__(self) -> None:
         if self.seconds <= 0 or self.memory <= 0:
-            raise InputError(f"Limits are above 0, got seconds = {self.seconds} and memory = {self.memory} bytes.")
+            raise InputError(f"Limits must be above 0, got {self.seconds:g} seconds and {self.memory:,} bytes.")
 
 
 DEFAULT_LIMITS = CountLimits()
