@@ -719,6 +719,7 @@ class Marker:
         exact = Fraction(verdict.right_at)
         return verdict.equal and abs(verdict.yours_at - exact) <= tolerance * abs(exact)
 
+    @work_limit(None)  # gradients are judged in tensors, within bounds of their own
     def _judge_gradients(self, question: SheetQuestion, answer: str, earlier: Sequence[Key], diagnose: bool) -> Judged:
         """Judge gradients line by line; a wrong one may follow from gradients that the student derived before."""
         cell, lines = find_cell(question.cell), answer.splitlines()

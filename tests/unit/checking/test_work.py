@@ -10,6 +10,7 @@ from faults.hostile import expensive
 from lemma.checking.derivation import judge_derivation
 from lemma.checking.formulas import judge_formula
 from lemma.checking.sheets import mark
+from lemma.counting.polynomial import spend
 from lemma.errors import InputError
 
 SUM = "V+d+L+h+T+d_ff"
@@ -62,6 +63,12 @@ def test_a_costly_answer_is_left_to_the_teacher_and_the_others_are_marked() -> N
     found = mark({"questions": questions}, {"Q1": "R*(W_in + W_out) + W_in*W_out", "Q2": costly})
     assert [one.verdict for one in found.marks] == ["right", "unreadable"]
     assert "too much work" in found["Q2"].reason
+
+
+def test_gradients_on_a_sheet_do_not_draw_from_the_budget_of_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lemma.checking.tokens.spend", lambda steps: spend(1_000 * steps))
+    question = {"id": "Q1", "kind": "gradient", "cell": "rnn", "lines": ["dU"]}
+    assert mark({"questions": [question]}, {"Q1": "dU = h.T @ (y_hat - y)"})
 
 
 def test_a_wrong_formula_of_many_terms_gets_a_verdict_of_few_words() -> None:
