@@ -161,7 +161,7 @@ _BY_X, _BY_BLANK, _BY_STAR = (
 
 
 def _axes(shape: str, separator: re.Pattern[str], sizes: Collection[str]) -> list[str]:
-    """Split a shape at the separators that are outside of brackets; an x inside the name of a size is none."""
+    """Split a shape at the separators outside of brackets; an x inside the name of a size does not separate."""
     axes, depth, start, position = list[str](), 0, 0, 0
     while position < len(shape):
         depth += (shape[position] in _CLOSING) - (shape[position] in _CLOSING.values())
