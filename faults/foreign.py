@@ -9,14 +9,15 @@ import struct
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer as Engine
 
 from faults import Row, home
 from lemma.adaptation.adapt import adapt_model
 from lemma.data.chat import close_renderers
-from lemma.data.tokenizers import CONFIG, GENERATION, TEMPLATE, train_tokenizer
+from lemma.data.tokenizers import CONFIG, GENERATION, TEMPLATE, Tokenizer, train_tokenizer
 from lemma.errors import LemmaError
 from lemma.hub.huggingface import TOKENIZER, WEIGHTS, write_folder
 from lemma.hub.peft import CONFIG as PEFT_CONFIG
@@ -274,13 +275,16 @@ def use(path: Path) -> None:
     tokenizer.encode_known("a cat abcd")
     _ = tokenizer.sampling, tokenizer.stops, tokenizer.padding, tokenizer.mask_tokens
     source.model()
-    with suppress(LemmaError):
+    if tokenizer.chats:
         tokenizer.chat(TALK)
 
 
 def written(folder: Path) -> Path:
     """Write a small model as a Hugging Face folder."""
-    tokenizer = train_tokenizer(BytePairs(vocabulary=260), ["the cat sat on the mat " * 9])
+    engine = Engine.from_str(train_tokenizer(BytePairs(vocabulary=260), ["the cat sat on the mat " * 9]).json)
+    engine.add_special_tokens(["<s>", "</s>"])
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ bos_token }}{{ messages[0].content }}"}
+    tokenizer = Tokenizer(engine.to_str(), config=settings)
     spec = SPEC.replace(vocabulary=tokenizer.vocabulary, positions={"kind": "rotary", "scaling": "llama3"}, bias=False)
     folder.mkdir()
     write_folder(folder, spec, weights_of(build(spec)), tokenizer)

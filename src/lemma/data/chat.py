@@ -12,7 +12,7 @@ from typing import Any
 from lemma.errors import DataError
 from lemma.processes import child_environment, python_command
 
-SECONDS = 10.0
+SECONDS = 20.0
 """Wall-clock time of one rendering, with the start of the child process; its processor time is limited to less."""
 LONGEST_REQUEST = 64 << 20
 """Bytes of the longest conversation, as JSON."""

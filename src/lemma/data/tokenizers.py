@@ -303,7 +303,8 @@ class Tokenizer:
         self.json, self._where = json, where
         self.config, self.generation = dict(config or {}), dict(generation or {})
         self._template_file = where
-        self._fields, self._sampling = TokenizerFields(), GenerationFields()
+        self._fields = TokenizerFields.of(self.config, where) if self.config else TokenizerFields()
+        self._sampling = GenerationFields.read(self.generation, where) if self.generation else GenerationFields()
         self.kind = _known_kind(self._engine, where)
         numbers = self._engine.get_vocab()
         larger = (vocabulary or 0) if self.kind == PRETRAINED else 0
@@ -327,8 +328,6 @@ class Tokenizer:
 
     def _read_settings(self) -> None:
         """Find the special tokens, and what the pipeline puts around a text."""
-        self._fields = TokenizerFields.of(self.config, self._where)
-        self._sampling = GenerationFields.read(self.generation, self._where)
         special = {name: self._engine.token_to_id(text) for name, text in self.special_tokens.items()}
         given = {name: self.generation.get(f"{name}_id") for name in ("bos_token", "eos_token")}
         first = {name: next(iter(self._known(ids)), None) for name, ids in given.items()}

@@ -14,9 +14,10 @@ import pytest
 
 from lemma.data import chat
 from lemma.data.chat import ChatTemplateError, chat_text, close_renderers
-from lemma.data.tokenizers import CONFIG, TEMPLATE, Tokenizer
+from lemma.data.tokenizers import CONFIG, TEMPLATE, Tokenizer, train_tokenizer
 from lemma.errors import DataError, RunError
 from lemma.processes import child_environment
+from lemma.spec.data import Characters
 from pretrained_models import byte_level
 
 TALK = [{"role": "user", "content": "Hi \ud83c!"}]
@@ -142,6 +143,12 @@ def test_a_broken_template_is_named_by_its_file(tmp_path: Path) -> None:
     (tmp_path / TEMPLATE).write_bytes(b" " * (2 << 20))
     with pytest.raises(DataError, match=f"{TEMPLATE} has 2,097,152 bytes"):
         Tokenizer.load(path)
+
+
+def test_a_tokenizer_that_lemma_trained_may_have_a_template_too(tmp_path: Path) -> None:
+    train_tokenizer(Characters(), ["abc"]).save(tmp_path / "tokenizer.json")
+    (tmp_path / TEMPLATE).write_text(PLAIN)
+    assert Tokenizer.load(tmp_path / "tokenizer.json").chat([{"role": "a", "content": "b"}]) == "a:b;"
 
 
 @pytest.mark.parametrize(
