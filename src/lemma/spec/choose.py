@@ -361,8 +361,8 @@ def _base(model: str | Path | ModelSpec | Choice) -> Choice:
         return Choice(model, Recipe(), BytePairs())
     if not isinstance(model, (str, Path)):
         raise SpecError(
-            f"a {type(model).__name__} is not a model that Lemma can train: give the name of a preset, a spec file, or a "
-            "spec such as lemma.spec.models.Decoder(). To train an architecture of your own, make it known by "
+            f"a {type(model).__name__} is not a model that Lemma can train: give the name of a preset, a spec file, or "
+            "a spec such as lemma.spec.models.Decoder(). To train an architecture of your own, make it known by "
             "lemma.register; lemma.count takes any torch module as it is."
         )
     path = Path(model)
