@@ -84,7 +84,7 @@ def load(run: Path | str, device: str = "auto") -> Run:
 
     from lemma.runs.load import load as load_run
 
-    return load_run(run, ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    return load_run(folder_of(run), ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
 
 
 def watch(progress: bool) -> Observer:
@@ -97,7 +97,25 @@ def watch(progress: bool) -> Observer:
 
 def opened(run: Path | str | Run) -> Run:
     """A run as it is, or loaded from its folder."""
-    return load(run) if isinstance(run, (str, Path)) else run
+    return load(run) if isinstance(run, (str, Path)) else checked_run(run)
+
+
+def checked_run(run: Any) -> Run:
+    """Return a loaded run; refuse anything else, with what is accepted."""
+    from lemma.runs.load import Run
+
+    if isinstance(run, Run):
+        return run
+    raise SpecError(
+        f"a {type(run).__name__} is not a run: give the folder of a run, a Hugging Face folder, a .gguf file, or what "
+        "lemma.load returns. A model of Lemma's becomes a run by lemma.runs.save; of any other torch module, "
+        "lemma.count counts it and lemma.inspection.heads.look_at shows its attention."
+    )
+
+
+def folder_of(run: Path | str | Run) -> Path:
+    """Return the folder of a run, which may be loaded already."""
+    return Path(run) if isinstance(run, (str, Path)) else checked_run(run).path
 
 
 def refuse_unknown(settings: Mapping[str, Any], known: Iterable[str], verb: str) -> None:
@@ -118,6 +136,7 @@ def train(
     images: str | Path | None = None,
     graph: str | Path | None = None,
     limit: int | None = None,
+    epochs: float | None = None,
     out: Path | str,
     overwrite: bool = False,
     progress: bool = True,
@@ -136,6 +155,7 @@ def train(
             maximum number of training examples, `parser` the run that provides their trees.
         images: Images with captions by name or in a folder, for a dual encoder.
         graph: A graph by name or in tables, for a graph model; `nodes` is its table of nodes.
+        epochs: How often to read the training data, instead of steps=.
         settings: Settings of the model, the recipe, the tokenizer and the data, such as width=64 or steps=300;
             validation= and test= are files that are these splits, else a share of the data is held out.
             `lemma train MODEL --settings` lists them. optimizer= may be a function that makes a
@@ -149,6 +169,8 @@ def train(
 
     >>> lemma.train("lstm", text="shakespeare", out="runs/a", steps=300)  # doctest: +SKIP
     """
+    from lemma.spec.recipe import fit_warm_up
+    from lemma.tasks.base import refuse_both
     from lemma.tasks.registry import data_args, task_for
     from lemma.training.loop import train as train_model
     from lemma.training.session import OwnParts
@@ -157,11 +179,19 @@ def train(
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
     others: dict[str, Any] = {**settings}
     given = data_args({**kinds, "dev": dev, "limit": limit, **_data_settings(others)})
+    refuse_both(epochs, others)
     chosen = choose(model, others, classify=labels is not None)
-    data_spec, observer = given.spec(chosen), watch(progress)
-    data = task_for(chosen.model).load(data_spec, chosen.model, chosen.recipe, observer)
+    recipe, data_spec, observer = chosen.recipe, given.spec(chosen), watch(progress)
+    task = task_for(chosen.model)
+    data = task.load(data_spec, chosen.model, recipe, observer)
+    if epochs is not None:
+        recipe = recipe.replace(steps=task.steps_of(epochs, chosen.model, data, recipe, observer))
+    asked, usual = recipe.warm_up, choose(model).recipe
+    recipe = fit_warm_up(recipe, usual, longest=recipe.steps if "warm_up" in others else None)
+    if recipe.warm_up != asked:
+        observer.say(f"The warm-up takes {recipe.warm_up} of {recipe.steps:,} steps, not {asked}: set it by warm_up=…")
     given = {"observer": observer, "overwrite": overwrite, "own": own}
-    return train_model(chosen.model, chosen.recipe, data_spec, data, Path(out), **given)
+    return train_model(chosen.model, recipe, data_spec, data, Path(out), **given)
 
 
 def _functions(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,7 +240,8 @@ def resume(
     from lemma.training.session import OwnParts
 
     changes, observer = distribute(dict(settings), {"recipe": Recipe})["recipe"], watch(progress)
-    folder = RunFolder.open(Path(run), settings=changes)
+    path = folder_of(run)
+    folder = RunFolder.open(path, settings=changes)
     if isinstance(folder.data, PretrainedData):
         raise SpecError(
             f"{run} was not trained here, so there is nothing to resume. To train it further: lemma adapt {run} "
@@ -220,7 +251,7 @@ def resume(
     task, vocabulary = task_for(folder.spec), folder.vocabulary()
     data = task.load(folder.data, folder.spec, folder.recipe, observer, vocabulary, folder.labels())
     own = OwnParts(**_functions(settings), on_step=on_step)
-    return resume_training(Path(run), data, observer=observer, changes=changes, own=own)
+    return resume_training(path, data, observer=observer, changes=changes, own=own)
 
 
 def register(kind: type[Spec], **parts: Any) -> type[Spec]:
@@ -264,6 +295,7 @@ class Adapt:
         rerank: bool = False,
         limit: int | None = None,
         method: str | None = None,
+        epochs: float | None = None,
         out: Path | str,
         overwrite: bool = False,
         progress: bool = True,
@@ -277,6 +309,7 @@ class Adapt:
             rerank: Turn a dual encoder into a re-ranker by cross-attention (candidates=10).
             method: frozen, full, adapters (bottleneck, placement) or lora (rank, alpha, lora_dropout, targets).
                 Default: lora; frozen for a re-ranker.
+            epochs: How often to read the training data, instead of steps=.
             settings: Settings of the method and of the recipe.
 
         Returns:
@@ -288,14 +321,14 @@ class Adapt:
         from lemma.runs.folder import refuse_occupied
         from lemma.training.adapt import adapt_run, leads, plan_adaptation
 
-        given, others = _adaptation_data(labels, text, pairs, images, limit, settings)
+        given, others = _adaptation_data(labels, text, pairs, images, limit, {"epochs": epochs, **settings})
         method = method or ("frozen" if rerank else "lora")
         if method == "all":
             raise SpecError("adapt: method='all' compares the methods. Call lemma.adapt.compare(...).")
         if leads():
             refuse_occupied(Path(out), overwrite)  # before the data is read
         observer = watch(progress)
-        plan = plan_adaptation(run, given, method, others, observer, rerank=rerank)
+        plan = plan_adaptation(folder_of(run), given, method, others, observer, rerank=rerank)
         return adapt_run(plan, Path(out), observer, trainable_text, overwrite)
 
     def compare(
@@ -307,6 +340,7 @@ class Adapt:
         pairs: str | Path | None = None,
         images: str | Path | None = None,
         limit: int | None = None,
+        epochs: float | None = None,
         out: Path | str,
         overwrite: bool = False,
         progress: bool = True,
@@ -318,8 +352,8 @@ class Adapt:
         """
         from lemma.studies.compare_methods import compare_methods
 
-        given, others = _adaptation_data(labels, text, pairs, images, limit, settings)
-        return compare_methods(run, given, others, Path(out), watch(progress), overwrite)
+        given, others = _adaptation_data(labels, text, pairs, images, limit, {"epochs": epochs, **settings})
+        return compare_methods(folder_of(run), given, others, Path(out), watch(progress), overwrite)
 
     def from_peft(self, run: Path | str, folder: Path | str, *, out: Path | str, overwrite: bool = False) -> Rewritten:
         """Add LoRA weights that the peft library wrote to a run, as a new run.
@@ -328,7 +362,7 @@ class Adapt:
         """
         from lemma.runs.export import import_run
 
-        return import_run(Path(run), Path(folder), Path(out), overwrite)
+        return import_run(folder_of(run), Path(folder), Path(out), overwrite)
 
 
 adapt = Adapt()
@@ -339,7 +373,7 @@ def _adaptation_data(
 ) -> tuple[DataArgs, dict[str, Any]]:
     from lemma.tasks.registry import data_args
 
-    others = dict(settings)
+    others = {word: value for word, value in settings.items() if word != "epochs" or value is not None}
     kinds = {"text": text, "pairs": pairs, "labels": labels, "images": images, "limit": limit}
     return data_args({**kinds, **_data_settings(others)}), others
 
@@ -365,7 +399,7 @@ def export(
     """
     from lemma.runs.export import export_run
 
-    return export_run(Path(run), to, Path(out), overwrite)
+    return export_run(folder_of(run), to, Path(out), overwrite)
 
 
 class Look:
@@ -1202,11 +1236,12 @@ def verify(path: Path | str | None = None) -> Verified:
 
     if path is None:
         return verify_home(data_home())
-    if exists(Path(path) / "index.json"):
+    folder = folder_of(path)
+    if exists(folder / "index.json"):
         from lemma.retrieval.index import verify_index
 
-        return verify_index(Path(path))
-    return verify_folder(Path(path))
+        return verify_index(folder)
+    return verify_folder(folder)
 
 
 def pretrained_names() -> tuple[str, ...]:

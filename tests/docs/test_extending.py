@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ pages = sys.argv[1:]
 main(["check", *pages])
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", ".", "."]))
 """
+
+
+@pytest.mark.parametrize("page", PACKAGES, ids=lambda page: page.stem)
+def test_packages_depend_on_the_name_that_lemma_has_on_the_index(page: Path) -> None:
+    name = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
+    files = {title: text for _, title, text in FILE.findall(page.read_text(encoding="utf-8"))}
+    described = next(text for title, text in files.items() if title.endswith("pyproject.toml"))
+    assert tomllib.loads(described)["project"]["dependencies"] == [name]
 
 
 def run(words: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:

@@ -58,7 +58,8 @@ def train(
             return typer.echo(to_json({"model": model, "settings": [row.to_dict() for row in rows]}))
         lines = [(row.title, row.about) for row in rows]
         return typer.echo("\n".join(table(lines, left=(0, 1), flexible=(0, 1), head=False, width=width_of(sys.stdout))))
-    chosen = choose(model, settings, classify="labels" in data)  # a wrong setting is reported before anything else
+    others = {word: value for word, value in settings.items() if word != "epochs"}
+    chosen = choose(model, others, classify="labels" in data)  # a wrong setting is reported before anything else
     option, example = api.data_option(chosen.model)
     command = f"lemma train {model} --{option}"
     given = [name for name in DATA_SPECS if name in data]

@@ -164,8 +164,10 @@ def describe(row: Mapping[str, float]) -> str:
     words = {
         "loss": "loss {:.3f}",
         "objective": "objective {:.3f}",
-        "focus": "focus {:.3f}",
-        "near": "near {:.2f}",
+        "entropy": "attention entropy {:.3f}",
+        "distance": "attention distance {:.2f}",
+        "attention": "attention loss {:.3f}",
+        "temperature": "temperature {:.4f}",
         "next_sentence": "next sentence {:.3f}",
         "validation_loss": "validation loss {:.3f}",
         "perplexity": "validation perplexity {:,.2f}",

@@ -51,16 +51,32 @@ def width_of(stream: TextIO | None) -> int:
 
 
 def across(text: str) -> int:
-    """How many columns of a terminal a text takes: East Asian characters take two, combining marks none.
+    """How many columns of a terminal a text takes: East Asian characters and emoji take two, combining marks none.
 
-    >>> across("d·h"), across("語"), across("e\u0301")
-    (3, 2, 1)
+    >>> across("d·h"), across("語"), across("e\u0301"), across("👩‍👩‍👧"), across("❤️")
+    (3, 2, 1, 2, 2)
     """
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(sign) else 2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text
-    )
+    return len(text) if text.isascii() else sum(width for _, width in graphemes(text))
+
+
+JOINER, EMOJI_STYLE, SOFT_HYPHEN = "\u200d", "\ufe0f", "\u00ad"
+SKIN_TONES = range(0x1F3FB, 0x1F400)
+
+
+def graphemes(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the characters that a reader sees, each with its width in columns; a joined emoji is one (UAX #29)."""
+    cluster, width = "", 0
+    for sign in text:
+        joined = cluster.endswith(JOINER) and width == 2 and unicodedata.category(sign) == "So"
+        marks = unicodedata.category(sign) in ("Mn", "Me", "Cf") and sign != SOFT_HYPHEN
+        if joined or marks or (width == 2 and ord(sign) in SKIN_TONES):
+            cluster, width = cluster + sign, 2 if sign == EMOJI_STYLE and cluster else width
+            continue
+        if cluster:
+            yield cluster, width
+        cluster, width = sign, 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+    if cluster:
+        yield cluster, width
 
 
 def together(text: str) -> str:
@@ -119,8 +135,7 @@ def _pieces(word: str, room: int, anywhere: bool) -> list[str]:
     for piece in pieces:  # what has no place to be cut at, such as a model's babble, is cut where the line ends
         parts.append("")
         used = 0
-        for character in piece:
-            wide = across(character)
+        for character, wide in graphemes(piece):
             if parts[-1] and used + wide > room:
                 parts.append("")
                 used = 0

@@ -173,7 +173,7 @@ def explain(error: ValidationError, where: str, kind: type[Spec]) -> str:
                 why = f"a table is expected, as in {mistake['loc'][-1]}.name=…"
             if mistake["type"] == "model_type":
                 known = _known_at(kind, (*mistake["loc"], ""))
-                why = f"it has settings of its own, as in {mistake['loc'][-1]}.{known[0]}=…"
+                why = f"it has settings of its own, as in {path.rpartition(' ')[2]}.{known[0]}=…"
             lines.append(f"{path} = {shown(mistake['input'])}: {why}.")
     return "\n".join(lines)
 
@@ -331,14 +331,58 @@ def distribute(
             if now is not None:
                 raise SpecError(f"the setting '{word}' is called '{now}' now. Say {now}={str(value)[:64]}")
             settable = [*(known for kind in kinds.values() for known in kind.known_words()), *others]
-            if here := next((name for name in SYNONYMS.get(word.lower(), ()) if name in settable), None):
-                raise SpecError(f"the setting '{word}' is called {here} here. Say {here}={str(value)[:64]}")
+            if message := _translate(word, value, kinds.values(), others):
+                raise SpecError(message)
             # family and kind are chosen by name, not set
             raise SpecError(
                 unknown("the setting", word, dict.fromkeys(w for w in settable if w not in ("family", "kind")))
             )
         shares[owner][kinds[owner].letters().get(word, word)] = value
     return shares
+
+
+def _translate(word: str, value: Any, kinds: Iterable[type[Spec]], others: Iterable[str]) -> str | None:
+    """Explain a setting that another program has under this name; None for a name that none has.
+
+    A value is repeated only where the setting takes it.
+    """
+
+    def find(name: str) -> tuple[str, type[Spec] | None] | None:
+        owner = next((kind for kind in kinds if name in kind.known_words()), None)
+        if owner is None:
+            return (name, None) if name in others else None
+        return owner.letters().get(name, name), owner
+
+    related = []
+    for names in SYNONYMS.get(word.lower(), ()):
+        owners = [owner for name in names.removeprefix("~").split() if (owner := find(name)) is not None]
+        if len(owners) < len(names.split()):
+            continue
+        if names.startswith("~"):
+            related += owners
+        elif not related:
+            called = f"the setting '{word}' is called {' and '.join(name for name, _ in owners)} here"
+            if all(kind is None or _takes(kind, name, value) for name, kind in owners):
+                typed = str(value).lower() if isinstance(value, bool) else str(value)[:64]
+                return f"{called}. Say {' '.join(f'{name}={typed}' for name, _ in owners)}"
+            return f"{called}. {_about(owners)}"
+    return f"the setting '{word}' is unknown. Near it: {_about(related)}" if related else None
+
+
+def _about(fields: Iterable[tuple[str, type[Spec] | None]]) -> str:
+    """Return each setting with what it does."""
+    about = ((name, kind.model_fields[name].description if kind else "") for name, kind in fields)
+    return " ".join(f"{name}=…: {description}" for name, description in about)
+
+
+def _takes(kind: type[Spec], name: str, value: Any) -> bool:
+    """Tell whether a setting takes a value, whether or not it goes together with the defaults of the others."""
+    try:
+        kind.model_validate({name: value})
+    except ValidationError as error:
+        about = ((mistake["loc"], str(mistake.get("ctx", {}).get("error", ""))) for mistake in error.errors())
+        return not any(path[:1] == (name,) or text.startswith(f"{name} = ") for path, text in about)
+    return True
 
 
 def nest(words: Mapping[str, Any]) -> dict[str, Any]:

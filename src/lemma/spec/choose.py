@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import PydanticUndefined
 
 from lemma.errors import SpecError, unknown
-from lemma.spec.base import Spec, distribute, exists, letter_of, read_toml
+from lemma.spec.base import Spec, distribute, exists, letter_of, nest, read_toml, shown
 from lemma.spec.data import DATA_SPECS, KINDS, AnyDataSpec, BytePairs, Characters, Words
 from lemma.spec.models import (
     FAMILIES,
@@ -247,7 +247,8 @@ class Choice:
             return self
         if not isinstance(self.model, BodySpec):
             raise SpecError(f"a model of the family {self.model.family} cannot be the body of a classifier.")
-        return replace(self, model=Classifier(body=self.model))
+        # transformers' classifiers made of decoders have no bias, so that the run can leave as one
+        return replace(self, model=Classifier(body=self.model, head_bias=not isinstance(self.model, Decoder)))
 
 
 def choose(
@@ -265,7 +266,7 @@ def choose(
     spec, tokenizer, settings = base.model, base.tokenizer, dict(base.data_settings)
     kind = spec.learns
     if "tokenizer" not in DATA_SPECS[kind].model_fields:
-        shares = distribute(words, {"model": type(spec), "recipe": Recipe, "data": DATA_SPECS[kind]})
+        shares = distribute(words, {"model": type(spec), "recipe": Recipe, "data": DATA_SPECS[kind]}, ("epochs",))
         DATA_SPECS[kind].read({kind: kind, **shares["data"]}, "data")  # a wrong setting is reported first
         settings |= shares["data"]
     else:
@@ -273,7 +274,7 @@ def choose(
         settings |= {"held_out": words.pop("held_out")} if "held_out" in words else {}
         body = {"body": type(spec.body)} if isinstance(spec, TextReader) else {}
         kinds = {"tokenizer": type(tokenizer), "model": type(spec), **body, "recipe": Recipe}
-        shares = distribute(words, kinds, ("tokenizer", "held_out", "validation", "test"))
+        shares = distribute(words, kinds, ("tokenizer", "held_out", "validation", "test", "epochs"))
         tokenizer = tokenizer.replace(**shares["tokenizer"])
     if isinstance(spec, TextReader) and shares["body"]:
         shares["model"]["body"] = spec.body.replace(**shares["body"]).to_dict()
@@ -321,19 +322,32 @@ def refuse_idle(words: Iterable[str], model: ModelSpec) -> None:
 
 
 def _tokenizer(default: Characters | Words | BytePairs, words: dict[str, Any]) -> Characters | Words | BytePairs:
-    named = words.pop("tokenizer", None)
-    if named is None:
+    value = nest({word: words.pop(word) for word in list(words) if word.partition(".")[0] == "tokenizer"})
+    if value.get("tokenizer") is None:
         return default
-    if named not in KINDS:
-        raise SpecError(unknown("tokenizer", str(named), KINDS))
-    return default if default.kind == named else KINDS[named]()
+    tokenizer = read_tokenizer(value["tokenizer"], "tokenizer", default.kind)
+    return default if tokenizer == KINDS[default.kind]() else tokenizer
+
+
+def read_tokenizer(value: Any, where: str, kind: str) -> Characters | Words | BytePairs:
+    """Read a tokenizer: its kind, or a table of its settings, of this `kind` unless it says another."""
+    table = {"kind": kind, **value} if isinstance(value, Mapping) else {"kind": value}
+    if not isinstance(table["kind"], str) or table["kind"] not in KINDS:
+        raise SpecError(unknown(where, shown(table["kind"]).strip("'"), KINDS))
+    return KINDS[table["kind"]].read(table, where)
 
 
 def _base(model: str | Path | ModelSpec | Choice) -> Choice:
     if isinstance(model, Choice):
         return model
-    if not isinstance(model, (str, Path)):
+    if isinstance(model, ModelSpec):
         return Choice(model, Recipe(), BytePairs())
+    if not isinstance(model, (str, Path)):
+        raise SpecError(
+            f"a {type(model).__name__} is not a model that Lemma can train: give the name of a preset, a spec file, or "
+            "a spec such as lemma.spec.models.Decoder(). To train an architecture of your own, make it known by "
+            "lemma.register; lemma.count takes any torch module as it is."
+        )
     path = Path(model)
     if str(model) not in PRESETS and (path.suffix == ".toml" or (exists(path) and path.is_file())):
         return read_choice(path)
@@ -349,12 +363,8 @@ def read_choice(path: Path) -> Choice:
     """Read a spec file: the model's settings, and optionally the tables [recipe] and [tokenizer]."""
     words = read_toml(path)
     recipe = Recipe.read(words.pop("recipe", {}), f"{path}: recipe")
-    tokenizer = words.pop("tokenizer", {"kind": "byte-pairs"})
-    table = tokenizer if isinstance(tokenizer, Mapping) else {"kind": str(tokenizer)}
-    named = str(table.get("kind"))
-    if named not in KINDS:
-        raise SpecError(f"{path}: " + unknown("tokenizer", named, KINDS))
-    return Choice(read_model(words, str(path)), recipe, KINDS[named].read(table, f"{path}: tokenizer"))
+    tokenizer = read_tokenizer(words.pop("tokenizer", {}), f"{path}: tokenizer", "byte-pairs")
+    return Choice(read_model(words, str(path)), recipe, tokenizer)
 
 
 def read_model(words: Mapping[str, Any], where: str) -> ModelSpec:

@@ -201,6 +201,24 @@ class Recipe(Spec):
     """Tracker that gets the rows of metrics.jsonl too: tensorboard, wandb, mlflow or trackio; none if unset."""
 
 
+def fit_warm_up(recipe: Recipe, usual: Recipe | None = None, longest: int | None = None) -> Recipe:
+    """Shorten a warm-up to a tenth of the steps, or to its share of the `usual` recipe's steps if that is more.
+
+    A warm-up of up to `longest` steps stays, as one that a person set.
+
+    >>> fit_warm_up(Recipe(steps=12)).warm_up, fit_warm_up(Recipe(steps=12, warm_up=6), longest=12).warm_up
+    (1, 6)
+    """
+    share = usual.warm_up * recipe.steps // usual.steps if usual else 0
+    fitting = max(recipe.steps // WARM_UP_SHARE, share)
+    if recipe.warm_up <= (fitting if longest is None else longest):
+        return recipe
+    return recipe.replace(warm_up=min(fitting, recipe.warm_up))
+
+
+WARM_UP_SHARE = 10  # one step in ten warms up
+
+
 Patterns = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lemma.errors import SpecError, unknown
-from lemma.spec.base import Letter, Spec, exists, read_toml
+from lemma.spec.base import Letter, Spec, exists, read_toml, shown
 from lemma.spec.data import BytePairs, DataSpec, GraphSpec, LabelsSpec, Nodes, TokenizerSpec
 from lemma.spec.models import FAMILIES, check_heads
 from lemma.spec.recipe import Full, Method, Recipe
@@ -447,6 +447,8 @@ def read_study(name: str | Path, words: Mapping[str, Any] | None = None) -> Stud
     >>> read_study("heads", {"width": 64, "h": [1, 2]}).heads
     (1, 2)
     """
+    if not isinstance(name, (str, Path)):
+        raise SpecError(f"a {type(name).__name__} is not a study: give the name of a built-in one or a TOML file.")
     path = Path(name)
     if str(name) in STUDIES:
         kind, where, table = type(STUDIES[str(name)]), f"study {name}", STUDIES[str(name)].to_dict()
@@ -468,7 +470,9 @@ def read_study(name: str | Path, words: Mapping[str, Any] | None = None) -> Stud
         if rest and isinstance(inner, type) and issubclass(inner, Spec) and rest[0] not in inner.known_words():
             raise SpecError(unknown(f"{where}: the setting", word, [f"{first}.{name}" for name in inner.known_words()]))
         if first == "budget" and rest and rest[0] in CLOCKS:  # one clock takes the place of the other
-            table[first] = {key: old for key, old in table.get(first, {}).items() if key not in CLOCKS}
+            old = table.get(first)
+            if isinstance(old, Mapping):
+                table[first] = {key: value for key, value in old.items() if key not in CLOCKS}
         table[first] = _changed(table.get(first), rest, value, kind.merges, f"{where}: '{word}'")
     return kind.read(table, where)
 
@@ -476,8 +480,9 @@ def read_study(name: str | Path, words: Mapping[str, Any] | None = None) -> Stud
 def _changed(old: Any, path: list[str], value: Any, merges: bool, where: str) -> Any:
     """What is at a place of a study after `value` was set at the dotted `path` below it."""
     if path:
-        if isinstance(old, (list, tuple)):
-            raise SpecError(f"{where} cannot be set: it is a list, which holds no settings of its own.")
+        if not isinstance(old, (str, Mapping)) and old is not None:
+            kind = "a list" if isinstance(old, (list, tuple)) else f"{shown(old)}"
+            raise SpecError(f"{where} cannot be set: it is {kind}, which holds no settings of its own.")
         table = {"kind": old} if isinstance(old, str) else dict(old or {})
         return {**table, path[0]: _changed(table.get(path[0]), path[1:], value, merges, where)}
     if merges and isinstance(old, Mapping) and isinstance(value, Mapping):

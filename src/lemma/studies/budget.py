@@ -29,7 +29,7 @@ from lemma.runs.folder import RunFolder
 from lemma.spec.data import DataSpec
 from lemma.spec.models import Decoder, ModelSpec
 from lemma.spec.positions import PositionsSpec
-from lemma.spec.recipe import Recipe
+from lemma.spec.recipe import Recipe, fit_warm_up
 from lemma.spec.studies import CostStudy, StudyBudget
 from lemma.tasks.language import sequence_length_of
 from lemma.training.distributed import Distributed
@@ -118,7 +118,6 @@ def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
     return recipe.batch * sequence_length_of(model, recipe)
 
 
-WARM_UP_SHARE = 10  # one step in ten warms up at most, unless warm_up is given
 WORTH = 3  # a token is read forward and backward in training, only forward in validation
 
 
@@ -135,13 +134,10 @@ def pace(
     >>> recipe.warm_up, recipe.evaluate_every, said
     (1, 19, ['a warm-up of 50 does not fit into 19 steps: it takes 1'])
     """
-    said = []
-    warm_up = min(recipe.warm_up, recipe.steps // WARM_UP_SHARE)
-    if "warm_up" in given and recipe.warm_up <= recipe.steps // 2:
-        warm_up = recipe.warm_up
-    elif "warm_up" in given:
-        said.append(f"a warm-up of {recipe.warm_up} does not fit into {recipe.steps:,} steps: it takes {warm_up}")
-    recipe = recipe.replace(warm_up=warm_up)
+    said, asked = [], recipe.warm_up
+    recipe = fit_warm_up(recipe, longest=recipe.steps // 2 if "warm_up" in given else None)
+    if "warm_up" in given and recipe.warm_up != asked:
+        said.append(f"a warm-up of {asked} does not fit into {recipe.steps:,} steps: it takes {recipe.warm_up}")
     if recipe.evaluate_every:
         return recipe, said
     most = WORTH * tokens * recipe.steps // validation if tokens and validation else recipe.steps

@@ -57,7 +57,10 @@ def compare_methods(
     """Adapt a base by every method into a folder of its own below `out`, measure each, and compare them."""
     if asked.option == "images":
         raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
-    distribute(words, {"recipe": Recipe, "model": ClassifierHead, **METHODS})  # refuses a setting that nothing knows
+    kinds = {"recipe": Recipe, "model": ClassifierHead, **METHODS}
+    distribute(
+        {word: value for word, value in words.items() if word != "epochs"}, kinds, ("epochs",)
+    )  # refuses a setting that nothing knows
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")
     plans: dict[str, AdaptationPlan] = {}

@@ -22,7 +22,7 @@ from lemma.report.progress import Observer
 from lemma.report.result import Block, Pre, Result, Table
 from lemma.report.statistics import Lines
 from lemma.runs.load import Run
-from lemma.spec.base import exists
+from lemma.spec.base import exists, shown
 from lemma.spec.choose import Choice
 from lemma.spec.data import AnyDataSpec
 from lemma.spec.recipe import Recipe
@@ -385,9 +385,27 @@ class Task(ABC):
     ) -> Score:
         """Measure a run on its own held-out data or on other data, with the whole protocol."""
 
+    def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
+        """Return how many steps read a training split once; of a model its spec."""
+        return max(1.0, len(examples.lengths) / recipe.batch)
+
+    def steps_of(self, epochs: Any, model: Any, data: Splits[Any], recipe: Recipe, observer: Observer) -> int:
+        """Convert epochs of the training split to steps, and report them."""
+        if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not 0 < epochs < math.inf:
+            raise SpecError(f"epochs = {shown(epochs)}: a number above 0 is expected, as in epochs=3.")
+        steps = math.ceil(epochs * self.steps_per_epoch(model, data.tokens("train"), recipe))
+        observer.say(f"epochs = {epochs:g}: {steps:,} steps of batch {recipe.batch}.")
+        return steps
+
     def samples(self, model: Any, data: Any) -> list[str]:
         """What the trained model writes; nothing for most tasks."""
         return []
+
+
+def refuse_both(epochs: Any, settings: Mapping[str, Any]) -> None:
+    """Refuse steps next to epochs."""
+    if epochs is not None and "steps" in settings:
+        raise SpecError("steps and epochs are both given. Leave one of them out.")
 
 
 def refuse_penalties(task: Task, recipe: Recipe) -> None:

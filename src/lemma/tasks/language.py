@@ -70,6 +70,10 @@ class TextTask(Task):
         """Tokenise the text; the tokenizer is learned from it unless one is given."""
         return say_skipped(prepare(data, tokenizer=vocabulary, progress=watched_reading(observer)), observer)
 
+    def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
+        """Return how many steps predict as many tokens as the text has."""
+        return max(1.0, len(examples) / (recipe.batch * sequence_length_of(model, recipe)))
+
 
 class LanguageTask(TextTask):
     """A language model predicts each next token of a text."""

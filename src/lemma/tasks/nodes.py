@@ -58,6 +58,10 @@ class NodesTask(Task):
         progress = watched_reading(observer)
         return say_skipped(prepare_graph(data, seed=recipe.seed, labels=labels or None, progress=progress), observer)
 
+    def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
+        """Return 1: every step reads the whole graph."""
+        return 1.0
+
     def batches(self, model: GraphModel, examples: GraphNodes, recipe: Recipe, worker: Worker) -> "GraphBatches":
         """The whole graph at every step."""
         return GraphBatches(model, examples, recipe, worker)

@@ -34,7 +34,7 @@ from lemma.spec.models import (
     longest,
 )
 from lemma.spec.recipe import METHODS, Method, Recipe
-from lemma.tasks.base import DataArgs, Score
+from lemma.tasks.base import DataArgs, Score, refuse_both
 from lemma.tasks.classification import ClassificationTask
 from lemma.tasks.language import LanguageTask
 from lemma.tasks.registry import evaluate_run, task_for
@@ -155,12 +155,15 @@ def plan_adaptation(
     base = RunFolder.open(Path(run))
     refuse_unfinished(base)
     model = adapted_spec(base.spec, given, rerank)
-    if isinstance(base.data, PretrainedData) and isinstance(model, Classifier) and isinstance(model.body, Decoder):
+    if isinstance(model, Classifier) and isinstance(model.body, Decoder):
         model = model.replace(head_bias=False)  # as transformers' class has it, which the run can leave as
     refuse_adapters(base)
     if not isinstance(method, Spec) and str(method) not in METHODS:
         raise SpecError(unknown("method", str(method), [*METHODS, "all"]))
     chosen = method if isinstance(method, Spec) else METHODS[method]()
+    words = dict(words)
+    epochs = words.pop("epochs", None)
+    refuse_both(epochs, words)
     known_words = {*type(chosen).known_words(), *Recipe.known_words()}
     for word in (word for word in words if word not in known_words):
         owner = next((name for name, kind in METHODS.items() if word in kind.known_words()), None)
@@ -171,7 +174,7 @@ def plan_adaptation(
     kinds: dict[str, type[Spec]] = {"method": type(chosen), "recipe": Recipe}
     if isinstance(model, CrossAttention | Classifier):  # all other settings of the model are the base's
         kinds["model"] = Reranking if isinstance(model, CrossAttention) else ClassifierHead
-    shares = distribute(words, kinds)
+    shares = distribute(words, kinds, ("epochs",))
     model = model.replace(**shares.get("model", {}))
     refuse_idle(shares["recipe"], model)
     task, own = task_for(model), shares["recipe"]
@@ -186,9 +189,11 @@ def plan_adaptation(
     data_spec = data_spec.replace(tokenizer=base.data.to_dict()["tokenizer"])
     data = data or task_for(model).load(data_spec, model, known, observer, base.tokenizer())
     batch, steps = own.get("batch", few.get("batch", task.adaptation_batch)), OTHERWISE
-    if labelled:
-        epochs, (least, most) = (PRETRAINED_EPOCHS, PRETRAINED_STEPS) if pretrained else (EPOCHS, STEPS)
-        steps = min(max(math.ceil(epochs * len(data.tokens("train").lengths) / batch), least), most)
+    if epochs is not None:
+        steps = task.steps_of(epochs, model, data, known.replace(batch=batch), observer)
+    elif labelled:
+        usual_epochs, (least, most) = (PRETRAINED_EPOCHS, PRETRAINED_STEPS) if pretrained else (EPOCHS, STEPS)
+        steps = min(max(math.ceil(usual_epochs * len(data.tokens("train").lengths) / batch), least), most)
     steps = own.get("steps", steps)
     rates = PRETRAINED_RATES if pretrained else RATES
     usual = {"learning_rate": rates[chosen.kind], "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}

@@ -1,11 +1,13 @@
 """A bar for a terminal, a few lines for a log, and never thousands of either."""
 
 import io
+import re
 import time
+from pathlib import Path
 
 import pytest
 
-from lemma.report.progress import Bar, Lines, Silent, observer, watched_reading
+from lemma.report.progress import Bar, Lines, Silent, describe, observer, watched_reading
 
 
 class Terminal(io.StringIO):
@@ -104,3 +106,23 @@ def test_a_bar_that_ended_shows_all_that_was_done() -> None:
         bar.advance(done)
     bar.end()
     assert "17/17 claims" in stream.getvalue()
+
+
+def test_every_term_that_a_task_reports_is_shown() -> None:
+    from lemma.tasks import image_text, language, masked, parsing
+
+    reported: set[str] = set()
+    for module in (language, masked, parsing, image_text):
+        lines = Path(str(module.__file__)).read_text(encoding="utf-8").splitlines()
+        reported |= {
+            term
+            for line in lines
+            if re.match(r" +(self\.)?terms\b.*= \(", line)
+            for term in re.findall(r'"(\w+)"', line)
+        }
+    assert {"entropy", "distance", "objective", "attention", "next_sentence"} <= reported
+    reported -= {"both"}  # an objective in the same line
+    assert [term for term in reported if not describe({term: 1.0})] == []
+    assert describe({"loss": 1.0, "entropy": 0.5, "distance": 3.25}) == (
+        "loss 1.000 · attention entropy 0.500 · attention distance 3.25"
+    )

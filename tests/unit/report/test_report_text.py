@@ -28,3 +28,26 @@ def test_each_line_is_full_and_none_begins_with_a_mark_of_the_line_before(room: 
     assert "".join(parts) == MIXED and not any(part.startswith("\u0301") for part in parts)
     assert all(across(part) <= max(room, 2) for part in parts)
     assert all(across(part + after[:1]) > room for part, after in pairwise(parts))
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("👩‍👩‍👧‍👦", 2),
+        ("👩🏽‍🚀", 2),
+        ("🏳️‍🌈", 2),
+        ("❤️", 2),
+        ("👍🏽", 2),
+        ("🇩🇪", 2),
+        ("1️⃣", 2),
+        ("क्‍ष", 2),
+        ("a\u200bb", 2),
+    ],
+)
+def test_what_a_reader_sees_as_one_character_is_as_wide_as_one(text: str, columns: int) -> None:
+    assert across(text) == columns and across(f"x{text}語") == columns + 3
+
+
+def test_a_joined_emoji_is_not_cut() -> None:
+    family = "👩‍👩‍👧‍👦"
+    assert wrap(family * 4, 5, anywhere=True) == [family * 2, family * 2]

@@ -1,15 +1,20 @@
 import re
 import tomllib
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemma.errors import SpecError
+from lemma.errors import LemmaError, SpecError
 from lemma.spec.base import parse_settings, to_toml
 from lemma.spec.choose import PRESETS, choose, describe_settings
+from lemma.spec.data import DATA_SPECS, Words
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
+from lemma.spec.settings import SYNONYMS
+from lemma.spec.studies import STUDIES, read_study
 
 
 def test_values_are_toml_literals_or_plain_text() -> None:
@@ -162,3 +167,132 @@ def test_a_setting_of_version_0_1_is_told_its_name_now_and_files_with_it_are_sti
     with pytest.raises(SpecError, match=f"'{former}' is called '{now}' now. Say {now}=2"):
         choose("decoder", {former: 2})
     assert getattr(Recipe.read({former: 2}, "recipe.toml"), now) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "word", "value", "said"),
+    [
+        ("lstm", "hidden_size", 64, "Say hidden=64"),
+        ("decoder", "hidden_size", 64, "Say width=64"),
+        ("decoder", "hidden_dim", 64, "Near it: width=…: .* feed_forward=…: "),
+        ("table-a5", "embedding_dim", 64, "Say embedding=64"),
+        ("encoder-decoder", "num_layers", 6, "Say encoder_depth=6 decoder_depth=6"),
+        ("decoder", "block_size", 64, "Say context=64"),
+        ("decoder", "window_size", 8, "Say window=8"),
+        ("lstm", "block_size", 64, "Say sequence_length=64"),
+        ("feed-forward", "block_size", 8, "Near it: context=…: Length of the n-gram"),
+        ("feed-forward", "window_size", 8, "Near it: context=…: Length of the n-gram"),
+        ("encoder", "window_size", 8, "'window_size' is unknown. Known: "),
+        ("rnn", "early_stopping", True, "Near it: patience=…: Early stopping after this many evaluations"),
+        ("rnn", "warmup", 0.1, "called warm_up here. warm_up=…: Steps of linear warm-up"),
+        ("rnn", "gradient_accumulation_steps", 4, "Near it: accumulate=…: .* cut into"),
+        ("rnn", "num_train_epochs", 3, "Say epochs=3"),
+        ("rnn", "tie_weights", True, "Say tied=true"),
+    ],
+)
+def test_only_what_means_the_same_is_translated(model: str, word: str, value: object, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        choose(model, {word: value})
+
+
+def test_every_name_of_another_program_leads_to_a_setting_that_exists() -> None:
+    settable = {word for name in PRESETS for word in type(choose(name).model).known_words()}
+    settable |= {*Recipe.known_words(), *Words.known_words(), "epochs", "rank", "alpha", "targets", "classes"}
+    here = {name for names in SYNONYMS.values() for entry in names for name in entry.removeprefix("~").split()}
+    assert here <= settable
+    assert not [word for word, names in SYNONYMS.items() if word in settable - {"epochs"} or not names]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=8) | st.just("words"),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["kind", "a", "base"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+def names_of(model: str) -> list[str]:
+    chosen = choose(model)
+    specs = (type(chosen.model), Recipe, type(chosen.tokenizer), DATA_SPECS[chosen.model.learns])
+    names = [word for spec in specs for word in spec.known_words()]
+    return [
+        *names,
+        "tokenizer",
+        "held_out",
+        "tokenizer.kind",
+        "positions.base",
+        "body.width",
+        "optimizer.x",
+        "a.b.c",
+        "lr",
+    ]
+
+
+@given(st.data(), st.sampled_from(sorted(PRESETS)), st.booleans())
+def test_settings_of_any_type_are_taken_or_refused_by_an_error_of_ours(
+    data: st.DataObject, model: str, classify: bool
+) -> None:
+    words = data.draw(st.dictionaries(st.sampled_from(names_of(model)), VALUES, min_size=1, max_size=3))
+    try:
+        choose(model, words, classify=classify)
+    except LemmaError as error:
+        assert str(error)
+
+
+@given(st.sampled_from(sorted(STUDIES)), st.data())
+def test_settings_of_a_study_are_taken_or_refused_by_an_error_of_ours(name: str, data: st.DataObject) -> None:
+    known = [
+        "seeds",
+        "models",
+        "settings",
+        "budget",
+        "budget.tokens",
+        "grid",
+        "grid.width",
+        "data",
+        "data.text",
+        "kind",
+    ]
+    try:
+        read_study(name, data.draw(st.dictionaries(st.sampled_from(known), VALUES, min_size=1, max_size=2)))
+    except LemmaError as error:
+        assert str(error)
+
+
+@given(VALUES, st.sampled_from(["recipe", "tokenizer", "family", "positions", "width"]))
+def test_a_spec_file_of_any_content_is_read_or_refused_by_an_error_of_ours(value: object, name: str) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.toml"
+        try:
+            path.write_text(to_toml({"family": "decoder", name: value}), encoding="utf-8")
+        except (TypeError, UnicodeEncodeError):  # TOML has no way to write it
+            return
+        try:
+            choose(path)
+        except LemmaError as error:
+            assert str(error)
+
+
+def test_a_tokenizer_may_be_a_table() -> None:
+    assert choose("rnn", {"tokenizer": {"kind": "words", "vocabulary": 50}}).tokenizer == Words(vocabulary=50)
+    assert choose("rnn", {"tokenizer": "words", "tokenizer.vocabulary": 50}).tokenizer == Words(vocabulary=50)
+    for wrong, said in (
+        ({"a": 1}, "'a' is unknown"),
+        ([1], "is unknown. Known: characters"),
+        ({"kind": []}, "unknown"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            choose("rnn", {"tokenizer": wrong})
+
+
+@pytest.mark.parametrize("model", [None, 3, {"family": "rnn"}, object()])
+def test_what_is_no_model_is_refused_with_what_is_accepted(model: object) -> None:
+    with pytest.raises(SpecError, match=r"the name of a preset, a spec file, or a spec.*lemma\.count takes any"):
+        choose(model)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_classifier_made_of_a_decoder_can_leave_for_transformers_by_default() -> None:
+    assert choose("decoder", classify=True).model.to_dict()["head_bias"] is False
+    assert choose("decoder", {"head_bias": True}, classify=True).model.to_dict()["head_bias"] is True
+    assert choose("lstm", classify=True).model.to_dict()["head_bias"] is True
