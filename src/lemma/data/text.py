@@ -34,7 +34,7 @@ ZSTD_READ = 1 << 12
 DOCUMENT_LIMIT = 32 << 20
 """Bytes of a line of records, characters of a cell of a table; parsed, a line may take thirty times as much memory."""
 ROW_GROUP_LEAST, ROW_GROUP_RATIO = 64 << 20, 500
-"""A row group whose text is larger than so many bytes and so many times its packed size is not text but a bomb."""
+"""A row group is refused whose text is larger than this, in bytes, and than this multiple of its packed size."""
 ROWS_AT_ONCE, BATCH_BYTES = (16, 1024), 256 << 20
 """Rows of a table that are read at once: fewer where a dictionary may give all of them a long cell."""
 PACKED = {".gz", ".zst"}
