@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from faults import SIZES, STEPS, STUDY, Row, small_run
 
@@ -80,7 +81,7 @@ def call(command: Sequence[str], cwd: Path, home: Path, serves: bool = False) ->
     """Run a command without a package index; stop a server by Ctrl-C once it has printed where it is."""
     environment = {**os.environ, "LEMMA_HOME": str(home), "PIP_NO_INDEX": "1", "PYTHONUNBUFFERED": "1"}
     environment.pop("PYTHONPATH", None)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
     with subprocess.Popen(command, cwd=cwd, env=environment, text=True, **pipes) as child:
         printed = ""
         if serves and child.stdout:
