@@ -11,15 +11,21 @@ from tempfile import TemporaryDirectory
 from faults import Row
 from faults.damage import damage
 from faults.disks import disks
+from faults.expensive_answers import expensive_answers
+from faults.foreign import foreign
 from faults.hostile import hostile
 from faults.kills import kills
 from faults.servers import servers
+from faults.traps import traps
 
 CAMPAIGNS: dict[str, Callable[[Path, float, int], Iterator[Row]]] = {
     "kills": kills,
     "damage": damage,
     "disks": disks,
+    "foreign": foreign,
     "hostile": hostile,
+    "answers": expensive_answers,
+    "traps": traps,
     "servers": servers,
 }
 

@@ -24,10 +24,17 @@ def child_environment(**overrides: str) -> dict[str, str]:
     The current folder stays on the path only if the user put it on PYTHONPATH by its absolute path.
     """
     requested = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if Path(entry).is_absolute()]
-    current = os.path.realpath(Path.cwd())
-    inherited = [entry for entry in sys.path if Path(entry).is_absolute() and os.path.realpath(entry) != current]
+    inherited = [entry for entry in sys.path if Path(entry).is_absolute() and not _is_current_folder(entry)]
     package = str(
         Path(__file__).resolve().parents[1]
     )  # where Lemma was imported from, even if that is the current folder
     paths = dict.fromkeys([*requested, *inherited, package])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1", **overrides}
+
+
+def _is_current_folder(path: str) -> bool:
+    """Return whether a path leads to the current folder, which may have been removed meanwhile."""
+    try:
+        return Path(path).samefile(os.curdir)
+    except OSError:
+        return False

@@ -10,13 +10,15 @@ from typing import Any
 from lemma.checking.formula import read_formula
 from lemma.counting.cache import CountCache, polynomial_of, terms_of
 from lemma.counting.drawing import draw
-from lemma.counting.polynomial import Polynomial, Rational
+from lemma.counting.polynomial import Polynomial, Rational, work_limit
 from lemma.counting.subject import Model, subject_of
 from lemma.counting.writing import write
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Result, Text
 
 MOST_LINES, MOST_AXES, MOST_TERMS = 100, 8, 100
+MOST_WORK = 120_000
+"""Steps of work for all lines of an answer, see `work_limit`."""
 BELOW = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 Formulas = tuple[Rational, ...]
 
@@ -95,23 +97,24 @@ def judge_shapes(model: Model, lines: Sequence[str], words: Mapping[str, Any] | 
     kept = CountCache(subject.identity).get("drawn shapes", drawn)
     known = {name: tuple(Rational(polynomial_of(terms)) for terms in sizes) for name, sizes in kept}
     judged: list[JudgedShape] = []
-    for name, shape in pairs:
-        found = name.translate(BELOW)
-        ends = [other for other in known if other.endswith(f".{found}")]
-        if found not in known and len(ends) != 1:
-            near = get_close_matches(found, known, n=8, cutoff=0.4) or [*known][:8]
-            every = f" All of them, {len(known)}: lemma count {subject.name} --draw FILE.svg"
-            raise InputError(unknown(f"{subject.name}: the tensor", name, near) + every)
-        found = found if found in known else ends[0]
-        readings, right = read_shape(shape, order), known[found]
-        yours = next((reading for reading in readings if _equal(reading, right)), readings[0])
-        mine, theirs = (" × ".join(write(size, order) for size in shape) for shape in (yours, right))
-        equal = _equal(yours, right)
-        reason = "" if equal else _reason(yours, right, order)
-        if not equal and not reason:
-            alike = (other for other, shape in known.items() if other != found and _equal(yours, shape))
-            reason = next((f"That is the shape of {other}." for other in alike), "")
-        judged.append(JudgedShape(found, mine, theirs, equal, reason))
+    with work_limit(MOST_WORK):
+        for name, shape in pairs:
+            found = name.translate(BELOW)
+            ends = [other for other in known if other.endswith(f".{found}")]
+            if found not in known and len(ends) != 1:
+                near = get_close_matches(found, known, n=8, cutoff=0.4) or [*known][:8]
+                every = f" All of them, {len(known)}: lemma count {subject.name} --draw FILE.svg"
+                raise InputError(unknown(f"{subject.name}: the tensor", name, near) + every)
+            found = found if found in known else ends[0]
+            readings, right = read_shape(shape, order), known[found]
+            yours = next((reading for reading in readings if _equal(reading, right)), readings[0])
+            mine, theirs = (" × ".join(write(size, order) for size in shape) for shape in (yours, right))
+            equal = _equal(yours, right)
+            reason = "" if equal else _reason(yours, right, order)
+            if not equal and not reason:
+                alike = (other for other, shape in known.items() if other != found and _equal(yours, shape))
+                reason = next((f"That is the shape of {other}." for other in alike), "")
+            judged.append(JudgedShape(found, mine, theirs, equal, reason))
     return ShapeReport(subject.name, tuple(judged))
 
 

@@ -633,7 +633,7 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
         symbols=values,
         settings=settings,
         parameters=number or 0,
-        active=(account.active.total if "active" in account.quantities else number) or 0,
+        active=(account.active.total if "active" in account.quantities else None) or number or 0,
         formula=f"{formula} = {parameters.number}",
         parts=settings.parts_of(step, moment),
         part_formulas=_part_formulas(planner),

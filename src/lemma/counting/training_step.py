@@ -25,7 +25,7 @@ from torch.utils.flop_counter import flop_registry
 
 import lemma.spec.models as specs
 from lemma.counting.count import QUICK_RUN
-from lemma.counting.measure import ModulePath, following, tensors_in
+from lemma.counting.measure import ModulePath, differentiable_outputs, following, tensors_in
 from lemma.counting.probe import Values
 from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, Subject, sizes_in_words
 from lemma.errors import LedgerError
@@ -360,8 +360,11 @@ class _Step:
             out = self.call()
         if handle:
             handle.remove()
-        found = next((tensor for tensor in tensors_in(out, True) if tensor.requires_grad), None)
-        return found if found is None or not found.dim() else found.sum()
+        outputs = differentiable_outputs(out)
+        if not outputs or not outputs[0].dim():  # nothing is trained, or a loss comes first
+            return outputs[0] if outputs else None
+        loss, *others = (output.sum() for output in outputs)
+        return sum(others, loss)
 
 
 def _first(out: Any) -> list[Tensor]:
