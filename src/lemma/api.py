@@ -170,7 +170,7 @@ def train(
     >>> lemma.train("lstm", text="shakespeare", out="runs/a", steps=300)  # doctest: +SKIP
     """
     from lemma.spec.recipe import fit_warm_up
-    from lemma.tasks.base import refuse_both
+    from lemma.tasks.base import refuse_both, steps_of_epochs
     from lemma.tasks.registry import data_args, task_for
     from lemma.training.loop import train as train_model
     from lemma.training.session import OwnParts
@@ -185,7 +185,7 @@ def train(
     task = task_for(chosen.model)
     data = task.load(data_spec, chosen.model, recipe, observer)
     if epochs is not None:
-        recipe = recipe.replace(steps=task.steps_of(epochs, chosen.model, data, recipe, observer))
+        recipe = recipe.replace(steps=steps_of_epochs(epochs, task, chosen.model, data, recipe, observer))
     asked, usual = recipe.warm_up, choose(model).recipe
     recipe = fit_warm_up(recipe, usual, longest=recipe.steps if "warm_up" in others else None)
     if recipe.warm_up != asked:

@@ -23,7 +23,7 @@ from lemma.checking.identities import (
 @pytest.mark.parametrize("norm", [0.1, 1.0, 2.0, 3.0])
 @pytest.mark.parametrize(("N", "D"), [(2, 2), (5, 8)])
 def test_c6_is_false_with_the_stated_error(N: int, D: int, norm: float) -> None:
-    inputs = orthogonal(N, D, norm, seed=3).numpy()
+    inputs = norm * orthogonal(N, D, seed=3).numpy()
     np.testing.assert_allclose(inputs @ inputs.T, norm**2 * np.eye(N), atol=1e-12)
     weights = np.exp(inputs @ inputs.T)
     outputs = weights / weights.sum(1, keepdims=True) @ inputs

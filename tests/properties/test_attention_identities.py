@@ -34,7 +34,7 @@ def test_b7_counts(J: int, head: int) -> None:
 @FEW
 @given(N=st.integers(2, 8), extra=st.integers(0, 4), norm=st.floats(0.01, 5), seed=seed)
 def test_c6_error_by_formula(N: int, extra: int, norm: float, seed: int) -> None:
-    inputs = orthogonal(N, N + extra, norm, seed)
+    inputs = norm * orthogonal(N, N + extra, seed)
     errors = (self_attention(inputs, 1.0) - inputs).norm(dim=1) / norm
     torch.testing.assert_close(errors, torch.full_like(errors, relative_error(N, norm**2)), rtol=1e-6, atol=1e-12)
 

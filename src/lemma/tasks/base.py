@@ -389,17 +389,18 @@ class Task(ABC):
         """Return how many steps read a training split once; of a model its spec."""
         return max(1.0, len(examples.lengths) / recipe.batch)
 
-    def steps_of(self, epochs: Any, model: Any, data: Splits[Any], recipe: Recipe, observer: Observer) -> int:
-        """Convert epochs of the training split to steps, and report them."""
-        if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not 0 < epochs < math.inf:
-            raise SpecError(f"epochs = {shown(epochs)}: a number above 0 is expected, as in epochs=3.")
-        steps = math.ceil(epochs * self.steps_per_epoch(model, data.tokens("train"), recipe))
-        observer.say(f"epochs = {epochs:g}: {steps:,} steps of batch {recipe.batch}.")
-        return steps
-
     def samples(self, model: Any, data: Any) -> list[str]:
         """What the trained model writes; nothing for most tasks."""
         return []
+
+
+def steps_of_epochs(epochs: Any, task: Task, model: Any, data: Splits[Any], recipe: Recipe, observer: Observer) -> int:
+    """Convert epochs of the training split to steps, and report them; of a model its spec is expected."""
+    if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not 0 < epochs < math.inf:
+        raise SpecError(f"epochs = {shown(epochs)}: a number above 0 is expected, as in epochs=3.")
+    steps = math.ceil(epochs * task.steps_per_epoch(model, data.tokens("train"), recipe))
+    observer.say(f"epochs = {epochs:g}: {steps:,} steps of batch {recipe.batch}.")
+    return steps
 
 
 def refuse_both(epochs: Any, settings: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ from lemma.spec.models import (
     longest,
 )
 from lemma.spec.recipe import METHODS, Method, Recipe
-from lemma.tasks.base import DataArgs, Score, refuse_both
+from lemma.tasks.base import DataArgs, Score, refuse_both, steps_of_epochs
 from lemma.tasks.classification import ClassificationTask
 from lemma.tasks.language import LanguageTask
 from lemma.tasks.registry import evaluate_run, task_for
@@ -190,7 +190,7 @@ def plan_adaptation(
     data = data or task_for(model).load(data_spec, model, known, observer, base.tokenizer())
     batch, steps = own.get("batch", few.get("batch", task.adaptation_batch)), OTHERWISE
     if epochs is not None:
-        steps = task.steps_of(epochs, model, data, known.replace(batch=batch), observer)
+        steps = steps_of_epochs(epochs, task, model, data, known.replace(batch=batch), observer)
     elif labelled:
         usual_epochs, (least, most) = (PRETRAINED_EPOCHS, PRETRAINED_STEPS) if pretrained else (EPOCHS, STEPS)
         steps = min(max(math.ceil(usual_epochs * len(data.tokens("train").lengths) / batch), least), most)
