@@ -9,6 +9,7 @@ import torch
 from lemma.errors import InputError
 from lemma.generation import engine
 from lemma.generation.decode import Sampling, generate
+from lemma.layers.cuda_graphs import warming_up
 from lemma.models.build import build
 from lemma.models.decoder import Cache, DecoderSlots
 from lemma.spec.models import Decoder
@@ -148,3 +149,14 @@ def test_logits_that_become_no_numbers_are_an_error(temperature: float, precisio
     with pytest.raises(InputError, match="not numbers"):
         generate(model, [[1, 2, 3], [4, 5, 6]], settings)
     assert len(generate(model, [[1, 2, 3]], replace(settings, tokens=30))[0].tokens) == 30
+
+
+def test_recording_many_steps_takes_one_workspace() -> None:
+    matrix = torch.randn(64, 64, device="cuda")
+    with warming_up():
+        _ = matrix @ matrix
+    before = torch.cuda.memory_allocated()
+    for _ in range(8):
+        with warming_up():
+            _ = matrix @ matrix
+    assert torch.cuda.memory_allocated() - before < 1 << 20, "cuBLAS keeps 32 MiB for each stream that it has seen"

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lemma.layers.attention import Attention
-from lemma.layers.cuda_graphs import capture
+from lemma.layers.cuda_graphs import capture, warming_up
 from lemma.layers.decoding import (
     ACTIVATION_CODES,
     MOST_ROWS,
@@ -179,13 +179,10 @@ class GraphedStep:
         self.turn = torch.zeros(1, dtype=torch.long, device=device)
         begin, known = slots.places.clone(), self.warm.setdefault(self.model, set())
         if (batch, self.fused is not None) not in known:
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
+            with warming_up():
                 for _ in range(2):
                     self._step()
                     self._rewind(begin)  # there may be room for one token only
-            torch.cuda.current_stream().wait_stream(side)
             known.add((batch, self.fused is not None))
         self.graph = torch.cuda.CUDAGraph()
         with capture(self.graph):

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
@@ -14,3 +15,22 @@ def capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """Record the kernels launched inside into a graph; kernels and allocations of other threads do not break it."""
     with CAPTURING, torch.cuda.graph(graph, capture_error_mode="thread_local"):
         yield
+
+
+@contextmanager
+def warming_up() -> Iterator[None]:
+    """Launch kernels on a side stream, as PyTorch asks for before a capture; the current stream waits for them.
+
+    All warm-ups share one stream per device, since cuBLAS keeps 32 MiB for every stream that it has seen.
+    """
+    current, side = torch.cuda.current_stream(), _side_stream(torch.cuda.current_device())
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        yield
+    current.wait_stream(side)
+
+
+@cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """Return the stream of warm-ups on a device."""
+    return torch.cuda.Stream(device)

@@ -14,7 +14,7 @@ from torch.autograd.graph import increment_version
 
 from lemma.data.files import home_folder
 from lemma.errors import SpecError
-from lemma.layers.cuda_graphs import capture
+from lemma.layers.cuda_graphs import capture, warming_up
 from lemma.spec.recipe import Recipe
 
 Forward = Callable[..., Any]
@@ -137,16 +137,14 @@ class Replay:
         targets: Tensor,
     ) -> None:
         """Record a step, which changes neither weights nor the optimizer's memory meanwhile."""
-        self.inputs, self.targets, side = inputs.clone(), targets.clone(), torch.cuda.Stream()
+        self.inputs, self.targets = inputs.clone(), targets.clone()
         self.weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         for group in optimizer.param_groups:
             group["lr"].zero_()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        with warming_up():
             for _ in range(2):  # so that libraries have their workspaces, and the optimizer its memory
                 optimizer.zero_grad(set_to_none=True)
                 step(self.inputs, self.targets)
-        torch.cuda.current_stream().wait_stream(side)
         optimizer.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
         with capture(self.graph):
