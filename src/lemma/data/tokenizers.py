@@ -303,7 +303,7 @@ class Tokenizer:
         self.json, self._where = json, where
         self.config, self.generation = dict(config or {}), dict(generation or {})
         self._template_file = where
-        self._fields = TokenizerFields.of(self.config, where) if self.config else TokenizerFields()
+        _ = self._fields  # wrong types are an error now, not at the first conversation
         self._sampling = GenerationFields.read(self.generation, where) if self.generation else GenerationFields()
         self.kind = _known_kind(self._engine, where)
         numbers = self._engine.get_vocab()
@@ -470,6 +470,11 @@ class Tokenizer:
     def chats(self) -> bool:
         """Whether the model was trained on conversations, and has a template for them."""
         return self._template is not None
+
+    @property
+    def _fields(self) -> TokenizerFields:
+        """The settings of tokenizer_config.json that are read here, checked."""
+        return TokenizerFields.of(self.config, self._where) if self.config else TokenizerFields()
 
     @property
     def _template(self) -> str | None:
