@@ -8,6 +8,7 @@ from benchmarks import (
     graph,
     memory,
     penalties,
+    penn,
     plan,
     pretrained,
     searching,
@@ -31,6 +32,7 @@ OTHERS = {
     "gpu": gpu.main,
     "threads": threads.main,
     "plan": lambda: plan.main([]),
+    "penn": lambda: penn.main([]),
 }
 
 
