@@ -24,7 +24,7 @@ from lemma.spec.models import FAMILIES, ModelSpec, NewFamily
 COUNTED = frozenset({"V", "N", "T", "S"})
 MOST_ECHOED = 6
 LARGEST_DIFFERENCE = 60  # terms beyond which nobody can be told what is wrong in a sentence
-LONGEST_WRITTEN = 200  # terms beyond which a formula is only said to be a sum of so many
+LONGEST_WRITTEN = 200  # terms beyond which only the number of terms is printed
 MOST_JUDGING, MOST_COMPARING, MOST_EXPLAINING, MOST_WRITING = 120_000, 80_000, 40_000, 10_000
 """Steps of work for the verdict on one formula, and of it for reading and comparing, for explaining, and for each
 formula that is written; see `work_limit`. An honest answer takes some thousands."""
@@ -123,7 +123,7 @@ class FormulaQuestion:
 
 
 def write_shortly(formula: Polynomial | Rational, order: Sequence[str]) -> str:
-    """Write a formula; one that is too long to be read is said to be a sum of so many terms."""
+    """Write a formula, or only its number of terms where it is too long to be read."""
     sides = (formula.numerator, formula.denominator) if isinstance(formula, Rational) else (formula,)
     terms = max(len(side.terms) for side in sides)
     if terms > LONGEST_WRITTEN:

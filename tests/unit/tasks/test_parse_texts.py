@@ -134,7 +134,7 @@ def test_a_file_of_trees_needs_no_parser_and_its_arcs_decide(home: Path) -> None
     path.write_text(to_conllu(sentences))
     right = {}
     for depth in (0, 1):
-        settings = {**TREE, "steps": 60, "learning_rate": 0.02, "dropout": 0.0, "minimum_count": 2}
+        settings = {**TREE, "steps": 60, "learning_rate": 0.02, "warm_up": 50, "dropout": 0.0, "minimum_count": 2}
         lemma.train("tree", labels=path, out=home / f"gold-{depth}", depth=depth, **settings)
         right[depth] = lemma.evaluate(home / f"gold-{depth}", progress=False).accuracy.value
     assert right == {0: 0.5, 1: 1.0}
