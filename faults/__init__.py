@@ -1,6 +1,7 @@
 """Faults provoked on purpose: `make faults`, or `python -m faults [NAME…] --share 0.1` for a tenth of it."""
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -25,6 +26,7 @@ data = {{ text = ["{text}"], tokenizer = {{ kind = "byte-pairs", vocabulary = 28
 """
 CHANGES = {f"os.{name}" for name in ("rename", "remove", "mkdir", "rmdir", "chmod", "link", "symlink", "truncate")}
 """Python's audit events of changes on the disk, besides files that are opened to be written."""
+SECONDS, MEMORY = 2.0, 1 << 30  # of processor time and bytes: the limits for reading one input
 Place = tuple[Any, str]
 """A function: the module or class it is in, and its name."""
 
@@ -110,6 +112,27 @@ def changes_of(work: Callable[[], Any], within: Sequence[Place] = ()) -> int:
     os.close(writer)
     with os.fdopen(reader, "rb") as counted:
         return len(counted.read())
+
+
+def failure_of(work: Callable[[], Any], what: str) -> str | None:
+    """Do some work; return what was wrong with how it ended: another exception, much time or much memory."""
+    from lemma.errors import LemmaError
+
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    failure = None
+    try:
+        work()
+    except LemmaError as error:
+        failure = None if len(str(error)) < 20_000 else f"a message of {len(str(error)):,} characters"
+    except BaseException as error:  # a panic of a library in Rust is not an Exception
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        failure = f"{type(error).__name__}: {str(error)[:80]!r}"
+    seconds = time.process_time() - begin
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    if seconds > SECONDS or grown > MEMORY:
+        failure = f"{seconds:.1f} s and {grown >> 20} MB"
+    return failure and f"{failure} for {what}"
 
 
 @contextmanager

@@ -4,9 +4,7 @@ import copy
 import json
 import math
 import random
-import resource
 import struct
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,11 +12,10 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer as Engine
 
-from faults import Row, home
+from faults import Row, failure_of, home
 from lemma.adaptation.adapt import adapt_model
 from lemma.data.chat import close_renderers
 from lemma.data.tokenizers import CONFIG, GENERATION, TEMPLATE, Tokenizer, train_tokenizer
-from lemma.errors import LemmaError
 from lemma.hub.huggingface import TOKENIZER, WEIGHTS, write_folder
 from lemma.hub.peft import CONFIG as PEFT_CONFIG
 from lemma.hub.peft import WEIGHTS as PEFT_WEIGHTS
@@ -33,7 +30,6 @@ from lemma.spec.recipe import Lora
 
 FLIPS = 600
 """Flipped bytes in the header of each kind of binary file."""
-SECONDS, MEMORY = 2.0, 1 << 30
 TALK = [{"role": "user", "content": "Hi!"}]
 SPEC = Decoder(width=8, depth=2, heads=2, context=16, feed_forward=8, norm="rms", gated=True, activation="silu")
 
@@ -347,22 +343,3 @@ def foreign(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
                 file.write_bytes(good)
             yield row
     close_renderers()
-
-
-def failure_of(work: Callable[[], None], what: str) -> str | None:
-    """Do some work; return what was wrong with how it ended: another exception, much time or much memory."""
-    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    failure = None
-    try:
-        work()
-    except LemmaError as error:
-        failure = None if len(str(error)) < 20_000 else f"a message of {len(str(error)):,} characters"
-    except BaseException as error:  # a panic of a library in Rust is not an Exception
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        failure = f"{type(error).__name__}: {str(error)[:80]!r}"
-    seconds = time.process_time() - begin
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-    if seconds > SECONDS or grown > MEMORY:
-        failure = f"{seconds:.1f} s and {grown >> 20} MB"
-    return failure and f"{failure} for {what}"

@@ -2,9 +2,8 @@
 
 import json
 import random
-import resource
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from PIL import Image
 
 import lemma
-from faults import Row, home
+from faults import Row, failure_of, home
 from lemma.checking.derivation import judge_derivation
 from lemma.checking.gradients import judge_gradients
 from lemma.checking.sheets import mark
@@ -21,14 +20,12 @@ from lemma.data.conllu import read_conllu
 from lemma.data.images import decode_images
 from lemma.data.tables import read_records
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
-from lemma.errors import LemmaError
 from lemma.runs.checkpoint import read_tensors, write_tensors
 from lemma.spec.base import parse_settings, read_toml
 from lemma.spec.choose import choose
 from lemma.spec.data import Words
 
 INPUTS = 10_000  # of each kind
-SECONDS, MEMORY = 2.0, 1 << 30
 PIECES = [
     "(",
     ")",
@@ -242,17 +239,6 @@ def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
             row = Row("hostile", kind)
             for _ in range(max(1, round(INPUTS * share * weight))):
                 text = expensive(kind, chance) if kind.startswith("expensive") else mutated(good, chance)
-                before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-                failure = None
-                try:
-                    use(text)
-                except LemmaError as error:
-                    failure = None if len(str(error)) < 20_000 else f"a message of {len(str(error)):,} characters"
-                except Exception as error:
-                    failure = f"{type(error).__name__}: {str(error)[:80]!r} for {text[:60]!r}"
-                seconds = time.process_time() - begin
-                grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-                if seconds > SECONDS or grown > MEMORY:
-                    failure = f"{seconds:.1f} s and {grown >> 20} MB for {text[:60]!r} ({len(text):,} characters)"
-                row.add(failure)
+                about = f"{text[:60]!r} ({len(text):,} characters)"
+                row.add(failure_of(partial(use, text), about))
             yield row
