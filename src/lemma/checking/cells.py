@@ -29,8 +29,8 @@ An input is drawn at random. After its shape (one size is a row, `number` has no
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
@@ -51,6 +51,7 @@ from lemma.checking.expressions import (
     WorkBudget,
     names,
     parse_equation,
+    substituted,
     subtrees,
     variable,
 )
@@ -86,6 +87,20 @@ def _with_meanings(given: Any) -> Any:
 
 
 TextLines = Annotated[tuple[str, ...], BeforeValidator(_lines), Field(max_length=100)]
+
+
+def spellings(name: str) -> tuple[str, str, str]:
+    """Return the ways in which a name may be written: the step t is often left out of a subscript, or added.
+
+    >>> spellings("a_t"), spellings("a")
+    (('a_t', 'a', 'a_t_t'), ('a', 'a', 'a_t'))
+    """
+    return name, name.removesuffix("_t"), f"{name}_t"
+
+
+def _resolve(name: str, defined: Collection[str]) -> str:
+    """Return the defined name that a spelling means; an unknown name stays as it is."""
+    return next((spelling for spelling in spellings(name) if spelling in defined), name)
 
 
 class GradientCell(Spec):
@@ -132,7 +147,13 @@ class GradientCell(Spec):
         """The forward equations in order, the loss last, if there is one."""
         loss = re.sub(r"^\s*\w+\s*=(?!=)", "", self.loss).strip()
         lines = (*self.forward, *([f"loss = {loss}"] if loss else []))
-        return tuple(parse_equation(line, number) for number, line in enumerate(lines, 1))
+        defined, equations = {*self.sizes, *self.given}, list[Equation]()
+        for number, line in enumerate(lines, 1):
+            equation = parse_equation(line, number)
+            resolved = {name: variable(_resolve(name, defined)) for name in names(equation.expression)}
+            equations.append(replace(equation, expression=substituted(equation.expression, resolved)))
+            defined.add(equation.name)
+        return tuple(equations)
 
     @cached_property
     def steps(self) -> tuple[str, ...]:
@@ -160,14 +181,17 @@ class GradientCell(Spec):
         """Every name of the cell."""
         return frozenset((*self.values, *self.gradients))
 
-    def canonical(self, name: str) -> str:
-        """The cell's own spelling of a name; a name it does not know stays as it is."""
-        if name in self.known:
-            return name
-        if name in self.aliases:
-            return self.aliases[name]
-        rest = self.aliases.get(name[1:]) if name.startswith("d") else None
-        return f"d{rest}" if rest and f"d{rest}" in self.known else name
+    def canonical(self, name: str, helpers: Collection[str] = ()) -> str:
+        """Return the spelling of a name in the cell or among an answer's helpers; an unknown name stays as it is."""
+        for spelling in spellings(name):
+            if spelling in self.known or spelling in helpers:
+                return spelling
+            if spelling in self.aliases:
+                return self.aliases[spelling]
+            rest = self.aliases.get(spelling[1:]) if spelling.startswith("d") else None
+            if rest and f"d{rest}" in self.known:
+                return f"d{rest}"
+        return name
 
     def depth(self, name: str) -> int:
         """How far into the forward pass a name's value is computed; given values are at -1."""

@@ -257,7 +257,7 @@ def _judge_steps(words: Mapping[str, Any], where: str) -> DerivationReport:
     steps = words.get("steps")
     if not isinstance(steps, str):
         raise SpecError(f"{where}: steps is missing: a text with a step a line, as in steps = 'Y = X @ W'.")
-    written, words = dict(_numbered(steps, where)), _with_distinct_names(words)
+    written = dict(_numbered(steps, where))
     cell = read_cell({name: value for name, value in words.items() if name != "steps"}, where, Path(where).stem)
     samples, judged, left = cell.samples, list[DerivationStep](), MOST_OPERATIONS
     last: Node | None = None
@@ -288,29 +288,6 @@ def _judge_steps(words: Mapping[str, Any], where: str) -> DerivationReport:
     return DerivationReport(cell.name, tuple(judged))
 
 
-def _with_distinct_names(words: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a derivation in which x_t, usually another spelling of x, is a name of its own next to an input x.
-
-    Its subscript is replaced by τ, which is as long, so that errors show the right column.
-    """
-    inputs = words.get("inputs")
-    names = [str(name) for name in inputs] if isinstance(inputs, Mapping) else []
-    both = [name for name in names if name.endswith("_t") and name.removesuffix("_t") in names]
-    if not both:
-        return words
-    stems = "|".join(re.escape(name.removesuffix("_t")) for name in both)
-    pattern = re.compile(rf"(?<![^\W_])((?:d|∂)?(?:{stems})_\{{?)t(?!\w)")
-
-    def rename(value: Any) -> Any:
-        if isinstance(value, str):
-            return pattern.sub(r"\1τ", value)
-        if isinstance(value, Mapping):
-            return {rename(name): rename(inner) for name, inner in value.items()}
-        return [rename(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-    return rename(words)
-
-
 def _with(samples: Sequence[Sample], name: str, values: Sequence[Tensor]) -> tuple[Sample, ...]:
     pairs = zip(samples, values, strict=True)
     return tuple(replace(sample, values={**sample.values, name: value}) for sample, value in pairs)
@@ -319,10 +296,10 @@ def _with(samples: Sequence[Sample], name: str, values: Sequence[Tensor]) -> tup
 def _known(expression: Node, cell: GradientCell, sample: Sample, line: str, number: int) -> Node:
     """The expression in the cell's own names; an error where it has another."""
     for _, node in subtrees(expression):
-        if node.head == "name" and cell.canonical(node.value) not in sample.values:
+        if node.head == "name" and cell.canonical(node.value, sample.values) not in sample.values:
             known = [*cell.values, *cell.gradients]
             raise SourceText(line, f"line {number}, column").mistake(node.position, unknown("name", node.value, known))
-    return substituted(expression, {name: variable(cell.canonical(name)) for name in names(expression)})
+    return substituted(expression, {name: variable(cell.canonical(name, sample.values)) for name in names(expression)})
 
 
 def _difference(before: Node, after: Node, cell: GradientCell, samples: Sequence[Sample], left: int) -> tuple[str, int]:

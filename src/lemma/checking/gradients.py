@@ -258,7 +258,7 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
             words = "is given; it is not derived" if given else "cannot be the name of a helper"
             raise source.mistake(0, f"'{equation.name}' {words}.")
         found = [node for _, node in subtrees(equation.expression) if node.head == "name"]
-        own = {node.value: variable(cell.canonical(node.value), node.position) for node in found}
+        own = {node.value: variable(cell.canonical(node.value, helpers), node.position) for node in found}
         expression = substituted(equation.expression, own)
         for _, node in subtrees(expression):
             if node.head == "name" and node.value not in cell.known | helpers:

@@ -251,7 +251,7 @@ def plain_name(name: str) -> str:
     """The plain spelling of a name: Greek letters, accents and subscripts written out.
 
     >>> [plain_name(name) for name in ("ŷ", "δ₁", "c̃", "h_{t-1}", "dα", "a_t")]
-    ['y_hat', 'delta1', 'c_tilde', 'h_prev', 'dalpha', 'a']
+    ['y_hat', 'delta1', 'c_tilde', 'h_prev', 'dalpha', 'a_t']
     """
     plain = ""
     name = name.replace("_{t-1}", "_prev").replace("_{t+1}", "_next").replace("{", "").replace("}", "")
@@ -261,4 +261,4 @@ def plain_name(name: str) -> str:
             plain += words[-1].capitalize() if letter.isupper() else words[-1].lower()
         else:
             plain += {"\u0302": "_hat", "\u0303": "_tilde", "∂": "d"}.get(letter, letter)
-    return plain.removesuffix("_t") or plain
+    return plain

@@ -1,5 +1,7 @@
 """The cells are the networks they say they are: PyTorch's own modules and finite differences agree."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,7 +9,7 @@ from torch.nn import functional
 
 from lemma.checking.cells import CELLS, draw, find_cell
 from lemma.checking.expressions import Evaluator
-from lemma.checking.gradients import describe_cell
+from lemma.checking.gradients import describe_cell, judge_gradients
 from lemma.errors import InputError
 
 
@@ -75,3 +77,21 @@ def test_the_description_names_everything(name: str) -> None:
 def test_an_unknown_cell_gets_a_guess() -> None:
     with pytest.raises(InputError, match="Did you mean 'lstm'"):
         describe_cell("ltsm")
+
+
+def test_an_input_x_and_an_input_x_t_are_two(tmp_path: Path) -> None:
+    path = tmp_path / "two.toml"
+    path.write_text(
+        'sizes = ["n"]\nforward = "z = x + 2*x_t"\nloss = "sum(z * z)"\n[inputs]\nx = "n"\nx_t = "n"\n',
+        encoding="utf-8",
+    )
+    verdicts = judge_gradients(str(path), ["dz = 2*z", "dx = dz", "dx_t = 2*dz"]).verdicts
+    assert [verdict.outcome for verdict in verdicts] == ["right"] * 3
+    assert judge_gradients(str(path), ["dz = 2*z", "dx_t = dz"]).verdicts[1].outcome == "wrong"
+
+
+def test_the_step_t_may_be_left_out_of_a_subscript_or_added(tmp_path: Path) -> None:
+    path = tmp_path / "one.toml"
+    path.write_text('sizes = ["n"]\nforward = "z_t = 3*x"\nloss = "sum(z * z)"\n[inputs]\nx_t = "n"\n')
+    for lines in (["dz = 2*z", "dx = 3*dz"], ["dz_t = 2*z_t", "dx_t = 3*dz_t"], ["k_t = 2*z", "dz = k", "dx = 3*dz"]):
+        assert judge_gradients(str(path), lines).right, lines
