@@ -97,7 +97,7 @@ def watch(progress: bool) -> Observer:
 
 def opened(run: Path | str | Run) -> Run:
     """A run as it is, or loaded from its folder."""
-    return load(run) if isinstance(run, (str, Path)) else checked_run(run)
+    return load(Path(run)) if isinstance(run, (str, os.PathLike)) else checked_run(run)
 
 
 def checked_run(run: Any) -> Run:
@@ -115,7 +115,7 @@ def checked_run(run: Any) -> Run:
 
 def folder_of(run: Path | str | Run) -> Path:
     """Return the folder of a run, which may be loaded already."""
-    return Path(run) if isinstance(run, (str, Path)) else checked_run(run).path
+    return Path(run) if isinstance(run, (str, os.PathLike)) else checked_run(run).path
 
 
 def refuse_unknown(settings: Mapping[str, Any], known: Iterable[str], verb: str) -> None:
@@ -169,8 +169,8 @@ def train(
 
     >>> lemma.train("lstm", text="shakespeare", out="runs/a", steps=300)  # doctest: +SKIP
     """
-    from lemma.spec.recipe import fit_warm_up
-    from lemma.tasks.base import refuse_both, steps_of_epochs
+    from lemma.spec.recipe import fit_warm_up, shortened_warm_up
+    from lemma.tasks.base import check_epochs, steps_of_epochs
     from lemma.tasks.registry import data_args, task_for
     from lemma.training.loop import train as train_model
     from lemma.training.session import OwnParts
@@ -179,7 +179,7 @@ def train(
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
     others: dict[str, Any] = {**settings}
     given = data_args({**kinds, "dev": dev, "limit": limit, **_data_settings(others)})
-    refuse_both(epochs, others)
+    check_epochs(epochs, others)
     chosen = choose(model, others, classify=labels is not None)
     recipe, data_spec, observer = chosen.recipe, given.spec(chosen), watch(progress)
     task = task_for(chosen.model)
@@ -189,7 +189,7 @@ def train(
     asked, usual = recipe.warm_up, choose(model).recipe
     recipe = fit_warm_up(recipe, usual, longest=recipe.steps if "warm_up" in others else None)
     if recipe.warm_up != asked:
-        observer.say(f"The warm-up takes {recipe.warm_up} of {recipe.steps:,} steps, not {asked}: set it by warm_up=…")
+        observer.say(shortened_warm_up(recipe, asked))
     given = {"observer": observer, "overwrite": overwrite, "own": own}
     return train_model(chosen.model, recipe, data_spec, data, Path(out), **given)
 
@@ -1329,7 +1329,7 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
         raise InputError(f"device = '{device}': give {known}.")
 
     def loaded(run: Path | str | Run) -> Run:
-        return load(run, device) if isinstance(run, str | Path) else run
+        return load(Path(run), device) if isinstance(run, (str, os.PathLike)) else checked_run(run)
 
     def kind_of_answer(run: Run) -> str:
         if isinstance(run.module, EncoderModel | DualEncoderModel):

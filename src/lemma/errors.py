@@ -8,6 +8,7 @@
     │   └── LedgerError       a module whose account cannot be read off it
     ├── PackageError          what another installed package brings is broken; exits with 2
     ├── StorageError          a disk that refuses: full, no permission, too many open files; exits with 1
+    ├── MemoryLimitError      the machine has too little memory for what was asked; exits with 1
     └── TrainingError         training itself went wrong (a loss that is no number); exits with 1
 
 A message says where, what was got, what was expected and the next step.
@@ -60,6 +61,10 @@ class PackageError(LemmaError):
 
 class StorageError(LemmaError, OSError):
     """The disk, and not what is on it, is the reason why a file cannot be written or read."""
+
+
+class MemoryLimitError(LemmaError):
+    """The machine has too little memory for what was asked."""
 
 
 class TrainingError(LemmaError):

@@ -192,7 +192,7 @@ def merged(model: Module) -> Module:
     return plain
 
 
-MERGED: WeakKeyDictionary[nn.Module, tuple[Any, nn.Module]] = WeakKeyDictionary()
+MERGED: WeakKeyDictionary[nn.Module, tuple[Any, nn.Module, list[Tensor]]] = WeakKeyDictionary()
 MERGED_LOCK = threading.Lock()
 
 
@@ -200,19 +200,22 @@ def merged_copy(model: Module) -> Module:
     """Return a plain copy of a model with LoRA, updates merged; the model itself and its other users see no change.
 
     The copy has new matrices where there are updates and shares all other tensors with the model. It is reused as long
-    as the model lives and its weights stay as they are.
+    as the model lives and its weights stay as they are. Updates are compared by value, since a fused optimizer and
+    writes through `.data` leave no trace in the version of a tensor.
     """
     key = (weight_versions(model), [part.training for part in model.modules()])
+    wrappers = [wrapper for _, wrapper in besides(model)]
+    updates = [tensor for _, update in _updated_weights(wrappers) for tensor in update.parameters()]
     with MERGED_LOCK, torch.inference_mode(False), torch.no_grad():
         known = MERGED.get(model)
-        if known is None or known[0] != key:
-            wrappers = [wrapper for _, wrapper in besides(model)]
+        if known is None or known[0] != key or not all(map(torch.equal, known[2], updates)):
             memo: dict[int, Any] = {id(one): one for one in chain(model.parameters(), model.buffers())}
             for weight, update in _updated_weights(wrappers):
                 matrix = torch.empty_like(weight).copy_(_sum(weight, update))
                 memo[id(weight)] = nn.Parameter(matrix, weight.requires_grad)
             copy = deepcopy(model, memo)
-            known = MERGED[model] = key, put(copy, {wrapper: wrapper.base for _, wrapper in besides(copy)})
+            merged_model = put(copy, {wrapper: wrapper.base for _, wrapper in besides(copy)})
+            known = MERGED[model] = key, merged_model, [tensor.clone() for tensor in updates]
     return known[1]  # pyright: ignore[reportReturnType]
 
 

@@ -130,13 +130,15 @@ def judge_gradients(
     diagnose: bool = True,
     samples: Sequence[Sample] = (),
     derived_before: Collection[str] = (),
+    attempted_before: Collection[str] = (),
 ) -> GradientReport:
     """Judge the lines `name = expression` of a derivation against autograd in float64, at random sizes and inputs.
 
     `cell` is the name of a function, or a TOML file with one of your own, whose answers are judged too. A line may use
     what backpropagation has when it arrives there: all values of the forward pass, the gradients of what is computed
-    from the value, and gradients that an earlier line (or `derived_before`) gets right. True values of gradients are
-    taken, so that no mistake counts twice.
+    from the value, and gradients that an earlier line (or `derived_before`) gets right. Of those that an earlier line
+    (or `attempted_before`) gets wrong, it may use what is not derived after it. True values of gradients are taken, so
+    that no mistake counts twice.
     Without `diagnose` no repair of a wrong line is looked for. Other `samples` take the place of the cell's own.
 
     >>> report = judge_gradients("softmax-cross-entropy", ["dz = y - ŷ"])
@@ -159,7 +161,7 @@ def judge_gradients(
     helpers: dict[str, Node] = {}  # what each stands for
     rests_on: dict[str, set[str]] = {}  # the cell's names behind each helper
     broken: set[str] = set()  # the helpers without a value
-    settled = set(derived_before)  # what earlier lines get right
+    settled, attempted = set(derived_before), set(attempted_before)  # what earlier lines get right, and wrong
     verdicts: list[GradientVerdict] = []
     judging, diagnosis = WorkBudget(MOST_JUDGING), Diagnosis(described)
     for line in derivation:
@@ -167,6 +169,8 @@ def judge_gradients(
         verdict = GradientVerdict(line.number, line.name, line.text, "wrong")
         used = {name for name in names(expression) for name in rests_on.get(name, {name})}
         available = settled | described.available_for(line.name) if line.name in known else settled
+        if line.name in gradients:
+            available |= {name for name in attempted if line.name[1:] not in described.descendants[name[1:]]}
         with judging:
             if missing := sorted(names(expression) & broken):
                 broken |= {line.name} - known
@@ -188,6 +192,7 @@ def judge_gradients(
             elif failed := next((one for one in samples if not agrees(expression, line.name, one)), None):
                 complaint, error = _fault(expression, line.name, failed)
                 verdict = replace(verdict, reason=f"{complaint}; no simple repair found", error=error)
+                attempted |= {line.name} & gradients if used <= available else set()
             elif early := sorted(used - available):
                 verdict = replace(verdict, reason=_unavailable(described, line.name, early[0]))
             else:

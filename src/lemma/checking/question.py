@@ -221,7 +221,10 @@ def put(formula: Rational, meaning: Mapping[str, Polynomial]) -> Rational:
     """Put something in the place of some symbols."""
     for name, value in meaning.items():
         if name in formula.symbols:
-            formula = Rational(formula.numerator.put(name, value), formula.denominator.put(name, value))
+            denominator = formula.denominator.put(name, value)
+            if not denominator:
+                raise InputError(f"the formula divides by zero where {name} = {value}")
+            formula = Rational(formula.numerator.put(name, value), denominator)
     return formula
 
 

@@ -724,8 +724,8 @@ class Marker:
         """Judge gradients line by line; a wrong one may follow from gradients that the student derived before."""
         cell, lines = find_cell(question.cell), answer.splitlines()
         before = [line for key in earlier for line in key[1].splitlines()]
-        settled = _settled_gradients(question.cell, before)
-        report = judge_gradients(question.cell, lines, diagnose, derived_before=settled)
+        settled, attempted = _earlier_gradients(question.cell, before)
+        report = judge_gradients(question.cell, lines, diagnose, derived_before=settled, attempted_before=attempted)
 
         def outcomes(judged: Any) -> dict[str, str]:
             found = {}
@@ -736,7 +736,7 @@ class Marker:
 
         wanted, carried = outcomes(report.judged), False
         if before and "wrong" in wanted.values() and (own := own_samples(question.cell, before)):
-            there = outcomes(judge_gradients(question.cell, lines, False, own, settled).judged)
+            there = outcomes(judge_gradients(question.cell, lines, False, own, settled, attempted).judged)
             follows = {name for name, outcome in wanted.items() if outcome == "wrong" and there[name] == "right"}
             wanted, carried = {**wanted, **dict.fromkeys(follows, "follows")}, bool(follows)
         worth = {"right": 1.0, "follows": question.follow_through}
@@ -756,13 +756,14 @@ class Marker:
         return Judged(share, "\n".join([hint, *said]), hint, None, tuple(slips), None, only, diagnosed=diagnose)
 
 
-def _settled_gradients(cell: str, lines: Sequence[str]) -> set[str]:
-    """Return the names that these lines of an earlier answer get right."""
+def _earlier_gradients(cell: str, lines: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Return the gradients that these lines of an earlier answer get right, and those that they get wrong."""
     try:
         judged = judge_gradients(cell, lines, diagnose=False).judged if lines else ()
     except InputError:
-        return set()
-    return {verdict.name for verdict in judged if verdict.outcome == "right"}
+        return set(), set()
+    right = {verdict.name for verdict in judged if verdict.outcome == "right"}
+    return right, ({verdict.name for verdict in judged} & {*find_cell(cell).gradients}) - right
 
 
 @limited_work(60_000)

@@ -12,7 +12,7 @@ from lemma.counting.piecewise import NamedSize
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, total
 from lemma.counting.probe import Values
 from lemma.counting.writing import Style, write, write_sum
-from lemma.errors import InputError, LedgerError
+from lemma.errors import InputError, LedgerError, unknown
 from lemma.report.result import Block, Fold, Heading, Pre, Result, Table, Text
 from lemma.report.text import across, columns, table, together, wrap
 
@@ -80,6 +80,8 @@ class Quantity:
     remarks: tuple[str, ...] = ()  # what the figure leaves out, or depends on besides sizes
     compared_at: Values = field(default_factory=dict)  # the sizes at which the formula was compared with the module
     recount: Callable[[Values], int | None] | None = field(default=None, repr=False, compare=False)
+    defaults: Mapping[str, Polynomial] = field(default_factory=dict)  # sizes that follow others unless they are set
+    size_names: frozenset[str] = frozenset()  # all sizes of the account, of which this quantity may need fewer
 
     @cached_property
     def polynomial(self) -> Polynomial:
@@ -123,20 +125,36 @@ class Quantity:
             written.append((repeats, [*shapes, (rest,)] if rest else shapes))
         return write_sum(written, order, style)
 
+    def _complete(self, values: Values) -> dict[str, int]:
+        """Return the sizes that this quantity needs, those of `values` and others by their defaults or the account."""
+        names = self.size_names | {*self.compared_at}  # empty for a quantity that could not be counted
+        for name, value in values.items():
+            if names and name not in names | {*self.named}:
+                raise InputError(unknown("size", name, sorted(names)))
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InputError(f"{name} = {value!r}: a whole number is expected, as in {name}=8.")
+        sizes = {name: values.get(name, size) for name, size in self.compared_at.items()}
+        for name, rule in self.defaults.items():
+            follows = name in sizes and name not in values and rule.symbols <= {*sizes}
+            if follows and rule.at(self.compared_at) == self.compared_at[name]:
+                sizes[name] = int(rule.at(sizes))
+        return sizes
+
     def at(self, values: Values) -> int | None:
         """Return the number at these sizes; None at the sizes of the account if a part there is not known.
 
         At the sizes of the account, where formula and module were compared, it is the formula's. At any other sizes the
         module is built and read again: layers in patterns, chunks and rounded widths make a formula that holds at many
-        sizes false at others. If the two differ, a warning says so. A size that is missing is the account's.
+        sizes false at others. If the two differ, a warning says so. A size that is missing follows its default, as
+        d_ff = 4·d does, if it did so in the account; else it is the account's.
 
         Raises:
             LedgerError: the module cannot be built, or be read within the limits, at these sizes.
             InputError: there is no module to read, and these are not the sizes of the account.
         """
-        sizes = {name: values.get(name, size) for name, size in self.compared_at.items()}
+        sizes = self._complete(values)
         if sizes == self.compared_at:
-            return self.by_formula({**values, **sizes})
+            return self.by_formula({**self.named, **values, **sizes})
         where = ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
         compared = ", ".join(f"{name} = {size:,}" for name, size in self.compared_at.items())
         if self.recount is None:

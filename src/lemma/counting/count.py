@@ -151,7 +151,12 @@ def count(
             if name in failures:
                 raise failures[name]
             quantity = counter.quantity(name)
-            counted[name] = replace(quantity, recount=partial(_recount, subject, conventions, limits, quantity))
+            counted[name] = replace(
+                quantity,
+                recount=partial(_recount, subject, conventions, limits, quantity),
+                defaults=subject.defaults,
+                size_names=frozenset(subject.sizes(True)),
+            )
         except LedgerError as error:
             failures[name] = error
             counted[name] = Quantity(name, UNITS[name], (), "", {"": f"no formula: it cannot be counted ({error})"})

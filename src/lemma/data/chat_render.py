@@ -43,14 +43,19 @@ def raise_exception(message: Any) -> None:
     raise ConversationRefused(str(message))
 
 
+def to_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """Write a value as JSON; templates call this."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
 def compile_template(source: str) -> Template:
     """Compile a template in the environment that transformers gives it."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, loopcontrols]
     )
-    environment.filters["tojson"] = lambda value, indent=None, **options: json.dumps(
-        value, ensure_ascii=False, indent=indent, **options
-    )
+    environment.filters["tojson"] = to_json
     environment.globals |= {
         "raise_exception": raise_exception,
         "strftime_now": lambda form: datetime.now().strftime(form),

@@ -68,8 +68,8 @@ def replacing(path: Path) -> Iterator[Path]:
             _sync(temporary)
             _put(temporary, path, aside)
             _sync_one(path.parent)
-        with suppress(OSError):  # the new one is complete; what is left of the old is swept later
-            _remove(aside)
+        with suppress(OSError):  # the new one is in place: what was moved aside becomes what may be removed
+            aside.rename(temporary)
     finally:
         restore(path)
         with suppress(OSError):
@@ -242,19 +242,22 @@ def sweep(folder: Path) -> None:
     """
     leftovers: list[Path] = []
     with suppress(OSError):  # a folder that cannot be listed is swept by a later writer
-        leftovers = [*folder.glob(f".*{SUFFIX}"), *folder.glob(f".*{ASIDE}")]
+        leftovers = [*folder.glob(f".*{ASIDE}"), *folder.glob(f".*{SUFFIX}")]
     for left in leftovers:
         parts = TEMPORARY.fullmatch(left.name)
-        if parts is None:
+        if parts is None or parts["machine"] != machine() or _alive(int(parts["process"])):
             continue
-        if left.suffix == ASIDE:
-            restore(original := left.with_name(parts["name"]))
-            if not original.exists():  # it could not be restored now
-                continue
-        elif parts["number"] is None and parts["name"].endswith(".old"):
-            continue  # moved aside by an earlier version, which could not restore it
-        if parts["machine"] == machine() and not _alive(int(parts["process"])):
-            with suppress(OSError):  # a folder that cannot be written, or another process was first
+        with suppress(OSError):  # a folder that cannot be written, or another process was first
+            if left.suffix == ASIDE:
+                original, unfinished = left.with_name(parts["name"]), left.with_suffix(SUFFIX)
+                if unfinished.exists() and original.is_dir() and not original.is_symlink():
+                    original.rmdir()  # an empty folder that somebody made meanwhile; any other stays, and so does this
+                restore(original)
+                if left.exists() and original.exists() and not unfinished.exists():  # the new one was in place
+                    _remove(left.rename(unfinished))
+            elif left.with_suffix(ASIDE).exists():
+                continue  # it was to replace a folder that could not be restored
+            elif parts["number"] is not None or not parts["name"].endswith(".old"):  # .old is of an earlier version
                 _remove(left)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lemma.data.files import unreadable
-from lemma.errors import LemmaError, RunError
+from lemma.errors import LemmaError, MemoryLimitError, RunError
 
 LONGEST_REASON = 300
 """Characters of another library's message that are quoted."""
@@ -36,6 +36,8 @@ def reading_foreign_file(path: Path | str) -> Iterator[None]:
     except OSError as error:
         raise unreadable(Path(path), error) from None
     except Exception as error:
+        if isinstance(error, MemoryError) or "not enough memory" in str(error) or "out of memory" in str(error):
+            raise MemoryLimitError(f"{path} needs more memory than there is here.") from error
         reason = str(error)[:LONGEST_REASON] or "no reason"
         raise RunError(
             f"{path} is damaged or of an unknown form ({type(error).__name__}: {reason}). Download it again."

@@ -73,11 +73,14 @@ class TokenizerFields(ForeignFields):
 
 
 class GenerationFields(ForeignFields):
-    """How a model is meant to be sampled from, in the words of `generation_config.json`; None and 0 change nothing."""
+    """How a model is meant to be sampled from, in the words of `generation_config.json`.
+
+    None, 0 and a top_k of −1 change nothing.
+    """
 
     do_sample: bool | None = None
     temperature: float | None = Field(default=None, ge=0)
-    top_k: int | None = Field(default=None, ge=0)
+    top_k: int | None = Field(default=None, ge=-1)
     top_p: float | None = Field(default=None, ge=0, le=1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0)
@@ -304,7 +307,6 @@ class Tokenizer:
         self.config, self.generation = dict(config or {}), dict(generation or {})
         self._template_file = where
         _ = self._fields  # wrong types are an error now, not at the first conversation
-        self._sampling = GenerationFields.read(self.generation, where) if self.generation else GenerationFields()
         self.kind = _known_kind(self._engine, where)
         numbers = self._engine.get_vocab()
         larger = (vocabulary or 0) if self.kind == PRETRAINED else 0
@@ -376,9 +378,11 @@ class Tokenizer:
     @property
     def sampling(self) -> dict[str, Any]:
         """How a pretrained model is meant to be sampled from, in the words of `generate`."""
-        said = {name: getattr(self._sampling, word) for name, word in SAMPLING.items()}
-        said |= {name: said[name] or None for name in ("top_k", "top_p", "no_repeat_ngram")}  # 0 switches one off there
-        if self._sampling.do_sample is False:
+        fields = GenerationFields.read(self.generation, self._where) if self.generation else GenerationFields()
+        said = {name: getattr(fields, word) for name, word in SAMPLING.items()}
+        for name in ("top_k", "top_p", "no_repeat_ngram"):  # 0 switches one off there
+            said[name] = None if said[name] in (0, -1) else said[name]
+        if fields.do_sample is False:
             said["temperature"] = 0.0
         more = tuple(sorted(self.stops - {self.eos}))
         return {name: value for name, value in {**said, "stop_tokens": more or None}.items() if value is not None}
@@ -482,6 +486,10 @@ class Tokenizer:
         if isinstance(template, list):  # some models have several, by name
             return next((choice.template for choice in template if choice.name == "default"), None)
         return template
+
+    def knows_role(self, role: str) -> bool:
+        """Return whether the chat template names a role in quotes, as in `message.role == 'developer'`."""
+        return any(f"{quote}{role}{quote}" in (self._template or "") for quote in "'\"")
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> ChatText:
         """Write a conversation by the model's own chat template, ready for the assistant's answer.

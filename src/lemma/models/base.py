@@ -165,7 +165,10 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def weight_versions(model: nn.Module) -> tuple[Any, ...]:
-    """Return a key that changes whenever a weight or a buffer of a model is replaced, moved or written to."""
+    """Return a key that changes when a weight or a buffer of a model is replaced, moved or written to in place.
+
+    Writes through `.data` and by fused optimizers do not change it.
+    """
     tensors = chain(model.parameters(), model.buffers())
     return tuple((one.data_ptr(), 0 if one.is_inference() else one._version) for one in tensors)
 

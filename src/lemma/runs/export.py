@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from lemma.runs.checkpoint import weights_of
 from lemma.runs.folder import PretrainedRun, RunFolder, refuse_name, refuse_occupied
 from lemma.runs.load import (
     adaptation_of,
+    always_learned,
     model_to_fill,
     refuse_adapters,
     refuse_own_base,
@@ -202,6 +204,9 @@ def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False
     refuse_occupied(out, overwrite)  # before anything is read
     pieces = base.source.pieces if isinstance(base, PretrainedRun) else None
     adaptation = read_peft(peft_folder, plain_model(base), pieces)
+    for name, parameter in adaptation.model.named_parameters():  # such as the head of a classifier, as its base has it
+        if any(fnmatch(name, pattern) for pattern in always_learned(base.spec, adaptation.method)):
+            parameter.requires_grad_(True)
     about = f"from {peft_folder}"
     spec = adaptation_of(base, out, adaptation.method)
     folder = RunFolder(out, base.spec, base.recipe, base.data, base.data_hash, spec)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from lemma.data.files import SUFFIX, check_file, read_json, read_sealed, unreadable
 from lemma.data.store import HEADER as STORE
 from lemma.data.store import TOKENS, TokenStore
-from lemma.errors import LemmaError, RunError
+from lemma.errors import LemmaError, MemoryLimitError, RunError
 from lemma.hub.pretrained import SUMS, change_since_opened, recognise
 from lemma.report.result import Block, Result, Table, Text
 from lemma.runs.checkpoint import MANIFEST, manifest, read, read_weights, saved
@@ -206,6 +206,8 @@ def judged(files: list[Path], root: Path, check: Callable[[], object], why: str 
     """Files that are checked together: the one that the error names is damaged, or all if it names none."""
     try:
         check()
+    except MemoryLimitError:  # of a file that cannot be read nothing is known
+        raise
     except LemmaError as error:
         said = str(error)
         named = [file for file in files if str(file) in said] or files

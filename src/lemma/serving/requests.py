@@ -61,9 +61,13 @@ class Limits:
     """Seconds for requests under way when the server is stopped."""
 
     def __post_init__(self) -> None:
+        for name in ("tokens", "batch", "waiting", "seconds", "grace"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(f"{name} = {value!r}: a number is expected.")
         for name in ("tokens", "batch", "waiting"):
             if getattr(self, name) < 1:
-                raise InputError(f"max_{name} = {getattr(self, name)} is less than 1.")
+                raise InputError(f"{name} (--max-{name}) = {getattr(self, name)} is less than 1.")
         if not 0 < self.seconds < float("inf") or not 0 <= self.grace < float("inf"):
             raise InputError(f"timeout = {self.seconds:g}, grace = {self.grace:g}: give numbers of seconds.")
 
@@ -116,8 +120,10 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 def check_api_key(key: str | None) -> None:
     """Refuse a key that nobody could send, or that would protect nothing, such as an empty one."""
-    if key is not None and (not key or not key.isascii() or not key.isprintable() or " " in key):
-        got = "it is empty" if not key.strip() else "this one has others"
+    if key is None:
+        return
+    if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or " " in key:
+        got = "it is empty" if isinstance(key, str) and not key.strip() else "this one has others"
         raise InputError(
             f"api_key (LEMMA_API_KEY): a key of ASCII characters without spaces is expected, but {got}. "
             "To serve without a key, leave it out (unset LEMMA_API_KEY)."

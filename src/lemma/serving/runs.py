@@ -4,6 +4,7 @@ import asyncio
 import math
 import struct
 import time
+import traceback
 import warnings
 from base64 import b64encode
 from collections import deque
@@ -150,7 +151,8 @@ class ModelThread:
                 self._turn()
             except Exception as error:  # of the model or of the machine: no text can be trusted any more
                 self._unsent.clear()
-                self.engine = None  # its memory is free before another is made
+                self.engine = None
+                traceback.clear_frames(error.__traceback__)  # they hold the engine, whose memory another one needs
                 reported = error
                 try:
                     self.require_engine()
@@ -408,7 +410,7 @@ class GenerationJob:
         self.tokens = request.tokens_within(served.limits.tokens)
         given = request.prompts
         if isinstance(request, ChatRequest) and tokenizer.chats:
-            system = "developer" if "developer" in str(tokenizer.config.get("chat_template")) else "system"
+            system = "developer" if tokenizer.knows_role("developer") else "system"
             roles = {"developer": system}  # the newer name of the same role, which few templates know
             messages = [{"role": roles.get(one.role, one.role), "content": one.text} for one in request.messages]
             given = [tokenizer.chat(messages)]

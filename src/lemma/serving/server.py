@@ -140,8 +140,8 @@ def serve_runs(
     limits = limits or Limits()
     check_api_key(api_key)
     for name, value in (("host", host), *(("allow_hosts", one) for one in allow_hosts)):
-        if not value.strip():
-            raise InputError(f"{name} = '{value}': the name or address of a machine is expected. Leave it out.")
+        if not isinstance(value, str) or not value.strip():
+            raise InputError(f"{name} = {value!r}: the name or address of a machine is expected. Leave it out.")
     with closing(bind(host, port)) as bound, suppress(KeyboardInterrupt):
         address, port = bound.getsockname()[:2]
         local = ip_address(address.partition("%")[0]).is_loopback

@@ -325,8 +325,12 @@ def _tokenizer(default: Characters | Words | BytePairs, words: dict[str, Any]) -
     value = nest({word: words.pop(word) for word in list(words) if word.partition(".")[0] == "tokenizer"})
     if value.get("tokenizer") is None:
         return default
-    tokenizer = read_tokenizer(value["tokenizer"], "tokenizer", default.kind)
-    return default if tokenizer == KINDS[default.kind]() else tokenizer
+    requested = value["tokenizer"]
+    if requested == default.kind:
+        return default
+    if isinstance(requested, Mapping) and requested.get("kind", default.kind) == default.kind:
+        requested = {**default.to_dict(), **requested}  # what is not said stays as the preset has it
+    return read_tokenizer(requested, "tokenizer", default.kind)
 
 
 def read_tokenizer(value: Any, where: str, kind: str) -> Characters | Words | BytePairs:

@@ -216,6 +216,11 @@ def fit_warm_up(recipe: Recipe, usual: Recipe | None = None, longest: int | None
     return recipe.replace(warm_up=min(fitting, recipe.warm_up))
 
 
+def shortened_warm_up(recipe: Recipe, requested: int) -> str:
+    """Return the message that a warm-up was shortened."""
+    return f"The warm-up takes {recipe.warm_up} of {recipe.steps:,} steps, not {requested}: set it by warm_up=…"
+
+
 WARM_UP_SHARE = 10  # one step in ten warms up
 
 

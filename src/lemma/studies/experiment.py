@@ -26,7 +26,7 @@ from lemma.errors import LemmaError, RunError, SpecError, StorageError, unknown
 from lemma.report.progress import Observer, Silent
 from lemma.report.statistics import LEAST, Estimate, PairedTest, estimate, paired_test
 from lemma.runs.checkpoint import MANIFEST
-from lemma.runs.folder import SPEC, RunFolder, is_begun, remove_unbegun
+from lemma.runs.folder import SPEC, RunFolder, is_begun, refuse_name, remove_unbegun
 from lemma.runs.load import Run, load
 from lemma.runs.verify import STUDY
 from lemma.spec.base import to_toml
@@ -363,6 +363,7 @@ def run_experiment(
     chosen = [cell for cell in cells if only is None or {cell.condition, cell.name} & set(only)]
     for cell in cells:
         experiment.check(cell)
+    refuse_name(experiment.out)
     with storing(experiment.out):
         experiment.out.mkdir(parents=True, exist_ok=True)
         (experiment.out / MANIFEST).unlink(missing_ok=True)  # the report that it has checksums of is written again
@@ -413,8 +414,8 @@ def hold(lock_file: Path, observer: Observer) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            other = read_json(holder) or {}
-            name = f"process {other['process']} on {other['host']}" if other else "another process"
+            other = {"process": "?", "host": "another machine", **(read_json(holder) or {})}
+            name = f"process {other['process']} on {other['host']}"
             observer.say(
                 f"waiting for {name}, which works on this study and holds {lock_file} (Ctrl-C to stop waiting)"
             )

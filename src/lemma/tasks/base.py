@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import glob
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -396,16 +397,18 @@ class Task(ABC):
 
 def steps_of_epochs(epochs: Any, task: Task, model: Any, data: Splits[Any], recipe: Recipe, observer: Observer) -> int:
     """Convert epochs of the training split to steps, and report them; of a model its spec is expected."""
-    if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not 0 < epochs < math.inf:
-        raise SpecError(f"epochs = {shown(epochs)}: a number above 0 is expected, as in epochs=3.")
     steps = math.ceil(epochs * task.steps_per_epoch(model, data.tokens("train"), recipe))
     observer.say(f"epochs = {epochs:g}: {steps:,} steps of batch {recipe.batch}.")
     return steps
 
 
-def refuse_both(epochs: Any, settings: Mapping[str, Any]) -> None:
-    """Refuse steps next to epochs."""
-    if epochs is not None and "steps" in settings:
+def check_epochs(epochs: Any, settings: Mapping[str, Any]) -> None:
+    """Refuse epochs that are not a number above 0, and steps next to epochs, before any data are read."""
+    if epochs is None:
+        return
+    if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 < float(epochs) < math.inf:
+        raise SpecError(f"epochs = {shown(epochs)}: a number above 0 is expected, as in epochs=3.")
+    if "steps" in settings:
         raise SpecError("steps and epochs are both given. Leave one of them out.")
 
 

@@ -33,8 +33,8 @@ from lemma.spec.models import (
     TextReader,
     longest,
 )
-from lemma.spec.recipe import METHODS, Method, Recipe
-from lemma.tasks.base import DataArgs, Score, refuse_both, steps_of_epochs
+from lemma.spec.recipe import METHODS, Method, Recipe, fit_warm_up, shortened_warm_up
+from lemma.tasks.base import DataArgs, Score, check_epochs, steps_of_epochs
 from lemma.tasks.classification import ClassificationTask
 from lemma.tasks.language import LanguageTask
 from lemma.tasks.registry import evaluate_run, task_for
@@ -163,7 +163,7 @@ def plan_adaptation(
     chosen = method if isinstance(method, Spec) else METHODS[method]()
     words = dict(words)
     epochs = words.pop("epochs", None)
-    refuse_both(epochs, words)
+    check_epochs(epochs, words)
     known_words = {*type(chosen).known_words(), *Recipe.known_words()}
     for word in (word for word in words if word not in known_words):
         owner = next((name for name, kind in METHODS.items() if word in kind.known_words()), None)
@@ -200,6 +200,10 @@ def plan_adaptation(
     if pretrained and labelled:
         usual["evaluate_every"] = math.ceil(steps / PRETRAINED_VALIDATIONS)
     recipe = Recipe.read({**usual, **few, "weight_decay": 0.01, **own}, "recipe")
+    fitted = fit_warm_up(recipe, longest=recipe.steps)
+    if fitted != recipe:
+        observer.say(shortened_warm_up(fitted, recipe.warm_up))
+    recipe = fitted
     return AdaptationPlan(base, model, chosen.replace(**shares["method"]), recipe, data_spec, data)
 
 

@@ -402,3 +402,10 @@ def test_what_is_spent_inside_a_budget_is_spent_of_all_around_it() -> None:
 def test_hostile_lines_are_judged_wrong_or_refused_in_time(kind: str) -> None:
     report = judged_or_refused("lstm", HOSTILE[kind])
     assert report is None or not report.right
+
+
+def test_a_wrong_gradient_counts_once_and_cannot_be_used_before_it_is_derived() -> None:
+    report = judge_gradients("lstm", ["db_y = y - y_hat", "dW_y = db_y @ a.T"])
+    assert [verdict.outcome for verdict in report.verdicts] == ["wrong", "right"]
+    report = judge_gradients("lstm", ["db_y = b_y", "dz = db_y"])
+    assert [verdict.outcome for verdict in report.verdicts] == ["wrong", "wrong"]

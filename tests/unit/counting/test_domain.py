@@ -229,3 +229,25 @@ def test_a_counter_with_an_estimate_probes_nothing(monkeypatch: pytest.MonkeyPat
     assert counter.quantity("parameters").by_formula({"d": 8, "L": 8, "d_ff": 64}) == sum(
         parameter.numel() for parameter in patterned(L=8).parameters()
     )
+
+
+def test_a_size_that_is_not_given_follows_its_default_as_in_the_account() -> None:
+    parameters = lemma.count("decoder", quantities=["parameters"]).quantities["parameters"]
+    assert parameters.at({"d": 256}) == lemma.count("decoder", quantities=["parameters"], d=256).parameters.total
+
+
+@pytest.mark.parametrize(("sizes", "message"), [({"dd": 256}, "'dd' is unknown"), ({"d": "a"}, "a whole number")])
+def test_sizes_that_are_misspelled_or_no_numbers_are_refused(sizes: dict[str, Any], message: str) -> None:
+    parameters = lemma.count("rnn", quantities=["parameters"]).quantities["parameters"]
+    with pytest.raises(InputError, match=message):
+        parameters.at(sizes)
+
+
+def odd_width(d: int = 10, L: int = 2) -> nn.Module:
+    width = int(d**1.5) // 7 * 3 + (d**3) % 11 + 1
+    return nn.Sequential(nn.Linear(d, width), nn.ReLU(), nn.Linear(width, d))
+
+
+def test_a_quantity_with_a_named_size_is_known_at_the_sizes_of_the_account() -> None:
+    parameters = lemma.count(odd_width, quantities=["parameters"]).quantities["parameters"]
+    assert parameters.at({"d": 10, "L": 2}) == sum(parameter.numel() for parameter in odd_width().parameters())

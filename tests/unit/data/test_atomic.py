@@ -341,3 +341,28 @@ def test_two_processes_never_hold_the_same_lock(tmp_path: Path) -> None:
     with locked(tmp_path / "a", wait=0), locked(tmp_path / "b", wait=0.05) as second:
         assert not second
     assert names(tmp_path) == ["b"]
+
+
+def test_a_folder_moved_aside_is_restored_over_an_empty_one_and_kept_next_to_another(tmp_path: Path) -> None:
+    for content in ("", "theirs"):
+        folder = tmp_path / (content or "empty")
+        folder.mkdir()
+        aside = folder / f".run.0.{machine()}-999999999.aside"
+        for name in (aside.name, f".run.0.{machine()}-999999999.partial", "run"):
+            (folder / name).mkdir()
+        (aside / "old").write_text("whole")
+        if content:
+            (folder / "run" / content).touch()
+        sweep(folder)
+        sweep(folder)
+        assert (folder / "run" / (content or "old")).exists()
+        assert aside.exists() == bool(content), "never removed before the new folder was in place"
+
+
+def test_a_folder_moved_aside_is_removed_once_the_new_one_is_in_place(tmp_path: Path) -> None:
+    aside = tmp_path / f".run.0.{machine()}-999999999.aside"
+    aside.mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "new").touch()
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

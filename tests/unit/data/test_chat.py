@@ -180,3 +180,9 @@ def test_sampling_settings_are_checked_and_zeros_switch_off(tmp_path: Path) -> N
     (tmp_path / "generation_config.json").write_text('{"temperature": "hot"}')
     with pytest.raises(RunError, match=r"generation_config.json: temperature = 'hot'"):
         Tokenizer.load(path)
+
+
+def test_a_template_may_say_how_json_is_written() -> None:
+    template = "{{ messages[0].content|tojson(ensure_ascii=True) }}{{ messages|tojson(separators=(',', ':')) }}"
+    text = chat_text(template, [{"role": "user", "content": "é"}], {})
+    assert text == '"\\u00e9"[{"role":"user","content":"é"}]'

@@ -221,3 +221,14 @@ def test_cudnn_attention_is_enabled_again_after_the_last_of_several_threads() ->
         assert enabled()
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def test_updates_that_are_changed_without_a_trace_are_merged_again(tmp_path: Path) -> None:
+    """As a fused optimizer and writes through `.data` change them."""
+    run = lora(tmp_path)
+    before = merged_copy(run.module)
+    assert merged_copy(run.module) is before
+    for name, parameter in run.module.named_parameters():
+        if "update" in name:
+            parameter.data.mul_(2)
+    assert merged_copy(run.module) is not before

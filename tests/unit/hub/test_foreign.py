@@ -14,7 +14,7 @@ import torch
 from faults.foreign import SPEC, TEXT, TensorInfo, flipped, foreign, gguf_bytes, good_gguf, use, written
 from lemma.adaptation.adapt import adapt_model
 from lemma.data.foreign import reading_foreign_file
-from lemma.errors import DataError, LemmaError, RunError, StorageError
+from lemma.errors import DataError, LemmaError, MemoryLimitError, RunError, StorageError
 from lemma.hub.llama2c import open_llama2c
 from lemma.hub.patterns import matches_to_end
 from lemma.hub.peft import read_peft, write_peft
@@ -44,11 +44,14 @@ def test_a_share_of_the_campaign_finds_only_errors_of_lemma(tmp_path: Path) -> N
 
 
 def test_every_surprise_names_the_file_and_keeps_its_cause() -> None:
-    for surprise in (KeyError("a"), ValueError(), TypeError("b"), struct.error("c"), MemoryError(), RecursionError()):
+    for surprise in (KeyError("a"), ValueError(), TypeError("b"), struct.error("c"), RecursionError()):
         message = rf"^x\.gguf is damaged .*{type(surprise).__name__}"
         with pytest.raises(RunError, match=message) as caught, reading_foreign_file("x.gguf"):
             raise surprise
         assert caught.value.__cause__ is surprise
+    for surprise in (MemoryError(), RuntimeError("DefaultCPUAllocator: not enough memory")):
+        with pytest.raises(MemoryLimitError, match=r"^x\.gguf needs more memory"), reading_foreign_file("x.gguf"):
+            raise surprise
     with pytest.raises(DataError, match=r"^x\.gguf: no tokens$"), reading_foreign_file("x.gguf"):
         raise DataError("no tokens")
     with pytest.raises(StorageError, match=r"^x\.gguf cannot be read"), reading_foreign_file("x.gguf"):

@@ -384,7 +384,7 @@ def test_runs_that_write_nothing_are_refused_with_what_they_are_for(runs: dict[s
         application()
     with pytest.raises(InputError, match="device = 'gpu': give auto"):
         application(runs["trigram"], device="gpu")
-    with pytest.raises(InputError, match="max_batch = 0 is less than 1"):
+    with pytest.raises(InputError, match=r"batch \(--max-batch\) = 0 is less than 1"):
         application(runs["trigram"], batch=0)
     with pytest.raises(InputError, match="Did you mean 'batch'"):
         application(runs["trigram"], batches=3)

@@ -296,3 +296,9 @@ def test_a_classifier_made_of_a_decoder_can_leave_for_transformers_by_default() 
     assert choose("decoder", classify=True).model.to_dict()["head_bias"] is False
     assert choose("decoder", {"head_bias": True}, classify=True).model.to_dict()["head_bias"] is True
     assert choose("lstm", classify=True).model.to_dict()["head_bias"] is True
+
+
+def test_a_setting_of_the_tokenizer_leaves_the_others_as_the_preset_has_them() -> None:
+    assert choose("penn-rnn", {"tokenizer.minimum_count": 2}).tokenizer == Words(vocabulary=10_000, minimum_count=2)
+    assert choose("penn-rnn", {"tokenizer": {"kind": "words", "vocabulary": None}}).tokenizer == Words(vocabulary=None)
+    assert choose("penn-rnn", {"tokenizer": "words"}).tokenizer == Words(vocabulary=10_000)
