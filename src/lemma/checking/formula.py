@@ -97,15 +97,14 @@ def read_answer(text: str, known: Collection[str]) -> FormulaReading:
     if not tokens:
         raise InputError(f"the formula is empty; write one in {', '.join(known)}")
     echo: dict[str, str] = {}
-    if len(tokens) > 2 and _are_thousands(tokens):  # nothing but 9 721 596
-        whole = "".join(token.text for token in tokens)
-        echo[" ".join(token.text for token in tokens)] = "one number"
-        tokens = [replace(tokens[0], text=whole)]
     mine: dict[str, Rational] = {}  # names of their own
     calculator = Calculator()  # one for all of it, so that its work is bounded as a whole
 
     def value_of(piece: list[Token]) -> Rational:
         spend(len(known) // 50)
+        if len(piece) > 1 and _are_thousands(piece):  # nothing but 9 721 596; before a bracket, 4 128 is refused
+            echo[" ".join(token.text for token in piece)] = "one number"
+            piece = [replace(piece[0], text="".join(token.text for token in piece))]
         parser = _FormulaParser(source, [*piece, end], {**dict.fromkeys(known), **mine}, calculator, echo)
         value = parser.sum()
         if parser.here.kind != "end":

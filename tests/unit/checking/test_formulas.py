@@ -428,3 +428,8 @@ def test_a_wrong_formula_of_a_dual_encoder_is_judged() -> None:
 def test_a_number_that_is_nearly_right_is_not_called_once_the_right_one() -> None:
     said = str(judge_number("table-a5", "parameters", "9721596.5", {}))
     assert "9721596.5" in said and "times the right number" not in said
+
+
+@pytest.mark.parametrize("number", ["834,304", "834 304", "834304"])
+def test_a_number_after_a_formula_may_have_its_thousands_set_apart(number: str) -> None:
+    assert lemma.check.parameters("decoder", f"V d + T d + 2d + L(12 d^2 + 13 d) = {number}")
