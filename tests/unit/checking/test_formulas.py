@@ -433,3 +433,8 @@ def test_a_number_that_is_nearly_right_is_not_called_once_the_right_one() -> Non
 @pytest.mark.parametrize("number", ["834,304", "834 304", "834304"])
 def test_a_number_after_a_formula_may_have_its_thousands_set_apart(number: str) -> None:
     assert lemma.check.parameters("decoder", f"V d + T d + 2d + L(12 d^2 + 13 d) = {number}")
+
+
+def test_a_formula_that_divides_by_zero_where_a_size_follows_another_is_refused() -> None:
+    with pytest.raises(InputError, match="divides by zero"):
+        lemma.check.parameters("decoder", "d/(d_ff - 4d)")
