@@ -81,7 +81,7 @@ class Quantity:
     compared_at: Values = field(default_factory=dict)  # the sizes at which the formula was compared with the module
     recount: Callable[[Values], int | None] | None = field(default=None, repr=False, compare=False)
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)  # sizes that follow others unless they are set
-    size_names: frozenset[str] = frozenset()  # all sizes of the account, of which this quantity may need fewer
+    size_names: frozenset[str] = frozenset()  # all symbols of the account, of which this quantity may need fewer
 
     @cached_property
     def polynomial(self) -> Polynomial:

@@ -155,7 +155,6 @@ def count(
                 quantity,
                 recount=partial(_recount, subject, conventions, limits, quantity),
                 defaults=subject.defaults,
-                size_names=frozenset(subject.sizes(True)),
             )
         except LedgerError as error:
             failures[name] = error
@@ -169,6 +168,10 @@ def count(
     sizes = {**subject.sizes(bool(running)), **named}
     rules = {letter: rule.polynomial(sizes) for one in counted.values() for letter, rule in one.rules.items()}
     even = {letter: rule for letter, rule in rules.items() if rule.at(sizes) == sizes[letter]}
+    counted = {
+        name: replace(quantity, size_names=frozenset({*sizes, *subject.sizes(True)}))
+        for name, quantity in counted.items()
+    }
     return Account(subject.name, sizes, counted, {**subject.defaults, **even})
 
 
