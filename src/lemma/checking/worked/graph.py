@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 from pydantic import BeforeValidator, Field
+from threadpoolctl import threadpool_limits
 
 from lemma.checking.worked.case import (
     LARGEST,
@@ -131,9 +132,12 @@ class GraphSteps:
         for name, matrix in self.matrices.items():
             sums = matrix.sum(axis=1)
             symmetric = bool(np.allclose(matrix, matrix.T, rtol=0, atol=1e-15))
-            values = np.linalg.eigvalsh(matrix) if symmetric else np.linalg.eigvals(matrix)
-            radius = float(np.abs(values).max())
-            norm = radius if symmetric else float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix).max()))
+            with threadpool_limits(
+                1
+            ):  # so small a matrix: on a busy machine its threads would only wait for each other
+                values = np.linalg.eigvalsh(matrix) if symmetric else np.linalg.eigvals(matrix)
+                radius = float(np.abs(values).max())
+                norm = radius if symmetric else float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix).max()))
             found[name] = MatrixTraits(sums, bool((np.abs(sums - 1) < NEAR).all()), symmetric, radius, norm)
         return found
 
