@@ -106,3 +106,37 @@ VERBS: dict[str, Callable[[Any], Any]] = {
 def test_what_is_no_run_and_no_model_is_refused_with_what_is_accepted(verb: str, model: Any) -> None:
     with pytest.raises(LemmaError, match=rf"a {re.escape(type(model).__name__)} is not a (run|model|study)"):
         VERBS[verb](model)
+
+
+def test_a_wrong_number_of_epochs_is_refused_before_the_data_are_read(tmp_path: Path) -> None:
+    for epochs in ("abc", 0, float("nan"), [1], True):
+        with pytest.raises(SpecError, match=r"epochs = .*a number above 0 is expected"):
+            lemma.train("lstm", text=tmp_path / "missing.txt", out=tmp_path / "run", epochs=epochs)
+
+
+def test_a_server_refuses_what_is_not_a_run_and_keys_that_are_not_text(tmp_path: Path) -> None:
+    from lemma.api import application
+    from lemma.serving.requests import Limits, check_api_key
+
+    for wrong in (nn.Linear(2, 2), None, 5):
+        with pytest.raises(LemmaError, match="is not a run"):
+            application(wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(LemmaError, match="api_key"):
+        check_api_key(5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(LemmaError, match="tokens = 'a': a number is expected"):
+        Limits(tokens="a")  # pyright: ignore[reportArgumentType]
+
+
+def test_adapting_shortens_a_warm_up_that_would_never_end(tmp_path: Path, text: Path) -> None:
+    lemma.train("lstm", text=text, out=tmp_path / "base", steps=2, progress=False, **SMALL)
+    lemma.adapt(
+        tmp_path / "base",
+        text=text,
+        out=tmp_path / "run",
+        steps=5,
+        warm_up=50,
+        batch=4,
+        sequence_length=8,
+        progress=False,
+    )
+    assert RunFolder.open(tmp_path / "run").recipe.warm_up < 5
