@@ -7,7 +7,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from lemma.data.tokenizers import BytePairEncoder, Tokenizer, train_tokenizer
-from lemma.errors import DataError
+from lemma.errors import DataError, RunError
 from lemma.spec.data import BytePairs, Characters, Words
 
 
@@ -108,3 +108,12 @@ def test_threads_may_share_a_tokenizer() -> None:
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert results == {text: text for text in texts}
+
+
+def test_sampling_hints_are_checked_only_where_they_are_used() -> None:
+    content = train_tokenizer(Characters(), ["ab"]).json
+    assert "top_k" not in Tokenizer(content, "x", generation={"top_k": -1}).sampling
+    tokenizer = Tokenizer(content, "x", generation={"repetition_penalty": 0})
+    assert len(tokenizer.encode("ab")) == 2
+    with pytest.raises(RunError, match="repetition_penalty = 0"):
+        _ = tokenizer.sampling
