@@ -289,7 +289,7 @@ def limit_draws(sizes: Mapping[str, int], samples: int, width: int) -> None:
     limit_work(sizes, operations=2 * OPERATIONS_OF_A_DRAW * samples * width, numbers=8 * samples)
 
 
-def inner_products(D: int, samples: int, draws: Draws, seed: int) -> Float[Tensor, "samples"]:
+def inner_products(D: int, samples: int, draws: Draws, seed: int) -> Float[Tensor, " samples"]:
     """Draw pairs of vectors, some at a time, and return aᵀb of each."""
     generator = torch.Generator().manual_seed(seed)
     rows = max(1, 2**22 // D)

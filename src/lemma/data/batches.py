@@ -19,15 +19,15 @@ NOTHING = -1
 POOL = 50
 """Batches' worth of examples that are sorted by length together: alike enough to pad little, mixed enough to learn."""
 
-Indices = Sequence[int] | Int64[np.ndarray, "examples"]
-Offsets = Int64[np.ndarray, "batch"]
+Indices = Sequence[int] | Int64[np.ndarray, " examples"]
+Offsets = Int64[np.ndarray, " batch"]
 
 
 class ExampleSet(Protocol):
     """Data that comes as separate examples: trees, pairs of texts, texts with labels."""
 
     @property
-    def lengths(self) -> Int64[np.ndarray, "examples"]:
+    def lengths(self) -> Int64[np.ndarray, " examples"]:
         """The tokens of each example."""
         ...
 
@@ -44,11 +44,11 @@ class ExampleSet(Protocol):
 class TokenRows:
     """Rows of tokens of any length, one after the other: row i owns the tokens bounds[i] to bounds[i + 1]."""
 
-    tokens: Integer[np.ndarray, "tokens"]
-    bounds: Int64[np.ndarray, "rows_and_one"]
+    tokens: Integer[np.ndarray, " tokens"]
+    bounds: Int64[np.ndarray, " rows_and_one"]
 
     @cached_property
-    def lengths(self) -> Int64[np.ndarray, "rows"]:
+    def lengths(self) -> Int64[np.ndarray, " rows"]:
         """The tokens of each row."""
         return np.diff(self.bounds)
 
@@ -113,7 +113,7 @@ class TokenRows:
         return TokenRows(tokens, bounds)
 
 
-def gather(values: Integer[np.ndarray, "tokens"], bounds: Int64[np.ndarray, "rows_and_one"], rows: Any) -> np.ndarray:
+def gather(values: Integer[np.ndarray, " tokens"], bounds: Int64[np.ndarray, " rows_and_one"], rows: Any) -> np.ndarray:
     """Join the slices values[bounds[row]:bounds[row + 1]] of all rows.
 
     >>> gather(np.array([10, 20, 21, 30]), np.array([0, 1, 3, 4]), np.array([1, 0, 1]))
@@ -134,7 +134,7 @@ class BucketedExamples:
     batch is full.
     """
 
-    lengths: Int64[np.ndarray, "examples"]
+    lengths: Int64[np.ndarray, " examples"]
     batch: int
     seed: int
     _orders: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -145,7 +145,7 @@ class BucketedExamples:
         """Steps per epoch."""
         return max(1, len(self.lengths) // self.batch)
 
-    def examples(self, step: int) -> Int64[np.ndarray, "batch"]:
+    def examples(self, step: int) -> Int64[np.ndarray, " batch"]:
         """The examples of a step.
 
         >>> sorted(BucketedExamples(np.array([3, 9, 4, 8]), batch=4, seed=1).examples(0).tolist())
@@ -249,7 +249,7 @@ def _check_length(length: int, sequence_length: int, rows: int) -> None:
 # to be predicted, the target is −1.
 
 Objective = Literal["masked", "next-sentence", "both"]
-Tokens = Integer[np.ndarray, "tokens"]
+Tokens = Integer[np.ndarray, " tokens"]
 Batch = tuple[Int64[np.ndarray, "batch context"], Int64[np.ndarray, "batch context"]]
 MASKED, REPLACED = 0.8, 0.1
 CHUNK = 64
@@ -327,7 +327,7 @@ class MaskedWindows:
             yield self.rows(tokens, offsets, np.arange(len(offsets)) % 2 == 0, random)
 
     def rows(
-        self, tokens: Tokens, offsets: Offsets, follows: Bool[np.ndarray, "batch"], random: np.random.Generator
+        self, tokens: Tokens, offsets: Offsets, follows: Bool[np.ndarray, " batch"], random: np.random.Generator
     ) -> Batch:
         """The rows whose segments A begin at `offsets`; of those that are not followed, B is drawn elsewhere."""
         start, end = (np.full((len(offsets), 1), mark) for mark in self.marks[:2])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Features = Union["csr_array", Float32[np.ndarray, "nodes features"]]
 """What is known of each node: few words of many, or a row of numbers."""
 Edges = Int64[np.ndarray, "two edges"]
-Weights = Float32[np.ndarray, "edges"]
+Weights = Float32[np.ndarray, " edges"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class NodeGraph:
     edges: Edges = field(repr=False)
     """Each edge once, the lower number first; without loops."""
     weights: Weights | None = field(repr=False)
-    classes: Int64[np.ndarray, "nodes"] = field(repr=False)
+    classes: Int64[np.ndarray, " nodes"] = field(repr=False)
     """The number of each node's class; −1 where it is not known."""
     names: Sequence[str] = field(repr=False)
     """What the nodes are called."""
@@ -55,13 +55,13 @@ class GraphNodes:
     """Some nodes of a graph: those that are trained or evaluated on at once."""
 
     graph: NodeGraph
-    nodes: Int64[np.ndarray, "chosen"]
+    nodes: Int64[np.ndarray, " chosen"]
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     @property
-    def classes(self) -> Int64[np.ndarray, "chosen"]:
+    def classes(self) -> Int64[np.ndarray, " chosen"]:
         """The class of each of these nodes."""
         return self.graph.classes[self.nodes]
 
@@ -110,7 +110,7 @@ def prepare_graph(
     classes = np.fromiter((number[label] for label in raw.labels), np.int64, len(raw.labels))
     graph = NodeGraph(raw.features, edges, weights, classes, raw.names)
     places = {name: place for place, name in enumerate(raw.names)}
-    given: dict[str, Int64[np.ndarray, "chosen"]] = {}
+    given: dict[str, Int64[np.ndarray, " chosen"]] = {}
     hashes: dict[str, str] = {}
     for split, file in {"train": spec.labelled, "validation": spec.validation, "test": spec.test}.items():
         if isinstance(file, str):
@@ -126,8 +126,8 @@ def prepare_graph(
 
 
 def _listed_nodes(
-    path: Path, number: Mapping[str, int], classes: Int64[np.ndarray, "nodes"]
-) -> tuple[Int64[np.ndarray, "chosen"], list[str]]:
+    path: Path, number: Mapping[str, int], classes: Int64[np.ndarray, " nodes"]
+) -> tuple[Int64[np.ndarray, " chosen"], list[str]]:
     """The nodes that a file names, one per line, and a note on those that it names twice."""
     open_text(path)  # a file that is missing, empty or not a text is refused
     found: list[int] = []
@@ -218,12 +218,12 @@ NAMED = 5
 
 
 def split_nodes(
-    classes: Int64[np.ndarray, "nodes"],
+    classes: Int64[np.ndarray, " nodes"],
     spec: GraphSpec,
     seed: int,
     names: Sequence[str] = (),
-    given: Mapping[str, Int64[np.ndarray, "chosen"]] | None = None,
-) -> tuple[dict[str, Int64[np.ndarray, "chosen"]], list[str]]:
+    given: Mapping[str, Int64[np.ndarray, " chosen"]] | None = None,
+) -> tuple[dict[str, Int64[np.ndarray, " chosen"]], list[str]]:
     """Draw the splits among the nodes whose class is known (−1 is not), and say what had to be cut.
 
     Splits that are given are taken as they are, and the others drawn among the nodes that are in none of them.

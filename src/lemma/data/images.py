@@ -477,19 +477,19 @@ class Captioned:
     pixels: UInt8[np.ndarray, "images 3 side side"]
     rows: TokenRows
     """The tokens of all captions."""
-    first: Int64[np.ndarray, "images_and_one"]
+    first: Int64[np.ndarray, " images_and_one"]
     """Image i owns the captions first[i] to first[i + 1]."""
-    names: Int64[np.ndarray, "captions"]
+    names: Int64[np.ndarray, " captions"]
     """A number for each caption, the same for equal captions, whether the tokenizer knows their words or not."""
     images: tuple[ImageFile, ...] = field(default=(), repr=False)
 
     @property
-    def lengths(self) -> Int64[np.ndarray, "images"]:
+    def lengths(self) -> Int64[np.ndarray, " images"]:
         """The tokens of each image's longest caption, special tokens included."""
         return np.maximum.reduceat(self.rows.lengths, self.first[:-1])
 
     @property
-    def owners(self) -> Int64[np.ndarray, "captions"]:
+    def owners(self) -> Int64[np.ndarray, " captions"]:
         """The image that each caption belongs to."""
         counts = np.diff(self.first)
         return np.repeat(np.arange(len(counts)), counts)
@@ -499,13 +499,13 @@ class Captioned:
         return len(self.rows)
 
     def batch(
-        self, indices: Indices, choice: int | Int64[np.ndarray, "batch"] = 0
+        self, indices: Indices, choice: int | Int64[np.ndarray, " batch"] = 0
     ) -> tuple[UInt8[np.ndarray, "batch 3 side side"], Int64[np.ndarray, "batch longest"]]:
         """Some images, and of each its caption of that number (modulo how many it has), padded with −1."""
         return np.asarray(self.pixels[np.asarray(indices, dtype=np.int64)]), self.captions(indices, choice)
 
     def captions(
-        self, indices: Indices, choice: int | Int64[np.ndarray, "batch"] = 0
+        self, indices: Indices, choice: int | Int64[np.ndarray, " batch"] = 0
     ) -> Int64[np.ndarray, "batch longest"]:
         """The captions of that number of some images, modulo how many each has, padded with −1."""
         places = np.asarray(indices, dtype=np.int64)
@@ -521,7 +521,7 @@ def lowercase(text: str) -> str:
     return "".join(f" {word}" for word in text.lower().split())
 
 
-def number_captions(texts: Iterable[str]) -> Int64[np.ndarray, "texts"]:
+def number_captions(texts: Iterable[str]) -> Int64[np.ndarray, " texts"]:
     """A number for each text, the same for texts that are read alike, in whichever set they are: 64 bits of a hash.
 
     >>> one, other, different = number_captions(["A  Red heart", "a red heart", "a blue heart"]).tolist()

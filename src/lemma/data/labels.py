@@ -55,7 +55,7 @@ class Labelled:
     """Texts as tokens, each with the number of its class."""
 
     rows: TokenRows
-    classes: Int64[np.ndarray, "texts"]
+    classes: Int64[np.ndarray, " texts"]
     heads: TokenRows | None = None
     """For each token the place of its head in its row, −1 for none, where the texts come with trees."""
     texts: Texts = field(default=(), repr=False)
@@ -63,7 +63,7 @@ class Labelled:
     """Texts of the same kind without a label, where the data has some; they belong to no split."""
 
     @property
-    def lengths(self) -> Int64[np.ndarray, "texts"]:
+    def lengths(self) -> Int64[np.ndarray, " texts"]:
         """The tokens of each text, special tokens included."""
         return self.rows.lengths
 

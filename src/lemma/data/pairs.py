@@ -58,7 +58,7 @@ class TokenPairs:
     """All pairs as texts, also those that are too long for the model."""
 
     @property
-    def lengths(self) -> Int64[np.ndarray, "pairs"]:
+    def lengths(self) -> Int64[np.ndarray, " pairs"]:
         """The tokens of each pair, both sides together, special tokens included."""
         return self.sources.lengths + self.targets.lengths
 

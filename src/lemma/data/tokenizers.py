@@ -87,7 +87,7 @@ class GenerationFields(ForeignFields):
     no_repeat_ngram_size: int | None = Field(default=None, ge=0)
 
 
-Ids = Int64[np.ndarray, "tokens"]
+Ids = Int64[np.ndarray, " tokens"]
 
 # The three kinds of tokenizer as pipelines of the `tokenizers` library. Whatever loads their JSON (the library itself,
 # transformers) finds the same ids, because nothing is added to the pipeline outside it. `<eos>` is a plain entry of

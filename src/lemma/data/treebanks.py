@@ -173,12 +173,12 @@ class Trees:
         return np.array(arcs, dtype=np.int64)
 
     @cached_property
-    def bounds(self) -> Int64[np.ndarray, "sentences_and_one"]:
+    def bounds(self) -> Int64[np.ndarray, " sentences_and_one"]:
         """Where the words of each sentence begin and the last ones end."""
         return np.cumsum([0, *(len(sentence.words) for sentence in self.sentences)])
 
     @property
-    def lengths(self) -> Int64[np.ndarray, "sentences"]:
+    def lengths(self) -> Int64[np.ndarray, " sentences"]:
         """The words of each sentence."""
         return np.diff(self.bounds)
 

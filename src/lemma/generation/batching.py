@@ -136,7 +136,7 @@ class Continuation:
         """Of texts for which this is equal, the next tokens can be chosen at once."""
         return (*self._alike, len(self.tokens)) if self._adjusts else self._alike
 
-    def read(self, device: torch.device) -> Int[Tensor, "read"]:
+    def read(self, device: torch.device) -> Int[Tensor, " read"]:
         """All tokens so far, for what looks back."""
         if self._read is None:
             self._read = torch.tensor(self.prompt, device=device)
@@ -254,7 +254,7 @@ class Pool:
     state: State
     ahead: Any = None
     """On a GPU, of texts that stay together: the step that chooses its own tokens (`engine.GraphedStep`)."""
-    chosen: Int[Tensor, "texts"] | None = None
+    chosen: Int[Tensor, " texts"] | None = None
     """The tokens that it reads next, if they were chosen for these texts and no others."""
 
     @property

@@ -251,8 +251,8 @@ def top_p_mask(chances: Float[Tensor, "rows vocabulary"], share: float) -> Bool[
 
 
 def choose(
-    logits: Float[Tensor, "rows vocabulary"], settings: Sampling, chances: Sequence[float] | Float[Tensor, "rows"]
-) -> Int[Tensor, "rows"]:
+    logits: Float[Tensor, "rows vocabulary"], settings: Sampling, chances: Sequence[float] | Float[Tensor, " rows"]
+) -> Int[Tensor, " rows"]:
     """Choose each row's next token by a random number from [0, 1): where the cumulative probability passes it.
 
     The logits are those that `adjusted` returns.
@@ -584,7 +584,7 @@ def refuse_tokens(where: str, tokens: Iterable[int], vocabulary: int) -> None:
 
 
 def logprobs_of(
-    logits: Float[Tensor, "rows vocabulary"], tokens: Int[Tensor, "rows"], count: int
+    logits: Float[Tensor, "rows vocabulary"], tokens: Int[Tensor, " rows"], count: int
 ) -> list[TokenLogprob]:
     """The log-probability of each row's token, and the `count` most likely tokens, of equals the lowest ids first.
 

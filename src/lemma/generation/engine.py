@@ -231,7 +231,7 @@ class GraphedStep:
         done.record()
         return host, done
 
-    def tokens(self) -> Int[Tensor, "batch"] | None:
+    def tokens(self) -> Int[Tensor, " batch"] | None:
         """The tokens that the graph has chosen after those read last, or `NO_TOKEN`; None if the caller chooses."""
         return torch.tensor(self.chosen.popleft()) if self.chosen else None
 

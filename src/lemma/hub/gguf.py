@@ -320,7 +320,7 @@ def _scaling(metadata: Metadata, prefix: str, divisors: StoredTensor | None, bas
     }
 
 
-def llama3_settings(divisors: Float[np.ndarray, "pairs"], base: float) -> dict[str, Any] | None:
+def llama3_settings(divisors: Float[np.ndarray, " pairs"], base: float) -> dict[str, Any] | None:
     """The settings of Llama 3's scaling that divide the angles by these numbers; None if there are none.
 
     A slow angle is divided by the factor, a fast one by 1. Between them 1/divisor is linear in the angle, which gives

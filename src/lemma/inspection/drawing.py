@@ -15,7 +15,7 @@ from lemma.report.numbers import Word
 from lemma.report.text import across, columns
 
 if TYPE_CHECKING:
-    from lemma.inspection.heads import Head
+    from lemma.inspection.heads import Head, Heads
 
 # Cream over grey to dark blue. The colours run along the yellow–blue axis and darken all the way, so they keep their
 # order for every kind of colour vision and in grey print.

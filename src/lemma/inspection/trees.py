@@ -35,7 +35,7 @@ LETTER, SPACE, STEP, BASE = 9.0, 26.0, 30.0, 24.0  # pixels: a letter, between w
 class Alignment:
     """The tokens of some words; word i owns the tokens from spans[i][0] up to spans[i][1]."""
 
-    ids: Int64[np.ndarray, "tokens"]
+    ids: Int64[np.ndarray, " tokens"]
     spans: tuple[tuple[int, int], ...]
 
 
@@ -99,7 +99,7 @@ def between_words(
     return means @ weights @ owners.T
 
 
-def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, "tokens"]) -> list[AttentionRecord]:
+def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, " tokens"]) -> list[AttentionRecord]:
     """The records of every layer in which all tokens attend to all (or to all before)."""
     tokens, size = ids[None].to(next(model.parameters()).device), len(ids)
     with evaluating(model), torch.no_grad(), record_attention(model) as records:

@@ -124,7 +124,7 @@ def within_window(
     return band if mask is None else mask & band
 
 
-def distances_of(new: int, known: int, device: torch.device) -> Int[Tensor, "distances"]:
+def distances_of(new: int, known: int, device: torch.device) -> Int[Tensor, " distances"]:
     """The distances of queries to keys, where the last of both have the same position: 1 − new … known − 1."""
     return torch.arange(1 - new, known, device=device)
 
@@ -147,9 +147,9 @@ class Slots:
     """
 
     kept: Memory
-    texts: Int[Tensor, "batch"]
+    texts: Int[Tensor, " batch"]
     """0, 1, …, to choose by."""
-    places: Int[Tensor, "batch"]
+    places: Int[Tensor, " batch"]
     """Where the next token of each text goes: how many it has."""
 
     def write(self, new: Memory) -> Memory:
@@ -526,7 +526,7 @@ class RelationHeads(nn.Module):
 
 
 def over_dependents(
-    scores: Scores, null: Float[Tensor, "relations"], there: Bool[Tensor, "batch dependents"]
+    scores: Scores, null: Float[Tensor, " relations"], there: Bool[Tensor, "batch dependents"]
 ) -> Float[Tensor, "batch relations head_words null_and_dependents"]:
     """Log attention of each relation from each head word over the null position and the dependents (problem B1)."""
     masked = scores.masked_fill(~there[:, None, None], float("-inf"))

@@ -324,7 +324,7 @@ def attend_slots(
     attention: Attention,
     joined: Float[Tensor, "batch joined"],
     slots: Slots,
-    turns: tuple[Float[Tensor, "room two width"], Int[Tensor, "width"]] | None,
+    turns: tuple[Float[Tensor, "room two width"], Int[Tensor, " width"]] | None,
 ) -> Float[Tensor, "batch mixed"]:
     """Attend from one token of each text to its tokens so far and itself; store its key and value at its place.
 
@@ -359,7 +359,7 @@ def attend_slots(
     return out
 
 
-def rotations(part: RotaryPart, room: int, width: int) -> tuple[Float[Tensor, "room two width"], Int[Tensor, "width"]]:
+def rotations(part: RotaryPart, room: int, width: int) -> tuple[Float[Tensor, "room two width"], Int[Tensor, " width"]]:
     """Sines with their signs and cosines of each place, and which coordinate each is turned with; the rest stays."""
     turned, places = part.width, torch.arange(width, device=part.table.device)
     rows, table = part.table[:room].float(), torch.zeros(room, 2, width, device=part.table.device)

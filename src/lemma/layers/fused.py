@@ -45,8 +45,8 @@ def attend_with_rows(
     values: Float[Tensor, "batch groups time width"],
     scale: float,
     causal: bool = True,
-    slopes: Float[Tensor, "heads"] | None = None,
-    lengths: Int[Tensor, "batch"] | None = None,
+    slopes: Float[Tensor, " heads"] | None = None,
+    lengths: Int[Tensor, " batch"] | None = None,
 ) -> tuple[Float[Tensor, "batch heads time width"], Rows, Rows]:
     """Return Σ_j p_ij v_j, and each row's entropy in nats and expected squared distance, all differentiable.
 

@@ -36,13 +36,13 @@ class Sparse:
     """A sparse matrix in compressed rows, with the indices of its transpose; `sparse @ dense` has a gradient."""
 
     shape: tuple[int, int]
-    starts: Int[Tensor, "rows_and_one"]
-    columns: Int[Tensor, "entries"]
-    values: Float[Tensor, "entries"]
+    starts: Int[Tensor, " rows_and_one"]
+    columns: Int[Tensor, " entries"]
+    values: Float[Tensor, " entries"]
     """The entries, row after row."""
-    transposed_starts: Int[Tensor, "columns_and_one"]
-    transposed_columns: Int[Tensor, "entries"]
-    order: Int[Tensor, "entries"] | None
+    transposed_starts: Int[Tensor, " columns_and_one"]
+    transposed_columns: Int[Tensor, " entries"]
+    order: Int[Tensor, " entries"] | None
     """The index of the transpose's entries among the values; None where the matrix is symmetric."""
 
     @property
@@ -73,7 +73,7 @@ class Sparse:
         values = self.values.to(device, dtype or self.values.dtype)
         return type(self)(self.shape, starts, columns, values, back_starts, back_columns, order)
 
-    def with_values(self, values: Float[Tensor, "entries"]) -> Self:
+    def with_values(self, values: Float[Tensor, " entries"]) -> Self:
         """The same indices with other values; those of a symmetric matrix must be symmetric too."""
         places = (self.transposed_starts, self.transposed_columns, self.order)
         return type(self)(self.shape, self.starts, self.columns, values, *places)
@@ -82,7 +82,7 @@ class Sparse:
     def of(
         cls,
         places: Int[Tensor, "two entries"],
-        values: Float[Tensor, "entries"],
+        values: Float[Tensor, " entries"],
         shape: tuple[int, int],
         symmetric: bool = False,
     ) -> Self:
@@ -100,7 +100,7 @@ class Sparse:
         return cls(shape, starts, columns, values, back, places[0][order].to(kind), order)
 
 
-def _starts(rows: Int[Tensor, "entries"], count: int, kind: torch.dtype) -> Int[Tensor, "rows_and_one"]:
+def _starts(rows: Int[Tensor, " entries"], count: int, kind: torch.dtype) -> Int[Tensor, " rows_and_one"]:
     starts = torch.zeros(count + 1, dtype=torch.int64, device=rows.device)
     starts[1:] = torch.bincount(rows, minlength=count).cumsum(0)
     return starts.to(kind)
@@ -129,7 +129,7 @@ def adjacency_of(
     edges: Int[Tensor, "two edges"],
     nodes: int,
     kind: Normalisation = "symmetric",
-    weights: Float[Tensor, "edges"] | None = None,
+    weights: Float[Tensor, " edges"] | None = None,
 ) -> Adjacency:
     """Normalise a graph given by its edges: each between two nodes, in either direction, once or twice.
 
@@ -146,8 +146,8 @@ def adjacency_of(
 
 
 def with_loops(
-    edges: Int[Tensor, "two edges"], nodes: int, weights: Float[Tensor, "edges"] | None = None
-) -> tuple[Int[Tensor, "two entries"], Float[Tensor, "entries"]]:
+    edges: Int[Tensor, "two edges"], nodes: int, weights: Float[Tensor, " edges"] | None = None
+) -> tuple[Int[Tensor, "two entries"], Float[Tensor, " entries"]]:
     """The indices of the entries of Ã = A + I, in the order of rows, and their values."""
     values = torch.ones(edges.shape[1], device=edges.device) if weights is None else weights
     apart = edges[0] != edges[1]
@@ -162,8 +162,8 @@ def with_loops(
 
 
 def scaled(
-    places: Int[Tensor, "two entries"], values: Float[Tensor, "entries"], nodes: int, kind: Normalisation
-) -> Float[Tensor, "entries"]:
+    places: Int[Tensor, "two entries"], values: Float[Tensor, " entries"], nodes: int, kind: Normalisation
+) -> Float[Tensor, " entries"]:
     """The entries of Ã divided by degrees: by the root of both ends' (symmetric), by the row's, or not at all."""
     if kind not in ("symmetric", "rows"):
         return values

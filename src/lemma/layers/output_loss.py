@@ -85,7 +85,7 @@ _output_loss.register_autograd(_gradients, setup_context=_keep)
 
 
 def output_loss(
-    vectors: Float[Tensor, "rows width"], weight: Float[Tensor, "classes width"], targets: Int[Tensor, "rows"]
+    vectors: Float[Tensor, "rows width"], weight: Float[Tensor, "classes width"], targets: Int[Tensor, " rows"]
 ) -> Float[Tensor, ""]:
     """The mean cross-entropy of the classes W x, of vectors in bfloat16; differentiable once."""
     operator = _Planned.apply if fused.STANDING_IN else _output_loss

@@ -37,7 +37,7 @@ from lemma.spec.positions import (
 )
 
 Hook = Literal["adds", "rotates", "biases"]
-Start = int | Int[Tensor, "batch"]
+Start = int | Int[Tensor, " batch"]
 """The position of the first vector, or of each row's only one."""
 ROWS = 1024  # of a table of rotations at first; a context may be much longer than what is ever read
 GROWING = threading.Lock()  # two threads that use one model must not replace a longer table by a shorter one
@@ -164,7 +164,7 @@ class RotaryPart(nn.Module):
 
 def rotary_frequencies(
     width: int, base: float, scaling: Scaling, device: torch.device | None = None
-) -> tuple[Float[Tensor, "pairs"], float]:
+) -> tuple[Float[Tensor, " pairs"], float]:
     """The angles θ_i = base^(−2(i−1)/width) by which the pairs turn at each step, scaled; and what vectors gain by it.
 
     >>> from lemma.spec.positions import LinearScaling
@@ -233,12 +233,12 @@ class AlibiPart(nn.Module):
         super().__init__()
         self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
 
-    def forward(self, distances: Int[Tensor, "distances"]) -> Float[Tensor, "heads distances"]:
+    def forward(self, distances: Int[Tensor, " distances"]) -> Float[Tensor, "heads distances"]:
         """Return −m·|distance|."""
         return -self.slopes[:, None] * distances.abs()
 
 
-def alibi_slopes(heads: int) -> Float[Tensor, "heads"]:
+def alibi_slopes(heads: int) -> Float[Tensor, " heads"]:
     """ALiBi's slopes m, the geometric sequence 2^(−8/h), 2^(−16/h), …, 2^(−8) (Press et al. 2022).
 
     >>> alibi_slopes(4).tolist()
@@ -256,14 +256,14 @@ class RelativePart(nn.Module):
         self.buckets, self.farthest, self.causal = buckets, farthest, causal
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
-    def forward(self, distances: Int[Tensor, "distances"]) -> Float[Tensor, "heads distances"]:
+    def forward(self, distances: Int[Tensor, " distances"]) -> Float[Tensor, "heads distances"]:
         """Return the numbers of these distances."""
         return self.weight[relative_buckets(distances, self.buckets, self.farthest, self.causal)].T
 
 
 def relative_buckets(
-    distances: Int[Tensor, "distances"], buckets: int, farthest: int, causal: bool
-) -> Int[Tensor, "distances"]:
+    distances: Int[Tensor, " distances"], buckets: int, farthest: int, causal: bool
+) -> Int[Tensor, " distances"]:
     """The buckets of distances: one each for small ones, then growing like the logarithm (Raffel et al. 2020).
 
     >>> relative_buckets(torch.tensor([-1, 0, 1, 2, 3, 5, 7, 100]), 8, 16, causal=True).tolist()

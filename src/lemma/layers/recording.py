@@ -37,7 +37,7 @@ class AttentionRecord:
     """What positions add to the scaled scores of each head, at the distances 1 − new … known − 1."""
     name: str = ""
     """The path of the module that attended."""
-    sinks: Float[Tensor, "heads"] | None = None
+    sinks: Float[Tensor, " heads"] | None = None
     """Score of each head's attention sink: a key without a value, which takes a share of every row (gpt-oss)."""
 
     def scores(self) -> Float[Tensor, "batch heads new known"]:

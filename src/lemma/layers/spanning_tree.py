@@ -13,7 +13,7 @@ Scores = Float[np.ndarray, "heads dependents"]
 """scores[h, d]: the score of h as head of d, both from 0 to n; column 0 and the diagonal are ignored."""
 
 
-def best_tree(scores: Scores) -> Int64[np.ndarray, "words"]:
+def best_tree(scores: Scores) -> Int64[np.ndarray, " words"]:
     """Return the heads of words 1 to n in the tree of the largest sum, of which exactly one is 0.
 
     >>> best_tree(np.array([[0.0, 9, 8], [0, 0, 7], [0, 6, 0]]))
@@ -82,7 +82,7 @@ class Contracting:
         self.nodes[cycle[0]] = new
         self.opened.append((new, members))
 
-    def open(self) -> Int64[np.ndarray, "nodes"]:
+    def open(self) -> Int64[np.ndarray, " nodes"]:
         """Return the head of every word: each contracted cycle keeps its arcs except where it is entered."""
         slots = np.flatnonzero(self.alive)[1:]
         chosen = {self.nodes[slot]: self.arcs[self.heads[slot], slot] for slot in slots}
@@ -101,7 +101,7 @@ class Contracting:
         return word
 
 
-def _arborescence(table: Scores) -> Int64[np.ndarray, "nodes"]:
+def _arborescence(table: Scores) -> Int64[np.ndarray, " nodes"]:
     """Return each node's head; that of node 0 means nothing."""
     contracting = Contracting(table)
     while (cycle := _cycle(contracting.heads, contracting.alive)) is not None:

@@ -109,7 +109,7 @@ def worth_threads(weight: Tensor) -> bool:
 
 
 def map_by_threads(
-    weight: Float[Tensor, "rows columns"], bias: Float[Tensor, "rows"] | None, vectors: Float[Tensor, "*batch columns"]
+    weight: Float[Tensor, "rows columns"], bias: Float[Tensor, " rows"] | None, vectors: Float[Tensor, "*batch columns"]
 ) -> Float[Tensor, "*batch rows"]:
     """The linear map, whose matrix is read by all threads also for a single vector, where MKL uses one of them.
 
@@ -257,7 +257,7 @@ def positions_on(device: torch.device, logits: int = 1) -> int:
     return max(1, min(POSITIONS[kind], LOGITS[kind] // logits))
 
 
-def by_length(lengths: Int64[np.ndarray, "examples"], positions: int) -> Iterator[Int64[np.ndarray, "some"]]:
+def by_length(lengths: Int64[np.ndarray, " examples"], positions: int) -> Iterator[Int64[np.ndarray, " some"]]:
     """Examples in groups of similar length, each of about `positions` tokens with its padding.
 
     >>> [group.tolist() for group in by_length(np.array([5, 1, 9, 2]), positions=10)]

@@ -320,7 +320,7 @@ PARTS = {
 }
 """The modules whose arithmetic is written out here."""
 FIRST_ROOM = 256  # tokens, or twice those of the prompt; then it doubles
-Vector = Float[np.ndarray, "width"]
+Vector = Float[np.ndarray, " width"]
 Map = Callable[[Vector], Vector]
 
 
@@ -393,7 +393,7 @@ class DecoderArrays:
             distances = np.arange(slots.room - 1, -1, -1, dtype=np.float32)
             self.line = -(numbers(first.biases.slopes)[:, None] * distances).reshape(self.groups, -1, slots.room)
 
-    def read(self, token: int, place: int) -> Float[np.ndarray, "vocabulary"]:
+    def read(self, token: int, place: int) -> Float[np.ndarray, " vocabulary"]:
         """Write a token into its place; return the logits of what comes after it."""
         groups, width, scale, known = self.groups, self.width, self.score_scale, place + 1
         rotated, queried = (self.heads + groups) * width, self.heads * width

@@ -171,8 +171,8 @@ Stream = Float[Tensor, "pairs patches image_width"]
 class ImageTextPairs(NamedTuple):
     """Which image is paired with which text, by their indices."""
 
-    images: Int[Tensor, "pairs"]
-    texts: Int[Tensor, "pairs"]
+    images: Int[Tensor, " pairs"]
+    texts: Int[Tensor, " pairs"]
 
 
 class CrossAttentionModel(nn.Module):
@@ -218,7 +218,7 @@ class CrossAttentionModel(nn.Module):
 
     def forward(
         self, patches: Patches, words: Words, there: There, pairs: ImageTextPairs | None = None
-    ) -> Float[Tensor, "pairs"]:
+    ) -> Float[Tensor, " pairs"]:
         """Return what is added to the dual encoder's logit of each pair; without pairs, of each row with its own."""
         stream = self.look(patches, words, there, pairs)
         stream = stream + self.dropout(self.feed_forward(self.norm(stream)))
@@ -226,13 +226,13 @@ class CrossAttentionModel(nn.Module):
 
     def logits(
         self, patches: Patches, words: Words, there: There, pairs: ImageTextPairs | None = None
-    ) -> Float[Tensor, "pairs"]:
+    ) -> Float[Tensor, " pairs"]:
         """Return the logit of each pair: the dual encoder's, and what looking adds to it."""
         return self.dual_logits(patches, words, there, pairs) + self(patches, words, there, pairs)
 
     def dual_logits(
         self, patches: Patches, words: Words, there: There, pairs: ImageTextPairs | None = None
-    ) -> Float[Tensor, "pairs"]:
+    ) -> Float[Tensor, " pairs"]:
         """Return the dual encoder's logit of each pair."""
         images, texts = pairs or (None, None)
         image = _picked(self.towers.project_image(patches), images)

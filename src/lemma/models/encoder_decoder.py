@@ -53,7 +53,7 @@ class DecoderState(State):
         )
         return DecoderState(tensors["written"], tensors.get("seen"), tensors.get("source"), layers)
 
-    def reordered(self, index: Int[Tensor, "rows"]) -> "DecoderState":
+    def reordered(self, index: Int[Tensor, " rows"]) -> "DecoderState":
         """Return the rows in an order that leaves each with its own source, of which nothing is moved."""
         layers = tuple((tuple(one[index] for one in own or ()), across) for own, across in self.layers)
         return replace(self, written=self.written[index], layers=layers)

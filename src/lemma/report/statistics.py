@@ -34,7 +34,7 @@ class Estimate:
     """The values themselves, where they are too few for an interval."""
 
     @classmethod
-    def of(cls, value: float, resampled: Float[np.ndarray, "samples"]) -> "Estimate":
+    def of(cls, value: float, resampled: Float[np.ndarray, " samples"]) -> "Estimate":
         """A figure with the 2.5th and the 97.5th percentile of what resampled data gave."""
         if not len(resampled):
             return cls(float(value))

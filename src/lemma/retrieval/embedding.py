@@ -34,7 +34,7 @@ class TokenizedTexts:
     """Texts as rows of tokens, what was left out of each, and whether the tokenizer knows anything of it."""
 
     rows: TokenRows
-    known: Bool[np.ndarray, "texts"]
+    known: Bool[np.ndarray, " texts"]
     remarks: tuple[str, ...]
 
 

@@ -135,7 +135,7 @@ class SearchQuery:
     """What is looked for, a text or an image, as a vector."""
 
     name: str
-    vector: Float32[np.ndarray, "shared"]
+    vector: Float32[np.ndarray, " shared"]
     remark: str = ""
     tokens: np.ndarray | None = None
     image: Path | None = None
@@ -361,7 +361,7 @@ def reranker_of(run: Run) -> CrossAttentionModel | None:
 @torch.inference_mode()
 def pair_scores(
     model: CrossAttentionModel, pixels: UInt8[np.ndarray, "pairs 3 side side"], tokens: Int64[np.ndarray, "pairs time"]
-) -> Float32[np.ndarray, "pairs"]:
+) -> Float32[np.ndarray, " pairs"]:
     """The logit of each pair of an image and a text: the dual encoder's, and what cross-attention adds to it."""
     device = next(model.parameters()).device
     images, texts = (torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in (pixels, tokens))
@@ -369,7 +369,7 @@ def pair_scores(
     return logits.float().cpu().numpy()
 
 
-def reranked(hits: Sequence[Hit], scores: Float32[np.ndarray, "candidates"]) -> list[Hit]:
+def reranked(hits: Sequence[Hit], scores: Float32[np.ndarray, " candidates"]) -> list[Hit]:
     """The first hits ordered by their new scores, equal ones as they were; then the rest.
 
     >>> hits = [Hit(0, name, 0.5) for name in "abcd"]

@@ -446,7 +446,7 @@ def lengthened(model: LanguageModel, length: int) -> tuple[LanguageModel, int]:
     return longer, length
 
 
-def losses_by_position(model: LanguageModel, windows: Int[Tensor, "windows length"]) -> Float[Tensor, "positions"]:
+def losses_by_position(model: LanguageModel, windows: Int[Tensor, "windows length"]) -> Float[Tensor, " positions"]:
     """The mean loss of the second, third, … token of the windows, each read from its beginning."""
     device = next(model.parameters()).device
     sums = torch.zeros(windows.shape[1] - 1, dtype=torch.float64)

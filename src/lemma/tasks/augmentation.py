@@ -28,7 +28,7 @@ YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 
 CHANGES_DRAW = 2
 """What tells these draws from others of the same seed and step."""
 
-Shares = Float[np.ndarray, "batch"]
+Shares = Float[np.ndarray, " batch"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Changes:
     """A filter of three by three pixels from all three channels to each."""
     filtered: Shares
     """How much of the filtered image is mixed in."""
-    grey: Bool[np.ndarray, "batch"]
+    grey: Bool[np.ndarray, " batch"]
     """Whether its colours are taken away."""
     blurred: Shares
     """How much of the blurred image is mixed in."""
@@ -66,7 +66,7 @@ def changes(seed: int, step: int, batch: int, strength: float) -> Changes:
     def both(*shape: int) -> np.ndarray:
         return random.uniform(-1, 1, shape)
 
-    def sometimes(chance: float) -> Bool[np.ndarray, "batch"]:
+    def sometimes(chance: float) -> Bool[np.ndarray, " batch"]:
         return random.uniform(0, 1, batch) < chance
 
     # turn, size, aspect, shear and shift in one map
@@ -125,7 +125,7 @@ def augment(
     def here(numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(numbers.astype(np.float32)).to(images.device, non_blocking=True)
 
-    def each(numbers: Shares | Bool[np.ndarray, "batch"]) -> Float[Tensor, "batch 1 1 1"]:
+    def each(numbers: Shares | Bool[np.ndarray, " batch"]) -> Float[Tensor, "batch 1 1 1"]:
         return here(numbers)[:, None, None, None]
 
     # every pixel from its place; darkness is moved and not light, so that nothing is white
@@ -165,7 +165,7 @@ WORDING_DRAW = 3
 Captions = Int64[np.ndarray, "batch longest"]
 
 
-def reworded(tokens: Captions, strays: Int64[np.ndarray, "strays"], seed: int, step: int, strength: float) -> Captions:
+def reworded(tokens: Captions, strays: Int64[np.ndarray, " strays"], seed: int, step: int, strength: float) -> Captions:
     """Let one of the strays into captions, where there is room for it: behind their first token, before their last.
 
     What stands first and last stays there, be it a mark or not. All of it is a function of seed and step.
@@ -182,7 +182,7 @@ def reworded(tokens: Captions, strays: Int64[np.ndarray, "strays"], seed: int, s
     return np.where(column == place, guests[:, None], moved)
 
 
-def inner_tokens(rows: TokenRows) -> Int64[np.ndarray, "inner"]:
+def inner_tokens(rows: TokenRows) -> Int64[np.ndarray, " inner"]:
     """All tokens that stand neither first nor last in their row: what may stray into others."""
     inner = np.ones(len(rows.tokens), dtype=bool)
     there = rows.lengths > 0

@@ -297,7 +297,7 @@ def classify(model: nn.Module, examples: Labelled, batch: int | None = None) -> 
 
 
 def score_classes(
-    gold: Sequence[int] | Int64[np.ndarray, "texts"],
+    gold: Sequence[int] | Int64[np.ndarray, " texts"],
     chances: Float[np.ndarray, "texts classes"],
     labels: Sequence[str],
     protocol: Mapping[str, Any] | None = None,
@@ -350,7 +350,7 @@ def score_classes(
 
 
 def resample(
-    gold: Int64[np.ndarray, "texts"], guessed: Int64[np.ndarray, "texts"], classes: int, samples: int, seed: int
+    gold: Int64[np.ndarray, " texts"], guessed: Int64[np.ndarray, " texts"], classes: int, samples: int, seed: int
 ) -> Float[np.ndarray, "figures samples"]:
     """Accuracy, and macro precision, recall and F1, of texts drawn with replacement, as often as asked.
 

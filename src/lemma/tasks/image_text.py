@@ -332,7 +332,7 @@ def retrieve(
 def loss_of_batches(
     images: Float[np.ndarray, "pairs shared"],
     texts: Float[np.ndarray, "pairs shared"],
-    names: Int[np.ndarray, "pairs"],
+    names: Int[np.ndarray, " pairs"],
     scale: float,
     batch: int,
 ) -> float:

@@ -82,7 +82,7 @@ class LanguageTask(TextTask):
     evaluation_settings = ("context", "stride")
 
     def batches(
-        self, model: LanguageModel, examples: Int[np.ndarray, "length"], recipe: Recipe, worker: Worker
+        self, model: LanguageModel, examples: Int[np.ndarray, " length"], recipe: Recipe, worker: Worker
     ) -> "TextBatches":
         """Contiguous streams for a model that carries its state from batch to batch, else windows at random places.
 
@@ -200,7 +200,7 @@ class TextBatches(Batches):
     """The batches of a run on a CPU, cut from the memory-mapped text as needed."""
 
     def __init__(
-        self, tokens: Int[np.ndarray, "length"], order: Any, length: int, recipe: Recipe, worker: Worker
+        self, tokens: Int[np.ndarray, " length"], order: Any, length: int, recipe: Recipe, worker: Worker
     ) -> None:
         """Cut batches from `tokens` at the places of an order, `RandomWindows` or `Streams`."""
         super().__init__(recipe, worker, length, recipe.batch * length)
@@ -224,7 +224,7 @@ class TextBatches(Batches):
 class ResidentBatches(TextBatches):
     """The batches of a run whose whole text lies in the GPU's memory."""
 
-    def __init__(self, tokens: Int[np.ndarray, "length"], order: Any, length: int, recipe: Recipe, worker: Worker):
+    def __init__(self, tokens: Int[np.ndarray, " length"], order: Any, length: int, recipe: Recipe, worker: Worker):
         super().__init__(tokens, order, length, recipe, worker)
         self.resident = torch.empty(len(tokens), dtype=torch.int32, device=worker.device)
         for start in range(0, len(tokens), CHUNK):  # piece by piece, so that the host's memory stays flat
@@ -242,7 +242,7 @@ class ResidentBatches(TextBatches):
 class PrefetchingBatches(TextBatches):
     """The batches of a run whose text is too large for the GPU: a thread is always one batch ahead."""
 
-    def __init__(self, tokens: Int[np.ndarray, "length"], order: Any, length: int, recipe: Recipe, worker: Worker):
+    def __init__(self, tokens: Int[np.ndarray, " length"], order: Any, length: int, recipe: Recipe, worker: Worker):
         super().__init__(tokens, order, length, recipe, worker)
         self.thread = ThreadPoolExecutor(1, "batches")
         self.ahead: dict[int, Future[Tensor]] = {}
@@ -573,7 +573,7 @@ class PerplexityScore(Score):
 
 def perplexity(
     model: LanguageModel,
-    tokens: Int[np.ndarray, "time"] | Int[Tensor, "time"],
+    tokens: Int[np.ndarray, " time"] | Int[Tensor, " time"],
     *,
     bytes: int | None = None,
     context: int | None = None,

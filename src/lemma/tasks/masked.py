@@ -44,7 +44,7 @@ class MaskedTask(TextTask):
     no_penalties = "an encoder learns what is hidden from it"
 
     def batches(
-        self, model: EncoderModel, examples: Int[np.ndarray, "length"], recipe: Recipe, worker: Worker
+        self, model: EncoderModel, examples: Int[np.ndarray, " length"], recipe: Recipe, worker: Worker
     ) -> "MaskedBatches":
         """Windows at random places, with some tokens hidden."""
         return MaskedBatches(examples, model.spec, recipe, worker)
@@ -75,7 +75,7 @@ def masked_windows(length: int, spec: Encoder, rate: float, batch: int = 1, seed
 class MaskedBatches(Batches):
     """Windows at random places of a text; what is hidden is a function of the step too."""
 
-    def __init__(self, tokens: Int[np.ndarray, "length"], spec: Encoder, recipe: Recipe, worker: Worker) -> None:
+    def __init__(self, tokens: Int[np.ndarray, " length"], spec: Encoder, recipe: Recipe, worker: Worker) -> None:
         super().__init__(recipe, worker, spec.context, recipe.batch * spec.context)
         self.tokens = tokens
         self.windows = masked_windows(len(tokens), spec, recipe.mask_rate, recipe.batch, recipe.seed)
@@ -180,7 +180,7 @@ class MaskedScore(Score):
 
 def score_masked(
     model: EncoderModel,
-    tokens: Integer[np.ndarray, "tokens"],
+    tokens: Integer[np.ndarray, " tokens"],
     rate: float,
     *,
     seed: int = SEED,
@@ -194,7 +194,7 @@ def score_masked(
     sums = {"hidden": [0.0, 0, 0], "follows": [0.0, 0, 0]}  # the loss, the right answers, the questions
     rows = 0
 
-    def add(what: str, logits: Float[Tensor, "asked classes"], wanted: Int[Tensor, "asked"]) -> None:
+    def add(what: str, logits: Float[Tensor, "asked classes"], wanted: Int[Tensor, " asked"]) -> None:
         loss = functional.cross_entropy(logits.double(), wanted, reduction="sum").item()
         right = int((logits.argmax(-1) == wanted).sum())
         sums[what] = [old + new for old, new in zip(sums[what], (loss, right, len(wanted)), strict=True)]

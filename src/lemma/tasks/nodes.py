@@ -122,7 +122,7 @@ class GraphBatches(Batches):
         self.nodes = torch.from_numpy(chosen.nodes).to(worker.device)
         self.classes = torch.from_numpy(chosen.classes).to(worker.device)
 
-    def batch(self, step: int) -> tuple[Int[Tensor, "nodes"], Int[Tensor, "nodes"]]:
+    def batch(self, step: int) -> tuple[Int[Tensor, " nodes"], Int[Tensor, " nodes"]]:
         """Return the labelled nodes, and the class of each."""
         return self.nodes, self.classes
 

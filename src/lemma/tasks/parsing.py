@@ -171,7 +171,7 @@ def arcs(scores: Scores, targets: TreeTargets) -> Float[Tensor, ""]:
     return -torch.where(learned, picked, 0.0).sum() / learned.sum().clamp(min=1)
 
 
-def attention(scores: Scores, null: Float[Tensor, "relations"], targets: TreeTargets) -> Float[Tensor, ""]:
+def attention(scores: Scores, null: Float[Tensor, " relations"], targets: TreeTargets) -> Float[Tensor, ""]:
     """Mean over the words of −Σ_r log α_r on what is right: B1's loss.
 
     From each head word, a relation's head should attend evenly to the dependents, or to the null place if it has none.

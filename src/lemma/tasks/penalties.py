@@ -144,7 +144,7 @@ class _RowSums(torch.autograd.Function):
             return (*ctx.kernel.backward(ctx.rows, queries, keys, gradients[0], gradients[1]), None)
 
 
-def row_sums(rows: AttentionRows) -> tuple[Float[Tensor, "heads"], Float[Tensor, "heads"], Float[Tensor, "heads"]]:
+def row_sums(rows: AttentionRows) -> tuple[Float[Tensor, " heads"], Float[Tensor, " heads"], Float[Tensor, " heads"]]:
     """The sums of entropies and of cut-off squared distances of each head's rows, and how many rows counted."""
     record = rows.record
     if record.line is not None and record.line.requires_grad:

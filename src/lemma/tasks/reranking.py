@@ -284,8 +284,8 @@ class RerankingScore(Score):
         return lines
 
 
-Numbers = Int64[np.ndarray, "pairs"]
-Scorer = Callable[[Numbers, Numbers], Float[np.ndarray, "pairs"]]
+Numbers = Int64[np.ndarray, " pairs"]
+Scorer = Callable[[Numbers, Numbers], Float[np.ndarray, " pairs"]]
 """The logits of pairs, each an image and a text by their numbers."""
 
 
@@ -384,7 +384,7 @@ class PairLogits:
     rows: TokenRows
     """The texts' tokens."""
 
-    def __call__(self, images: Numbers, texts: Numbers) -> Float[np.ndarray, "pairs"]:
+    def __call__(self, images: Numbers, texts: Numbers) -> Float[np.ndarray, " pairs"]:
         """Return the logit of each pair, in the order of the pairs."""
         found = np.zeros(len(images))
         towers = self.model.towers

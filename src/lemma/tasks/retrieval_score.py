@@ -42,8 +42,8 @@ def vector_scores(images: Float[np.ndarray, "images shared"], texts: Float[np.nd
 class Belonging:
     """Which text belongs to which image: the image that owns each, and a number that equal texts share."""
 
-    owners: Int64[np.ndarray, "texts"]
-    names: Int64[np.ndarray, "texts"]
+    owners: Int64[np.ndarray, " texts"]
+    names: Int64[np.ndarray, " texts"]
 
     @classmethod
     def of(cls, examples: Captioned) -> Self:
@@ -51,7 +51,7 @@ class Belonging:
         _, names = np.unique(examples.names, return_inverse=True)
         return cls(examples.owners, names.astype(np.int64))
 
-    def ways(self) -> tuple[tuple[RowScores, Int64[np.ndarray, "queries"], int], ...]:
+    def ways(self) -> tuple[tuple[RowScores, Int64[np.ndarray, " queries"], int], ...]:
         """From images to texts, and back: which candidates are right, the image of each query, and the candidates."""
         there = self.of_images, np.arange(self.images), len(self.owners)
         return there, (self.of_texts, self.owners, self.images)
@@ -83,16 +83,16 @@ BLOCK = 1 << 22
 class Places(NamedTuple):
     """Of each query: how many wrong candidates score higher than its best right one, and how many the same."""
 
-    before: Int[np.ndarray, "queries"]
-    tied: Int[np.ndarray, "queries"]
-    right: Int[np.ndarray, "queries"]
+    before: Int[np.ndarray, " queries"]
+    tied: Int[np.ndarray, " queries"]
+    right: Int[np.ndarray, " queries"]
     """How many right ones share that score, itself among them."""
 
-    def ranks(self) -> Float[np.ndarray, "queries"]:
+    def ranks(self) -> Float[np.ndarray, " queries"]:
         """The mean rank of the first right one, over all orders of those that are tied; 1 is the best."""
         return self.before + 1 + self.tied / (self.right + 1)
 
-    def hits(self, first: int) -> Float[np.ndarray, "queries"]:
+    def hits(self, first: int) -> Float[np.ndarray, " queries"]:
         """The chance that a right one is among the first N, over all orders of those that are tied.
 
         Where nothing is tied it is 0 or 1. Else, of j places left, all are wrong with C(e, j) / C(e + r, j).
@@ -142,12 +142,12 @@ class NearestPixel:
     """
 
     pixels: Pixels
-    names: Int64[np.ndarray, "texts"]
+    names: Int64[np.ndarray, " texts"]
     """The number of each text; equal texts have equal numbers."""
     learned: Pixels
-    owners: Int64[np.ndarray, "captions"]
+    owners: Int64[np.ndarray, " captions"]
     """The learned image that each of the learned captions belongs to."""
-    learned_names: Int64[np.ndarray, "captions"]
+    learned_names: Int64[np.ndarray, " captions"]
 
     def of_images(self, rows: slice) -> Float[np.ndarray, "images texts"]:
         """Some images' scores of all texts."""
@@ -170,7 +170,7 @@ class NearestPixel:
             sums.append(np.frombuffer(b"".join(hashes), dtype="<u8"))
         return sums
 
-    def _nearest(self, rows: slice, names: Int64[np.ndarray, "texts"]) -> Float[np.ndarray, "images texts"]:
+    def _nearest(self, rows: slice, names: Int64[np.ndarray, " texts"]) -> Float[np.ndarray, "images texts"]:
         """The squared distance of some images to the nearest learned one that carries each of these texts."""
         wanted, places = np.unique(names, return_inverse=True)
         near = np.full((rows.stop - rows.start, len(wanted)), np.inf, dtype=np.float32)
@@ -340,7 +340,7 @@ def two_ways(scores: PairScores | NearestPixel, belonging: Belonging, *, samples
     return TwoWays(*ways)
 
 
-def chance_rank(right: Int[np.ndarray, "queries"], candidates: int) -> float:
+def chance_rank(right: Int[np.ndarray, " queries"], candidates: int) -> float:
     """The median rank of the first right one if all orders are as likely, over queries with these counts of right ones.
 
     Of n candidates, r of them right, none is among the first j with C(n − r, j) / C(n, j).
@@ -358,12 +358,12 @@ def chance_rank(right: Int[np.ndarray, "queries"], candidates: int) -> float:
 
 
 def resampled(
-    ranks: Float[np.ndarray, "queries"],
+    ranks: Float[np.ndarray, " queries"],
     hits: Float[np.ndarray, "firsts queries"],
-    owners: Int64[np.ndarray, "queries"],
+    owners: Int64[np.ndarray, " queries"],
     samples: int,
     seed: int,
-) -> tuple[Float[np.ndarray, "firsts samples"], Float[np.ndarray, "samples"]]:
+) -> tuple[Float[np.ndarray, "firsts samples"], Float[np.ndarray, " samples"]]:
     """Recalls and median ranks of images drawn with replacement, each with all its queries; candidates stay."""
     random, images = np.random.default_rng(seed), int(owners.max()) + 1
     order = np.argsort(ranks, kind="stable")

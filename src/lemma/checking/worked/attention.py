@@ -124,7 +124,7 @@ class AttentionSteps:
     shifted: bool
     """Whether the row's largest score is subtracted before exponentials, which leaves the weights as they are."""
     exponentials: Float[np.ndarray, "rows columns"]
-    sums: Float[np.ndarray, "rows"]
+    sums: Float[np.ndarray, " rows"]
     """The sum of each row's exponentials."""
     weights: Float[np.ndarray, "rows columns"]
     """α: each exponential over its row's sum."""

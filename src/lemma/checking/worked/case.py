@@ -202,7 +202,7 @@ def check_sizes(where: str, *made: Array) -> None:
         raise InputError(f"{where}: a number grows past {LARGEST:.0e}, too large to work with. Give smaller ones.")
 
 
-def largest(names: Sequence[str], values: Float[np.ndarray, "names"]) -> tuple[str, ...]:
+def largest(names: Sequence[str], values: Float[np.ndarray, " names"]) -> tuple[str, ...]:
     """The names of the largest values; equal up to rounding counts as equal."""
     near = np.isclose(values, np.nanmax(values), rtol=1e-12, atol=1e-15)
     return tuple(name for name, chosen in zip(names, near, strict=True) if chosen)

@@ -86,7 +86,7 @@ class GraphCase(Case):
 class MatrixTraits(NamedTuple):
     """What one matrix is: its row sums, its symmetry and its norms."""
 
-    row_sums: Float[np.ndarray, "nodes"]
+    row_sums: Float[np.ndarray, " nodes"]
     rows_sum_to_one: bool
     symmetric: bool
     largest_eigenvalue: float
@@ -113,7 +113,7 @@ class GraphSteps:
         return int(self.adjacency.sum()) // 2
 
     @cached_property
-    def degrees(self) -> Float[np.ndarray, "nodes"]:
+    def degrees(self) -> Float[np.ndarray, " nodes"]:
         """The diagonal of D̃: the row sums of Ã."""
         return self.adjacency.sum(axis=1) + 1
 

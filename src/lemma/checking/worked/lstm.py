@@ -179,7 +179,7 @@ def given_values(case: LstmCase, where: str) -> Values:
     """Everything that the case gives, zeros for biases and gradients that it leaves out."""
     width = len(case.c_prev)
 
-    def vector_of(name: str, length: int, why: str = "as many as c_prev has") -> Float[np.ndarray, "length"]:
+    def vector_of(name: str, length: int, why: str = "as many as c_prev has") -> Float[np.ndarray, " length"]:
         numbers: Sequence[float] | None = getattr(case, name)
         if numbers is not None and len(numbers) != length:
             raise SpecError(
@@ -272,7 +272,7 @@ def step_forward(given: Values, where: str) -> Values:
     return made
 
 
-def is_shifted(logits: Float[np.ndarray, "classes"]) -> bool:
+def is_shifted(logits: Float[np.ndarray, " classes"]) -> bool:
     """Whether the largest logit is subtracted before exponentials, which leaves the shares as they are."""
     return bool(np.abs(logits).max() > LARGE)
 
@@ -537,7 +537,7 @@ class WorkedLstm(WorkedCase):
         """Values under their symbols, as columns."""
         return {SYMBOLS.get(name, name): self.values[name] for name in names}
 
-    def _table(self, columns: Mapping[str, Float[np.ndarray, "rows"]], row: str = "unit") -> Table:
+    def _table(self, columns: Mapping[str, Float[np.ndarray, " rows"]], row: str = "unit") -> Table:
         """A row for each unit; each column with no more decimals than one of its numbers needs."""
         written = [numerals(values, self.decimals) for values in columns.values()]
         return Table((row, *columns), tuple(zip(numbered(len(written[0])), *written, strict=True)))

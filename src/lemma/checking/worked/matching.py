@@ -75,9 +75,9 @@ class MatchingSteps:
     """T·W_t."""
     scores: Float[np.ndarray, "images sentences"]
     """The product of every image with every sentence."""
-    image_lengths: Float[np.ndarray, "images"]
+    image_lengths: Float[np.ndarray, " images"]
     """|p| of every image."""
-    sentence_lengths: Float[np.ndarray, "sentences"]
+    sentence_lengths: Float[np.ndarray, " sentences"]
     """|q| of every sentence."""
     cosines: Float[np.ndarray, "images sentences"]
     """The products of the same vectors brought to length 1; NaN where a vector is zero."""
