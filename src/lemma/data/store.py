@@ -513,7 +513,9 @@ def fit_rows(rows: TokenRows, tokenizer: Tokenizer, length: int, special_tokens:
     return kept.surround(before, after) if before or after else kept.fill_empty(tokenizer.eos or 0)
 
 
-def unknown_tokens(rows: TokenRows, tokenizer: Tokenizer) -> tuple[Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+def unknown_tokens(
+    rows: TokenRows, tokenizer: Tokenizer
+) -> tuple[Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
     """Which rows hold a word that the tokenizer does not know, and which hold nothing that it knows but white space."""
     strange = rows.tokens == (-1 if tokenizer.unk is None else tokenizer.unk)
     blank = np.isin(rows.tokens, tokenizer.encode_known(BLANKS)[0])
