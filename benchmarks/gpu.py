@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.compare import Comparison, compare, refuse_unknown, verdict
-from lemma.data.corpora import CORPORA, corpus_files
+from lemma.data.corpora import CORPORA, fetch_corpus
 from lemma.generation.decode import Sampling, generate
 from lemma.models.build import build
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
 from lemma.tasks.language import LanguageTask
 from lemma.training.distributed import Distributed
-from lemma.training.precision import matrix_products
+from lemma.training.precision import matmul_precision
 from lemma.training.session import Session
 
 DEVICE = torch.device("cuda", 0)
@@ -155,7 +155,7 @@ def training() -> int:
     """A step of GPT-2 124 M with its optimizer, against a lean loop in plain PyTorch, both compiled."""
     length, batch = TRAINED["context"], STEP_BATCH
     text = np.random.default_rng(0).integers(0, TRAINED["vocabulary"], 2_000_000).astype(np.uint16)
-    with matrix_products("high"):
+    with matmul_precision("high"):
         session = Session(Decoder(**TRAINED), Recipe(steps=10**6, batch=batch), text, Distributed(DEVICE), print)
         reference = LeanDecoder(**TRAINED).to(DEVICE)
         optimizer = torch.optim.AdamW(reference.parameters(), 1e-4, betas=(0.9, 0.95), fused=True)
@@ -216,7 +216,7 @@ SHAKESPEARE_LOSS, SHAKESPEARE_SECONDS = 1.47, {"first": 16, "again": 10}
 
 def shakespeare() -> int:
     """The whole command, each time in a process of its own: with nothing but the text in its data folder, and again."""
-    missed, text = 0, corpus_files(CORPORA["shakespeare"])[0].parent
+    missed, text = 0, fetch_corpus(CORPORA["shakespeare"])[0].parent
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(text, Path(folder) / "home" / "corpora" / text.name)
         surroundings = {**os.environ, "LEMMA_HOME": str(Path(folder) / "home")}

@@ -51,7 +51,11 @@ def measure(edges: int) -> Measured:
     chosen = choose("graph", {"steps": STEPS})
     assert isinstance(chosen.model, Graph) and isinstance(chosen.recipe, Recipe)
     session = Session(
-        chosen.model.sized(graph.sizes()), chosen.recipe, graph.tokens("train"), Distributed(torch.device("cpu")), print
+        chosen.model.with_data_sizes(graph.sizes()),
+        chosen.recipe,
+        graph.item("train"),
+        Distributed(torch.device("cpu")),
+        print,
     )
     spent = []
     for _ in range(STEPS):

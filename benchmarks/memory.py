@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from lemma.data.store import prepare
+from lemma.data.store import prepare_text
 from lemma.spec.data import DataSpec
 
 KINDS = ("characters", "words", "byte-pairs")
@@ -80,7 +80,7 @@ def peak_memory() -> float:
 def measure(kind: str, path: Path) -> Measured:
     """Prepare the file in this process and measure what that adds to the memory held after the imports."""
     before, started = peak_memory(), time.perf_counter()
-    prepare(DataSpec.model_validate({"text": (str(path),), "tokenizer": kind}))
+    prepare_text(DataSpec.model_validate({"text": (str(path),), "tokenizer": kind}))
     seconds = time.perf_counter() - started
     return Measured(kind, path.stat().st_size / 1e6, peak_memory() - before, seconds)
 

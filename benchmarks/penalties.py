@@ -19,7 +19,7 @@ from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Decoder
-from lemma.tasks.language import causal
+from lemma.tasks.language import causal_loss
 from lemma.tasks.penalties import row_statistics
 
 LENGTHS = (1024, 2048, 4096)
@@ -56,7 +56,7 @@ def step(model: LanguageModel, tokens: Tensor, penalty: Penalty | None) -> None:
     """Forward and backward."""
     with record_attention() as records:
         logits, _ = model(tokens)
-    loss = causal(logits, tokens)
+    loss = causal_loss(logits, tokens)
     (loss if penalty is None else loss + penalty(records)).backward()
     model.zero_grad(set_to_none=True)
 

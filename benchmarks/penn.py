@@ -17,7 +17,7 @@ import torch
 
 import lemma
 from benchmarks.compare import machine
-from lemma.data.corpora import CORPORA, corpus_files
+from lemma.data.corpora import CORPORA, fetch_corpus
 
 WORDS = 929_589 + 73_760 + 82_430  # of Penn Treebank's three splits
 SOURCE = 164.0  # perplexity that the source of problem D5 reports
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] = ()) -> int:
         print("penn: skipped; on a CPU a training takes an hour.")
         return 0
     preset = lemma.choose("penn-rnn", {}).recipe.steps
-    wikipedia = [path for path in corpus_files(CORPORA["wikitext-2"]) if "train" in path.name]
-    speeches = sorted(corpus_files(CORPORA["speeches"]))[-RECENT:]
+    wikipedia = [path for path in fetch_corpus(CORPORA["wikitext-2"]) if "train" in path.name]
+    speeches = sorted(fetch_corpus(CORPORA["speeches"]))[-RECENT:]
     missed = 0
     print(f"{'text':<12}{'steps':>8}{'best step':>11}{'perplexity':>12}")
     with TemporaryDirectory() as folder:

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from lemma.counting.plan import PlanSettings, device_of, plan
-from lemma.counting.subject import subject_of
-from lemma.counting.training_step import layers_of
+from lemma.counting.plan import PlanSettings, get_device, plan
+from lemma.counting.subject import resolve_subject
+from lemma.counting.training_step import find_layers
 from lemma.hub.architectures import spec_from_config
 from lemma.spec.choose import choose
 from lemma.spec.models import EncoderDecoder, ModelSpec
 from lemma.spec.recipe import Recipe
 from lemma.tasks.registry import task_for
-from lemma.training.optimizer import clip, optimizer_for
-from lemma.training.precision import choose_arithmetic, matrix_products
+from lemma.training.optimizer import build_optimizer, clip_gradients
+from lemma.training.precision import choose_arithmetic, matmul_precision
 
 LIMIT = 0.05
 """How far the planned peak may be from the measured one: the claim."""
@@ -88,20 +88,20 @@ def cases(quick: bool) -> Iterator[tuple[str, int, str]]:
 
 def measure(name: str, spec: ModelSpec, batch: int, recompute: str) -> Planned:
     """Plan a training, take four steps of it, and compare."""
-    settings = PlanSettings(device_of(None), batch=batch, recompute=recompute)  # pyright: ignore[reportArgumentType]
+    settings = PlanSettings(get_device(None), batch=batch, recompute=recompute)  # pyright: ignore[reportArgumentType]
     words = {"T": 256} if name == "lstm" else {}
-    subject = subject_of(spec, words)
+    subject = resolve_subject(spec, words)
     found = plan(subject, settings)
     values, device = found.symbols, torch.device("cuda")
     recipe = Recipe(batch=batch, steps=10, device="cuda", compile=False)
     gc.collect()
     torch.cuda.empty_cache()
-    model: Any = subject.make(subject.sizes(True)).to(device).train()
+    model: Any = subject.make_module(subject.sizes(True)).to(device).train()
     loss = task_for(spec).loss(model, recipe)
     if recompute == "layers":
-        for layer in layers_of(model):
+        for layer in find_layers(model):
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-    optimizer, arithmetic = optimizer_for(model, recipe), choose_arithmetic(recipe, device, False)
+    optimizer, arithmetic = build_optimizer(model, recipe), choose_arithmetic(recipe, device, False)
     length = values["T"] + (1 if isinstance(spec, EncoderDecoder) else 0)
     random = np.random.default_rng(1)
 
@@ -110,7 +110,7 @@ def measure(name: str, spec: ModelSpec, batch: int, recompute: str) -> Planned:
 
     inputs, targets = tokens(values.get("S", values["T"])), tokens(length)
     seconds = 0.0
-    with matrix_products("high"):
+    with matmul_precision("high"):
         for step in range(4):
             if step == 2:  # the optimizer's state is there, and kernels are chosen
                 torch.cuda.synchronize()
@@ -119,7 +119,7 @@ def measure(name: str, spec: ModelSpec, batch: int, recompute: str) -> Planned:
             with arithmetic.autocast():
                 objective, _, _ = loss(inputs, targets, None)
             objective.backward()
-            clip(model, recipe.clip)
+            clip_gradients(model, recipe.clip)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             del objective

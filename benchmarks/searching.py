@@ -15,8 +15,8 @@ from benchmarks.compare import quartiles
 from lemma.data.tokenizers import train_tokenizer
 from lemma.models.build import build
 from lemma.retrieval.embedding import Embedder
-from lemma.retrieval.index import Entry, Index, append, open_images, start, update_index
-from lemma.retrieval.search import find, find_clustered
+from lemma.retrieval.index import Index, IndexEntry, append_entries, create_index, open_images, update_index
+from lemma.retrieval.search import find_nearest, find_nearest_faiss
 from lemma.runs.load import Run
 from lemma.spec.data import ImagesSpec, Words
 from lemma.spec.models import DualEncoder
@@ -39,11 +39,11 @@ def unit(rows: int, seed: int) -> np.ndarray:
 def made_index(place: Path, rows: int) -> Index:
     """An index of random vectors on the disk."""
     place.mkdir()
-    head = start(place, "benchmark", WIDTH, "nowhere").header
+    head = create_index(place, "benchmark", WIDTH, "nowhere").header
     for first in range(0, rows, 100_000):
         count = min(100_000, rows - first)
-        entries = [Entry(f"{first + number}.png", 1, 1, "0") for number in range(count)]
-        head = append(place, head, entries, unit(count, first))
+        entries = [IndexEntry(f"{first + number}.png", 1, 1, "0") for number in range(count)]
+        head = append_entries(place, head, entries, unit(count, first))
     return Index.open(place)
 
 
@@ -67,7 +67,7 @@ def told(name: str, spent: list[float]) -> str:
 
 def forget(index: Index) -> None:
     """Ask the system to drop the vectors from its memory, as far as it will."""
-    handle = os.open(index.place / index.header.vectors, os.O_RDONLY)
+    handle = os.open(index.folder / index.header.vectors, os.O_RDONLY)
     try:
         os.fsync(handle)
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -80,7 +80,7 @@ def cold(place: Path, query: np.ndarray) -> Iterator[float]:
     for _ in range(3):
         index = Index.open(place)
         forget(index)
-        yield from timed(lambda index=index: find(index.vectors, query, TOP), 1)
+        yield from timed(lambda index=index: find_nearest(index.vectors, query, TOP), 1)
 
 
 def search_times(place: Path, rows: int) -> float:
@@ -89,30 +89,30 @@ def search_times(place: Path, rows: int) -> float:
     print(f"{rows:,} vectors of {WIDTH} numbers, the {TOP} nearest")
     opening = timed(lambda: Index.open(place), 3)
     print(told("opening the index (names read)", opening))
-    find(index.vectors, one, TOP)
-    warm = timed(lambda: find(index.vectors, one, TOP))
+    find_nearest(index.vectors, one, TOP)
+    warm = timed(lambda: find_nearest(index.vectors, one, TOP))
     print(told("one query, warm", warm))
-    print(told("32 queries at once, warm", timed(lambda: find(index.vectors, many, TOP), 7)))
+    print(told("32 queries at once, warm", timed(lambda: find_nearest(index.vectors, many, TOP), 7)))
     print(told("one query, vectors dropped from memory", list(cold(place, one))), flush=True)
     if find_spec("faiss") is not None:
         begin = time.perf_counter()
-        found = find_clustered(index, many, TOP)
+        found = find_nearest_faiss(index, many, TOP)
         built = time.perf_counter() - begin
         print(f"  faiss: cells made in {built:.1f} s; of the true {TOP} it finds {share(index, many, found.rows):.0%}")
-        print(told("faiss, one query, warm", timed(lambda: find_clustered(index, one, TOP))), flush=True)
+        print(told("faiss, one query, warm", timed(lambda: find_nearest_faiss(index, one, TOP))), flush=True)
     return statistics.median(warm)
 
 
 def share(index: Index, queries: np.ndarray, rows: np.ndarray) -> float:
     """How many of the exact results are among those found."""
-    exact = find(index.vectors, queries, TOP).rows
+    exact = find_nearest(index.vectors, queries, TOP).rows
     return float(np.mean([len(set(a) & set(b)) / TOP for a, b in zip(exact.tolist(), rows.tolist(), strict=True)]))
 
 
 def untrained(folder: Path) -> Embedder:
     """The preset's towers with their initial weights."""
     tokenizer = train_tokenizer(Words(), ["a red heart"])
-    spec = DualEncoder().sized({"vocabulary": tokenizer.vocabulary + 3})
+    spec = DualEncoder().with_data_sizes({"vocabulary": tokenizer.vocabulary + 3})
     run = Run(folder, spec, Recipe(), ImagesSpec(images="emoji"), "", tokenizer, build(spec, 0.0).eval(), None)
     return Embedder(run)
 

@@ -35,7 +35,7 @@ def small_run(folder: Path) -> Path:
     """A decoder of the size of the demo's, with the characters of Shakespeare; its weights are drawn."""
     from lemma.data.tokenizers import train_tokenizer
     from lemma.models.build import build
-    from lemma.runs.checkpoint import weights_of
+    from lemma.runs.checkpoint import named_weights
     from lemma.runs.folder import RunFolder
     from lemma.spec.data import Characters, DataSpec
     from lemma.spec.models import Decoder
@@ -45,7 +45,7 @@ def small_run(folder: Path) -> Path:
     spec = Decoder(vocabulary=tokenizer.vocabulary, width=64, depth=4, heads=4, context=128)
     torch.manual_seed(0)
     run = RunFolder(folder / "small", spec, Recipe(), DataSpec(text=("shakespeare",)), "0").create(tokenizer)
-    run.finish(weights_of(build(spec), frozen=True), {})
+    run.finish(named_weights(build(spec), include_frozen=True), {})
     return folder / "small"
 
 
@@ -186,7 +186,7 @@ def drawn_run(folder: Path, config: dict[str, Any]) -> Path:
     from lemma.data.tokenizers import train_tokenizer
     from lemma.hub.architectures import spec_from_config
     from lemma.models.build import build
-    from lemma.runs.checkpoint import weights_of
+    from lemma.runs.checkpoint import named_weights
     from lemma.runs.folder import RunFolder
     from lemma.spec.data import Characters, DataSpec
     from lemma.spec.recipe import Recipe
@@ -197,7 +197,7 @@ def drawn_run(folder: Path, config: dict[str, Any]) -> Path:
     )
     torch.manual_seed(0)
     run = RunFolder(folder / "drawn", spec, Recipe(), DataSpec(text=("shakespeare",)), "0").create(tokenizer)
-    run.finish(weights_of(build(spec), frozen=True), {})
+    run.finish(named_weights(build(spec), include_frozen=True), {})
     return folder / "drawn"
 
 
@@ -229,10 +229,10 @@ def against_transformers(
 
         def written(prompts: list[list[int]]) -> None:
             for number, prompt in enumerate(prompts):
-                engine.add(TextRequest(tuple(prompt), settings, number=number, owner=number))
+                engine.add(TextRequest(tuple(prompt), settings, first_row=number, owner=number))
             done = 0
-            while engine.busy:
-                done += sum(len(event.done.tokens) for event in engine.step() if event.done)
+            while engine.is_busy:
+                done += sum(len(event.result.tokens) for event in engine.step() if event.result)
             assert done == batch * tokens
 
         peers["BatchEngine, prompts of 16 tokens"] = partial(written, equal)

@@ -22,11 +22,11 @@ from torch.nn import functional
 
 from benchmarks.compare import Comparison, compare
 from benchmarks.gpu import LeanBlock
-from lemma.generation.decode import Sampling, bare
+from lemma.generation.decode import Sampling, fast_copy
 from lemma.generation.decode import generate as decode
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
-from lemma.models.decoder import DecoderModel, DecoderSlots, read_in_numpy
+from lemma.models.decoder import DecoderModel, DecoderSlotCache, step_in_numpy
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
 from lemma.spec.recipe import Recipe
 from lemma.training.distributed import Distributed
@@ -163,12 +163,12 @@ def token_times(model: LanguageModel) -> str:
     token, (_, state) = torch.tensor([[1]]), model(torch.ones(1, 30, dtype=torch.long))
     matrices = [part.weight.numpy() for part in model.modules() if isinstance(part, nn.Linear)]
     vectors = {matrix.shape[1]: np.ones(matrix.shape[1], dtype=np.float32) for matrix in matrices}
-    _, slots = read_in_numpy(model, model, token, state)
-    assert isinstance(slots, DecoderSlots) and slots.arrays
+    _, slots = step_in_numpy(model, model, token, state)
+    assert isinstance(slots, DecoderSlotCache) and slots.arrays
     ways = {
-        "the step in NumPy": partial(slots.arrays.read, 1, 30),
+        "the step in NumPy": partial(slots.arrays.step, 1, 30),
         "its matrix–vector products": lambda: [matrix.dot(vectors[matrix.shape[1]]) for matrix in matrices],
-        "the step in PyTorch": partial(bare(model), token, state),
+        "the step in PyTorch": partial(fast_copy(model), token, state),
     }
     return "; ".join(f"{name} {1e6 * min(timeit.repeat(way, number=100)) / 100:.0f} µs" for name, way in ways.items())
 

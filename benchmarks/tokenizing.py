@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.compare import machine
 from benchmarks.memory import generate_text
 from lemma.data.encoding import encode_batches
-from lemma.data.store import SAMPLE, Encoded, batched, encode_pieces
+from lemma.data.store import SAMPLE, EncodedText, batch_pieces, encode_pieces
 from lemma.data.text import open_text, read_pieces, sample_text
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.spec.data import BytePairs
@@ -45,8 +45,8 @@ def _encoded(engine: object, lines: list[str]) -> int:
 
 def by_lemma(tokenizer: Tokenizer, path: Path, processes: int) -> int:
     """Encode a file as `prepare` does; count the ids."""
-    batches = batched([read_pieces(open_text(path), tokenizer.kind)])
-    encoded: Iterable[Encoded] = (encode_pieces(tokenizer, batch) for batch in batches)
+    batches = batch_pieces([read_pieces(open_text(path), tokenizer.kind)])
+    encoded: Iterable[EncodedText] = (encode_pieces(tokenizer, batch) for batch in batches)
     if processes > 1:
         encoded = encode_batches(tokenizer, batches, processes)
     return sum(len(found.ids) for found in encoded)
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         pieces = (piece for window in windows for piece in read_pieces(window, "byte-pairs"))
         started = time.perf_counter()
         tokenizer = train_tokenizer(BytePairs(vocabulary=VOCABULARY), pieces)
-        print(f"{megabytes:,.0f} MB through {tokenizer.about}; {machine()}")
+        print(f"{megabytes:,.0f} MB through {tokenizer.description}; {machine()}")
         print(f"trained on {SAMPLE / 1e6:.1f} MB in {time.perf_counter() - started:.1f} s", flush=True)
         ways = {f"Lemma, {cores} processes": lambda: by_lemma(tokenizer, path, cores)} if cores > 1 else {}
         ways["Lemma, one process"] = lambda: by_lemma(tokenizer, path, 1)

@@ -11,21 +11,21 @@ from torch.nn import functional
 
 import lemma
 from lemma.data.batches import RandomWindows
-from lemma.data.store import prepare
+from lemma.data.store import prepare_text
 from lemma.models.build import build
 from lemma.spec.data import BytePairs, DataSpec
 from lemma.spec.models import Decoder
-from lemma.tasks.language import perplexity_of_split
+from lemma.tasks.language import split_perplexity
 
 
 def main(text: str, out: str, steps: int = 300, batch: int = 16, rate: float = 2e-3, width: int = 64) -> float:
     """Train a small decoder on a text file; return its loss on the validation split."""
     torch.manual_seed(1)
-    data = prepare(DataSpec(text=(text,), tokenizer=BytePairs(vocabulary=512)))
+    data = prepare_text(DataSpec(text=(text,), tokenizer=BytePairs(vocabulary=512)))
     spec = Decoder(vocabulary=data.tokenizer.vocabulary, width=width, depth=2, heads=4, context=64)
     model = build(spec, dropout=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.1)
-    tokens = data.tokens("train")
+    tokens = data.item("train")
     order = RandomWindows(len(tokens), spec.context, batch, seed=1)  # a pure function of the step
     places = torch.arange(spec.context + 1)
 
@@ -46,7 +46,7 @@ def main(text: str, out: str, steps: int = 300, batch: int = 16, rate: float = 2
 
     lemma.runs.save(model, data.tokenizer, out, overwrite=True)
     print(lemma.generate(out, prompt="The", tokens=40))
-    score = perplexity_of_split(model, data, "validation")
+    score = split_perplexity(model, data, "validation")
     print(score)
     return float(score.loss)
 

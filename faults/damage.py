@@ -12,10 +12,10 @@ import numpy as np
 
 import lemma
 from faults import Row, board, home, small_run, small_study
-from lemma.data.store import prepare
+from lemma.data.store import prepare_text
 from lemma.errors import LemmaError
-from lemma.retrieval.index import Entry, Index, append, start
-from lemma.runs.checkpoint import latest_good
+from lemma.retrieval.index import Index, IndexEntry, append_entries, create_index
+from lemma.runs.checkpoint import read_latest_checkpoint
 from lemma.runs.folder import RunFolder
 from lemma.spec.data import BytePairs, DataSpec
 
@@ -40,7 +40,7 @@ def damage(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         spec = DataSpec(text=(str(folder / "book.txt"),), tokenizer=BytePairs(vocabulary=280))
 
         def tokens() -> Any:
-            return {name: found.tolist() for name, found in prepare(spec).items.items()}
+            return {name: found.tolist() for name, found in prepare_text(spec).items.items()}
 
         tokens()
         caches = [path for path in own.rglob("*") if path.is_file()]
@@ -109,10 +109,10 @@ def _study(folder: Path, share: float, chance: random.Random) -> Iterator[Row]:
 def _index(place: Path, share: float, chance: random.Random) -> Iterator[Row]:
     place.mkdir()
     vectors = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32)
-    header = start(place, "run", 8, "images").header
+    header = create_index(place, "run", 8, "images").header
     for first in (0, 25):
-        entries = [Entry(f"{row}.png", row, row, f"{row:x}") for row in range(first, first + 25)]
-        header = append(place, header, entries, vectors[first : first + 25])
+        entries = [IndexEntry(f"{row}.png", row, row, f"{row:x}") for row in range(first, first + 25)]
+        header = append_entries(place, header, entries, vectors[first : first + 25])
 
     def searched() -> Any:
         index = Index.open(place).read()
@@ -134,7 +134,7 @@ def _used(run: Path) -> Any:
 def _restored(run: Path) -> Any:
     """The newest good checkpoint; one that is skipped is named."""
     said: list[str] = []
-    found = latest_good(run / "checkpoints", said.append)
+    found = read_latest_checkpoint(run / "checkpoints", said.append)
     assert found is not None
     if said:
         raise LemmaError(" ".join(said))

@@ -16,9 +16,9 @@ from unittest.mock import patch
 import lemma
 from faults import SIZES, STEPS, Row, forked, home, small_run, small_study
 from lemma.data.files import file_hash
-from lemma.data.store import prepare
+from lemma.data.store import prepare_text
 from lemma.errors import LemmaError
-from lemma.runs.folder import is_begun, remove_unbegun
+from lemma.runs.folder import is_started, remove_unstarted
 from lemma.spec.data import BytePairs, DataSpec
 
 NOBODY = 65534  # the user and group without rights
@@ -32,10 +32,10 @@ def disks(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
 
     def trained(run: Path) -> str:
         with home(run.parent / f"{run.name}-home"):
-            if is_begun(run):
+            if is_started(run):
                 lemma.resume(run, progress=False)
             else:
-                remove_unbegun(run)
+                remove_unstarted(run)
                 lemma.train("lstm", text=book, out=run, progress=False, **SIZES, **STEPS)
             return file_hash(run / "model.safetensors")
 
@@ -111,7 +111,7 @@ def _no_permission(folder: Path, book: Path) -> Row:
         "adapting into a read-only folder": lambda: lemma.adapt(run, text=book, out=closed / "adapted", steps=1),
         "resuming a read-only run": lambda: lemma.resume(run, steps=40, progress=False),
         "exporting into a read-only folder": lambda: lemma.export(run, to="huggingface", out=closed / "folder"),
-        "caches that cannot be written": lambda: prepare(DataSpec(text=(str(book),), tokenizer=BytePairs())),
+        "caches that cannot be written": lambda: prepare_text(DataSpec(text=(str(book),), tokenizer=BytePairs())),
         **{
             f"unreadable {name}": lambda: lemma.load(run)
             for name in ("model.safetensors", "tokenizer.json", "spec.toml")
@@ -194,7 +194,7 @@ def _one_cache(folder: Path, book: Path, times: int) -> Row:
     spec = DataSpec(text=(str(book),), tokenizer=BytePairs(vocabulary=280))
     for number in range(times):
         with home(folder / f"cache-{number}"):
-            children = [_started(lambda: prepare(spec)) for _ in range(4)]
+            children = [_started(lambda: prepare_text(spec)) for _ in range(4)]
             statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
             good = statuses == [0] * 4 and lemma.verify().right
             row.add(None if good else f"they end with {statuses}")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from faults import Row, failure_of, home
-from lemma.checking.cells import CELLS, find_cell
-from lemma.checking.gradients import judge_gradients
-from lemma.checking.shapes import judge_shapes
-from lemma.checking.worked.judge import judge_worked
+from lemma.checking.cells import CELL_NAMES, find_cell
+from lemma.checking.gradients import check_gradients
+from lemma.checking.shapes import check_shapes
+from lemma.checking.worked.judge import check_worked
 from lemma.errors import LemmaError
 
 ANSWERS = 150  # of each kind
@@ -21,12 +21,12 @@ def expensive_answers(folder: Path, share: float, seed: int = 1) -> Iterator[Row
     """Yield a row for gradients and a row for hand computations, each answer judged or refused within the limits."""
     chance = random.Random(seed)
     kinds: dict[str, tuple[Callable[[random.Random], Answer], Callable[..., Any]]] = {
-        "expensive gradients": (expensive_gradients, judge_gradients),
-        "expensive hand computations": (expensive_computation, judge_worked),
-        "expensive shapes": (expensive_shapes, judge_shapes),
+        "expensive gradients": (expensive_gradients, check_gradients),
+        "expensive hand computations": (expensive_computation, check_worked),
+        "expensive shapes": (expensive_shapes, check_shapes),
     }
     with home(folder / "home"):
-        judge_shapes("self-attention", ["Q = H×S×M_QK"])  # so that the drawing is cached
+        check_shapes("self-attention", ["Q = H×S×M_QK"])  # so that the drawing is cached
         for kind, (generate, judge) in kinds.items():
             row = Row("answers", kind)
             for _ in range(max(1, round(ANSWERS * share))):
@@ -42,7 +42,7 @@ def _judge_and_print(judge: Callable[..., Any], case: Any, lines: list[str]) -> 
 
 def expensive_gradients(chance: random.Random) -> Answer:
     """Generate a derivation with large values, long lines, deep brackets or many helpers."""
-    cell = own_cell(chance) if chance.random() < 0.2 else chance.choice(CELLS)
+    cell = own_cell(chance) if chance.random() < 0.2 else chance.choice(CELL_NAMES)
     try:
         described = find_cell(cell)
     except LemmaError:  # too large a function: judging it is refused the same way
@@ -51,7 +51,7 @@ def expensive_gradients(chance: random.Random) -> Answer:
     vectors = [name for name, value in sample.items() if value.ndim == 2 and 1 in value.shape and value.numel() > 1]
     matrices = [name for name, value in sample.items() if value.ndim == 2 and 1 not in value.shape]
     lines: list[str] = []
-    names = [*described.given, *described.steps]
+    names = [*described.input_sides, *described.steps]
     start = chance.choice(vectors or matrices)
     for number in range(chance.choice([0, 2, 3, 4])):  # stacked until it is as large as a value may be
         lines.append(f"big{number} = [{'; '.join([start] * chance.choice([2, 4, 8]))}]")

@@ -15,14 +15,14 @@ from tokenizers import Tokenizer as Engine
 from faults import Row, failure_of, home
 from lemma.adaptation.adapt import adapt_model
 from lemma.data.chat import close_renderers
-from lemma.data.tokenizers import CONFIG, GENERATION, TEMPLATE, Tokenizer, train_tokenizer
+from lemma.data.tokenizers import CONFIG_FILE, GENERATION_FILE, TEMPLATE_FILE, Tokenizer, train_tokenizer
 from lemma.hub.huggingface import TOKENIZER, WEIGHTS, write_folder
 from lemma.hub.peft import CONFIG as PEFT_CONFIG
 from lemma.hub.peft import WEIGHTS as PEFT_WEIGHTS
 from lemma.hub.peft import read_peft, write_peft
+from lemma.hub.pretrained import CHECKSUMS, open_pretrained
 from lemma.hub.pretrained import CONFIG as MODEL_CONFIG
-from lemma.hub.pretrained import SUMS, open_pretrained
-from lemma.models.base import weights_of
+from lemma.models.base import named_weights
 from lemma.models.build import build
 from lemma.spec.data import BytePairs
 from lemma.spec.models import Decoder
@@ -268,10 +268,10 @@ def use(path: Path) -> None:
     source = open_pretrained(path)
     _ = source.spec
     tokenizer = source.tokenizer
-    tokenizer.encode_known("a cat abcd")
-    _ = tokenizer.sampling, tokenizer.stops, tokenizer.padding, tokenizer.mask_tokens
+    tokenizer.encode_lossy("a cat abcd")
+    _ = tokenizer.sampling, tokenizer.stop_tokens, tokenizer.pad, tokenizer.mask_tokens
     source.model()
-    if tokenizer.chats:
+    if tokenizer.has_chat_template:
         tokenizer.chat(TALK)
 
 
@@ -283,7 +283,7 @@ def written(folder: Path) -> Path:
     tokenizer = Tokenizer(engine.to_str(), config=settings)
     spec = SPEC.replace(vocabulary=tokenizer.vocabulary, positions={"kind": "rotary", "scaling": "llama3"}, bias=False)
     folder.mkdir()
-    write_folder(folder, spec, weights_of(build(spec)), tokenizer)
+    write_folder(folder, spec, named_weights(build(spec)), tokenizer)
     return folder
 
 
@@ -294,7 +294,7 @@ def foreign(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
     model = written(folder / "model")
     base = build(SPEC)
     write_peft(adapt_model(build(SPEC), Lora(rank=2, targets=("layers.*",))).model, folder / "peft")
-    (folder / "peft" / SUMS).unlink()  # as another program writes such a folder: without Lemma's checksums
+    (folder / "peft" / CHECKSUMS).unlink()  # as another program writes such a folder: without Lemma's checksums
 
     def read_adapter(path: Path) -> None:
         read_peft(path, copy.deepcopy(base))
@@ -318,9 +318,9 @@ def foreign(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         *((f"GGUF, {name} tokenizer", gguf, gguf, changed_gguf(name), use) for name in ("llama", "gpt2")),
         ("GGUF, flipped bytes", gguf, gguf, flipped(*gguf_bytes(*good_gguf("llama")), chance, FLIPS), use),
         ("config.json", model / MODEL_CONFIG, model, in_json(model / MODEL_CONFIG, sizes), use),
-        (CONFIG, model / CONFIG, model, in_json(model / CONFIG, special), use),
-        (GENERATION, model / GENERATION, model, in_json(model / GENERATION, sampling), use),
-        (TEMPLATE, model / TEMPLATE, model, templates, use),
+        (CONFIG_FILE, model / CONFIG_FILE, model, in_json(model / CONFIG_FILE, special), use),
+        (GENERATION_FILE, model / GENERATION_FILE, model, in_json(model / GENERATION_FILE, sampling), use),
+        (TEMPLATE_FILE, model / TEMPLATE_FILE, model, templates, use),
         (f"{TOKENIZER}, flipped bytes", model / TOKENIZER, model, in_header(model / TOKENIZER), use),
         (f"{WEIGHTS}, flipped bytes", model / WEIGHTS, model, in_header(model / WEIGHTS), use),
         (PEFT_CONFIG, peft / PEFT_CONFIG, peft, in_json(peft / PEFT_CONFIG, options), read_adapter),

@@ -12,13 +12,13 @@ from PIL import Image
 
 import lemma
 from faults import Row, failure_of, home
-from lemma.checking.derivation import judge_derivation
-from lemma.checking.gradients import judge_gradients
-from lemma.checking.sheets import mark
-from lemma.counting.subject import subject_of
+from lemma.checking.derivation import check_derivation
+from lemma.checking.gradients import check_gradients
+from lemma.checking.sheets import mark_answers
+from lemma.counting.subject import resolve_subject
 from lemma.data.conllu import read_conllu
 from lemma.data.images import decode_images
-from lemma.data.tables import read_records
+from lemma.data.tables import open_table
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.runs.checkpoint import read_tensors, write_tensors
 from lemma.spec.base import parse_settings, read_toml
@@ -174,31 +174,31 @@ def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
 
     def marked(text: str) -> Any:
         answers = written("answers.toml", '[answers]\nQ1 = "V*d + D*(d + D) + D + V*D + V"\n')
-        return mark(written("sheet.toml", text), answers)
+        return mark_answers(written("sheet.toml", text), answers)
 
     def read_table(text: str) -> Any:
-        return list(read_records(written("a.csv", text))[1])
+        return list(open_table(written("a.csv", text))[1])
 
     def encoded(text: str) -> Any:
-        return Tokenizer.load(written("tokenizer.json", text)).encode_known("a cat")
+        return Tokenizer.load(written("tokenizer.json", text)).encode_lossy("a cat")
 
     def decoded(text: str) -> Any:
         return list(decode_images([written("a.ppm", text)], 8))
 
     def imported(text: str) -> Any:
-        return subject_of(str(written("model/config.json", text).parent))
+        return resolve_subject(str(written("model/config.json", text).parent))
 
     def marked_answers(text: str) -> Any:
         table = json.loads(text)
         formulas = [{"id": "Q2", "kind": "formula", "value": table["value"]}]
         formulas.append({"id": "Q3", "kind": "formula", "value": "Q1*Q2/(Q2 + Q1)"})
         questions = [{"id": "Q1", "kind": "parameters", "model": "lora"}, *formulas]
-        return mark({"questions": questions}, table["answers"])
+        return mark_answers({"questions": questions}, table["answers"])
 
     (scratch / "model").mkdir()
     kinds: dict[str, tuple[str, Callable[[str], Any], float]] = {
         "formulas": ("V*d + D*(d + D) + D + V*D + V", lambda text: lemma.check.parameters("rnn", text, L=1), 1),
-        "gradients": ("dU = h.T @ (y_hat - y)", lambda text: judge_gradients("rnn", [text]), 1),
+        "gradients": ("dU = h.T @ (y_hat - y)", lambda text: check_gradients("rnn", [text]), 1),
         "sheets": (sheet, marked, 0.2),
         "settings": ("width=128", lambda text: choose("lstm", parse_settings([text])), 1),
         "TOML": (
@@ -226,7 +226,7 @@ def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
             lambda text: lemma.check.parameters("decoder", text),
             0.1,
         ),
-        "expensive derivations": ("V*d\n= d*V", judge_derivation, 0.1),
+        "expensive derivations": ("V*d\n= d*V", check_derivation, 0.1),
         "expensive sheets": (
             json.dumps({"answers": {"Q1": "R", "Q2": "16*R", "Q3": "R"}, "value": "16*Q1"}),
             marked_answers,

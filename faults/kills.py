@@ -16,12 +16,12 @@ import numpy as np
 
 import lemma
 from faults import SIZES, STEPS, TEXT, Place, Row, board, changes_of, forked, home, small_study
-from lemma.adaptation.adapt import merged
-from lemma.data.files import file_hash, restore
-from lemma.data.store import prepare
-from lemma.retrieval.index import Entry, Index, append, start
-from lemma.runs.folder import RunFolder, is_begun, remove_unbegun
-from lemma.runs.verify import Verified
+from lemma.adaptation.adapt import merge_lora
+from lemma.data.files import file_hash, restore_moved_folder
+from lemma.data.store import prepare_text
+from lemma.retrieval.index import Index, IndexEntry, append_entries, create_index
+from lemma.runs.folder import RunFolder, is_started, remove_unstarted
+from lemma.runs.verify import Verification
 from lemma.spec.data import BytePairs, DataSpec
 from lemma.training import session
 
@@ -39,25 +39,25 @@ def kills(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
 
     def tokenised(out: Path) -> str:
         with home(out):
-            return str([tokens.tolist() for tokens in prepare(spec).items.values()])
+            return str([tokens.tolist() for tokens in prepare_text(spec).items.values()])
 
     def trained(out: Path) -> str:
         with home(out / "home"):
             run = out / "run"
-            if is_begun(run):
+            if is_started(run):
                 lemma.resume(run, progress=False)
             else:
-                remove_unbegun(run)
+                remove_unstarted(run)
                 lemma.train("lstm", text=book, out=run, progress=False, **SIZES, **STEPS)
             assert (verified := lemma.verify(run)).right, _damaged(verified)
             return file_hash(run / "model.safetensors")
 
     def adapted(out: Path) -> str:
         run = out / "run"
-        if is_begun(run) and not (run / "summary.json").exists():
+        if is_started(run) and not (run / "summary.json").exists():
             lemma.resume(run, progress=False)
-        elif not is_begun(run):
-            remove_unbegun(run)
+        elif not is_started(run):
+            remove_unstarted(run)
             lemma.adapt(base, text=book, out=run, progress=False, steps=12, evaluate_every=4)
         return file_hash(run / "model.safetensors")
 
@@ -66,11 +66,11 @@ def kills(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         try:
             header = Index.open(out).read().header
         except lemma.errors.RunError:
-            header = start(out, "run", 8, "images").header
+            header = create_index(out, "run", 8, "images").header
         vectors = np.random.default_rng(1).normal(size=(400, 8)).astype(np.float32)
         for row in range(header.rows, 400, 10):
-            entries = [Entry(f"{place}.png", place, place, "") for place in range(row, row + 10)]
-            header = append(out, header, entries, vectors[row : row + 10])
+            entries = [IndexEntry(f"{place}.png", place, place, "") for place in range(row, row + 10)]
+            header = append_entries(out, header, entries, vectors[row : row + 10])
         index = Index.open(out).read()
         return f"{index.entries} {index.vectors.tolist()}"
 
@@ -110,7 +110,7 @@ def replacements(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         lemma.adapt(base, text=book, out=adapted, progress=False, steps=1 + version, rank=1)
         lemma.export(adapted, to="peft", out=folder / f"adapter-{version}")
     models = [lemma.load(folder / f"adapted-{version}", device="cpu") for version in range(2)]
-    bases = [merged(run.module) for run in models]
+    bases = [merge_lora(run.module) for run in models]
 
     def export(to: Any) -> Write:
         return lambda out, version, overwrite: lemma.export(
@@ -173,7 +173,7 @@ def _replaced(name: str, write: Write, out: Path, replaces: bool, share: float, 
         path = prepare(folder / f"at-{moment}")
         status = forked(partial(write, path, 1, replaces), kill_at=moment)
         try:
-            restore(path)
+            restore_moved_folder(path)
             state = _usable(path) if replaces or path.exists() else None
             problem = None if state in (hashes if replaces else [None, hashes[1]]) else f"another result: {state}"
             write(path, 1, path.exists())
@@ -189,7 +189,7 @@ def _replaced(name: str, write: Write, out: Path, replaces: bool, share: float, 
 
 def _usable(path: Path) -> str:
     """Check all files of a run or an export, and return the hash of its weights; resume an unfinished training."""
-    restore(path)
+    restore_moved_folder(path)
     if (path / "spec.toml").exists() and not (path / "summary.json").exists():
         with home(path.parents[2] / "home"):
             lemma.resume(path, progress=False)
@@ -224,5 +224,5 @@ def _killed(
     return row
 
 
-def _damaged(verified: Verified) -> str:
+def _damaged(verified: Verification) -> str:
     return " ".join(file.why for file in verified.files if file.state == "damaged")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lemma.cli.main import main
-from lemma.report.text import across
+from lemma.report.text import display_width
 from pages import PageError
 from pages.blocks import Block, commands
 
@@ -73,7 +73,7 @@ def too_wide(words: list[str], done: Done) -> list[str]:
     """The lines that do not fit a terminal; JSON, other forms and what a model writes may be of any width."""
     if {"--json", "--format"} & set(words) or words[1] == "generate":
         return []
-    return [line for line in (done.printed + done.said).splitlines() if across(line) > MOST]
+    return [line for line in (done.printed + done.said).splitlines() if display_width(line) > MOST]
 
 
 def run_block(block: Block, where: str, names: dict[str, Any], apart: bool = False) -> str:

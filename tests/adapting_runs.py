@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import lemma
-from lemma.report.progress import Silent
+from lemma.report.progress import SilentObserver
 from lemma.runs.checkpoint import read_tensors
 from small_runs import small_text
 
@@ -47,7 +47,7 @@ def small_table(folder: Path, texts: int = 120, name: str = "labels.csv") -> Pat
     return path
 
 
-class StopAt(Silent):
+class StopAt(SilentObserver):
     """An observer that has the process told to stop once a step is done."""
 
     def __init__(self, step: int) -> None:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-from lemma.spec.models import NEW_FAMILIES
-from lemma.spec.positions import POSITIONS
-from lemma.spec.recipe import OBJECTIVES
+from lemma.spec.models import PLUGIN_FAMILIES
+from lemma.spec.positions import PLUGIN_POSITIONS
+from lemma.spec.recipe import PLUGIN_OBJECTIVES
 
 torch.set_num_threads(1)  # the tests' models are small: threads would only wait for each other
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # and so in the processes that tests start
@@ -46,5 +46,5 @@ def _fixed_seed() -> None:
 def _nothing_registered() -> Iterator[None]:
     """What a test, or an example of a page, registers is known to it alone."""
     yield
-    for group in (NEW_FAMILIES, POSITIONS, OBJECTIVES):
+    for group in (PLUGIN_FAMILIES, PLUGIN_POSITIONS, PLUGIN_OBJECTIVES):
         group.registered.clear()

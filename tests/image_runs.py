@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 import lemma
 from lemma.data.batches import TokenRows
 from lemma.data.files import data_home
-from lemma.data.images import Captioned
+from lemma.data.images import CaptionedImages
 from lemma.spec.models import DualEncoder, Encoder, Lstm
 from lemma.training.loop import TrainingResult
 
@@ -61,18 +61,18 @@ def shapes(folder: Path, copies: int = 1) -> Path:
 def token_names(rows: TokenRows) -> np.ndarray:
     """The numbers of captions that are the same where their tokens are."""
     seen: dict[bytes, int] = {}
-    keys = (rows.padded([row]).tobytes() for row in range(len(rows.lengths)))
+    keys = (rows.pad([row]).tobytes() for row in range(len(rows.lengths)))
     return np.array([seen.setdefault(key, len(seen)) for key in keys])
 
 
-def made_up(count: int = 12, captions: int = 1, vocabulary: int = 20, seed: int = 0) -> Captioned:
+def made_up(count: int = 12, captions: int = 1, vocabulary: int = 20, seed: int = 0) -> CaptionedImages:
     """Random images with random captions of two to five tokens."""
     random = np.random.default_rng(seed)
     pixels = random.integers(0, 256, size=(count, 3, SIDE, SIDE)).astype(np.uint8)
     lengths = random.integers(2, 6, size=count * captions)
     tokens = random.integers(0, vocabulary, size=lengths.sum())
     rows = TokenRows(tokens, np.concatenate([[0], np.cumsum(lengths)]))
-    return Captioned(pixels, rows, captions * np.arange(count + 1), token_names(rows))
+    return CaptionedImages(pixels, rows, captions * np.arange(count + 1), token_names(rows))
 
 
 def train_shapes(out: Path, **words: Any) -> TrainingResult:

@@ -9,7 +9,7 @@ from typing import Any
 from lemma.spec.models import Classifier
 from lemma.spec.recipe import Recipe
 from lemma.studies.classifiers import ClassifierMeasures, LabelOutcome, LabelRow, LearningPoint
-from lemma.studies.experiment import StudyCell, gather
+from lemma.studies.experiment import StudyCell, group_rows
 
 GOOD, BAD = ("good", "lovely", "bright", "warm"), ("bad", "ugly", "dull", "cold")
 OTHERS = ("the", "film", "day", "was", "so", "and", "very", "a", "it", "house")
@@ -72,5 +72,5 @@ def outcomes(
 def made_row(
     condition: str, accuracies: Sequence[float | str | None], labels: int | None = None, **changes: Any
 ) -> LabelRow:
-    [row] = gather(outcomes(condition, accuracies, labels, **changes))
+    [row] = group_rows(outcomes(condition, accuracies, labels, **changes))
     return row

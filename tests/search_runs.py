@@ -7,7 +7,7 @@ import torch
 from image_runs import COLOURS, LSTM, SHAPES, SPEC, drawn
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.models.build import build
-from lemma.runs.checkpoint import weights_of
+from lemma.runs.checkpoint import named_weights
 from lemma.runs.folder import RunFolder
 from lemma.spec.data import Characters, ImagesSpec, Words
 from lemma.spec.models import CrossAttention, ModelSpec
@@ -19,10 +19,10 @@ WORDS = [f"a {colour} {shape}" for colour in COLOURS for shape in SHAPES]
 def untrained_run(out: Path, seed: int = 1, *, spec: ModelSpec = SPEC, words: bool = False) -> Path:
     """Write a run whose weights are those it would begin with."""
     tokenizer: Tokenizer = train_tokenizer(Words() if words else Characters(), WORDS)
-    sized = spec.sized({"vocabulary": tokenizer.vocabulary + 3})
+    sized = spec.with_data_sizes({"vocabulary": tokenizer.vocabulary + 3})
     torch.manual_seed(seed)
     folder = RunFolder(out, sized, Recipe(device="cpu"), ImagesSpec(images="emoji"), "0").create(tokenizer)
-    folder.finish(weights_of(build(sized, 0.0), frozen=True), {"steps": 0})
+    folder.finish(named_weights(build(sized, 0.0), include_frozen=True), {"steps": 0})
     return out
 
 

@@ -11,7 +11,7 @@ import torch
 
 from lemma.data.tokenizers import train_tokenizer
 from lemma.models.build import build
-from lemma.runs.checkpoint import weights_of
+from lemma.runs.checkpoint import named_weights
 from lemma.runs.folder import RunFolder
 from lemma.spec.data import BytePairs, Characters, DataSpec, LabelsSpec, PairsSpec
 from lemma.spec.models import Classifier, Decoder, EncoderDecoder, FeedForward, Gru, Lstm, ModelSpec
@@ -44,13 +44,13 @@ def untrained(folder: Path, kind: str) -> Path:
     """Write such a run as a finished one; its weights are large, so that it has something to say."""
     spec, words, data, labels = KINDS[kind]
     tokenizer = train_tokenizer(words, LINES)
-    sized = spec.sized({"vocabulary": tokenizer.vocabulary + (3 if kind == "spanish" else 0)})
+    sized = spec.with_data_sizes({"vocabulary": tokenizer.vocabulary + (3 if kind == "spanish" else 0)})
     torch.manual_seed(5)
     model = build(sized, 0.0)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.6)
     run = RunFolder(folder / kind, sized, Recipe(device="cpu"), data, "0").create(tokenizer, labels=labels)
-    run.finish(weights_of(model, frozen=True), SUMMARY)
+    run.finish(named_weights(model, include_frozen=True), SUMMARY)
     return folder / kind
 
 
@@ -60,10 +60,10 @@ def running(*runs: Any, **settings: Any) -> Iterator[str]:
     import uvicorn
 
     from lemma.api import application
-    from lemma.serving.server import ImpatientProtocol, Server, bind
+    from lemma.serving.server import Server, TimeoutProtocol, bind
 
     bound, made = bind("127.0.0.1", 0), application(*runs, **settings)
-    config = uvicorn.Config(made, http=ImpatientProtocol, log_level="critical", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(made, http=TimeoutProtocol, log_level="critical", timeout_graceful_shutdown=5)
     server = running.server = Server(config, made.state.service, lambda: None)  # pyright: ignore[reportFunctionMemberAccess]
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()

@@ -20,13 +20,13 @@ import image_runs
 from lemma.cli.main import main as command_line
 from lemma.data.files import data_home
 from lemma.data.splits import Splits
-from lemma.data.store import TokenArray, prepare
+from lemma.data.store import TokenArray, prepare_text
 from lemma.models.base import LanguageModel
-from lemma.report.progress import Lines
+from lemma.report.progress import LineObserver
 from lemma.spec.data import Characters, DataSpec
 from lemma.spec.models import Decoder, FeedForward, Lstm, ModelSpec
 from lemma.spec.recipe import Recipe
-from lemma.tasks.language import causal
+from lemma.tasks.language import causal_loss
 from lemma.training.loop import TrainingResult, resume, train
 
 MODELS: dict[str, ModelSpec] = {
@@ -59,17 +59,17 @@ def small_data(folder: Path) -> tuple[DataSpec, Splits[TokenArray]]:
     if not path.exists():
         path.write_text(small_text())
     spec = DataSpec(text=(str(path),), tokenizer=Characters())
-    return spec, prepare(spec)
+    return spec, prepare_text(spec)
 
 
 def quick_evaluation(dataset: Splits[TokenArray]):
     """A validation on 400 tokens in rows of ten, none of it shared with the library's own."""
-    tokens = torch.from_numpy(dataset.tokens("validation")[:401].astype("int64"))
+    tokens = torch.from_numpy(dataset.item("validation")[:401].astype("int64"))
     inputs, targets = tokens[:-1].view(-1, 10), tokens[1:].view(-1, 10)
 
     def evaluate(model: LanguageModel) -> QuickScore:
         device = next(model.parameters()).device
-        loss = causal(model(inputs.to(device))[0], targets.to(device))
+        loss = causal_loss(model(inputs.to(device))[0], targets.to(device))
         return QuickScore(loss.item(), loss.exp().item())
 
     return evaluate
@@ -94,7 +94,7 @@ def resume_small(out: Path, dataset: Splits[TokenArray], **given: Any) -> Traini
     return resume(out, dataset, **given)
 
 
-class Watcher(Lines):
+class Watcher(LineObserver):
     """Plain lines, and a SIGTERM to this process once a step is done."""
 
     def __init__(self, stop_at: int | None) -> None:

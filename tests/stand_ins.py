@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lemma.layers.state import State, Window
+from lemma.layers.state import State, TokenWindow
 from lemma.models.base import LanguageModel
 from lemma.spec.models import FeedForward
 
@@ -34,13 +34,13 @@ class Table(Known):
     def receptive_field(self) -> int:
         return self.span
 
-    def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, Window]:
-        window = state if isinstance(state, Window) else Window.empty(tokens, self.span)
+    def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, TokenWindow]:
+        window = state if isinstance(state, TokenWindow) else TokenWindow.empty(tokens, self.span)
         joined, nexts = torch.cat([window.seen, tokens], dim=1).tolist(), []
         for row in joined:
             ends = range(len(row) - tokens.shape[1] + 1, len(row) + 1)
             nexts.append([self.follow(tuple(row[max(0, end - self.span) : end])) for end in ends])
-        return self.certain(torch.tensor(nexts)), window.read(tokens)
+        return self.certain(torch.tensor(nexts)), window.append(tokens)
 
 
 @dataclass(frozen=True)

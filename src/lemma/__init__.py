@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from lemma.api import verify as verify
     from lemma.spec.choose import choose as choose
 
-ROOMS = {
+PACKAGES = {
     "spec",
     "data",
     "report",
@@ -75,10 +75,10 @@ def __getattr__(name: str) -> Any:
     """Import verbs and rooms at first use: `import lemma` itself is light."""
     if name in __all__ or name in HELPERS:
         return getattr(import_module("lemma.api"), name)
-    if name in ROOMS:
+    if name in PACKAGES:
         return import_module(f"lemma.{name}")
     raise AttributeError(f"module 'lemma' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *HELPERS, *ROOMS})
+    return sorted({*globals(), *__all__, *HELPERS, *PACKAGES})

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from lemma.errors import InputError, SpecError, unknown
+from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.random_state import unchanged_random_state
 from lemma.spec.base import exists
 from lemma.spec.choose import Choice, choose
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lemma.checking.identity import IdentityReport
     from lemma.checking.question import Verdict
     from lemma.checking.shapes import ShapeReport
-    from lemma.checking.sheets import Marked
+    from lemma.checking.sheets import StudentMarks
     from lemma.checking.worked.attention import WorkedAttention, WorkedCross
     from lemma.checking.worked.bpe import BytePairTrace
     from lemma.checking.worked.case import CaseExamples, CaseLike
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from lemma.counting.plan import Plan
     from lemma.counting.solve import BoundSolution, Solutions
     from lemma.data.corpora import CorpusRow
-    from lemma.generation.beam import Translated
+    from lemma.generation.beam import TranslatedText
     from lemma.generation.decode import Generation
     from lemma.inspection.heads import HeadMeans, Heads
     from lemma.inspection.trees import ParsedText
     from lemma.report.progress import Observer
     from lemma.report.result import Result
     from lemma.retrieval.result import SearchResult
-    from lemma.runs.export import Rewritten
+    from lemma.runs.export import ExportResult
     from lemma.runs.load import Run
-    from lemma.runs.verify import Verified
+    from lemma.runs.verify import Verification
     from lemma.serving.runs import Verbs
     from lemma.serving.server import Ready
     from lemma.spec.base import Spec
@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     from lemma.studies.compare_methods import UnfinishedComparison
     from lemma.studies.result import StudyResult
     from lemma.tasks.base import DataArgs, Score
-    from lemma.tasks.classification import Named
+    from lemma.tasks.classification import Classification
     from lemma.tasks.harness import HarnessScore
-    from lemma.training.adapt import Adapted
+    from lemma.training.adapt import AdaptResult
     from lemma.training.loop import TrainingResult
     from lemma.training.session import Session
 
@@ -84,23 +84,23 @@ def load(run: Path | str, device: str = "auto") -> Run:
 
     from lemma.runs.load import load as load_run
 
-    return load_run(folder_of(run), ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    return load_run(run_folder(run), ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
 
 
 def watch(progress: bool) -> Observer:
     """The observer that shows progress; of several processes only the first shows it."""
-    from lemma.report.progress import Silent, observer
+    from lemma.report.progress import SilentObserver, make_observer
 
     leads = os.environ.get("RANK", "0") == "0"
-    return observer() if progress and leads else Silent()
+    return make_observer() if progress and leads else SilentObserver()
 
 
-def opened(run: Path | str | Run) -> Run:
+def open_run(run: Path | str | Run) -> Run:
     """A run as it is, or loaded from its folder."""
-    return load(Path(run)) if isinstance(run, (str, os.PathLike)) else checked_run(run)
+    return load(Path(run)) if isinstance(run, (str, os.PathLike)) else require_run(run)
 
 
-def checked_run(run: Any) -> Run:
+def require_run(run: Any) -> Run:
     """Return a loaded run; refuse anything else, with what is accepted."""
     from lemma.runs.load import Run
 
@@ -113,16 +113,16 @@ def checked_run(run: Any) -> Run:
     )
 
 
-def folder_of(run: Path | str | Run) -> Path:
+def run_folder(run: Path | str | Run) -> Path:
     """Return the folder of a run, which may be loaded already."""
-    return Path(run) if isinstance(run, (str, os.PathLike)) else checked_run(run).path
+    return Path(run) if isinstance(run, (str, os.PathLike)) else require_run(run).path
 
 
-def refuse_unknown(settings: Mapping[str, Any], known: Iterable[str], verb: str) -> None:
+def check_settings(settings: Mapping[str, Any], allowed: Iterable[str], verb: str) -> None:
     """Refuse a setting that a verb does not know."""
     for name in settings:
-        if name not in known:
-            raise SpecError(unknown(f"{verb}: the setting", name, known))
+        if name not in allowed:
+            raise SpecError(describe_unknown(f"{verb}: the setting", name, allowed))
 
 
 def train(
@@ -169,41 +169,41 @@ def train(
 
     >>> lemma.train("lstm", text="shakespeare", out="runs/a", steps=300)  # doctest: +SKIP
     """
-    from lemma.spec.recipe import fit_warm_up, shortened_warm_up
-    from lemma.tasks.base import check_epochs, steps_of_epochs
+    from lemma.spec.recipe import fit_warm_up, warm_up_message
+    from lemma.tasks.base import check_epochs, epochs_to_steps
     from lemma.tasks.registry import data_args, task_for
     from lemma.training.loop import train as train_model
-    from lemma.training.session import OwnParts
+    from lemma.training.session import TrainingHooks
 
-    own = OwnParts(**_functions(settings), on_step=on_step)
+    own = TrainingHooks(**_custom_functions(settings), on_step=on_step)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
     others: dict[str, Any] = {**settings}
-    given = data_args({**kinds, "dev": dev, "limit": limit, **_data_settings(others)})
+    given = data_args({**kinds, "dev": dev, "limit": limit, **_pop_data_settings(others)})
     check_epochs(epochs, others)
     chosen = choose(model, others, classify=labels is not None)
     recipe, data_spec, observer = chosen.recipe, given.spec(chosen), watch(progress)
     task = task_for(chosen.model)
     data = task.load(data_spec, chosen.model, recipe, observer)
     if epochs is not None:
-        recipe = recipe.replace(steps=steps_of_epochs(epochs, task, chosen.model, data, recipe, observer))
+        recipe = recipe.replace(steps=epochs_to_steps(epochs, task, chosen.model, data, recipe, observer))
     asked, usual = recipe.warm_up, choose(model).recipe
-    recipe = fit_warm_up(recipe, usual, longest=recipe.steps if "warm_up" in others else None)
+    recipe = fit_warm_up(recipe, usual, max_steps=recipe.steps if "warm_up" in others else None)
     if recipe.warm_up != asked:
-        observer.say(shortened_warm_up(recipe, asked))
+        observer.log(warm_up_message(recipe, asked))
     given = {"observer": observer, "overwrite": overwrite, "own": own}
     return train_model(chosen.model, recipe, data_spec, data, Path(out), **given)
 
 
-def _functions(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _custom_functions(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are functions; the recipe calls them custom."""
     if isinstance(getattr(settings.get("optimizer"), "param_groups", None), list):
-        from lemma.training.optimizer import OWN_OPTIMIZER
+        from lemma.training.optimizer import CUSTOM_OPTIMIZER_HINT
 
-        raise SpecError(f"optimizer: the model that it is to move does not exist yet. {OWN_OPTIMIZER}")
+        raise SpecError(f"optimizer: the model that it is to move does not exist yet. {CUSTOM_OPTIMIZER_HINT}")
     return {name: settings[name] for name in ("optimizer", "schedule") if callable(settings.get(name))}
 
 
-def _data_settings(words: dict[str, Any]) -> dict[str, Any]:
+def _pop_data_settings(words: dict[str, Any]) -> dict[str, Any]:
     """Take the settings of the data, such as columns of a file, out of the others."""
     from lemma.tasks.registry import DATA_SETTINGS
 
@@ -237,21 +237,21 @@ def resume(
     from lemma.spec.recipe import Recipe
     from lemma.tasks.registry import task_for
     from lemma.training.loop import resume as resume_training
-    from lemma.training.session import OwnParts
+    from lemma.training.session import TrainingHooks
 
     changes, observer = distribute(dict(settings), {"recipe": Recipe})["recipe"], watch(progress)
-    path = folder_of(run)
-    folder = RunFolder.open(path, settings=changes)
+    path = run_folder(run)
+    folder = RunFolder.open(path, overrides=changes)
     if isinstance(folder.data, PretrainedData):
         raise SpecError(
             f"{run} was not trained here, so there is nothing to resume. To train it further: lemma adapt {run} "
             "--text FILE --method full --out RUN"
         )
-    folder.refuse_unresumable()  # before the data are read
+    folder.check_resumable()  # before the data are read
     task, vocabulary = task_for(folder.spec), folder.vocabulary()
     data = task.load(folder.data, folder.spec, folder.recipe, observer, vocabulary, folder.labels())
-    own = OwnParts(**_functions(settings), on_step=on_step)
-    return resume_training(path, data, observer=observer, changes=changes, own=own)
+    own = TrainingHooks(**_custom_functions(settings), on_step=on_step)
+    return resume_training(path, data, observer=observer, changes=changes, hooks=own)
 
 
 def register(kind: type[Spec], **parts: Any) -> type[Spec]:
@@ -267,12 +267,12 @@ def register(kind: type[Spec], **parts: Any) -> type[Spec]:
     >>> lemma.register(Bag, model=BagModel)  # doctest: +SKIP
     >>> lemma.train("bag", text="shakespeare", out="runs/bag")  # doctest: +SKIP
     """
-    from lemma.spec.models import NEW_FAMILIES
-    from lemma.spec.positions import POSITIONS
-    from lemma.spec.recipe import OBJECTIVES
+    from lemma.spec.models import PLUGIN_FAMILIES
+    from lemma.spec.positions import PLUGIN_POSITIONS
+    from lemma.spec.recipe import PLUGIN_OBJECTIVES
 
-    for group in (NEW_FAMILIES, POSITIONS, OBJECTIVES):
-        if isinstance(kind, type) and issubclass(kind, group.kind):
+    for group in (PLUGIN_FAMILIES, PLUGIN_POSITIONS, PLUGIN_OBJECTIVES):
+        if isinstance(kind, type) and issubclass(kind, group.base_class):
             group.register(kind, parts)  # pyright: ignore[reportArgumentType] (of the group's kind)
             return kind
     raise SpecError(
@@ -300,7 +300,7 @@ class Adapt:
         overwrite: bool = False,
         progress: bool = True,
         **settings: Unpack[AdaptSettings],
-    ) -> Adapted | TrainingResult:
+    ) -> AdaptResult | TrainingResult:
         """Adapt a finished run to your labels, text, pairs or images; the new run stores only what changed.
 
         Args:
@@ -317,19 +317,19 @@ class Adapt:
 
         >>> lemma.adapt("runs/a", labels="tweets", method="lora", rank=4, out="runs/b")  # doctest: +SKIP
         """
-        from lemma.counting.count import trainable_text
-        from lemma.runs.folder import refuse_occupied
-        from lemma.training.adapt import adapt_run, leads, plan_adaptation
+        from lemma.counting.count import trainable_formula
+        from lemma.runs.folder import check_run_target
+        from lemma.training.adapt import adapt_run, is_main_process, plan_adaptation
 
         given, others = _adaptation_data(labels, text, pairs, images, limit, {"epochs": epochs, **settings})
         method = method or ("frozen" if rerank else "lora")
         if method == "all":
             raise SpecError("adapt: method='all' compares the methods. Call lemma.adapt.compare(...).")
-        if leads():
-            refuse_occupied(Path(out), overwrite)  # before the data is read
+        if is_main_process():
+            check_run_target(Path(out), overwrite)  # before the data is read
         observer = watch(progress)
-        plan = plan_adaptation(folder_of(run), given, method, others, observer, rerank=rerank)
-        return adapt_run(plan, Path(out), observer, trainable_text, overwrite)
+        plan = plan_adaptation(run_folder(run), given, method, others, observer, rerank=rerank)
+        return adapt_run(plan, Path(out), observer, trainable_formula, overwrite)
 
     def compare(
         self,
@@ -353,16 +353,18 @@ class Adapt:
         from lemma.studies.compare_methods import compare_methods
 
         given, others = _adaptation_data(labels, text, pairs, images, limit, {"epochs": epochs, **settings})
-        return compare_methods(folder_of(run), given, others, Path(out), watch(progress), overwrite)
+        return compare_methods(run_folder(run), given, others, Path(out), watch(progress), overwrite)
 
-    def from_peft(self, run: Path | str, folder: Path | str, *, out: Path | str, overwrite: bool = False) -> Rewritten:
+    def from_peft(
+        self, run: Path | str, folder: Path | str, *, out: Path | str, overwrite: bool = False
+    ) -> ExportResult:
         """Add LoRA weights that the peft library wrote to a run, as a new run.
 
         >>> lemma.adapt.from_peft("runs/a", "adapter", out="runs/b")  # doctest: +SKIP
         """
         from lemma.runs.export import import_run
 
-        return import_run(folder_of(run), Path(folder), Path(out), overwrite)
+        return import_run(run_folder(run), Path(folder), Path(out), overwrite)
 
 
 adapt = Adapt()
@@ -375,7 +377,7 @@ def _adaptation_data(
 
     others = {word: value for word, value in settings.items() if word != "epochs" or value is not None}
     kinds = {"text": text, "pairs": pairs, "labels": labels, "images": images, "limit": limit}
-    return data_args({**kinds, **_data_settings(others)}), others
+    return data_args({**kinds, **_pop_data_settings(others)}), others
 
 
 def export(
@@ -384,7 +386,7 @@ def export(
     to: Literal["merged", "huggingface", "gguf", "peft"],
     out: Path | str,
     overwrite: bool = False,
-) -> Rewritten:
+) -> ExportResult:
     """Write a run in another form, with equal outputs.
 
     Args:
@@ -399,7 +401,7 @@ def export(
     """
     from lemma.runs.export import export_run
 
-    return export_run(folder_of(run), to, Path(out), overwrite)
+    return export_run(run_folder(run), to, Path(out), overwrite)
 
 
 class Look:
@@ -417,10 +419,10 @@ class Look:
         >>> lemma.look("runs/a", text="the cat sat")  # doctest: +SKIP
         """
         if isinstance(what, str) and what in self.VIEWS:
-            return viewed(getattr(self, what), given, settings)
+            return call_view(getattr(self, what), given, settings)
         if isinstance(what, (str, Path)) and not exists(Path(what)) and str(what) not in pretrained_names():
-            raise SpecError(unknown("look", str(what), self.VIEWS) + " Or give the folder of a run.")
-        return viewed(self.heads, (what, *given), settings)
+            raise SpecError(describe_unknown("look", str(what), self.VIEWS) + " Or give the folder of a run.")
+        return call_view(self.heads, (what, *given), settings)
 
     def heads(
         self,
@@ -439,7 +441,7 @@ class Look:
         """
         from lemma.inspection.heads import look_at_run
 
-        return look_at_run(opened(run), text, repeated=repeated, layer=layer, head=head)
+        return look_at_run(open_run(run), text, repeated=repeated, layer=layer, head=head)
 
     def corpus(self, run: Path | str | Run, corpus: str) -> HeadMeans:
         """Measure entropy and distance of every attention head over a whole text.
@@ -452,7 +454,7 @@ class Look:
         """
         from lemma.inspection.heads import look_at_corpus
 
-        return look_at_corpus(opened(run), corpus)
+        return look_at_corpus(open_run(run), corpus)
 
     def parse(
         self,
@@ -471,7 +473,7 @@ class Look:
 
         if run is None or text is None:
             raise SpecError("look parse: give a run and a text, as in look.parse('runs/parser', text='I sleep').")
-        return parse_text(opened(run), text, layer=layer, head=head, relation=relation)
+        return parse_text(open_run(run), text, layer=layer, head=head, relation=relation)
 
     def attention(
         self,
@@ -488,14 +490,12 @@ class Look:
 
         >>> lemma.look.attention("e1", words=["they"])  # doctest: +SKIP
         """
-        from lemma.checking.worked.attention import attention_by_hand
+        from lemma.checking.worked.attention import work_attention
         from lemma.checking.worked.case import list_examples
 
         if case is None:
             return list_examples("attention")
-        return attention_by_hand(
-            case, words=words, passes=passes, scaled=scaled, mask=mask, full=full, decimals=decimals
-        )
+        return work_attention(case, words=words, passes=passes, scaled=scaled, mask=mask, full=full, decimals=decimals)
 
     def cross(
         self,
@@ -510,12 +510,12 @@ class Look:
 
         >>> lemma.look.cross("e8")  # doctest: +SKIP
         """
-        from lemma.checking.worked.attention import cross_by_hand
+        from lemma.checking.worked.attention import work_cross_attention
         from lemma.checking.worked.case import list_examples
 
         if case is None:
             return list_examples("cross")
-        return cross_by_hand(case, words=words, scaled=scaled, full=full, decimals=decimals)
+        return work_cross_attention(case, words=words, scaled=scaled, full=full, decimals=decimals)
 
     def graph(
         self,
@@ -531,11 +531,11 @@ class Look:
         >>> lemma.look.graph("karate")  # doctest: +SKIP
         """
         from lemma.checking.worked.case import list_examples
-        from lemma.checking.worked.graph import graph_by_hand
+        from lemma.checking.worked.graph import work_graph
 
         if case is None:
             return list_examples("graph")
-        return graph_by_hand(case, nodes=nodes, powers=powers, full=full, decimals=decimals)
+        return work_graph(case, nodes=nodes, powers=powers, full=full, decimals=decimals)
 
     def lstm(
         self, case: CaseLike | None = None, *, backward: bool = False, full: bool = False, decimals: int = 4
@@ -545,11 +545,11 @@ class Look:
         >>> lemma.look.lstm("c1", backward=True)  # doctest: +SKIP
         """
         from lemma.checking.worked.case import list_examples
-        from lemma.checking.worked.lstm import lstm_by_hand
+        from lemma.checking.worked.lstm import work_lstm
 
         if case is None:
             return list_examples("lstm")
-        return lstm_by_hand(case, backward=backward, full=full, decimals=decimals)
+        return work_lstm(case, backward=backward, full=full, decimals=decimals)
 
     def bpe(
         self,
@@ -576,13 +576,13 @@ class Look:
 look = Look()
 
 
-def viewed(view: Callable[..., Any], given: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+def call_view(view: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
     """Call a view; arguments that do not fit are reported plainly."""
     try:
-        inspect.signature(view).bind(*given, **settings)
+        inspect.signature(view).bind(*args, **settings)
     except TypeError as error:
         raise SpecError(f"look: {error}. As in: look('runs/a', text='the cat sat')") from None
-    return view(*given, **settings)
+    return view(*args, **settings)
 
 
 @overload
@@ -638,7 +638,7 @@ def evaluate(
     from lemma.tasks.language import LanguageTask
     from lemma.tasks.registry import data_args, evaluate_run, task_for
 
-    loaded, observer = opened(run), watch(progress)
+    loaded, observer = open_run(run), watch(progress)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
     others: dict[str, Any] = {**settings}
     if harness is not None:
@@ -646,11 +646,11 @@ def evaluate(
         limit = given.pop("limit", None)
         if given:
             raise SpecError(f"evaluate: {', '.join(given)}: not with harness, whose tasks bring their own data.")
-        _refuse_without("evaluate with a harness", "lm_eval", extra="harness")
+        _require_packages("evaluate with a harness", "lm_eval", extra="harness")
         from lemma.tasks.harness import evaluate_tasks
 
         return evaluate_tasks(loaded, [harness] if isinstance(harness, str | Path) else harness, limit)
-    given = data_args({**kinds, **_data_settings(others)})
+    given = data_args({**kinds, **_pop_data_settings(others)})
     known = {name: value for name, value in others.items() if value is not None}
     if treebank is not None and type(task_for(loaded.spec)) is LanguageTask:
         from lemma.studies.attention_trees import evaluate_attention
@@ -663,11 +663,13 @@ OnText = Callable[[int, str], object]
 
 
 @overload
-def generate(run: Path | str | Run, *, source: str, **settings: Unpack[SamplingSettings]) -> Translated | Named: ...
+def generate(
+    run: Path | str | Run, *, source: str, **settings: Unpack[SamplingSettings]
+) -> TranslatedText | Classification: ...
 @overload
 def generate(
     run: Path | str | Run, *, source: list[str], **settings: Unpack[SamplingSettings]
-) -> list[Translated] | list[Named]: ...
+) -> list[TranslatedText] | list[Classification]: ...
 @overload
 def generate(
     run: Path | str | Run,
@@ -751,20 +753,22 @@ def generate(
     from lemma.generation.beam import Beam
     from lemma.generation.decode import Sampling, generate_text, stream_text
 
-    loaded = opened(run)
+    loaded = open_run(run)
     if chat is not None and prompt:
         raise SpecError("generate: chat is the prompt, as the model's template writes it. Leave out the one.")
     if chat is not None:
         prompt = loaded.tokenizer.chat([{"role": "user", "content": chat}] if isinstance(chat, str) else chat)
     if source is not None:
         others = {"prompt": prompt or None, "samples": samples, "stream": stream or None, "on_text": on_text}
-        return _answer(loaded, source, settings | {name: value for name, value in others.items() if value is not None})
+        return _answer_sources(
+            loaded, source, settings | {name: value for name, value in others.items() if value is not None}
+        )
     if beams := [name for name in settings if name in Beam.__dataclass_fields__.keys() - {"tokens"}]:
         raise SpecError(f"generate: {', '.join(beams)}: for translations, which need source. Leave out the one.")
     if stream and on_text is not None:
         raise SpecError("generate: stream returns the pieces that on_text would be called with. Leave out the one.")
-    known, model = Sampling.__dataclass_fields__, loaded.merged().model  # which refuses a run that writes nothing
-    refuse_unknown(settings, known, "generate")
+    known, model = Sampling.__dataclass_fields__, loaded.merge_lora().model  # which refuses a run that writes nothing
+    check_settings(settings, known, "generate")
     own = {word: value for word, value in loaded.tokenizer.sampling.items() if word in known}
     given = {**(defaults or {}), **own, **settings, **({} if samples is None else {"samples": samples})}
     drawn = None if "seed" in given or given.get("temperature") == 0 else secrets.randbelow(10**6)
@@ -780,19 +784,19 @@ def generate(
     return written[0] if one else written
 
 
-def _answer(run: Run, source: str | Sequence[str], settings: dict[str, Any]) -> Any:
+def _answer_sources(run: Run, source: str | Sequence[str], settings: dict[str, Any]) -> Any:
     """What a translator makes of a source, or what a classifier calls it."""
     from lemma.generation.beam import Beam, translate_texts
     from lemma.generation.decode import Sampling
     from lemma.models.encoder_decoder import EncoderDecoderModel
-    from lemma.tasks.classification import ClassificationTask, name_texts
+    from lemma.tasks.classification import ClassificationTask, classify_texts
     from lemma.tasks.registry import task_for
 
     sources, answers = [source] if isinstance(source, str) else list(source), list[Any]()
     if isinstance(task_for(run.spec), ClassificationTask):
         if settings:
             raise SpecError(f"generate: a classifier has no use for {', '.join(settings)}: it names a source's class.")
-        answers += name_texts(run, sources)
+        answers += classify_texts(run, sources)
     else:
         known = Beam.__dataclass_fields__
         of_prompts = {*Sampling.__dataclass_fields__, "prompt", "stream", "on_text"} - {*known}
@@ -801,8 +805,8 @@ def _answer(run: Run, source: str | Sequence[str], settings: dict[str, Any]) -> 
                 f"generate: {', '.join(sampling)}: for text after a prompt. A source is translated by beam search, "
                 f"which knows {', '.join(known)}. Leave out the one or the other."
             )
-        refuse_unknown(settings, known, "generate")
-        model = run.merged().require(EncoderDecoderModel, "a translator, which answers a source")
+        check_settings(settings, known, "generate")
+        model = run.merge_lora().require(EncoderDecoderModel, "a translator, which answers a source")
         answers += translate_texts(model, run.tokenizer, sources, Beam(**settings))
     return answers[0] if isinstance(source, str) else answers
 
@@ -838,24 +842,24 @@ def search(
 
     >>> lemma.search("runs/emoji", images="emoji", query="a red heart")  # doctest: +SKIP
     """
-    from lemma.checking.worked.matching import matching_by_hand
-    from lemma.report.progress import watched_reading
+    from lemma.checking.worked.matching import work_matching
+    from lemma.report.progress import reading_progress
     from lemma.report.result import check_target
-    from lemma.retrieval.result import ENDINGS
+    from lemma.retrieval.result import FILE_SUFFIXES
     from lemma.retrieval.search import SearchRequest, search_run
 
     if matrices is not None:
-        worked = viewed(matching_by_hand, (matrices,), settings)
+        worked = call_view(work_matching, (matrices,), settings)
         if out is not None:
             worked.save(out)
         return worked
-    refuse_unknown(settings, ("images", "query", "image", "texts", "k", "index"), "search")
+    check_settings(settings, ("images", "query", "image", "texts", "k", "index"), "search")
     if run is None:
         raise SpecError("search: a run is expected, as in search('runs/a', images='emoji', query='a red heart').")
     if out is not None:
-        check_target(out, ENDINGS)
+        check_target(out, FILE_SUFFIXES)
     request = SearchRequest(images, query, image, texts, text_column, k, index, faiss)
-    found = search_run(opened(run), request, watched_reading(watch(progress), {"embedding images": "images"}))
+    found = search_run(open_run(run), request, reading_progress(watch(progress), {"embedding images": "images"}))
     if out is not None:
         found.save(out)
     return found
@@ -893,11 +897,11 @@ class Count:
         """
         from lemma.counting.count import QUANTITIES, Conventions, CountLimits
         from lemma.counting.count import count as account_for
-        from lemma.counting.subject import imported, subject_of
+        from lemma.counting.subject import import_model, resolve_subject
 
         conventions = Conventions(multiply_add, causal, elementwise)  # pyright: ignore[reportArgumentType]
         limits = CountLimits(time_limit, int(memory_limit * 2**20))
-        return account_for(subject_of(imported(model), sizes), quantities or QUANTITIES, conventions, limits)
+        return account_for(resolve_subject(import_model(model), sizes), quantities or QUANTITIES, conventions, limits)
 
     @unchanged_random_state()
     def solve(
@@ -918,9 +922,9 @@ class Count:
         """
         from lemma.counting.count import count as account_for
         from lemma.counting.solve import read_bound, read_range, read_total, solve_bound, solve_for
-        from lemma.counting.subject import imported, subject_of
+        from lemma.counting.subject import import_model, resolve_subject
 
-        subject = subject_of(imported(model), sizes)
+        subject = resolve_subject(import_model(model), sizes)
         if isinstance(unknown, str):
             if (bound := read_bound(unknown)) is not None:
                 return solve_bound(subject, bound, dict(read_range(text) for text in ranges))
@@ -965,11 +969,11 @@ class Count:
         >>> lemma.count.plan("decoder", gpu="H200", batch=8).fits
         True
         """
-        from lemma.counting.plan import PlanSettings, device_of
+        from lemma.counting.plan import PlanSettings, get_device
         from lemma.counting.plan import plan as plan_for
-        from lemma.counting.subject import BATCH, imported, subject_of
+        from lemma.counting.subject import BATCH, import_model, resolve_subject
 
-        device = device_of(gpu, memory, flops, bandwidth)
+        device = get_device(gpu, memory, flops, bandwidth)
         rows = sizes.pop(BATCH, None)
         lowers = device.gpu and (not device.flops or "bfloat16" in device.flops)
         shares = {"efficiency": efficiency, "reserve": reserve}
@@ -983,7 +987,7 @@ class Count:
             accumulate=accumulate,
             **{name: share for name, share in shares.items() if share is not None},
         )
-        return plan_for(subject_of(imported(model), sizes), settings)
+        return plan_for(resolve_subject(import_model(model), sizes), settings)
 
     @unchanged_random_state()
     def against(self, model: Any, tools: Sequence[str], **sizes: Any) -> ToolComparison:
@@ -991,10 +995,10 @@ class Count:
 
         >>> lemma.count.against("decoder", ["torchinfo"])  # doctest: +SKIP
         """
-        from lemma.counting.against import against
-        from lemma.counting.subject import imported, subject_of
+        from lemma.counting.against import compare_tools
+        from lemma.counting.subject import import_model, resolve_subject
 
-        return against(subject_of(imported(model), sizes), tools)
+        return compare_tools(resolve_subject(import_model(model), sizes), tools)
 
     @unchanged_random_state()
     def draw(self, model: Any = "self-attention", **sizes: Any) -> Drawing:
@@ -1003,9 +1007,9 @@ class Count:
         >>> lemma.count.draw("self-attention").save("attention.svg")  # doctest: +SKIP
         """
         from lemma.counting.drawing import draw
-        from lemma.counting.subject import imported, subject_of
+        from lemma.counting.subject import import_model, resolve_subject
 
-        return draw(subject_of(imported(model), sizes))
+        return draw(resolve_subject(import_model(model), sizes))
 
 
 count = Count()
@@ -1026,7 +1030,7 @@ class Check:
         """
         if what == "sources":
             rows = [row for row in (model, *answers) if row is not None]
-            refuse_unknown(sizes, ("progress",), "check sources")
+            check_settings(sizes, ("progress",), "check sources")
             return self.sources(*rows, **sizes)
         return self._run(what, model, answers, sizes)
 
@@ -1099,7 +1103,7 @@ class Check:
 
     def sheet(
         self, questions: Path | str | Mapping[str, Any], *answers: Path | str | Mapping[str, Any]
-    ) -> Marked | ClassMarks:
+    ) -> StudentMarks | ClassMarks:
         """Mark answers to a sheet of questions: those of a student, or of a class.
 
         Args:
@@ -1127,9 +1131,9 @@ class Check:
 
         >>> lemma.check.write_sheet("week3.toml", format="otter", out="tests")  # doctest: +SKIP
         """
-        from lemma.checking.formats import write_format
+        from lemma.checking.formats import write_sheet_as
 
-        return write_format(format, questions, answers, out)
+        return write_sheet_as(format, questions, answers, out)
 
     def identity(self, name: str, **sizes: Any) -> IdentityReport:
         """Run an identity of the problems at these sizes.
@@ -1153,17 +1157,17 @@ class Check:
         >>> lemma.check.sources("D4").right
         False
         """
-        from lemma.checking.audit import judge_sources
-        from lemma.report.progress import watched_reading
+        from lemma.checking.audit import check_sources
+        from lemma.report.progress import reading_progress
 
-        watched = watched_reading(watch(progress), {"judging": "claims"})
-        return judge_sources(rows, partial(watched, "judging"))
+        watched = reading_progress(watch(progress), {"judging": "claims"})
+        return check_sources(rows, partial(watched, "judging"))
 
     def _run(self, what: str, model: Any, answers: Sequence[Any] = (), sizes: Mapping[str, Any] | None = None) -> Any:
-        from lemma.checking.checkers import OF_MODELS, run_checker
-        from lemma.counting.subject import imported
+        from lemma.checking.checkers import MODEL_CHECKERS, run_checker
+        from lemma.counting.subject import import_model
 
-        return run_checker(what, imported(model) if what in OF_MODELS else model, answers, sizes or {})
+        return run_checker(what, import_model(model) if what in MODEL_CHECKERS else model, answers, sizes or {})
 
 
 check = Check()
@@ -1219,12 +1223,12 @@ def datasets() -> list[CorpusRow]:
     >>> "shakespeare" in [row.name for row in lemma.datasets()]
     True
     """
-    from lemma.data.corpora import corpora_table
+    from lemma.data.corpora import list_corpora
 
-    return corpora_table()
+    return list_corpora()
 
 
-def verify(path: Path | str | None = None) -> Verified:
+def verify(path: Path | str | None = None) -> Verification:
     """Compare every file of a run, of the runs of a study, or of an index with its checksum.
 
     Without a path, the token stores, tokenizers and counts in the data home.
@@ -1236,7 +1240,7 @@ def verify(path: Path | str | None = None) -> Verified:
 
     if path is None:
         return verify_home(data_home())
-    folder = folder_of(path)
+    folder = run_folder(path)
     if exists(folder / "index.json"):
         from lemma.retrieval.index import verify_index
 
@@ -1280,11 +1284,11 @@ def serve(
 
     >>> lemma.serve("runs/a", port=8000)  # doctest: +SKIP
     """
-    _refuse_without("serve", "fastapi", "uvicorn")
+    _require_packages("serve", "fastapi", "uvicorn")
     from lemma.serving.requests import Limits
     from lemma.serving.server import serve_runs
 
-    refuse_unknown(limits, Limits.__dataclass_fields__, "serve")
+    check_settings(limits, Limits.__dataclass_fields__, "serve")
     tell = on_ready or partial(print, file=sys.stderr, flush=True)
     more: Any = {"api_key": api_key, "allow_hosts": allow_hosts, "limits": Limits(**limits)}
     serve_runs(runs, _verbs(device, precision), host, port, tell, **more)
@@ -1302,11 +1306,11 @@ def application(
 
     `hosts` are the host names it answers to. Default: all. The rest is as in `serve`.
     """
-    _refuse_without("serve", "fastapi")
+    _require_packages("serve", "fastapi")
     from lemma.serving.app import application as make
     from lemma.serving.requests import Limits
 
-    refuse_unknown(limits, Limits.__dataclass_fields__, "application")
+    check_settings(limits, Limits.__dataclass_fields__, "application")
     return make(runs, _verbs(device, precision), hosts, api_key, Limits(**limits))
 
 
@@ -1316,7 +1320,7 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
 
     from lemma.generation.batching import BatchEngine, TextRequest
     from lemma.generation.decode import Sampling
-    from lemma.inspection.page import page
+    from lemma.inspection.page import render_page
     from lemma.models.dual_encoder import DualEncoderModel
     from lemma.models.transformer import EncoderModel
     from lemma.retrieval.embedding import embed_inputs
@@ -1329,7 +1333,7 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
         raise InputError(f"device = '{device}': give {known}.")
 
     def loaded(run: Path | str | Run) -> Run:
-        return load(Path(run), device) if isinstance(run, (str, os.PathLike)) else checked_run(run)
+        return load(Path(run), device) if isinstance(run, (str, os.PathLike)) else require_run(run)
 
     def kind_of_answer(run: Run) -> str:
         if isinstance(run.module, EncoderModel | DualEncoderModel):
@@ -1338,13 +1342,13 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
 
     def attends(run: Run) -> bool:  # tried on one token
         try:
-            return bool(look(run, text=run.tokenizer.labels([0])[0]))
+            return bool(look(run, text=run.tokenizer.token_strings([0])[0]))
         except InputError:
             return False
 
     def engine(run: Run, rows: int) -> BatchEngine:
         dtype = Sampling(precision=precision).dtype(next(run.module.parameters()).device)
-        return BatchEngine(run.merged().model, run.tokenizer, rows, dtype=dtype)
+        return BatchEngine(run.merge_lora().model, run.tokenizer, rows, dtype=dtype)
 
     def text_request(run: Run, prompt: tuple[int, ...], settings: Mapping[str, Any], **more: Any) -> TextRequest:
         own = {name: value for name, value in run.tokenizer.sampling.items() if name in Sampling.__dataclass_fields__}
@@ -1354,7 +1358,7 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
         return generate(run, source=list(texts), **limit)
 
     def heads_page(run: Run, text: str) -> Callable[[], str]:
-        return partial(page, look.heads(run, text=text))
+        return partial(render_page, look.heads(run, text=text))
 
     def account_page(run: Run) -> str:
         return count(run.path)._repr_html_()
@@ -1362,7 +1366,7 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
     return Verbs(loaded, kind_of_answer, attends, engine, text_request, answer, embed_inputs, heads_page, account_page)
 
 
-def _refuse_without(verb: str, *packages: str, extra: str = "serve") -> None:
+def _require_packages(verb: str, *packages: str, extra: str = "serve") -> None:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise InputError(f"{verb} needs {' and '.join(missing)}, not installed here: pip install 'lemma-lm[{extra}]'")

@@ -17,7 +17,7 @@ A message says where, what was got, what was expected and the next step.
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
-LONGEST = 8000
+MAX_MESSAGE_LENGTH = 8000
 """Characters of the longest message that is printed whole."""
 
 
@@ -28,7 +28,7 @@ class LemmaError(Exception):
 
     def __str__(self) -> str:
         said = super().__str__()  # which may quote a value of any length
-        return said if len(said) <= LONGEST else f"{said[:1000]} … {said[-1000:]}"
+        return said if len(said) <= MAX_MESSAGE_LENGTH else f"{said[:1000]} … {said[-1000:]}"
 
 
 class InputError(LemmaError, ValueError):
@@ -49,7 +49,7 @@ class RunError(InputError):
     """A run folder is missing, damaged or holds something else than asked for."""
 
 
-class LedgerError(InputError):
+class CountingError(InputError):
     """A module cannot be built or run at the sizes asked for, or a quantity of it follows no formula."""
 
 
@@ -71,20 +71,20 @@ class TrainingError(LemmaError):
     """Training went wrong although every input was fine."""
 
 
-def unknown(what: str, got: str, known: Iterable[str], meant: str | None = None) -> str:
+def describe_unknown(kind: str, name: str, choices: Iterable[str], suggestion: str | None = None) -> str:
     """Say that a name is unknown, guess what was meant and list what is known; `meant` is a guess by its meaning.
 
     >>> unknown("positions", "rotory", ["none", "rotary"])
     "positions = 'rotory' is unknown. Did you mean 'rotary'? Known: none, rotary."
     """
-    names = list(known)
-    guess = meant if meant in names else closest(got, names)
-    shown = got if len(got) <= 64 else f"{got[:60]}…"
+    names = list(choices)
+    guess = suggestion if suggestion in names else closest_name(name, names)
+    shown = name if len(name) <= 64 else f"{name[:60]}…"
     asked = f" Did you mean '{guess}'?" if guess else ""
-    return f"{what} = '{shown}' is unknown.{asked} Known: {', '.join(names)}."
+    return f"{kind} = '{shown}' is unknown.{asked} Known: {', '.join(names)}."
 
 
-def closest(got: str, names: Iterable[str]) -> str | None:
+def closest_name(typed: str, choices: Iterable[str]) -> str | None:
     """The name that a person may have meant: a slip or two away, or the same but for its end. Never merely alike.
 
     >>> closest("learning_rat", ["learning_rate"]), closest("lstmm", ["lstm"]), closest("heds", ["heads", "seed"])
@@ -92,10 +92,10 @@ def closest(got: str, names: Iterable[str]) -> str | None:
     >>> closest("gpt", ["gru"]), closest("lr", ["clip"])
     (None, None)
     """
-    word = got.lower()
+    word = typed.lower()
     if not 1 <= len(word) <= 64:
         return None
-    lowered = {name.lower(): name for name in names}
+    lowered = {name.lower(): name for name in choices}
     for name in get_close_matches(word, lowered, n=3, cutoff=0.5):
         same = sum(block.size for block in SequenceMatcher(None, word, name).get_matching_blocks())
         slips = max(len(word), len(name)) - same

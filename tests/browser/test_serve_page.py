@@ -68,7 +68,7 @@ def test_a_text_is_written_and_its_loop_told(opened: Any, runs: dict[str, Path])
     tab.get_by_role("button", name="Generate").click()
     greedy = lemma.generate(runs["trigram"], "the cat", tokens=80, temperature=0.0)
     tab.locator("#loop").wait_for()
-    assert greedy.loop and tab.locator("#loop").inner_text() == greedy.remark
+    assert greedy.loop and tab.locator("#loop").inner_text() == greedy.note
 
 
 def test_tokens_have_their_probabilities_and_one_can_write_on_from_any(opened: Any, runs: dict[str, Path]) -> None:
@@ -111,7 +111,7 @@ def test_two_runs_write_side_by_side_and_loops_are_marked(opened: Any, runs: dic
         first = written.loop.onset
         turns = [(place - first) // written.loop.period for place in range(first, 60)]
         assert marks[first:] == [("loops", "again")[turn % 2] for turn in turns] and set(marks[:first]) <= {"token"}
-        assert tab.locator(f"#{side}loop").inner_text() == written.remark
+        assert tab.locator(f"#{side}loop").inner_text() == written.note
     tab.evaluate("SIDES[0].write('\\n', null)")  # a loop of empty lines is to be seen too
     assert tab.locator("#after .token").last.evaluate("one => one.getClientRects()[0].width") > 5
     left, right = (tab.locator(f"#{side}text").bounding_box() for side in ("", "other-"))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lemma.models.base import count_parameters
-from lemma.models.build import build, parameters_of
+from lemma.models.build import build, count_spec_parameters
 from lemma.spec.models import DualEncoder
 
 from families import BODIES
@@ -43,7 +43,7 @@ def test_every_parameter_learns_and_is_counted(name: str) -> None:
     model(IMAGES, TOKENS).logsumexp(-1).square().sum().backward()
     idle = [name for name, own in model.named_parameters() if own.grad is None or not own.grad.abs().max() > 0]
     assert idle == []
-    assert parameters_of(model.spec) == count_parameters(model)
+    assert count_spec_parameters(model.spec) == count_parameters(model)
 
 
 def test_bytes_and_shares_are_the_same_image() -> None:

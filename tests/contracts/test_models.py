@@ -6,8 +6,8 @@ from torch import Tensor
 
 from lemma.errors import InputError, SpecError
 from lemma.models.base import count_parameters
-from lemma.models.build import build, parameters_of
-from lemma.models.contract import PROMISES, VECTORS, asked, idle_parameters, lively, promises_of
+from lemma.models.build import build, count_spec_parameters
+from lemma.models.contract import CHECKS, VECTOR_CHECKS, contract_checks, idle_parameters, randomized_copy, run_check
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.models.transformer import EncoderModel
 from lemma.spec.models import Classifier, Encoder
@@ -20,7 +20,7 @@ LONG = 23  # past the context of every small model
 @pytest.fixture(params=TRANSLATORS)
 def translator(request: pytest.FixtureRequest) -> EncoderDecoderModel:
     """A small encoder–decoder with lively weights."""
-    return lively(build(TRANSLATORS[request.param]))
+    return randomized_copy(build(TRANSLATORS[request.param]))
 
 
 @pytest.fixture
@@ -28,16 +28,16 @@ def tokens() -> Tensor:
     return torch.randint(11, (3, LONG), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("promise", [promise.__name__ for promise in (*PROMISES, *VECTORS)])
+@pytest.mark.parametrize("promise", [promise.__name__ for promise in (*CHECKS, *VECTOR_CHECKS)])
 @pytest.mark.parametrize("name", SMALL)
 def test_a_language_model_keeps_its_promise(name: str, promise: str) -> None:
     model = build(SMALL[name])
-    assert asked(promises_of(model)[promise], model) == ""
+    assert run_check(contract_checks(model)[promise], model) == ""
 
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_vectors_are_what_the_output_layer_of_an_encoder_reads(name: str, tokens: Tensor) -> None:
-    model = lively(build(ENCODERS[name]))
+    model = randomized_copy(build(ENCODERS[name]))
     vectors, logits = model.vectors(tokens[:, :9]), model(tokens[:, :9])
     assert vectors.shape == (3, 9, model.vector_width)
     torch.testing.assert_close(model.output(vectors), logits, rtol=0, atol=1e-12)
@@ -45,7 +45,7 @@ def test_vectors_are_what_the_output_layer_of_an_encoder_reads(name: str, tokens
 
 @pytest.mark.parametrize("name", ["decoder", "encoder-learned-pre", "encoder-decoder-sinusoidal-post"])
 def test_more_tokens_than_the_context_are_refused_and_more_padding_is_not(name: str, tokens: Tensor) -> None:
-    model = lively(build(BODIES[name]))
+    model = randomized_copy(build(BODIES[name]))
     with pytest.raises(InputError, match=r"context = 9 .* got 23 tokens"):
         model.vectors(tokens)
     padded = torch.nn.functional.pad(tokens[:, :9], (0, 4), value=-1)
@@ -63,7 +63,7 @@ def test_an_encoder_says_only_what_it_has_learned(tokens: Tensor) -> None:
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_every_place_of_an_encoder_sees_every_other(name: str, tokens: Tensor) -> None:
-    model: EncoderModel = lively(build(ENCODERS[name]))
+    model: EncoderModel = randomized_copy(build(ENCODERS[name]))
     embedded: list[Tensor] = []
     model.embedding.register_forward_hook(lambda *given: embedded.append(given[2]))
     vectors = model.vectors(tokens[:1, :7])
@@ -117,7 +117,7 @@ def test_the_state_of_a_translation_is_a_value(translator: EncoderDecoderModel, 
         assert torch.equal(translator.step(target[:, 3:], stored.detach())[0], first)
         assert stored.signature(1) == state.signature(1) != state.signature(0)
         chosen = torch.tensor([2, 0])
-        torch.testing.assert_close(translator.step(target[chosen, 3:], state.rows(chosen))[0], first[chosen])
+        torch.testing.assert_close(translator.step(target[chosen, 3:], state.select_rows(chosen))[0], first[chosen])
 
 
 def test_a_translation_past_the_context_is_refused(tokens: Tensor) -> None:
@@ -130,7 +130,7 @@ def test_a_translation_past_the_context_is_refused(tokens: Tensor) -> None:
 @pytest.mark.parametrize("name", [*ENCODERS, *TRANSLATORS, *CLASSIFIERS])
 def test_counting_and_learning_of_the_other_families(name: str, tokens: Tensor) -> None:
     spec = {**ENCODERS, **TRANSLATORS, **CLASSIFIERS}[name]
-    model, source = lively(build(spec)), tokens[:, :7]
+    model, source = randomized_copy(build(spec)), tokens[:, :7]
     if isinstance(model, EncoderDecoderModel):
         outputs = [model(source, tokens[:, 8:12])]
     else:
@@ -139,7 +139,7 @@ def test_counting_and_learning_of_the_other_families(name: str, tokens: Tensor) 
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
     first_only = isinstance(spec, Classifier) and spec.pool == "first" and spec.body in SMALL.values()
     assert first_only or idle_parameters(model) == []  # the first token alone moves no weight of what comes after it
-    assert parameters_of(spec) == count_parameters(model)
+    assert count_spec_parameters(spec) == count_parameters(model)
 
 
 @pytest.mark.parametrize("name", [*ENCODERS, *TRANSLATORS])

@@ -8,7 +8,7 @@ import torch
 from lemma.errors import PackageError, SpecError
 from lemma.layers.recording import record_attention
 from lemma.models.build import build
-from lemma.models.contract import broken_promises
+from lemma.models.contract import contract_violations
 from lemma.spec.models import Decoder, Encoder
 from lemma.tasks.penalties import row_statistics
 
@@ -74,7 +74,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("more", [{}, {"key_value_heads": 1}])
 def test_a_decoder_with_positions_of_another_package_keeps_the_contract(kind: str, more: dict) -> None:
     model = build(Decoder(**SIZES, positions=kind, **more))
-    assert broken_promises(model) == {}
+    assert contract_violations(model) == {}
     assert model.receptive_field == (None if kind == "near" else 9)
 
 

@@ -35,7 +35,7 @@ def texts_for(tokenizer: Tokenizer) -> list[str]:
 
 def test_it_says_what_it_is(tokenizer: Tokenizer) -> None:
     assert tokenizer.kind in SPECS
-    assert tokenizer.about == f"{tokenizer.kind}, V = {tokenizer.vocabulary}"
+    assert tokenizer.description == f"{tokenizer.kind}, V = {tokenizer.vocabulary}"
     assert (tokenizer.eos is None) == (tokenizer.kind == "characters")
     assert (tokenizer.unk is None) == (tokenizer.kind != "words")
 
@@ -75,7 +75,7 @@ def test_saved_and_loaded_it_is_the_same(tokenizer: Tokenizer, tmp_path: Path) -
 
 
 def test_what_is_left_out_is_counted(tokenizer: Tokenizer) -> None:
-    ids, left_out = tokenizer.encode_known(UNSEEN)
+    ids, left_out = tokenizer.encode_lossy(UNSEEN)
     if tokenizer.kind == "characters":
         kept = "".join(character for character in UNSEEN if character in "".join(TRAINING))
         assert left_out == len(UNSEEN) - len(kept) > 0

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from image_runs import train_shapes
-from lemma.data.store import prepare
+from lemma.data.store import prepare_text
 from lemma.models.base import count_parameters
-from lemma.runs.checkpoint import latest_good
+from lemma.runs.checkpoint import read_latest_checkpoint
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
-from lemma.tasks.language import perplexity_of_split
+from lemma.tasks.language import split_perplexity
 from small_runs import QUICK, resume_small, small_data, train_small
 
 PROGRAM = Path(__file__).parents[1] / "small_runs.py"
@@ -75,7 +75,7 @@ def test_two_processes_give_the_losses_of_one(home: Path, monkeypatch) -> None:
     assert losses(home / "two-decoder") == pytest.approx(losses(home / "one-decoder"), abs=1e-6)
     assert (home / "two-decoder" / "model.safetensors").exists()
     # sharded over two processes up to step 10, then resumed by one
-    assert latest_good(home / "two-sharded" / "checkpoints").step == 10
+    assert read_latest_checkpoint(home / "two-sharded" / "checkpoints").step == 10
     resume_small(home / "two-sharded", small_data(home)[1])
     assert losses(home / "two-sharded") == pytest.approx(losses(home / "one-decoder"), abs=1e-6)
 
@@ -85,7 +85,7 @@ def test_a_command_under_torchrun_prints_one_json_document_and_leaves_a_run_with
     assert result["steps"] == 6 and result["path"] == str(home / "by-command")
     run = load(home / "by-command")
     assert run.recipe.shard and count_parameters(run.model) == result["parameters"]
-    score = perplexity_of_split(run.model, prepare(run.data, tokenizer=run.tokenizer), "validation")
+    score = split_perplexity(run.model, prepare_text(run.data, tokenizer=run.tokenizer), "validation")
     assert score.loss == pytest.approx(result["best_loss"], abs=1e-6)
     kinds = {path.suffix for path in (home / "by-command").rglob("*") if path.is_file()}
     assert kinds == {".toml", ".json", ".jsonl", ".safetensors"}
@@ -104,7 +104,7 @@ def test_only_the_leader_talks(home: Path) -> None:
 
 
 def test_a_signal_to_one_process_stops_all_at_the_same_step(home: Path) -> None:
-    checkpoint = latest_good(home / "two-lstm" / "checkpoints")
+    checkpoint = read_latest_checkpoint(home / "two-lstm" / "checkpoints")
     assert checkpoint and checkpoint.step == 10
     assert checkpoint.tensors["carried"]["hidden"].shape == (8, 2, 12)  # all rows of the global batch
     assert len(checkpoint.tensors["random"]["cpu"]) == 2

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lemma.layers.fused import attend_with_rows
+from lemma.layers.fused import attend_with_row_statistics
 from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.models.merging import merge
@@ -113,7 +113,7 @@ def test_the_fused_kernel_gives_the_rows_and_gradients_of_float64(
     slopes = torch.rand(heads, device="cuda") * 0.3 if alibi else None
     lengths = torch.tensor([time, time - 13], device="cuda", dtype=torch.int32) if padding else None
     found, errors = [], []
-    for attend, kind in ((exact_rows, torch.float64), (attend_with_rows, precision)):
+    for attend, kind in ((exact_rows, torch.float64), (attend_with_row_statistics, precision)):
         inputs = [tensor.detach().to(kind).requires_grad_() for tensor in given]
         outputs = attend(*inputs, width**-0.5, causal, slopes, lengths)
         torch.manual_seed(1)
@@ -134,7 +134,10 @@ def test_one_token_and_more_texts_than_a_grid_has_rows_are_attended(batch: int, 
     given = [torch.randn(batch, 8, time, 16, device="cuda") for _ in range(3)]  # 9,000 × 8 heads are over 65,535
     for causal in (True, False):
         inputs = [[tensor.detach().to(kind).requires_grad_() for tensor in given] for kind in (None, torch.float64)]
-        found, expected = attend_with_rows(*inputs[0], 0.25, causal), exact_rows(*inputs[1], 0.25, causal, None, None)
+        found, expected = (
+            attend_with_row_statistics(*inputs[0], 0.25, causal),
+            exact_rows(*inputs[1], 0.25, causal, None, None),
+        )
         for outputs in (found, expected):
             sum(one.square().sum() for one in outputs).backward()
         got, wanted = ([*some, *(t.grad for t in read)] for some, read in zip((found, expected), inputs, strict=True))

@@ -29,6 +29,6 @@ def test_texts_of_different_lengths_are_those_written_alone(positions: str) -> N
         asked.append((TextRequest(tuple(tokenizer.encode(prompt).tolist()), settings, owner=number), alone.tokens))
         engine.add(asked[-1][0])
     found = {}
-    while engine.busy:
-        found |= {event.request: event.done.tokens for event in engine.step() if event.done}
+    while engine.is_busy:
+        found |= {event.request: event.result.tokens for event in engine.step() if event.result}
     assert [found[request] for request, _ in asked] == [tokens for _, tokens in asked]

@@ -7,7 +7,7 @@ import torch
 
 import lemma
 from adapting_runs import small_base, small_table
-from lemma.adaptation.adapt import adapt_model, merged
+from lemma.adaptation.adapt import adapt_model, merge_lora
 from lemma.models.build import build
 from lemma.spec.models import Classifier, Encoder, EncoderDecoder, Gru, Lstm
 from lemma.spec.recipe import Lora
@@ -45,7 +45,7 @@ def test_recurrent_matrices_with_updates_run_in_cudnn_and_learn(body: Lstm | Gru
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     assert learned and all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in learned)
     before = model.eval()(tokens)
-    torch.testing.assert_close(merged(model)(tokens), before, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(merge_lora(model)(tokens), before, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "alibi"])

@@ -9,9 +9,9 @@ import torch
 from lemma.errors import InputError
 from lemma.generation import engine
 from lemma.generation.decode import Sampling, generate
-from lemma.layers.cuda_graphs import warming_up
+from lemma.layers.cuda_graphs import warmup_stream
 from lemma.models.build import build
-from lemma.models.decoder import Cache, DecoderSlots
+from lemma.models.decoder import DecoderCache, DecoderSlotCache
 from lemma.spec.models import Decoder
 
 from families import SMALL
@@ -97,14 +97,14 @@ def test_fused_kernels_compute_the_step_of_the_model(name: str, rows: int) -> No
     exact = build(spec).cuda().eval()
     for parameter in exact.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    low = engine.lowered(exact, torch.bfloat16).model
-    assert engine.FusedDecoder.covers(low, rows) and engine.lowered(exact, torch.bfloat16).model is low
+    low = engine.cast_copy(exact, torch.bfloat16).model
+    assert engine.FusedDecoder.supports(low, rows) and engine.cast_copy(exact, torch.bfloat16).model is low
     with torch.inference_mode():
         _, cache = exact(torch.randint(1000, (rows, 300), device="cuda"))
         layers = tuple(tuple(one.bfloat16() for one in layer) for layer in cache.layers)
-        lowest = Cache(cache.seen, cache.window, layers)
-        slots = [DecoderSlots(one, 1024) for one in (cache, lowest, lowest)]
-        fused = engine.FusedDecoder(low, slots[0].room)
+        lowest = DecoderCache(cache.seen, cache.window, layers)
+        slots = [DecoderSlotCache(one, 1024) for one in (cache, lowest, lowest)]
+        fused = engine.FusedDecoder(low, slots[0].capacity)
         for _ in range(3):
             tokens = torch.randint(1000, (rows, 1), device="cuda")
             wanted, plain = exact.step(tokens, slots[0]), low.step(tokens, slots[1])
@@ -114,7 +114,7 @@ def test_fused_kernels_compute_the_step_of_the_model(name: str, rows: int) -> No
             assert (found - wanted).norm() <= 0.05 * wanted.norm()
     with torch.no_grad():
         next(exact.parameters()).add_(1.0)
-    assert engine.lowered(exact, torch.bfloat16).model is not low
+    assert engine.cast_copy(exact, torch.bfloat16).model is not low
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -128,7 +128,7 @@ def test_a_step_that_is_used_again_begins_anew(temperature: float) -> None:
     settings = Sampling(tokens=150, temperature=temperature, samples=2, stop_at_eos=True)
     first, other, again = (generate(model, [prompt], settings, eos=7) for prompt in ([1, 2, 3], [4, 5, 6], [1, 2, 3]))
     assert [row.tokens for row in first] == [row.tokens for row in again] != [row.tokens for row in other]
-    assert engine.lowered(model, torch.bfloat16).step is not None
+    assert engine.cast_copy(model, torch.bfloat16).step is not None
 
 
 @pytest.mark.parametrize("prompts", [[[1, 2, 3]], [[1, 2, 3], [4]]], ids=["alone", "of two lengths"])
@@ -153,10 +153,10 @@ def test_logits_that_become_no_numbers_are_an_error(temperature: float, precisio
 
 def test_recording_many_steps_takes_one_workspace() -> None:
     matrix = torch.randn(64, 64, device="cuda")
-    with warming_up():
+    with warmup_stream():
         _ = matrix @ matrix
     before = torch.cuda.memory_allocated()
     for _ in range(8):
-        with warming_up():
+        with warmup_stream():
             _ = matrix @ matrix
     assert torch.cuda.memory_allocated() - before < 1 << 20, "cuBLAS keeps 32 MiB for each stream that it has seen"

@@ -13,15 +13,15 @@ import torch
 from lemma.data.batches import RandomWindows
 from lemma.errors import TrainingError
 from lemma.models.build import build
-from lemma.runs.checkpoint import latest_good
+from lemma.runs.checkpoint import read_latest_checkpoint
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
-from lemma.tasks.language import PrefetchingBatches, ResidentBatches, TextBatches, causal
+from lemma.tasks.language import PrefetchingBatches, ResidentBatches, TextBatches, causal_loss
 from lemma.training.distributed import Distributed, recompute_layers
 from lemma.training.loop import train
-from lemma.training.session import OwnParts
+from lemma.training.session import TrainingHooks
 from small_runs import MODELS, QUICK, resume_small, small_data, train_small
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -81,7 +81,7 @@ def test_a_loss_that_is_no_number_is_found_before_a_checkpoint_is_saved(tmp_path
     }
     with pytest.raises(TrainingError, match=r"nan|inf"):
         train_small(tmp_path / "run", "lstm", spec_and_data, **words)
-    checkpoint = latest_good(tmp_path / "run" / "checkpoints")
+    checkpoint = read_latest_checkpoint(tmp_path / "run" / "checkpoints")
     assert checkpoint and all(tensor.isfinite().all() for tensor in checkpoint.tensors["model"].values())
 
 
@@ -94,10 +94,10 @@ def test_the_settings_of_the_program_are_put_back(tmp_path: Path, spec_and_data)
 
 def test_losses_collected_from_replayed_steps_stay_what_they_were(tmp_path: Path, spec_and_data) -> None:
     losses: list[torch.Tensor] = []
-    own = OwnParts(on_step=lambda session: losses.append(session.latest))
+    own = TrainingHooks(on_step=lambda session: losses.append(session.latest))
     data_spec, data = spec_and_data
     recipe = Recipe(**{**QUICK, **ON_GPU, "steps": 60, "compile": False})
-    train(MODELS["decoder"], recipe, data_spec, data, tmp_path / "run", own=own)
+    train(MODELS["decoder"], recipe, data_spec, data, tmp_path / "run", hooks=own)
     rows = RunFolder.open(tmp_path / "run").metrics.rows()
     assert len({float(loss) for loss in losses}) > 30
     assert float(losses[rows[0]["step"] - 1]) == pytest.approx(rows[0]["loss"], rel=0.2)
@@ -130,7 +130,7 @@ def test_recomputed_layers_take_less_memory_for_the_same_gradients() -> None:
         torch.manual_seed(2)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()  # workspaces of earlier tests, too
-        causal(model(tokens)[0], tokens).backward()
+        causal_loss(model(tokens)[0], tokens).backward()
         peaks.append(torch.cuda.max_memory_allocated() - before)
         found.append([parameter.grad.clone() for parameter in model.parameters()])
         del model

@@ -20,25 +20,32 @@ import pytest
 
 import lemma
 from lemma.adaptation.adapt import adapt_model
-from lemma.checking.audit import SourceClaim, judge_claim
-from lemma.checking.derivation import judge_derivation
+from lemma.checking.audit import SourceClaim, check_claim
+from lemma.checking.derivation import check_derivation
 from lemma.checking.formats import evaluation_function, nbgrader_notebook, otter_tests
-from lemma.checking.gradients import judge_gradients
-from lemma.checking.grading import grade
-from lemma.checking.sheets import mark, read_sheet
-from lemma.checking.worked.judge import describe_worked, judge_worked
+from lemma.checking.gradients import check_gradients
+from lemma.checking.grading import mark_class
+from lemma.checking.sheets import mark_answers, read_sheet
+from lemma.checking.worked.judge import check_worked, describe_worked
 from lemma.cli.main import main
-from lemma.counting.subject import subject_of
-from lemma.data.files import file_sum, seal
-from lemma.data.graphs import graph_of_json
-from lemma.data.tables import read_records
+from lemma.counting.subject import resolve_subject
+from lemma.data.files import file_checksum, with_checksum
+from lemma.data.graphs import read_node_link
+from lemma.data.tables import open_table
 from lemma.data.tokenizers import train_tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import InputError, LemmaError, SpecError
 from lemma.hub.peft import read_peft, write_peft
 from lemma.models.build import build
-from lemma.retrieval.index import Entry, Index, append, start
-from lemma.runs.checkpoint import MANIFEST, Checkpoint, latest_good, manifest, save, weights_of
+from lemma.retrieval.index import Index, IndexEntry, append_entries, create_index
+from lemma.runs.checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    named_weights,
+    read_checksums,
+    read_latest_checkpoint,
+    save_checkpoint,
+)
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load, run_hash
 from lemma.spec.base import read_toml, to_toml
@@ -47,8 +54,8 @@ from lemma.spec.data import Characters, DataSpec, LabelsSpec
 from lemma.spec.models import Classifier, Decoder, Lstm
 from lemma.spec.recipe import AdaptationSpec, Lora, Recipe
 from lemma.spec.studies import STUDIES, GridStudy, read_study
-from lemma.studies.grid import open_grid
-from lemma.tasks.language import loss_of
+from lemma.studies.grid import expand_grid
+from lemma.tasks.language import objective_function
 
 MODULE = "lemma_canary"
 FACTORY = f"{MODULE}:factory"
@@ -128,8 +135,8 @@ def small_run(out: Path, family: str = "lstm") -> Path:
     folder = RunFolder(out, spec, Recipe(device="cpu"), data, "0")
     folder.create(train_tokenizer(Characters(), ["abcd"]), labels=labels)
     folder.metrics.append({"step": 1, "loss": 2.0})
-    weights = weights_of(build(spec, 0.0), frozen=True)
-    save(folder.checkpoints, Checkpoint(1, {"model": weights}, {"said": "nothing"}))
+    weights = named_weights(build(spec, 0.0), include_frozen=True)
+    save_checkpoint(folder.checkpoints, Checkpoint(1, {"model": weights}, {"said": "nothing"}))
     folder.finish(weights, {"steps": 1, "model": "lstm"})
     return out
 
@@ -140,7 +147,7 @@ def adapted_run(out: Path) -> Path:
     folder = RunFolder(out, base.spec, base.recipe, base.data, "0", about)
     folder.create(None)
     adapted = adapt_model(build(base.spec, 0.0), about.method).model
-    folder.finish(weights_of(adapted), {"steps": 1})
+    folder.finish(named_weights(adapted), {"steps": 1})
     return out
 
 
@@ -149,19 +156,19 @@ def reads_of(path: Path) -> list[Callable[[], Any]]:
     return [
         lambda: load(path),
         lambda: lemma.count(path, quantities=["parameters"]),
-        lambda: loss_of(RunFolder.open(path).recipe.objective),
+        lambda: objective_function(RunFolder.open(path).recipe.objective),
         lambda: RunFolder.open(path).labels(),
         lambda: RunFolder.open(path).metrics.rows(),
         lambda: RunFolder.open(path).summary(),
-        lambda: latest_good(path / "checkpoints"),
+        lambda: read_latest_checkpoint(path / "checkpoints"),
     ]
 
 
 def use_spec(path: Path) -> None:
     chosen = choose(path)
     build(chosen.model)
-    loss_of(chosen.recipe.objective)
-    subject_of(str(path))
+    objective_function(chosen.recipe.objective)
+    resolve_subject(str(path))
 
 
 def use_study(path: Path) -> None:
@@ -170,10 +177,10 @@ def use_study(path: Path) -> None:
         for model in getattr(found, "models", ()):
             build(choose(model.model, model.settings).model)
         return
-    for cell in open_grid(found):
+    for cell in expand_grid(found):
         assert cell.model is not None
         build(cell.model)
-        loss_of(cell.recipe.objective)
+        objective_function(cell.recipe.objective)
 
 
 SHEET = {
@@ -241,7 +248,7 @@ def _markdown(document: Any, path: Path) -> Path:
 
 
 def _sheet(path: Path) -> None:
-    mark(path, _toml(ANSWERS, path.parent / "answers-given.toml"))
+    mark_answers(path, _toml(ANSWERS, path.parent / "answers-given.toml"))
 
 
 def _other_tools(path: Path) -> None:
@@ -252,7 +259,7 @@ def _other_tools(path: Path) -> None:
 
 
 def _answers(path: Path) -> None:
-    mark(_toml(SHEET, path.parent / "sheet-asked.toml"), path)
+    mark_answers(_toml(SHEET, path.parent / "sheet-asked.toml"), path)
 
 
 FUNCTION = {
@@ -267,17 +274,17 @@ FORMATS: dict[str, tuple[Any, str, Callable[[Any, Path], Path], Callable[[Path],
     "sheet in Markdown": (SHEET, "sheet.md", _markdown, _sheet),
     "sheet for other tools": (SHEET, "sheet.toml", _toml, _other_tools),
     "answers": (ANSWERS, "answers.toml", _toml, _answers),
-    "claim": (CLAIM, "claim.toml", _toml, lambda path: judge_claim(SourceClaim.read(read_toml(path), "claim"))),
-    "function": (FUNCTION, "mine.toml", _toml, judge_gradients),
-    "derivation": ({**FUNCTION, "steps": "dX = dS * S\n= S * dS"}, "mine.toml", _toml, judge_derivation),
+    "claim": (CLAIM, "claim.toml", _toml, lambda path: check_claim(SourceClaim.read(read_toml(path), "claim"))),
+    "function": (FUNCTION, "mine.toml", _toml, check_gradients),
+    "derivation": ({**FUNCTION, "steps": "dX = dS * S\n= S * dS"}, "mine.toml", _toml, check_derivation),
     "spec": (SPEC, "spec-of-mine.toml", _toml, use_spec),
     "study": (STUDY, "study.toml", _toml, use_study),
     "study of costs": (STUDIES["heads"].to_dict(), "study.toml", _toml, use_study),
     "study of classifiers": (CLASSIFIERS, "study.toml", _toml, use_study),
     "study of a graph": (GRAPHS, "study.toml", _toml, use_study),
-    "graph": (GRAPH, "graph.json", _json, graph_of_json),
+    "graph": (GRAPH, "graph.json", _json, read_node_link),
     "lexicon": (LEXICON, "lexicon.json", _json, Lexicon.load),
-    "records": (RECORD, "records.jsonl", _json, lambda path: list(read_records(path)[1])),
+    "records": (RECORD, "records.jsonl", _json, lambda path: list(open_table(path)[1])),
 }
 
 
@@ -296,7 +303,7 @@ def test_no_table_of_a_class_imports_what_it_names(trace: Path, tmp_path: Path) 
     rows += [[*rows[0][:at], name, *rows[0][at + 1 :]] for at in range(6) for name in (FACTORY, MODULE, CODE)]
     with (tmp_path / "class.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([names, *rows])
-    found = grade(_toml(SHEET, tmp_path / "sheet.toml"), [tmp_path / "class.csv"])
+    found = mark_class(_toml(SHEET, tmp_path / "sheet.toml"), [tmp_path / "class.csv"])
     assert len(found.students) == 19 and found.students[0]["Q3"] and not trace.exists()
 
 
@@ -311,8 +318,8 @@ def test_no_worked_case_imports_what_it_names(case: str, trace: Path, tmp_path: 
 
 @pytest.mark.parametrize("text", [FACTORY, CODE, f"dz = {FACTORY}", f"dz = {CODE}", f"dz = {CODE}.factory()"])
 def test_no_line_of_a_derivation_imports_what_it_names(text: str, trace: Path) -> None:
-    refused_or_read(judge_gradients, "softmax-cross-entropy", [text])
-    refused_or_read(judge_worked, "e9", [text])
+    refused_or_read(check_gradients, "softmax-cross-entropy", [text])
+    refused_or_read(check_worked, "e9", [text])
     refused_or_read(lemma.check, "parameters", "lora", text)
     assert not trace.exists()
 
@@ -342,7 +349,7 @@ def test_no_file_of_a_run_imports_what_it_names(kind: str, name: str, trace: Pat
     for changed in poisoned(document):
         refused_or_read(write, changed, path)
         if path.name == "state.json":  # as its sums say, so that it is read
-            sums = {**manifest(path.parent), path.name: file_sum(path)}
+            sums = {**read_checksums(path.parent), path.name: file_checksum(path)}
             (path.parent / MANIFEST).write_text(json.dumps(sums))
         for read in reads_of(out):
             refused_or_read(read)
@@ -352,7 +359,12 @@ def test_no_file_of_a_run_imports_what_it_names(kind: str, name: str, trace: Pat
 def test_no_index_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
     place = tmp_path / "index"
     place.mkdir()
-    append(place, start(place, "run", 2, "pictures").header, [Entry("a.png", 1, 2, "ab")], np.ones((1, 2), np.float32))
+    append_entries(
+        place,
+        create_index(place, "run", 2, "pictures").header,
+        [IndexEntry("a.png", 1, 2, "ab")],
+        np.ones((1, 2), np.float32),
+    )
     assert Index.open(place).read().entries[0].name == "a.png"
     head, entries = place / "index.json", next(place.glob("entries-*.jsonl"))
     said, listed = json.loads(head.read_text()), json.loads(entries.read_text())
@@ -360,12 +372,12 @@ def test_no_index_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
     for changed in poisoned(listed):
         _json(changed, entries)
         content = entries.read_bytes()
-        _json(seal({**said, "size": len(content), "entries_sum": zlib.crc32(content)}), head)
+        _json(with_checksum({**said, "size": len(content), "entries_sum": zlib.crc32(content)}), head)
         refused_or_read(lambda: Index.open(place).read())
         assert not trace.exists(), changed
     _json(listed, entries)
     for changed in poisoned(said):
-        _json(seal(changed) if isinstance(changed, dict) else changed, head)
+        _json(with_checksum(changed) if isinstance(changed, dict) else changed, head)
         refused_or_read(lambda: Index.open(place).read())
         assert not trace.exists(), changed
 
@@ -387,7 +399,7 @@ def test_nothing_kept_of_a_count_imports_what_it_names(trace: Path, tmp_path: Pa
     kept = json.loads(path.read_text())
     del kept["sha256"]
     for changed in poisoned(kept):
-        _json(seal(changed) if isinstance(changed, dict) else changed, path)
+        _json(with_checksum(changed) if isinstance(changed, dict) else changed, path)
         refused_or_read(lambda: lemma.count("lora", quantities=["parameters"]))
         assert not trace.exists(), changed
 
@@ -412,7 +424,7 @@ def test_a_sheet_that_names_a_command_is_refused_and_says_what_to_type(
 def test_a_person_may_name_a_module(trace: Path) -> None:
     """The canary would be heard: what is typed or passed is imported."""
     with pytest.raises(SpecError, match="Python code"):
-        subject_of(FACTORY)
+        resolve_subject(FACTORY)
     assert not trace.exists()
     assert lemma.count(FACTORY, quantities=["parameters"]).parameters.formula == "d*(d + 1)"
     assert trace.exists()

@@ -10,9 +10,9 @@ import torch
 from lemma.models.build import build
 from lemma.spec.models import TableA5
 from lemma.spec.studies import GridStudy, read_study
-from lemma.studies.experiment import gather
-from lemma.studies.grid import judge
-from lemma.tasks.language import causal
+from lemma.studies.experiment import group_rows
+from lemma.studies.grid import judge_claims
+from lemma.tasks.language import causal_loss
 from tests.unit.studies.made_up import made_up
 
 SOURCE = {(2, 3): 8.32, (4, 3): 8.15, (2, 5): 10.63, (4, 5): 6.65}
@@ -27,7 +27,7 @@ def verdicts(table: dict[tuple[int, int], float]) -> list[str]:
     ]
     study = read_study("table-a5")
     assert isinstance(study, GridStudy)
-    return [one.verdict for one in judge(study.claims, gather(outcomes))]
+    return [one.verdict for one in judge_claims(study.claims, group_rows(outcomes))]
 
 
 def test_a6_the_sources_table_says_what_the_source_says() -> None:
@@ -77,9 +77,9 @@ def test_a6_two_layers_come_below_the_shorter_contexts_floor_in_fifty_steps() ->
     optimizer = torch.optim.Adam(model.parameters(), 0.015)
     for batch in text[: 25 * 512].view(25, 16, 32).repeat(2, 1, 1):
         optimizer.zero_grad()
-        causal(model(batch[:, :-1])[0], batch[:, 1:]).backward()
+        causal_loss(model(batch[:, :-1])[0], batch[:, 1:]).backward()
         optimizer.step()
     held = text[None, 25 * 512 :]
     with torch.no_grad():
-        perplexity = causal(model.eval()(held[:, :-1])[0], held[:, 1:]).exp().item()
+        perplexity = causal_loss(model.eval()(held[:, :-1])[0], held[:, 1:]).exp().item()
     assert 1.3 < perplexity < 3

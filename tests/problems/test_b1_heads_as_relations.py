@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 import lemma.api as lemma
 from lemma.cli.main import app
-from lemma.data.conllu import to_conllu
+from lemma.data.conllu import format_conllu
 from lemma.data.treebanks import Lexicon, Trees
 from lemma.errors import InputError, RunError, SpecError
-from lemma.layers.attention import over_dependents, over_head_words
+from lemma.layers.attention import log_arc_probabilities, log_attention
 from lemma.models.build import build
 from lemma.models.parser import ParserModel, predict_trees, relation_attention
 from lemma.spec.models import Parser
-from lemma.tasks.parsing import arcs, attention, attention_targets
+from lemma.tasks.parsing import arc_loss, attention_loss, attention_targets
 from treebanks import B1, tiny
 
 RELATIONS = ["nsubj", "dobj", "det", "nmod", "case", "root"]
@@ -75,23 +75,23 @@ def test_both_losses_agree_with_counting_word_by_word(lexicon: Lexicon) -> None:
                 found = [d for gg, d, name in sentence.arcs() if (gg, name) == (g, RELATIONS[r])] or [0]
                 attended -= np.mean([log[d] for d in found])
     goal = torch.from_numpy(targets)
-    assert arcs(scores, goal).item() == pytest.approx(joint / count)
-    assert attention(scores, null, goal).item() == pytest.approx(attended / count, rel=1e-6)
+    assert arc_loss(scores, goal).item() == pytest.approx(joint / count)
+    assert attention_loss(scores, null, goal).item() == pytest.approx(attended / count, rel=1e-6)
 
 
 def test_the_two_readings_of_the_scores_are_distributions(lexicon: Lexicon) -> None:
     scores, there = torch.randn(2, 6, 5, 4), torch.tensor([[True] * 4, [True, True, False, False]])
-    parser = over_head_words(scores, there).exp()
+    parser = log_arc_probabilities(scores, there).exp()
     torch.testing.assert_close(parser.sum((1, 2))[there], torch.ones(6))
     assert parser[1, :, 3:].max() == 0 and parser[0, :, 1, 0].max() == 0  # neither padding nor itself governs
-    heads = over_dependents(scores, torch.zeros(6), there).exp()
+    heads = log_attention(scores, torch.zeros(6), there).exp()
     torch.testing.assert_close(heads.sum(-1), torch.ones(2, 6, 5))
     assert heads[1, :, :, 3:].max() == 0
 
 
 @pytest.mark.parametrize("encoder", ["bilstm", "transformer"])
 def test_a_sentence_is_parsed_alike_in_any_company(encoder: str) -> None:
-    lexicon = Lexicon.learn(tiny(), 1, 100)
+    lexicon = Lexicon.from_sentences(tiny(), 1, 100)
     small = {"kind": encoder, "depth": 2, **({"hidden": 8} if encoder == "bilstm" else {"width": 16, "heads": 2})}
     model = build(
         Parser(vocabulary=lexicon.vocabulary, relations=len(lexicon.relations), buckets=100, width=8, encoder=small)
@@ -107,7 +107,7 @@ def test_a_sentence_is_parsed_alike_in_any_company(encoder: str) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("b1")
     path = folder / "tiny.conllu"
-    path.write_text(to_conllu(tiny()))
+    path.write_text(format_conllu(tiny()))
     settings = {"steps": 150, "batch": 16, "dropout": 0.0, "warm_up": 10, "learning_rate": 1e-2, "attention_loss": 1.0}
     lemma.train(
         "parser",
@@ -136,11 +136,11 @@ def test_its_dobj_head_from_prefer_is_on_flight(run: Path) -> None:
     loaded = lemma.load(run, "cpu")
     weights = relation_attention(loaded.require(ParserModel, "a parser"), loaded.lexicon, B1.words)
     places = ["(nothing)", *B1.words]
-    prefer = weights[loaded.lexicon.number("dobj"), places.index("prefer")]
+    prefer = weights[loaded.lexicon.relation_id("dobj"), places.index("prefer")]
     assert prefer[places.index("flight")] > 0.9
     for head, dependent, relation in B1.arcs():
         share = 2 if relation == "nmod" else 1  # flight has two
-        assert weights[loaded.lexicon.number(relation), head, dependent] > 0.9 / share - 0.05, relation
+        assert weights[loaded.lexicon.relation_id(relation), head, dependent] > 0.9 / share - 0.05, relation
 
 
 def test_look_parse_draws_it_in_every_form(run: Path, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_text_is_not_for_a_parser_nor_trees_for_another(run: Path, tmp_path: Pat
 
 def test_what_training_on_trees_came_to_has_no_perplexity(tmp_path: Path) -> None:
     path = tmp_path / "tiny.conllu"
-    path.write_text(to_conllu(tiny()))
+    path.write_text(format_conllu(tiny()))
     result = lemma.train("parser", treebank=path, out=tmp_path / "run", progress=False, steps=2, device="cpu", **SMALL)
     said = str(result)
     assert "perplexity" not in said and "nats/token" not in said and "UAS" in said
@@ -229,7 +229,7 @@ def test_a_parser_is_not_taken_for_a_language_model(run: Path) -> None:
 
 def test_an_interrupted_parser_goes_on_bit_for_bit(tmp_path: Path) -> None:
     path = tmp_path / "tiny.conllu"
-    path.write_text(to_conllu(tiny()))
+    path.write_text(format_conllu(tiny()))
     words = {"batch": 4, "warm_up": 2, "dropout": 0.2, "device": "cpu", **SMALL, "word_dropout": 0.3}
     given = {"treebank": path, "progress": False, "evaluate_every": 4}
     lemma.train("parser", out=tmp_path / "whole", steps=12, **given, **words)

@@ -15,7 +15,7 @@ from lemma.models.build import build
 from lemma.spec.models import Decoder, Lstm
 from lemma.spec.recipe import Recipe
 from lemma.tasks import penalties as rows
-from lemma.tasks.language import LanguageTask, causal
+from lemma.tasks.language import LanguageTask, causal_loss
 from lemma.tasks.penalties import row_statistics
 
 from families import SMALL
@@ -51,7 +51,7 @@ PENALIZED.remove("decoder-parallel")  # its positions learn what they add to sco
 def test_focus_and_near_and_their_gradients_are_those_of_the_formulas(
     name: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "NUMBERS_AT_ONCE", block)
+    monkeypatch.setattr(rows, "BLOCK_SCORES", block)
     model, tokens = build(SMALL[name]).double(), torch.randint(11, (2, 8))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
@@ -75,7 +75,7 @@ def test_focus_and_near_and_their_gradients_are_those_of_the_formulas(
 def test_masked_keys_rows_without_keys_and_rows_left_out_do_not_count(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "NUMBERS_AT_ONCE", block)
+    monkeypatch.setattr(rows, "BLOCK_SCORES", block)
     torch.manual_seed(0)
     queries, keys = torch.randn(2, 2, 3, 5, 4, dtype=torch.float64).unbind()
     hidden = torch.zeros(2, 1, 5, 5, dtype=torch.float64)
@@ -83,7 +83,7 @@ def test_masked_keys_rows_without_keys_and_rows_left_out_do_not_count(
     hidden[1, :, 2] = -torch.inf  # a row that sees nothing
     records = [AttentionRecord(queries, keys, None, 0.5, hidden)] * 2
     real = torch.tensor([[True, True, True, False, False], [True] * 5])
-    shape = row_statistics(records, 9.0, counted=real)
+    shape = row_statistics(records, 9.0, row_mask=real)
     focus, near = naive([record.weights() for record in records], 9.0, real)
     assert number(shape.entropy) == pytest.approx(number(focus), abs=1e-12)
     assert number(shape.distance) == pytest.approx(number(near), abs=1e-12)
@@ -109,11 +109,11 @@ def test_the_last_layer_is_left_out_of_near_and_not_of_focus() -> None:
     assert number(row_statistics([self_only, far], 100.0).entropy) == pytest.approx(math.log(6) / 2)
     assert number(row_statistics([far, self_only], 100.0).distance) > 1
     two = row_statistics(
-        [far, self_only, far, far], 100.0, layers=2
+        [far, self_only, far, far], 100.0, num_layers=2
     )  # two calls a layer: both of the last are left out
     assert number(two.distance) == pytest.approx(number(row_statistics([far, far], 100.0).distance) / 2)
     with pytest.raises(ValueError, match="3 calls"):
-        row_statistics([far] * 3, 100.0, layers=2)
+        row_statistics([far] * 3, 100.0, num_layers=2)
     with pytest.raises(ValueError, match="0 calls"):
         row_statistics([], 100.0)
 
@@ -137,12 +137,12 @@ def test_a_step_never_holds_anything_of_the_size_of_all_weights(positions: str) 
     model = build(Decoder(vocabulary=11, width=16, depth=2, heads=heads, context=time, positions=positions))
     tokens = torch.randint(11, (2, time))
     criterion = LanguageTask().loss(model, Recipe(entropy_penalty=0.01, distance_penalty=0.001))
-    rows_at_once, rows.NUMBERS_AT_ONCE = rows.NUMBERS_AT_ONCE, 2 * heads * time * 16
+    rows_at_once, rows.BLOCK_SCORES = rows.BLOCK_SCORES, 2 * heads * time * 16
     try:
         with Largest() as watch:
             criterion(tokens, tokens, None)[0].backward()
     finally:
-        rows.NUMBERS_AT_ONCE = rows_at_once
+        rows.BLOCK_SCORES = rows_at_once
     assert watch.size < 2 * heads * time * time / 8
 
 
@@ -152,7 +152,7 @@ def test_the_objective_is_the_sum_and_reports_its_terms(precision: torch.dtype) 
     criterion = LanguageTask().loss(model, Recipe(entropy_penalty=0.5, distance_penalty=0.25, distance_max=3.0))
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
         total, (loss, focus, near), _ = criterion(tokens, tokens, None)
-        expected = causal(model(tokens)[0], tokens)
+        expected = causal_loss(model(tokens)[0], tokens)
     assert criterion.terms == ("loss", "entropy", "distance")
     assert number(loss) == pytest.approx(number(expected), rel=1e-3)
     assert number(total) == pytest.approx(number(loss + 0.5 * focus + 0.25 * near), rel=1e-5)
@@ -178,7 +178,7 @@ def test_near_on_two_calls_a_layer_is_that_of_all_layers_but_the_last() -> None:
         tokens, tokens, None
     )
     assert len(records) == 4
-    habits = [(record.weights(), record.counted()) for record in records]
+    habits = [(record.weights(), record.unmasked_rows()) for record in records]
     rows = [torch.ones_like(alpha[..., 0], dtype=torch.bool) if real is None else real for alpha, real in habits]
     squared = [(alpha * records[0].distances().square()).sum(-1).clamp(max=3.0) for alpha, _ in habits]
     expected = torch.cat([one[real] for one, real in zip(squared[:2], rows[:2], strict=True)]).mean()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.checking.identities import check_identity, merged, merged_weight, query_key_parameters, separate
+from lemma.checking.identities import check_identity, merged_head, merged_weight, query_key_parameters, separate_head
 from lemma.counting.polynomial import symbol
 
 
@@ -16,7 +16,7 @@ def test_b5_logits_have_zero_mean_and_unit_variance(draws: str, size: int) -> No
     report = check_identity("b5", {"I": size, "samples": 4000, "draws": draws})
     assert report.holds
     mean, variance, _ = report.findings
-    assert (mean.wanted, variance.wanted) == (0.0, 1.0)
+    assert (mean.expected, variance.expected) == (0.0, 1.0)
 
 
 def test_b5_another_factor_gives_another_variance() -> None:
@@ -29,7 +29,7 @@ def test_b5_another_factor_gives_another_variance() -> None:
 def test_b5_the_tolerance_is_that_of_the_fourth_moment() -> None:
     """Over many repetitions the sampled variance scatters as the closed form says."""
     variances = [check_identity("b5", {"I": 9, "samples": 200, "seed": seed}).findings[1] for seed in range(200)]
-    scatter = np.std([finding.got for finding in variances])
+    scatter = np.std([finding.actual for finding in variances])
     assert scatter == pytest.approx(variances[0].tolerance / 4, rel=0.2)
 
 
@@ -50,14 +50,15 @@ def test_b6_merged_attention_is_the_same_and_heads_must_differ(sizes: dict[str, 
 
 def test_b7_formulas_read_off_the_module() -> None:
     head, J = symbol("I"), symbol("J")
-    assert query_key_parameters(separate, J=64, I=16) == 2 * head * J
-    assert query_key_parameters(merged, J=64, I=16) == J**2
+    assert query_key_parameters(separate_head, J=64, I=16) == 2 * head * J
+    assert query_key_parameters(merged_head, J=64, I=16) == J**2
 
 
 @pytest.mark.parametrize("J", [2, 6, 64])
 def test_b7_equal_at_half_the_width(J: int) -> None:
     counts = [
-        sum(p.numel() for n, p in make(J, J // 2).named_parameters() if "query" in n) for make in (separate, merged)
+        sum(p.numel() for n, p in make(J, J // 2).named_parameters() if "query" in n)
+        for make in (separate_head, merged_head)
     ]
     assert counts[0] == counts[1] == J * J
     report = check_identity("b7", {"J": J, "I": max(1, J // 4)})

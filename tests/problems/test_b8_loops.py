@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from lemma.generation.decode import Generated, Sampling, TextLoop, generate
+from lemma.generation.decode import GeneratedTokens, Sampling, TextLoop, generate
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
@@ -23,17 +23,17 @@ def lively(spec: ModelSpec, seed: int) -> LanguageModel:
 
 def greedy(
     model: LanguageModel, tokens: int, prompt: tuple[int, ...] = (0, 1), stop_at_loop: bool = False
-) -> Generated:
+) -> GeneratedTokens:
     [result] = generate(model, [list(prompt)], Sampling(tokens=tokens, temperature=0, stop_at_loop=stop_at_loop))
     return result
 
 
-def proved(result: Generated) -> TextLoop:
+def proved(result: GeneratedTokens) -> TextLoop:
     assert result.loop is not None and result.loop.proved, result.loop
     return result.loop
 
 
-def check_ten_more_periods(model: LanguageModel, result: Generated) -> None:
+def check_ten_more_periods(model: LanguageModel, result: GeneratedTokens) -> None:
     """Let the model itself go on for ten more periods, and see that it does what was claimed."""
     loop = proved(result)
     tokens = greedy(model, len(result.tokens) + 10 * loop.period, result.prompt_tokens).tokens
@@ -106,7 +106,7 @@ def test_a_recurrent_loop_is_proved_when_all_hidden_vectors_repeat_bit_for_bit(s
     assert sum(all(map(torch.equal, last, earlier)) for earlier in before) == 1
 
 
-def hidden_vectors(model: LanguageModel, result: Generated) -> list[tuple[torch.Tensor, ...]]:
+def hidden_vectors(model: LanguageModel, result: GeneratedTokens) -> list[tuple[torch.Tensor, ...]]:
     """The hidden vectors before each generated token and after the last, by hand."""
     with torch.inference_mode():
         logits, state = model(torch.tensor([result.prompt_tokens]))

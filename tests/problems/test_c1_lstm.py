@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lemma.checking.cells import find_cell
-from lemma.checking.gradients import judge_gradients
-from lemma.checking.worked.lstm import WorkedLstm, lstm_by_hand
+from lemma.checking.gradients import check_gradients
+from lemma.checking.worked.lstm import WorkedLstm, work_lstm
 
 GIVEN = ("a_prev", "c_prev", "x", "y", "da_next", "dc_next", *(f"{kind}_{gate}" for kind in "Wb" for gate in "ufocy"))
 NAMES = {"G_u": "gamma_u", "G_f": "gamma_f", "G_o": "gamma_o", "c_tilde": "candidate", "c": "c_t", "a": "a_t"}
@@ -13,14 +13,14 @@ NAMES = {"G_u": "gamma_u", "G_f": "gamma_f", "G_o": "gamma_o", "c_tilde": "candi
 
 @pytest.fixture(scope="module")
 def worked() -> WorkedLstm:
-    return lstm_by_hand("c1", backward=True)
+    return work_lstm("c1", backward=True)
 
 
 def test_every_value_and_gradient_is_that_of_the_judges_cell() -> None:
     for sample in find_cell("lstm").samples:
         values = sample.values
         case = {name: (values[name] if name[0] == "W" else values[name].flatten()).tolist() for name in GIVEN}
-        made = lstm_by_hand(case, backward=True)
+        made = work_lstm(case, backward=True)
         forward = {name: made.forward[NAMES.get(name, name)] for name in (*NAMES, "pre_u", "pre_c", "z", "y_hat")}
         plain = {name: name for name in ("da", "dc", "dz", "dx", "da_prev", "dc_prev")}
         plain |= {f"d{kind}_{gate}": f"d{kind}_{gate}" for kind in "Wb" for gate in "ufocy"}
@@ -65,7 +65,7 @@ def test_the_formulas_that_are_shown_are_judged_right(worked: WorkedLstm) -> Non
         "dc_prev = dc ∗ Γ_f": "dc_prev = dc ∗ Γ_f",
     }
     assert [line for line in lines if line not in shown] == []
-    assert judge_gradients("lstm", list(lines.values())).right
+    assert check_gradients("lstm", list(lines.values())).right
 
 
 def test_pre_activations_gates_outputs_and_gradients_are_printed(worked: WorkedLstm) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lemma.layers.attention import Attention, AttentionShape
-from lemma.layers.recurrent import recurrent
+from lemma.layers.recurrent import build_recurrent
 from lemma.models.transformer import LayerShape, TransformerLayer
 from lemma.studies.costs import serial_steps
 
@@ -39,7 +39,7 @@ def layer_of(kind: str) -> nn.Module:
         return TransformerLayer(LayerShape(AttentionShape(WIDTH, 2), inner=16)).double()
     if kind == "torch.nn":
         return nn.TransformerEncoderLayer(WIDTH, 2, 16, 0.0, batch_first=True).double()
-    return recurrent(kind, WIDTH, WIDTH, 1, 1, 0.0).double()  # pyright: ignore[reportArgumentType]
+    return build_recurrent(kind, WIDTH, WIDTH, 1, 1, 0.0).double()  # pyright: ignore[reportArgumentType]
 
 
 def stream_of(length: int) -> Tensor:
@@ -92,7 +92,7 @@ def test_nothing_more_waits_in_a_transformer_layer_however_long_the_text(kind: s
 @pytest.mark.parametrize("kind", CELLS)
 def test_a_step_of_a_recurrent_layer_needs_the_result_of_the_step_before(kind: str) -> None:
     """T calls of torch.nn's cell, each handed the one before's result, give the layer; without it they do not."""
-    layer, stream = recurrent(kind, WIDTH, WIDTH, 1, 2, 0.0).double(), stream_of(6)  # pyright: ignore
+    layer, stream = build_recurrent(kind, WIDTH, WIDTH, 1, 2, 0.0).double(), stream_of(6)  # pyright: ignore
     cell = CELLS[kind](WIDTH, WIDTH).double()
     cell.load_state_dict({name.removesuffix("_l0"): tensor for name, tensor in layer.state_dict().items()})
     state, chained, alone = None, [], []

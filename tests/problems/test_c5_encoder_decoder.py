@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lemma.models.base import count_parameters
-from lemma.models.build import build, parameters_of
+from lemma.models.build import build, count_spec_parameters
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.spec.choose import preset
 from lemma.spec.models import EncoderDecoder
@@ -24,7 +24,7 @@ def model() -> EncoderDecoderModel:
 
 
 def test_it_has_139_994_112_parameters(model: EncoderDecoderModel) -> None:
-    assert parameters_of(preset("transformer-c5").model) == count_parameters(model) == 139_994_112
+    assert count_spec_parameters(preset("transformer-c5").model) == count_parameters(model) == 139_994_112
 
 
 def test_every_part_has_the_sources_number(model: EncoderDecoderModel) -> None:
@@ -63,4 +63,4 @@ def test_the_formula_holds_at_all_sizes(
     expected = V * d + L_enc * (attention + 2 * norm + forward) + L_dec * (2 * attention + 3 * norm + forward)
     expected += (0 if tied else V * d) + (2 * norm if norm_place == "pre" else 0)
     words = {"V": V, "d": d, "L_enc": L_enc, "L_dec": L_dec, "h": h, "d_h": d_h, "d_ff": d_ff}
-    assert parameters_of(EncoderDecoder(**words, tied=tied, norm_place=norm_place)) == expected  # pyright: ignore
+    assert count_spec_parameters(EncoderDecoder(**words, tied=tied, norm_place=norm_place)) == expected  # pyright: ignore

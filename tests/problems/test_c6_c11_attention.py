@@ -52,7 +52,7 @@ def test_c7_exactly_over_all_sign_vectors(D: int) -> None:
     signs = list(itertools.product((-1, 1), repeat=D))
     products = [sum(a * b for a, b in zip(one, other, strict=True)) for one in signs for other in signs]
     every_pair = check_identity("c7", {"D": D, "samples": 100}).findings[1]
-    assert every_pair.got == np.mean(np.square(products)) == every_pair.wanted == D
+    assert every_pair.actual == np.mean(np.square(products)) == every_pair.expected == D
     assert fourth_moment(D, "signs") == np.mean(np.power(products, 4))
 
 
@@ -145,8 +145,8 @@ def test_c10_the_dense_layer_gives_pytorchs_attention_weights() -> None:
 def test_c10_counts_its_entries() -> None:
     report = check_identity("c10", {"N": 5, "D": 3})
     assert report.holds
-    entries = next(finding for finding in report.findings if finding.says == "entries of M")
-    assert entries.got == 5**4 * 3**2
+    entries = next(finding for finding in report.findings if finding.label == "entries of M")
+    assert entries.actual == 5**4 * 3**2
     first, longer, wider = (row[2] for row in report.rows[:3])
     assert (longer, wider) == (16 * int(first), 4 * int(first))
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lemma.layers.positions import RotaryPart, alibi_slopes, positions, rotate, sinusoids
+from lemma.layers.positions import RotaryEmbedding, alibi_slopes, build_positions, rotate, sinusoids
 from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.spec.models import Decoder
@@ -16,7 +16,7 @@ THETA = (1.0, 1 / 100)  # the angles of width 4 with base 10,000
 
 @pytest.mark.parametrize("first", [0, 1])  # 1 gives the table of the source, which counts from 1
 def test_sinusoidal_adds_sines_and_cosines(first: int) -> None:
-    part = positions(Sinusoidal(first=first), 6, 4)
+    part = build_positions(Sinusoidal(first=first), 6, 4)
     vectors = torch.randn(1, 6, 4)
     added = part(vectors) - vectors
     for row in range(6):
@@ -27,7 +27,7 @@ def test_sinusoidal_adds_sines_and_cosines(first: int) -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_rotary_turns_the_pairs_one_two_and_three_four(first: int) -> None:
-    part = RotaryPart(3, 4, first=first)
+    part = RotaryEmbedding(3, 4, first=first)
     vectors = torch.randn(6, 4)
     turned = part(vectors)  # past its table of 3 rows too
     for row, (a, b, c, d) in enumerate(vectors.tolist()):
@@ -68,7 +68,7 @@ def test_alibi_takes_slope_times_distance_off_each_score_and_nothing_on_the_diag
 
 
 def test_learned_adds_a_vector_a_position_and_none_adds_nothing() -> None:
-    learned, none = positions(Learned(), 5, 4), positions(NoPositions(), 5, 4)
+    learned, none = build_positions(Learned(), 5, 4), build_positions(NoPositions(), 5, 4)
     torch.nn.init.normal_(learned.weight)
     vectors = torch.randn(1, 3, 4)
     assert torch.equal(learned(vectors, start=2), vectors + learned.weight[2:5])

@@ -32,10 +32,10 @@ def test_the_formula_of_the_problem_is_the_module_s(model: str, formula: str, fi
     if model == "gpt2":
         pytest.importorskip("transformers")
     account = lemma.count(model, quantities=["parameters"])
-    expected = read_formula(formula, account.order).polynomial()
+    expected = read_formula(formula, account.order).to_polynomial()
     found = account.parameters.polynomial
     for name, value in fixed.items():
-        expected, found = expected.put(name, value), found.put(name, value)
+        expected, found = expected.substitute(name, value), found.substitute(name, value)
     assert found == expected
 
 
@@ -65,9 +65,9 @@ def test_c5_part_by_part() -> None:
 
 def test_a3_the_head_of_the_attentive_model() -> None:
     account = lemma.count("attentive", quantities=["parameters"])
-    head = [part for part in account.parameters.quantity.parts if part.path.startswith("head")]
-    expected = read_formula("2*d_k*d + d_v*d", account.order).polynomial()
-    assert sum((part.whole for part in head), 0 * expected) == expected
+    head = [part for part in account.parameters.quantity.groups if part.path.startswith("head")]
+    expected = read_formula("2*d_k*d + d_v*d", account.order).to_polynomial()
+    assert sum((part.total for part in head), 0 * expected) == expected
 
 
 def test_a3_the_head_alone_in_numbers() -> None:
@@ -85,8 +85,8 @@ def test_a5_the_printed_totals_lead_back_to_the_sizes() -> None:
     divisors = [one for one in range(513, product // 513) if product % one == 0]
     by_hand = {(one - 512, product // one - 513) for one in divisors if product // one > 513}
     found = lemma.count.solve("table-a5", ["V", "d_e"], ["L=2:9721596", "L=4:14980860"])
-    assert {(one["V"], one["d_e"]) for one in found.shown} == by_hand and found.number == 6
-    assert found.shown[0] == {"V": 7676, "d_e": 64}
+    assert {(one["V"], one["d_e"]) for one in found.solutions} == by_hand and found.number == 6
+    assert found.solutions[0] == {"V": 7676, "d_e": 64}
 
 
 def test_d3_heads_do_not_change_the_parameters() -> None:
@@ -133,7 +133,7 @@ def lora(W_in: int = 200, W_out: int = 50, R: int = 5) -> nn.Module:
 def test_b7_a_merged_matrix_has_as_many_parameters_at_half_the_width() -> None:
     two, one = lemma.count(separate).parameters, lemma.count(merged).parameters
     assert (two.formula, one.formula) == ("2*I*J", "J**2")
-    assert two.polynomial.put("I", symbol("J") / 2) == one.polynomial
+    assert two.polynomial.substitute("I", symbol("J") / 2) == one.polynomial
 
 
 def test_c10_the_dense_map_has_n_to_the_fourth_d_squared_entries() -> None:

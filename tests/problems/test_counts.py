@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lemma.models.base import count_parameters
-from lemma.models.build import build, parameters_of
+from lemma.models.build import build, count_spec_parameters
 from lemma.spec.choose import preset
 from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
 
@@ -16,32 +16,32 @@ size = st.integers(1, 40)
 @given(V=size, d=size, d_h=size, N=st.integers(2, 9))
 def test_a1_feed_forward(V: int, d: int, d_h: int, N: int) -> None:
     spec = FeedForward(vocabulary=V, width=d, hidden=d_h, context=N)
-    assert parameters_of(spec) == V * (d + d_h) + ((N - 1) * d + 1) * d_h
+    assert count_spec_parameters(spec) == V * (d + d_h) + ((N - 1) * d + 1) * d_h
 
 
 @settings(max_examples=30, deadline=None)
 @given(V=size, d=size, d_k=size, d_v=size, d_h=size, N=st.integers(2, 9))
 def test_a4_attentive_whatever_n(V: int, d: int, d_k: int, d_v: int, d_h: int, N: int) -> None:
     spec = Attentive(vocabulary=V, width=d, key_width=d_k, value_width=d_v, hidden=d_h, context=N)
-    assert parameters_of(spec) == V * (d + d_h) + 2 * d_k * d + d_v * d + (d_v + 1) * d_h
+    assert count_spec_parameters(spec) == V * (d + d_h) + 2 * d_k * d + d_v * d + (d_v + 1) * d_h
 
 
 @pytest.mark.parametrize("N", [3, 5])
 @pytest.mark.parametrize(("L", "printed"), [(2, 9_721_596), (4, 14_980_860)])
 def test_a5_table_whatever_n(L: int, printed: int, N: int) -> None:
     spec = preset("table-a5").model.replace(L=L, N=N)
-    assert parameters_of(spec) == printed
+    assert count_spec_parameters(spec) == printed
 
 
 def test_a5_increase_is_54_percent_and_not_65() -> None:
-    two, four = (parameters_of(TableA5(depth=depth)) for depth in (2, 4))
+    two, four = (count_spec_parameters(TableA5(depth=depth)) for depth in (2, 4))
     assert round(100 * (four / two - 1), 1) == 54.1
 
 
 @settings(max_examples=20, deadline=None)
 @given(V=size, d=size, D=size)
 def test_d1_rnn_has_one_bias(V: int, d: int, D: int) -> None:
-    assert parameters_of(Rnn(vocabulary=V, width=d, hidden=D)) == V * d + D * D + d * D + D * V + D + V
+    assert count_spec_parameters(Rnn(vocabulary=V, width=d, hidden=D)) == V * d + D * D + d * D + D * V + D + V
 
 
 @settings(max_examples=20, deadline=None)
@@ -49,7 +49,7 @@ def test_d1_rnn_has_one_bias(V: int, d: int, D: int) -> None:
 def test_c1_gates_times_stacked_input_and_one_bias(V: int, d: int, D: int, L: int, gates: tuple) -> None:
     family, number = gates
     layers = number * D * (d + D + 1) + (L - 1) * number * D * (2 * D + 1)
-    assert parameters_of(family(vocabulary=V, width=d, hidden=D, depth=L)) == V * d + layers + (D + 1) * V
+    assert count_spec_parameters(family(vocabulary=V, width=d, hidden=D, depth=L)) == V * d + layers + (D + 1) * V
 
 
 def test_d5_penn_rnn() -> None:
@@ -60,7 +60,7 @@ def test_d5_penn_rnn() -> None:
         128,
         0.001,
     )
-    assert parameters_of(chosen.model) == 10_000 * 256 + 512 * (256 + 512 + 1) + 513 * 10_000
+    assert count_spec_parameters(chosen.model) == 10_000 * 256 + 512 * (256 + 512 + 1) + 513 * 10_000
 
 
 def test_c5_attention_and_feed_forward_and_norm() -> None:
@@ -71,4 +71,4 @@ def test_c5_attention_and_feed_forward_and_norm() -> None:
 
 
 def test_gpt2_small() -> None:
-    assert parameters_of(Decoder(vocabulary=50_257, width=768, depth=12, heads=12, context=1024)) == 124_439_808
+    assert count_spec_parameters(Decoder(vocabulary=50_257, width=768, depth=12, heads=12, context=1024)) == 124_439_808

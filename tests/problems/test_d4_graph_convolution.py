@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.checking.worked.graph import GraphSteps, graph_by_hand
-from lemma.layers.graph import adjacency_of
+from lemma.checking.worked.graph import GraphSteps, work_graph
+from lemma.layers.graph import build_adjacency
 
 
 def star(leaves: int) -> list[list[int]]:
@@ -19,12 +19,12 @@ def cycle(size: int) -> list[list[int]]:
 
 
 def by_hand(edges: list[list[int]]) -> GraphSteps:
-    return graph_by_hand({"edges": edges}).steps
+    return work_graph({"edges": edges}).steps
 
 
 def by_part(edges: list[list[int]], kind: str = "symmetric") -> np.ndarray:
     ends = torch.tensor(edges).T
-    return adjacency_of(ends, int(ends.max()) + 1, kind).to_dense().double().numpy()  # pyright: ignore
+    return build_adjacency(ends, int(ends.max()) + 1, kind).to_dense().double().numpy()  # pyright: ignore
 
 
 @pytest.mark.parametrize("leaves", [1, 2, 5, 40])
@@ -34,7 +34,7 @@ def test_the_rows_of_a_star_sum_to_their_closed_form_and_to_one_for_a_single_lea
     expected = [1 / (leaves + 1) + leaves * corner, *[0.5 + corner] * leaves]
     for matrix, near in ((by_hand(star(leaves)).matrices["symmetric"], 1e-12), (by_part(star(leaves)), 1e-6)):
         np.testing.assert_allclose(matrix.sum(axis=1), expected, atol=near)
-    assert by_hand(star(leaves)).normalised == (leaves == 1)
+    assert by_hand(star(leaves)).rows_sum_to_one == (leaves == 1)
 
 
 @pytest.mark.parametrize("size", [3, 4, 7])
@@ -42,37 +42,37 @@ def test_the_rows_of_a_cycle_sum_to_one_since_all_degrees_are_the_same(size: int
     steps = by_hand(cycle(size))
     np.testing.assert_allclose(steps.matrices["symmetric"].sum(axis=1), 1, atol=1e-14)
     np.testing.assert_allclose(by_part(cycle(size)).sum(axis=1), 1, atol=1e-6)
-    assert steps.normalised and steps.regular
+    assert steps.rows_sum_to_one and steps.is_regular
 
 
 @pytest.mark.parametrize("edges", [star(5), cycle(6), [*star(3), [3, 4], [4, 5]]])
 def test_rows_divided_by_their_degree_sum_to_one_on_every_graph_but_are_not_symmetric(edges: list[list[int]]) -> None:
     for matrix in (by_hand(edges).matrices["rows"], by_part(edges, "rows")):
         np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-6)
-    assert by_hand(edges).traits["rows"].symmetric == (edges == cycle(6))
+    assert by_hand(edges).properties["rows"].symmetric == (edges == cycle(6))
 
 
 @pytest.mark.parametrize("edges", [star(5), cycle(6), [*star(3), [3, 4], [4, 5]]])
 def test_the_spectral_norm_of_the_symmetric_one_is_one_on_every_graph(edges: list[list[int]]) -> None:
-    traits = by_hand(edges).traits["symmetric"]
+    traits = by_hand(edges).properties["symmetric"]
     assert traits.symmetric and traits.spectral_norm == pytest.approx(1, abs=1e-12)
     assert np.linalg.norm(by_part(edges), 2) == pytest.approx(1, abs=1e-6)
 
 
 def test_the_spectral_norms_of_a_star_are_known() -> None:
     """A has ±√n, so Ã has 1 + √n; a cycle's A has 2, its Ã 3."""
-    assert by_hand(star(9)).traits["adjacency"].spectral_norm == pytest.approx(3)
-    assert by_hand(star(9)).traits["loops"].spectral_norm == pytest.approx(4)
-    assert by_hand(cycle(5)).traits["loops"].spectral_norm == pytest.approx(3)
+    assert by_hand(star(9)).properties["adjacency"].spectral_norm == pytest.approx(3)
+    assert by_hand(star(9)).properties["loops"].spectral_norm == pytest.approx(4)
+    assert by_hand(cycle(5)).properties["loops"].spectral_norm == pytest.approx(3)
 
 
 def test_powers_without_normalisation_blow_features_up_like_powers_of_the_largest_eigenvalue() -> None:
-    steps = graph_by_hand({"edges": star(9), "powers": 40}).steps
-    norms = steps.scales["loops"][:, 0]
+    steps = work_graph({"edges": star(9), "powers": 40}).steps
+    norms = steps.power_norms["loops"][:, 0]
     assert norms[-1] / norms[-2] == pytest.approx(4, rel=1e-6)
     assert norms[-1] > 1e20 * norms[0]
-    assert steps.scales["symmetric"][:, 0].max() <= norms[0] * (1 + 1e-12)
-    assert (np.diff(steps.scales["symmetric"][:, 0]) < 1e-12).all()
+    assert steps.power_norms["symmetric"][:, 0].max() <= norms[0] * (1 + 1e-12)
+    assert (np.diff(steps.power_norms["symmetric"][:, 0]) < 1e-12).all()
 
 
 def test_powers_of_the_part_leave_features_no_larger_than_they_were() -> None:
@@ -80,8 +80,8 @@ def test_powers_of_the_part_leave_features_no_larger_than_they_were() -> None:
     features = torch.randn(10, 4, generator=torch.Generator().manual_seed(1))
     plain, made = features, features
     for _ in range(8):
-        made = adjacency_of(ends, 10) @ made
-        plain = adjacency_of(ends, 10, "none") @ plain
+        made = build_adjacency(ends, 10) @ made
+        plain = build_adjacency(ends, 10, "none") @ plain
     assert made.norm() <= features.norm() < 100 * features.norm() < plain.norm()
 
 

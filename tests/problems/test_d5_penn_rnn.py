@@ -39,8 +39,8 @@ def test_the_larger_takes_twelve_times_the_operations() -> None:
     )
     assert small.total == 2 * 128 * 10 * (256 * 512 + 512**2 + 512 * 10_000) == 14_113_832_960
     assert round(large.total / small.total, 2) == 11.99
-    expected = read_formula("2*B*T*(d*D + D^2 + D*V)", small.polynomial.symbols).polynomial()
-    assert small.polynomial.put("L", 1) == expected
+    expected = read_formula("2*B*T*(d*D + D^2 + D*V)", small.polynomial.symbols).to_polynomial()
+    assert small.polynomial.substitute("L", 1) == expected
 
 
 def test_it_stops_early_and_writes_sentences_until_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from lemma.checking.worked.attention import WorkedAttention, attention_by_hand
+from lemma.checking.worked.attention import WorkedAttention, work_attention
 
 JUVENTUS, AJAX, THEY, LAST = 0, 3, 5, 8
 
 
 @pytest.fixture(scope="module")
 def worked() -> WorkedAttention:
-    return attention_by_hand("e1")
+    return work_attention("e1")
 
 
 def test_the_sentences_are_those_of_the_problem(worked: WorkedAttention) -> None:
@@ -45,7 +45,7 @@ def test_the_figures_are_printed(worked: WorkedAttention) -> None:
 
 
 def test_every_number_of_the_encodings_is_printed_zeros_too() -> None:
-    lines = str(attention_by_hand("e1", full=True)).splitlines()
+    lines = str(work_attention("e1", full=True)).splitlines()
     start = lines.index("  encodings x")
     assert [line.split() for line in lines[start + 1 : start + 5]] == [
         ["1", "2"],

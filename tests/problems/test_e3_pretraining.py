@@ -14,7 +14,7 @@ from lemma.data.batches import MaskedWindows
 from lemma.models.build import build
 from lemma.spec.models import Decoder, Encoder
 from lemma.spec.recipe import Recipe
-from lemma.tasks.language import causal
+from lemma.tasks.language import causal_loss
 from lemma.tasks.masked import MaskedBatches
 from lemma.tasks.registry import task_for
 from lemma.training.distributed import Distributed
@@ -113,6 +113,6 @@ def test_the_causal_loss_is_the_mean_of_minus_log_p_of_every_next_token() -> Non
     with torch.no_grad():
         logits, others = model(tokens[:, :-1])[0], model(changed[:, :-1])[0]
     chances = [float(logits[0, place].softmax(-1)[tokens[0, place + 1]]) for place in range(20)]
-    assert causal(logits, tokens[:, 1:]).item() == pytest.approx(-sum(map(math.log, chances)) / 20, rel=1e-12)
+    assert causal_loss(logits, tokens[:, 1:]).item() == pytest.approx(-sum(map(math.log, chances)) / 20, rel=1e-12)
     torch.testing.assert_close(others[:, :10], logits[:, :10], rtol=1e-12, atol=1e-12)  # what comes later is not seen
     assert (others[:, 10] - logits[:, 10]).abs().max() > 0.01

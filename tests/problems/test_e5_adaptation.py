@@ -5,10 +5,10 @@ from fractions import Fraction
 import pytest
 from torch import nn
 
-from lemma.adaptation.adapt import adapt_model, lora_matrix, trainable
+from lemma.adaptation.adapt import adapt_model, lora_matrix, trainable_parameters
 from lemma.counting.count import count
 from lemma.counting.polynomial import symbol
-from lemma.counting.subject import subject_of
+from lemma.counting.subject import resolve_subject
 from lemma.models.build import build
 from lemma.spec.models import Classifier, Encoder
 from lemma.spec.recipe import Adapters, Frozen, Full, Lora
@@ -23,7 +23,7 @@ def account_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 
 def test_lora_at_200_50_5_learns_an_eighth_of_the_matrix() -> None:
     module = lora_matrix(**SIZES)
-    assert [shape for _, shape in trainable(module)] == [(5, 200), (50, 5)]
+    assert [shape for _, shape in trainable_parameters(module)] == [(5, 200), (50, 5)]
     learned = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     frozen = sum(parameter.numel() for parameter in module.parameters() if not parameter.requires_grad)
     assert (learned, frozen) == (1250, 10_000)
@@ -31,9 +31,9 @@ def test_lora_at_200_50_5_learns_an_eighth_of_the_matrix() -> None:
 
 
 def test_its_formula_read_off_the_module_is_r_times_in_plus_out() -> None:
-    parts = count(subject_of(lora_matrix, SIZES), ["parameters"]).quantities["parameters"].parts
-    learned = sum((part.whole for part in parts if "frozen" not in part.note), start=symbol("R") * 0)
-    frozen = sum((part.whole for part in parts if "frozen" in part.note), start=symbol("R") * 0)
+    parts = count(resolve_subject(lora_matrix, SIZES), ["parameters"]).quantities["parameters"].groups
+    learned = sum((part.total for part in parts if "frozen" not in part.note), start=symbol("R") * 0)
+    frozen = sum((part.total for part in parts if "frozen" in part.note), start=symbol("R") * 0)
     assert learned == symbol("R") * (symbol("W_in") + symbol("W_out"))
     assert frozen == symbol("W_in") * symbol("W_out")
     assert learned.at(SIZES) / frozen.at(SIZES) == Fraction(1, 8)
@@ -43,7 +43,7 @@ def test_a_task_stores_only_what_learns_least_with_a_frozen_body_and_most_with_f
     spec = Classifier(body=Encoder(vocabulary=50, width=16, depth=2, heads=2, context=12), classes=3)
     methods = [Frozen(), Lora(rank=2), Adapters(bottleneck=4), Full()]
     stored = {
-        method.kind: adapt_model(build(spec), method, ("head.*",) if method.kind != "full" else ()).bytes
+        method.kind: adapt_model(build(spec), method, ("head.*",) if method.kind != "full" else ()).trainable_bytes
         for method in methods
     }
     head = 4 * (3 * 16 + 3)
@@ -57,4 +57,4 @@ def test_a_task_stores_only_what_learns_least_with_a_frozen_body_and_most_with_f
 def test_a_rank_above_half_the_harmonic_mean_of_the_sizes_learns_more_than_the_matrix() -> None:
     """R(W_in + W_out) = W_in W_out at R = 40 for 200 and 50: from there on LoRA saves nothing."""
     matrix = nn.Sequential(nn.Linear(200, 50, bias=False))
-    assert adapt_model(matrix, Lora(rank=40)).number == 200 * 50
+    assert adapt_model(matrix, Lora(rank=40)).num_trainable == 200 * 50

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from lemma.checking.worked.bpe import BytePairTrace, trace_byte_pairs
-from lemma.data.corpora import CORPORA, corpus_files
+from lemma.data.corpora import CORPORA, fetch_corpus
 from lemma.errors import DataError
 
 LAST = "\U0010ffff"  # a character after all others stands for the end of word in the library
@@ -47,7 +47,7 @@ def test_the_words_end_as_the_problem_says(trace: BytePairTrace) -> None:
 @pytest.mark.parametrize("end", [r"\w", ""])
 def test_on_shakespeare_the_first_merges_are_those_of_the_tokenizers_library(end: str) -> None:
     try:
-        (path,) = corpus_files(CORPORA["shakespeare"])
+        (path,) = fetch_corpus(CORPORA["shakespeare"])
     except DataError as error:
         pytest.skip(str(error))
     engine = Tokenizer(models.BPE())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.checking.worked.matching import WorkedMatching, matching_by_hand
+from lemma.checking.worked.matching import WorkedMatching, work_matching
 
 IMAGES = [[0.2, -1.5, 0.6, 0.3], [-0.4, -0.5, 1.2, -0.1]]
 SENTENCES = [[0.9, 0.3], [-0.8, -0.1], [0.3, -0.5]]
@@ -12,7 +12,7 @@ SENTENCES = [[0.9, 0.3], [-0.8, -0.1], [0.3, -0.5]]
 
 @pytest.fixture(scope="module")
 def worked() -> WorkedMatching:
-    return matching_by_hand("e7")
+    return work_matching("e7")
 
 
 def test_images_sentences_and_maps_are_those_of_the_problem(worked: WorkedMatching) -> None:

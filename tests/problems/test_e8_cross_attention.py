@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.checking.worked.attention import WorkedCross, cross_by_hand
+from lemma.checking.worked.attention import WorkedCross, work_cross_attention
 from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.models.dual_encoder import CrossAttentionModel
@@ -16,7 +16,7 @@ SENTENCES = [[0.9, 0.3], [-0.8, -0.1], [0.3, -0.5]]
 
 @pytest.fixture(scope="module")
 def worked() -> WorkedCross:
-    return cross_by_hand("e8")
+    return work_cross_attention("e8")
 
 
 def test_the_vectors_are_those_of_the_problem(worked: WorkedCross) -> None:
@@ -90,7 +90,7 @@ def test_the_trainable_form_has_no_query_or_key_map_besides_the_search_s_two_pro
     kept = record.weights()[:, 0].masked_select(~there[:, None].expand(-1, patches.shape[1], -1))
     assert kept.eq(0).all() and torch.allclose(record.weights().sum(-1), torch.ones(()).double())  # ... the softmax ...
     updated = patches + record.weights()[:, 0] @ (words @ model.values.weight.T.detach())  # ... and the values
-    torch.testing.assert_close(model.look(patches, words, there).detach(), updated)
+    torch.testing.assert_close(model.attend_to_words(patches, words, there).detach(), updated)
 
 
 def test_the_dual_encoders_comparison_is_the_score_product_read_over_patches_and_words(
@@ -134,5 +134,5 @@ def test_with_the_worked_case_s_numbers_the_trainable_form_gives_the_worked_case
         model.towers.text_projection.weight.copy_(torch.tensor(worked.steps.maps["W_K"]).T)
         model.values.weight.copy_(torch.tensor(worked.steps.maps["W_V"]).T)
         patches, words = (torch.tensor([rows], dtype=torch.double) for rows in (IMAGES, SENTENCES))
-        updated = model.look(patches, words, torch.ones(1, 3, dtype=torch.bool))
+        updated = model.attend_to_words(patches, words, torch.ones(1, 3, dtype=torch.bool))
     np.testing.assert_allclose((updated - patches)[0].numpy(), worked.steps.outputs, atol=1e-12)

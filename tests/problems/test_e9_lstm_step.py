@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from lemma.checking.worked.lstm import WorkedLstm, lstm_by_hand
+from lemma.checking.worked.lstm import WorkedLstm, work_lstm
 
 
 @pytest.fixture(scope="module")
 def worked() -> WorkedLstm:
-    return lstm_by_hand("e9", backward=True)
+    return work_lstm("e9", backward=True)
 
 
 def test_the_new_states_follow_from_the_gates_unit_by_unit(worked: WorkedLstm) -> None:
@@ -39,5 +39,5 @@ def test_a_gradient_is_the_slope_of_what_goes_on(worked: WorkedLstm) -> None:
             ends = []
             for sign in (1, -1):
                 moved = [value + sign * step * (place == unit) for place, value in enumerate(case[name])]
-                ends.append(lstm_by_hand({**case, name: moved}).forward["a_t"].sum())
+                ends.append(work_lstm({**case, name: moved}).forward["a_t"].sum())
             assert worked.backward[f"d{name}"][unit] == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-8)

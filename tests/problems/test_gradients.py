@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lemma.checking.gradients import judge_gradients
+from lemma.checking.gradients import check_gradients
 
 C2 = """
     dz = ŷ − y
@@ -61,7 +61,7 @@ WRONG_IN_SOURCE = {
 
 @pytest.mark.parametrize(("cell", "derivation", "lines"), [("lstm", C2, 21), ("rnn", D1, 8)])
 def test_every_line_of_the_derivation_is_right(cell: str, derivation: str, lines: int) -> None:
-    report = judge_gradients(cell, [derivation])
+    report = check_gradients(cell, [derivation])
     assert report.right, str(report)
     assert [verdict.outcome for verdict in report.verdicts] == ["right"] * lines
     assert not any(verdict.taken for verdict in report.verdicts)
@@ -70,29 +70,29 @@ def test_every_line_of_the_derivation_is_right(cell: str, derivation: str, lines
 @pytest.mark.parametrize("line", WRONG_IN_SOURCE)
 def test_each_error_of_the_source_is_caught_and_repaired(line: str) -> None:
     reason, repaired = WRONG_IN_SOURCE[line]
-    (verdict,) = judge_gradients("lstm", [line]).verdicts
+    (verdict,) = check_gradients("lstm", [line]).verdicts
     assert verdict.outcome == "wrong"
     assert verdict.reason.endswith(reason)
     assert verdict.repair == repaired
-    assert judge_gradients("lstm", [repaired]).right
+    assert check_gradients("lstm", [repaired]).right
 
 
 def test_the_first_error_is_repaired_also_where_the_future_is_forgotten_too() -> None:
-    (verdict,) = judge_gradients("lstm", ["da = (ŷ−y)ᵀ @ W_yᵀ"]).verdicts
+    (verdict,) = check_gradients("lstm", ["da = (ŷ−y)ᵀ @ W_yᵀ"]).verdicts
     assert verdict.repair == "da = W_y.T @ (y_hat - y) + da_next"
     assert verdict.reason.endswith("W_y.T @ (y_hat - y); and the term da_next is missing")
 
 
 def test_an_error_does_not_spoil_the_lines_that_follow_from_it() -> None:
     lines = list(WRONG_IN_SOURCE) + [line for line in C2.strip().splitlines() if line.split()[0] in ("dΓ_o", "db_c")]
-    outcomes = [verdict.outcome for verdict in judge_gradients("lstm", lines).verdicts]
+    outcomes = [verdict.outcome for verdict in check_gradients("lstm", lines).verdicts]
     assert outcomes == ["wrong"] * 4 + ["right"] * 2
 
 
 def test_the_forward_step_can_be_judged_too() -> None:
     step = ["c_t = Γ_f∗c_{t−1} + Γ_u∗c̃", "a_t = Γ_o∗tanh(c_t)", "ŷ = softmax(W_y @ a_t + b_y)"]
-    assert judge_gradients("lstm", step).right
-    (verdict,) = judge_gradients("lstm", ["h_t = Γ_o * c_t"]).verdicts
+    assert check_gradients("lstm", step).right
+    (verdict,) = check_gradients("lstm", ["h_t = Γ_o * c_t"]).verdicts
     assert verdict.repair == "h_t = G_o * tanh(c)"
 
 

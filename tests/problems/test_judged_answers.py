@@ -3,8 +3,8 @@
 import pytest
 
 import lemma
-from lemma.checking.formulas import judge_formula
-from lemma.checking.numbers import judge_number
+from lemma.checking.formulas import check_formula
+from lemma.checking.numbers import check_number
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,26 +40,26 @@ def c5(
     ],
 )
 def test_the_sources_formulas_are_equal(model: str, formula: str, number: int) -> None:
-    verdict = judge_formula(model, "parameters", formula)
+    verdict = check_formula(model, "parameters", formula)
     assert verdict.equal, str(verdict)
     assert verdict.right_at == number
 
 
 def test_a5_65_per_cent_is_wrong_and_54_1_is_right() -> None:
-    verdict = judge_number("table-a5", "parameters", "65 % increase from 2 to 4 layers")
+    verdict = check_number("table-a5", "parameters", "65 % increase from 2 to 4 layers")
     assert (verdict.equal, verdict.yours, verdict.right) == (False, "65 %", "54.1 %")
     totals = [lemma.count("table-a5", quantities=["parameters"], L=layers).parameters.total for layers in (2, 4)]
     assert totals == [9_721_596, 14_980_860]
     assert "what the 9,721,596 at L=2 are of the 14,980,860 at L=4" in str(verdict)
-    assert judge_number("table-a5", "parameters", "54.1 % increase from L=2 to L=4").equal
-    assert judge_number("table-a5", "parameters", "54 % increase from depth=2 to depth=4").equal
+    assert check_number("table-a5", "parameters", "54.1 % increase from L=2 to L=4").equal
+    assert check_number("table-a5", "parameters", "54 % increase from depth=2 to depth=4").equal
 
 
 def test_a5_counts() -> None:
-    assert judge_number("table-a5", "parameters", "9,721,596").equal
-    assert judge_number("table-a5", "parameters", "14,980,860", {"depth": 4}).equal
-    assert "It would be right at L=4" in str(judge_number("table-a5", "parameters", "14,980,860"))
-    assert judge_number("table-a5", "parameters", "0 % increase from N=3 to N=5").equal
+    assert check_number("table-a5", "parameters", "9,721,596").equal
+    assert check_number("table-a5", "parameters", "14,980,860", {"depth": 4}).equal
+    assert "It would be right at L=4" in str(check_number("table-a5", "parameters", "14,980,860"))
+    assert check_number("table-a5", "parameters", "0 % increase from N=3 to N=5").equal
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a5_counts() -> None:
     ],
 )
 def test_a5_mistakes(formula: str, expected: str) -> None:
-    verdict = judge_formula("table-a5", "parameters", formula)
+    verdict = check_formula("table-a5", "parameters", formula)
     assert not verdict.equal
     assert expected in " ".join(verdict.diagnosis)
 
@@ -109,7 +109,7 @@ def test_a5_mistakes(formula: str, expected: str) -> None:
     ],
 )
 def test_c5_mistakes(formula: str, expected: str) -> None:
-    verdict = judge_formula("transformer-c5", "parameters", formula)
+    verdict = check_formula("transformer-c5", "parameters", formula)
     assert not verdict.equal
     assert expected in " ".join(verdict.diagnosis)
 
@@ -117,8 +117,8 @@ def test_c5_mistakes(formula: str, expected: str) -> None:
 def test_c5_in_numbers() -> None:
     attention, forward = 4 * 1024 * 768 + 3 * 768 + 1024, 2 * 1024 * 512 + 512 + 1024
     right = f"30000*1024 + 12*({attention} + 2*2048 + {forward}) + 8*(2*{attention} + 3*2048 + {forward})"
-    assert judge_formula("transformer-c5", "parameters", right).equal
-    wrong = judge_formula("transformer-c5", "parameters", right.replace("3*2048", "2*2048"))
+    assert check_formula("transformer-c5", "parameters", right).equal
+    wrong = check_formula("transformer-c5", "parameters", right.replace("3*2048", "2*2048"))
     assert wrong.residual == "-16384"
     assert "'decoder.layers.*.source_norm' or 'decoder.layers.*.feed_forward_norm'" in str(wrong)
-    assert judge_number("transformer-c5", "parameters", "140 million").equal
+    assert check_number("transformer-c5", "parameters", "140 million").equal

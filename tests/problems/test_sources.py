@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lemma.checking.audit import Audit, SourceClaim, all_claims, judge_claim, judge_sources
+from lemma.checking.audit import Audit, SourceClaim, check_claim, check_sources, load_claims
 
 ERRORS = {"A5": 1, "C2": 4, "C6": 1, "D4": 1}
 ROWS = {"A": 6, "B": 8, "C": 11, "D": 5, "E": 9}
@@ -34,17 +34,17 @@ def account_cache(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="module")
 def audit(account_cache: None) -> Audit:
-    return judge_sources()
+    return check_sources()
 
 
 def test_every_row_is_there_and_exactly_these_claims_are_wrong(audit: Audit) -> None:
-    rows = {one.claim.row for one in audit.judged}
+    rows = {one.claim.row for one in audit.claims}
     assert rows == {f"{group}{number}" for group, last in ROWS.items() for number in range(1, last + 1)}
     assert Counter(one.claim.row for one in audit.wrong) == ERRORS
-    unmeasured = {one.claim.row for one in audit.judged if one.right is None}
+    unmeasured = {one.claim.row for one in audit.claims if one.right is None}
     assert unmeasured >= ONLY_MEASURED
     assert {
-        row for row in ONLY_MEASURED if any(o.right is not None for o in audit.judged if o.claim.row == row)
+        row for row in ONLY_MEASURED if any(o.right is not None for o in audit.claims if o.claim.row == row)
     } == set()
     assert audit.summary.endswith("7 wrong (A5, C2 4 times, C6, D4), 11 to measure.")
 
@@ -63,7 +63,7 @@ def test_each_corrected_claim_is_right(audit: Audit) -> None:
         sizes = {**one.claim.sizes, **CORRECTED_SIZES.get(one.claim.of, {})}
         assert (answers, sizes) != (one.claim.answers, one.claim.sizes)
         changed = one.claim.model_copy(update={"answers": answers, "sizes": sizes})
-        assert judge_claim(changed).right, changed.command
+        assert check_claim(changed).right, changed.command
 
 
 def test_the_data_hold_no_verdict() -> None:
@@ -77,7 +77,7 @@ def numeric_claims() -> list[SourceClaim]:
     """Right claims that state something in numbers or formulas; of slow models one each."""
     seen: Counter[str] = Counter()
     chosen = []
-    for claim in all_claims():
+    for claim in load_claims():
         seen[claim.of] += claim.of in SLOW
         if claim.answers and seen[claim.of] <= 1 and not set(claim.answers) & set(CORRECTED):
             chosen.append(claim)
@@ -107,4 +107,4 @@ def mutated(claim: SourceClaim) -> SourceClaim:
 def test_a_right_claim_with_another_number_is_wrong(claim: SourceClaim) -> None:
     changed = mutated(claim)
     assert changed.answers != claim.answers
-    assert judge_claim(changed).right is False, changed.command
+    assert check_claim(changed).right is False, changed.command

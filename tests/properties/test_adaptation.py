@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lemma.adaptation.adapt import adapt_model, fold, merged, trainable
+from lemma.adaptation.adapt import adapt_model, fold, merge_lora, trainable_parameters
 from lemma.models.build import build
 from lemma.spec.models import BiLstm, Classifier, Encoder, EncoderDecoder, ModelSpec, Parser
 from lemma.spec.recipe import Adapters, Frozen, Full, Lora
@@ -76,7 +76,7 @@ def test_merged_equals_unmerged_and_unfolding_brings_everything_back(
         torch.testing.assert_close(quietly(folded), said, rtol=1e-11, atol=1e-12)
     assert all(torch.equal(value, wrapped[key]) for key, value in model.state_dict().items())
     assert torch.equal(quietly(model), said)
-    assert list(merged(model).state_dict()) == plain
+    assert list(merge_lora(model).state_dict()) == plain
     torch.testing.assert_close(quietly(model), said, rtol=1e-11, atol=1e-12)
     assert all(parameter.requires_grad for parameter in model.parameters())
 
@@ -90,7 +90,7 @@ def test_only_what_should_learn_has_gradients_and_the_base_stays_as_it_was(name:
     learn = [] if method.kind == "full" else [next(iter(own))]  # the embedding, which is no target by default
     before = {path: parameter.detach().clone() for path, parameter in own.items()}
     adapt_model(model, method, learn)
-    learned = {path for path, _ in trainable(model)}
+    learned = {path for path, _ in trainable_parameters(model)}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()
@@ -137,7 +137,7 @@ def test_gradients_are_those_of_the_explicit_matrix(name: str, rank: int, scale:
     try:
         adapted = adapt_model(copy.deepcopy(plain), Lora(rank=rank, alpha=scale * rank, targets=("*",))).model
         shake(adapted)
-        pairs = {key: adapted.get_parameter(key) for key, _ in trainable(adapted)}
+        pairs = {key: adapted.get_parameter(key) for key, _ in trainable_parameters(adapted)}
         explicit = {key: value.detach() for key, value in plain.named_parameters()}
         for key, A in pairs.items():
             if key.endswith(".A"):

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lemma
-from lemma.counting.subject import subject_of
+from lemma.counting.subject import resolve_subject
 from lemma.models.base import count_parameters
 from lemma.models.build import build
 from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn
@@ -60,4 +60,4 @@ def window_specs(draw: st.DrawFn) -> ModelSpec:
 def test_the_formula_gives_what_the_built_module_has(spec: ModelSpec) -> None:
     account = lemma.count(spec, quantities=["parameters"])
     assert account.parameters.total == count_parameters(build(spec))
-    assert subject_of(spec).identity is not None
+    assert resolve_subject(spec).identity is not None

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import InputError
-from lemma.generation.decode import PENDING, Sampling, Spelling, choose, generate, probabilities, whole_begin
+from lemma.generation.decode import (
+    MAX_PENDING_TOKENS,
+    Detokenizer,
+    Sampling,
+    generate,
+    probabilities,
+    sample_tokens,
+    strip_partial_character,
+)
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.data import BytePairs, Words
@@ -118,7 +126,7 @@ def test_probabilities_sum_to_one_and_only_the_possible_is_chosen(
     assert abs(chances.sum().item() - 1) < 1e-12 and kept.sum() <= (top_k or len(logits))
     assert torch.allclose(chances[kept], plain[kept] / plain[kept].sum())
     assert kept[row.argmax()]
-    assert kept[choose(row, Sampling(temperature=temperature, top_k=top_k, top_p=top_p), [chance])]
+    assert kept[sample_tokens(row, Sampling(temperature=temperature, top_k=top_k, top_p=top_p), [chance])]
 
 
 @settings(deadline=None)
@@ -140,13 +148,15 @@ def test_a_proved_loop_holds_and_is_smallest(vocabulary: int, span: int, data: s
 def test_streamed_pieces_join_to_the_text_and_hold_whole_characters(tokenizer, data: st.DataObject) -> None:
     ids = st.integers(0, tokenizer.vocabulary - 1)
     before, tokens = data.draw(st.lists(ids, max_size=1)), data.draw(st.lists(ids, max_size=12))
-    spelling = Spelling(tokenizer, before)
+    spelling = Detokenizer(tokenizer, before)
     pieces = [spelling.add(token) for token in tokens]
     for place, piece in enumerate(pieces, start=1):  # what is told can become nothing else: three more are held back
         told = tokenizer.decode([*before, *tokens[:place]])
         assert not piece.endswith("\N{REPLACEMENT CHARACTER}") or told.endswith(4 * "\N{REPLACEMENT CHARACTER}")
     text = tokenizer.decode([*before, *tokens])[len(tokenizer.decode(before)) :]
-    assert "".join([*pieces, spelling.rest()]) == whole_begin(tokenizer, text)  # nothing completes what it begins with
+    assert "".join([*pieces, spelling.flush()]) == strip_partial_character(
+        tokenizer, text
+    )  # nothing completes what it begins with
 
 
 @settings(deadline=None)
@@ -161,20 +171,20 @@ def test_bytes_that_are_no_characters_are_streamed_too_and_looked_at_a_few_times
             longest.append(len(ids))
             return BYTE_PAIRS.decode(ids)
 
-    spelling = Spelling(Measured(), tokens[:1])  # pyright: ignore[reportArgumentType]
+    spelling = Detokenizer(Measured(), tokens[:1])  # pyright: ignore[reportArgumentType]
     pieces = [spelling.add(token) for token in tokens[1:]]
     for place, piece in enumerate(pieces, start=2):
         told = BYTE_PAIRS.decode(tokens[:place])
         assert not piece.endswith("\N{REPLACEMENT CHARACTER}") or told.endswith(4 * "\N{REPLACEMENT CHARACTER}")
-    text = "".join([*pieces, spelling.rest()])
+    text = "".join([*pieces, spelling.flush()])
     before = BYTE_PAIRS.decode(tokens[:1])
-    assert text == whole_begin(BYTE_PAIRS, BYTE_PAIRS.decode(tokens)[len(before) :])
-    assert max(longest) <= PENDING + 24
+    assert text == strip_partial_character(BYTE_PAIRS, BYTE_PAIRS.decode(tokens)[len(before) :])
+    assert max(longest) <= MAX_PENDING_TOKENS + 24
 
 
 @settings(deadline=None)
 @given(st.text(max_size=20))
 def test_any_text_is_streamed_without_a_broken_character(text: str) -> None:
-    spelling = Spelling(BYTE_PAIRS, [])
+    spelling = Detokenizer(BYTE_PAIRS, [])
     pieces = [spelling.add(int(token)) for token in BYTE_PAIRS.encode(text)]
-    assert "".join([*pieces, spelling.rest()]) == text
+    assert "".join([*pieces, spelling.flush()]) == text

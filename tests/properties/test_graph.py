@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lemma.layers import graph as sparse_part
-from lemma.layers.graph import GraphConvolution, adjacency_of
+from lemma.layers.graph import GraphConvolution, build_adjacency
 from lemma.models.build import build
 from lemma.spec.models import Graph as GraphModelSpec
 
@@ -48,7 +48,7 @@ def edges_of(graph: nx.Graph) -> Tensor:
 def matrix_of(graph: nx.Graph, kind: str) -> np.ndarray:
     edges = edges_of(graph)
     ones = torch.ones(edges.shape[1], dtype=torch.double)
-    return adjacency_of(edges, len(graph), kind, ones).to_dense().numpy()  # pyright: ignore[reportArgumentType]
+    return build_adjacency(edges, len(graph), kind, ones).to_dense().numpy()  # pyright: ignore[reportArgumentType]
 
 
 @many
@@ -67,10 +67,10 @@ def test_the_spectral_norm_is_one_whatever_the_magnitudes_of_the_weights(graph: 
     edges = edges_of(graph)
     powers = np.random.default_rng(seed).uniform(-40, 38, edges.shape[1])
     weights = torch.from_numpy(10**powers).float()
-    matrix = adjacency_of(edges, len(graph), weights=weights).to_dense().numpy()
+    matrix = build_adjacency(edges, len(graph), weights=weights).to_dense().numpy()
     assert np.array_equal(matrix, matrix.T)
     assert np.linalg.norm(matrix.astype(np.float64), 2) == pytest.approx(1, abs=1e-5)
-    rows = adjacency_of(edges, len(graph), "rows", weights).to_dense().numpy()
+    rows = build_adjacency(edges, len(graph), "rows", weights).to_dense().numpy()
     np.testing.assert_allclose(rows.sum(axis=1), 1, atol=1e-5)
 
 
@@ -106,7 +106,7 @@ def layer_and_inputs(graph: nx.Graph, kind: str, into: int = 5, out: int = 4) ->
     torch.manual_seed(len(graph))
     edges = edges_of(graph)
     ones = torch.ones(edges.shape[1], dtype=torch.double)
-    sparse = adjacency_of(edges, len(graph), kind, ones)  # pyright: ignore[reportArgumentType]
+    sparse = build_adjacency(edges, len(graph), kind, ones)  # pyright: ignore[reportArgumentType]
     return GraphConvolution(into, out).double(), torch.randn(len(graph), into, dtype=torch.double), sparse
 
 
@@ -154,7 +154,7 @@ def test_places_of_64_bits_give_the_same_products_and_gradients_as_those_of_32(m
     for kind in ("symmetric", "rows"):
         layer, features, narrow = layer_and_inputs(nx.star_graph(4), kind)
         with monkeypatch.context() as patch:
-            patch.setattr(sparse_part, "SMALL", 4)
+            patch.setattr(sparse_part, "INT32_LIMIT", 4)
             _, _, wide = layer_and_inputs(nx.star_graph(4), kind)
         assert (narrow.columns.dtype, wide.columns.dtype, wide.starts.dtype) == (torch.int32, torch.int64, torch.int64)
         assert torch.equal(layer(features, narrow), layer(features, wide))
@@ -171,10 +171,10 @@ def test_renumbering_the_nodes_renumbers_the_answers_and_changes_nothing_else(gr
     features, edges = torch.randn(len(graph), 4, dtype=torch.double), edges_of(graph)
     order = torch.randperm(len(graph))
     ones = torch.ones(edges.shape[1], dtype=torch.double)
-    plain = model(features, adjacency_of(edges, len(graph), weights=ones))
+    plain = model(features, build_adjacency(edges, len(graph), weights=ones))
     moved = torch.empty_like(features)
     moved[order] = features
-    torch.testing.assert_close(model(moved, adjacency_of(order[edges], len(graph), weights=ones))[order], plain)
+    torch.testing.assert_close(model(moved, build_adjacency(order[edges], len(graph), weights=ones))[order], plain)
 
 
 @many
@@ -185,4 +185,4 @@ def test_directions_doubles_and_loops_change_nothing(graph: nx.Graph, seed: int)
     other = torch.where(turned, edges.flip(0), edges)
     loops = torch.zeros(2, 1, dtype=torch.long)
     crowded = torch.cat([other, edges, loops], dim=1)
-    assert torch.equal(adjacency_of(crowded, len(graph)).to_dense(), adjacency_of(edges, len(graph)).to_dense())
+    assert torch.equal(build_adjacency(crowded, len(graph)).to_dense(), build_adjacency(edges, len(graph)).to_dense())

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import small_runs
-from lemma.runs.checkpoint import latest_good, read_weights, saved
+from lemma.runs.checkpoint import list_checkpoints, read_latest_checkpoint, read_weights
 from lemma.runs.folder import RunFolder
 
 RECIPE = {"steps": 40, "dropout": 0.2, "evaluate_every": 7, "checkpoint_every": 4, "patience": 50}
@@ -80,9 +80,9 @@ def test_a_run_killed_again_and_again_equals_the_uninterrupted_one(tmp_path: Pat
     one, other = (read_weights(out / "model.safetensors")[0] for out in (whole, killed))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     assert rows_without_times(killed) == rows_without_times(whole)
-    last = [latest_good(out / "checkpoints") for out in (whole, killed)]
+    last = [read_latest_checkpoint(out / "checkpoints") for out in (whole, killed)]
     for group in last[0].tensors:
         assert all(
             torch.equal(last[0].tensors[group][name], last[1].tensors[group][name]) for name in last[0].tensors[group]
         )
-    assert not list(killed.rglob("*.partial")) and len(saved(killed / "checkpoints")) == 2
+    assert not list(killed.rglob("*.partial")) and len(list_checkpoints(killed / "checkpoints")) == 2

@@ -11,16 +11,16 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lemma.counting.count import count
-from lemma.counting.subject import subject_of
+from lemma.counting.subject import resolve_subject
 from lemma.errors import RunError
 from lemma.generation.beam import Beam, translate
 from lemma.generation.decode import Sampling, generate
-from lemma.hub.architectures import StoredTensors, config_from_spec, spec_from_config, weights_to
-from lemma.hub.architectures import weights_from as blocks_from
+from lemma.hub.architectures import StoredTensors, config_from_spec, spec_from_config, weights_to_hf
+from lemma.hub.architectures import weights_from_hf as blocks_from
 from lemma.layers.recording import record_attention
-from lemma.models.build import blank, build
-from lemma.models.contract import broken_promises
-from lemma.runs.checkpoint import weights_of
+from lemma.models.build import build, build_uninitialized
+from lemma.models.contract import contract_violations
+from lemma.runs.checkpoint import named_weights
 from lemma.spec.models import Classifier, Decoder, Encoder, EncoderDecoder, Lstm
 
 transformers = pytest.importorskip("transformers")
@@ -139,9 +139,9 @@ def theirs(name: str) -> nn.Module:
 def ours(model: Any) -> Any:
     """The same model as one of ours."""
     config = model.config.to_dict()
-    made = blank(spec_from_config(config)).eval()
+    made = build_uninitialized(spec_from_config(config)).eval()
     weights = dict(weights_from(config, model.state_dict()))
-    own = weights_of(made)
+    own = named_weights(made)
     assert own.keys() == weights.keys()
     with torch.no_grad():
         for path, weight in own.items():
@@ -193,7 +193,7 @@ def test_recorded_attention_is_theirs(name: str) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_model_of_their_architecture_keeps_the_contract(name: str) -> None:
     model: Any = theirs(name)
-    assert broken_promises(build(spec_from_config(model.config.to_dict()))) == {}
+    assert contract_violations(build(spec_from_config(model.config.to_dict()))) == {}
 
 
 @pytest.mark.parametrize("name", [*DECODERS, *OTHERS])
@@ -207,7 +207,7 @@ def test_parameters_are_as_many_as_theirs(name: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "neox", "gemma", "bert", "t5-v1.1"])
 def test_counting_proves_a_formula_of_their_parameters(name: str) -> None:
     model: Any = theirs(name)
-    account = count(subject_of(spec_from_config(model.config.to_dict())), ["parameters"])
+    account = count(resolve_subject(spec_from_config(model.config.to_dict())), ["parameters"])
     assert not account.parameters.quantity.refused
     assert account.parameters.total == sum(parameter.numel() for parameter in model.parameters())
 
@@ -427,7 +427,7 @@ def in_transformers(spec: Any, weights: dict[str, Tensor], folder: Path) -> Any:
     """A native model of transformers read from a folder of ours; no weight may be missing or too many."""
     config = config_from_spec(spec)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(dict(weights_to(spec, weights)), folder / "model.safetensors", {"format": "pt"})
+    save_file(dict(weights_to_hf(spec, weights)), folder / "model.safetensors", {"format": "pt"})
     kind = getattr(transformers, config["architectures"][0])
     model, found = kind.from_pretrained(folder, output_loading_info=True)
     assert not found["unexpected_keys"] and not found["missing_keys"] and not found["mismatched_keys"]
@@ -441,7 +441,7 @@ def test_a_model_of_ours_computes_the_same_in_transformers(name: str, tmp_path: 
     mine = build(spec).eval()
     for parameter in mine.parameters():
         nn.init.normal_(parameter, std=0.3)
-    model = in_transformers(spec, weights_of(mine), tmp_path)
+    model = in_transformers(spec, named_weights(mine), tmp_path)
     assert model.config.model_type == kind
     pair = (TOKENS, TOKENS[:, :9]) if kind == "t5" else (TOKENS,)
     more = {"attention_mask": torch.ones_like(TOKENS), "decoder_input_ids": pair[1]} if kind == "t5" else {}
@@ -461,7 +461,7 @@ def test_a_classifier_computes_the_same_in_transformers(name: str, tmp_path: Pat
     mine = build(spec).eval()
     for parameter in mine.parameters():
         nn.init.normal_(parameter, std=0.3)
-    model = in_transformers(spec, weights_of(mine), tmp_path)
+    model = in_transformers(spec, named_weights(mine), tmp_path)
     assert type(model).__name__.endswith("ForSequenceClassification")
     assert spec_from_config(config_from_spec(spec)) == spec
     model.config.pad_token_id = 36
@@ -480,11 +480,11 @@ SAME_BIASES: dict[str, dict[str, bool]] = {  # unset is as `bias`, which is off
 def test_out_and_in_again_is_the_same(name: str, tmp_path: Path) -> None:
     model: Any = theirs(name)
     mine = ours(model)
-    spec, weights = mine.spec, weights_of(mine)
+    spec, weights = mine.spec, named_weights(mine)
     config = config_from_spec(spec)
     assert config["model_type"] == ("llama" if name == "mistral-whole" else model.config.model_type)
     assert spec_from_config(config).to_dict() == {**spec.to_dict(), **SAME_BIASES.get(name, {})}
-    again = dict(weights_from(config, dict(weights_to(spec, weights))))
+    again = dict(weights_from(config, dict(weights_to_hf(spec, weights))))
     assert again.keys() == weights.keys()
     assert all(torch.equal(again[path], weights[path]) for path in weights)
     more = {"decoder_input_ids": TOKENS[:, :9]} if name.startswith("t5") else {}

@@ -43,13 +43,13 @@ def torch_layer(layer: TransformerLayer, place: Place) -> dict[str, Tensor]:
     across = [[named.get(f"source_attention.{part}.{kind}") for part in ("query", "key_value")] for kind in KINDS]
     weights = {"self_attn.in_proj": "attention.query_key_value", "self_attn.out_proj": "attention.output"}
     weights |= {"linear1": "feed_forward.widen", "linear2": "feed_forward.narrow", "norm1": "attention_norm"}
-    if layer.crosses:
+    if layer.has_source:
         weights |= {"multihead_attn.out_proj": "source_attention.output"}
         weights |= {"norm2": "source_norm", "norm3": "feed_forward_norm"}
     else:
         weights |= {"norm2": "feed_forward_norm"}
     found = {f"{theirs}.{kind}": named[f"{ours}.{kind}"] for theirs, ours in weights.items() for kind in KINDS}
-    if layer.crosses:
+    if layer.has_source:
         found |= {f"multihead_attn.in_proj.{kind}": torch.cat(parts) for kind, parts in zip(KINDS, across, strict=True)}
     return {name.replace("in_proj.", "in_proj_"): tensor for name, tensor in found.items()}
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.data.graphs import karate, prepare_graph
-from lemma.layers.graph import GraphConvolution, adjacency_of
+from lemma.data.graphs import karate_graph, prepare_graph
+from lemma.layers.graph import GraphConvolution, build_adjacency
 from lemma.spec.data import GraphSpec
 
 
@@ -19,7 +19,7 @@ def test_the_symmetric_one_is_the_identity_less_networkx_normalised_laplacian_wi
         graph.edges[one, other]["weight"] = float(random.random() + 0.1) if weighted else 1.0
     edges = torch.tensor(list(graph.edges)).T
     weights = torch.tensor([graph.edges[edge]["weight"] for edge in graph.edges], dtype=torch.double)
-    mine = adjacency_of(edges, len(graph), weights=weights).to_dense().numpy()
+    mine = build_adjacency(edges, len(graph), weights=weights).to_dense().numpy()
     graph.add_edges_from([(node, node, {"weight": 1.0}) for node in graph])
     degrees = nx.to_numpy_array(graph).sum(axis=1)  # networkx counts a loop twice in a degree, D̃ once
     expected = nx.to_numpy_array(graph) / np.sqrt(np.outer(degrees, degrees))
@@ -34,19 +34,19 @@ def test_on_a_graph_with_loops_one_less_networkx_laplacian_is_the_same_matrix() 
     ends = torch.tensor([edge for edge in graph.edges if edge[0] != edge[1]]).T
     ones = torch.ones(ends.shape[1], dtype=torch.double)
     np.testing.assert_allclose(
-        np.eye(34) - adjacency_of(ends, 34, weights=ones).to_dense().numpy(), laplacian, atol=1e-12
+        np.eye(34) - build_adjacency(ends, 34, weights=ones).to_dense().numpy(), laplacian, atol=1e-12
     )
 
 
 def test_the_karate_club_is_zacharys_and_has_the_hash_of_version_0_1() -> None:
-    club = karate()
+    club = karate_graph()
     degrees = np.bincount(club.edges.ravel(), minlength=34)
     assert club.edges.shape == (2, 78) and (degrees[0], degrees[32], degrees[33]) == (
         16,
         12,
         17,
     )  # Zachary 1977, fig. 1
-    assert [member for member, label in zip(club.names, club.labels, strict=True) if label == "Mr. Hi"] == [
+    assert [member for member, label in zip(club.node_names, club.labels, strict=True) if label == "Mr. Hi"] == [
         str(member) for member in (*range(1, 10), 11, 12, 13, 14, 17, 18, 20, 22)
     ]
     assert club.hash == "083d60c06cce1b98c139c6e7dd7e600a10d81d6f4c89def9ede918c5c95362eb"
@@ -58,7 +58,7 @@ def test_a_node_link_file_that_networkx_writes_is_read_back_as_the_same_graph(tm
     graph = nx.karate_club_graph()
     (tmp_path / "club.json").write_text(json.dumps(nx.node_link_data(graph, edges="links")))
     read = prepare_graph(GraphSpec(graph=str(tmp_path / "club.json")), seed=1)
-    whole = read.tokens("train").graph
+    whole = read.item("train").graph
     assert read.labels == ("Mr. Hi", "Officer") and whole.features.shape == (34, 34)
     assert {tuple(edge) for edge in whole.edges.T.tolist()} == {tuple(sorted(edge)) for edge in graph.edges}
     given = {tuple(sorted(edge)): graph.edges[edge]["weight"] for edge in graph.edges}
@@ -74,4 +74,4 @@ def test_the_layer_is_torch_geometrics_where_that_is_installed() -> None:
     other.load_state_dict({"bias": layer.bias, "lin.weight": layer.map.weight})
     features = torch.randn(20, 5)
     expected = other(features, torch.cat([edges, edges.flip(0)], dim=1))
-    torch.testing.assert_close(layer(features, adjacency_of(edges, 20)), expected)
+    torch.testing.assert_close(layer(features, build_adjacency(edges, 20)), expected)

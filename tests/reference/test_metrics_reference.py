@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from lemma.tasks.classification import _figures, resample, score_classes
+from lemma.tasks.classification import _figures, bootstrap_metrics, score_classes
 from lemma.tasks.translation import score_translations
 
 
@@ -57,7 +57,7 @@ def test_the_bootstrap_is_that_of_drawing_texts_one_by_one() -> None:
     random = np.random.default_rng(1)
     gold = random.integers(0, 3, size=200)
     guessed = np.where(random.random(200) < 0.7, gold, random.integers(0, 3, size=200))
-    ours = resample(gold, guessed, 3, 4000, seed=2)
+    ours = bootstrap_metrics(gold, guessed, 3, 4000, seed=2)
     drawn = random.integers(0, 200, size=(4000, 200))
     right, said = gold[drawn], guessed[drawn]
     found = [(2 * ((right == c) & (said == c)).sum(1)) / ((right == c).sum(1) + (said == c).sum(1)) for c in range(3)]

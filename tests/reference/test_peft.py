@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lemma.adaptation.adapt import adapt_model, merged
+from lemma.adaptation.adapt import adapt_model, merge_lora
 from lemma.errors import LemmaError, RunError, SpecError
 from lemma.hub.peft import read_peft, write_peft
 from lemma.models.build import build
@@ -143,8 +143,8 @@ def test_we_read_what_peft_writes(name: str, options: dict[str, Any], tmp_path: 
     assert not torch.allclose(logits(model), plain)
     learned = sum(int(p.count_nonzero()) for p in model.parameters() if p.requires_grad)
     assert learned == sum(p.numel() for p in theirs.parameters() if p.requires_grad)  # the rest are zeros
-    assert adaptation.number == learned or "rank_pattern" in options
-    assert set(merged(model).state_dict()) == names
+    assert adaptation.num_trainable == learned or "rank_pattern" in options
+    assert set(merge_lora(model).state_dict()) == names
     torch.testing.assert_close(logits(model), logits(theirs.merge_and_unload()))
 
 
@@ -167,7 +167,7 @@ def test_the_method_that_is_read_adapts_alike(tmp_path: Path) -> None:
     of_peft(decoder(), tmp_path, r=4, lora_alpha=6, target_modules=["widen"], use_rslora=True, lora_dropout=0.2)
     read = read_peft(tmp_path, decoder())
     same = adapt_model(decoder(), read.method)
-    assert same.learned == read.learned
+    assert same.trainable == read.trainable
     assert read.method.alpha / read.method.rank == pytest.approx(6 / 4**0.5)
     assert read.method.lora_dropout == 0.2
 
@@ -182,7 +182,7 @@ def test_a_head_that_learns_goes_with_the_updates_both_ways(tmp_path: Path) -> N
     torch.testing.assert_close(logits(theirs), logits(model))
     ours = read_peft(tmp_path / "adapter", base)
     torch.testing.assert_close(logits(ours.model), logits(model))
-    assert {learned.path for learned in ours.learned} == {path for path, _ in adapted_paths(model)}
+    assert {learned.path for learned in ours.trainable} == {path for path, _ in adapted_paths(model)}
 
 
 def adapted_paths(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

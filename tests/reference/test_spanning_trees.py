@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data.conllu import depth_first
+from lemma.data.conllu import iter_depth_first
 from lemma.errors import InputError
 from lemma.layers.spanning_tree import best_tree
 
@@ -87,4 +87,4 @@ def test_what_is_no_table_of_scores_is_refused() -> None:
 def test_long_sentences_are_no_trouble(symmetric: bool) -> None:
     scores = np.random.default_rng(1).random((1201, 1201))
     heads = best_tree(scores + scores.T if symmetric else scores)
-    assert (heads == 0).sum() == 1 and len(set(depth_first(heads.tolist()))) == 1200
+    assert (heads == 0).sum() == 1 and len(set(iter_depth_first(heads.tolist()))) == 1200

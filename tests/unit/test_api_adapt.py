@@ -11,7 +11,7 @@ from adapting_runs import SMALL, small_base, small_table
 from lemma.errors import DataError, LemmaError, RunError, SpecError
 from lemma.runs.checkpoint import read_tensors
 from lemma.runs.folder import RunFolder
-from lemma.runs.load import plain_weights, run_hash
+from lemma.runs.load import merged_weights, run_hash
 from lemma.studies.compare_methods import SCENARIOS
 
 METHODS = ("frozen", "full", "adapters", "lora")
@@ -51,14 +51,14 @@ def test_every_family_is_adapted_by_every_method_and_stores_only_what_learned(
     assert stored.keys() == learned.keys() and done.learned == sum(t.numel() for t in stored.values())
     head = {"head.weight"} if family == "decoder" else {"head.weight", "head.bias"}  # as transformers has it
     assert head <= stored.keys()
-    assert method == "full" or not {f"body.{name}" for name in plain_weights(RunFolder.open(base))} & stored.keys()
+    assert method == "full" or not {f"body.{name}" for name in merged_weights(RunFolder.open(base))} & stored.keys()
     assert 0 <= done.score.accuracy.value <= 1
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_loaded_run_is_its_base_and_what_it_learned(method: str, base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method=method, out=tmp_path / "run", **SHORT)
-    frozen = plain_weights(RunFolder.open(base))
+    frozen = merged_weights(RunFolder.open(base))
     model = lemma.load(tmp_path / "run", "cpu").module
     same = [
         name for name, p in model.named_parameters() if name.removeprefix("body.") in frozen and not p.requires_grad
@@ -130,10 +130,10 @@ def test_what_is_forgotten_by_full_tuning_is_measured_with_its_own_tied_output(
     for name, parameter in plain.module.named_parameters():  # a fresh model given the tuned weights, tied as it was
         if name != "output.weight":
             parameter.data.copy_(adapted.get_parameter(name))
-    from lemma.report.progress import Silent
-    from lemma.tasks.language import own_text, perplexity_of_split
+    from lemma.report.progress import SilentObserver
+    from lemma.tasks.language import load_training_text, split_perplexity
 
-    after = perplexity_of_split(plain.model, own_text(plain, Silent()), "validation").perplexity
+    after = split_perplexity(plain.model, load_training_text(plain, SilentObserver()), "validation").perplexity
     assert forgot["full"] == pytest.approx(after, rel=1e-5) and forgot["full"] != pytest.approx(forgot["frozen"])
     again = lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", rank=2, **words)
     assert [row.adapted.training.seconds for row in again.rows] == [row.adapted.training.seconds for row in board.rows]
@@ -215,7 +215,7 @@ def test_an_adapted_run_can_be_a_base_itself(base: Path, home: Path, tmp_path: P
     other.write_text("hgfe dcba\nabba cede\n" * 80)
     lemma.adapt(base, text=other, method="lora", rank=2, out=tmp_path / "first", **SHORT)
     lemma.adapt(tmp_path / "first", labels=home / "labels.csv", method="frozen", out=tmp_path / "second", **SHORT)
-    body, plain = lemma.load(tmp_path / "second", "cpu").module.body, plain_weights(RunFolder.open(tmp_path / "first"))
+    body, plain = lemma.load(tmp_path / "second", "cpu").module.body, merged_weights(RunFolder.open(tmp_path / "first"))
     for name, tensor in plain.items():
         assert name.startswith("output") or torch.equal(body.get_parameter(name), tensor)
 
@@ -223,12 +223,12 @@ def test_an_adapted_run_can_be_a_base_itself(base: Path, home: Path, tmp_path: P
 def test_an_interrupted_adaptation_goes_on_to_the_same_end(base: Path, home: Path, tmp_path: Path) -> None:
     words = {"labels": home / "labels.csv", "method": "lora", **SHORT, "steps": 8, "checkpoint_every": 4}
     lemma.adapt(base, out=tmp_path / "whole", **words)
-    from lemma.counting.count import trainable_text
-    from lemma.report.progress import Silent
+    from lemma.counting.count import trainable_formula
+    from lemma.report.progress import SilentObserver
     from lemma.tasks.registry import data_args
     from lemma.training.adapt import adapt_run, plan_adaptation
 
-    class StopAt4(Silent):
+    class StopAt4(SilentObserver):
         def advance(self, done: int) -> None:
             if done == 4:
                 import signal
@@ -236,8 +236,8 @@ def test_an_interrupted_adaptation_goes_on_to_the_same_end(base: Path, home: Pat
                 signal.raise_signal(signal.SIGTERM)
 
     recipe = {"steps": 8, "batch": 8, "device": "cpu", "checkpoint_every": 4}
-    plan = plan_adaptation(base, data_args({"labels": home / "labels.csv"}), "lora", recipe, Silent())
-    assert adapt_run(plan, tmp_path / "cut", StopAt4(), trainable_text).stopped == "interrupted"
+    plan = plan_adaptation(base, data_args({"labels": home / "labels.csv"}), "lora", recipe, SilentObserver())
+    assert adapt_run(plan, tmp_path / "cut", StopAt4(), trainable_formula).stopped == "interrupted"
     lemma.resume(tmp_path / "cut", progress=False)
     one, other = (read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("whole", "cut"))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
@@ -281,7 +281,7 @@ def test_slips_of_the_caller_are_told_plainly(base: Path, home: Path, tmp_path: 
 def test_the_board_has_every_method_and_names_a_winner_for_each_need(base: Path, home: Path, tmp_path: Path) -> None:
     board = lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", rank=2, **SHORT)
     assert [row.method for row in board.rows] == list(METHODS)
-    assert [line.partition(":")[0] for line in board.conclusion[-3:]] == [need.says for need in SCENARIOS]
+    assert [line.partition(":")[0] for line in board.conclusion[-3:]] == [need.title for need in SCENARIOS]
     rows = {row.method: row for row in board.rows}
     assert rows["frozen"].forgetting.ratio == pytest.approx(1, abs=1e-6)
     assert rows["full"].peak_bytes > rows["lora"].peak_bytes > 0 and rows["lora"].merged is not None

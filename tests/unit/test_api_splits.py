@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import lemma
 from lemma.cli.main import app
-from lemma.data.conllu import Sentence, to_conllu
+from lemma.data.conllu import Sentence, format_conllu
 from lemma.errors import RunError, SpecError
 from lemma.runs.folder import RunFolder
 
@@ -127,7 +127,7 @@ def test_a_classifier_is_trained_adapted_evaluated_and_studied_with_its_files(te
 def test_a_parser_takes_dev_and_validation_alike() -> None:
     sentences = [Sentence((word, "sleeps"), (2, 0), ("nsubj", "root")) for word in ("he", "she", "it", "one", "who")]
     for name, some in {"a": sentences[:3], "v": sentences[2:4], "t": sentences[4:]}.items():
-        Path(f"{name}.conllu").write_text(to_conllu(some))
+        Path(f"{name}.conllu").write_text(format_conllu(some))
     small = {"width": 8, "hidden": 8, "steps": 2, "progress": False}
     old = lemma.train("parser", treebank="a.conllu", dev="v.conllu", test="t.conllu", out="old", **small)
     new = lemma.train("parser", treebank="a.conllu", validation="v.conllu", test="t.conllu", out="new", **small)
@@ -193,7 +193,7 @@ def test_trees_of_every_file_are_read_and_a_file_without_trees_is_refused() -> N
     words = [("he", "up"), ("she", "down"), ("it", "up"), ("one", "down"), ("who", "up"), ("you", "down")]
     trees = [Sentence((word, "sleeps"), (2, 0), ("nsubj", "root"), label=label) for word, label in words]
     for name, some in {"a": trees[:4], "v": trees[4:], "t": trees[3:]}.items():
-        Path(f"{name}.conllu").write_text(to_conllu(some))
+        Path(f"{name}.conllu").write_text(format_conllu(some))
     small = {"width": 8, "steps": 2, "batch": 2, "progress": False}
     given = {"labels": "a.conllu", "validation": "v.conllu"}
     result = lemma.train("tree", **given, test="t.conllu", out="run", **small)

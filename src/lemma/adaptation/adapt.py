@@ -11,17 +11,17 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from lemma.adaptation.adapters import has_adapters, put_adapters
+from lemma.adaptation.adapters import add_adapters, has_adapters
 from lemma.adaptation.lora import (
     LoraMatrices,
     LoraWrapper,
-    Update,
-    besides,
-    chosen_matrices,
-    fitted,
-    put,
-    put_updates,
-    refuse_rank,
+    LowRankUpdate,
+    add_updates,
+    check_rank,
+    lora_modules,
+    match_patterns,
+    replace_modules,
+    select_matrices,
 )
 from lemma.errors import SpecError
 from lemma.models.base import weight_versions
@@ -44,28 +44,28 @@ class Adaptation(Generic[Module]):
     model: Module
     """The model that was given, changed in place (if it was a single matrix or layer, the wrapper now around it)."""
     method: Method
-    places: tuple[str, ...]
+    paths: tuple[str, ...]
     """The paths, in the plain model, of the matrices or modules that got an update or an adapter."""
 
     @property
-    def learned(self) -> list[TrainableParameter]:
+    def trainable(self) -> list[TrainableParameter]:
         """Every parameter that is trained."""
-        return trainable(self.model)
+        return trainable_parameters(self.model)
 
     @property
-    def number(self) -> int:
+    def num_trainable(self) -> int:
         """How many numbers are trained."""
-        return trainable_number(self.model)
+        return count_trainable(self.model)
 
     @property
-    def bytes(self) -> int:
+    def trainable_bytes(self) -> int:
         """The bytes per task in addition to the base: those of what is trained."""
-        return trainable_bytes(self.model)
+        return count_trainable_bytes(self.model)
 
     def __str__(self) -> str:
         whole = sum(parameter.numel() for parameter in self.model.parameters())
-        share = f" ({self.number / whole:.2%})" if whole else ""
-        return f"{self.method.kind}: {self.number:,} of {whole:,} numbers learn{share}, {self.bytes:,} bytes"
+        share = f" ({self.num_trainable / whole:.2%})" if whole else ""
+        return f"{self.method.kind}: {self.num_trainable:,} of {whole:,} numbers learn{share}, {self.trainable_bytes:,} bytes"
 
 
 def adapt_model(
@@ -79,49 +79,49 @@ def adapt_model(
     >>> adapt_model(nn.Sequential(nn.Linear(200, 50, bias=False)), Lora(rank=5)).number
     1250
     """
-    refuse_adapted(model)
-    own, learned = list(model.parameters()), named_parameters(model, learn)
+    check_not_adapted(model)
+    own, learned = list(model.parameters()), match_parameters(model, learn)
     places: list[str] = []
     if isinstance(method, Lora):
-        chosen = chosen_matrices(model, method.targets, learned)
+        chosen = select_matrices(model, method.targets, learned)
         if not any_rank:
-            refuse_rank(chosen, method.rank)
-        model, places = put_updates(model, method, chosen), [matrix.path for matrix in chosen]
+            check_rank(chosen, method.rank)
+        model, places = add_updates(model, method, chosen), [matrix.path for matrix in chosen]
     elif isinstance(method, Adapters):
-        places = put_adapters(model, method)
+        places = add_adapters(model, method)
     for parameter in own:
         grows = isinstance(method, Full) or id(parameter) in learned
         parameter.requires_grad_(grows and parameter.is_floating_point())
     return Adaptation(model, method, tuple(places))
 
 
-def named_parameters(model: nn.Module, patterns: Sequence[str]) -> set[int]:
+def match_parameters(model: nn.Module, patterns: Sequence[str]) -> set[int]:
     """The identities of the parameters whose paths match some pattern."""
     paths: dict[int, list[str]] = {}
     for path, parameter in model.named_parameters(remove_duplicate=False):
         paths.setdefault(id(parameter), []).append(path)
     known = list(paths)
-    return {known[at] for at in fitted("learn", patterns, list(paths.values()))}
+    return {known[at] for at in match_patterns("learn", patterns, list(paths.values()))}
 
 
-def trainable(model: nn.Module) -> list[TrainableParameter]:
+def trainable_parameters(model: nn.Module) -> list[TrainableParameter]:
     """Every parameter that is trained, a tied one once."""
     return [TrainableParameter(path, tuple(p.shape)) for path, p in model.named_parameters() if p.requires_grad]
 
 
-def trainable_number(model: nn.Module) -> int:
+def count_trainable(model: nn.Module) -> int:
     """How many numbers are trained."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def trainable_bytes(model: nn.Module) -> int:
+def count_trainable_bytes(model: nn.Module) -> int:
     """The bytes of what is trained, which is what an adapted run stores."""
     return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
 
-def refuse_adapted(model: nn.Module) -> None:
+def check_not_adapted(model: nn.Module) -> None:
     """Refuse a model that has updates or adapters already."""
-    if besides(model) or has_adapters(model):
+    if lora_modules(model) or has_adapters(model):
         raise SpecError("this model is adapted already. Take merged(model) of one with LoRA, or the plain base.")
 
 
@@ -136,11 +136,11 @@ class FoldedMatrix:
 
     weight: Tensor
     original: Tensor
-    update: Update
+    update: LowRankUpdate
 
 
 @dataclass(frozen=True)
-class Folded(Generic[Module]):
+class FoldedModel(Generic[Module]):
     """A model whose updates are in its matrices, and the way back; also a context that goes back at its end."""
 
     model: Module
@@ -158,7 +158,9 @@ class Folded(Generic[Module]):
                 fold.update.to(fold.weight.device)
                 original = fold.original.to(fold.weight)
                 fold.weight.copy_(original + (fold.weight - _sum(original, fold.update)))
-        return put(self.model, {wrapper.base: wrapper.train(wrapper.base.training) for wrapper in self.wrappers})
+        return replace_modules(
+            self.model, {wrapper.base: wrapper.train(wrapper.base.training) for wrapper in self.wrappers}
+        )
 
     def __enter__(self) -> Module:
         return self.model
@@ -167,24 +169,24 @@ class Folded(Generic[Module]):
         self.unfold()
 
 
-def fold(model: Module) -> Folded[Module]:
+def fold(model: Module) -> FoldedModel[Module]:
     """Fold every update into its matrix, for as long as it takes: the model is plain until it is unfolded."""
     if has_adapters(model):
         raise SpecError(
             "adapters cannot be merged: σ is between W_down and W_up, so that x + W_up σ(W_down x) is not a matrix. "
             "Keep them as they are, or adapt with lora."
         )
-    wrappers = tuple(wrapper for _, wrapper in besides(model))
+    wrappers = tuple(wrapper for _, wrapper in lora_modules(model))
     folds: dict[int, FoldedMatrix] = {}
     with torch.no_grad():
         for weight, update in _updated_weights(wrappers):
             folds[id(weight)] = FoldedMatrix(weight, weight.clone(), update)
             weight.copy_(_sum(weight, update))
-    plain = put(model, {wrapper: wrapper.base for wrapper in wrappers})
-    return Folded(plain, tuple(folds.values()), wrappers)
+    plain = replace_modules(model, {wrapper: wrapper.base for wrapper in wrappers})
+    return FoldedModel(plain, tuple(folds.values()), wrappers)
 
 
-def merged(model: Module) -> Module:
+def merge_lora(model: Module) -> Module:
     """Fold every update into its matrix for good, and unfreeze everything: a plain model, with equal outputs."""
     plain = fold(model).model
     for parameter in plain.parameters():
@@ -192,11 +194,11 @@ def merged(model: Module) -> Module:
     return plain
 
 
-MERGED: WeakKeyDictionary[nn.Module, tuple[Any, nn.Module, list[Tensor]]] = WeakKeyDictionary()
+MERGED_COPIES: WeakKeyDictionary[nn.Module, tuple[Any, nn.Module, list[Tensor]]] = WeakKeyDictionary()
 MERGED_LOCK = threading.Lock()
 
 
-def merged_copy(model: Module) -> Module:
+def copy_merged(model: Module) -> Module:
     """Return a plain copy of a model with LoRA, updates merged; the model itself and its other users see no change.
 
     The copy has new matrices where there are updates and shares all other tensors with the model. It is reused as long
@@ -204,22 +206,22 @@ def merged_copy(model: Module) -> Module:
     writes through `.data` leave no trace in the version of a tensor.
     """
     key = (weight_versions(model), [part.training for part in model.modules()])
-    wrappers = [wrapper for _, wrapper in besides(model)]
+    wrappers = [wrapper for _, wrapper in lora_modules(model)]
     updates = [tensor for _, update in _updated_weights(wrappers) for tensor in update.parameters()]
     with MERGED_LOCK, torch.inference_mode(False), torch.no_grad():
-        known = MERGED.get(model)
+        known = MERGED_COPIES.get(model)
         if known is None or known[0] != key or not all(map(torch.equal, known[2], updates)):
             memo: dict[int, Any] = {id(one): one for one in chain(model.parameters(), model.buffers())}
             for weight, update in _updated_weights(wrappers):
                 matrix = torch.empty_like(weight).copy_(_sum(weight, update))
                 memo[id(weight)] = nn.Parameter(matrix, weight.requires_grad)
             copy = deepcopy(model, memo)
-            merged_model = put(copy, {wrapper: wrapper.base for _, wrapper in besides(copy)})
-            known = MERGED[model] = key, merged_model, [tensor.clone() for tensor in updates]
+            merged_model = replace_modules(copy, {wrapper: wrapper.base for _, wrapper in lora_modules(copy)})
+            known = MERGED_COPIES[model] = key, merged_model, [tensor.clone() for tensor in updates]
     return known[1]  # pyright: ignore[reportReturnType]
 
 
-def _updated_weights(wrappers: Sequence[LoraWrapper]) -> Iterator[tuple[nn.Parameter, Update]]:
+def _updated_weights(wrappers: Sequence[LoraWrapper]) -> Iterator[tuple[nn.Parameter, LowRankUpdate]]:
     """Yield each matrix that has an update, with its update; a tied matrix, which is in several modules, once."""
     seen: set[int] = set()
     for wrapper in wrappers:
@@ -231,7 +233,7 @@ def _updated_weights(wrappers: Sequence[LoraWrapper]) -> Iterator[tuple[nn.Param
                 yield weight, update
 
 
-def _sum(weight: Tensor, update: Update) -> Tensor:
+def _sum(weight: Tensor, update: LowRankUpdate) -> Tensor:
     """The updated matrix, rounded once."""
     delta = update.delta()
     return (weight.to(delta.dtype) + delta).to(weight.dtype)

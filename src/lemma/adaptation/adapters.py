@@ -7,14 +7,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lemma.adaptation.lora import READ_BY_OTHERS, fitted, is_conv1d, listed
+from lemma.adaptation.lora import PARAMETER_CONTAINERS, is_conv1d, list_paths, match_patterns
 from lemma.errors import InputError, SpecError
 from lemma.layers.attention import Attention
-from lemma.layers.feed_forward import FeedForwardPart, gelu
+from lemma.layers.feed_forward import FeedForwardLayer, gelu
 from lemma.models.feed_forward import AttentiveModel, FeedForwardModel
 from lemma.spec.recipe import Adapters
 
-NAME = "adapter"
+ADAPTER_NAME = "adapter"
 
 
 class Adapter(nn.Module):
@@ -32,19 +32,19 @@ class Adapter(nn.Module):
         nn.init.zeros_(self.up.weight)
         nn.init.zeros_(self.up.bias)
 
-    def forward(self, given: Any) -> Any:
+    def forward(self, output: Any) -> Any:
         """Adapt the output of a module: a tensor, or the first of several values."""
-        if isinstance(given, Tensor):
-            return self.adapt(given)
-        if isinstance(given, Mapping):  # as Hugging Face's outputs are
-            changed = dict(given)
+        if isinstance(output, Tensor):
+            return self.adapt(output)
+        if isinstance(output, Mapping):  # as Hugging Face's outputs are
+            changed = dict(output)
             first = next(iter(changed))
-            return type(given)(**{**changed, first: self(changed[first])})
-        if hasattr(given, "_fields"):  # named tuples, packed sequences among them
-            return given._replace(**{given._fields[0]: self(given[0])})
-        if isinstance(given, (tuple, list)) and given:
-            return type(given)([self(given[0]), *given[1:]])
-        raise InputError(f"an adapter comes after a module that returns a {type(given).__name__}; expected a tensor.")
+            return type(output)(**{**changed, first: self(changed[first])})
+        if hasattr(output, "_fields"):  # named tuples, packed sequences among them
+            return output._replace(**{output._fields[0]: self(output[0])})
+        if isinstance(output, (tuple, list)) and output:
+            return type(output)([self(output[0]), *output[1:]])
+        raise InputError(f"an adapter comes after a module that returns a {type(output).__name__}; expected a tensor.")
 
     def adapt(self, vectors: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         """Add the output of the bottleneck to vectors."""
@@ -63,28 +63,33 @@ def attach(module: nn.Module, adapter: Adapter) -> None:
     The module keeps its place, class and names. A sequence of modules simply has one more; anything else gets a hook,
     which finds the adapter in the module itself, so that copies of the module have their own.
     """
-    module.add_module(NAME, adapter.train(module.training))
+    module.add_module(ADAPTER_NAME, adapter.train(module.training))
     if type(module).forward is not nn.Sequential.forward:
         module.register_forward_hook(_adapt)
 
 
 def _adapt(module: nn.Module, given: tuple[Any, ...], made: Any) -> Any:
-    adapter: Any = module._modules[NAME]
+    adapter: Any = module._modules[ADAPTER_NAME]
     return adapter(made)
 
 
 def has_adapters(model: nn.Module) -> bool:
     """Whether some module of a model has an adapter."""
-    return any(isinstance(module._modules.get(NAME), Adapter) for module in model.modules())
+    return any(isinstance(module._modules.get(ADAPTER_NAME), Adapter) for module in model.modules())
 
 
-NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, *READ_BY_OTHERS, nn.modules.linear.NonDynamicallyQuantizableLinear)
+UNCALLED_MODULES = (
+    nn.ModuleList,
+    nn.ModuleDict,
+    *PARAMETER_CONTAINERS,
+    nn.modules.linear.NonDynamicallyQuantizableLinear,
+)
 """Modules whose owners read their contents, and do not call them."""
 
 
-def put_adapters(model: nn.Module, method: Adapters) -> list[str]:
+def add_adapters(model: nn.Module, method: Adapters) -> list[str]:
     """Put an adapter after every module that a method's placement names; return their paths."""
-    places = chosen_places(model, method.placement)
+    places = select_modules(model, method.placement)
     adapters = [_new_adapter(model, path, module, method.bottleneck) for path, module in places]  # or none at all
     for (_, module), adapter in zip(places, adapters, strict=True):
         attach(module, adapter)
@@ -94,15 +99,17 @@ def put_adapters(model: nn.Module, method: Adapters) -> list[str]:
     return [path for path, _ in places]
 
 
-def chosen_places(model: nn.Module, placement: Sequence[str]) -> list[tuple[str, nn.Module]]:
+def select_modules(model: nn.Module, placement: Sequence[str]) -> list[tuple[str, nn.Module]]:
     """The modules that patterns name, each once; those of the family if none is named."""
     known = list(model.named_modules())
     if placement:
-        return [known[at] for at in fitted("placement", placement, [{path} for path, _ in known])]
+        return [known[at] for at in match_patterns("placement", placement, [{path} for path, _ in known])]
     named = dict(known)
-    paths = [path for path in _usual_places(model) if path in named]
+    paths = [path for path in _default_paths(model) if path in named]
     if not paths:
-        fit = listed(path for path, one in known if path and not isinstance(one, NEVER_CALLED) and width_of(one))
+        fit = list_paths(
+            path for path, one in known if path and not isinstance(one, UNCALLED_MODULES) and output_width(one)
+        )
         raise SpecError(
             f"{type(model).__name__} has no default places for adapters. Name them, as in "
             f"placement='*.mlp'; there are: {fit}."
@@ -111,33 +118,33 @@ def chosen_places(model: nn.Module, placement: Sequence[str]) -> list[tuple[str,
 
 
 def _new_adapter(model: nn.Module, path: str, module: nn.Module, bottleneck: int) -> Adapter:
-    if isinstance(module, NEVER_CALLED):
+    if isinstance(module, UNCALLED_MODULES):
         raise SpecError(
             f"placement: {path or 'the model'} is never called, its owner reads its contents: an adapter after it "
             f"would do nothing. Place it after {path.rpartition('.')[0] or 'a part of it'}, or after a part of it."
         )
-    if hasattr(module, NAME):
-        raise SpecError(f"placement: {path} has an '{NAME}' already. Take the plain model, or another place.")
-    width = width_of(module)
+    if hasattr(module, ADAPTER_NAME):
+        raise SpecError(f"placement: {path} has an '{ADAPTER_NAME}' already. Take the plain model, or another place.")
+    width = output_width(module)
     if width is None:
         raise SpecError(f"placement: {path} has no known output width. Name a linear layer inside it.")
     like = [parameter for part in (module, model) for parameter in part.parameters() if parameter.is_floating_point()]
     return Adapter(width, bottleneck, next(iter(like), None))
 
 
-def width_of(module: nn.Module) -> int | None:
+def output_width(module: nn.Module) -> int | None:
     """The width of a module's output: its own, or else that of its last part that has one."""
-    widths = (_own_width(part) for part in (module, *reversed(list(module.modules()))))
+    widths = (_layer_width(part) for part in (module, *reversed(list(module.modules()))))
     return next(filter(None, widths), None)
 
 
-def _usual_places(model: nn.Module) -> Iterator[str]:
+def _default_paths(model: nn.Module) -> Iterator[str]:
     """The attention and feed-forward of each layer, recurrent layers, a hidden layer."""
     for path, module in model.named_modules():
         match module:
             case Attention():
                 yield f"{path}.output".lstrip(".")
-            case FeedForwardPart() | nn.RNNBase():
+            case FeedForwardLayer() | nn.RNNBase():
                 yield path
             case nn.TransformerEncoderLayer() | nn.TransformerDecoderLayer():
                 yield from (f"{path}.{name}".lstrip(".") for name in ("self_attn", "multihead_attn", "linear2"))
@@ -145,7 +152,7 @@ def _usual_places(model: nn.Module) -> Iterator[str]:
                 yield f"{path}.hidden".lstrip(".")
 
 
-def _own_width(module: nn.Module) -> int | None:
+def _layer_width(module: nn.Module) -> int | None:
     match module:
         case nn.Linear():
             return module.out_features

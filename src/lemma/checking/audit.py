@@ -21,21 +21,21 @@ from lemma.checking.identity import IdentityReport
 from lemma.checking.question import Verdict
 from lemma.checking.shapes import ShapeReport
 from lemma.checking.worked.judge import WorkedReport
-from lemma.errors import SpecError, unknown
-from lemma.report.numbers import counted
+from lemma.errors import SpecError, describe_unknown
+from lemma.report.numbers import pluralize
 from lemma.report.result import Block, Heading, Result, Table, Text
-from lemma.report.text import columns, wrap
+from lemma.report.text import text_width, wrap
 from lemma.spec.base import Spec, read_toml
 
-ROW = re.compile(r"[A-E][1-9]\d?")
-MARKS = {True: "✓", False: "✗", None: "–"}
-WORDS = {True: "right", False: "wrong", None: "to measure"}
+ROW_PATTERN = re.compile(r"[A-E][1-9]\d?")
+VERDICT_SIGNS = {True: "✓", False: "✗", None: "–"}
+VERDICT_WORDS = {True: "right", False: "wrong", None: "to measure"}
 
 
 class SourceClaim(Spec):
     """One thing that a source says; judged by `check`, or to be measured by a command that trains."""
 
-    row: Annotated[str, Field(pattern=ROW.pattern)]
+    row: Annotated[str, Field(pattern=ROW_PATTERN.pattern)]
     """The number of its row: A1 … E9."""
     says: Annotated[str, Field(min_length=1, max_length=400)]
     """What is claimed, in one sentence."""
@@ -66,7 +66,7 @@ class SourceClaim(Spec):
 
 
 @cache
-def all_claims() -> tuple[SourceClaim, ...]:
+def load_claims() -> tuple[SourceClaim, ...]:
     """The claims of all rows, in their order."""
     folder = Path(str(files("lemma.checking"))) / "claims"
     found: list[SourceClaim] = []
@@ -76,25 +76,27 @@ def all_claims() -> tuple[SourceClaim, ...]:
     return tuple(sorted(found, key=lambda claim: (claim.row[0], int(claim.row[1:]))))
 
 
-def choose_claims(rows: Sequence[str]) -> tuple[SourceClaim, ...]:
+def select_claims(rows: Sequence[str]) -> tuple[SourceClaim, ...]:
     """The claims of these rows: one by its number (C2), or a whole group by its letter (c); all if none is named.
 
     >>> sorted({claim.row for claim in choose_claims(["c2", "B"])})[:2]
     ['B1', 'B2']
     """
-    known = dict.fromkeys(claim.row for claim in all_claims())
+    known = dict.fromkeys(claim.row for claim in load_claims())
     chosen: set[str] = set()
     for asked in rows:
         name = asked.strip().upper()
         found = [row for row in known if row == name or row[0] == name]
         if not found:
-            raise SpecError("check sources: " + unknown("row", name, [*dict.fromkeys(row[0] for row in known), *known]))
+            raise SpecError(
+                "check sources: " + describe_unknown("row", name, [*dict.fromkeys(row[0] for row in known), *known])
+            )
         chosen.update(found)
-    return tuple(claim for claim in all_claims() if not rows or claim.row in chosen)
+    return tuple(claim for claim in load_claims() if not rows or claim.row in chosen)
 
 
 @dataclass(frozen=True)
-class AuditedClaim:
+class CheckedClaim:
     """A claim, and what its checker found: whether it is right, what was claimed in its words, and the correction."""
 
     claim: SourceClaim
@@ -103,7 +105,7 @@ class AuditedClaim:
     claimed: str = ""
     correction: str = ""
 
-    def below(self) -> list[str]:
+    def explanation(self) -> list[str]:
         """What is said below the claim: how to measure it, or of a wrong one what was claimed and what is right."""
         if self.right is None:
             return [f"to measure: {self.claim.measure}"]
@@ -111,7 +113,7 @@ class AuditedClaim:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        about = {"row": self.claim.row, "says": self.claim.says, "verdict": WORDS[self.right]}
+        about = {"row": self.claim.row, "says": self.claim.says, "verdict": VERDICT_WORDS[self.right]}
         found = {} if self.right is None else {"claimed": self.claimed, "correction": self.correction}
         return {**about, "command": self.claim.command, **found}
 
@@ -120,7 +122,7 @@ class AuditedClaim:
 class Audit(Result):
     """The claims of the sources, each judged by the checker that a person would call."""
 
-    judged: tuple[AuditedClaim, ...]
+    claims: tuple[CheckedClaim, ...]
     title = "The claims of the sources"
 
     @property
@@ -132,14 +134,14 @@ class Audit(Result):
         return self.right
 
     @property
-    def wrong(self) -> tuple[AuditedClaim, ...]:
+    def wrong(self) -> tuple[CheckedClaim, ...]:
         """The claims that are wrong."""
-        return tuple(one for one in self.judged if one.right is False)
+        return tuple(one for one in self.claims if one.right is False)
 
     @property
     def counts(self) -> dict[str, int]:
         """How many are right, wrong, and to be measured."""
-        return {word: sum(one.right is state for one in self.judged) for state, word in WORDS.items()}
+        return {word: sum(one.right is state for one in self.claims) for state, word in VERDICT_WORDS.items()}
 
     @property
     def summary(self) -> str:
@@ -147,15 +149,15 @@ class Audit(Result):
         rows = Counter(one.claim.row for one in self.wrong)
         places = ", ".join(f"{row} {number} times" if number > 1 else row for row, number in rows.items())
         right, wrong, measured = self.counts.values()
-        total = counted(len(self.judged), "claim")
+        total = pluralize(len(self.claims), "claim")
         return f"{total}: {right} right, {wrong} wrong{f' ({places})' if places else ''}, {measured} to measure."
 
     def __str__(self) -> str:
-        width, deep = columns(), " " * 7
+        width, deep = text_width(), " " * 7
         lines: list[str] = []  # commands to be copied are not broken
-        for one in self.judged:
-            lines += wrap(one.claim.says, width, f"{MARKS[one.right]} {one.claim.row:<4} ", deep)
-            lines += [line for text in one.below() for line in wrap(text, width, deep, f"{deep}  ")]
+        for one in self.claims:
+            lines += wrap(one.claim.says, width, f"{VERDICT_SIGNS[one.right]} {one.claim.row:<4} ", deep)
+            lines += [line for text in one.explanation() for line in wrap(text, width, deep, f"{deep}  ")]
         return "\n".join([*lines, *wrap(self.summary, width)])
 
     def blocks(self) -> list[Block]:
@@ -164,42 +166,42 @@ class Audit(Result):
         rows = [
             (
                 one.claim.row,
-                f"{MARKS[one.right]} {WORDS[one.right]}",
+                f"{VERDICT_SIGNS[one.right]} {VERDICT_WORDS[one.right]}",
                 one.claim.says,
-                one.claim.measure if one.right is None else " ".join(one.below()),
+                one.claim.measure if one.right is None else " ".join(one.explanation()),
                 one.claim.command,
             )
-            for one in self.judged
+            for one in self.claims
         ]
-        kinds = [WORDS[one.right].split()[0] for one in self.judged]
-        return [Heading(self.title, 1), Table(header, rows, plain=True, kinds=kinds), Text(self.summary)]
+        kinds = [VERDICT_WORDS[one.right].split()[0] for one in self.claims]
+        return [Heading(self.title, 1), Table(header, rows, is_text=True, row_kinds=kinds), Text(self.summary)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"counts": self.counts, "claims": [one.to_dict() for one in self.judged]}
+        return {"counts": self.counts, "claims": [one.to_dict() for one in self.claims]}
 
 
-def judge_sources(rows: Sequence[str] = (), watch: Callable[[int, int], None] | None = None) -> Audit:
+def check_sources(rows: Sequence[str] = (), on_progress: Callable[[int, int], None] | None = None) -> Audit:
     """Judge the claims of these rows, or of all; `watch` is told how many of how many are done.
 
     >>> print(judge_sources(["D2"]).summary)
     1 claim: 1 right, 0 wrong, 0 to measure.
     """
-    claims = choose_claims(rows)
-    told = watch or (lambda done, total: None)
-    judged: list[AuditedClaim] = []
+    claims = select_claims(rows)
+    told = on_progress or (lambda done, total: None)
+    judged: list[CheckedClaim] = []
     told(0, len(claims))
     for claim in claims:
-        judged.append(judge_claim(claim))
+        judged.append(check_claim(claim))
         told(len(judged), len(claims))
     return Audit(tuple(judged))
 
 
-def judge_claim(claim: SourceClaim) -> AuditedClaim:
+def check_claim(claim: SourceClaim) -> CheckedClaim:
     """Call the checker of one claim; what needs training is left to be measured."""
     if claim.measure:
-        return AuditedClaim(claim, None)
-    return AuditedClaim(claim, *outcome_of(run_checker(claim.check, claim.of, claim.answers, dict(claim.sizes))))
+        return CheckedClaim(claim, None)
+    return CheckedClaim(claim, *outcome_of(run_checker(claim.check, claim.of, claim.answers, dict(claim.sizes))))
 
 
 def outcome_of(found: Any) -> tuple[bool, str, str]:
@@ -212,7 +214,7 @@ def outcome_of(found: Any) -> tuple[bool, str, str]:
             return found.holds, found.claim, "" if found.holds else found.correction or found.verdict
         case GradientReport():
             lines = []
-            for one in found.judged:
+            for one in found.checked:
                 reason = f"{one.reason[:1].upper()}{one.reason[1:]}." if one.reason else ""
                 lines.append((one.outcome == "right", one.text, [f"{one.repair}." if one.repair else "", reason]))
             if not lines:

@@ -41,39 +41,39 @@ from pydantic import BeforeValidator, Field
 from torch import Generator, Tensor
 
 from lemma.checking.expressions import (
-    MOST_ELEMENTS,
-    RESERVED,
+    MAX_ELEMENTS,
+    RESERVED_NAMES,
     Equation,
     Evaluator,
     Node,
     Shape,
-    UnfitError,
+    ShapeError,
     WorkBudget,
-    names,
     parse_equation,
-    substituted,
-    subtrees,
+    substitute_names,
     variable,
+    variable_names,
+    walk,
 )
 from lemma.checking.formula import read_formula
 from lemma.checking.tokens import SourceText, plain_name
-from lemma.counting.polynomial import Polynomial, of
-from lemma.errors import InputError, SpecError, unknown
+from lemma.counting.polynomial import Polynomial, as_polynomial
+from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.spec.base import Spec, read_toml
 
-FILES = Path(__file__).parent / "functions"
-CELLS = tuple(path.stem for path in sorted(FILES.glob("*.toml")))
+FUNCTIONS_FOLDER = Path(__file__).parent / "functions"
+CELL_NAMES = tuple(path.stem for path in sorted(FUNCTIONS_FOLDER.glob("*.toml")))
 """The names of the functions that come with Lemma."""
-FIXED = frozenset({"one-hot", "mask", "causal", "fixed", "incoming"})
-KINDS = (*sorted(FIXED), "positive")
-DRAWS, MOST_TRIES, SMALLEST = 3, 200, 3
-LARGEST_FILE, LONGEST_SIDE = 1 << 18, 200
-MOST_OPERATIONS = 15_000
+FIXED_KINDS = frozenset({"one-hot", "mask", "causal", "fixed", "incoming"})
+INPUT_KINDS = (*sorted(FIXED_KINDS), "positive")
+NUM_SAMPLES, MAX_SIZE_DRAWS, MIN_LENGTH = 3, 200, 3
+MAX_FILE_BYTES, MAX_LENGTH = 1 << 18, 200
+MAX_OPERATIONS = 15_000
 """Operations of the forward passes of all draws; the backward passes take twice as many more."""
-_NAME = re.compile(r"[A-Za-z]\w{0,39}")
+_NAME_PATTERN = re.compile(r"[A-Za-z]\w{0,39}")
 
 
-def _lines(given: Any) -> Any:
+def _split_lines(given: Any) -> Any:
     """A text as its lines, without comments and blank ones; texts in a list may have several lines too."""
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
@@ -82,11 +82,11 @@ def _lines(given: Any) -> Any:
     return tuple(line for line in lines if line)
 
 
-def _with_meanings(given: Any) -> Any:
+def _as_table(given: Any) -> Any:
     return dict.fromkeys(map(str, given), "") if isinstance(given, list | tuple) else given
 
 
-TextLines = Annotated[tuple[str, ...], BeforeValidator(_lines), Field(max_length=100)]
+TextLines = Annotated[tuple[str, ...], BeforeValidator(_split_lines), Field(max_length=100)]
 
 
 def spellings(name: str) -> tuple[str, str, str]:
@@ -116,7 +116,7 @@ class GradientCell(Spec):
     """The loss: an expression that is a number. A derivation may do without; then there are no gradients."""
     answers: TextLines = ()
     """Gradients derived by hand, one `name = expression` a line."""
-    sizes: Annotated[dict[str, str], BeforeValidator(_with_meanings)] = Field(min_length=1, max_length=12)
+    sizes: Annotated[dict[str, str], BeforeValidator(_as_table)] = Field(min_length=1, max_length=12)
     """The sizes with their meaning, such as n_a = "hidden units"; or a list of them."""
     inputs: dict[str, str] = Field(min_length=1, max_length=60)
     """Inputs and parameters with their sides, such as W_f = "n_a n_a+n_x", and what else is true of them."""
@@ -124,34 +124,34 @@ class GradientCell(Spec):
     """Other spellings of names; each holds for the gradient too."""
 
     @cached_property
-    def given(self) -> dict[str, tuple[str, ...]]:
+    def input_sides(self) -> dict[str, tuple[str, ...]]:
         """The sides of every input, such as {"W_f": ("n_a", "n_a+n_x")}."""
         found: dict[str, tuple[str, ...]] = {}
         for name, text in self.inputs.items():
-            sides = tuple(word for word in _words(text) if word not in KINDS)
+            sides = tuple(word for word in _split_words(text) if word not in INPUT_KINDS)
             found[plain_name(name)] = () if sides == ("number",) else ("1", *sides) if len(sides) == 1 else sides
         return found
 
     @cached_property
-    def kinds(self) -> dict[str, frozenset[str]]:
+    def input_kinds(self) -> dict[str, frozenset[str]]:
         """What else is said of every input."""
-        return {plain_name(name): frozenset(KINDS) & {*_words(text)} for name, text in self.inputs.items()}
+        return {plain_name(name): frozenset(INPUT_KINDS) & {*_split_words(text)} for name, text in self.inputs.items()}
 
     @cached_property
     def incoming(self) -> tuple[str, ...]:
         """Gradients that arrive from elsewhere; they are given."""
-        return tuple(name for name, kinds in self.kinds.items() if "incoming" in kinds)
+        return tuple(name for name, kinds in self.input_kinds.items() if "incoming" in kinds)
 
     @cached_property
     def equations(self) -> tuple[Equation, ...]:
         """The forward equations in order, the loss last, if there is one."""
         loss = re.sub(r"^\s*\w+\s*=(?!=)", "", self.loss).strip()
         lines = (*self.forward, *([f"loss = {loss}"] if loss else []))
-        defined, equations = {*self.sizes, *self.given}, list[Equation]()
+        defined, equations = {*self.sizes, *self.input_sides}, list[Equation]()
         for number, line in enumerate(lines, 1):
             equation = parse_equation(line, number)
-            resolved = {name: variable(_resolve(name, defined)) for name in names(equation.expression)}
-            equations.append(replace(equation, expression=substituted(equation.expression, resolved)))
+            resolved = {name: variable(_resolve(name, defined)) for name in variable_names(equation.expression)}
+            equations.append(replace(equation, expression=substitute_names(equation.expression, resolved)))
             defined.add(equation.name)
         return tuple(equations)
 
@@ -163,33 +163,33 @@ class GradientCell(Spec):
     @cached_property
     def values(self) -> tuple[str, ...]:
         """Every name that has a value in the forward pass or is given, sizes first."""
-        return (*self.sizes, *self.given, *self.steps)
+        return (*self.sizes, *self.input_sides, *self.steps)
 
     @cached_property
     def gradients(self) -> tuple[str, ...]:
         """The gradients that can be derived."""
         if not self.loss:
             return ()
-        fixed = {name for name, kinds in self.kinds.items() if kinds & FIXED}
-        found = [name for name in self.given if name not in fixed]
+        fixed = {name for name, kinds in self.input_kinds.items() if kinds & FIXED_KINDS}
+        found = [name for name in self.input_sides if name not in fixed]
         for equation in self.equations[:-1]:
-            found += [equation.name] if names(equation.expression) & {*found} else []
+            found += [equation.name] if variable_names(equation.expression) & {*found} else []
         return tuple(f"d{name}" for name in found if f"d{name}" not in fixed)
 
     @cached_property
-    def known(self) -> frozenset[str]:
+    def all_names(self) -> frozenset[str]:
         """Every name of the cell."""
         return frozenset((*self.values, *self.gradients))
 
     def canonical(self, name: str, helpers: Collection[str] = ()) -> str:
         """Return the spelling of a name in the cell or among an answer's helpers; an unknown name stays as it is."""
         for spelling in spellings(name):
-            if spelling in self.known or spelling in helpers:
+            if spelling in self.all_names or spelling in helpers:
                 return spelling
             if spelling in self.aliases:
                 return self.aliases[spelling]
             rest = self.aliases.get(spelling[1:]) if spelling.startswith("d") else None
-            if rest and f"d{rest}" in self.known:
+            if rest and f"d{rest}" in self.all_names:
                 return f"d{rest}"
         return name
 
@@ -201,9 +201,9 @@ class GradientCell(Spec):
     @cached_property
     def descendants(self) -> dict[str, frozenset[str]]:
         """The steps that are computed from each input and step, directly or through others."""
-        found: dict[str, set[str]] = {name: set() for name in (*self.given, *self.steps)}
+        found: dict[str, set[str]] = {name: set() for name in (*self.input_sides, *self.steps)}
         for equation in self.equations[: len(self.forward)]:
-            used = names(equation.expression)
+            used = variable_names(equation.expression)
             for name, below in found.items():
                 if name in used or below & used:
                     below.add(equation.name)
@@ -228,7 +228,7 @@ class GradientCell(Spec):
         """Every (function, input, output) of the forward pass; the output is a name if it has one."""
         found = []
         for equation in self.equations:
-            for path, node in subtrees(equation.expression):
+            for path, node in walk(equation.expression):
                 match node:
                     case Node("sigmoid" | "tanh" | "relu" as function, (Node("name", _, pre),)):
                         found.append((function, pre, node if path else variable(equation.name)))
@@ -237,11 +237,11 @@ class GradientCell(Spec):
     @cached_property
     def samples(self) -> tuple["Sample", ...]:
         """The random draws of sizes and inputs at which gradients are judged, always the same."""
-        with WorkBudget(MOST_OPERATIONS):
-            return tuple(draw(self, seed) for seed in range(DRAWS))
+        with WorkBudget(MAX_OPERATIONS):
+            return tuple(draw_sample(self, seed) for seed in range(NUM_SAMPLES))
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """The sides and kinds of an input: separated by blanks, commas or ×, in brackets or not."""
     return [word for word in re.split(r"[\s,×()\[\]]+", text) if word]
 
@@ -251,93 +251,99 @@ CellLike = str | Path | Mapping[str, Any] | GradientCell
 
 
 @lru_cache
-def _read_own(name: str) -> GradientCell:
-    return read_cell(read_toml(FILES / f"{name}.toml"), name)
+def _load_builtin(name: str) -> GradientCell:
+    return read_cell(read_toml(FUNCTIONS_FOLDER / f"{name}.toml"), name)
 
 
-def find_cell(given: CellLike) -> GradientCell:
+def find_cell(source: CellLike) -> GradientCell:
     """The function of that name, or of that file.
 
     >>> find_cell("rnn").steps
     ('x', 'z1', 'h', 'z2', 'y_hat')
     """
-    if isinstance(given, GradientCell):
-        return given
-    if isinstance(given, Mapping):
-        return read_cell(given, str(given.get("name") or "the function"))
-    if given in CELLS:
-        return _read_own(str(given))
-    path = Path(given)
+    if isinstance(source, GradientCell):
+        return source
+    if isinstance(source, Mapping):
+        return read_cell(source, str(source.get("name") or "the function"))
+    if source in CELL_NAMES:
+        return _load_builtin(str(source))
+    path = Path(source)
     if path.suffix != ".toml":
-        raise InputError(f"{unknown('function', str(given), CELLS)} Or give the path of a TOML file with your own.")
-    if path.is_file() and path.stat().st_size > LARGEST_FILE:
-        raise InputError(f"{path}: {path.stat().st_size:,} bytes; at most {LARGEST_FILE:,} are read.")
+        raise InputError(
+            f"{describe_unknown('function', str(source), CELL_NAMES)} Or give the path of a TOML file with your own."
+        )
+    if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
+        raise InputError(f"{path}: {path.stat().st_size:,} bytes; at most {MAX_FILE_BYTES:,} are read.")
     return read_cell(read_toml(path), str(path), path.stem)
 
 
-def read_cell(words: Mapping[str, Any], where: str, name: str = "") -> GradientCell:
+def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> GradientCell:
     """Check a function as a person wrote it, and run it once; every mistake is named with its place."""
     for table in ("sizes", "inputs", "aliases"):
-        inside = words.get(table)
+        inside = fields.get(table)
         if not isinstance(inside, Mapping):
             continue
         for word in ("forward", "loss", "answers", "about"):
-            if word in inside and word not in words:  # below the heading of a table, TOML takes a word for a part of it
-                raise SpecError(f"{where}: {word} is inside the table [{table}]; move it above the tables.")
-    cell = GradientCell.read({"name": name or where, **words}, where)
+            if (
+                word in inside and word not in fields
+            ):  # below the heading of a table, TOML takes a word for a part of it
+                raise SpecError(f"{source}: {word} is inside the table [{table}]; move it above the tables.")
+    cell = GradientCell.read({"name": name or source, **fields}, source)
     defined: dict[str, str] = {}
-    for what, called in (("size", cell.sizes), ("input", cell.given)):
+    for what, called in (("size", cell.sizes), ("input", cell.input_sides)):
         for one in called:
-            _check_name(where, what, one, defined)
-    for one, sides in cell.given.items():
+            _check_name(source, what, one, defined)
+    for one, sides in cell.input_sides.items():
         for side in sides:
             try:
-                polynomial_of(side, cell)
+                side_polynomial(side, cell)
             except InputError as error:
-                raise SpecError(f"{where}: the input {one}: {error}") from None
+                raise SpecError(f"{source}: the input {one}: {error}") from None
         if len(sides) > 4:
-            raise SpecError(f"{where}: the input {one} has {len(sides)} sides; at most 4 are read.")
+            raise SpecError(f"{source}: the input {one} has {len(sides)} sides; at most 4 are read.")
     try:
         for equation in cell.equations:
-            for _, node in subtrees(equation.expression):
-                if node.head == "name" and node.value not in defined:
+            for _, node in walk(equation.expression):
+                if node.op == "name" and node.value not in defined:
                     place = f"forward, line {equation.number}, column" if equation.name != "loss" else "loss, column"
-                    raise SourceText(equation.text, place).mistake(
-                        node.position, unknown("name", node.value, [*defined])
+                    raise SourceText(equation.text, place).error_at(
+                        node.position, describe_unknown("name", node.value, [*defined])
                     )
             if equation.name in cell.steps:
-                _check_name(where, "step", equation.name, defined)
+                _check_name(source, "step", equation.name, defined)
     except InputError as error:
-        raise SpecError(f"{where}: {error}") from None
-    for one in (*cell.given, *cell.steps):
-        if f"d{one}" in (*cell.given, *cell.steps) and f"d{one}" in cell.gradients:
-            raise SpecError(f"{where}: d{one} is a value and the gradient of {one}; call one of them otherwise.")
+        raise SpecError(f"{source}: {error}") from None
+    for one in (*cell.input_sides, *cell.steps):
+        if f"d{one}" in (*cell.input_sides, *cell.steps) and f"d{one}" in cell.gradients:
+            raise SpecError(f"{source}: d{one} is a value and the gradient of {one}; call one of them otherwise.")
     for alias, meaning in cell.aliases.items():
-        if meaning not in cell.known:
-            raise SpecError(f"{where}: the alias {alias}: {unknown('name', meaning, sorted(cell.known))}")
+        if meaning not in cell.all_names:
+            raise SpecError(f"{source}: the alias {alias}: {describe_unknown('name', meaning, sorted(cell.all_names))}")
     if cell.loss and not cell.gradients:
-        raise SpecError(f"{where}: all inputs are fixed, so there is nothing to derive by.")
+        raise SpecError(f"{source}: all inputs are fixed, so there is nothing to derive by.")
     try:
         cell.samples  # noqa: B018 — the forward pass, once
     except InputError as error:
-        raise SpecError(f"{where}: {error}") from None
+        raise SpecError(f"{source}: {error}") from None
     return cell
 
 
-_A = {"size": "a size", "input": "an input", "step": "a step"}
+_WITH_ARTICLE = {"size": "a size", "input": "an input", "step": "a step"}
 
 
 def _check_name(where: str, what: str, name: str, defined: dict[str, str]) -> None:
-    if not _NAME.fullmatch(name) or "__" in name or name in (*RESERVED, "loss"):
-        raise SpecError(f"{where}: '{name}' cannot be the name of {_A[what]}; write letters, digits and single _.")
+    if not _NAME_PATTERN.fullmatch(name) or "__" in name or name in (*RESERVED_NAMES, "loss"):
+        raise SpecError(
+            f"{where}: '{name}' cannot be the name of {_WITH_ARTICLE[what]}; write letters, digits and single _."
+        )
     if name in defined:
-        raise SpecError(f"{where}: the {what} {name} has the name of {_A[defined[name]]}.")
+        raise SpecError(f"{where}: the {what} {name} has the name of {_WITH_ARTICLE[defined[name]]}.")
     defined[name] = what
 
 
-def polynomial_of(side: str, cell: GradientCell) -> Polynomial:
+def side_polynomial(side: str, cell: GradientCell) -> Polynomial:
     """A side of an input as a formula in the sizes."""
-    value = read_formula(side, list(cell.sizes)).polynomial()
+    value = read_formula(side, list(cell.sizes)).to_polynomial()
     if value is None:
         raise InputError(f"'{side}' is not a whole number at all sizes.")
     return value
@@ -347,18 +353,18 @@ def polynomial_of(side: str, cell: GradientCell) -> Polynomial:
 class Sample:
     """The sizes drawn, and the values of all names of a cell there."""
 
-    lengths: dict[int, str]
+    size_names: dict[int, str]
     """What a length stands for: every size, and every sum of sizes that the cell uses, has a different length."""
     values: dict[str, Tensor]
 
-    def spelled(self, shape: Shape) -> str:
+    def describe_shape(self, shape: Shape) -> str:
         """A shape in the names of the sizes."""
         if not shape:
             return "a number"
-        return f"({', '.join(self.lengths.get(length, str(length)) for length in shape)})"
+        return f"({', '.join(self.size_names.get(length, str(length)) for length in shape)})"
 
 
-def draw(cell: GradientCell, seed: int) -> Sample:
+def draw_sample(cell: GradientCell, seed: int) -> Sample:
     """Draw sizes and inputs, run the equations forward, and let autograd run them backward.
 
     All sizes, and all sums of them that the cell uses, have different lengths of at least 3, so that no wrong shape
@@ -367,10 +373,10 @@ def draw(cell: GradientCell, seed: int) -> Sample:
     generator = Generator().manual_seed(seed)
     lengths = draw_lengths(cell, generator)
     values = {name: torch.tensor(float(lengths[name]), dtype=torch.float64) for name in cell.sizes}
-    for name, sides in cell.given.items():
-        shape, kinds = tuple(lengths[side] for side in sides), cell.kinds[name]
-        if prod(shape) > MOST_ELEMENTS:
-            raise InputError(f"the input {name} is too large: at most {MOST_ELEMENTS:,} numbers are drawn.")
+    for name, sides in cell.input_sides.items():
+        shape, kinds = tuple(lengths[side] for side in sides), cell.input_kinds[name]
+        if prod(shape) > MAX_ELEMENTS:
+            raise InputError(f"the input {name} is too large: at most {MAX_ELEMENTS:,} numbers are drawn.")
         value = torch.randn(shape, dtype=torch.float64, generator=generator)
         if "one-hot" in kinds and shape:
             along = 0 if len(shape) == 2 and shape[1] == 1 else -1
@@ -384,7 +390,7 @@ def draw(cell: GradientCell, seed: int) -> Sample:
         values[name] = value.requires_grad_(f"d{name}" in cell.gradients)
     spelled = Sample({length: name for name, length in lengths.items()}, {})
     with torch.enable_grad():
-        run(cell, values, spelled)
+        run_forward(cell, values, spelled)
         sources = [values[gradient[1:]] for gradient in cell.gradients]
         gradients = torch.autograd.grad(values.pop("loss"), sources, allow_unused=True) if cell.loss else ()
     idle = [name[1:] for name, gradient in zip(cell.gradients, gradients, strict=True) if gradient is None]
@@ -393,19 +399,19 @@ def draw(cell: GradientCell, seed: int) -> Sample:
             f"the loss does not depend on {idle[0]}. Use it there, leave it out, or call it fixed among the inputs."
         )
     detached = {name: value.detach() for name, value in values.items()}
-    return Sample(spelled.lengths, {**detached, **dict(zip(cell.gradients, gradients, strict=True))})
+    return Sample(spelled.size_names, {**detached, **dict(zip(cell.gradients, gradients, strict=True))})
 
 
 def draw_lengths(cell: GradientCell, generator: Generator) -> dict[str, int]:
     """Lengths of all sizes and sides, of which no two are equal by chance."""
-    sides = {side for sides in cell.given.values() for side in sides} | {*cell.sizes}
-    formulas = {"1": of(1)} | {side: polynomial_of(side, cell) for side in sorted(sides)}
-    for _ in range(MOST_TRIES):
-        drawn = (torch.randperm(max(8, 2 * len(cell.sizes)), generator=generator) + SMALLEST).tolist()
+    sides = {side for sides in cell.input_sides.values() for side in sides} | {*cell.sizes}
+    formulas = {"1": as_polynomial(1)} | {side: side_polynomial(side, cell) for side in sorted(sides)}
+    for _ in range(MAX_SIZE_DRAWS):
+        drawn = (torch.randperm(max(8, 2 * len(cell.sizes)), generator=generator) + MIN_LENGTH).tolist()
         sizes = dict(zip(cell.sizes, drawn, strict=False))
         at = {formula: formula.at(sizes) for formula in formulas.values()}
         fit = all(
-            length.denominator == 1 and (formula.constant is not None or 1 < length <= LONGEST_SIDE) and length > 0
+            length.denominator == 1 and (formula.constant is not None or 1 < length <= MAX_LENGTH) and length > 0
             for formula, length in at.items()
         )
         if fit and len({*at.values()}) == len(at):
@@ -415,39 +421,47 @@ def draw_lengths(cell: GradientCell, generator: Generator) -> dict[str, int]:
     )
 
 
-def run(
-    cell: GradientCell, values: dict[str, Tensor], sample: Sample, held: frozenset[str] = frozenset(), source: str = ""
+def run_forward(
+    cell: GradientCell,
+    values: dict[str, Tensor],
+    sample: Sample,
+    constants: frozenset[str] = frozenset(),
+    source: str = "",
 ) -> None:
     """Run the forward pass into these values; steps that are held count as constants, the source as an input."""
     for equation in cell.equations:
         where = "loss" if equation.name == "loss" else f"forward, line {equation.number}"
         try:
             value = Evaluator(values)(equation.expression)
-        except UnfitError as error:
-            shapes = error.operation.format(*map(sample.spelled, error.shapes))
+        except ShapeError as error:
+            shapes = error.operation.format(*map(sample.describe_shape, error.shapes))
             raise InputError(f"{where}: {equation.text}\n    the shapes do not fit: {shapes}") from None
         if not value.isfinite().all():
             raise InputError(
                 f"{where}: {equation.text}\n    has a value that is not finite at random inputs. A log or a root "
                 'needs an input that is called positive, as in X = "n d positive".'
             )
-        if equation.name in (*held, source):
+        if equation.name in (*constants, source):
             value = value.detach().requires_grad_(equation.name == source)
         values[equation.name] = value
     if not cell.loss:
         return
     if values["loss"].numel() != 1:
-        raise InputError(f"the loss is of the shape {sample.spelled(values['loss'].shape)}; sum it up to a number.")
+        raise InputError(
+            f"the loss is of the shape {sample.describe_shape(values['loss'].shape)}; sum it up to a number."
+        )
     values["loss"] = values["loss"].sum()
 
 
-def gradient_with(cell: GradientCell, sample: Sample, target: str, held: frozenset[str]) -> Tensor | None:
+def gradient_with_constants(
+    cell: GradientCell, sample: Sample, target: str, constants: frozenset[str]
+) -> Tensor | None:
     """The gradient of a value where some later steps are taken for constants; None if nothing of it is left."""
-    values, source = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.given)}, target[1:]
+    values, source = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}, target[1:]
     with torch.enable_grad():
         if source in values:
             values[source].requires_grad_()
-        run(cell, values, sample, held, source)
+        run_forward(cell, values, sample, constants, source)
         if not values["loss"].requires_grad:
             return None
         return torch.autograd.grad(values["loss"], [values[source]], allow_unused=True)[0]

@@ -27,25 +27,25 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from lemma.checking.cells import LARGEST_FILE, GradientCell, Sample, read_cell
+from lemma.checking.cells import MAX_FILE_BYTES, GradientCell, Sample, read_cell
 from lemma.checking.expressions import (
     Evaluator,
     Node,
-    UnfitError,
+    ShapeError,
     limited_work,
-    names,
     parse_steps,
-    substituted,
-    subtrees,
+    substitute_names,
     variable,
+    variable_names,
+    walk,
 )
-from lemma.checking.formula import PLAIN_WORDS, is_function, put, read_answer, symbols_of
-from lemma.checking.gradients import MOST_LINES, unfit_words
-from lemma.checking.question import write_shortly
-from lemma.checking.repairs import MOST_OPERATIONS, find_repair, is_close
+from lemma.checking.formula import FILLER_WORDS, is_function_name, read_answer, split_into_symbols, substitute
+from lemma.checking.gradients import MAX_LINES, describe_shape_error
+from lemma.checking.question import write_or_summarize
+from lemma.checking.repairs import MAX_OPERATIONS, find_repair, is_close
 from lemma.checking.tokens import SourceText, Token, formula_tokens
 from lemma.counting.polynomial import Calculator, Rational, work_limit
-from lemma.errors import InputError, SpecError, unknown
+from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.report.result import Block, Result, Table, Text
 from lemma.spec.base import read_toml
 
@@ -111,7 +111,7 @@ class DerivationReport(Result):
         rows = []
         for step in self.steps:
             rows += [(step.outcome, step.text), *([("", step.reason)] if step.reason else [])]
-        return [Table(("", ""), rows, plain=True), Text(self.summary)]
+        return [Table(("", ""), rows, is_text=True), Text(self.summary)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -120,7 +120,7 @@ class DerivationReport(Result):
         return {"name": self.name, "right": self.right, "first_wrong": wrong and wrong.line, "steps": steps}
 
 
-def judge_derivation(given: str | Path | Mapping[str, Any]) -> DerivationReport:
+def check_derivation(source: str | Path | Mapping[str, Any]) -> DerivationReport:
     """Judge a derivation: a text file of formulas, a TOML file of steps with matrices, or the text itself.
 
     >>> print(judge_derivation("(a + b)^2\\n= a^2 + 2ab + b^2\\n= a^2 + b(a + b)"))
@@ -130,30 +130,30 @@ def judge_derivation(given: str | Path | Mapping[str, Any]) -> DerivationReport:
             the step before − this step = a*b
     the derivation: the first wrong step is in line 3: = a^2 + b(a + b)
     """
-    if isinstance(given, Mapping):
-        return _judge_steps(given, "the derivation")
-    if isinstance(given, str) and ("\n" in given or "=" in given):
-        return _judge_formulas(given, "the derivation")
-    path = Path(given)
-    if path.is_file() and path.stat().st_size > LARGEST_FILE:
-        raise InputError(f"{path}: {path.stat().st_size:,} bytes; at most {LARGEST_FILE:,} are read.")
+    if isinstance(source, Mapping):
+        return _check_steps(source, "the derivation")
+    if isinstance(source, str) and ("\n" in source or "=" in source):
+        return _check_formulas(source, "the derivation")
+    path = Path(source)
+    if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
+        raise InputError(f"{path}: {path.stat().st_size:,} bytes; at most {MAX_FILE_BYTES:,} are read.")
     if path.suffix == ".toml":
-        return _judge_steps(read_toml(path), str(path))
+        return _check_steps(read_toml(path), str(path))
     try:
-        return _judge_formulas(path.read_text(encoding="utf-8"), path.name)
+        return _check_formulas(path.read_text(encoding="utf-8"), path.name)
     except FileNotFoundError:
         raise SpecError(f"{path}: there is no such file. Give a text file with a step a line.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: it cannot be read as text ({error}).") from None
 
 
-def _numbered(text: str, where: str) -> list[tuple[int, str]]:
+def _number_lines(text: str, title: str) -> list[tuple[int, str]]:
     lines = [(number, line.partition("#")[0].strip()) for number, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line]
-    if len(lines) > MOST_LINES:
-        raise InputError(f"{where} has {len(lines)} lines. Judge at most {MOST_LINES} at once.")
+    if len(lines) > MAX_LINES:
+        raise InputError(f"{title} has {len(lines)} lines. Judge at most {MAX_LINES} at once.")
     if len(lines) < 1:
-        raise InputError(f"{where} is empty. Write a step a line.")
+        raise InputError(f"{title} is empty. Write a step a line.")
     return lines
 
 
@@ -161,29 +161,29 @@ def _numbered(text: str, where: str) -> list[tuple[int, str]]:
 
 _LET = re.compile(r"(let|where|with|using|define)\b[\s:]*", re.IGNORECASE)
 _LETTER, _FACTOR = re.compile(r"[^\W\d_]\d*(?:_\w+)?"), re.compile(r"[^\W\d_]\d*")
-LONGEST_PRODUCT = 3
+MAX_PRODUCT_LETTERS = 3
 """Letters of a run that is a product even where its letters occur nowhere else; a longer one is a word."""
 _HEAD = re.compile(r"\s*(\\?[^\W\d_]\w*(?:_\{\w+\})?)\s*=(?!=)(?=.)")
 
 
-def _plain_head(head: str) -> str:
+def _strip_braces(head: str) -> str:
     return head.replace("{", "").replace("}", "").removeprefix("\\")
 
 
-MOST_WORK = 100_000
+MAX_STEPS = 100_000
 """Steps of work for one derivation, see `work_limit`."""
 
 
-@work_limit(MOST_WORK)
-def _judge_formulas(text: str, where: str) -> DerivationReport:
-    lines = _numbered(text, where)
-    symbols = sorted(_symbols([line for _, line in lines]))
+@work_limit(MAX_STEPS)
+def _check_formulas(text: str, title: str) -> DerivationReport:
+    lines = _number_lines(text, title)
+    symbols = sorted(_find_symbols([line for _, line in lines]))
     meanings: dict[str, Rational] = {}
     calculator = Calculator()
 
     def meant(value: Rational) -> Rational:
         for name, meaning in reversed(meanings.items()):
-            value = put(value, name, meaning, calculator)
+            value = substitute(value, name, meaning, calculator)
         return value
 
     steps: list[DerivationStep] = []
@@ -193,7 +193,7 @@ def _judge_formulas(text: str, where: str) -> DerivationReport:
         body = body[lets.end() :] if lets else re.sub(r"^(?:=|⇒|=>|\\implies|&=)+\s*", "", body)
         if body == line or lets:
             found = _HEAD.match(body)
-            head = _plain_head(found[1]) if found else ""
+            head = _strip_braces(found[1]) if found else ""
             body = body[found.end() :] if found else body
         try:
             reading = read_answer(body, [name for name in symbols if name != head or name in meanings])
@@ -216,35 +216,35 @@ def _judge_formulas(text: str, where: str) -> DerivationReport:
                 checked, gap = True, meant(last) - meant(value)
                 if gap.numerator and not reason:
                     where_in = f"equality {place if not head else place + 1} of the line: " if len(members) > 1 else ""
-                    reason = f"{where_in}{BEFORE} − this step = {write_shortly(gap, symbols).replace('-', '−')}"
+                    reason = f"{where_in}{BEFORE} − this step = {write_or_summarize(gap, symbols).replace('-', '−')}"
             last = value
         if head:
             meanings[head] = meant(members[-1])
         steps.append(DerivationStep(number, line, "wrong" if reason else "right" if checked else "given", reason))
-    return DerivationReport(where, tuple(steps))
+    return DerivationReport(title, tuple(steps))
 
 
-def _symbols(lines: Sequence[str]) -> set[str]:
+def _find_symbols(lines: Sequence[str]) -> set[str]:
     """Return the symbols of formulas: letters, letters with a subscript, names that begin a chain, and long words.
 
     A run of other symbols is their product: 2BTdV, where B, T, d and V occur. So is a run of two or three letters.
     """
     starts = (let.end() if (let := _LET.match(line)) else 0 for line in lines)
     heads = (_HEAD.match(line[start:]) for line, start in zip(lines, starts, strict=True))
-    found = {_plain_head(head[1]) for head in heads if head}
+    found = {_strip_braces(head[1]) for head in heads if head}
     runs: list[Token] = []
     for line in lines:
         for token in formula_tokens(SourceText(line, "formula, character")):
             word = token.text.removeprefix("\\") if token.kind in ("name", "command") else ""
-            if not word or word.lower() in PLAIN_WORDS | {"let", "using", "define"} or is_function(word):
+            if not word or word.lower() in FILLER_WORDS | {"let", "using", "define"} or is_function_name(word):
                 continue
             if _LETTER.fullmatch(word):
                 found.add(word)
             else:
                 runs.append(replace(token, text=word))
     for run in runs:
-        if run.text not in found and symbols_of(run, found) is None:
-            short = len(run.text) <= LONGEST_PRODUCT and "_" not in run.text
+        if run.text not in found and split_into_symbols(run, found) is None:
+            short = len(run.text) <= MAX_PRODUCT_LETTERS and "_" not in run.text
             found |= {*_FACTOR.findall(run.text)} if short else {run.text}
     return found
 
@@ -253,73 +253,83 @@ def _symbols(lines: Sequence[str]) -> set[str]:
 
 
 @limited_work(150_000)
-def _judge_steps(words: Mapping[str, Any], where: str) -> DerivationReport:
-    steps = words.get("steps")
+def _check_steps(fields: Mapping[str, Any], title: str) -> DerivationReport:
+    steps = fields.get("steps")
     if not isinstance(steps, str):
-        raise SpecError(f"{where}: steps is missing: a text with a step a line, as in steps = 'Y = X @ W'.")
-    written = dict(_numbered(steps, where))
-    cell = read_cell({name: value for name, value in words.items() if name != "steps"}, where, Path(where).stem)
-    samples, judged, left = cell.samples, list[DerivationStep](), MOST_OPERATIONS
+        raise SpecError(f"{title}: steps is missing: a text with a step a line, as in steps = 'Y = X @ W'.")
+    written = dict(_number_lines(steps, title))
+    cell = read_cell({name: value for name, value in fields.items() if name != "steps"}, title, Path(title).stem)
+    samples, judged, left = cell.samples, list[DerivationStep](), MAX_OPERATIONS
     last: Node | None = None
     chain = ""
-    for number, line in _numbered(words["steps"], where):
+    for number, line in _number_lines(fields["steps"], title):
         head, expressions = parse_steps(line, number)
-        if head and cell.canonical(head) in cell.known:
+        if head and cell.canonical(head) in cell.all_names:
             expressions, head = [variable(cell.canonical(head)), *expressions], cell.canonical(head)
         if head:
             last, chain = (last, chain) if head == chain else (None, head)
         reason, checked = "", False
         for expression in expressions:
-            expression = _known(expression, cell, samples[0], line, number)
+            expression = _canonicalize(expression, cell, samples[0], line, number)
             if last is not None:
                 checked = True
                 if not reason:
-                    reason, left = _difference(last, expression, cell, samples, left)
+                    reason, left = _describe_difference(last, expression, cell, samples, left)
             last = expression
-        if head and head not in cell.known:
+        if head and head not in cell.all_names:
             try:
                 values = [Evaluator(sample.values)(last or expressions[-1]) for sample in samples]
-            except UnfitError as error:
-                reason = reason or unfit_words(error, samples[0])
+            except ShapeError as error:
+                reason = reason or describe_shape_error(error, samples[0])
             else:
-                samples = _with(samples, head, values)
+                samples = _add_values(samples, head, values)
         outcome = "wrong" if reason else "right" if checked else "given"
         judged.append(DerivationStep(number, written[number], outcome, reason))
     return DerivationReport(cell.name, tuple(judged))
 
 
-def _with(samples: Sequence[Sample], name: str, values: Sequence[Tensor]) -> tuple[Sample, ...]:
+def _add_values(samples: Sequence[Sample], name: str, values: Sequence[Tensor]) -> tuple[Sample, ...]:
     pairs = zip(samples, values, strict=True)
     return tuple(replace(sample, values={**sample.values, name: value}) for sample, value in pairs)
 
 
-def _known(expression: Node, cell: GradientCell, sample: Sample, line: str, number: int) -> Node:
+def _canonicalize(expression: Node, cell: GradientCell, sample: Sample, line: str, number: int) -> Node:
     """The expression in the cell's own names; an error where it has another."""
-    for _, node in subtrees(expression):
-        if node.head == "name" and cell.canonical(node.value, sample.values) not in sample.values:
+    for _, node in walk(expression):
+        if node.op == "name" and cell.canonical(node.value, sample.values) not in sample.values:
             known = [*cell.values, *cell.gradients]
-            raise SourceText(line, f"line {number}, column").mistake(node.position, unknown("name", node.value, known))
-    return substituted(expression, {name: variable(cell.canonical(name, sample.values)) for name in names(expression)})
+            raise SourceText(line, f"line {number}, column").error_at(
+                node.position, describe_unknown("name", node.value, known)
+            )
+    return substitute_names(
+        expression, {name: variable(cell.canonical(name, sample.values)) for name in variable_names(expression)}
+    )
 
 
-def _difference(before: Node, after: Node, cell: GradientCell, samples: Sequence[Sample], left: int) -> tuple[str, int]:
+def _describe_difference(
+    before: Node, after: Node, cell: GradientCell, samples: Sequence[Sample], operations_left: int
+) -> tuple[str, int]:
     """How a step differs from the one before; "" if it does not. And the operations that are left for repairs."""
     try:
         truths = [Evaluator(sample.values)(before) for sample in samples]
-    except UnfitError:  # said of the step before
-        return "", left
+    except ShapeError:  # said of the step before
+        return "", operations_left
     try:
         values = [Evaluator(sample.values)(after) for sample in samples]
-    except UnfitError as error:
-        return unfit_words(error, samples[0]), left
+    except ShapeError as error:
+        return describe_shape_error(error, samples[0]), operations_left
     for sample, value, truth in zip(samples, values, truths, strict=True):
         if value.shape != truth.shape:
-            complaint = f"the shape is {sample.spelled(value.shape)}, {BEFORE} has {sample.spelled(truth.shape)}"
+            complaint = (
+                f"the shape is {sample.describe_shape(value.shape)}, {BEFORE} has {sample.describe_shape(truth.shape)}"
+            )
         elif not is_close(value, truth):
             error = ((value - truth).abs().max() / truth.abs().max().clamp_min(1e-300)).item()
             complaint = f"differs from {BEFORE}, relative error {error:.2g}"
         else:
             continue
-        repair, left = find_repair(after, cell, "step", _with(samples, "step", truths), left)
-        return f"{complaint}: {repair.words}" if repair else complaint, left
-    return "", left
+        repair, operations_left = find_repair(
+            after, cell, "step", _add_values(samples, "step", truths), operations_left
+        )
+        return f"{complaint}: {repair.description}" if repair else complaint, operations_left
+    return "", operations_left

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, float64, tensor
 
 from lemma.checking.tokens import Cursor, SourceText, Token, derivation_tokens
-from lemma.errors import InputError, unknown
+from lemma.errors import InputError, describe_unknown
 
 Path = tuple[int, ...]
 """The way from the root to a node: which of the nodes below to take at each step."""
@@ -28,16 +28,16 @@ class Node:
     `.T` transposes it; `+ - * / @` join two, and `>` and `<` give 1 where they hold, 0 elsewhere.
     """
 
-    head: str
-    below: "tuple[Node, ...]" = ()
+    op: str
+    children: "tuple[Node, ...]" = ()
     value: Any = None
     position: int = field(default=0, compare=False)
     """Of a name: where it is in the line."""
 
     @property
-    def joins(self) -> bool:
+    def is_binary(self) -> bool:
         """Whether a sign joins two nodes."""
-        return len(self.below) == 2 and self.head in PRECEDENCE
+        return len(self.children) == 2 and self.op in PRECEDENCE
 
 
 def variable(text: str, position: int = 0) -> Node:
@@ -45,19 +45,19 @@ def variable(text: str, position: int = 0) -> Node:
     return Node("name", (), text, position)
 
 
-def join(sign: str, left: Node, right: Node) -> Node:
+def binary(sign: str, left: Node, right: Node) -> Node:
     """Two values joined by one of + - * / @."""
     return Node(sign, (left, right))
 
 
-def subtrees(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
+def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
     """Every node of a tree with the way to it, the root first."""
     yield path, node
-    for index, child in enumerate(node.below):
-        yield from subtrees(child, (*path, index))
+    for index, child in enumerate(node.children):
+        yield from walk(child, (*path, index))
 
 
-def put(node: Node, path: Path, new: Node) -> Node:
+def replace_at(node: Node, path: Path, new: Node) -> Node:
     """The tree with another node at the end of a path.
 
     >>> written(put(join("-", variable("a"), variable("b")), (1,), variable("c")))
@@ -65,26 +65,26 @@ def put(node: Node, path: Path, new: Node) -> Node:
     """
     if not path:
         return new
-    below = list(node.below)
-    below[path[0]] = put(below[path[0]], path[1:], new)
-    return Node(node.head, tuple(below), node.value)
+    below = list(node.children)
+    below[path[0]] = replace_at(below[path[0]], path[1:], new)
+    return Node(node.op, tuple(below), node.value)
 
 
-def substituted(node: Node, meaning: Mapping[str, Node]) -> Node:
+def substitute_names(node: Node, values: Mapping[str, Node]) -> Node:
     """The tree with some names replaced by what they stand for."""
-    if not node.below:
-        return meaning.get(node.value, node) if node.head == "name" else node
-    return Node(node.head, tuple(substituted(child, meaning) for child in node.below), node.value)
+    if not node.children:
+        return values.get(node.value, node) if node.op == "name" else node
+    return Node(node.op, tuple(substitute_names(child, values) for child in node.children), node.value)
 
 
-def names(node: Node) -> set[str]:
+def variable_names(node: Node) -> set[str]:
     """The names that occur in a tree."""
-    return {below.value for _, below in subtrees(node) if below.head == "name"}
+    return {below.value for _, below in walk(node) if below.op == "name"}
 
 
-def is_larger(node: Node, most: int) -> bool:
+def has_more_nodes(node: Node, limit: int) -> bool:
     """Whether a tree has more nodes than that; it counts no further."""
-    return next(islice(subtrees(node), most, None), None) is not None
+    return next(islice(walk(node), limit, None), None) is not None
 
 
 # Reading `name = expression` lines; nothing that is read is ever executed.
@@ -99,7 +99,7 @@ def is_larger(node: Node, most: int) -> bool:
 # As in NumPy: a.dot(b), np.matmul(a, b), a.sum(axis=0, keepdims=True), einsum("bi,bj->ij", a, b).
 
 
-ARGUMENTS = {
+ARITY = {
     **dict.fromkeys(
         ("sigmoid", "tanh", "exp", "log", "sqrt", "relu", "silu", "abs", "softmax", "sum", "mean", "diag", "ones"),
         (1, 1),
@@ -109,12 +109,12 @@ ARGUMENTS = {
     "einsum": (1, 3),
 }
 """The functions of the language with the fewest and the most arguments each takes."""
-OTHER_NAMES = {"sigma": "sigmoid", "stack": "concat", "ln": "log"}
-SIGNS = {"dot": ("@", 2), "matmul": ("@", 2), "multiply": ("*", 2), "transpose": (".T", 1)}
+FUNCTION_ALIASES = {"sigma": "sigmoid", "stack": "concat", "ln": "log"}
+NUMPY_OPERATORS = {"dot": ("@", 2), "matmul": ("@", 2), "multiply": ("*", 2), "transpose": (".T", 1)}
 """What NumPy calls by a name and the language writes with a sign."""
-ALONG = ("softmax", "sum", "mean")
+AXIS_FUNCTIONS = ("softmax", "sum", "mean")
 """The functions that take an axis."""
-RESERVED = frozenset({*ARGUMENTS, *OTHER_NAMES, *SIGNS, "T", "axis"})
+RESERVED_NAMES = frozenset({*ARITY, *FUNCTION_ALIASES, *NUMPY_OPERATORS, "T", "axis"})
 """What no value may be called."""
 _DERIVATIVES = {
     "sigmoid": "sigmoid(u) * (1 - sigmoid(u))",
@@ -127,7 +127,7 @@ _DERIVATIVES = {
 }
 """The derivatives of elementwise functions, in the language."""
 _EINSUM = re.compile(r"[a-zA-Z]{1,4}(?:,[a-zA-Z]{1,4}){0,2}->[a-zA-Z]{0,4}")
-MOST_NODES, MOST_DEPTH, MOST_POWER, MOST_AXES = 200, 40, 6, 4
+MAX_NODES, MAX_DEPTH, MAX_POWER, MAX_AXES = 200, 40, 6, 4
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def parse_equation(line: str, number: int = 1) -> Equation:
     parser = _EquationParser(source, derivation_tokens(source))
     left = parser.take()
     if left.kind != "name" or not parser.take_if("="):
-        raise parser.wrong("expected 'name = expression', such as dz = y_hat - y.", left)
+        raise parser.error("expected 'name = expression', such as dz = y_hat - y.", left)
     expression = parser.expression()
     parser.end()
     return Equation(left.text, expression, line, number)
@@ -187,25 +187,25 @@ class _EquationParser(Cursor):
         self.nodes = self.depth = 0
 
     def end(self) -> None:
-        if self.here.kind in ("name", "number", "(", "["):
-            raise self.wrong(f"expected an operator before '{self.here.text}', such as * or @.")
-        if self.here.kind != "end":
-            raise self.wrong(f"'{self.here.text}' does not fit here.")
+        if self.current.kind in ("name", "number", "(", "["):
+            raise self.error(f"expected an operator before '{self.current.text}', such as * or @.")
+        if self.current.kind != "end":
+            raise self.error(f"'{self.current.text}' does not fit here.")
 
-    def expect(self, sign: str) -> None:
-        if not self.take_if(sign):
-            raise self.wrong(f"expected '{sign}', got {_shown(self.here)}.")
+    def expect(self, kind: str) -> None:
+        if not self.take_if(kind):
+            raise self.error(f"expected '{kind}', got {_quote(self.current)}.")
 
-    def node(self, head: str, *below: Node, value: Any = None, position: int = 0) -> Node:
+    def node(self, op: str, *children: Node, value: Any = None, position: int = 0) -> Node:
         self.nodes += 1
-        if self.nodes > MOST_NODES:
-            raise self.wrong(f"the expression has more than {MOST_NODES} parts; write some of it in a line of its own.")
-        return Node(head, below, value, position)
+        if self.nodes > MAX_NODES:
+            raise self.error(f"the expression has more than {MAX_NODES} parts; write some of it in a line of its own.")
+        return Node(op, children, value, position)
 
     def expression(self) -> Node:
         self.depth += 1
-        if self.depth > MOST_DEPTH:
-            raise self.wrong(f"brackets are nested more than {MOST_DEPTH} deep.")
+        if self.depth > MAX_DEPTH:
+            raise self.error(f"brackets are nested more than {MAX_DEPTH} deep.")
         node = self.product()
         while sign := self.take_if("+", "-"):
             node = self.node(sign.text, node, self.product())
@@ -226,11 +226,11 @@ class _EquationParser(Cursor):
         while sign := self.take_if("^", ".T", "[", "."):
             if sign.text == ".":  # a.dot(b) is dot(a, b)
                 token = self.take()
-                function = OTHER_NAMES.get(token.text, token.text)
-                if function not in {*ARGUMENTS, *SIGNS}:
-                    raise self.wrong(unknown("function", token.text, (*ARGUMENTS, *SIGNS)), token)
+                function = FUNCTION_ALIASES.get(token.text, token.text)
+                if function not in {*ARITY, *NUMPY_OPERATORS}:
+                    raise self.error(describe_unknown("function", token.text, (*ARITY, *NUMPY_OPERATORS)), token)
                 node = self.call(function, [node])
-            elif sign.text == ".T" or (sign.text == "^" and (self.here.kind, self.here.text) == ("name", "T")):
+            elif sign.text == ".T" or (sign.text == "^" and (self.current.kind, self.current.text) == ("name", "T")):
                 if sign.text == "^":
                     self.take()
                 node = self.node(".T", node)
@@ -241,8 +241,8 @@ class _EquationParser(Cursor):
                 while self.take_if(","):
                     ranges.append(self.range())
                 self.expect("]")
-                if len(ranges) > MOST_AXES:
-                    raise self.wrong(f"a value has at most {MOST_AXES} axes.", sign)
+                if len(ranges) > MAX_AXES:
+                    raise self.error(f"a value has at most {MAX_AXES} axes.", sign)
                 node = self.node("slice", node, value=(*ranges, (None, None)) if len(ranges) == 1 else tuple(ranges))
         return self.node("-", node) if flips % 2 else node
 
@@ -250,12 +250,12 @@ class _EquationParser(Cursor):
         bracket = self.take_if("(")
         minus, token = self.take_if("-"), self.take()
         half = bracket and self.take_if("/") and self.take()
-        value = float(token.text) if token.kind == "number" and len(token.text) <= 4 else MOST_POWER + 1
+        value = float(token.text) if token.kind == "number" and len(token.text) <= 4 else MAX_POWER + 1
         if half:
-            value = value / 2 if half.text == "2" else MOST_POWER + 1
-        if value > MOST_POWER or value * 2 % 1:
-            said = f"an exponent is a whole or half number from -{MOST_POWER} to {MOST_POWER}, not '{token.text}'."
-            raise self.wrong(said, token)
+            value = value / 2 if half.text == "2" else MAX_POWER + 1
+        if value > MAX_POWER or value * 2 % 1:
+            said = f"an exponent is a whole or half number from -{MAX_POWER} to {MAX_POWER}, not '{token.text}'."
+            raise self.error(said, token)
         if bracket:
             self.expect(")")
         value = int(value) if value % 1 == 0 else value
@@ -266,7 +266,7 @@ class _EquationParser(Cursor):
         for last in (False, True):
             token = self.take_if("name", "number")
             if token and token.kind == "number" and (not token.text.isdecimal() or len(token.text) > 3):
-                raise self.wrong(f"expected a small whole number or the name of a size, not '{token.text}'.", token)
+                raise self.error(f"expected a small whole number or the name of a size, not '{token.text}'.", token)
             ends.append(int(token.text) if token and token.kind == "number" else token and token.text)
             if not last:
                 self.expect(":")
@@ -282,7 +282,7 @@ class _EquationParser(Cursor):
                 while self.take_if(";", ","):
                     parts.append(self.expression())
                 self.expect("]")
-                return self.counted("concat", parts, token)
+                return self.check_arity("concat", parts, token)
             case "(":
                 node = self.expression()
                 if sign := self.take_if(">", "<"):
@@ -291,61 +291,61 @@ class _EquationParser(Cursor):
                 self.expect(")")
                 return node
             case "name":
-                function = OTHER_NAMES.get(token.text, token.text)
-                if function in ARGUMENTS and self.take_if("^"):  # tanh²(c) is tanh(c)²
+                function = FUNCTION_ALIASES.get(token.text, token.text)
+                if function in ARITY and self.take_if("^"):  # tanh²(c) is tanh(c)²
                     exponent = self.exponent()
                     return self.node("^", self.call(function), value=exponent)
                 if self.take_if("'"):
                     return self.derivative(function, token)
-                if self.here.kind == "(":
-                    if function not in {*ARGUMENTS, *SIGNS}:
-                        raise self.wrong(unknown("function", token.text, ARGUMENTS), token)
+                if self.current.kind == "(":
+                    if function not in {*ARITY, *NUMPY_OPERATORS}:
+                        raise self.error(describe_unknown("function", token.text, ARITY), token)
                     return self.call(function)
-                if token.text in ARGUMENTS:
-                    raise self.wrong(f"'{function}' is a function; write {function}(…).", token)
+                if token.text in ARITY:
+                    raise self.error(f"'{function}' is a function; write {function}(…).", token)
                 return self.node("name", value=token.text, position=token.position)
-        raise self.wrong(f"expected a value, got {_shown(token)}.", token)
+        raise self.error(f"expected a value, got {_quote(token)}.", token)
 
     def derivative(self, function: str, at: Token) -> Node:
         """The derivative of an elementwise function, as in tanh'(z), written out."""
         if function not in _DERIVATIVES:
-            raise self.wrong(f"'{at.text}' has no derivative here; known: {', '.join(_DERIVATIVES)}.", at)
-        (argument,) = self.call(function).below
+            raise self.error(f"'{at.text}' has no derivative here; known: {', '.join(_DERIVATIVES)}.", at)
+        (argument,) = self.call(function).children
         written_out = _EquationParser(
             self.source, derivation_tokens(SourceText(_DERIVATIVES[function], ""))
         ).expression()
-        for _ in subtrees(written_out):  # they count as parts of the expression
+        for _ in walk(written_out):  # they count as parts of the expression
             self.node("name")
-        return substituted(written_out, {"u": argument})
+        return substitute_names(written_out, {"u": argument})
 
     def call(self, function: str, arguments: list[Node] | None = None) -> Node:
         """A function of what is in the bracket that follows, after the arguments that it has already."""
-        opening, arguments, value = self.here, arguments or [], None
+        opening, arguments, value = self.current, arguments or [], None
         self.expect("(")
         if function == "einsum":
-            if self.here.kind != "string" or not _EINSUM.fullmatch(self.here.text):
-                raise self.wrong(
+            if self.current.kind != "string" or not _EINSUM.fullmatch(self.current.text):
+                raise self.error(
                     "einsum begins with its letters, one to four a value, as in einsum('bi,bj->ij', a, b)."
                 )
             value = self.take().text
             self.expect(",")
         if arguments and function == "transpose":  # a.transpose() or a.transpose(1, 0)
-            while self.here.kind in ("number", "-"):
+            while self.current.kind in ("number", "-"):
                 self.axis()
                 self.take_if(",")
-        elif not (arguments and function in ALONG):  # of a.sum(axis=0) and a.sum(0) the axis is read below
+        elif not (arguments and function in AXIS_FUNCTIONS):  # of a.sum(axis=0) and a.sum(0) the axis is read below
             arguments.append(self.expression())
-            if self.here.kind != ")" and not self.take_if(",", ";"):
+            if self.current.kind != ")" and not self.take_if(",", ";"):
                 self.expect(")")
-        while self.here.kind != ")":
-            if function not in ALONG:
+        while self.current.kind != ")":
+            if function not in AXIS_FUNCTIONS:
                 arguments.append(self.expression())
-            elif self.here.text in ("keepdim", "keepdims"):  # sums keep their rows and columns anyway
+            elif self.current.text in ("keepdim", "keepdims"):  # sums keep their rows and columns anyway
                 self.take()
                 self.expect("=")
                 self.take_if("name")
             else:
-                if self.here.text in ("axis", "dim"):
+                if self.current.text in ("axis", "dim"):
                     self.take()
                     self.expect("=")
                 several = self.take_if("(")
@@ -358,40 +358,40 @@ class _EquationParser(Cursor):
             if not self.take_if(",", ";"):
                 break
         self.expect(")")
-        if function in SIGNS:
-            sign, count = SIGNS[function]
+        if function in NUMPY_OPERATORS:
+            sign, count = NUMPY_OPERATORS[function]
             if len(arguments) != count:
-                raise self.wrong(f"{function} takes {count} values, not {len(arguments)}.", opening)
+                raise self.error(f"{function} takes {count} values, not {len(arguments)}.", opening)
             return self.node(sign, *arguments)
         if function == "einsum":
-            return self.subscripts(str(value or ""), arguments, opening)
-        return self.counted(function, arguments, opening, value)
+            return self.einsum(str(value or ""), arguments, opening)
+        return self.check_arity(function, arguments, opening, value)
 
     def axis(self) -> int:
         last, token = self.take_if("-"), self.take()
-        if token.text not in map(str, range(1 if last else 0, MOST_AXES)):
-            raise self.wrong(f"an axis is 0 (down the rows) or 1 (along them), not '{token.text}'.", token)
+        if token.text not in map(str, range(1 if last else 0, MAX_AXES)):
+            raise self.error(f"an axis is 0 (down the rows) or 1 (along them), not '{token.text}'.", token)
         return -int(token.text) if last else int(token.text)
 
-    def subscripts(self, letters: str, arguments: list[Node], at: Token) -> Node:
+    def einsum(self, letters: str, arguments: list[Node], at: Token) -> Node:
         """An einsum whose letters fit its values."""
         sides, _, out = letters.partition("->")
         given = sides.split(",")
         if any(len(set(side)) < len(side) for side in (*given, out)) or not set(out) <= {*sides}:
-            raise self.wrong("in an einsum each value has its letters once, and the result only letters of theirs.", at)
+            raise self.error("in an einsum each value has its letters once, and the result only letters of theirs.", at)
         if len(given) != len(arguments):
-            raise self.wrong(f"einsum('{letters}') takes {len(given)} values, not {len(arguments)}.", at)
+            raise self.error(f"einsum('{letters}') takes {len(given)} values, not {len(arguments)}.", at)
         return self.node("einsum", *arguments, value=letters)
 
-    def counted(self, function: str, arguments: list[Node], at: Token, axis: Any = None) -> Node:
-        fewest, most = ARGUMENTS[function]
+    def check_arity(self, function: str, arguments: list[Node], at: Token, axis: Any = None) -> Node:
+        fewest, most = ARITY[function]
         if not fewest <= len(arguments) <= most:
             wanted = str(most) if fewest == most else f"{fewest} to {most}"
-            raise self.wrong(f"{function} takes {wanted} values, not {len(arguments)}.", at)
+            raise self.error(f"{function} takes {wanted} values, not {len(arguments)}.", at)
         return self.node(function, *arguments, value=axis)
 
 
-def _shown(token: Token) -> str:
+def _quote(token: Token) -> str:
     return token.text if token.kind == "end" else f"'{token.text}'"
 
 
@@ -399,7 +399,7 @@ PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "@": 2, ">": 5, "<": 5}
 _UNARY, _POSTFIX = 3, 4
 
 
-def written(node: Node) -> str:
+def write_expression(node: Node) -> str:
     """A tree in the language it was read from, with no bracket that is not needed.
 
     >>> written(join("*", variable("h"), join("-", Node("number", value="1"), variable("h"))))
@@ -409,43 +409,43 @@ def written(node: Node) -> str:
         case Node("number" | "name", _, text):
             return text
         case Node("-", (inner,)):
-            return f"-{_bracketed(inner, _UNARY)}"
+            return f"-{_write_operand(inner, _UNARY)}"
         case Node(">" | "<" as sign, (left, right)):  # which has its brackets always
-            return f"({written(left)} {sign} {written(right)})"
-        case Node(sign, (left, right)) if node.joins:
+            return f"({write_expression(left)} {sign} {write_expression(right)})"
+        case Node(sign, (left, right)) if node.is_binary:
             level = PRECEDENCE[sign]
-            associative = right.joins and right.head == sign and sign in "+*"
-            return f"{_bracketed(left, level)} {sign} {_bracketed(right, level + (not associative))}"
+            associative = right.is_binary and right.op == sign and sign in "+*"
+            return f"{_write_operand(left, level)} {sign} {_write_operand(right, level + (not associative))}"
         case Node("^", (inner,), exponent):
-            return f"{_bracketed(inner, _POSTFIX)}^{exponent if exponent % 1 == 0 else f'({exponent})'}"
+            return f"{_write_operand(inner, _POSTFIX)}^{exponent if exponent % 1 == 0 else f'({exponent})'}"
         case Node(".T", (inner,)):
-            return f"{_bracketed(inner, _POSTFIX)}.T"
+            return f"{_write_operand(inner, _POSTFIX)}.T"
         case Node("slice", (inner,), ranges):
             axes = [":".join("" if end is None else str(end) for end in ends) for ends in ranges]
             while len(axes) > 1 and axes[-1] == ":":
                 axes.pop()
-            return f"{_bracketed(inner, _POSTFIX)}[{', '.join(axes)}]"
+            return f"{_write_operand(inner, _POSTFIX)}[{', '.join(axes)}]"
         case Node("einsum", arguments, letters):
-            return f"einsum({', '.join([repr(letters), *map(written, arguments)])})"
+            return f"einsum({', '.join([repr(letters), *map(write_expression, arguments)])})"
         case Node("concat", arguments):
-            return f"[{'; '.join(map(written, arguments))}]"
+            return f"[{'; '.join(map(write_expression, arguments))}]"
         case Node(function, arguments, axis):
             along = "" if axis is None else f", axis={axis}"
-            return f"{function}({', '.join(map(written, arguments))}{along})"
+            return f"{function}({', '.join(map(write_expression, arguments))}{along})"
 
 
-def _bracketed(node: Node, level: int) -> str:
-    if node.joins:
-        binds = PRECEDENCE[node.head]
+def _write_operand(node: Node, level: int) -> str:
+    if node.is_binary:
+        binds = PRECEDENCE[node.op]
     else:
-        binds = _UNARY if node.head == "-" or (node.head == "^" and level == _UNARY) else _POSTFIX
-    return written(node) if binds >= level else f"({written(node)})"
+        binds = _UNARY if node.op == "-" or (node.op == "^" and level == _UNARY) else _POSTFIX
+    return write_expression(node) if binds >= level else f"({write_expression(node)})"
 
 
 Shape = tuple[int, ...]
-MOST_ELEMENTS = 20_000
+MAX_ELEMENTS = 20_000
 """No value may grow beyond this; the values of a cell are far smaller."""
-_EACH = {
+_ELEMENTWISE = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
     "exp": torch.exp,
@@ -458,7 +458,7 @@ _EACH = {
 }
 
 
-class UnfitError(ValueError):
+class ShapeError(ValueError):
     """Values that an operation cannot take: the operation with `{}` where the shapes belong, and the shapes."""
 
     def __init__(self, operation: str, *shapes: Shape) -> None:
@@ -478,7 +478,7 @@ class WorkBudget:
     """
 
     def __init__(self, operations: int) -> None:
-        self.left = operations
+        self.remaining = operations
         self._outer: WorkBudget | None = None
 
     def __enter__(self) -> "WorkBudget":
@@ -491,8 +491,8 @@ class WorkBudget:
 
     def spend(self, operations: int) -> None:
         """Take operations from this budget and from all around it."""
-        self.left -= operations
-        if self.left < 0:
+        self.remaining -= operations
+        if self.remaining < 0:
             raise TooMuchWork("This takes too much work to evaluate. Use smaller values and fewer lines.")
         if self._outer is not None:
             self._outer.spend(operations)
@@ -506,25 +506,30 @@ def limited_work(operations: int) -> Iterator[None]:
 
 
 _BUDGET: ContextVar[WorkBudget | None] = ContextVar("budget of evaluations", default=None)
-_PRODUCTS, _EINSUM_PRODUCTS, _FUNCTION_VALUES, _VALUES = 25_000, 500, 1_500, 10_000
+_PRODUCTS_PER_OPERATION, _EINSUM_PRODUCTS_PER_OPERATION, _FUNCTION_VALUES_PER_OPERATION, _VALUES_PER_OPERATION = (
+    25_000,
+    500,
+    1_500,
+    10_000,
+)
 """Products of a matrix product and of an einsum, values of a function, and other values that cost one operation."""
 
 
-def _extra_operations(node: Node, below: Sequence[Tensor], value: Tensor) -> int:
+def _extra_operations(node: Node, operands: Sequence[Tensor], value: Tensor) -> int:
     """Return how many operations a node costs beyond one, by the sizes of its values."""
-    if node.head == "@":
-        return value.numel() * below[0].shape[-1] // _PRODUCTS
-    if node.head == "einsum":
+    if node.op == "@":
+        return value.numel() * operands[0].shape[-1] // _PRODUCTS_PER_OPERATION
+    if node.op == "einsum":
         lengths: dict[str, int] = {}
-        for side, argument in zip(str(node.value).partition("->")[0].split(","), below, strict=True):
+        for side, argument in zip(str(node.value).partition("->")[0].split(","), operands, strict=True):
             lengths |= zip(side, argument.shape if len(side) > 1 else (argument.numel(),), strict=True)
-        return 4 + prod(lengths.values()) // _EINSUM_PRODUCTS
-    if node.head in ARGUMENTS or node.head == "^":
-        return max(value.numel(), *(one.numel() for one in below)) // _FUNCTION_VALUES
-    return value.numel() // _VALUES
+        return 4 + prod(lengths.values()) // _EINSUM_PRODUCTS_PER_OPERATION
+    if node.op in ARITY or node.op == "^":
+        return max(value.numel(), *(one.numel() for one in operands)) // _FUNCTION_VALUES_PER_OPERATION
+    return value.numel() // _VALUES_PER_OPERATION
 
 
-def joined(sign: str, left: Tensor, right: Tensor) -> Tensor:
+def apply_operator(sign: str, left: Tensor, right: Tensor) -> Tensor:
     """Two values joined by a sign.
 
     A number, or a row or column as long as the other value, is spread over the other value. A row and a column are
@@ -539,7 +544,7 @@ def joined(sign: str, left: Tensor, right: Tensor) -> Tensor:
     else:
         fits = 0 in (left.ndim, right.ndim) or all(b in (1, a) for a, b in pairs) or all(a in (1, b) for a, b in pairs)
     if not fits:
-        raise UnfitError(f"{{}} {sign} {{}}", left.shape, right.shape)
+        raise ShapeError(f"{{}} {sign} {{}}", left.shape, right.shape)
     if sign == "@":
         _check_size(prod(max(pair) for pair in pairs[:-2]) * left.shape[-2] * right.shape[-1])
         return left @ right
@@ -548,27 +553,27 @@ def joined(sign: str, left: Tensor, right: Tensor) -> Tensor:
     return {"+": torch.add, "-": torch.sub, "*": torch.mul, "/": torch.div}[sign](left, right)
 
 
-def called(function: str, arguments: list[Tensor], value: Any) -> Tensor:
+def apply_function(function: str, arguments: list[Tensor], value: Any) -> Tensor:
     """A function of the language applied to values; `value` is its axis, or the letters of an einsum."""
     first, counts = arguments[0], [argument.numel() for argument in arguments]
     grows = {"diag": counts[0] ** 2, "outer": prod(counts), "concat": sum(counts)}
     _check_size(grows.get(function, counts[0]))
-    if function in _EACH:
-        return _EACH[function](first)
+    if function in _ELEMENTWISE:
+        return _ELEMENTWISE[function](first)
     if function in ("sum", "mean") and value is None:
         return first.sum() if function == "sum" else first.mean()
     if function == "maximum":
-        joined("+", *arguments)  # whether they fit
+        apply_operator("+", *arguments)  # whether they fit
         return torch.maximum(*arguments)
     axes: tuple[int, ...] = value if isinstance(value, tuple) else (value,) if isinstance(value, int) else ()
-    if function in ALONG and (first.ndim < 2 or not all(-first.ndim <= axis < first.ndim for axis in axes)):
-        raise UnfitError(f"{function} of {{}}", first.shape)
+    if function in AXIS_FUNCTIONS and (first.ndim < 2 or not all(-first.ndim <= axis < first.ndim for axis in axes)):
+        raise ShapeError(f"{function} of {{}}", first.shape)
     if len({axis % first.ndim for axis in axes}) < len(axes):
-        raise UnfitError(f"{function} of {{}} along one axis twice", first.shape)
+        raise ShapeError(f"{function} of {{}} along one axis twice", first.shape)
     if function in ("diag", "outer"):
         for argument in arguments:
             if argument.ndim != 2 or 1 not in argument.shape:
-                raise UnfitError(f"{function} of {{}}, which is not a row or column", argument.shape)
+                raise ShapeError(f"{function} of {{}}, which is not a row or column", argument.shape)
     match function:
         case "sum":
             return first.sum(value, keepdim=True)
@@ -590,13 +595,13 @@ def called(function: str, arguments: list[Tensor], value: Any) -> Tensor:
         flat = all(argument.ndim == 2 for argument in arguments)
         if flat and len({argument.shape[1 - along] for argument in arguments}) == 1:
             return torch.cat(arguments, along)
-    raise UnfitError(f"[{'; '.join('{}' for _ in arguments)}]", *(argument.shape for argument in arguments))
+    raise ShapeError(f"[{'; '.join('{}' for _ in arguments)}]", *(argument.shape for argument in arguments))
 
 
 def _einsum(letters: str, arguments: list[Tensor]) -> Tensor:
     """A sum of products by letters; a value with one letter is a row or a column, and a result of one is alike."""
     sides, _, out = letters.partition("->")
-    unfit = UnfitError(
+    unfit = ShapeError(
         f"einsum('{letters}') of {', '.join('{}' for _ in arguments)}", *(one.shape for one in arguments)
     )
     values, lengths, row = list[Tensor](), dict[str, int](), False
@@ -608,15 +613,15 @@ def _einsum(letters: str, arguments: list[Tensor]) -> Tensor:
         if any(lengths.setdefault(letter, size) != size for letter, size in zip(side, values[-1].shape, strict=True)):
             raise unfit
     _check_size(prod(lengths[letter] for letter in out))
-    if prod(lengths.values()) > MOST_ELEMENTS * 50:
-        raise UnfitError("an einsum of too many products")
+    if prod(lengths.values()) > MAX_ELEMENTS * 50:
+        raise ShapeError("an einsum of too many products")
     result = torch.einsum(letters, *values)
     return result if len(out) != 1 else result[None] if row else result[:, None]
 
 
 def _check_size(elements: int) -> None:
-    if elements > MOST_ELEMENTS:
-        raise UnfitError(f"a value of {elements} elements, which is too large")
+    if elements > MAX_ELEMENTS:
+        raise ShapeError(f"a value of {elements} elements, which is too large")
 
 
 class Evaluator:
@@ -628,23 +633,23 @@ class Evaluator:
     def __init__(self, values: Mapping[str, Tensor]) -> None:
         self.values, self.operations = values, 0
         self._budget = _BUDGET.get()
-        self._remembered: dict[int, tuple[Node, Tensor]] = {}
+        self._cache: dict[int, tuple[Node, Tensor]] = {}
 
-    def remember(self, node: Node) -> None:
+    def cache_values(self, node: Node) -> None:
         """Keep the values of a tree's nodes: another tree that holds some of them then costs only the rest."""
-        for child in node.below:
-            self.remember(child)
+        for child in node.children:
+            self.cache_values(child)
         try:
-            self._remembered[id(node)] = (node, self(node))  # the node is held too, so that its id stays its own
-        except UnfitError:
+            self._cache[id(node)] = (node, self(node))  # the node is held too, so that its id stays its own
+        except ShapeError:
             return
 
     def __call__(self, node: Node) -> Tensor:
         """The value of a node; an `UnfitError` if its shapes do not fit."""
-        if id(node) in self._remembered:
-            return self._remembered[id(node)][1]
+        if id(node) in self._cache:
+            return self._cache[id(node)][1]
         self._spend(1)  # also where the shapes do not fit
-        below = [self(child) for child in node.below]
+        below = [self(child) for child in node.children]
         value = self._apply(node, below)
         self._spend(_extra_operations(node, below, value))
         return value
@@ -654,28 +659,28 @@ class Evaluator:
         if operations and self._budget is not None:
             self._budget.spend(operations)
 
-    def _apply(self, node: Node, below: list[Tensor]) -> Tensor:
-        if node.head == "number":
+    def _apply(self, node: Node, operands: list[Tensor]) -> Tensor:
+        if node.op == "number":
             return tensor(float(node.value), dtype=float64)
-        if node.head == "name":
+        if node.op == "name":
             return self.values[node.value]
-        first, *others = below
-        match node.head:
+        first, *others = operands
+        match node.op:
             case "-" if not others:
                 return -first
-            case sign if node.joins:
-                return joined(sign, *below)
+            case sign if node.is_binary:
+                return apply_operator(sign, *operands)
             case "^":
                 return first**node.value
             case ".T":
                 return first.mT if first.ndim else first
             case "slice":
                 if first.ndim < len(node.value):
-                    raise UnfitError("a slice of {}", first.shape)
+                    raise ShapeError("a slice of {}", first.shape)
                 ends = [[int(self.values[end]) if isinstance(end, str) else end for end in of] for of in node.value]
                 part = first[tuple(slice(*pair) for pair in ends)]
                 if part.numel() == 0:
-                    raise UnfitError("an empty slice of {}", first.shape)
+                    raise ShapeError("an empty slice of {}", first.shape)
                 return part
             case function:
-                return called(function, below, node.value)
+                return apply_function(function, operands, node.value)

@@ -15,20 +15,20 @@ from pprint import pformat
 from typing import Any
 
 from lemma.checking.grading import ClassMarks, check_sheet
-from lemma.checking.sheets import Marked, Marker, Sheet, SheetQuestion, mark, read_sheet
-from lemma.counting.writing import write
-from lemma.data.files import rewritten, write_atomically
-from lemma.errors import InputError, unknown
+from lemma.checking.sheets import Marker, Sheet, SheetQuestion, StudentMarks, mark_answers, read_sheet
+from lemma.counting.writing import write_formula
+from lemma.data.files import atomic_rewrite, write_atomically
+from lemma.errors import InputError, describe_unknown
 from lemma.report.result import as_json, check_target
 
 FORMATS = ("gradescope", "lti", "otter", "nbgrader")
-SOLUTION = "### BEGIN SOLUTION\n{}\n### END SOLUTION"
-HIDDEN_TESTS = "### BEGIN HIDDEN TESTS\n{}\n### END HIDDEN TESTS"
+SOLUTION_BLOCK = "### BEGIN SOLUTION\n{}\n### END SOLUTION"
+HIDDEN_TESTS_BLOCK = "### BEGIN HIDDEN TESTS\n{}\n### END HIDDEN TESTS"
 """What nbgrader takes out of the notebook that it releases and puts back before it grades."""
-FOR_GRADERS = "# For the autograder only: SHEET holds what the sheet keeps from students, such as partial credit."
+GRADER_NOTICE = "# For the autograder only: SHEET holds what the sheet keeps from students, such as partial credit."
 
 
-def write_format(
+def write_sheet_as(
     format: str,
     questions: Path | str | Mapping[str, Any],
     answers: Sequence[Path | str | Mapping[str, Any]],
@@ -36,14 +36,14 @@ def write_format(
 ) -> Path:
     """Write a sheet, or the marks of answers to it, in one of `FORMATS`."""
     if format not in FORMATS:
-        raise InputError(unknown("format", format, FORMATS))
+        raise InputError(describe_unknown("format", format, FORMATS))
     target, of_answers = Path(out), format in ("gradescope", "lti")
     if of_answers != bool(answers):
         needed = "needs the answers to mark" if of_answers else "collects the answers itself; name only the sheet"
         raise InputError(f"format {format}: {needed}.")
     if format == "otter":
         tests = otter_tests(read_sheet(questions))
-        with rewritten(target, tests) as folder:
+        with atomic_rewrite(target, tests) as folder:
             for name, text in tests.items():
                 (folder / name).write_text(text, encoding="utf-8")
         return target
@@ -61,7 +61,7 @@ def write_format(
     return target
 
 
-def gradescope_results(marked: Marked) -> dict[str, Any]:
+def gradescope_results(marked: StudentMarks) -> dict[str, Any]:
     """What Gradescope reads from results/results.json: a test for each question, with what the student may see."""
     tests = [
         {
@@ -77,17 +77,17 @@ def gradescope_results(marked: Marked) -> dict[str, Any]:
         }
         for number, one in enumerate(marked.marks, 1)
     ]
-    said = "\n".join([marked.summary, *marked.strangers])
+    said = "\n".join([marked.summary, *marked.notes])
     return {"score": marked.points, "output": said, "output_format": "text", "visibility": "visible", "tests": tests}
 
 
-def lti_scores(marks: Marked | ClassMarks, when: datetime | None = None) -> list[dict[str, Any]]:
+def lti_scores(marks: StudentMarks | ClassMarks, timestamp: datetime | None = None) -> list[dict[str, Any]]:
     """Score objects of LTI's Assignment and Grade Services 2.0, one for each student, to be posted to a line item.
 
     An answer that could not be read leaves the grading to a person: gradingProgress is PendingManual then. The user is
     the `user` that the answers name, else the student.
     """
-    stamp = (when or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="milliseconds")
+    stamp = (timestamp or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="milliseconds")
     scores = []
     for one in marks.students if isinstance(marks, ClassMarks) else (marks,):
         if not (one.user or one.student):
@@ -118,7 +118,7 @@ def evaluation_function(response: Any, answer: Any, params: Mapping[str, Any]) -
     {'is_correct': False, 'feedback': "Not right: too small at the model's sizes."}
     """
     fields = {name: value for name, value in params.items() if name not in ("submission_context", "id", "builds_on")}
-    marked = mark({"questions": [{**fields, "id": "response"}]}, {"response": response})["response"]
+    marked = mark_answers({"questions": [{**fields, "id": "response"}]}, {"response": response})["response"]
     return {"is_correct": bool(marked), "feedback": "\n".join(marked.remarks) or f"{marked.verdict.capitalize()}."}
 
 
@@ -128,10 +128,10 @@ def points(sheet: Mapping[str, Any], id: str, answers: Mapping[str, Any]) -> flo
     nbgrader takes any other output, a verdict among them, for full marks.
     """
     with redirect_stderr(io.StringIO()):  # nbgrader takes a warning for a failure
-        return float(mark(sheet, answers)[id].points)
+        return float(mark_answers(sheet, answers)[id].points)
 
 
-def variables(sheet: Sheet) -> dict[str, str]:
+def variable_names(sheet: Sheet) -> dict[str, str]:
     """The name of the variable that holds the answer to each question.
 
     >>> questions = [SheetQuestion(id=id, kind="parameters", model="lora") for id in ("Q1", "2 b", "2-b", "if")]
@@ -148,7 +148,7 @@ def variables(sheet: Sheet) -> dict[str, str]:
     return found
 
 
-def _with_earlier(sheet: Sheet, question: SheetQuestion) -> tuple[dict[str, Any], list[str]]:
+def _sheet_for_question(sheet: Sheet, question: SheetQuestion) -> tuple[dict[str, Any], list[str]]:
     """A sheet of one question and those that it builds on, as plain values; and the ids of these."""
     needed = {question.id}
     for one in reversed(sheet.questions):
@@ -158,7 +158,7 @@ def _with_earlier(sheet: Sheet, question: SheetQuestion) -> tuple[dict[str, Any]
     return {"questions": fields}, [one.id for one in kept if one.id != question.id]
 
 
-def possible_shares(question: SheetQuestion) -> list[float]:
+def possible_fractions(question: SheetQuestion) -> list[float]:
     """The parts of its points that an answer can earn, from the least to all.
 
     >>> possible_shares(SheetQuestion(id="Q", kind="gradient", cell="rnn", lines=("dU", "db2"), partial=True))
@@ -177,12 +177,12 @@ def possible_shares(question: SheetQuestion) -> list[float]:
 def otter_tests(sheet: Sheet) -> dict[str, str]:
     """Otter's test files in its exception-based form, by file name; a case for each step of partial credit."""
     Marker(sheet)  # what the models cannot be asked is said now
-    named, files = variables(sheet), dict[str, str]()
+    named, files = variable_names(sheet), dict[str, str]()
     for question in sheet.questions:
-        plain, earlier = _with_earlier(sheet, question)
+        plain, earlier = _sheet_for_question(sheet, question)
         given = ", ".join(f"{id!r}: env.get({named[id]!r}, '')" for id in (*earlier, question.id))
         lines = [
-            FOR_GRADERS,
+            GRADER_NOTICE,
             "from otter.test_files import test_case",
             "",
             "OK_FORMAT = False",
@@ -198,7 +198,7 @@ def otter_tests(sheet: Sheet) -> dict[str, str]:
             "    assert mark.points >= points, ' '.join([mark.verdict + '.', *mark.remarks])",
         ]
         before = 0.0
-        for number, share in enumerate(possible_shares(question), 1):
+        for number, share in enumerate(possible_fractions(question), 1):
             total = round(share * question.points, 2)
             lines += ["", "", f"@test_case(points={round(total - before, 2)})", f"def test_{number}(env):"]
             lines += [f"    earned(env, {total})"]
@@ -213,7 +213,7 @@ def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
     The test cells give the points as a number, so that nbgrader gives partial credit. They are hidden tests, since the
     sheet says what earns partial credit. Solutions are filled in where the model has them.
     """
-    marker, named = Marker(sheet), variables(sheet)
+    marker, named = Marker(sheet), variable_names(sheet)
     cells: list[dict[str, Any]] = []
 
     def add(kind: str, id: str, source: str, *roles: str, **more: Any) -> None:
@@ -225,7 +225,7 @@ def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
 
     add("markdown", "title", f"# {sheet.title}")
     for number, question in enumerate(sheet.questions, 1):
-        name, (plain, earlier) = named[question.id], _with_earlier(sheet, question)
+        name, (plain, earlier) = named[question.id], _sheet_for_question(sheet, question)
         asked = {"gradient": f"the gradients {', '.join(question.lines)}, a line each,", "number": "a number"}
         said = f"{question.text}\n\nAssign {asked.get(question.kind, 'a formula')} as a text to `{name}`."
         worth = f"{question.points:g} point{'s' * (question.points != 1)}"
@@ -233,18 +233,18 @@ def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
         if question.kind == "gradient":
             right = "\n".join(f"{line} = …" for line in question.lines)
         elif question.kind == "formula":
-            right = write(marker.right_formulas[question.id], marker.accounts[question.id].order)
+            right = write_formula(marker.expected_formulas[question.id], marker.accounts[question.id].order)
         elif question.kind == "number":
-            exact = marker.right_values[question.id]
+            exact = marker.expected_values[question.id]
             right = str(exact) if exact.denominator == 1 else f"{float(exact):.4g}"
         else:
             account = marker.accounts[question.id]
-            right = account.quantities[question.kind].formula(account.order)
-        add("code", f"answer-{number}", f"# {name} = '…'\n{SOLUTION.format(f'{name} = {right!r}')}", "solution")
+            right = account.quantities[question.kind].write_formula(account.order)
+        add("code", f"answer-{number}", f"# {name} = '…'\n{SOLUTION_BLOCK.format(f'{name} = {right!r}')}", "solution")
         given = [f"{id!r}: globals().get({named[id]!r}, '')" for id in earlier] + [f"{question.id!r}: {name}"]
         test = f"from lemma.checking.formats import points\n\nsheet = {pformat(plain, width=100, sort_dicts=False)}\n"
         test += f"points(sheet, {question.id!r}, {{{', '.join(given)}}})"
-        graded = f"# {name} is graded here.\n{HIDDEN_TESTS.format(test)}"
+        graded = f"# {name} is graded here.\n{HIDDEN_TESTS_BLOCK.format(test)}"
         add("code", f"test-{number}", graded, "grade", points=question.points)
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}

@@ -11,36 +11,36 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from lemma.checking.cells import CellLike, GradientCell, Sample, find_cell, gradient_with
+from lemma.checking.cells import CellLike, GradientCell, Sample, find_cell, gradient_with_constants
 from lemma.checking.expressions import (
-    ARGUMENTS,
-    MOST_NODES,
-    RESERVED,
+    ARITY,
+    MAX_NODES,
+    RESERVED_NAMES,
     Equation,
     Evaluator,
     Node,
+    ShapeError,
     TooMuchWork,
-    UnfitError,
     WorkBudget,
-    is_larger,
-    names,
+    has_more_nodes,
     parse_equation,
     parse_steps,
-    substituted,
-    subtrees,
+    substitute_names,
     variable,
-    written,
+    variable_names,
+    walk,
+    write_expression,
 )
-from lemma.checking.repairs import MOST_OPERATIONS, agrees, find_repair, is_close
+from lemma.checking.repairs import MAX_OPERATIONS, find_repair, is_close, is_correct
 from lemma.checking.tokens import SourceText
-from lemma.errors import InputError, unknown
+from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Result, Table, Text
-from lemma.report.text import columns, paragraph, wrap
+from lemma.report.text import text_width, wrap, wrap_paragraph
 
-MOST_LINES, MOST_TEXT = 100, 100_000
-MOST_HELD, MOST_CUT = 3, 300
+MAX_LINES, MAX_CHARACTERS = 100, 100_000
+MAX_CONSTANT_STEPS, MAX_CONSTANT_TRIALS = 3, 300
 """How many steps a person may have taken for constants at once, and how often that is tried in a report."""
-MOST_JUDGING, MOST_CUTTING = 50_000, 8_000
+MAX_CHECKING_OPERATIONS, MAX_CONSTANT_OPERATIONS = 50_000, 8_000
 """Operations of judging all lines of a report, and of trying which steps were taken for constants."""
 
 
@@ -66,14 +66,14 @@ class GradientVerdict:
         return {**asdict(self), "error": finite, "taken": list(self.taken)}
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """All there is to say below the line itself."""
         repaired = f"repaired: {self.repair}" if self.repair else ""
         taken = f"taken as given, since no line derives it: {', '.join(self.taken)}" if self.taken else ""
         return tuple(remark for remark in (self.reason, repaired, taken) if remark)
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.outcome:<7} {self.text}", *(f"{'':<7} {remark}" for remark in self.remarks)])
+        return "\n".join([f"{self.outcome:<7} {self.text}", *(f"{'':<7} {remark}" for remark in self.notes)])
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,14 @@ class GradientReport(Result):
         return f"{self.cell}: gradients"
 
     @property
-    def judged(self) -> tuple[GradientVerdict, ...]:
+    def checked(self) -> tuple[GradientVerdict, ...]:
         """The verdicts on lines that derive something the cell knows, or that cannot be computed."""
         return tuple(verdict for verdict in self.verdicts if verdict.outcome != "helper")
 
     @property
     def right(self) -> bool:
         """Whether something was judged and all of it is right."""
-        return bool(self.judged) and all(verdict.outcome == "right" for verdict in self.judged)
+        return bool(self.checked) and all(verdict.outcome == "right" for verdict in self.checked)
 
     def __bool__(self) -> bool:
         return self.right
@@ -104,8 +104,8 @@ class GradientReport(Result):
     @property
     def summary(self) -> str:
         """How many lines are right."""
-        right = sum(verdict.outcome == "right" for verdict in self.judged)
-        return f"{self.cell}: {right} of {len(self.judged)} right"
+        right = sum(verdict.outcome == "right" for verdict in self.checked)
+        return f"{self.cell}: {right} of {len(self.checked)} right"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that are good JSON."""
@@ -120,11 +120,11 @@ class GradientReport(Result):
         """The same as a table."""
         rows = []
         for verdict in self.verdicts:
-            rows += [(verdict.outcome, verdict.text), *(("", remark) for remark in verdict.remarks)]
-        return [Table(("", ""), rows, plain=True), Text(self.summary)]
+            rows += [(verdict.outcome, verdict.text), *(("", remark) for remark in verdict.notes)]
+        return [Table(("", ""), rows, is_text=True), Text(self.summary)]
 
 
-def judge_gradients(
+def check_gradients(
     cell: CellLike,
     lines: Sequence[str] = (),
     diagnose: bool = True,
@@ -154,49 +154,49 @@ def judge_gradients(
             f"{described.name}: it has no loss, and so no gradients. Give one, as in loss = 'sum(dY * Y)'."
         )
     derivation = read_derivation(described, [*described.answers, *([lines] if isinstance(lines, str) else lines)])
-    known, gradients = described.known, set(described.gradients)
+    known, gradients = described.all_names, set(described.gradients)
     samples = tuple(samples) or described.samples
     derived = {line.name for line in derivation}
-    uses = {line.name: names(line.expression) for line in derivation if line.name not in known}
+    uses = {line.name: variable_names(line.expression) for line in derivation if line.name not in known}
     helpers: dict[str, Node] = {}  # what each stands for
     rests_on: dict[str, set[str]] = {}  # the cell's names behind each helper
     broken: set[str] = set()  # the helpers without a value
     settled, attempted = set(derived_before), set(attempted_before)  # what earlier lines get right, and wrong
     verdicts: list[GradientVerdict] = []
-    judging, diagnosis = WorkBudget(MOST_JUDGING), Diagnosis(described)
+    judging, diagnosis = WorkBudget(MAX_CHECKING_OPERATIONS), Diagnosis(described)
     for line in derivation:
         expression, failed = line.expression, None
         verdict = GradientVerdict(line.number, line.name, line.text, "wrong")
-        used = {name for name in names(expression) for name in rests_on.get(name, {name})}
+        used = {name for name in variable_names(expression) for name in rests_on.get(name, {name})}
         available = settled | described.available_for(line.name) if line.name in known else settled
         if line.name in gradients:
             available |= {name for name in attempted if line.name[1:] not in described.descendants[name[1:]]}
         with judging:
-            if missing := sorted(names(expression) & broken):
+            if missing := sorted(variable_names(expression) & broken):
                 broken |= {line.name} - known
                 verdict = replace(verdict, reason=f"it rests on {missing[0]}, which has no value")
             elif line.name not in known:  # a helper: it is computed, so that later lines may use it
                 try:
                     values = [Evaluator(sample.values)(expression) for sample in samples]
-                except UnfitError as error:
+                except ShapeError as error:
                     broken.add(line.name)
-                    verdict = replace(verdict, reason=unfit_words(error, samples[0]))
+                    verdict = replace(verdict, reason=describe_shape_error(error, samples[0]))
                 else:
                     broken.discard(line.name)
                     rests_on[line.name] = used
-                    whole = substituted(expression, helpers)
-                    helpers[line.name] = variable(line.name) if is_larger(whole, MOST_NODES) else whole
+                    whole = substitute_names(expression, helpers)
+                    helpers[line.name] = variable(line.name) if has_more_nodes(whole, MAX_NODES) else whole
                     pairs = zip(samples, values, strict=True)
                     samples = tuple(replace(one, values={**one.values, line.name: value}) for one, value in pairs)
                     verdict = replace(verdict, outcome="helper", reason="a helper, not judged")
-            elif failed := next((one for one in samples if not agrees(expression, line.name, one)), None):
-                complaint, error = _fault(expression, line.name, failed)
+            elif failed := next((one for one in samples if not is_correct(expression, line.name, one)), None):
+                complaint, error = _describe_fault(expression, line.name, failed)
                 verdict = replace(verdict, reason=f"{complaint}; no simple repair found", error=error)
                 attempted |= {line.name} & gradients if used <= available else set()
             elif early := sorted(used - available):
-                verdict = replace(verdict, reason=_unavailable(described, line.name, early[0]))
+                verdict = replace(verdict, reason=_explain_unavailable(described, line.name, early[0]))
             else:
-                taken = (_reached(names(expression), uses) & gradients) - derived
+                taken = (_dependencies(variable_names(expression), uses) & gradients) - derived
                 settled.add(line.name)
                 verdict = replace(verdict, outcome="right", taken=tuple(sorted(taken)))
         if failed and diagnose:
@@ -210,8 +210,8 @@ class Diagnosis:
     """The search for what is wrong in lines of one derivation, with the operations that are left for it."""
 
     def __init__(self, cell: GradientCell) -> None:
-        self.cell, self.left, self.cut = cell, MOST_OPERATIONS, Cut()
-        self.cutting = WorkBudget(MOST_CUTTING)
+        self.cell, self.operations_left, self.constant_gradients = cell, MAX_OPERATIONS, ConstantGradients()
+        self.constant_budget = WorkBudget(MAX_CONSTANT_OPERATIONS)
 
     def explain(
         self,
@@ -224,17 +224,19 @@ class Diagnosis:
         """Return the verdict on a wrong line with its repair, or with the steps that it takes for constants."""
         complaint = verdict.reason.partition("; no simple repair found")[0]
         expressions = [line.expression]
-        if names(line.expression) & set(helpers):  # with its helpers written out
-            whole = substituted(line.expression, helpers)
-            expressions += [] if is_larger(whole, MOST_NODES) else [whole]
+        if variable_names(line.expression) & set(helpers):  # with its helpers written out
+            whole = substitute_names(line.expression, helpers)
+            expressions += [] if has_more_nodes(whole, MAX_NODES) else [whole]
         for expression in expressions:
-            repair, self.left = find_repair(expression, self.cell, line.name, samples, self.left, available)
+            repair, self.operations_left = find_repair(
+                expression, self.cell, line.name, samples, self.operations_left, available
+            )
             if repair:
-                repaired = f"{line.text.partition('=')[0].strip()} = {written(repair.expression)}"
-                return replace(verdict, reason=f"{complaint}: {repair.words}", repair=repaired)
+                repaired = f"{line.text.partition('=')[0].strip()} = {write_expression(repair.expression)}"
+                return replace(verdict, reason=f"{complaint}: {repair.description}", repair=repaired)
         try:
-            with self.cutting:
-                forgotten = forgotten_steps(line.expression, self.cell, line.name, samples, self.cut)
+            with self.constant_budget:
+                forgotten = forgotten_steps(line.expression, self.cell, line.name, samples, self.constant_gradients)
         except TooMuchWork:
             return verdict
         if not forgotten:
@@ -248,43 +250,43 @@ class Diagnosis:
 def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
     """Read all lines in the cell's own names, free of circles; an `InputError` says where one cannot be read."""
     texts = [texts] if isinstance(texts, str) else list(texts)
-    if sum(map(len, texts)) > MOST_TEXT:
-        raise InputError(f"The derivation has more than {MOST_TEXT:,} characters. Judge it in smaller parts.")
-    stripped = (_plain_line(text) for part in texts for text in part.splitlines())
+    if sum(map(len, texts)) > MAX_CHARACTERS:
+        raise InputError(f"The derivation has more than {MAX_CHARACTERS:,} characters. Judge it in smaller parts.")
+    stripped = (_strip_line(text) for part in texts for text in part.splitlines())
     numbered = [(number, text) for number, text in enumerate(stripped, 1) if text]
-    if len(numbered) > MOST_LINES:
-        raise InputError(f"The derivation has {len(numbered)} lines. Judge at most {MOST_LINES} at once.")
+    if len(numbered) > MAX_LINES:
+        raise InputError(f"The derivation has {len(numbered)} lines. Judge at most {MAX_LINES} at once.")
     lines: list[Equation] = []
     for equation in (equation for number, text in numbered for equation in read_line(text, number)):
         source = SourceText(equation.text, f"line {equation.number}, column")
-        left, helpers = cell.canonical(equation.name), {line.name for line in lines} - cell.known
-        given = left in (*cell.sizes, *cell.given)
-        if given or left in RESERVED or "__" in left:
+        left, helpers = cell.canonical(equation.name), {line.name for line in lines} - cell.all_names
+        given = left in (*cell.sizes, *cell.input_sides)
+        if given or left in RESERVED_NAMES or "__" in left:
             words = "is given; it is not derived" if given else "cannot be the name of a helper"
-            raise source.mistake(0, f"'{equation.name}' {words}.")
-        found = [node for _, node in subtrees(equation.expression) if node.head == "name"]
+            raise source.error_at(0, f"'{equation.name}' {words}.")
+        found = [node for _, node in walk(equation.expression) if node.op == "name"]
         own = {node.value: variable(cell.canonical(node.value, helpers), node.position) for node in found}
-        expression = substituted(equation.expression, own)
-        for _, node in subtrees(expression):
-            if node.head == "name" and node.value not in cell.known | helpers:
+        expression = substitute_names(equation.expression, own)
+        for _, node in walk(expression):
+            if node.op == "name" and node.value not in cell.all_names | helpers:
                 near = cell.gradients if node.value.startswith("d") else cell.values
-                raise source.mistake(node.position, unknown("name", node.value, (*near, *sorted(helpers))))
-            for end in chain.from_iterable(node.value if node.head == "slice" else ()):
+                raise source.error_at(node.position, describe_unknown("name", node.value, (*near, *sorted(helpers))))
+            for end in chain.from_iterable(node.value if node.op == "slice" else ()):
                 if isinstance(end, str) and end not in cell.sizes:
-                    raise source.mistake(0, unknown("size", end, cell.sizes))
+                    raise source.error_at(0, describe_unknown("size", end, cell.sizes))
         lines.append(replace(equation, name=left, expression=expression))
     if not lines:
         raise InputError("There is no line to judge. Write lines such as dz = y_hat - y.")
     uses: dict[str, set[str]] = {}
     for line in lines:
-        uses[line.name] = uses.get(line.name, set()) | names(line.expression)
+        uses[line.name] = uses.get(line.name, set()) | variable_names(line.expression)
     for line in lines:
-        if line.name in _reached(uses[line.name], uses):
+        if line.name in _dependencies(uses[line.name], uses):
             raise InputError(f"line {line.number}: {line.name} is derived from itself. Derive it from other names.")
     used = set().union(*uses.values())
     for line in lines:
         close = get_close_matches(line.name, (*cell.gradients, *cell.steps), n=1, cutoff=0.7)
-        if line.name not in cell.known | used and close:
+        if line.name not in cell.all_names | used and close:
             raise InputError(
                 f"line {line.number}: {line.name} is not a name of the cell, and no line uses it. "
                 f"Did you mean '{close[0]}'? Known: {', '.join(cell.gradients)}."
@@ -296,7 +298,7 @@ _LABEL = re.compile(r"\(?[a-z0-9]{1,2}[.)]\s+(?=\S+\s*:?=)")
 _DEFINED = re.compile(r"^([^\s=:]+)\s*:=?\s*(?!\s)")
 
 
-def _plain_line(text: str) -> str:
+def _strip_line(text: str) -> str:
     """Return a line without its comment, the label before it and the full stop after it; `dz: …` becomes `dz = …`.
 
     >>> _plain_line("(b) dz := y_hat - y;  # softmax")
@@ -320,12 +322,12 @@ def read_line(text: str, number: int) -> list[Equation]:
     return [Equation(name, step, text, number) for step in steps]
 
 
-Cut = dict[tuple[str, ...], Tensor | None]
+ConstantGradients = dict[tuple[str, ...], Tensor | None]
 """The gradient of a name where some steps are constants, by the name and the steps."""
 
 
 def forgotten_steps(
-    expression: Node, cell: GradientCell, target: str, samples: Sequence[Sample], cut: Cut
+    expression: Node, cell: GradientCell, target: str, samples: Sequence[Sample], cache: ConstantGradients
 ) -> tuple[str, ...]:
     """The steps through which a gradient was forgotten: the fewest that, as constants, make the expression right.
 
@@ -334,24 +336,24 @@ def forgotten_steps(
     first, *others = samples
     try:
         value = Evaluator(first.values)(expression)
-    except UnfitError:
+    except ShapeError:
         return ()
     if target not in cell.gradients or value.shape != first.values[target].shape:
         return ()
     after, later = {target[1:]}, list[str]()  # what depends on the value
     for equation in cell.equations[cell.depth(target) + 1 : -1]:
-        if names(equation.expression) & after:
+        if variable_names(equation.expression) & after:
             after.add(equation.name)
             later.append(equation.name)
-    for held in chain.from_iterable(combinations(later, count) for count in range(1, MOST_HELD + 1)):
-        if (target, *held) not in cut:
-            if len(cut) >= MOST_CUT:
+    for held in chain.from_iterable(combinations(later, count) for count in range(1, MAX_CONSTANT_STEPS + 1)):
+        if (target, *held) not in cache:
+            if len(cache) >= MAX_CONSTANT_TRIALS:
                 return ()
-            cut[(target, *held)] = gradient_with(cell, first, target, frozenset(held))
-        truth = cut[(target, *held)]
+            cache[(target, *held)] = gradient_with_constants(cell, first, target, frozenset(held))
+        truth = cache[(target, *held)]
         if truth is None or not is_close(value, truth):
             continue
-        elsewhere = [gradient_with(cell, sample, target, frozenset(held)) for sample in others]
+        elsewhere = [gradient_with_constants(cell, sample, target, frozenset(held)) for sample in others]
         if all(
             gradient is not None and is_close(Evaluator(sample.values)(expression), gradient)
             for sample, gradient in zip(others, elsewhere, strict=True)
@@ -360,7 +362,7 @@ def forgotten_steps(
     return ()
 
 
-def _reached(start: set[str], uses: Mapping[str, set[str]]) -> set[str]:
+def _dependencies(start: set[str], uses: Mapping[str, set[str]]) -> set[str]:
     """The names at the start, and all that these are derived from."""
     reached, waiting = set(), set(start)
     while waiting:
@@ -370,7 +372,7 @@ def _reached(start: set[str], uses: Mapping[str, set[str]]) -> set[str]:
     return reached
 
 
-def _unavailable(cell: GradientCell, target: str, name: str) -> str:
+def _explain_unavailable(cell: GradientCell, target: str, name: str) -> str:
     """Say why a line for `target` may not use a name, and what it may use."""
     if target not in cell.gradients:
         why = "is a gradient" if name in cell.gradients else f"is computed from {target}"
@@ -385,24 +387,24 @@ def _unavailable(cell: GradientCell, target: str, name: str) -> str:
     return f"{name} is not known here: {why}; {instead}, or derive {name} from these on an earlier line"
 
 
-def _fault(expression: Node, target: str, sample: Sample) -> tuple[str, float | None]:
+def _describe_fault(expression: Node, target: str, sample: Sample) -> tuple[str, float | None]:
     """What is wrong with an expression, and the relative error if it has one."""
     truth = sample.values[target]
     try:
         value = Evaluator(sample.values)(expression)
-    except UnfitError as error:
-        return unfit_words(error, sample), None
+    except ShapeError as error:
+        return describe_shape_error(error, sample), None
     if value.shape != truth.shape:
-        return f"the shape is {sample.spelled(value.shape)}, expected {sample.spelled(truth.shape)}", None
+        return f"the shape is {sample.describe_shape(value.shape)}, expected {sample.describe_shape(truth.shape)}", None
     if not value.isfinite().all():
         return "the value is not a finite number", None
     error = ((value - truth).abs().max() / truth.abs().max().clamp_min(1e-300)).item()
     return f"relative error {error:.2g}", error
 
 
-def unfit_words(error: UnfitError, sample: Sample) -> str:
+def describe_shape_error(error: ShapeError, sample: Sample) -> str:
     """Say in the names of the sizes which operation does not fit."""
-    return f"the shapes do not fit: {error.operation.format(*map(sample.spelled, error.shapes))}"
+    return f"the shapes do not fit: {error.operation.format(*map(sample.describe_shape, error.shapes))}"
 
 
 def describe_cell(cell: CellLike) -> str:
@@ -411,10 +413,10 @@ def describe_cell(cell: CellLike) -> str:
     >>> print(describe_cell("softmax-cross-entropy").splitlines()[0])
     softmax-cross-entropy
     """
-    described, room = find_cell(cell), columns() - 2
+    described, room = find_cell(cell), text_width() - 2
     sample = described.samples[0]
-    lines = [f"{equation.name} = {written(equation.expression)}" for equation in described.equations]
-    shapes = [sample.spelled(sample.values[step].shape) for step in described.steps] + ["a number"]
+    lines = [f"{equation.name} = {write_expression(equation.expression)}" for equation in described.equations]
+    shapes = [sample.describe_shape(sample.values[step].shape) for step in described.steps] + ["a number"]
     width = min(max(map(len, lines)), room - 2 - max(map(len, shapes)))
     equations = []
     for line, spelled in zip(lines, shapes, strict=True):  # each with the shape of what it gives in a column of its own
@@ -422,22 +424,22 @@ def describe_cell(cell: CellLike) -> str:
         equations += [f"{first:<{width}}  {spelled}", *others]
     language = (
         "+ - and elementwise * / ; matrix product @ ; transpose .T ; powers ^2, ^(-1/2) ; (z > 0) ; stacked [a; x] ; "
-        f"rows and columns W[:, :n] ; functions {', '.join(ARGUMENTS)} ; sum and softmax take axis=0 or 1 ; "
+        f"rows and columns W[:, :n] ; functions {', '.join(ARITY)} ; sum and softmax take axis=0 or 1 ; "
         "new names are helpers ; # starts a comment"
     )
     parts = {
         "sizes": ", ".join(f"{name} ({about})" if about else name for name, about in described.sizes.items()),
         "given": ", ".join(
-            f"{name} ({', '.join(sides) or 'a number'}){''.join(f', {kind}' for kind in sorted(described.kinds[name]))}"
-            for name, sides in described.given.items()
+            f"{name} ({', '.join(sides) or 'a number'}){''.join(f', {kind}' for kind in sorted(described.input_kinds[name]))}"
+            for name, sides in described.input_sides.items()
         ),
         "equations": "\n".join(equations),
         "gradients, each of the shape of its value": ", ".join(described.gradients),
         "other spellings": ", ".join(f"{other} = {name}" for other, name in described.aliases.items()),
         "language": language,
     }
-    told = [described.name, indent(paragraph(" ".join(described.about.split()), room), "  ")]
+    told = [described.name, indent(wrap_paragraph(" ".join(described.about.split()), room), "  ")]
     for title, text in parts.items():
-        wrapped = "\n".join(paragraph(line, room) for line in text.splitlines())
+        wrapped = "\n".join(wrap_paragraph(line, room) for line in text.splitlines())
         told += [f"{title}:\n{indent(wrapped, '  ')}"] if text else []
     return "\n".join(told)

@@ -15,53 +15,53 @@ from torch.nn import functional
 from lemma.checking.identity import (
     EXACT,
     KURTOSIS,
-    REGISTERED,
+    REGISTRY,
     VISIBLE,
-    Draws,
+    Distribution,
     Evidence,
     Finding,
     Identity,
     IdentityReport,
-    counted,
-    difference,
+    default_float64,
     draw,
-    drawn,
-    filled,
+    expect_count,
+    expect_mean,
+    expect_nonzero,
+    expect_zero,
     identity,
-    in_float64,
-    residual,
-    sampled,
+    random_module,
+    sample_normal,
     setting,
 )
 from lemma.counting.count import count
-from lemma.counting.polynomial import Polynomial, symbol, total
+from lemma.counting.polynomial import Polynomial, sum_polynomials, symbol
 from lemma.counting.subject import factory_subject
-from lemma.counting.writing import write
-from lemma.errors import SpecError, unknown
-from lemma.layers.attention import Attention, AttentionShape, WindowHead, over_dependents, over_head_words
-from lemma.layers.graph import Normalisation, adjacency_of
-from lemma.layers.positions import RotaryPart, alibi_slopes, positions, rotate, sinusoids
+from lemma.counting.writing import write_formula
+from lemma.errors import SpecError, describe_unknown
+from lemma.layers.attention import Attention, AttentionShape, WindowHead, log_arc_probabilities, log_attention
+from lemma.layers.graph import Normalisation, build_adjacency
+from lemma.layers.positions import RotaryEmbedding, alibi_slopes, build_positions, rotate, sinusoids
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.build import build
 from lemma.report.curves import Curve, Plot
 from lemma.report.result import Block, Heading, Result, Table, Text
 from lemma.spec.models import Decoder, Encoder, FeedForward, Lstm
 from lemma.spec.positions import Alibi, NoPositions, Rotary, Sinusoidal
-from lemma.tasks.language import causal
-from lemma.tasks.masked import masked, next_sentence
+from lemma.tasks.language import causal_loss
+from lemma.tasks.masked import masked_loss, next_sentence_loss
 from lemma.tasks.parsing import attention_targets
 from lemma.tasks.penalties import row_statistics
 
-MOST_OPERATIONS = 2 * 10**10
+MAX_OPERATIONS = 2 * 10**10
 """Floating-point operations of one identity: some seconds of one core."""
-MOST_NUMBERS = 2**27
+MAX_NUMBERS = 2**27
 """Numbers in float64 that one identity may hold at once: a gigabyte."""
-OPERATIONS_OF_A_DRAW = 20
+OPERATIONS_PER_DRAW = 20
 """What drawing one random number costs."""
-LARGEST_SEED = 2**31
+MAX_SEED = 2**31
 
 
-def limit_work(sizes: Mapping[str, int], operations: int, numbers: int) -> None:
+def check_work(sizes: Mapping[str, int], operations: int, numbers: int) -> None:
     """Refuse sizes at which an identity would take more operations or memory than the limits above.
 
     >>> limit_work({"D": 10**5}, operations=4 * 10**13, numbers=10**8)
@@ -69,11 +69,11 @@ def limit_work(sizes: Mapping[str, int], operations: int, numbers: int) -> None:
     lemma.errors.SpecError: D = 100,000: that takes 4e+13 operations; at most 2e+10 are made. Give smaller sizes.
     """
     chosen = ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
-    if operations > MOST_OPERATIONS:
-        work = f"that takes {operations:.0e} operations; at most {MOST_OPERATIONS:.0e} are made"
+    if operations > MAX_OPERATIONS:
+        work = f"that takes {operations:.0e} operations; at most {MAX_OPERATIONS:.0e} are made"
         raise SpecError(f"{chosen}: {work}. Give smaller sizes.")
-    if numbers > MOST_NUMBERS:
-        memory = f"that takes {8 * numbers / 1e9:.1f} GB of memory; at most {8 * MOST_NUMBERS / 1e9:.1f} GB are taken"
+    if numbers > MAX_NUMBERS:
+        memory = f"that takes {8 * numbers / 1e9:.1f} GB of memory; at most {8 * MAX_NUMBERS / 1e9:.1f} GB are taken"
         raise SpecError(f"{chosen}: {memory}. Give smaller sizes.")
 
 
@@ -87,11 +87,11 @@ def window_head(
     d_k: int = setting(5, 1, 1024, "width of query and keys"),
     d_v: int = setting(6, 1, 1024, "width of values"),
     N: int = setting(5, 2, 512, "the window has N−1 words"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes words and weights"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes words and weights"),
 ) -> Evidence:
     """Run our head on one window, and compare its output with the formulas, word by word."""
-    words = drawn(N - 1, d, seed=seed)
-    head = filled(lambda: WindowHead(d, d_k, d_v), seed)
+    words = sample_normal(N - 1, d, seed=seed)
+    head = random_module(lambda: WindowHead(d, d_k, d_v), seed)
     with torch.no_grad(), record_attention() as records:
         output = head(words[None], 1, N - 1)[0, 0]
         query = head.query.weight @ words[-1]
@@ -100,9 +100,9 @@ def window_head(
         terms = [share * (head.value.weight @ word) for share, word in zip(alpha, words, strict=True)]
     return Evidence(
         (
-            residual("the head − the sum written out, largest entry", output - torch.stack(terms).sum(0)),
-            residual("its weights − softmax of the scores", records[0].weights()[0, 0, 0] - alpha),
-            counted("outputs for a window: one, of width", output.numel(), d_v),
+            expect_zero("the head − the sum written out, largest entry", output - torch.stack(terms).sum(0)),
+            expect_zero("its weights − softmax of the scores", records[0].weights()[0, 0, 0] - alpha),
+            expect_count("outputs for a window: one, of width", output.numel(), d_v),
         ),
         ("word", "score", "α"),
         tuple((str(place + 1), float(scores[place]), float(alpha[place])) for place in range(min(8, N - 1))),
@@ -127,7 +127,9 @@ ARCS = {
     claim="In 'I prefer the morning flight through Denver' the head dobj attending from prefer is 1 on flight, else 0.",
 )
 def relation_head(
-    sharpness: float = setting(60.0, most=1000, above=0, about="the score of what is right; all others are 0"),
+    sharpness: float = setting(
+        60.0, maximum=1000, exclusive_minimum=0, description="the score of what is right; all others are 0"
+    ),
 ) -> Evidence:
     """Let attention heads with the right scores attend, and read their weights and the tree off them."""
     words, relations = list(ARCS), sorted({relation for _, relation in ARCS.values()})
@@ -138,17 +140,17 @@ def relation_head(
         scores[0, relation, head, dependent] = sharpness
     there = torch.ones(1, len(words), dtype=torch.bool)
     null = torch.full((len(relations),), sharpness / 2, dtype=torch.float64)
-    alpha = over_dependents(scores, null, there).exp()[0]
+    alpha = log_attention(scores, null, there).exp()[0]
     dobj, flight = alpha[relations.index("dobj"), places.index("prefer")], places.index("flight")
-    best = over_head_words(scores, there)[0].flatten(0, 1).argmax(0)
+    best = log_arc_probabilities(scores, there)[0].flatten(0, 1).argmax(0)
     right = targets[0, :, 1] * len(places) + targets[0, :, 0]
     wanted = attention_targets(targets, len(relations))[0].double()
     return Evidence(
         (
             Finding("head dobj from prefer, on flight", float(dobj[flight]), 1.0, 1e-9),
-            residual("the same head, on everything else together", float(dobj.sum() - dobj[flight]), 1e-9),
-            residual("all heads from all words − the weights that the tree asks for", alpha - wanted, 1e-9),
-            counted("words whose head and relation the scores give back", int((best == right).sum()), 7),
+            expect_zero("the same head, on everything else together", float(dobj.sum() - dobj[flight]), 1e-9),
+            expect_zero("all heads from all words − the weights that the tree asks for", alpha - wanted, 1e-9),
+            expect_count("words whose head and relation the scores give back", int((best == right).sum()), 7),
         ),
         ("word", "head", "relation"),
         tuple((word, *ARCS[word]) for word in words),
@@ -172,24 +174,24 @@ def focus_loss(
     L: int = setting(2, 1, 12, "layers"),
     K: int = setting(3, 1, 16, "heads of a layer"),
     T: int = setting(16, 2, 512, "places"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes the scores"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes the scores"),
 ) -> Evidence:
     """Focus on random, even and sharp attention, compared with the formula written out."""
-    limit_work({"L": L, "K": K, "T": T}, operations=100 * L * K * T**2, numbers=8 * L * K * T**2)
-    scores = drawn(L, K, T, T, seed=seed)
+    check_work({"L": L, "K": K, "T": T}, operations=100 * L * K * T**2, numbers=8 * L * K * T**2)
+    scores = sample_normal(L, K, T, T, seed=seed)
     alpha = scores.softmax(-1)
     written = float(-(alpha * alpha.log()).sum((1, 2, 3)).sum() / (K * T * L))
     random, even, sharp = (
         float(row_statistics(_records(one), distance_max=1.0).entropy)
-        for one in (scores, torch.zeros_like(scores), _furthest(L, K, T))
+        for one in (scores, torch.zeros_like(scores), _farthest_scores(L, K, T))
     )
     return Evidence(
         (
             Finding("random attention, against the sum written out", random, written, 1e-10),
             Finding("even attention: log T", even, math.log(T), 1e-10),
-            residual("attention to one place only: no entropy", abs(sharp)),
+            expect_zero("attention to one place only: no entropy", abs(sharp)),
         ),
-        remarks=("It lies between 0, every row on one place, and log T, every row even.",),
+        notes=("It lies between 0, every row on one place, and log T, every row even.",),
     )
 
 
@@ -202,11 +204,13 @@ def near_loss(
     L: int = setting(3, 2, 12, "layers; the last is left out"),
     K: int = setting(3, 1, 16, "heads of a layer"),
     T: int = setting(64, 2, 512, "the largest number of places"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes the scores"),
-    L_max: float = setting(6.0, most=1e12, above=0, about="where a row's squared distance is cut off"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes the scores"),
+    L_max: float = setting(
+        6.0, maximum=1e12, exclusive_minimum=0, description="where a row's squared distance is cut off"
+    ),
 ) -> Evidence:
     """Near where every row looks as far away as it can, at more and more places."""
-    limit_work({"L": L, "K": K, "T": T}, operations=200 * L * K * T**2, numbers=8 * L * K * T**2)
+    check_work({"L": L, "K": K, "T": T}, operations=200 * L * K * T**2, numbers=8 * L * K * T**2)
     first = 2 * math.ceil(math.sqrt(L_max))
     if L_max > (T // 2) ** 2:
         raise SpecError(f"T = {T}: no row reaches the bound L_max = {L_max:g}; give T = {first} or more.")
@@ -215,17 +219,19 @@ def near_loss(
         return float(row_statistics(_records(scores), distance_max=bound).distance)
 
     lengths = sorted({first, *(size for size in (16, 32, 64, 128, 256) if first < size < T), T})
-    rows = [(places, near(_furthest(L, K, places)), near(_furthest(L, K, places), 1e12)) for places in lengths]
+    rows = [
+        (places, near(_farthest_scores(L, K, places)), near(_farthest_scores(L, K, places), 1e12)) for places in lengths
+    ]
     places = torch.arange(T, dtype=torch.float64)
     # scores that fall with the distance, so that no row comes near the bound
-    scores = drawn(L, K, T, T, seed=seed) - 4 * (places[:, None] - places).abs()
+    scores = sample_normal(L, K, T, T, seed=seed) - 4 * (places[:, None] - places).abs()
     last, before = scores.clone(), scores.clone()
-    last[-1], before[0] = 9 * drawn(K, T, T, seed=seed + 1), _furthest(L, K, T)[0]
+    last[-1], before[0] = 9 * sample_normal(K, T, T, seed=seed + 1), _farthest_scores(L, K, T)[0]
     return Evidence(
         (
             *(Finding(f"largest at T = {places}: L_max", got, L_max, 1e-10) for places, got, _ in rows),
-            residual("another last layer changes it by", abs(near(last) - near(scores))),
-            difference("another first layer changes it by", abs(near(before) - near(scores))),
+            expect_zero("another last layer changes it by", abs(near(last) - near(scores))),
+            expect_nonzero("another first layer changes it by", abs(near(before) - near(scores))),
         ),
         ("T", "largest, cut at L_max", "largest, not cut"),
         tuple(rows),
@@ -240,12 +246,12 @@ def _records(scores: Scores) -> list[AttentionRecord]:
     return [AttentionRecord(nothing, nothing, None, 1.0, scores[layer][None]) for layer in range(layers)]
 
 
-def _furthest(layers: int, heads: int, places: int) -> Scores:
+def _farthest_scores(layers: int, heads: int, positions: int) -> Scores:
     """Scores by which every row attends only to the place furthest from it."""
-    row = torch.arange(places)
-    scores = torch.full((places, places), -1e4, dtype=torch.float64)  # so low that its exponential is 0
-    scores[row, torch.where(row * 2 >= places - 1, 0, places - 1)] = 0.0
-    return scores.expand(layers, heads, places, places).contiguous()
+    row = torch.arange(positions)
+    scores = torch.full((positions, positions), -1e4, dtype=torch.float64)  # so low that its exponential is 0
+    scores[row, torch.where(row * 2 >= positions - 1, 0, positions - 1)] = 0.0
+    return scores.expand(layers, heads, positions, positions).contiguous()
 
 
 @identity(
@@ -256,14 +262,14 @@ def _furthest(layers: int, heads: int, places: int) -> Scores:
 def product_variance(
     D: int = setting(64, 1, 100_000, "number of components"),
     samples: int = setting(20_000, 2, 10_000_000, "pairs drawn"),
-    draws: Draws = "normal",  # how components are drawn; only their two first moments matter
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes the draws"),
+    draws: Distribution = "normal",  # how components are drawn; only their two first moments matter
+    seed: int = setting(1, 0, MAX_SEED, "fixes the draws"),
 ) -> Evidence:
     """Compare the sampled mean of (aᵀb)² with D, with its standard error in closed form."""
     rows, widths = [], sorted({*(size for size in (1, 4, 16, 64, 256, 1024) if size < D), D})
-    limit_draws({"D": D, "samples": samples}, samples, sum(widths))
+    check_draws({"D": D, "samples": samples}, samples, sum(widths))
     for size in widths:
-        mean = float(inner_products(size, samples, draws, seed + size).square().mean())
+        mean = float(sample_inner_products(size, samples, draws, seed + size).square().mean())
         error = ((fourth_moment(size, draws) - size**2) / samples) ** 0.5
         rows.append((size, mean, error, mean / size))
     _, mean, error, _ = rows[-1]
@@ -272,7 +278,7 @@ def product_variance(
     exact = float((signs @ signs.T).square().mean())
     return Evidence(
         (
-            sampled(f"mean of (aᵀb)² over {samples:,} pairs at D = {D}", mean, float(D), error),
+            expect_mean(f"mean of (aᵀb)² over {samples:,} pairs at D = {D}", mean, float(D), error),
             Finding(f"all {4**small:,} pairs of sign vectors at D = {small}", exact, float(small), EXACT),
         ),
         ("D", "mean of (aᵀb)²", "standard error", "mean / D"),
@@ -284,12 +290,12 @@ def product_variance(
     )
 
 
-def limit_draws(sizes: Mapping[str, int], samples: int, width: int) -> None:
+def check_draws(sizes: Mapping[str, int], samples: int, width: int) -> None:
     """Refuse to draw too many pairs of vectors, all of which together are `width` wide."""
-    limit_work(sizes, operations=2 * OPERATIONS_OF_A_DRAW * samples * width, numbers=8 * samples)
+    check_work(sizes, operations=2 * OPERATIONS_PER_DRAW * samples * width, numbers=8 * samples)
 
 
-def inner_products(D: int, samples: int, draws: Draws, seed: int) -> Float[Tensor, " samples"]:
+def sample_inner_products(D: int, samples: int, draws: Distribution, seed: int) -> Float[Tensor, " samples"]:
     """Draw pairs of vectors, some at a time, and return aᵀb of each."""
     generator = torch.Generator().manual_seed(seed)
     rows = max(1, 2**22 // D)
@@ -297,7 +303,7 @@ def inner_products(D: int, samples: int, draws: Draws, seed: int) -> Float[Tenso
     return torch.cat([(draw(draws, (n, D), generator) * draw(draws, (n, D), generator)).sum(1) for n in sizes])
 
 
-def fourth_moment(D: int, draws: Draws) -> float:
+def fourth_moment(D: int, draws: Distribution) -> float:
     """E[(aᵀb)⁴] = D k² + 3D(D−1), with k = E[x⁴] of one component.
 
     Of the D⁴ products a_i b_i a_j b_j a_k b_k a_l b_l those count in which each index comes twice or four times.
@@ -317,20 +323,20 @@ CANDIDATES = 50  # logits of the softmax whose sharpness B5 shows
 def temperature(
     I: int = setting(64, 1, 100_000, "number of components of h and e"),  # noqa: E741 - the source's letter
     samples: int = setting(20_000, 2, 10_000_000, "logits drawn"),
-    draws: Draws = "normal",  # how components are drawn; only their two first moments matter
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes the draws"),
+    draws: Distribution = "normal",  # how components are drawn; only their two first moments matter
+    seed: int = setting(1, 0, MAX_SEED, "fixes the draws"),
 ) -> Evidence:
     """Sample logits βhᵀe, and compare their mean and variance with 0 and 1; attention uses the same factor."""
     widths = sorted({*(size for size in (4, 16, 64, 256, 1024) if size < I), I})
-    limit_draws({"I": I, "samples": samples}, samples, I + sum(widths))
-    logits = inner_products(I, samples, draws, seed) * I**-0.5
+    check_draws({"I": I, "samples": samples}, samples, I + sum(widths))
+    logits = sample_inner_products(I, samples, draws, seed) * I**-0.5
     error = ((fourth_moment(I, draws) / I**2 - 1) / samples) ** 0.5
-    queries, keys, values = drawn(3, 5, min(I, 1024), seed=seed)
+    queries, keys, values = sample_normal(3, 5, min(I, 1024), seed=seed)
     mine = (queries @ keys.T * queries.shape[-1] ** -0.5).softmax(-1) @ values
     fused = functional.scaled_dot_product_attention(queries[None], keys[None], values[None])[0]
     rows = []
     for size in widths:
-        products = inner_products(size, samples, draws, seed + 1)
+        products = sample_inner_products(size, samples, draws, seed + 1)
         variances = [float(products.square().mean()) / scale for scale in (1, size)]
         whole = products[: samples // CANDIDATES * CANDIDATES].view(-1, CANDIDATES)
         softmaxes = whole if len(whole) else products[None]
@@ -338,9 +344,9 @@ def temperature(
         rows.append((size, *variances, *sharpness))
     return Evidence(
         (
-            sampled(f"mean of {samples:,} logits at I = {I}", float(logits.mean()), 0.0, samples**-0.5),
-            sampled(f"variance of {samples:,} logits at I = {I}", float(logits.square().mean()), 1.0, error),
-            residual("softmax(βQKᵀ)V − PyTorch's fused attention, largest entry", mine - fused),
+            expect_mean(f"mean of {samples:,} logits at I = {I}", float(logits.mean()), 0.0, samples**-0.5),
+            expect_mean(f"variance of {samples:,} logits at I = {I}", float(logits.square().mean()), 1.0, error),
+            expect_zero("softmax(βQKᵀ)V − PyTorch's fused attention, largest entry", mine - fused),
         ),
         ("I", "variance, β = 1", "variance, β = 1/√I", "largest weight, β = 1", "largest weight, β = 1/√I"),
         tuple(rows),
@@ -362,21 +368,21 @@ def merged_matrices(
     J: int = setting(24, 1, 1024, "their width"),
     I: int = setting(6, 1, 1024, "width of a head's queries and keys"),  # noqa: E741 - the source's letter
     H: int = setting(3, 1, 64, "number of heads"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes inputs and weights"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes inputs and weights"),
 ) -> Evidence:
     """Compare our attention with separate matrices, with merged ones, and with the identity in their place.
 
     A plain inner product of the inputs cannot replace the merged matrix: it is the same for every head.
     """
     maps, scores = H * J * (5 * I + 4 * J), H * N**2
-    limit_work(
+    check_work(
         {"N": N, "J": J, "I": I, "H": H},
-        operations=2 * N * maps + 6 * scores * (2 * I + J) + 2 * H * I * J**2 + OPERATIONS_OF_A_DRAW * maps,
+        operations=2 * N * maps + 6 * scores * (2 * I + J) + 2 * H * I * J**2 + OPERATIONS_PER_DRAW * maps,
         numbers=maps + 5 * scores,
     )
     shape = AttentionShape(width=J, heads=H, attention_width=H * I, causal=False, bias=False)
-    apart = filled(lambda: Attention(shape), seed)
-    with in_float64():
+    apart = random_module(lambda: Attention(shape), seed)
+    with default_float64():
         joined, plain = (Attention(replace(shape, key_query="merged")) for _ in range(2))
     query, key, value = apart.query_key_value.weight.detach().split(H * I)
     matrices = [merged_weight(*pair) for pair in zip(query.split(I), key.split(I), strict=True)]
@@ -385,7 +391,7 @@ def merged_matrices(
         plain.get_parameter("query_value.weight").copy_(torch.cat([*[torch.eye(J, dtype=value.dtype)] * H, value]))
         for part in (joined, plain):
             part.output.weight.copy_(apart.output.weight)
-    inputs, outputs, weights = drawn(1, N, J, seed=seed), [], []
+    inputs, outputs, weights = sample_normal(1, N, J, seed=seed), [], []
     for part in (apart, joined, plain):
         with torch.no_grad(), record_attention(part) as records:
             outputs.append(part(inputs)[0][0])
@@ -393,13 +399,13 @@ def merged_matrices(
     spreads = [float((one.amax(0) - one.amin(0)).max()) for one in weights]
     size = outputs[0].abs().max().clamp(min=1.0)
     findings = [
-        residual("outputs, merged − separate, largest entry", (outputs[1] - outputs[0]) / size),
-        residual("weights, merged − separate, largest entry", weights[1] - weights[0]),
+        expect_zero("outputs, merged − separate, largest entry", (outputs[1] - outputs[0]) / size),
+        expect_zero("weights, merged − separate, largest entry", weights[1] - weights[0]),
     ]
     if H > 1:
         findings += [
-            difference("merged, heads differ: furthest two", spreads[1], VISIBLE),
-            residual("a plain inner product in its place, heads are one: furthest two", spreads[2]),
+            expect_nonzero("merged, heads differ: furthest two", spreads[1], VISIBLE),
+            expect_zero("a plain inner product in its place, heads are one: furthest two", spreads[2]),
         ]
     return Evidence(
         tuple(findings),
@@ -428,7 +434,7 @@ def merged_parameters(
     I: int = setting(16, 1, 4096, "width of a head's queries and keys"),  # noqa: E741 - the source's letter
 ) -> Evidence:
     """Read both formulas off our attention, and find where they meet."""
-    apart, joined = (query_key_parameters(factory, J, I) for factory in (separate, merged))
+    apart, joined = (query_key_parameters(factory, J, I) for factory in (separate_head, merged_head))
     head, width, order, at = symbol("I"), symbol("J"), ("I", "J"), {"I": I, "J": J}
     left = len((apart - 2 * head * width).terms) + len((joined - width**2).terms)
     # a fraction where J is odd: no head is that wide, but the formulas meet there all the same
@@ -443,9 +449,11 @@ def merged_parameters(
     caption = f"Query–key parameters of one head at J = {J}; the two meet at I = J/2 = {J / 2:g}."
     return Evidence(
         (
-            counted(f"separate, {write(apart, order, 'unicode')} at I = {I}, J = {J}", int(apart.at(at)), 2 * I * J),
-            counted(f"merged, {write(joined, order, 'unicode')} at J = {J}", int(joined.at(at)), J**2),
-            counted("formulas of the module − 2IJ and J²: terms left", left, 0, "exact"),
+            expect_count(
+                f"separate, {write_formula(apart, order, 'unicode')} at I = {I}, J = {J}", int(apart.at(at)), 2 * I * J
+            ),
+            expect_count(f"merged, {write_formula(joined, order, 'unicode')} at J = {J}", int(joined.at(at)), J**2),
+            expect_count("formulas of the module − 2IJ and J²: terms left", left, 0, "exact"),
             Finding(f"at I = J/2 = {J / 2:g}{between}, merged − separate", meeting, 0.0, 0.0, "exact"),
         ),
         ("I", "separate, 2IJ", "merged, J²", "merged / separate"),
@@ -455,20 +463,20 @@ def merged_parameters(
     )
 
 
-def separate(J: int, I: int) -> Attention:  # noqa: E741
+def separate_head(J: int, I: int) -> Attention:  # noqa: E741
     """One head with its query and its key matrix."""
     return Attention(AttentionShape(J, 1, I, value_output="merged", bias=False))
 
 
-def merged(J: int, I: int) -> Attention:  # noqa: E741
+def merged_head(J: int, I: int) -> Attention:  # noqa: E741
     """One head with one query–key matrix."""
     return Attention(AttentionShape(J, 1, I, key_query="merged", value_output="merged", bias=False))
 
 
 def query_key_parameters(factory: object, J: int, I: int) -> Polynomial:  # noqa: E741
     """The parameters of queries and keys as a formula, read off the running module by the names of its maps."""
-    parts = count(factory_subject(factory, {"J": J, "I": I}), ["parameters"]).quantities["parameters"].parts
-    return total(part.whole for part in parts if "query" in part.path)
+    parts = count(factory_subject(factory, {"J": J, "I": I}), ["parameters"]).quantities["parameters"].groups
+    return sum_polynomials(part.total for part in parts if "query" in part.path)
 
 
 # C6: self-attention on orthogonal inputs does *not* return its inputs; it does so in the limit of large norms.
@@ -476,26 +484,28 @@ def query_key_parameters(factory: object, J: int, I: int) -> Polynomial:  # noqa
 # exp(0) is 1, not 0: each output is y_i = (e^s x_i + Σ_{j≠i} x_j) / (e^s + N − 1), and therefore
 # ‖y_i − x_i‖ / ‖x_i‖ = √(N(N−1)) / (e^s + N − 1), which is 0 for no norm and tends to 0 as the norm grows.
 
-NORMS = 25
-LARGEST_SCORE = 30.0  # beyond it float64 cannot tell the output from the input
+NUM_NORMS = 25
+MAX_SCORE = 30.0  # beyond it float64 cannot tell the output from the input
 
 
 @identity("c6 orthogonal", title="Self-attention on orthogonal inputs", claim="")
 def orthogonal_inputs(
     N: int = setting(8, 2, 2000, "number of inputs"),
     D: int = setting(16, 2, 2000, "their width; there are no more than D orthogonal ones"),
-    norm: float = setting(1.0, most=1e6, above=0, about="the norm r at which the equality is tried"),
-    scaled: bool = setting(False, about="whether scores are divided by √D; the source does not"),
-    says: Literal["equality", "limit"] = setting("equality", about="what is claimed"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes the directions"),
+    norm: float = setting(
+        1.0, maximum=1e6, exclusive_minimum=0, description="the norm r at which the equality is tried"
+    ),
+    scaled: bool = setting(False, description="whether scores are divided by √D; the source does not"),
+    says: Literal["equality", "limit"] = setting("equality", description="what is claimed"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes the directions"),
 ) -> Evidence:
     """Measure the error against the norm, next to the exact formula and its limit."""
     if N > D:
         raise SpecError(f"N = {N}: in width D = {D} there are at most {D} orthogonal inputs.")
-    limit_work({"N": N, "D": D}, operations=4 * N**2 * D * (NORMS + 3), numbers=4 * N * D + 4 * N**2)
+    check_work({"N": N, "D": D}, operations=4 * N**2 * D * (NUM_NORMS + 3), numbers=4 * N * D + 4 * N**2)
     scale, directions = D**-0.5 if scaled else 1.0, orthogonal(N, D, seed)
-    top = math.sqrt(LARGEST_SCORE / scale)
-    norms = [top * (step + 1) / NORMS for step in range(NORMS)]
+    top = math.sqrt(MAX_SCORE / scale)
+    norms = [top * (step + 1) / NUM_NORMS for step in range(NUM_NORMS)]
     measured: dict[float, float] = {}
     for r in (*norms, norm):
         inputs = directions * r
@@ -505,15 +515,15 @@ def orthogonal_inputs(
 
     if says == "limit":
         last = f"claimed: error 0 in the limit; at the largest norm, r = {norms[-1]:.3g}"
-        claimed = residual(last, measured[norms[-1]], 20 * EXACT)
+        claimed = expect_zero(last, measured[norms[-1]], 20 * EXACT)
     else:
         worst = max(measured.values())
-        claimed = residual(f"claimed: error 0 at every norm; largest over {len(norms) + 1} norms", worst)
+        claimed = expect_zero(f"claimed: error 0 at every norm; largest over {len(norms) + 1} norms", worst)
     if predicted[norm] > 10 * EXACT:
-        fails = difference(f"the source's equality fails: error at r = {norm:g}", measured[norm])
+        fails = expect_nonzero(f"the source's equality fails: error at r = {norm:g}", measured[norm])
     else:
         blurred = f"at r = {norm:g} float64 cannot tell the limit from equality: error"
-        fails = residual(blurred, measured[norm], 20 * EXACT)
+        fails = expect_zero(blurred, measured[norm], 20 * EXACT)
 
     inputs, other = directions * norm, math.exp(-(norm**2) * scale)
     exact = (inputs + other * (inputs.sum(0, keepdim=True) - inputs)) / (1 + (N - 1) * other)
@@ -533,14 +543,14 @@ def orthogonal_inputs(
     return Evidence(
         (
             fails,
-            residual("outputs − the formula below, largest entry / r", formula),
-            residual(f"measured error − formula, largest over {len(norms)} norms", off),
-            residual("with 0 in place of exp(0) the inputs would come back: largest difference", slip),
+            expect_zero("outputs − the formula below, largest entry / r", formula),
+            expect_zero(f"measured error − formula, largest over {len(norms)} norms", off),
+            expect_zero("with 0 in place of exp(0) the inputs would come back: largest difference", slip),
         ),
         ("norm r", "score s", "weight on itself", "error measured", "error by formula", "limit √(N(N−1))·e^(−s)"),
         tuple(
             (r, r**2 * scale, 1 / (1 + (N - 1) * math.exp(-(r**2) * scale)), measured[r], predicted[r], limits[r])
-            for r in sorted({*norms[:: NORMS // 8], norm})
+            for r in sorted({*norms[:: NUM_NORMS // 8], norm})
         ),
         ("Error: ‖y_i − x_i‖ / ‖x_i‖. The slip: the off-diagonal scores are 0, and exp(0) was taken for 0; it is 1.",),
         f"y_i = (e^s x_i + Σ_(j≠i) x_j) / (e^s + N − 1) with s = r²{'/√D' if scaled else ''}; "
@@ -553,7 +563,7 @@ def orthogonal_inputs(
 
 def orthogonal(N: int, D: int, seed: int) -> Float[Tensor, "N D"]:
     """Return N orthogonal vectors of norm 1, in directions drawn at random."""
-    return torch.linalg.qr(drawn(D, N, seed=seed)).Q.T
+    return torch.linalg.qr(sample_normal(D, N, seed=seed)).Q.T
 
 
 def self_attention(inputs: Float[Tensor, "N D"], scale: float) -> Float[Tensor, "N D"]:
@@ -575,19 +585,19 @@ def relative_error(N: int, score: float) -> float:
 def sum_over_heads(
     N: int = setting(10, 1, 2000, "number of inputs"),
     D: int = setting(32, 1, 2048, "their width"),
-    H: int = setting(4, 1, about="number of heads; each is D/H wide"),
-    bias: bool = setting(False, about="whether the four maps have biases"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes inputs and weights"),
+    H: int = setting(4, 1, description="number of heads; each is D/H wide"),
+    bias: bool = setting(False, description="whether the four maps have biases"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes inputs and weights"),
 ) -> Evidence:
     """Compare PyTorch's multi-head attention, and ours with the same weights, with the sum over heads."""
-    _heads_divide("H", H, "D", D)
-    limit_work(
+    _check_divisible("H", H, "D", D)
+    check_work(
         {"N": N, "D": D, "H": H},
-        operations=H * (6 * D**2 * (D + N) + 10 * N**2 * D) + 60 * N * D**2 + OPERATIONS_OF_A_DRAW * 4 * D**2,
+        operations=H * (6 * D**2 * (D + N) + 10 * N**2 * D) + 60 * N * D**2 + OPERATIONS_PER_DRAW * 4 * D**2,
         numbers=4 * H * D**2 + 2 * H * N * D + 2 * H * N**2 + 12 * D**2,
     )
-    inputs = drawn(N, D, seed=seed)
-    layer = filled(lambda: nn.MultiheadAttention(D, H, bias=bias, batch_first=True), seed)
+    inputs = sample_normal(N, D, seed=seed)
+    layer = random_module(lambda: nn.MultiheadAttention(D, H, bias=bias, batch_first=True), seed)
     with torch.no_grad():
         theirs = layer(*[inputs[None]] * 3, need_weights=False)[0][0]
         size = max(1.0, float(theirs.abs().max()))
@@ -597,9 +607,9 @@ def sum_over_heads(
         if bias:  # weights sum to 1, so every row gets what the biases of values and output add
             summed = summed + layer.in_proj_bias.chunk(3)[2] @ layer.out_proj.weight.T + layer.out_proj.bias
         said = "torch.nn.MultiheadAttention − the sum over heads, largest entry"
-        findings = [residual(said, (theirs - summed) / size)]
+        findings = [expect_zero(said, (theirs - summed) / size)]
         for form in () if bias else ("separate", "merged"):
-            with in_float64():
+            with default_float64():
                 ours = Attention(AttentionShape(D, H, causal=False, bias=False, value_output=form))
             if form == "separate":
                 ours.query_key_value.weight.copy_(layer.in_proj_weight)
@@ -608,11 +618,11 @@ def sum_over_heads(
                 ours.get_parameter("query_key.weight").copy_(layer.in_proj_weight[: 2 * D])
                 ours.output.weight.copy_(torch.cat(matrices).T)
             says = f"lemma.layers.attention.Attention, value–output {form} − the sum, largest entry"
-            findings.append(residual(says, (ours(inputs[None])[0][0] - summed) / size))
+            findings.append(expect_zero(says, (ours(inputs[None])[0][0] - summed) / size))
         ranks = [int(torch.linalg.matrix_rank(matrix)) for matrix in matrices]
         shares = [float(part.square().sum() / parts.sum(0).square().sum()) for part in parts]
     return Evidence(
-        (*findings, counted("largest rank of a W^(h)", max(ranks), D // H)),
+        (*findings, expect_count("largest rank of a W^(h)", max(ranks), D // H)),
         ("head", "‖W^(h)‖", "share of ‖Y‖² if alone"),
         tuple((head, float(matrices[head].norm()), shares[head]) for head in range(H)),
         (
@@ -638,7 +648,7 @@ def head_matrix(layer: nn.MultiheadAttention, head: int) -> Float[Tensor, "D D"]
     return value.T @ layer.out_proj.weight[:, rows].T
 
 
-def _heads_divide(heads: str, number: int, name: str, width: int) -> None:
+def _check_divisible(heads: str, number: int, name: str, width: int) -> None:
     if width % number:
         raise SpecError(f"{heads} = {number} does not divide {name} = {width}.")
 
@@ -646,7 +656,7 @@ def _heads_divide(heads: str, number: int, name: str, width: int) -> None:
 # C10: QKᵀ/√D_k = X A Xᵀ with A = W_Q W_Kᵀ/√D_k is linear in the products of entries of X, so that a dense map M of
 # shape (ND, ND, N, N) gives it: M[(i,a), (j,b), n, m] = A[a,b] if i = n and j = m, else 0.
 
-MOST_ENTRIES = 2**25  # a quarter of a gigabyte
+MAX_ENTRIES = 2**25  # a quarter of a gigabyte
 
 
 @identity(
@@ -656,23 +666,23 @@ MOST_ENTRIES = 2**25  # a quarter of a gigabyte
     "with O(N⁴D²) entries.",
 )
 def dense_layer(
-    N: int = setting(6, 1, about="number of inputs"),
-    D: int = setting(4, 1, about="their width"),
+    N: int = setting(6, 1, description="number of inputs"),
+    D: int = setting(4, 1, description="their width"),
     D_k: int = setting(3, 1, 4096, "width of queries and keys"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes inputs and weights"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes inputs and weights"),
 ) -> Evidence:
     """Build M, compare its scores with attention's, and count its entries."""
-    if (entries := N**4 * D**2) > MOST_ENTRIES:
+    if (entries := N**4 * D**2) > MAX_ENTRIES:
         raise SpecError(
             f"N = {N}, D = {D}: M would have N⁴D² = {entries:,} entries, {8 * entries:,} bytes. "
-            f"At most {MOST_ENTRIES:,} are built; that N⁴D² grows so fast is the point."
+            f"At most {MAX_ENTRIES:,} are built; that N⁴D² grows so fast is the point."
         )
-    limit_work(
+    check_work(
         {"N": N, "D": D, "D_k": D_k},
-        operations=2 * D_k * D * (D + 2 * N + OPERATIONS_OF_A_DRAW) + 4 * entries,
+        operations=2 * D_k * D * (D + 2 * N + OPERATIONS_PER_DRAW) + 4 * entries,
         numbers=2 * entries + 2 * D * D_k + D**2,
     )
-    inputs, query, key = drawn(N, D, seed=seed), *drawn(2, D, D_k, seed=seed + 1)
+    inputs, query, key = sample_normal(N, D, seed=seed), *sample_normal(2, D, D_k, seed=seed + 1)
     queries, keys = inputs @ query, inputs @ key
     M = dense_map(query @ key.T * D_k**-0.5, N)
     mine, scores = dense_scores(M, inputs), queries @ keys.T * D_k**-0.5
@@ -681,10 +691,10 @@ def dense_layer(
     sizes = ((N, D), (2 * N, D), (N, 2 * D), (64, 64), (1024, 512), (2048, 1024))
     return Evidence(
         (
-            residual("M·(x ⊗ x) − QKᵀ/√D_k, largest entry", (mine - scores) / scores.abs().max().clamp(min=1.0)),
-            residual("softmax(M·(x ⊗ x))X − PyTorch's fused attention, largest entry", mixed - fused),
-            counted("entries of M", M.numel(), entries),
-            counted("entries of M that are not 0", int(M.count_nonzero()), N**2 * D**2),
+            expect_zero("M·(x ⊗ x) − QKᵀ/√D_k, largest entry", (mine - scores) / scores.abs().max().clamp(min=1.0)),
+            expect_zero("softmax(M·(x ⊗ x))X − PyTorch's fused attention, largest entry", mixed - fused),
+            expect_count("entries of M", M.numel(), entries),
+            expect_count("entries of M that are not 0", int(M.count_nonzero()), N**2 * D**2),
         ),
         ("N", "D", "entries of M, N⁴D²", "bytes in float32", "not 0, N²D²", "free, D²"),
         tuple((n, d, n**4 * d**2, 4 * n**4 * d**2, n**2 * d**2, d**2) for n, d in sizes),
@@ -715,19 +725,19 @@ def dense_scores(M: Float[Tensor, "ND ND N N"], inputs: Float[Tensor, "N D"]) ->
 def permutation(
     N: int = setting(12, 3, 2000, "number of inputs"),
     D: int = setting(32, 1, 2048, "their width"),
-    H: int = setting(4, 1, about="number of heads; each is D/H wide"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes inputs, weights and the permutation"),
+    H: int = setting(4, 1, description="number of heads; each is D/H wide"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes inputs, weights and the permutation"),
 ) -> Evidence:
     """Permute the inputs of PyTorch's and of our attention: their outputs are permuted alike, or are not."""
-    _heads_divide("H", H, "D", D)
-    limit_work(
+    _check_divisible("H", H, "D", D)
+    check_work(
         {"N": N, "D": D, "H": H},
-        operations=12 * (8 * N * D**2 + 4 * N**2 * D + 10 * H * N**2) + OPERATIONS_OF_A_DRAW * 24 * D**2,
+        operations=12 * (8 * N * D**2 + 4 * N**2 * D + 10 * H * N**2) + OPERATIONS_PER_DRAW * 24 * D**2,
         numbers=24 * D**2 + 4 * H * N**2,
     )
     shape = AttentionShape(D, H, causal=False)
-    plain = filled(lambda: Attention(shape), seed)
-    theirs = filled(lambda: nn.MultiheadAttention(D, H, batch_first=True), seed)
+    plain = random_module(lambda: Attention(shape), seed)
+    theirs = random_module(lambda: nn.MultiheadAttention(D, H, batch_first=True), seed)
     table = sinusoids(N, D, 10_000.0).double()
     cases: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {  # what is tried, and whether it is equivariant
         "no positions, no mask": (lambda x: plain(x[None])[0][0], True),
@@ -738,10 +748,10 @@ def permutation(
     if shape.head_width % 2 == 0:
         others["rotary positions"] = replace(shape, positions=Rotary())
     for name, other in others.items():
-        part = filled(lambda other=other: Attention(other), seed)
+        part = random_module(lambda other=other: Attention(other), seed)
         cases[name] = (lambda x, part=part: part(x[None])[0][0], False)
 
-    inputs = drawn(N, D, seed=seed)
+    inputs = sample_normal(N, D, seed=seed)
     order = torch.randperm(N, generator=torch.Generator().manual_seed(seed))
     if bool((order.diff().abs() == 1).all()):  # the identity or the reversal, which keep all distances
         order = order.roll(1)
@@ -750,7 +760,7 @@ def permutation(
         with torch.no_grad():
             size = float((attend(inputs[order]) - attend(inputs)[order]).abs().max())
         says = f"{name}: f(PX) − P f(X)"
-        findings.append(residual(says, size) if equivariant else difference(says, size, VISIBLE))
+        findings.append(expect_zero(says, size) if equivariant else expect_nonzero(says, size, VISIBLE))
         rows.append((name, size))
     return Evidence(
         tuple(findings),
@@ -772,15 +782,15 @@ def head_costs(
     n: int = setting(32, 2, 4096, "tokens"),
 ) -> Evidence:
     """Read parameters and operations of both, without an output map, off our attention; count the softmaxes of each."""
-    _heads_divide("h", h, "d", d)
-    limit_work(
+    _check_divisible("h", h, "d", d)
+    check_work(
         {"d": d, "h": h, "n": n},
-        operations=2 * (6 * n * d**2 + 8 * n**2 * d + 10 * h * n**2) + OPERATIONS_OF_A_DRAW * 6 * d**2,
+        operations=2 * (6 * n * d**2 + 8 * n**2 * d + 10 * h * n**2) + OPERATIONS_PER_DRAW * 6 * d**2,
         numbers=6 * d**2 + 2 * h * n**2,
     )
     accounts = {
-        "single": count(factory_subject(one_head, {"d": d, "n": n}), ["parameters", "flops"]),
-        "multi": count(factory_subject(many_heads, {"d": d, "h": h, "n": n}), ["parameters", "flops"]),
+        "single": count(factory_subject(single_head, {"d": d, "n": n}), ["parameters", "flops"]),
+        "multi": count(factory_subject(multi_head, {"d": d, "h": h, "n": n}), ["parameters", "flops"]),
     }
     width, tokens = symbol("d"), symbol("n")
     wanted = {
@@ -791,11 +801,11 @@ def head_costs(
     for quantity, (says, formula) in wanted.items():
         for name, one in accounts.items():
             left = one.quantities[quantity].polynomial - formula
-            findings.append(counted(f"{name}: {says}: terms left", len(left.terms), 0, "a formula"))
+            findings.append(expect_count(f"{name}: {says}: terms left", len(left.terms), 0, "a formula"))
     softmaxes = {}
     for name, heads in (("single", 1), ("multi", h)):
         with torch.no_grad(), record_attention() as records:
-            many_heads(d, heads)(_tokens(d, n))
+            multi_head(d, heads)(_tokens(d, n))
         softmaxes[name] = sum(record.weights().shape[:-1].numel() for record in records)
     ratio = softmaxes["multi"] / softmaxes["single"]
     return Evidence(
@@ -809,12 +819,12 @@ def head_costs(
     )
 
 
-def one_head(d: int) -> Attention:
+def single_head(d: int) -> Attention:
     """One head of width d."""
-    return many_heads(d, 1)
+    return multi_head(d, 1)
 
 
-def many_heads(d: int, h: int) -> Attention:
+def multi_head(d: int, h: int) -> Attention:
     """Heads of width d/h, side by side."""
     return Attention(AttentionShape(d, h, value_output="none", bias=False, causal=False))
 
@@ -823,11 +833,11 @@ def _tokens(d: int, n: int = 32) -> Tensor:
     return torch.zeros(1, n, d)
 
 
-one_head.inputs = _tokens  # pyright: ignore[reportFunctionMemberAccess]
-many_heads.inputs = _tokens  # pyright: ignore[reportFunctionMemberAccess]
+single_head.inputs = _tokens  # pyright: ignore[reportFunctionMemberAccess]
+multi_head.inputs = _tokens  # pyright: ignore[reportFunctionMemberAccess]
 
 
-FINE = 1e-11  # what rounding leaves of angles of some thousand
+ANGLE_TOLERANCE = 1e-11  # what rounding leaves of angles of some thousand
 
 
 @identity(
@@ -838,19 +848,19 @@ FINE = 1e-11  # what rounding leaves of angles of some thousand
 )
 def position_table(
     P: int = setting(4, 2, 500, "positions 1 to P"),
-    base: float = setting(10_000.0, most=1e12, above=1, about="θ1 = 1 and θ2 = 1/√base"),
+    base: float = setting(10_000.0, maximum=1e12, exclusive_minimum=1, description="θ1 = 1 and θ2 = 1/√base"),
     h: int = setting(4, 1, 64, "heads, for the slopes of ALiBi"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes the vectors"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes the vectors"),
 ) -> Evidence:
     """Put vectors of width 4 at positions 1 to P, and compare what each part does with the formulas written out."""
-    angles, vectors = (1.0, base**-0.5), drawn(P, 4, seed=seed)
-    attention = filled(lambda: Attention(AttentionShape(4 * h, h, causal=False, positions=Alibi())), seed)
-    with in_float64():
-        added = positions(Sinusoidal(base=base, first=1), P, 4)(vectors[None])[0] - vectors
-        turned = RotaryPart(P, 4, base, first=1)(vectors)
+    angles, vectors = (1.0, base**-0.5), sample_normal(P, 4, seed=seed)
+    attention = random_module(lambda: Attention(AttentionShape(4 * h, h, causal=False, positions=Alibi())), seed)
+    with default_float64():
+        added = build_positions(Sinusoidal(base=base, first=1), P, 4)(vectors[None])[0] - vectors
+        turned = RotaryEmbedding(P, 4, base, first=1)(vectors)
         slopes = alibi_slopes(h)
         with torch.no_grad(), record_attention() as records:
-            attention(drawn(1, P, 4 * h, seed=seed))
+            attention(sample_normal(1, P, 4 * h, seed=seed))
     record, places = records[0], torch.arange(P, dtype=torch.float64)
     penalties = (record.scores() - record.queries @ record.keys.mT * record.scale)[0]
     distances = slopes[:, None, None] * (places[:, None] - places).abs()
@@ -866,10 +876,18 @@ def position_table(
     written = ", ".join(f"{slope:.6g}" for slope in slopes.tolist()[:8])
     return Evidence(
         (
-            residual("sinusoidal: what is added − the formula", added - torch.tensor(sines, dtype=torch.float64), FINE),
-            residual("rotary: what comes out − the formula", turned - torch.tensor(rotated, dtype=torch.float64), FINE),
-            residual("ALiBi: what is added to scores + m·distance", penalties + distances, 1e-9),
-            residual("ALiBi: slopes' ratios, largest − smallest", float(ratios.max() - ratios.min())),
+            expect_zero(
+                "sinusoidal: what is added − the formula",
+                added - torch.tensor(sines, dtype=torch.float64),
+                ANGLE_TOLERANCE,
+            ),
+            expect_zero(
+                "rotary: what comes out − the formula",
+                turned - torch.tensor(rotated, dtype=torch.float64),
+                ANGLE_TOLERANCE,
+            ),
+            expect_zero("ALiBi: what is added to scores + m·distance", penalties + distances, 1e-9),
+            expect_zero("ALiBi: slopes' ratios, largest − smallest", float(ratios.max() - ratios.min())),
         ),
         ("p", "sin pθ1", "cos pθ1", "sin pθ2", "cos pθ2"),
         tuple((place, *row) for place, row in enumerate(added.tolist()[:8], 1)),
@@ -879,7 +897,7 @@ def position_table(
 
 # Turning q by pθ and k by rθ, the product of a pair is that of q and k with k turned by (r − p)θ.
 
-ANGLE = 1e-14  # what rounding leaves of an angle of 1, and more of a larger one
+ANGLE_ROUNDING = 1e-14  # what rounding leaves of an angle of 1, and more of a larger one
 
 
 @identity(
@@ -892,36 +910,38 @@ def rotary_distance(
     N: int = setting(24, 3, 2000, "number of places"),
     D: int = setting(16, 2, 1024, "width of the head; even, since pairs are turned"),
     shift: int = setting(1000, 1, 100_000, "by how much both places are moved"),
-    base: float = setting(10_000.0, most=1e12, above=1, about="the longest wavelength is 2π times this"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes the vector and the weights"),
+    base: float = setting(
+        10_000.0, maximum=1e12, exclusive_minimum=1, description="the longest wavelength is 2π times this"
+    ),
+    seed: int = setting(1, 0, MAX_SEED, "fixes the vector and the weights"),
 ) -> Evidence:
     """Put one vector at every place, and see whether scores are the same along each diagonal."""
     if D % 2:
         raise SpecError(f"D = {D} must be even: rotary turns pairs. Nearest: {D - 1}, {D + 1}.")
-    limit_work(
+    check_work(
         {"N": N, "D": D},
-        operations=16 * N**2 * D + 24 * N * D**2 + OPERATIONS_OF_A_DRAW * 12 * D**2,
+        operations=16 * N**2 * D + 24 * N * D**2 + OPERATIONS_PER_DRAW * 12 * D**2,
         numbers=12 * D**2 + 12 * N**2,
     )
     scores: dict[str, Float[Tensor, "N N"]] = {}
     for kind, chosen in {"rotary": Rotary(base=base), "alibi": Alibi(), "sinusoidal": NoPositions()}.items():
         shape = AttentionShape(D, causal=False, positions=chosen, bias=False)
-        part = filled(lambda shape=shape: Attention(shape), seed)
-        stream = drawn(1, 1, D, seed=seed).expand(1, N, D)
+        part = random_module(lambda shape=shape: Attention(shape), seed)
+        stream = sample_normal(1, 1, D, seed=seed).expand(1, N, D)
         if kind == "sinusoidal":
             stream = stream + sinusoids(N, D, base).double()
-        with torch.no_grad(), in_float64(), record_attention(part) as records:
+        with torch.no_grad(), default_float64(), record_attention(part) as records:
             part(stream)
         scores[kind] = records[0].scores()[0, 0]
     spread = {
         kind: max(float(line.max() - line.min()) for line in (one.diagonal(offset) for offset in range(1 - N, N)))
         for kind, one in scores.items()
     }
-    queries, keys = drawn(2, N, D, seed=seed)
-    with in_float64():
+    queries, keys = sample_normal(2, N, D, seed=seed)
+    with default_float64():
         tables = [sinusoids(N, D, base, first).unflatten(1, (-1, 2)) for first in (0, shift)]
     here, there = (rotate(queries, table) @ rotate(keys, table).T for table in tables)
-    grain = ANGLE * D**0.5
+    grain = ANGLE_ROUNDING * D**0.5
     says = "one vector at every place, scores at equal distance: furthest two"
     distance = min(3, N // 3)
     curves = []
@@ -931,10 +951,12 @@ def rotary_distance(
     caption = f"The score of one vector with itself, {distance} places apart, wherever the pair stands in the text."
     return Evidence(
         (
-            residual(f"scores of queries and keys, {shift} places further − here", here - there, grain * (shift + N)),
-            residual(f"rotary attention, {says}", spread["rotary"], grain * N),
-            residual(f"ALiBi, {says}", spread["alibi"]),
-            difference(f"sinusoidal positions, {says}", spread["sinusoidal"], VISIBLE),
+            expect_zero(
+                f"scores of queries and keys, {shift} places further − here", here - there, grain * (shift + N)
+            ),
+            expect_zero(f"rotary attention, {says}", spread["rotary"], grain * N),
+            expect_zero(f"ALiBi, {says}", spread["alibi"]),
+            expect_nonzero(f"sinusoidal positions, {says}", spread["sinusoidal"], VISIBLE),
         ),
         ("distance", *(f"{kind}, {end} pair" for kind in ("rotary", "sinusoidal") for end in ("first", "last"))),
         tuple(
@@ -946,7 +968,7 @@ def rotary_distance(
     )
 
 
-MODELS, ROUNDS, MOST_STATES = 20, 10, 4096
+NUM_MODELS, NUM_ROUNDS, MAX_STATES = 20, 10, 4096
 
 
 @identity(
@@ -957,15 +979,15 @@ MODELS, ROUNDS, MOST_STATES = 20, 10, 4096
 def greedy_loops(
     V: int = setting(12, 2, 64, "words of the vocabulary"),
     N: int = setting(3, 2, 6, "words of an n-gram; 3 is the trigram model"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes the weights of all models"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes the weights of all models"),
 ) -> Evidence:
     """Decode twenty models with random weights greedily, and watch for the state that comes back.
 
     Each token follows from the N−1 before it. There are V^(N−1) such states, so that within that many steps one comes
     back; all that followed it follows again.
     """
-    if (bound := V ** (N - 1)) > MOST_STATES:
-        raise SpecError(f"V = {V}, N = {N}: V^(N−1) = {bound:,} states; at most {MOST_STATES:,} are tried.")
+    if (bound := V ** (N - 1)) > MAX_STATES:
+        raise SpecError(f"V = {V}, N = {N}: V^(N−1) = {bound:,} states; at most {MAX_STATES:,} are tried.")
 
     def following(model: nn.Module, state: Sequence[int]) -> int:
         with torch.no_grad():
@@ -973,8 +995,8 @@ def greedy_loops(
 
     spec = FeedForward(vocabulary=V, width=6, hidden=12, context=N)
     broken, loops = 0, []
-    for number in range(MODELS):
-        model = filled(lambda: build(spec), seed + 1000 * number)
+    for number in range(NUM_MODELS):
+        model = random_module(lambda: build(spec), seed + 1000 * number)
         for parameter in model.parameters():
             parameter.data.mul_(parameter.shape[-1] ** 0.5)  # so large that the text wanders before it loops
         tokens, seen = [0] * (N - 1), {}
@@ -983,14 +1005,16 @@ def greedy_loops(
             tokens.append(following(model, state))
         period = len(tokens) - seen[state]
         loops.append((seen[state] - N + 1, period))
-        for _ in range(min(ROUNDS * period, 200)):
+        for _ in range(min(NUM_ROUNDS * period, 200)):
             tokens.append(following(model, tokens[1 - N :]))
             broken += tokens[-1] != tokens[-1 - period]
     within = sum(onset + period <= bound for onset, period in loops)
     return Evidence(
         (
-            counted(f"of {MODELS} models, those that loop within V^(N−1) = {bound:,} steps", within, MODELS),
-            counted(f"tokens that break a loop in {ROUNDS} more rounds of each", broken, 0),
+            expect_count(
+                f"of {NUM_MODELS} models, those that loop within V^(N−1) = {bound:,} steps", within, NUM_MODELS
+            ),
+            expect_count(f"tokens that break a loop in {NUM_ROUNDS} more rounds of each", broken, 0),
         ),
         ("model", "onset", "period"),
         tuple((str(number), *loop) for number, loop in enumerate(loops[:8], 1)),
@@ -1007,12 +1031,12 @@ def lstm_step(
     D: int = setting(6, 1, 1024, "units"),
     d: int = setting(4, 1, 1024, "numbers of the input"),
     V: int = setting(5, 2, 10_000, "classes"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes all numbers"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes all numbers"),
 ) -> Evidence:
     """One step by the formulas, with Γ = σ(W[a; x] + b) for the gates u, f, o, and by torch.nn.LSTMCell."""
-    cell = filled(lambda: nn.LSTMCell(d, D), seed)
-    output = filled(lambda: nn.Linear(D, V), seed + 50)
-    x, a, c = (drawn(size, seed=seed + 90 + place) for place, size in enumerate((d, D, D)))
+    cell = random_module(lambda: nn.LSTMCell(d, D), seed)
+    output = random_module(lambda: nn.Linear(D, V), seed + 50)
+    x, a, c = (sample_normal(size, seed=seed + 90 + place) for place, size in enumerate((d, D, D)))
     with torch.no_grad():
         theirs, state = cell(x[None], (a[None], c[None]))
         chances = output(theirs).softmax(-1)[0]
@@ -1027,9 +1051,9 @@ def lstm_step(
         scores = (output.weight @ a_t + output.bias).exp()
     return Evidence(
         (
-            residual("c_t − torch.nn.LSTMCell's, largest entry", c_t - state[0]),
-            residual("a_t − torch.nn.LSTMCell's, largest entry", a_t - theirs[0]),
-            residual("ŷ − softmax of the output layer, largest entry", scores / scores.sum() - chances),
+            expect_zero("c_t − torch.nn.LSTMCell's, largest entry", c_t - state[0]),
+            expect_zero("a_t − torch.nn.LSTMCell's, largest entry", a_t - theirs[0]),
+            expect_zero("ŷ − softmax of the output layer, largest entry", scores / scores.sum() - chances),
         )
     )
 
@@ -1042,7 +1066,7 @@ def lstm_step(
 def cross_entropy(
     V: int = setting(50, 2, 5000, "words of the vocabulary"),
     T: int = setting(64, 2, 500, "tokens that are predicted"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes the text and the weights"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes the text and the weights"),
 ) -> Evidence:
     """Predict one text by three models, and take the perplexity and the cross-entropy apart from each other."""
     text = torch.randint(V, (1, T + 1), generator=torch.Generator().manual_seed(seed))
@@ -1052,12 +1076,12 @@ def cross_entropy(
         Lstm(vocabulary=V, width=8, hidden=16),
         Decoder(vocabulary=V, width=16, depth=1, heads=2, context=T),
     ):
-        model = filled(lambda spec=spec: build(spec), seed)
+        model = random_module(lambda spec=spec: build(spec), seed)
         with torch.no_grad():
             logits, _ = model(text[:, :-1])
-        entropy, perplexity = float(causal(logits, text[:, 1:])), _geometric_mean(logits, text[:, 1:])
+        entropy, perplexity = float(causal_loss(logits, text[:, 1:])), _geometric_mean(logits, text[:, 1:])
         says = f"{spec.family}: log of the geometric mean of 1/p − cross-entropy"
-        findings.append(residual(says, abs(math.log(perplexity) - entropy)))
+        findings.append(expect_zero(says, abs(math.log(perplexity) - entropy)))
         rows.append((spec.family, entropy, math.exp(entropy), perplexity))
     ignorant = _geometric_mean(torch.zeros(1, T, V, dtype=torch.float64), text[:, 1:])
     findings.append(Finding("a model that knows nothing: perplexity against V", ignorant, V, V * EXACT))
@@ -1083,32 +1107,32 @@ def _geometric_mean(logits: Float[Tensor, "1 T V"], targets: Tensor) -> float:
 def pretraining(
     V: int = setting(30, 8, 5000, "words of the vocabulary"),
     T: int = setting(16, 4, 200, "tokens of a text"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes texts and weights"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes texts and weights"),
 ) -> Evidence:
     """Each loss by the objective that trains, compared with −log p of what the text itself says, token by token."""
     text = torch.randint(V - 4, (1, T + 1), generator=torch.Generator().manual_seed(seed))
-    reader = filled(lambda: build(Lstm(vocabulary=V, width=8, hidden=12)), seed)
+    reader = random_module(lambda: build(Lstm(vocabulary=V, width=8, hidden=12)), seed)
     spec = Encoder(vocabulary=V, width=16, depth=1, heads=2, context=T + 1, objective="both")
-    encoder = filled(lambda: build(spec), seed)
+    encoder = random_module(lambda: build(spec), seed)
     hidden = torch.arange(1, T + 1, 4)
     targets = torch.full_like(text, -1)
     targets[0, hidden], targets[0, 0] = text[0, hidden], 1
     with torch.no_grad():
         # the prefix alone is given for each prediction, so that nothing later can help
         each = [-reader(text[:, :end])[0][0, -1].log_softmax(-1)[text[0, end]].item() for end in range(1, T + 1)]
-        read = float(causal(reader(text[:, :-1])[0], text[:, 1:]))
+        read = float(causal_loss(reader(text[:, :-1])[0], text[:, 1:]))
         logits, follows = encoder(text), encoder.follows(text)
         other = -logits
         other[0, hidden] = logits[0, hidden]
-        loss, same = (masked(one, targets).loss for one in (logits, other))
+        loss, same = (masked_loss(one, targets).loss for one in (logits, other))
         chances = logits[0, hidden].log_softmax(-1).gather(1, text[0, hidden, None])
-        second = float(next_sentence(follows, targets).loss + follows[0].log_softmax(-1)[1])
+        second = float(next_sentence_loss(follows, targets).loss + follows[0].log_softmax(-1)[1])
     return Evidence(
         (
-            residual("causal − mean of −log p(next token), read one prefix at a time", abs(read - sum(each) / T)),
-            residual("masked − mean of −log p over the hidden places", abs(float(loss + chances.mean()))),
-            residual("masked: other logits at places that are not hidden change it by", abs(float(loss - same))),
-            residual("next-sentence − (−log p(follows))", abs(second)),
+            expect_zero("causal − mean of −log p(next token), read one prefix at a time", abs(read - sum(each) / T)),
+            expect_zero("masked − mean of −log p over the hidden places", abs(float(loss + chances.mean()))),
+            expect_zero("masked: other logits at places that are not hidden change it by", abs(float(loss - same))),
+            expect_zero("next-sentence − (−log p(follows))", abs(second)),
         )
     )
 
@@ -1117,9 +1141,9 @@ def pretraining(
 # What holds on every graph: the spectral norm of Â is 1 (its eigenvector is √d̃), and the rows of D̃⁻¹Ã sum to one.
 
 POWERS = 8
-NORM = 1e-10  # what rounding leaves of an eigenvalue of a matrix of some hundred rows
-FORMULAS = {"symmetric": "Â = D̃^(−1/2) Ã D̃^(−1/2)", "rows": "D̃⁻¹Ã"}
-NAMES: dict[Normalisation, str] = {"none": "Ã", "symmetric": "Â", "rows": "D̃⁻¹Ã"}
+NORM_TOLERANCE = 1e-10  # what rounding leaves of an eigenvalue of a matrix of some hundred rows
+MATRIX_FORMULAS = {"symmetric": "Â = D̃^(−1/2) Ã D̃^(−1/2)", "rows": "D̃⁻¹Ã"}
+MATRIX_NAMES: dict[Normalisation, str] = {"none": "Ã", "symmetric": "Â", "rows": "D̃⁻¹Ã"}
 Graph = Literal["star", "path", "random", "cycle", "complete"]
 
 
@@ -1129,7 +1153,7 @@ def graph_convolution(
     matrix: Literal["symmetric", "rows"] = "symmetric",  # of which matrix the rows are claimed to sum to one
     nodes: int = setting(8, 2, 500, "how many nodes"),
     edges: int = setting(12, 0, 500 * 499 // 2, "how many edges a random graph has; the other kinds have theirs"),
-    seed: int = setting(1, 0, LARGEST_SEED, "fixes the random graph and the features"),
+    seed: int = setting(1, 0, MAX_SEED, "fixes the random graph and the features"),
 ) -> Evidence:
     """Build Ã, Â and D̃⁻¹Ã by our own convolution, and measure their rows and norms."""
     most = nodes * (nodes - 1) // 2
@@ -1147,9 +1171,11 @@ def graph_convolution(
         "complete": every,
         "random": every[:, order[:edges]],
     }[graph]
-    features = drawn(nodes, 3, seed=seed)
-    with in_float64():
-        made: dict[Normalisation, Tensor] = {kind: adjacency_of(pairs, nodes, kind).to_dense() for kind in NAMES}
+    features = sample_normal(nodes, 3, seed=seed)
+    with default_float64():
+        made: dict[Normalisation, Tensor] = {
+            kind: build_adjacency(pairs, nodes, kind).to_dense() for kind in MATRIX_NAMES
+        }
     off = {kind: float((one.sum(1) - 1).abs().max()) for kind, one in made.items()}
     norms = {kind: float(torch.linalg.matrix_norm(one, 2)) for kind, one in made.items()}
     degrees = torch.bincount(pairs.flatten(), minlength=nodes)
@@ -1158,35 +1184,37 @@ def graph_convolution(
     longer, before = 0, features
     for _ in range(POWERS):
         after = made["symmetric"] @ before
-        longer += bool(after.norm() > before.norm() * (1 + NORM))
+        longer += bool(after.norm() > before.norm() * (1 + NORM_TOLERANCE))
         before = after
     rows = []
     for kind, one in made.items():
         sums, after = one.sum(1), torch.linalg.matrix_power(one, POWERS) @ features
         grown = float(after.norm() / features.norm())
-        rows.append((NAMES[kind], float(sums.min()), float(sums.max()), norms[kind], grown))
+        rows.append((MATRIX_NAMES[kind], float(sums.min()), float(sums.max()), norms[kind], grown))
     sums_to_one = off["symmetric"] <= EXACT
     remark = f"This {graph} graph is regular, so the claim holds here; graph=star shows that it is not general."
     return Evidence(
         (
-            Finding("spectral norm of Â", norms["symmetric"], 1.0, NORM),
-            residual("rows of D̃⁻¹Ã: furthest sum − 1", off["rows"]),
-            counted("rows of Â sum to one (1 = yes), against: every part is regular", sums_to_one, regular),
-            counted("powers of Â up to 8 that make features longer", longer, 0),
+            Finding("spectral norm of Â", norms["symmetric"], 1.0, NORM_TOLERANCE),
+            expect_zero("rows of D̃⁻¹Ã: furthest sum − 1", off["rows"]),
+            expect_count("rows of Â sum to one (1 = yes), against: every part is regular", sums_to_one, regular),
+            expect_count("powers of Â up to 8 that make features longer", longer, 0),
         ),
         ("matrix", "lowest row sum", "highest row sum", "spectral norm", f"‖M^{POWERS} X‖ / ‖X‖"),
         tuple(rows),
         (remark,) if sums_to_one and matrix == "symmetric" else (),
         "the rows of Â sum to one only where every connected part of the graph is regular; those of D̃⁻¹Ã do on every "
         "graph. What holds of Â: its spectral norm is 1, so that repeated layers do not blow features up.",
-        claimed=(residual(f"claimed: every row of {NAMES[matrix]} sums to 1; furthest sum − 1", off[matrix]),),
-        claim=f"The rows of {FORMULAS[matrix]} are normalised: each sums to one.",
+        claimed=(
+            expect_zero(f"claimed: every row of {MATRIX_NAMES[matrix]} sums to 1; furthest sum − 1", off[matrix]),
+        ),
+        claim=f"The rows of {MATRIX_FORMULAS[matrix]} are normalised: each sums to one.",
         sizes={"edges": pairs.shape[1]},
     )
 
 
 IDENTITIES: dict[str, Identity] = dict(
-    sorted(REGISTERED.items(), key=lambda item: (item[1].row[0], int(item[1].row[1:])))
+    sorted(REGISTRY.items(), key=lambda item: (item[1].row[0], int(item[1].row[1:])))
 )
 """All identities by name, in the order of the problems."""
 
@@ -1202,22 +1230,27 @@ class IdentityList(Result):
         """Two lines for each."""
         first = self.identities[0]
         word, value = next(iter(first.sizes().to_dict().items()))
-        usage = f"As in: lemma check identity {first.words[0]} {word}={value}"
-        return [Text("\n".join(map(str, self.identities))), Text(usage, apart=True)]
+        usage = f"As in: lemma check identity {first.aliases[0]} {word}={value}"
+        return [Text("\n".join(map(str, self.identities))), Text(usage, blank_before=True)]
 
     def details(self) -> list[Block]:
         """The same as a table."""
         rows = [
-            (one.name, ", ".join(one.words), one.title, " ".join(f"{k}={v}" for k, v in one.sizes().to_dict().items()))
+            (
+                one.name,
+                ", ".join(one.aliases),
+                one.title,
+                " ".join(f"{k}={v}" for k, v in one.sizes().to_dict().items()),
+            )
             for one in self.identities
         ]
-        return [Heading(self.title, 1), Table(("name", "or", "what it is about", "sizes"), rows, plain=True)]
+        return [Heading(self.title, 1), Table(("name", "or", "what it is about", "sizes"), rows, is_text=True)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
             "identities": [
-                {"name": one.name, "words": list(one.words), "title": one.title, "sizes": one.sizes().to_dict()}
+                {"name": one.name, "words": list(one.aliases), "title": one.title, "sizes": one.sizes().to_dict()}
                 for one in self.identities
             ]
         }
@@ -1230,10 +1263,10 @@ def list_identities() -> IdentityList:
 
 def find_identity(name: str) -> Identity:
     """Find an identity by its number (c7) or by a word (products)."""
-    named = {word: one for one in IDENTITIES.values() for word in (one.name, *one.words)}
+    named = {word: one for one in IDENTITIES.values() for word in (one.name, *one.aliases)}
     asked = name.strip().lower().replace("_", "-").replace(" ", "-")
     if asked not in named:
-        raise SpecError(unknown("identity", name, named))
+        raise SpecError(describe_unknown("identity", name, named))
     return named[asked]
 
 

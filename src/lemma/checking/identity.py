@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lemma.errors import InputError, SpecError
 from lemma.report.curves import NO_PLOT, Plot, can_draw
-from lemma.report.result import Block, Heading, Items, Result, Table, Text, plots
+from lemma.report.result import Block, Heading, Items, Result, Table, Text, plot_blocks
 from lemma.spec.base import Spec
 
 EXACT = 1e-12
@@ -28,9 +28,9 @@ STANDARD_ERRORS = 4.0
 class Finding:
     """One number held against another: the two must agree, or must differ, by more than the tolerance."""
 
-    says: str
-    got: float
-    wanted: float
+    label: str
+    actual: float
+    expected: float
     tolerance: float
     measure: str = "rounding in float64"
     """What the tolerance stands for."""
@@ -39,37 +39,39 @@ class Finding:
     @property
     def holds(self) -> bool:
         """Whether it came out as expected."""
-        return (abs(self.got - self.wanted) <= self.tolerance) == (self.expects == "equal")
+        return (abs(self.actual - self.expected) <= self.tolerance) == (self.expects == "equal")
 
     def __str__(self) -> str:
-        relation = "=" if abs(self.got - self.wanted) <= self.tolerance else "≠"
+        relation = "=" if abs(self.actual - self.expected) <= self.tolerance else "≠"
         mark = "✓" if self.holds else "✗"
-        numbers = f"{_shown(self.got)} {relation} {_shown(self.wanted)}"
-        return f"{mark} {self.says}: {numbers} (tolerance {self.tolerance:.2g}, {self.measure})"
+        numbers = f"{_format_cell(self.actual)} {relation} {_format_cell(self.expected)}"
+        return f"{mark} {self.label}: {numbers} (tolerance {self.tolerance:.2g}, {self.measure})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {**asdict(self), "holds": self.holds}
 
 
-def counted(says: str, got: int, wanted: int, measure: str = "a count") -> Finding:
+def expect_count(label: str, actual: int, expected: int, measure: str = "a count") -> Finding:
     """A whole number that must be exactly right."""
-    return Finding(says, got, wanted, 0, measure)
+    return Finding(label, actual, expected, 0, measure)
 
 
-def residual(says: str, left: float | Tensor, tolerance: float = EXACT) -> Finding:
+def expect_zero(label: str, value: float | Tensor, tolerance: float = EXACT) -> Finding:
     """What is left of an equality; of a tensor the largest entry."""
-    return Finding(says, float(left.abs().max()) if isinstance(left, Tensor) else left, 0.0, tolerance)
+    return Finding(label, float(value.abs().max()) if isinstance(value, Tensor) else value, 0.0, tolerance)
 
 
-def difference(says: str, left: float | Tensor, tolerance: float = EXACT) -> Finding:
+def expect_nonzero(label: str, value: float | Tensor, tolerance: float = EXACT) -> Finding:
     """The same where the two sides must not be equal."""
-    return replace(residual(says, left, tolerance), measure="more than rounding", expects="different")
+    return replace(expect_zero(label, value, tolerance), measure="more than rounding", expects="different")
 
 
-def sampled(says: str, got: float, wanted: float, error: float) -> Finding:
+def expect_mean(label: str, actual: float, expected: float, error: float) -> Finding:
     """A mean over samples next to its closed form; `error` is its standard error."""
-    return Finding(says, got, wanted, STANDARD_ERRORS * error, f"{STANDARD_ERRORS:g} standard errors of {error:.2g}")
+    return Finding(
+        label, actual, expected, STANDARD_ERRORS * error, f"{STANDARD_ERRORS:g} standard errors of {error:.2g}"
+    )
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Evidence:
     findings: tuple[Finding, ...]
     header: tuple[str, ...] = ()
     rows: tuple[tuple[float | int | str, ...], ...] = ()
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     correction: str = ""
     """The right statement, where the source's is false."""
     plot: Plot | None = None
@@ -122,16 +124,16 @@ class IdentityReport(Evidence, Result):
         """The claim, the findings, the table and the verdict."""
         sizes = " ".join(f"{word}={value}" for word, value in self.sizes.items())
         head = Text(f"{self.name.upper()}  {self.title}\nClaim: {self.claim}\nSizes: {sizes}")
-        remarks = [Text("\n".join(self.remarks), apart=True)] if self.remarks else []
-        return [head, *self._evidence(), *remarks, Text(f"The claim {self.verdict}", apart=True)]
+        remarks = [Text("\n".join(self.notes), blank_before=True)] if self.notes else []
+        return [head, *self._evidence(), *remarks, Text(f"The claim {self.verdict}", blank_before=True)]
 
     def details(self) -> list[Block]:
         """The same, with the plot."""
         heading = Heading(f"{self.name.upper()}: {self.title}", 1)
         verdict = Text(f"The claim {self.verdict}", "good" if self.holds else "bad")
         sizes = Text(", ".join(f"{word} = {value}" for word, value in self.sizes.items()), "note")
-        shown = plots([self.plot] if self.plot else [])
-        remarks = [Text(remark) for remark in self.remarks]
+        shown = plot_blocks([self.plot] if self.plot else [])
+        remarks = [Text(remark) for remark in self.notes]
         return [heading, Text(f"Claim: {self.claim}"), verdict, sizes, *self._evidence(), *shown, *remarks]
 
     def _evidence(self) -> list[Block]:
@@ -139,8 +141,8 @@ class IdentityReport(Evidence, Result):
         if not self.rows:
             return [findings]
         named = (0,) if isinstance(self.rows[0][0], str) else ()  # names begin a line, numbers end at a column
-        cells = [tuple(map(_shown, row)) for row in self.rows]
-        return [findings, Table(self.header, cells, left=named, flexible=named)]
+        cells = [tuple(map(_format_cell, row)) for row in self.rows]
+        return [findings, Table(self.header, cells, left=named, breakable=named)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -151,7 +153,7 @@ class IdentityReport(Evidence, Result):
             "claimed": [finding.to_dict() for finding in self.claimed],
             "findings": [finding.to_dict() for finding in self.findings],
             "table": [dict(zip(self.header, row, strict=True)) for row in self.rows],
-            "remarks": list(self.remarks),
+            "remarks": list(self.notes),
             "plot": self.plot.to_dict() if self.plot else None,
         }
 
@@ -168,7 +170,7 @@ class IdentityReport(Evidence, Result):
         return super().writers() | {".svg": svg}
 
 
-def _shown(value: float | int | str) -> str:
+def _format_cell(value: float | int | str) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}".replace("-", "−")
@@ -179,7 +181,7 @@ class Identity:
     """One identity of the sources. Called with sizes, it runs and reports."""
 
     name: str
-    words: tuple[str, ...]
+    aliases: tuple[str, ...]
     """What else a person may call it."""
     title: str
     claim: str
@@ -202,10 +204,10 @@ class Identity:
 
     def __str__(self) -> str:
         sizes = " ".join(f"{word}={value}" for word, value in self.sizes().to_dict().items())
-        return f"{self.name:<7} {self.words[0]:<15} {self.title}\n{'':<23} {sizes}"
+        return f"{self.name:<7} {self.aliases[0]:<15} {self.title}\n{'':<23} {sizes}"
 
 
-REGISTERED: dict[str, Identity] = {}
+REGISTRY: dict[str, Identity] = {}
 """Every identity by its name, once the modules that hold them are imported; see `identities.py`."""
 
 
@@ -220,44 +222,48 @@ def identity(names: str, title: str, claim: str, row: str = "") -> Callable[...,
         parameters = inspect.signature(run).parameters.values()
         fields: dict[str, Any] = {one.name: (one.annotation, one.default) for one in parameters}
         sizes = create_model(f"Sizes of {name}", __base__=Spec, **fields)
-        REGISTERED[name] = Identity(name, tuple(words), title, claim, row or name, sizes, run)
-        return REGISTERED[name]
+        REGISTRY[name] = Identity(name, tuple(words), title, claim, row or name, sizes, run)
+        return REGISTRY[name]
 
     return register
 
 
 def setting(
-    default: Any, least: float | None = None, most: float | None = None, about: str = "", above: float | None = None
+    default: Any,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    description: str = "",
+    exclusive_minimum: float | None = None,
 ) -> Any:
     """A size or choice of an identity: its default, its bounds, and what it is."""
-    return Field(default=default, ge=least, le=most, gt=above, description=about)
+    return Field(default=default, ge=minimum, le=maximum, gt=exclusive_minimum, description=description)
 
 
-Draws = Literal["normal", "uniform", "signs"]
+Distribution = Literal["normal", "uniform", "signs"]
 KURTOSIS: dict[str, float] = {"normal": 3.0, "uniform": 1.8, "signs": 1.0}
 """E[x⁴] of the three distributions, each of zero mean and unit variance."""
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def draw(kind: Draws, shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:
+def draw(distribution: Distribution, shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:
     """Independent components of zero mean and unit variance, in float64.
 
     >>> draw("signs", (3,), torch.Generator().manual_seed(0)).abs().tolist()
     [1.0, 1.0, 1.0]
     """
-    if kind == "normal":
+    if distribution == "normal":
         return torch.randn(shape, generator=generator, dtype=torch.float64)
     uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
-    return (uniform - 0.5).mul(12**0.5) if kind == "uniform" else (uniform < 0.5).double().mul(2).sub(1)
+    return (uniform - 0.5).mul(12**0.5) if distribution == "uniform" else (uniform < 0.5).double().mul(2).sub(1)
 
 
-def drawn(*shape: int, seed: int) -> Float[Tensor, "..."]:
+def sample_normal(*shape: int, seed: int) -> Float[Tensor, "..."]:
     """Standard normal numbers in float64, fixed by the seed."""
     return draw("normal", shape, torch.Generator().manual_seed(seed))
 
 
 @contextmanager
-def in_float64() -> Iterator[None]:
+def default_float64() -> Iterator[None]:
     """Build modules and tables in float64."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -267,11 +273,11 @@ def in_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def filled(make: Callable[[], Module], seed: int) -> Module:
+def random_module(make: Callable[[], Module], seed: int) -> Module:
     """Build a module in float64 with normal weights of variance 1/width, fixed by the seed."""
-    with in_float64(), torch.random.fork_rng(devices=[]):  # its initial weights are not used
+    with default_float64(), torch.random.fork_rng(devices=[]):  # its initial weights are not used
         module = make()
     with torch.no_grad():
         for place, parameter in enumerate(module.parameters()):
-            parameter.copy_(drawn(*parameter.shape, seed=seed + 1 + place) * parameter.shape[-1] ** -0.5)
+            parameter.copy_(sample_normal(*parameter.shape, seed=seed + 1 + place) * parameter.shape[-1] ** -0.5)
     return module.eval()

@@ -7,11 +7,20 @@ from fractions import Fraction
 from typing import Any
 
 from lemma.checking.explain import explain_number
-from lemma.checking.question import Verdict, account_for, ask, full_names, other_readings, shown, spec_of, split_ratio
+from lemma.checking.question import (
+    Verdict,
+    account_for,
+    alternative_conventions,
+    format_number,
+    read_question,
+    spec_of,
+    split_ratio,
+    symbol_aliases,
+)
 from lemma.counting.account import Account
-from lemma.counting.count import USUAL, Conventions
-from lemma.counting.subject import Model, subject_of
-from lemma.errors import InputError, LedgerError, unknown
+from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
+from lemma.counting.subject import Model, resolve_subject
+from lemma.errors import CountingError, InputError, describe_unknown
 
 LONGEST = 200
 LARGEST_EXPONENT = 30
@@ -55,7 +64,7 @@ COARSEST = Fraction(1, 20)
 
 
 @dataclass(frozen=True)
-class PrintedNumber:
+class WrittenNumber:
     """A number and the precision with which it was written.
 
     Attributes:
@@ -69,30 +78,30 @@ class PrintedNumber:
 
     text: str
     value: Fraction
-    step: Fraction
+    unit: Fraction
     start: str = ""
     end: str = ""
-    percent: bool = False
-    other: Fraction | None = None
+    is_percent: bool = False
+    alternative: Fraction | None = None
 
-    def fits(self, exact: Fraction | int, value: Fraction | None = None) -> bool:
+    def matches(self, exact: Fraction | int, value: Fraction | None = None) -> bool:
         """Return whether the number is this one to the digits written and, if rounded, within 5 %."""
         error = abs((self.value if value is None else value) - exact)
-        return error <= self.step / 2 and (self.percent or error <= COARSEST * abs(exact))
+        return error <= self.unit / 2 and (self.is_percent or error <= COARSEST * abs(exact))
 
     def is_right(self, exact: Fraction | int) -> bool:
         """Return whether it fits; raise an InputError if that depends on what its only comma or point means."""
-        if self.fits(exact):
+        if self.matches(exact):
             return True
-        if self.other is not None and (self.other == exact or self.fits(exact, self.other)):
+        if self.alternative is not None and (self.alternative == exact or self.matches(exact, self.alternative)):
             raise InputError(
-                f"'{self.text[:40]}' can be read as {shown(self.value)} or as {shown(self.other)}. "
+                f"'{self.text[:40]}' can be read as {format_number(self.value)} or as {format_number(self.alternative)}. "
                 "Write decimals with a point, and thousands with commas or with nothing between them."
             )
         return False
 
 
-def read_number(text: str) -> PrintedNumber:
+def read_number(text: str) -> WrittenNumber:
     """Read a number such as 9,721,596, 9.72 million or 12.5 %, or a change such as 54.1 % from 2 to 4 layers.
 
     >>> read_number("9.72 million").value, read_number("9.72 million").step
@@ -107,8 +116,8 @@ def read_number(text: str) -> PrintedNumber:
             if percent["rest"].strip(" .\t\n"):
                 raise InputError(f"'{text.strip()[:60]}': {NEEDS_SIZES}")
             scale = Fraction(1, 100)
-        number = replace(_read_digits(text, percent, scale), percent=True)
-        number = replace(number, step=scale / 10 ** len(percent["decimals"] or ""))
+        number = replace(_read_digits(text, percent, scale), is_percent=True)
+        number = replace(number, unit=scale / 10 ** len(percent["decimals"] or ""))
         if between is None:
             return number
         falls = FALLS.search(between["how"]) is not None and number.value > 0
@@ -127,7 +136,7 @@ def read_number(text: str) -> PrintedNumber:
     return _read_digits(text, match, Fraction(UNITS[match["unit"].lower()]) * Fraction(10) ** power)
 
 
-def _read_digits(text: str, match: re.Match[str], scale: Fraction) -> PrintedNumber:
+def _read_digits(text: str, match: re.Match[str], scale: Fraction) -> WrittenNumber:
     """Return the number times a scale; whole numbers in full are exact unless they are said to be about right."""
     written, decimals = match["whole"], match["decimals"] or ""
     whole = re.sub(r"\D", "", written)
@@ -148,15 +157,15 @@ def _read_digits(text: str, match: re.Match[str], scale: Fraction) -> PrintedNum
     value, step = times_scale(whole + decimals, len(decimals)), scale / 10 ** len(decimals)
     if not decimals and scale == 1:
         step = Fraction(10 ** (len(whole) - len(whole.rstrip("0"))) if match["about"] else 0)
-    return PrintedNumber(text.strip(), value, step, other=other)
+    return WrittenNumber(text.strip(), value, step, alternative=other)
 
 
-def judge_number(
+def check_number(
     model: Model,
     quantity: str,
     value: str,
-    words: Mapping[str, Any] | None = None,
-    conventions: Conventions = USUAL,
+    settings: Mapping[str, Any] | None = None,
+    conventions: Conventions = DEFAULT_CONVENTIONS,
     diagnose: bool = True,
     account: Account | None = None,
 ) -> Verdict:
@@ -170,7 +179,7 @@ def judge_number(
     """
     named = split_ratio(quantity)
     quantity = "/".join(named)
-    claim, subject = read_number(value), subject_of(model, words)
+    claim, subject = read_number(value), resolve_subject(model, settings)
     account = account_for(subject, named, conventions) if account is None else account
     sizes = account.symbols
 
@@ -183,44 +192,50 @@ def judge_number(
         if claim.start or above is None or not below:
             raise InputError(f"{account.model}: {quantity} is a plain number such as 0.125, and not over 0.")
         ratio = Fraction(above, below)
-        turned = " It is the other way round." if not claim.fits(ratio) and above and claim.fits(1 / ratio) else ""
-        said = f"{shown(above)} / {shown(below)} = {shown(ratio)}.{turned}"
-        return verdict(claim.text, shown(ratio), ratio, said)
+        turned = (
+            " It is the other way round." if not claim.matches(ratio) and above and claim.matches(1 / ratio) else ""
+        )
+        said = f"{format_number(above)} / {format_number(below)} = {format_number(ratio)}.{turned}"
+        return verdict(claim.text, format_number(ratio), ratio, said)
     if claim.start:
-        names = full_names(spec_of(model, words, subject), sizes)
+        names = symbol_aliases(spec_of(model, settings, subject), sizes)
         change, diagnosis = _change(account, quantity, claim, {**{name: name for name in account.order}, **names})
         return verdict(f"{_percent(claim.value, claim)} %", f"{_percent(change, claim)} %", change, *diagnosis)
-    if claim.percent:
+    if claim.is_percent:
         raise InputError(f"'{claim.text[:60]}': {NEEDS_SIZES}")
     right = account.quantities[quantity].at(sizes)
     if right is None:
-        raise LedgerError(f"{account.model}: its {quantity} at these sizes are not known, so no number can be judged.")
-    yours = claim.text if claim.step else shown(claim.value)
-    if claim.fits(Fraction(right)):
-        rounded = f"{claim.text} is {shown(right)}, rounded." if claim.value != right else ""
-        return verdict(yours, shown(right), right, rounded)
+        raise CountingError(
+            f"{account.model}: its {quantity} at these sizes are not known, so no number can be judged."
+        )
+    yours = claim.text if claim.unit else format_number(claim.value)
+    if claim.matches(Fraction(right)):
+        rounded = f"{claim.text} is {format_number(right)}, rounded." if claim.value != right else ""
+        return verdict(yours, format_number(right), right, rounded)
     if not diagnose:
-        return verdict(yours, shown(right), right)
-    readings = other_readings(subject, conventions) if quantity in ("flops", "backward") else []
-    meant = (f"But it is right {', '.join(differs)}." for differs, one in readings if claim.fits(one.at(sizes)))
+        return verdict(yours, format_number(right), right)
+    readings = alternative_conventions(subject, conventions) if quantity in ("flops", "backward") else []
+    meant = (f"But it is right {', '.join(differs)}." for differs, one in readings if claim.matches(one.at(sizes)))
     said = next(meant, "") or next(_guesses(account, quantity, claim, right), "")
-    return verdict(yours, shown(right), right, said, residual=None if claim.step else shown(claim.value - right))
+    return verdict(
+        yours, format_number(right), right, said, residual=None if claim.unit else format_number(claim.value - right)
+    )
 
 
-def _guesses(account: Account, quantity: str, claim: PrintedNumber, right: int) -> Iterator[str]:
+def _guesses(account: Account, quantity: str, claim: WrittenNumber, right: int) -> Iterator[str]:
     """What may have gone wrong with a number: another size, a tensor, a factor."""
     polynomial, sizes = account.quantities[quantity].polynomial, account.symbols
-    for name in (name for name in sizes if name in polynomial.symbols and not claim.step):
+    for name in (name for name in sizes if name in polynomial.symbols and not claim.unit):
         for size in dict.fromkeys((*range(1, LARGEST_GUESS + 1), 2 * sizes[name], sizes[name] // 2 or 1)):
-            if size != sizes[name] and claim.fits(polynomial.at(_sizes(account, name, size))):
+            if size != sizes[name] and claim.matches(polynomial.at(_sizes(account, name, size))):
                 yield f"It would be right at {name}={size}; here {name}={sizes[name]}."
-    if not claim.step and not account.quantities[quantity].refused:
-        found = explain_number(ask(account, quantity, str(claim.value), {}))
+    if not claim.unit and not account.quantities[quantity].refused:
+        found = explain_number(read_question(account, quantity, str(claim.value), {}))
         yield from [found.replace("our formula", "our number")] if found else []
     for factor in SIMPLEST_FACTORS:
-        if claim.fits(right * factor):
+        if claim.matches(right * factor):
             yield f"It is {factor} times the right number."
-    digits = max(2, len(str(abs(claim.value) // claim.step))) if claim.step else 4  # no more than were written
+    digits = max(2, len(str(abs(claim.value) // claim.unit))) if claim.unit else 4  # no more than were written
     times = f"{float(claim.value / right):.{min(digits, 4)}g}" if right else "1"
     yield f"It is about {times} times the right number." if times != "1" else ""
 
@@ -233,19 +248,21 @@ def _sizes(account: Account, name: str, size: int) -> dict[str, int]:
 
 
 def _change(
-    account: Account, quantity: str, claim: PrintedNumber, names: Mapping[str, str]
+    account: Account, quantity: str, claim: WrittenNumber, names: Mapping[str, str]
 ) -> tuple[Fraction, tuple[str, ...]]:
     """The change in per cent and, where another is claimed, what is at both sizes and which ratio was taken for it."""
     if account.quantities[quantity].refused:
-        raise LedgerError(f"{account.model}: a part of its {quantity} follows no formula, so no change can be judged.")
+        raise CountingError(
+            f"{account.model}: a part of its {quantity} follows no formula, so no change can be judged."
+        )
     name, start, end = _span(claim, names)
     first, last = (account.quantities[quantity].polynomial.at(_sizes(account, name, size)) for size in (start, end))
     if not first:
         raise InputError(f"{quantity} at {name}={start} are 0, so that there is no change in per cent.")
     right = (last / first - 1) * 100
-    if claim.fits(right):
+    if claim.matches(right):
         return right, ()
-    before, after = f"the {shown(first)} at {name}={start}", f"the {shown(last)} at {name}={end}"
+    before, after = f"the {format_number(first)} at {name}={start}", f"the {format_number(last)} at {name}={end}"
     others = {
         f"what {before} are of {after}, not the change from one to the other": first / last,
         f"what {after} are of {before}; the change is 100 % less": last / first,
@@ -253,17 +270,17 @@ def _change(
         "the change in the other direction": first / last - 1,
         f"the change of {name} itself": Fraction(end, start) - 1,
     }
-    taken = (f"{_percent(claim.value, claim)} % is {it}." for it, ratio in others.items() if claim.fits(ratio * 100))
-    return right, (f"{shown(first)} at {name}={start}, {shown(last)} at {name}={end}.", next(taken, ""))
+    taken = (f"{_percent(claim.value, claim)} % is {it}." for it, ratio in others.items() if claim.matches(ratio * 100))
+    return right, (f"{format_number(first)} at {name}={start}, {format_number(last)} at {name}={end}.", next(taken, ""))
 
 
-def _percent(value: Fraction, claim: PrintedNumber) -> str:
+def _percent(value: Fraction, claim: WrittenNumber) -> str:
     """A percentage with as many decimals as the person gave, and one at least."""
-    written = f"{float(value):.{max(1, len(str(claim.step.denominator)) - 1)}f}"
+    written = f"{float(value):.{max(1, len(str(claim.unit.denominator)) - 1)}f}"
     return written.removesuffix(".0") if value == claim.value else written
 
 
-def _span(claim: PrintedNumber, names: Mapping[str, str]) -> tuple[str, int, int]:
+def _span(claim: WrittenNumber, names: Mapping[str, str]) -> tuple[str, int, int]:
     """The size that changes, from what to what; a person calls it by letter, field name or plain word."""
     ends = [SIZE.fullmatch(text) for text in (claim.start, claim.end)]
     if None in ends:
@@ -274,7 +291,7 @@ def _span(claim: PrintedNumber, names: Mapping[str, str]) -> tuple[str, int, int
         known = next((names[word] for word in plain if word in names), None)
         if known is None:
             words = [f"{word}s" for word, fields in PLAIN_WORDS.items() if any(field in names for field in fields)]
-            raise InputError(unknown("size", name[:40], [*names, *words]))
+            raise InputError(describe_unknown("size", name[:40], [*names, *words]))
         found.add(known)
     if len(found) != 1:
         raise InputError(

@@ -8,19 +8,19 @@ from itertools import permutations
 from typing import Any
 
 from lemma.checking.formula import read_formula
-from lemma.counting.cache import CountCache, polynomial_of, terms_of
+from lemma.counting.cache import CountCache, polynomial_from_json, polynomial_to_json
 from lemma.counting.drawing import draw
 from lemma.counting.polynomial import Polynomial, Rational, work_limit
-from lemma.counting.subject import Model, subject_of
-from lemma.counting.writing import write
-from lemma.errors import InputError, unknown
+from lemma.counting.subject import Model, resolve_subject
+from lemma.counting.writing import write_formula
+from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Result, Text
 
-MOST_LINES, MOST_AXES, MOST_TERMS = 100, 8, 100
-MOST_WORK = 120_000
+MAX_LINES, MAX_AXES, MAX_TERMS = 100, 8, 100
+MAX_STEPS = 120_000
 """Steps of work for all lines of an answer, see `work_limit`."""
-BELOW = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
-Formulas = tuple[Rational, ...]
+SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+Axes = tuple[Rational, ...]
 
 
 @dataclass(frozen=True)
@@ -78,37 +78,40 @@ class ShapeReport(Result):
         return {"model": self.model, "right": self.right, "lines": [asdict(line) for line in self.lines]}
 
 
-def judge_shapes(model: Model, lines: Sequence[str], words: Mapping[str, Any] | None = None) -> ShapeReport:
+def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any] | None = None) -> ShapeReport:
     """Judge lines `NAME = S×E` against the tensors of a module's drawing.
 
     >>> print(judge_shapes("self-attention", ["Q = H×S×M_QK", "scores = S×S"]).lines[1].reason)
     The first axis, H, is missing.
     """
     given = [line for text in lines for line in text.splitlines() if line.strip()]
-    if not given or len(given) > MOST_LINES:
-        raise InputError(f"check shape: from 1 to {MOST_LINES} lines are expected, got {len(given)}.")
+    if not given or len(given) > MAX_LINES:
+        raise InputError(f"check shape: from 1 to {MAX_LINES} lines are expected, got {len(given)}.")
     pairs = [_split(line) for line in given]
-    subject = subject_of(model, words)
-    order = tuple(subject.sizes(running=True))
+    subject = resolve_subject(model, settings)
+    order = tuple(subject.sizes(with_inputs=True))
 
     def drawn() -> list[list[Any]]:
-        return [[node.name.translate(BELOW), [terms_of(size) for size in node.shape]] for node in draw(subject).nodes]
+        return [
+            [node.name.translate(SUBSCRIPTS), [polynomial_to_json(size) for size in node.shape]]
+            for node in draw(subject).nodes
+        ]
 
-    kept = CountCache(subject.identity).get("drawn shapes", drawn)
-    known = {name: tuple(Rational(polynomial_of(terms)) for terms in sizes) for name, sizes in kept}
+    kept = CountCache(subject.identity).get_or_compute("drawn shapes", drawn)
+    known = {name: tuple(Rational(polynomial_from_json(terms)) for terms in sizes) for name, sizes in kept}
     judged: list[JudgedShape] = []
-    with work_limit(MOST_WORK):
+    with work_limit(MAX_STEPS):
         for name, shape in pairs:
-            found = name.translate(BELOW)
+            found = name.translate(SUBSCRIPTS)
             ends = [other for other in known if other.endswith(f".{found}")]
             if found not in known and len(ends) != 1:
                 near = get_close_matches(found, known, n=8, cutoff=0.4) or [*known][:8]
                 every = f" All of them, {len(known)}: lemma count {subject.name} --draw FILE.svg"
-                raise InputError(unknown(f"{subject.name}: the tensor", name, near) + every)
+                raise InputError(describe_unknown(f"{subject.name}: the tensor", name, near) + every)
             found = found if found in known else ends[0]
             readings, right = read_shape(shape, order), known[found]
             yours = next((reading for reading in readings if _equal(reading, right)), readings[0])
-            mine, theirs = (" × ".join(write(size, order) for size in shape) for shape in (yours, right))
+            mine, theirs = (" × ".join(write_formula(size, order) for size in shape) for shape in (yours, right))
             equal = _equal(yours, right)
             reason = "" if equal else _reason(yours, right, order)
             if not equal and not reason:
@@ -127,7 +130,7 @@ def _split(line: str) -> tuple[str, str]:
     return name, shape.strip()
 
 
-def read_shape(text: str, sizes: Collection[str]) -> list[Formulas]:
+def read_shape(text: str, sizes: Collection[str]) -> list[Axes]:
     """Return the readings of a shape, the most literal one first.
 
     Axes are separated by ×, commas or x. A shape without these may also be meant with blanks or * between its axes.
@@ -136,13 +139,13 @@ def read_shape(text: str, sizes: Collection[str]) -> list[Formulas]:
     [['H*M*E'], ['H*M', 'E']]
     """
     shape = re.sub(r"^(?:torch\.)?Size(?=\()|^(?:ℝ|R|\\mathbb\s*\{\s*R\s*\})\s*\^", "", text).strip()
-    while (closing := _CLOSING.get(shape[:1])) and _matching(shape) == len(shape) - 1 and shape[-1] == closing:
+    while (closing := _CLOSING.get(shape[:1])) and _closing_position(shape) == len(shape) - 1 and shape[-1] == closing:
         shape = shape[1:-1].strip()
-    readings: list[Formulas] = []
+    readings: list[Axes] = []
     refusal: InputError | None = None
     for separator in (_AXES, _BY_X, _BY_BLANK, _BY_STAR):
         try:
-            axes = _axes(shape, separator, sizes)
+            axes = _split_axes(shape, separator, sizes)
             if len(axes) > 1 or separator is _AXES:
                 readings.append(tuple(Rational(_polynomial(axis, sizes)) for axis in axes))
         except InputError as error:
@@ -163,7 +166,7 @@ _BY_X, _BY_BLANK, _BY_STAR = (
 )
 
 
-def _axes(shape: str, separator: re.Pattern[str], sizes: Collection[str]) -> list[str]:
+def _split_axes(shape: str, separator: re.Pattern[str], sizes: Collection[str]) -> list[str]:
     """Split a shape at the separators outside of brackets; an x inside the name of a size does not separate."""
     axes, depth, start, position = list[str](), 0, 0, 0
     while position < len(shape):
@@ -180,12 +183,12 @@ def _axes(shape: str, separator: re.Pattern[str], sizes: Collection[str]) -> lis
     axes = [axis.strip() for axis in (*axes, shape[start:])]
     if len(axes) > 1 and not axes[-1]:  # as in (D,)
         axes.pop()
-    if not all(axes) or len(axes) > MOST_AXES:
-        raise InputError(f"'{shape[:60]}' is not a shape of 1 to {MOST_AXES} axes. Write it as in H×S×M_QK.")
+    if not all(axes) or len(axes) > MAX_AXES:
+        raise InputError(f"'{shape[:60]}' is not a shape of 1 to {MAX_AXES} axes. Write it as in H×S×M_QK.")
     return axes
 
 
-def _matching(text: str) -> int:
+def _closing_position(text: str) -> int:
     """Return the position of the bracket that closes the one at the beginning, or -1."""
     depth = 0
     for position, character in enumerate(text):
@@ -197,22 +200,22 @@ def _matching(text: str) -> int:
 
 def _polynomial(axis: str, sizes: Collection[str]) -> Polynomial:
     formula = read_formula(axis, sizes)
-    if len(formula.numerator.terms) * len(formula.denominator.terms) > MOST_TERMS:
+    if len(formula.numerator.terms) * len(formula.denominator.terms) > MAX_TERMS:
         raise InputError(f"'{axis[:60]}' is too large for an axis. Write a size, or a product such as H*M_V.")
-    value = formula.polynomial()
+    value = formula.to_polynomial()
     if value is None:
         raise InputError(f"'{axis[:60]}' is not a whole number at all sizes.")
     return value
 
 
-def _reason(yours: Formulas, right: Formulas, order: Sequence[str]) -> str:
+def _reason(yours: Axes, right: Axes, order: Sequence[str]) -> str:
     for place, axis in enumerate(("first", "second", "third", "fourth")):
         if place < len(right) and _equal(yours, right[:place] + right[place + 1 :]):
-            return f"The {axis} axis, {write(right[place], order)}, is missing."
+            return f"The {axis} axis, {write_formula(right[place], order)}, is missing."
         if place < len(yours) and _equal(yours[:place] + yours[place + 1 :], right):
-            return f"The {axis} axis, {write(yours[place], order)}, is one too many."
+            return f"The {axis} axis, {write_formula(yours[place], order)}, is one too many."
     return "The axes are in another order." if any(_equal(yours, turned) for turned in permutations(right)) else ""
 
 
-def _equal(one: Formulas, other: Formulas) -> bool:
-    return len(one) == len(other) and all(mine == theirs for mine, theirs in zip(one, other, strict=True))
+def _equal(left: Axes, right: Axes) -> bool:
+    return len(left) == len(right) and all(mine == theirs for mine, theirs in zip(left, right, strict=True))

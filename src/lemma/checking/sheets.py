@@ -19,46 +19,46 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 from pydantic import Field, field_validator, model_validator
 
-from lemma.checking.cells import CELLS, Sample, find_cell
-from lemma.checking.expressions import Evaluator, UnfitError, limited_work
-from lemma.checking.formula import put as put_formula
+from lemma.checking.cells import CELL_NAMES, Sample, find_cell
+from lemma.checking.expressions import Evaluator, ShapeError, limited_work
 from lemma.checking.formula import read_formula
-from lemma.checking.formulas import judge_formula
-from lemma.checking.gradients import judge_gradients, read_derivation
-from lemma.checking.numbers import PrintedNumber, judge_number, read_number
+from lemma.checking.formula import substitute as put_formula
+from lemma.checking.formulas import check_formula
+from lemma.checking.gradients import check_gradients, read_derivation
+from lemma.checking.numbers import WrittenNumber, check_number, read_number
 from lemma.checking.question import (
     FormulaQuestion,
     Verdict,
     account_for,
-    ask,
-    full_names,
-    is_formula,
-    put,
-    shown,
+    format_number,
+    has_symbols,
+    read_question,
     spec_of,
+    substitute_all,
+    symbol_aliases,
 )
 from lemma.counting.account import Account, Part
 from lemma.counting.count import QUANTITIES, Conventions
-from lemma.counting.polynomial import ONE, Calculator, Rational, of, symbol, work_limit
-from lemma.counting.subject import subject_of
-from lemma.counting.writing import write
-from lemma.errors import InputError, unknown
+from lemma.counting.polynomial import ONE, Calculator, Rational, as_polynomial, symbol, work_limit
+from lemma.counting.subject import resolve_subject
+from lemma.counting.writing import write_formula
+from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Pre, Result, Text
 from lemma.spec.base import Spec, parse_settings, parse_toml, parse_value
 
-LARGEST_FILE, LONGEST_SHOWN, LONGEST_NAME = 2**20, 2000, 100
-MOST_STRANGERS = 10
-MOST_MARKING = 40_000
+MAX_FILE_BYTES, MAX_ANSWER_CHARS, MAX_NAME_CHARS = 2**20, 2000, 100
+MAX_UNKNOWN_ANSWERS = 10
+MARKING_WORK_LIMIT = 40_000
 """Steps of work for one answer, see `work_limit`: a class hands in many."""
 NOT_DIAGNOSED, UNEXPLAINED = "not diagnosed", "wrong, without a simple explanation"
 SUFFIXES = (".toml", ".md", ".markdown")
-KINDS = ("parameters", "flops", "formula", "number", "gradient")
+QUESTION_KINDS = ("parameters", "flops", "formula", "number", "gradient")
 FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)")
 HEADING = re.compile(r"(?P<id>\S+?)[:.]?(?:\s+(?P<text>.*?))?(?:\s*\((?P<points>\d+(?:\.\d+)?) points?\))?")
 FIELD = re.compile(r"\s*(?:[-*]\s+)?(?P<key>[a-z_]+)\s*:\s*(?P<value>\S.*)")
-IN_PERCENT = re.compile(r"(?<![\w.,])100\s*[*·×(]|[*·×)]\s*100(?![\w.,])")
+PERCENT_FACTOR = re.compile(r"(?<![\w.,])100\s*[*·×(]|[*·×)]\s*100(?![\w.,])")
 """A factor of 100 in a question's value: the answer is asked for in per cent."""
-MATHEMATICS = re.compile(r"\s*(?:\$\$(.*)\$\$|\$(.*)\$|\\\[(.*)\\\]|\\\((.*)\\\)|`(.*)`)\s*", re.DOTALL)
+MATH_DELIMITERS = re.compile(r"\s*(?:\$\$(.*)\$\$|\$(.*)\$|\\\[(.*)\\\]|\\\((.*)\\\)|`(.*)`)\s*", re.DOTALL)
 
 
 def _read(path: Path) -> str:
@@ -69,10 +69,10 @@ def _read(path: Path) -> str:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: is not a file.")
         with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-        if len(content) > LARGEST_FILE:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
             raise InputError(
-                f"{path}: has more than {LARGEST_FILE:,} bytes; that is neither a sheet nor an answer to one."
+                f"{path}: has more than {MAX_FILE_BYTES:,} bytes; that is neither a sheet nor an answer to one."
             )
         return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -88,7 +88,7 @@ def _toml(text: str, where: str, known: Iterable[str] = ()) -> dict[str, Any]:
         raise InputError(f"{where} not valid TOML: {error}.") from None
     for word in table:
         if known and word not in known:
-            raise InputError(unknown(f"{where} the setting", word, known))
+            raise InputError(describe_unknown(f"{where} the setting", word, known))
     return table
 
 
@@ -101,7 +101,7 @@ class MarkdownSection:
     blocks: list[tuple[str, str]] = field(default_factory=list)
 
 
-def sections(text: str) -> tuple[MarkdownSection, list[MarkdownSection]]:
+def split_sections(text: str) -> tuple[MarkdownSection, list[MarkdownSection]]:
     r"""Split a text at its headings: what is under the title, and every section of the second level.
 
     >>> top, (first,) = sections("# Week 3\n## Q1\nHow many?\n```\nV*d\n```\n")
@@ -183,14 +183,16 @@ class SheetQuestion(Spec):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if not self.kind:
-            raise ValueError(f"kind: is missing. Say what is asked for: {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
-        _one_of("kind", self.kind, KINDS)
+            raise ValueError(
+                f"kind: is missing. Say what is asked for: {', '.join(QUESTION_KINDS[:-1])} or {QUESTION_KINDS[-1]}."
+            )
+        _one_of("kind", self.kind, QUESTION_KINDS)
         if self.value and self.kind not in ("number", "formula"):
             raise ValueError(f"value: only a question of kind number or formula has one, not one of kind {self.kind}.")
         if self.kind == "gradient":
             if self.credit:
                 raise ValueError("credit: is for formulas and numbers. For gradients write partial = true.")
-            cell = find_cell(_one_of("cell", self.cell, CELLS))
+            cell = find_cell(_one_of("cell", self.cell, CELL_NAMES))
             if not self.lines:
                 raise ValueError(f"lines: name the gradients asked for, such as {', '.join(cell.gradients[:2])}.")
             for name in self.lines:
@@ -206,7 +208,7 @@ class SheetQuestion(Spec):
         return self
 
     @property
-    def counted(self) -> str:
+    def counted_quantity(self) -> str:
         """The quantity of the model that the answer is compared with."""
         return self.quantity if self.kind == "number" else self.kind
 
@@ -218,7 +220,7 @@ class SheetQuestion(Spec):
 
 def _one_of(field: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
-        raise ValueError(unknown(field, value, known))
+        raise ValueError(describe_unknown(field, value, known))
     return value
 
 
@@ -238,11 +240,13 @@ def read_sheet(source: Path | str | Mapping[str, Any]) -> Sheet:
     if isinstance(source, Mapping):
         table = dict(source)
         if extra := set(table) - {"title", "show_answer", "questions"}:
-            raise InputError(unknown("the sheet: the setting", str(min(extra, key=str)), ("title", "questions")))
+            raise InputError(
+                describe_unknown("the sheet: the setting", str(min(extra, key=str)), ("title", "questions"))
+            )
     elif path.suffix.lower() == ".toml":
         table = _toml(_read(path), f"{path}:", ("title", "show_answer", "questions"))
     else:
-        top, below = sections(_read(path))
+        top, below = split_sections(_read(path))
         whole, _ = _fields(path, top, ("title", "show_answer"))
         table = {"title": top.heading, **whole, "questions": []}
         for section in below:
@@ -267,7 +271,7 @@ def read_sheet(source: Path | str | Mapping[str, Any]) -> Sheet:
                 raise InputError(f"id: is missing. Name question {number} for the answers, as in id = 'Q{number}'.")
             question = SheetQuestion.read({**usual, **fields}, where)
             if question.model:
-                subject_of(question.model, question.settings)
+                resolve_subject(question.model, question.settings)
             question = question.model_copy(update={"builds_on": _earlier(question, questions)})
         except InputError as error:
             said = (line if line.startswith(where) else f"{where}: {line}" for line in str(error).splitlines())
@@ -305,8 +309,12 @@ def _earlier(question: SheetQuestion, before: Sequence[SheetQuestion]) -> tuple[
         elif question.kind == "gradient":
             fits, needed = one.cell == question.cell, f"one about gradients of the cell {question.cell}"
         else:
-            fits = one.kind == question.counted != question.kind and one.model == question.model and len(found) == 1
-            needed = f"one question for the formula of the {question.counted} of {question.model}, and here a number"
+            fits = (
+                one.kind == question.counted_quantity != question.kind
+                and one.model == question.model
+                and len(found) == 1
+            )
+            needed = f"one question for the formula of the {question.counted_quantity} of {question.model}, and here a number"
         if not fits:
             raise InputError(
                 f"{'value' if question.value else 'builds_on'}: {one.id} does not fit: expected {needed}. "
@@ -325,7 +333,7 @@ def _fields(path: Path, section: MarkdownSection, known: tuple[str, ...]) -> tup
         if match and key in known:
             found[key] = parse_value(match["value"].strip())
         elif key and get_close_matches(key, known, n=1, cutoff=0.8):
-            raise InputError(unknown(f"{path}: question {section.heading}: the setting", key, known))
+            raise InputError(describe_unknown(f"{path}: question {section.heading}: the setting", key, known))
         else:
             prose.append(line)
     for language, block in section.blocks:
@@ -342,7 +350,7 @@ class StudentAnswer:
 
     name: str
     text: str
-    unreadable: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -355,32 +363,36 @@ class Submission:
     """The student's id at a learning platform, where the file gives one."""
     source: str = ""
     """The file, or the line of a table."""
-    unreadable: str = ""
+    error: str = ""
     """Why nothing of it can be read."""
 
 
 def read_answers(source: Path | str | Mapping[str, Any]) -> Submission:
     """Read a student's name and answers; one that cannot be read spoils no other."""
     if isinstance(source, Mapping):
-        return Submission("", collected((str(name), plain_answer(value)) for name, value in source.items()))
+        return Submission("", collect_answers((str(name), answer_text(value)) for name, value in source.items()))
     path, user = Path(source), ""
     text = _read(path)
     if path.suffix.lower() == ".toml":
         table = _toml(text, f"{path}:", ("student", "user", "answers"))
-        answers, student, user = table.get("answers"), shown_name(table.get("student")), shown_name(table.get("user"))
+        answers, student, user = (
+            table.get("answers"),
+            sanitize_name(table.get("student")),
+            sanitize_name(table.get("user")),
+        )
         if not isinstance(answers, dict):
             raise InputError(f'{path}: there is no table [answers]. Write one with a line for each question: Q1 = "…".')
-        pairs = [(name, plain_answer(value)) for name, value in answers.items()]
+        pairs = [(name, answer_text(value)) for name, value in answers.items()]
     else:  # the first word of a heading names the question; fenced blocks are the answer if there are some
-        top, below = sections(text)
-        student, pairs = shown_name(top.heading), []
+        top, below = split_sections(text)
+        student, pairs = sanitize_name(top.heading), []
         for section in below:
             name = (section.heading.split() or [""])[0].rstrip(":.")
             pairs.append((name, _unwrapped("\n".join([block for _, block in section.blocks] or section.lines))))
-    return Submission(student, collected(pairs), user, str(path))
+    return Submission(student, collect_answers(pairs), user, str(path))
 
 
-def collected(pairs: Iterable[tuple[str, str | None]]) -> dict[str, StudentAnswer]:
+def collect_answers(pairs: Iterable[tuple[str, str | None]]) -> dict[str, StudentAnswer]:
     """Answers by the name of their question in small letters; one given twice, or None, cannot be read."""
     found: dict[str, StudentAnswer] = {}
     for name, answer in pairs:
@@ -391,7 +403,7 @@ def collected(pairs: Iterable[tuple[str, str | None]]) -> dict[str, StudentAnswe
     return found
 
 
-def shown_name(value: Any) -> str:
+def sanitize_name(value: Any) -> str:
     """A name that a file gives, as it may be printed: one line, not too long, no control characters.
 
     >>> shown_name("Ada\\x1b[31m  Lovelace"), shown_name(None), shown_name(7)
@@ -399,12 +411,12 @@ def shown_name(value: Any) -> str:
     """
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
-    text = value if isinstance(value, str) else hex(value) if abs(value) > 10**LONGEST_NAME else str(value)
-    text = " ".join(text[: 10 * LONGEST_NAME].split())[:LONGEST_NAME]
+    text = value if isinstance(value, str) else hex(value) if abs(value) > 10**MAX_NAME_CHARS else str(value)
+    text = " ".join(text[: 10 * MAX_NAME_CHARS].split())[:MAX_NAME_CHARS]
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
-def plain_answer(value: Any) -> str | None:
+def answer_text(value: Any) -> str | None:
     """A value of TOML or Python as text; None if it is not an answer."""
     if isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
         return "\n".join(value).strip()
@@ -418,30 +430,30 @@ def plain_answer(value: Any) -> str | None:
 
 def _unwrapped(text: str) -> str:
     """Without the signs of mathematics or code around all of it."""
-    match = MATHEMATICS.fullmatch(text)
+    match = MATH_DELIMITERS.fullmatch(text)
     inner = next(part for part in match.groups() if part is not None) if match else text
     return inner.strip() if not match or not re.search(r"[$`]", inner) else text.strip()
 
 
 @dataclass(frozen=True)
-class Judged:
+class Assessment:
     """What is said of one answer: to the teacher in full, and as a hint that gives nothing away."""
 
-    share: float = 0.0
+    fraction: float = 0.0
     """The part of the points that it earns."""
     reason: str = ""
     hint: str = ""
-    right: str | None = None
-    slips: tuple[str, ...] = ()
+    right_answer: str | None = None
+    mistakes: tuple[str, ...] = ()
     value: Fraction | None = None
     """The student's own number, for the questions that build on it."""
-    carried: tuple[str, ...] = ()
+    follows_from: tuple[str, ...] = ()
     """The earlier questions with whose answers, as the student gave them, it is right."""
-    unreadable: str = ""
-    diagnosed: bool = False
+    error: str = ""
+    is_diagnosed: bool = False
 
 
-Key = tuple[Any, ...]
+AnswerId = tuple[Any, ...]
 """A question's id, an answer to it, and such keys of the earlier questions that it builds on."""
 
 
@@ -455,11 +467,11 @@ class Marker:
         self.sheet = sheet
         self.questions = {question.id: question for question in sheet.questions}
         self.accounts: dict[str, Account] = {}
-        self.names: dict[str, dict[str, str]] = {}
-        self.right_values: dict[str, Fraction] = {}
-        self.right_formulas: dict[str, Rational] = {}
-        self.judged: dict[Key, Judged] = {}
-        self.uses: Counter[Key] = Counter()
+        self.aliases: dict[str, dict[str, str]] = {}
+        self.expected_values: dict[str, Fraction] = {}
+        self.expected_formulas: dict[str, Rational] = {}
+        self.assessments: dict[AnswerId, Assessment] = {}
+        self.uses: Counter[AnswerId] = Counter()
         for question in sheet.questions:
             field = "value" if question.value else "change" if question.change else "model"
             try:
@@ -471,7 +483,7 @@ class Marker:
             except InputError as error:
                 raise InputError(f"{sheet.source}: question {question.id}: {field}: {error}") from None
 
-    @work_limit(MOST_MARKING)
+    @work_limit(MARKING_WORK_LIMIT)
     def _prepare(self, question: SheetQuestion) -> None:
         if question.kind == "formula":
             accounts = [self.accounts[name] for name in question.builds_on if name in self.accounts]
@@ -485,140 +497,161 @@ class Marker:
                 defaults |= account.defaults
             quantity = next(iter(accounts[0].quantities.values()))
             account = Account(question.value, symbols, {"formula": quantity}, defaults)
-            names = {alias: name for one in question.builds_on for alias, name in self.names.get(one, {}).items()}
-            self.accounts[question.id], self.names[question.id] = account, names
-            right = self.right_formulas[question.id] = self._built(question, self.right_formulas)
-            self.right_values[question.id] = right.at(symbols)
+            names = {alias: name for one in question.builds_on for alias, name in self.aliases.get(one, {}).items()}
+            self.accounts[question.id], self.aliases[question.id] = account, names
+            right = self.expected_formulas[question.id] = self._built(question, self.expected_formulas)
+            self.expected_values[question.id] = right.at(symbols)
             return
         if question.value:
             formula = read_formula(question.value, [one.id for one in self.sheet.questions])
-            self.right_values[question.id] = formula.at(self.right_values)
-            self.right_formulas[question.id] = Rational(of(self.right_values[question.id]))
+            self.expected_values[question.id] = formula.at(self.expected_values)
+            self.expected_formulas[question.id] = Rational(as_polynomial(self.expected_values[question.id]))
             return
-        subject, counted = subject_of(question.model, question.settings), question.counted
+        subject, counted = resolve_subject(question.model, question.settings), question.counted_quantity
         account = account_for(subject, (counted,), question.conventions)
         figure, there = account.quantities[counted], account.quantities[counted].at(account.symbols)
         if there is None or (figure.refused and question.kind != "number"):
             raise InputError(f"the {counted} of {question.model} follow no formula. Ask for something else.")
         self.accounts[question.id] = account
-        self.names[question.id] = full_names(spec_of(question.model, question.settings, subject), account.symbols)
-        self.right_values[question.id] = Fraction(there)
+        self.aliases[question.id] = symbol_aliases(spec_of(question.model, question.settings, subject), account.symbols)
+        self.expected_values[question.id] = Fraction(there)
         if question.change:
-            self.right_values[question.id] = Fraction(self._against_model(question, "1 %").right_at)
-        right = of(self.right_values[question.id]) if question.kind == "number" else figure.polynomial
-        self.right_formulas[question.id] = put(Rational(right), account.defaults)
+            self.expected_values[question.id] = Fraction(self._against_model(question, "1 %").right_at)
+        right = as_polynomial(self.expected_values[question.id]) if question.kind == "number" else figure.polynomial
+        self.expected_formulas[question.id] = substitute_all(Rational(right), account.defaults)
 
     def _built(self, question: SheetQuestion, formulas: Mapping[str, Rational]) -> Rational:
         """What a formula question asks for, where the answers to the earlier questions are these."""
         account, calculator = self.accounts[question.id], Calculator()
-        names = {**self.names[question.id], **{name: name for name in account.order}}
+        names = {**self.aliases[question.id], **{name: name for name in account.order}}
         known = [*question.builds_on, *(name for name in names if name not in question.builds_on)]
-        formula = put(read_formula(question.value, known), {name: symbol(f"?{name}") for name in question.builds_on})
+        formula = substitute_all(
+            read_formula(question.value, known), {name: symbol(f"?{name}") for name in question.builds_on}
+        )
         for name in question.builds_on:  # an id may be a symbol of another question's formula
             formula = put_formula(formula, f"?{name}", formulas[name], calculator)
         meant = {alias: symbol(name) for alias, name in names.items() if alias != name}
-        return put(put(formula, meant), account.defaults)
+        return substitute_all(substitute_all(formula, meant), account.defaults)
 
     def _asked(self, question: SheetQuestion, answer: str) -> FormulaQuestion:
-        return ask(self.accounts[question.id], question.kind, answer, self.names[question.id], question.settings)
+        return read_question(
+            self.accounts[question.id], question.kind, answer, self.aliases[question.id], question.settings
+        )
 
     def _own_formula(self, question: SheetQuestion, answer: str) -> Rational:
         """A formula that a student gave, in the symbols of its question."""
-        return put(self._asked(question, answer).yours, self.accounts[question.id].defaults)
+        return substitute_all(self._asked(question, answer).answer, self.accounts[question.id].defaults)
 
-    def mark(self, submission: Submission) -> "Marked":
+    def mark(self, submission: Submission) -> "StudentMarks":
         """Mark what one student handed in; nothing in it stops the marking."""
         texts = {one.id: submission.answers.get(one.id.casefold()) for one in self.sheet.questions}
-        keys: dict[str, Key] = {}
+        keys: dict[str, AnswerId] = {}
         marks = []
         for question in self.sheet.questions:
             answer = texts[question.id] or StudentAnswer(question.id, "")
-            text = "" if answer.unreadable else answer.text
+            text = "" if answer.error else answer.text
             keys[question.id] = (question.id, text, *(keys[name] for name in question.builds_on))
-            shown = answer.text[:LONGEST_SHOWN]
+            shown = answer.text[:MAX_ANSWER_CHARS]
             marked = Mark(question.id, question.text, shown, "not answered", "", 0, question.points)
-            unreadable = submission.unreadable or (answer.unreadable and f"Cannot be read: {answer.unreadable}.")
+            unreadable = submission.error or (answer.error and f"Cannot be read: {answer.error}.")
             if text and not unreadable:
                 judged = self._judge(keys[question.id])
-                unreadable = judged.unreadable
-                verdict = "right" if judged.share == 1 else "partly right" if judged.share else "wrong"
-                verdict = "follow-through" if judged.carried else verdict
-                points = round(judged.share * question.points, 2)
-                marked = replace(marked, verdict=verdict, reason=judged.hint, points=points, slips=judged.slips)
+                unreadable = judged.error
+                verdict = "right" if judged.fraction == 1 else "partly right" if judged.fraction else "wrong"
+                verdict = "follow-through" if judged.follows_from else verdict
+                points = round(judged.fraction * question.points, 2)
+                marked = replace(marked, verdict=verdict, reason=judged.hint, points=points, mistakes=judged.mistakes)
                 if question.show_answer:
-                    marked = replace(marked, reason=judged.reason, right=judged.right)
+                    marked = replace(marked, reason=judged.reason, right_answer=judged.right_answer)
             if unreadable:
                 slip = ("cannot be read",)
-                marked = replace(marked, verdict="unreadable", reason=unreadable, points=0, slips=slip, right=None)
+                marked = replace(
+                    marked, verdict="unreadable", reason=unreadable, points=0, mistakes=slip, right_answer=None
+                )
             marks.append(marked)
         known = {name.casefold() for name in self.questions}
         strangers = [one.name for key, one in submission.answers.items() if key not in known]
-        said = [unknown("question", shown_name(name), self.questions) for name in strangers[:MOST_STRANGERS]]
+        said = [
+            describe_unknown("question", sanitize_name(name), self.questions)
+            for name in strangers[:MAX_UNKNOWN_ANSWERS]
+        ]
         more = len(strangers) - len(said)
         said += [f"{more:,} more answers to questions that are not on the sheet."] if more else []
         about = (self.sheet.title, submission.student, tuple(marks), tuple(said))
-        return Marked(*about, submission.user, submission.source)
+        return StudentMarks(*about, submission.user, submission.source)
 
     def diagnose(self, seconds: float | None = None) -> int:
         """Look for the reasons of wrong answers, the most frequent first; return how many are left when time is up."""
-        waiting = [key for key, one in self.judged.items() if one.share < 1 and not (one.unreadable or one.diagnosed)]
+        waiting = [
+            key for key, one in self.assessments.items() if one.fraction < 1 and not (one.error or one.is_diagnosed)
+        ]
         waiting.sort(key=lambda key: -self.uses[key])
         until = None if seconds is None else monotonic() + seconds
         for done, key in enumerate(waiting):
             if until is not None and monotonic() > until:
                 return len(waiting) - done
-            self.judged[key] = self._attempt(key, diagnose=True)
+            self.assessments[key] = self._attempt(key, diagnose=True)
         return 0
 
-    def _judge(self, key: Key) -> Judged:
+    def _judge(self, key: AnswerId) -> Assessment:
         self.uses[key] += 1
-        if key not in self.judged:
-            self.judged[key] = self._attempt(key, diagnose=False)
-        return self.judged[key]
+        if key not in self.assessments:
+            self.assessments[key] = self._attempt(key, diagnose=False)
+        return self.assessments[key]
 
-    @work_limit(MOST_MARKING)
-    def _attempt(self, key: Key, diagnose: bool) -> Judged:
+    @work_limit(MARKING_WORK_LIMIT)
+    def _attempt(self, key: AnswerId, diagnose: bool) -> Assessment:
         question, answer, earlier = self.questions[key[0]], key[1], key[2:]
         try:
             if question.kind == "gradient":
                 return self._judge_gradients(question, answer, earlier, diagnose)
             judged = self._judge_answer(question, answer, diagnose)
-            if judged.share < 1:
+            if judged.fraction < 1:
                 shares = [share for other, share in question.credit.items() if self._same(question, answer, other)]
                 if shares:
-                    judged = replace(judged, share=max(shares), hint="Right in part.")
+                    judged = replace(judged, fraction=max(shares), hint="Right in part.")
                 carried, wrong_before = 0.0, False
                 if question.builds_on and self._carried(question, answer, earlier):
-                    wrong_before = any(self.judged[one].share < 1 or self.judged[one].carried for one in earlier)
+                    wrong_before = any(
+                        self.assessments[one].fraction < 1 or self.assessments[one].follows_from for one in earlier
+                    )
                     carried = question.follow_through if wrong_before else 1.0
-                if carried > judged.share:
+                if carried > judged.fraction:
                     said = f"Right with your own answer to {' and '.join(question.builds_on)}."
                     own = question.builds_on if wrong_before else ()
-                    judged = replace(judged, share=carried, hint=said, reason=said, slips=(), carried=own)
+                    judged = replace(judged, fraction=carried, hint=said, reason=said, mistakes=(), follows_from=own)
             return judged
         except InputError as error:
-            return Judged(unreadable=f"Cannot be read: {error}")
+            return Assessment(error=f"Cannot be read: {error}")
         except Exception as error:  # nothing a student writes may stop the marking of the rest
-            return Judged(unreadable=f"Cannot be judged ({type(error).__name__}).")
+            return Assessment(error=f"Cannot be judged ({type(error).__name__}).")
 
-    def _judge_answer(self, question: SheetQuestion, answer: str, diagnose: bool) -> Judged:
+    def _judge_answer(self, question: SheetQuestion, answer: str, diagnose: bool) -> Assessment:
         """Judge a formula or a number by itself."""
         if question.kind == "formula":
-            account, right = self.accounts[question.id], self.right_formulas[question.id]
-            asked, exact = self._asked(question, answer), self.right_values[question.id]
-            yours = put(asked.yours, account.defaults)
-            value, where, remarks = yours.at(account.symbols), " at the model's sizes", asked.remarks
-            written = write(right, account.order)
-            right, equal, diagnosis = f"{written} = {shown(exact)}", yours == right, ()
+            account, right = self.accounts[question.id], self.expected_formulas[question.id]
+            asked, exact = self._asked(question, answer), self.expected_values[question.id]
+            yours = substitute_all(asked.answer, account.defaults)
+            value, where, remarks = yours.at(account.symbols), " at the model's sizes", asked.notes
+            written = write_formula(right, account.order)
+            right, equal, diagnosis = f"{written} = {format_number(exact)}", yours == right, ()
             if equal and asked.has_wrong_number:
-                equal, diagnosis = False, (f"The formula is right, but not the number after it: {shown(exact)}.",)
-            if is_formula(written) and yours.constant is not None:
+                equal, diagnosis = (
+                    False,
+                    (f"The formula is right, but not the number after it: {format_number(exact)}.",),
+                )
+            if has_symbols(written) and yours.constant is not None:
                 said, slip = "Not right: a formula is asked for, not a number.", "a number in place of a formula"
-                return Judged(0.0, said, said, right, (slip,), value, diagnosed=True)
+                return Assessment(0.0, said, said, right, (slip,), value, is_diagnosed=True)
             headline = f"Equal: {right}." if equal else f"Not equal: {written} is right."
         elif question.value:
-            exact, yours = self.right_values[question.id], self._read_number(question, answer)
-            equal, right, headline, diagnosis = yours.is_right(exact), shown(exact), f"{shown(exact)} is right.", ()
+            exact, yours = self.expected_values[question.id], self._read_number(question, answer)
+            equal, right, headline, diagnosis = (
+                yours.is_right(exact),
+                format_number(exact),
+                f"{format_number(exact)} is right.",
+                (),
+            )
             value, where, remarks = yours.value, "", ()
         else:
             if question.kind == "number":
@@ -628,17 +661,17 @@ class Marker:
             else:
                 where = " at the model's sizes"
                 asked = (question.model, question.kind, answer, question.settings, question.conventions)
-                verdict = judge_formula(*asked, diagnose=diagnose)  # pyright: ignore[reportArgumentType]
-                number = shown(verdict.right_at)
+                verdict = check_formula(*asked, diagnose=diagnose)  # pyright: ignore[reportArgumentType]
+                number = format_number(verdict.right_at)
                 right = verdict.right if verdict.right == number else f"{verdict.right} = {number}"
-                if is_formula(verdict.right) and not is_formula(verdict.yours):
+                if has_symbols(verdict.right) and not has_symbols(verdict.yours):
                     said, slip = "Not right: a formula is asked for, not a number.", "a number in place of a formula"
-                    return Judged(0.0, said, said, right, (slip,), Fraction(verdict.yours_at), diagnosed=True)
+                    return Assessment(0.0, said, said, right, (slip,), Fraction(verdict.yours_at), is_diagnosed=True)
             equal, headline, diagnosis = verdict.equal, verdict.headline, verdict.diagnosis
             exact, value, remarks = Fraction(verdict.right_at), Fraction(verdict.yours_at), verdict.remarks
         if equal and question.kind == "number" and abs(value - exact) > Fraction(question.tolerance) * abs(exact):
             coarse = f"Not right: {answer} is rounded too far."
-            return Judged(0.0, coarse, coarse, right, ("rounded too far",), value, diagnosed=True)
+            return Assessment(0.0, coarse, coarse, right, ("rounded too far",), value, is_diagnosed=True)
         hint = "Right." if equal else "Not right."
         if not equal and value != exact:
             hint = f"Not right: {'too large' if value > exact else 'too small'}{where}."
@@ -647,7 +680,7 @@ class Marker:
             slip = UNEXPLAINED if diagnose else NOT_DIAGNOSED
         slips = () if equal else (slip,)
         reason = " ".join([hint if question.kind == "number" and question.value else headline, *diagnosis, *remarks])
-        return Judged(float(equal), reason, hint, right, slips, value, diagnosed=diagnose)
+        return Assessment(float(equal), reason, hint, right, slips, value, is_diagnosed=diagnose)
 
     def _claimed(self, question: SheetQuestion, answer: str) -> str:
         """Return a number as it is to be read: a change gets the sheet's sizes, whatever the student's."""
@@ -656,15 +689,15 @@ class Marker:
             return f"{number}{'' if '%' in number or 'cent' in number else ' %'} {question.change}"
         return answer
 
-    def _read_number(self, question: SheetQuestion, answer: str) -> PrintedNumber:
+    def _read_number(self, question: SheetQuestion, answer: str) -> WrittenNumber:
         """Read a number; in an answer to a value with a factor of 100, which is in per cent, the sign % is a unit."""
         number = read_number(self._claimed(question, answer))
         if question.change:
             return number
-        if number.start or (number.percent and not question.value):
+        if number.start or (number.is_percent and not question.value):
             raise InputError("a plain number is asked for, not a change in per cent.")
-        if number.percent and IN_PERCENT.search(question.value):
-            return replace(number, value=100 * number.value, step=100 * number.step)
+        if number.is_percent and PERCENT_FACTOR.search(question.value):
+            return replace(number, value=100 * number.value, unit=100 * number.unit)
         return number
 
     def _against_model(
@@ -672,23 +705,23 @@ class Marker:
     ) -> Verdict:
         """The verdict on a number, by the model's own account or by another."""
         asked = (question.model, question.quantity, self._claimed(question, answer))
-        return judge_number(*asked, question.settings, question.conventions, diagnose, account)
+        return check_number(*asked, question.settings, question.conventions, diagnose, account)
 
     def _same(self, question: SheetQuestion, answer: str, other: str) -> bool:
         """Whether two answers are the same formula or, as far as the first is printed, the same number."""
         if question.kind == "number":
             mine, theirs = (self._read_number(question, one) for one in (answer, other))
-            return mine.fits(theirs.value)
+            return mine.matches(theirs.value)
         return self._own_formula(question, answer) == self._own_formula(question, other)
 
-    def _carried(self, question: SheetQuestion, answer: str, earlier: Sequence[Key]) -> bool:
+    def _carried(self, question: SheetQuestion, answer: str, earlier: Sequence[AnswerId]) -> bool:
         """Whether an answer is right with the student's own earlier ones, wrong or right."""
-        if any(not key[1] or self.judged[key].value is None for key in earlier):
+        if any(not key[1] or self.assessments[key].value is None for key in earlier):
             return False
         if question.kind == "formula":
             formulas: dict[str, Rational] = {}
             for key in earlier:
-                one, number = self.questions[key[0]], Rational(of(self.judged[key].value or 0))
+                one, number = self.questions[key[0]], Rational(as_polynomial(self.assessments[key].value or 0))
                 formulas[one.id] = number if one.kind == "number" else self._own_formula(one, key[1])
             try:
                 asked, mine = self._asked(question, answer), self._own_formula(question, answer)
@@ -699,19 +732,19 @@ class Marker:
                 return False
         tolerance = Fraction(question.tolerance)
         if question.value:
-            own = {key[0]: self.judged[key].value or Fraction(0) for key in earlier}
+            own = {key[0]: self.assessments[key].value or Fraction(0) for key in earlier}
             claim = self._read_number(question, answer)
             try:
                 exact = read_formula(question.value, [*own]).at(own)
             except InputError:  # the student's own numbers lead to a division by zero
                 return False
-            return claim.fits(exact) and abs(claim.value - exact) <= tolerance * abs(exact)
-        account, counted = self.accounts[question.id], question.counted
+            return claim.matches(exact) and abs(claim.value - exact) <= tolerance * abs(exact)
+        account, counted = self.accounts[question.id], question.counted_quantity
         try:
-            formula = ask(account, counted, earlier[0][1], self.names[question.id]).polynomial
+            formula = read_question(account, counted, earlier[0][1], self.aliases[question.id]).answer_polynomial
             if formula is None:
                 return False
-            quantity = replace(account.quantities[counted], parts=(Part("", formula, ONE),), refused={}, measured={})
+            quantity = replace(account.quantities[counted], groups=(Part("", formula, ONE),), refused={}, measured={})
             own_account = replace(account, quantities={counted: quantity})
             verdict = self._against_model(question, answer, own_account)
         except InputError:  # the student's formula cannot be taken at these sizes
@@ -720,12 +753,14 @@ class Marker:
         return verdict.equal and abs(verdict.yours_at - exact) <= tolerance * abs(exact)
 
     @work_limit(None)  # gradients are judged in tensors, within bounds of their own
-    def _judge_gradients(self, question: SheetQuestion, answer: str, earlier: Sequence[Key], diagnose: bool) -> Judged:
+    def _judge_gradients(
+        self, question: SheetQuestion, answer: str, earlier: Sequence[AnswerId], diagnose: bool
+    ) -> Assessment:
         """Judge gradients line by line; a wrong one may follow from gradients that the student derived before."""
         cell, lines = find_cell(question.cell), answer.splitlines()
         before = [line for key in earlier for line in key[1].splitlines()]
         settled, attempted = _earlier_gradients(question.cell, before)
-        report = judge_gradients(question.cell, lines, diagnose, derived_before=settled, attempted_before=attempted)
+        report = check_gradients(question.cell, lines, diagnose, derived_before=settled, attempted_before=attempted)
 
         def outcomes(judged: Any) -> dict[str, str]:
             found = {}
@@ -734,32 +769,32 @@ class Marker:
                 found[name] = "missing" if not said else "right" if said == {"right"} else "wrong"
             return found
 
-        wanted, carried = outcomes(report.judged), False
-        if before and "wrong" in wanted.values() and (own := own_samples(question.cell, before)):
-            there = outcomes(judge_gradients(question.cell, lines, False, own, settled, attempted).judged)
+        wanted, carried = outcomes(report.checked), False
+        if before and "wrong" in wanted.values() and (own := follow_through_samples(question.cell, before)):
+            there = outcomes(check_gradients(question.cell, lines, False, own, settled, attempted).checked)
             follows = {name for name, outcome in wanted.items() if outcome == "wrong" and there[name] == "right"}
             wanted, carried = {**wanted, **dict.fromkeys(follows, "follows")}, bool(follows)
         worth = {"right": 1.0, "follows": question.follow_through}
         shares = [worth.get(outcome, 0.0) for outcome in wanted.values()]
         share = sum(shares) / len(shares) if question.partial else min(shares)
-        taken = sorted({name for verdict in report.judged for name in verdict.taken})
+        taken = sorted({name for verdict in report.checked for name in verdict.taken})
         hint = ", ".join(f"{name} {outcome}" for name, outcome in wanted.items()) + "."
         hint += f" Those that follow are right with your own answer to {' and '.join(question.builds_on)}." * carried
         hint += f" Taken as given: {', '.join(taken)}." if taken else ""
-        said = [f"{one.name}: {'; '.join(one.remarks)}" for one in report.judged if one.remarks]
+        said = [f"{one.name}: {'; '.join(one.notes)}" for one in report.checked if one.notes]
         slips = [f"{name} is missing" for name, outcome in wanted.items() if outcome == "missing"]
         following = {cell.canonical(name) for name, outcome in wanted.items() if outcome == "follows"}
-        for one in report.judged:
+        for one in report.checked:
             if one.outcome == "wrong" and one.name not in following:
                 slips.append(f"{one.name}: {re.sub(r'^relative error [^:;]*[:;] ', '', one.reason)}")
         only = question.builds_on if carried and {*wanted.values()} <= {"right", "follows"} else ()
-        return Judged(share, "\n".join([hint, *said]), hint, None, tuple(slips), None, only, diagnosed=diagnose)
+        return Assessment(share, "\n".join([hint, *said]), hint, None, tuple(slips), None, only, is_diagnosed=diagnose)
 
 
 def _earlier_gradients(cell: str, lines: Sequence[str]) -> tuple[set[str], set[str]]:
     """Return the gradients that these lines of an earlier answer get right, and those that they get wrong."""
     try:
-        judged = judge_gradients(cell, lines, diagnose=False).judged if lines else ()
+        judged = check_gradients(cell, lines, diagnose=False).checked if lines else ()
     except InputError:
         return set(), set()
     right = {verdict.name for verdict in judged if verdict.outcome == "right"}
@@ -767,7 +802,7 @@ def _earlier_gradients(cell: str, lines: Sequence[str]) -> tuple[set[str], set[s
 
 
 @limited_work(60_000)
-def own_samples(name: str, lines: Sequence[str]) -> tuple[Sample, ...]:
+def follow_through_samples(name: str, lines: Sequence[str]) -> tuple[Sample, ...]:
     """The samples of a cell in which backpropagation goes on from the gradients that these lines give; none if right.
 
     Where autograd arrives at a value whose gradient a line gives, it takes that gradient from there on: what is then
@@ -784,16 +819,16 @@ def own_samples(name: str, lines: Sequence[str]) -> tuple[Sample, ...]:
         for line in derivation:
             try:
                 value = Evaluator(given)(line.expression)
-            except UnfitError:
+            except ShapeError:
                 continue
             if line.name in cell.gradients and value.shape == given[line.name].shape and value.isfinite().all():
                 own[line.name] = value
-            if line.name in own or line.name not in cell.known:
+            if line.name in own or line.name not in cell.all_names:
                 given[line.name] = value
         if all(torch.allclose(value, sample.values[gradient]) for gradient, value in own.items()):
             return ()
-        values = {one: sample.values[one].clone() for one in (*cell.sizes, *cell.given)}
-        for one in cell.given:
+        values = {one: sample.values[one].clone() for one in (*cell.sizes, *cell.input_sides)}
+        for one in cell.input_sides:
             values[one].requires_grad_(f"d{one}" in cell.gradients)
         with torch.enable_grad():
             for equation in cell.equations:
@@ -803,7 +838,7 @@ def own_samples(name: str, lines: Sequence[str]) -> tuple[Sample, ...]:
                     values[equation.name].register_hook(lambda _, gradient=gradient: gradient)
         sources = [values[gradient[1:]] for gradient in cell.gradients]
         found = dict(zip(cell.gradients, torch.autograd.grad(values["loss"], sources), strict=True))
-        changed.append(Sample(sample.lengths, {**sample.values, **found, **own}))
+        changed.append(Sample(sample.size_names, {**sample.values, **found, **own}))
     return tuple(changed)
 
 
@@ -821,8 +856,8 @@ class Mark:
     reason: str
     points: float
     of: float
-    right: str | None = None
-    slips: tuple[str, ...] = ()
+    right_answer: str | None = None
+    mistakes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.verdict == "right"
@@ -830,7 +865,7 @@ class Mark:
     @property
     def remarks(self) -> tuple[str, ...]:
         """All there is to say about it."""
-        right = f"The right answer: {self.right}" if self.right and self.verdict != "right" else ""
+        right = f"The right answer: {self.right_answer}" if self.right_answer and self.verdict != "right" else ""
         return tuple(remark for remark in (*self.reason.splitlines(), right) if remark)
 
     def to_dict(self) -> dict[str, Any]:
@@ -839,13 +874,13 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Marked(Result):
+class StudentMarks(Result):
     """All marks of one student; true if every answer is right. `marked["Q1"]` is the mark of that question."""
 
     title: str
     student: str
     marks: tuple[Mark, ...]
-    strangers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """What is said of answers to questions that are not on the sheet."""
     user: str = ""
     """The student's id at a learning platform."""
@@ -858,7 +893,7 @@ class Marked(Result):
     def __getitem__(self, id: str) -> Mark:
         found = next((mark for mark in self.marks if mark.id.casefold() == str(id).casefold()), None)
         if found is None:
-            raise InputError(unknown("question", str(id), [mark.id for mark in self.marks]))
+            raise InputError(describe_unknown("question", str(id), [mark.id for mark in self.marks]))
         return found
 
     @property
@@ -884,7 +919,7 @@ class Marked(Result):
         for mark in self.marks:
             lines.append(f"{mark.id:<{width}}  {mark.verdict:<{second}}  {mark.points:>5g} of {mark.of:g}")
             lines += [f"{'':<{width}}  {remark}" for remark in mark.remarks]
-        return [Text("\n".join([*lines, *self.strangers, self.summary]))]
+        return [Text("\n".join([*lines, *self.notes, self.summary]))]
 
     def details(self) -> list[Block]:
         """The same with questions and answers; these are in blocks, where nothing in them has a meaning."""
@@ -899,20 +934,20 @@ class Marked(Result):
             said = f"{mark.verdict}, {mark.points:g} of {mark.of:g} points"
             found.append(Text(said, kind.get(mark.verdict, "warning")))  # pyright: ignore[reportArgumentType]
             found += [Pre([("\n".join(mark.remarks), "")])] if mark.remarks else []
-        return [*found, *(Text(stranger, "note") for stranger in self.strangers)]
+        return [*found, *(Text(stranger, "note") for stranger in self.notes)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         about = {"title": self.title, "student": self.student, "points": self.points, "of": self.of}
-        return {**about, "marks": [mark.to_dict() for mark in self.marks], "strangers": list(self.strangers)}
+        return {**about, "marks": [mark.to_dict() for mark in self.marks], "strangers": list(self.notes)}
 
     def records(self) -> list[dict[str, Any]]:
         """A row for each question."""
         names = ("id", "answer", "verdict", "points", "of", "reason")
-        return [{name: inert(getattr(mark, name)) for name in names} for mark in self.marks]
+        return [{name: escape_spreadsheet_cell(getattr(mark, name)) for name in names} for mark in self.marks]
 
 
-def inert(value: Any) -> Any:
+def escape_spreadsheet_cell(value: Any) -> Any:
     """A value for a cell of a table that no spreadsheet takes for a formula.
 
     >>> inert("=1+1"), inert("V*d"), inert(2.5)
@@ -922,7 +957,7 @@ def inert(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(starts) else value
 
 
-def mark(sheet: Path | str | Mapping[str, Any], answers: Path | str | Mapping[str, Any]) -> Marked:
+def mark_answers(sheet: Path | str | Mapping[str, Any], answers: Path | str | Mapping[str, Any]) -> StudentMarks:
     """Mark one student's answers to a sheet; both are files in TOML or Markdown, or mappings.
 
     >>> sheet = {"questions": [{"id": "Q1", "points": 2, "kind": "parameters", "model": "lora"}]}

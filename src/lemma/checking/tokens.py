@@ -8,12 +8,12 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from lemma.counting.polynomial import MOST_DIGITS, TooLarge, spend
+from lemma.counting.polynomial import MAX_DIGITS, FormulaTooLarge, spend
 from lemma.errors import InputError
 
-LONGEST_FORMULA, MOST_TOKENS = 10_000, 4_000
-LONGEST_LINE, LONGEST_TOKEN = 2000, 40
-SHOWN = 30
+MAX_FORMULA_CHARS, MAX_TOKENS = 10_000, 4_000
+MAX_LINE_CHARS, MAX_TOKEN_CHARS = 2000, 40
+CONTEXT_CHARS = 30
 """Characters of a text that an error shows on either side of the place."""
 
 
@@ -27,7 +27,7 @@ class Token:
     kind: str
     text: str
     position: int
-    bound: int = 0
+    subscript_length: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class SourceText:
     """A text that a person wrote, and what errors call a place in it, such as `line 3, column`."""
 
     text: str
-    place: str
+    label: str
 
-    def mistake(self, position: int, message: str) -> InputError:
+    def error_at(self, position: int, message: str) -> InputError:
         r"""An error whose message shows the text with a caret under the place.
 
         >>> print(SourceText("V*d + ?", "formula, character").mistake(6, "'?' is not read here."))
@@ -45,40 +45,40 @@ class SourceText:
             V*d + ?
                   ^
         """
-        start, end = max(0, position - SHOWN), position + SHOWN
+        start, end = max(0, position - CONTEXT_CHARS), position + CONTEXT_CHARS
         before, after = "… " if start else "", " …" if end < len(self.text) else ""
         shown = "".join(character if character.isprintable() else "�" for character in self.text[start:end])
         caret = " " * (len(before) + position - start) + "^"
-        return InputError(f"{self.place} {position + 1}: {message}\n    {before}{shown}{after}\n    {caret}")
+        return InputError(f"{self.label} {position + 1}: {message}\n    {before}{shown}{after}\n    {caret}")
 
 
 class Cursor:
     """A place in a list of tokens, which a parser moves from left to right."""
 
     def __init__(self, source: SourceText, tokens: list[Token]) -> None:
-        self.source, self.tokens, self.place = source, tokens, 0
+        self.source, self.tokens, self.index = source, tokens, 0
 
     @property
-    def here(self) -> Token:
+    def current(self) -> Token:
         """The next token."""
-        return self.tokens[self.place]
+        return self.tokens[self.index]
 
     def take(self) -> Token:
         """The next token, which is then behind us."""
-        token = self.here
-        self.place += token.kind != "end"
+        token = self.current
+        self.index += token.kind != "end"
         return token
 
     def take_if(self, *kinds: str) -> Token | None:
         """The next token if it is of one of these kinds."""
-        return self.take() if self.here.kind in kinds else None
+        return self.take() if self.current.kind in kinds else None
 
-    def wrong(self, message: str, at: Token | None = None) -> InputError:
+    def error(self, message: str, token: Token | None = None) -> InputError:
         """An error at a token, or at the next one."""
-        return self.source.mistake((at or self.here).position, message)
+        return self.source.error_at((token or self.current).position, message)
 
 
-def named(character: str) -> str:
+def describe_character(character: str) -> str:
     """A character with its number and name, for those that look like others or like nothing.
 
     >>> named("а")
@@ -90,7 +90,9 @@ def named(character: str) -> str:
     return f"{shown}(U+{ord(character):04X}, {unicodedata.name(character, 'a control character')})"
 
 
-_FOLDED = dict.fromkeys("·×⋅∙∗•", "*") | dict.fromkeys("−–—‐‑", "-") | dict.fromkeys("÷∕⁄", "/") | {"∣": "|", "ˆ": "^"}
+_FOLDED_CHARACTERS = (
+    dict.fromkeys("·×⋅∙∗•", "*") | dict.fromkeys("−–—‐‑", "-") | dict.fromkeys("÷∕⁄", "/") | {"∣": "|", "ˆ": "^"}
+)
 
 
 def _scan(
@@ -116,12 +118,12 @@ def _scan(
         kind, match = next(((kind, match) for kind, match in matches if match), ("", None))
         spend(3)
         if match is None:
-            raise source.mistake(position, stranger(source.text[position]))
+            raise source.error_at(position, stranger(source.text[position]))
         if kind != "space":
             found += read(kind, match)
         position = match.end()
-        if len(found) > MOST_TOKENS:
-            raise TooLarge(f"the formula has more than {MOST_TOKENS:,} symbols, numbers and signs")
+        if len(found) > MAX_TOKENS:
+            raise FormulaTooLarge(f"the formula has more than {MAX_TOKENS:,} symbols, numbers and signs")
     return found
 
 
@@ -158,7 +160,7 @@ _FORMULA_ALPHABET = {
 }
 
 
-NO_COMMA = "A comma separates thousands (9,721,596) or named parts; write decimals with a point."
+COMMA_HINT = "A comma separates thousands (9,721,596) or named parts; write decimals with a point."
 
 
 def formula_tokens(source: SourceText) -> list[Token]:
@@ -167,8 +169,10 @@ def formula_tokens(source: SourceText) -> list[Token]:
     >>> [token.text for token in formula_tokens(SourceText("2d_{ff}·(N−1)", "formula, character"))]
     ['2', 'd_ff', '*', '(', 'N', '-', '1', ')', '']
     """
-    if len(source.text) > LONGEST_FORMULA:
-        raise TooLarge(f"the formula has {len(source.text):,} characters; at most {LONGEST_FORMULA:,} are read")
+    if len(source.text) > MAX_FORMULA_CHARS:
+        raise FormulaTooLarge(
+            f"the formula has {len(source.text):,} characters; at most {MAX_FORMULA_CHARS:,} are read"
+        )
 
     def read(kind: str, match: re.Match[str]) -> list[Token]:
         position = match.start()
@@ -176,22 +180,22 @@ def formula_tokens(source: SourceText) -> list[Token]:
             stem, *tails = match.groups()
             tail = next((unicodedata.normalize("NFKC", part) for part in tails if part), "")
             whole = (f"{stem}_{tail}" if tail else stem).replace("\\", "")
-            return [Token(kind, whole, position, bound=len(tail.replace("\\", "")) + 1 if tail else 0)]
+            return [Token(kind, whole, position, subscript_length=len(tail.replace("\\", "")) + 1 if tail else 0)]
         if kind == "big":
             sign = "sum" if re.fullmatch(_SUM, match[1]) else "prod"
             return [Token(kind, f"{sign} {match[2].removeprefix(chr(92))}", position)]
         if kind == "number":
             digits, exponent = re.sub(r"[^0-9.]", "", match[1]), match[2] or ""
-            if len(digits) > MOST_DIGITS or len(exponent) > 6 or abs(int(exponent[1:] or 0)) > MOST_DIGITS:
-                raise source.mistake(position, f"a number has at most {MOST_DIGITS} digits here.")
+            if len(digits) > MAX_DIGITS or len(exponent) > 6 or abs(int(exponent[1:] or 0)) > MAX_DIGITS:
+                raise source.error_at(position, f"a number has at most {MAX_DIGITS} digits here.")
             return [Token(kind, digits + exponent, position)]
         return [Token(kind, kind if kind in ("^", "*", "/", "{", "}") else match.group(), position)]
 
     def stranger(character: str) -> str:
         advice = "A formula has numbers, symbols, + - * / ^, brackets, \\frac, \\cdot, \\times and |V|."
-        return f"{named(character)} is not read here. {advice}"
+        return f"{describe_character(character)} is not read here. {advice}"
 
-    found = _scan(source, _FORMULA_ALPHABET, _FOLDED, read, stranger)
+    found = _scan(source, _FORMULA_ALPHABET, _FOLDED_CHARACTERS, read, stranger)
     return [*found, Token("end", "", len(source.text.rstrip()))]
 
 
@@ -212,7 +216,7 @@ _DERIVATION_ALPHABET = {
     "string": r"\"[a-zA-Z,> -]{1,30}\"|'[a-zA-Z,> -]{1,30}'",
     "sign": r"\*\*|\.T\b|\.(?=[a-z])|\\odot|[-+*/@^()\[\],;:=<>]",
 }
-_DERIVATION_FOLDED = _FOLDED | dict.fromkeys("⊙∘", "*")
+_DERIVATION_FOLDED = _FOLDED_CHARACTERS | dict.fromkeys("⊙∘", "*")
 
 
 def derivation_tokens(source: SourceText) -> list[Token]:
@@ -221,14 +225,14 @@ def derivation_tokens(source: SourceText) -> list[Token]:
     >>> [token.text for token in derivation_tokens(SourceText("dΓ_f = da∗c_{t−1}", "line 1, column"))]
     ['dGamma_f', '=', 'da', '*', 'c_prev', 'the end of the line']
     """
-    if len(source.text) > LONGEST_LINE:
-        said = f"a line has at most {LONGEST_LINE} characters, not {len(source.text)}."
-        raise source.mistake(LONGEST_LINE - 1, said)
+    if len(source.text) > MAX_LINE_CHARS:
+        said = f"a line has at most {MAX_LINE_CHARS} characters, not {len(source.text)}."
+        raise source.error_at(MAX_LINE_CHARS - 1, said)
 
     def read(kind: str, match: re.Match[str]) -> list[Token]:
         text, position = match.group(), match.start()
-        if len(text) > LONGEST_TOKEN:
-            raise source.mistake(position, f"a name or number has at most {LONGEST_TOKEN} characters.")
+        if len(text) > MAX_TOKEN_CHARS:
+            raise source.error_at(position, f"a name or number has at most {MAX_TOKEN_CHARS} characters.")
         if kind == "superscript" and text != "ᵀ":
             return [Token("^", "^", position), Token("number", str(unicodedata.digit(text)), position)]
         if kind == "name":

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, refuse_loose_files, show, sort_settings, with_data
+from lemma.cli.common import Json, print_result, reject_loose_files, split_settings, with_data
 from lemma.errors import SpecError
 
 
@@ -43,7 +43,7 @@ def adapt(
     """
     from lemma import api
 
-    settings, names = sort_settings(words or [])
+    settings, names = split_settings(words or [])
     if out is None:
         raise SpecError(f"--out is missing, as in: lemma adapt {run} --labels tweets --out runs/b")
     if names and "text" not in data:
@@ -51,15 +51,17 @@ def adapt(
     if from_peft is not None:
         if data or settings or method or rerank:
             raise SpecError("adapt: --from-peft trains nothing. Leave data, settings and method out.")
-        return show(api.adapt.from_peft(run, from_peft, out=out, overwrite=overwrite), json)
+        return print_result(api.adapt.from_peft(run, from_peft, out=out, overwrite=overwrite), json)
     if names:
-        refuse_loose_files(names, data)
+        reject_loose_files(names, data)
         data["text"] = [*data["text"], *names]
     if method == "all":
         if rerank:
             raise SpecError("adapt: --rerank takes one method, not all. As in: --method lora")
-        return show(api.adapt.compare(run, out=out, overwrite=overwrite, **data, **settings), json)
-    return show(api.adapt(run, out=out, overwrite=overwrite, method=method, rerank=rerank, **data, **settings), json)
+        return print_result(api.adapt.compare(run, out=out, overwrite=overwrite, **data, **settings), json)
+    return print_result(
+        api.adapt(run, out=out, overwrite=overwrite, method=method, rerank=rerank, **data, **settings), json
+    )
 
 
 def export(
@@ -85,4 +87,4 @@ def export(
     if to is None or out is None:
         missing = "--to" if to is None else "--out"
         raise SpecError(f"{missing} is missing, as in: lemma export {run} --to huggingface --out folder")
-    show(api.export(run, to=to, out=out, overwrite=overwrite), json)  # pyright: ignore[reportArgumentType]
+    print_result(api.export(run, to=to, out=out, overwrite=overwrite), json)  # pyright: ignore[reportArgumentType]

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, patiently, show, sort_settings
+from lemma.cli.common import Json, announce_if_slow, print_result, split_settings
 from lemma.errors import SpecError
 
 app = typer.Typer(
@@ -24,19 +24,19 @@ Formula = Annotated[
 @app.command()
 def parameters(model: Model, formula: Formula, words: Sizes = None, json: Json = False) -> None:
     """Judge a formula for a model's parameters."""
-    _judge("parameters", model, [formula], words, json)
+    _check("parameters", model, [formula], words, json)
 
 
 @app.command()
 def flops(model: Model, formula: Formula, words: Sizes = None, json: Json = False) -> None:
     """Judge a formula for the operations of a forward pass."""
-    _judge("flops", model, [formula], words, json)
+    _check("flops", model, [formula], words, json)
 
 
 @app.command()
 def trainable(model: Model, formula: Formula, words: Sizes = None, json: Json = False) -> None:
     """Judge a formula for the parameters that learn, as of LoRA."""
-    _judge("trainable", model, [formula], words, json)
+    _check("trainable", model, [formula], words, json)
 
 
 @app.command()
@@ -49,7 +49,7 @@ def shape(
 
     Names are those of the drawing: lemma count MODEL --draw FILE.svg.
     """
-    _judge("shape", model, lines, None, json)
+    _check("shape", model, lines, None, json)
 
 
 @app.command()
@@ -65,7 +65,7 @@ def number(
     json: Json = False,
 ) -> None:
     """Judge a bare number, or a change between two sizes."""
-    _judge("number", model, [quantity, value], words, json)
+    _check("number", model, [quantity, value], words, json)
 
 
 @app.command()
@@ -92,7 +92,7 @@ def gradient(
         return typer.echo(describe_cell(cell))
     example = "gradient softmax-cross-entropy 'dz = y_hat - y'"
     own = Path(cell).suffix == ".toml" and not file and not lines  # whose answers are in it
-    return _judge("gradient", cell, [] if own else _lines(file, lines, example), None, json)
+    return _check("gradient", cell, [] if own else _read_lines(file, lines, example), None, json)
 
 
 @app.command()
@@ -101,7 +101,7 @@ def derivation(
     json: Json = False,
 ) -> None:
     """Judge a derivation step by step, each against the one before."""
-    _judge("derivation", str(file), [], None, json)
+    _check("derivation", str(file), [], None, json)
 
 
 @app.command()
@@ -125,7 +125,7 @@ def worked(
         from lemma.api import describe_worked
 
         return typer.echo(describe_worked(case))
-    return _judge("worked", case, _lines(file, lines, "worked e9 'c_t = [0.52, -0.34]'"), None, json)
+    return _check("worked", case, _read_lines(file, lines, "worked e9 'c_t = [0.52, -0.34]'"), None, json)
 
 
 @app.command()
@@ -160,11 +160,11 @@ def sheet(
         return typer.echo(f"Written to {written}", err=True)
     for target in out or []:
         check_target(target, (".csv", ".json", ".html", ".md", ".txt", ".tex", ".svg"))
-    with patiently(f"Marking the answers to {questions} …"):
+    with announce_if_slow(f"Marking the answers to {questions} …"):
         marks = check.sheet(questions, *(answers or []))
     for target in out or []:
         marks.save(target)
-    show(marks, json)
+    print_result(marks, json)
     for target in out or []:
         typer.echo(f"Written to {target}", err=True)
     return None
@@ -188,7 +188,7 @@ def identity(
     """
     from lemma.api import check
 
-    sizes, names = sort_settings(words or [])
+    sizes, names = split_settings(words or [])
     if len(names) > 1:  # a size without its value, or a second identity
         listed = check.identities().to_dict()["identities"]
         known = {word: one["sizes"] for one in listed for word in (one["name"], *one["words"])}
@@ -201,9 +201,9 @@ def identity(
     if sizes and not names:
         raise SpecError(f"which identity is to be run with {', '.join(sizes)}? lemma check identity lists them.")
     if not names:
-        return show(check.identities(), json)
+        return print_result(check.identities(), json)
     report = check.identity(names[0], **sizes)
-    show(report, json, out)
+    print_result(report, json, out)
     raise typer.Exit(0 if report.holds else 1)
 
 
@@ -222,11 +222,11 @@ def sources(
     from lemma.api import check
 
     audit = check.sources(*(rows or []), progress=True)
-    show(audit, json, out)
+    print_result(audit, json, out)
     raise typer.Exit(0 if audit.right else 1)
 
 
-def _lines(file: Path | None, lines: list[str] | None, example: str) -> list[str]:
+def _read_lines(file: Path | None, lines: list[str] | None, example: str) -> list[str]:
     """Lines of a file, then those that were typed."""
     try:
         given = [*([file.read_text(encoding="utf-8")] if file else []), *(lines or [])]
@@ -237,12 +237,12 @@ def _lines(file: Path | None, lines: list[str] | None, example: str) -> list[str
     return given
 
 
-def _judge(what: str, model: str, answers: list[str], words: list[str] | None, as_json: bool) -> None:
+def _check(what: str, model: str, answers: list[str], words: list[str] | None, as_json: bool) -> None:
     from lemma.api import check
 
-    symbols, strays = sort_settings(words or [])
+    symbols, strays = split_settings(words or [])
     if strays:
         raise SpecError(f"'{strays[0]}' is not of the form key=value, as in L=2.")
     verdict: Any = check(what, model, *answers, **symbols)
-    show(verdict, as_json)
+    print_result(verdict, as_json)
     raise typer.Exit(0 if verdict else 1)

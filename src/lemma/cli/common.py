@@ -15,11 +15,11 @@ import typer
 from typer.core import TyperCommand
 
 from lemma.errors import SpecError
-from lemma.report.text import fit, set_to, width_of
+from lemma.report.text import set_text_width, stream_width, wrap_lines
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress goes to stderr.")]
 INTERRUPTED = 130
-PATIENCE = 1.5
+ANNOUNCE_AFTER = 1.5
 """Seconds of silence before a long computation is announced."""
 
 
@@ -40,7 +40,7 @@ class GroupedCommand(TyperCommand):
                     formatter.write_dl(records)
 
 
-def show(result: Any, as_json: bool, out: Path | None = None) -> None:
+def print_result(result: Any, as_json: bool, out: Path | None = None) -> None:
     """Save a result where it is to be saved, and print it; one that was interrupted exits with 130, as shells do.
 
     Of the processes that torchrun starts only the first does, so that stdout holds one result.
@@ -49,7 +49,7 @@ def show(result: Any, as_json: bool, out: Path | None = None) -> None:
     if out and first:
         result.save(out)
     if first:
-        with set_to(width_of(sys.stdout)):
+        with set_text_width(stream_width(sys.stdout)):
             typer.echo(to_json(result.to_dict()) if as_json else str(result))
     if out and first:
         typer.echo(f"Written to {out}", err=True)
@@ -58,9 +58,9 @@ def show(result: Any, as_json: bool, out: Path | None = None) -> None:
 
 
 @contextmanager
-def patiently(message: str) -> Iterator[None]:
+def announce_if_slow(message: str) -> Iterator[None]:
     """Print a message on a terminal if something takes long."""
-    timer = threading.Timer(PATIENCE, lambda: say(message, aside=True))
+    timer = threading.Timer(ANNOUNCE_AFTER, lambda: print_message(message, to_stderr=True))
     if sys.stderr is not None and sys.stderr.isatty():
         timer.start()
     try:
@@ -69,45 +69,45 @@ def patiently(message: str) -> Iterator[None]:
         timer.cancel()
 
 
-def say(message: str, *, aside: bool = False) -> None:
+def print_message(message: str, *, to_stderr: bool = False) -> None:
     """Print a wrapped message; `aside` on stderr, so that stdout holds only the result."""
-    typer.echo(fit(message, width_of(sys.stderr if aside else sys.stdout)), err=aside)
+    typer.echo(wrap_lines(message, stream_width(sys.stderr if to_stderr else sys.stdout)), err=to_stderr)
 
 
 def to_json(values: Any) -> str:
     """Write plain values as indented JSON, lists of numbers on one line; NaN and infinity become null."""
-    return _indented(_finite(values), "\n")
+    return _indent_json(_replace_non_finite(values), "\n")
 
 
-def _indented(values: Any, line: str) -> str:
+def _indent_json(values: Any, line: str) -> str:
     """A value as JSON, its parts on lines of their own that begin as `line` says, unless it is a list of numbers."""
     inner = f"{line}  "
     if isinstance(values, dict) and values:
         parts = [
-            f"{json.dumps(str(key), ensure_ascii=False)}: {_indented(value, inner)}" for key, value in values.items()
+            f"{json.dumps(str(key), ensure_ascii=False)}: {_indent_json(value, inner)}" for key, value in values.items()
         ]
         return f"{{{inner}{f',{inner}'.join(parts)}{line}}}"
     if isinstance(values, list) and any(not isinstance(value, int | float) for value in values):
-        return f"[{inner}{f',{inner}'.join(_indented(value, inner) for value in values)}{line}]"
+        return f"[{inner}{f',{inner}'.join(_indent_json(value, inner) for value in values)}{line}]"
     return json.dumps(values, ensure_ascii=False, allow_nan=False)
 
 
-def _finite(values: Any) -> Any:
+def _replace_non_finite(values: Any) -> Any:
     if isinstance(values, float) and not (-float("inf") < values < float("inf")):
         return None
     if isinstance(values, dict):
-        return {key: _finite(value) for key, value in values.items()}
+        return {key: _replace_non_finite(value) for key, value in values.items()}
     if isinstance(values, (list, tuple)):
-        return [_finite(value) for value in values]
+        return [_replace_non_finite(value) for value in values]
     return values
 
 
-def given(options: dict[str, Any]) -> dict[str, Any]:
+def drop_unset(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were given."""
     return {name: value for name, value in options.items() if value is not None}
 
 
-def sort_settings(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+def split_settings(words: list[str]) -> tuple[dict[str, Any], list[str]]:
     """Separate KEY=VALUE settings from the names before and between them."""
     from lemma.spec.base import parse_settings
 
@@ -115,7 +115,7 @@ def sort_settings(words: list[str]) -> tuple[dict[str, Any], list[str]]:
     return parse_settings(word for word in words if "=" in word), names
 
 
-def refuse_loose_files(files: list[str], data: dict[str, Any]) -> None:
+def reject_loose_files(files: list[str], data: dict[str, Any]) -> None:
     """Refuse files without an option of their own next to a split: they may be meant for it or for the text."""
     if files and ("validation" in data or "test" in data):
         raise SpecError(
@@ -131,7 +131,7 @@ def _option(name: str, metavar: str, help: str, group: str | None = None, kind: 
 
 CLASSIFY, TRANSLATE, PARSE = "Classify texts", "Translate", "Parse"
 SEARCH, GRAPHS = "Images and text", "Graphs"
-DATA = {
+DATA_OPTIONS = {
     "text": _option(
         "text",
         "NAME|FILE...",
@@ -162,13 +162,13 @@ DATA = {
 """The options that name data, shared by train, evaluate and adapt."""
 
 
-def with_data(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_data(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options that name data; those that were given reach it as the dictionary `data`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "data"]
-        names, only = [name for name in DATA if name not in left_out], inspect.Parameter.KEYWORD_ONLY
-        added = [inspect.Parameter(name, only, default=None, annotation=DATA[name]) for name in names]
+        names, only = [name for name in DATA_OPTIONS if name not in excluded], inspect.Parameter.KEYWORD_ONLY
+        added = [inspect.Parameter(name, only, default=None, annotation=DATA_OPTIONS[name]) for name in names]
 
         @wraps(command)
         def run(**given: Any) -> None:

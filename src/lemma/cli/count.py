@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, patiently, show, sort_settings
+from lemma.cli.common import Json, announce_if_slow, print_result, split_settings
 from lemma.errors import SpecError
 
 WAITING = "Reading the formulas off the module, at many small sizes; they are kept for the next time."
@@ -82,23 +82,23 @@ def count(
     """
     import lemma.api as lemma
 
-    symbols, names = sort_settings(words)
+    symbols, names = split_settings(words)
     if solve and len(names) > 1 and names[1] == "for":  # --solve "activations <= 80GB" for d
         solve, names = f"{solve} {' '.join(names[1:])}", names[:1]
     if len(names) != 1:
         raise SpecError(f"one MODEL is expected, got {len(names)}: {' '.join(names)}. As in: lemma count decoder d=512")
-    model, quantities = names[0], _listed(only) or None
+    model, quantities = names[0], _split_list(only) or None
     if out and not plan:
         raise SpecError("--out belongs to --plan; of an account use --format html, markdown or latex.")
     if plan:
-        with patiently("Following training steps at several sizes, on tensors that take no memory."):
+        with announce_if_slow("Following training steps at several sizes, on tensors that take no memory."):
             planned = lemma.count.plan(model, **symbols)
-        show(planned, json, out)
+        print_result(planned, json, out)
         raise typer.Exit(0 if planned.fits else 1)
     if solve and any(sign in solve for sign in "<>≤≥"):
-        with patiently(WAITING):
+        with announce_if_slow(WAITING):
             bounded: Any = lemma.count.solve(model, solve, ranges=within or (), **symbols)
-        show(bounded, json)
+        print_result(bounded, json)
         raise typer.Exit(0 if bounded.size is not None else 1)
     if solve or total:
         if not solve or not total:
@@ -108,16 +108,18 @@ def count(
         if quantities and len(quantities) > 1:
             raise SpecError(f"--solve takes one quantity, got {', '.join(quantities)}.")
         (quantity,) = quantities or ["parameters"]
-        found: Any = lemma.count.solve(model, _listed(solve), total, quantity=quantity, ranges=within or (), **symbols)
-        show(found, json)
+        found: Any = lemma.count.solve(
+            model, _split_list(solve), total, quantity=quantity, ranges=within or (), **symbols
+        )
+        print_result(found, json)
         raise typer.Exit(0 if found.number else 1)
     if against:
-        return show(lemma.count.against(model, _listed(against), **symbols), json)
+        return print_result(lemma.count.against(model, _split_list(against), **symbols), json)
     if draw:
         drawing = lemma.count.draw(model, **symbols)
         drawing.save(draw)
-        return show(drawing, True) if json else typer.echo(f"The drawing is in {draw}")
-    with patiently(WAITING):
+        return print_result(drawing, True) if json else typer.echo(f"The drawing is in {draw}")
+    with announce_if_slow(WAITING):
         account = lemma.count(
             model,
             quantities=quantities,
@@ -129,11 +131,11 @@ def count(
             **symbols,
         )
     if json or form is Form.text:
-        return show(account, json)
+        return print_result(account, json)
     return typer.echo(
         {Form.markdown: account.markdown, Form.latex: account.latex, Form.html: account._repr_html_}[form]()
     )
 
 
-def _listed(names: str | None) -> list[str]:
+def _split_list(names: str | None) -> list[str]:
     return [name.strip() for name in (names or "").split(",") if name.strip()]

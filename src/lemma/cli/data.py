@@ -4,8 +4,8 @@ import sys
 
 import typer
 
-from lemma.cli.common import Json, say, to_json
-from lemma.report.text import fit, table, width_of
+from lemma.cli.common import Json, print_message, to_json
+from lemma.report.text import format_table, stream_width, wrap_lines
 
 HEAD = ("name", "bytes", "licence", "cached")
 
@@ -21,12 +21,12 @@ def data(json: Json = False) -> None:
     if json:
         typer.echo(to_json({"datasets": [row.to_dict() for row in rows]}))
         return
-    width = width_of(sys.stdout)
-    lines = table(
+    width = stream_width(sys.stdout)
+    lines = format_table(
         [HEAD, *((row.name, f"{row.size:,}", row.licence, "yes" if row.cached else "no") for row in rows)],
         left=(0, 2, 3),
         width=width,
     )
-    about = [fit(f"    {row.about}", width) for row in rows]
+    about = [wrap_lines(f"    {row.about}", width) for row in rows]
     typer.echo("\n".join([lines[0], *(line for pair in zip(lines[1:], about, strict=True) for line in pair)]))
-    say("Each is downloaded once, at first use: lemma train lstm --text shakespeare --out runs/a")
+    print_message("Each is downloaded once, at first use: lemma train lstm --text shakespeare --out runs/a")

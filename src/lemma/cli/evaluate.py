@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import PARSE, TRANSLATE, Json, given, show, with_data
+from lemma.cli.common import PARSE, TRANSLATE, Json, drop_unset, print_result, with_data
 
 
 @with_data("limit", "graph", "nodes")
@@ -48,4 +48,4 @@ def evaluate(
 
     settings = {"layer": layer, "head": head, "context": context, "stride": stride}
     settings |= {"beam": beam, "length_penalty": length_penalty, "limit": limit, "harness": harness or None}
-    show(measure(run, split=split, **data, **given(settings)), json)
+    print_result(measure(run, split=split, **data, **drop_unset(settings)), json)

@@ -9,7 +9,7 @@ import typer
 
 from lemma.cli.common import Json, to_json
 from lemma.errors import SpecError
-from lemma.report.text import set_to, width_of
+from lemma.report.text import set_text_width, stream_width
 
 TOKENS = 200
 """What is taken where --tokens is not given."""
@@ -125,21 +125,21 @@ def generate(
     }
     beams = {"beam": beam, "length_penalty": length_penalty}
     if source:
-        _refuse(sampling | {"prompt": prompt}, "for text after a prompt, not for --source")
-        _answer(run, source, _given(beams | {"tokens": tokens}), json)
+        _reject(sampling | {"prompt": prompt}, "for text after a prompt, not for --source")
+        _answer(run, source, _drop_unset(beams | {"tokens": tokens}), json)
     else:
-        _refuse(beams, "for translations, which need --source")
+        _reject(beams, "for translations, which need --source")
         if chat is not None:
-            _refuse({"prompt": prompt, "samples": samples}, "not for --chat, which is one message")
-        _write(run, prompt or [""], _given(sampling | {"tokens": tokens, "chat": chat}), json)
+            _reject({"prompt": prompt, "samples": samples}, "not for --chat, which is one message")
+        _write(run, prompt or [""], _drop_unset(sampling | {"tokens": tokens, "chat": chat}), json)
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def _drop_unset(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value not in (None, [])}
 
 
-def _refuse(options: dict[str, Any], why: str) -> None:
-    if names := [f"--{name.replace('_', '-')}" for name in _given(options)]:
+def _reject(options: dict[str, Any], why: str) -> None:
+    if names := [f"--{name.replace('_', '-')}" for name in _drop_unset(options)]:
         raise SpecError(f"{', '.join(names)}: {why}. Leave out the one or the other.")
 
 
@@ -160,7 +160,7 @@ def _write(run: Path, prompts: list[str], settings: dict[str, Any], json: bool) 
     if json:
         _print_json([result.to_dict() for result in results], "generations")
         return
-    with set_to(width_of(sys.stdout)):
+    with set_text_width(stream_width(sys.stdout)):
         if echo:
             echo(0, "")
             typer.echo("\n" + results[0].notes if results[0].notes else "")

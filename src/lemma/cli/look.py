@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from lemma.cli.common import Json, show
-from lemma.errors import InputError, SpecError, unknown
+from lemma.cli.common import Json, print_result
+from lemma.errors import InputError, SpecError, describe_unknown
 
 
 def heads(
@@ -39,9 +39,9 @@ def heads(
     if corpus is not None:
         if any(one is not None for one in (text, file, repeated, layer, head)):
             raise InputError("--corpus reads a whole text and shows every head: leave the other options out.")
-        return show(look.corpus(run, corpus), json, out)
+        return print_result(look.corpus(run, corpus), json, out)
     if repeated is not None and text is None and file is None:
-        return show(look(run, repeated=repeated, layer=layer, head=head), json, out)
+        return print_result(look(run, repeated=repeated, layer=layer, head=head), json, out)
     if (text is None) == (file is None):
         given = "neither" if text is None else "both"
         raise InputError(f"--text or --file: one of them, got {given}. As in: lemma look runs/a --text 'to be or not'")
@@ -53,7 +53,7 @@ def heads(
         ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not a text in UTF-8 ({error.reason} at byte {error.start}).") from None
-    return show(look(run, text=text, repeated=repeated, layer=layer, head=head), json, out)
+    return print_result(look(run, text=text, repeated=repeated, layer=layer, head=head), json, out)
 
 
 def parse(
@@ -79,7 +79,7 @@ def parse(
 
     if text is None:
         raise InputError('--text is missing, as in: lemma look parse RUN --text "I prefer the morning flight"')
-    show(look.parse(run, text, layer=layer, head=head, relation=relation), json, out)
+    print_result(look.parse(run, text, layer=layer, head=head, relation=relation), json, out)
 
 
 # `lemma look attention|bpe|cross|graph|lstm`: small cases worked by hand, every step shown.
@@ -231,7 +231,7 @@ def _look(what: str, given: str | None, settings: dict[str, Any], out: Path | No
     if out and not listing and not as_json:
         typer.echo(f"It is in {out}")
     else:
-        show(result, as_json)
+        print_result(result, as_json)
     return result
 
 
@@ -250,7 +250,7 @@ class RunOrCommand(TyperGroup):
         known = Path(args[0]).exists() or args[0] in pretrained_names()
         if not (ctx.resilient_parsing or known or {"--help", "-h"} & set(args)):
             commands = [name for name in self.commands if name != RUN]
-            guess = unknown("look", args[0], commands).rpartition(" is unknown.")[2].removesuffix(".")
+            guess = describe_unknown("look", args[0], commands).rpartition(" is unknown.")[2].removesuffix(".")
             raise SpecError(f"'{args[0]}' is no command and no run folder.{guess}; or give the folder of a run.")
         return super().parse_args(ctx, [RUN, *args])
 

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from lemma.cli.adapt import adapt, export
 from lemma.cli.check import app as check
-from lemma.cli.common import GroupedCommand, say
+from lemma.cli.common import GroupedCommand, print_message
 from lemma.cli.count import count
 from lemma.cli.data import data
 from lemma.cli.evaluate import evaluate
@@ -23,12 +23,12 @@ from lemma.cli.study import study
 from lemma.cli.train import train
 from lemma.cli.verify import verify
 from lemma.errors import LemmaError
-from lemma.report.text import fit, width_of
+from lemma.report.text import stream_width, wrap_lines
 
 VERBS = "count check train evaluate generate look adapt export search study serve data verify"
 
 
-class InOrder(TyperGroup):
+class OrderedGroup(TyperGroup):
     """The commands in the order of the docs."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -37,7 +37,7 @@ class InOrder(TyperGroup):
 
 
 app = typer.Typer(
-    cls=InOrder,
+    cls=OrderedGroup,
     name="lemma",
     help="A workbench for language models where the mathematics and the machine agree.",
     epilog="Every command takes --json, and --debug for a traceback. "
@@ -72,7 +72,7 @@ def _options(
 def _plain_warning(message: Warning | str, category: type[Warning], *where: object) -> str:
     """A warning as a line for people; where in the code it arose is of no use to them."""
     kind = "" if category is UserWarning else f"{category.__name__}: "
-    return fit(f"lemma: {kind}{message}\n", width_of(sys.stderr))
+    return wrap_lines(f"lemma: {kind}{message}\n", stream_width(sys.stderr))
 
 
 # OpenMP threads of torch spin for each other before they sleep. libgomp's default is thirty times as long, which takes
@@ -124,5 +124,5 @@ def main(arguments: list[str] | None = None) -> None:
         if debug:
             raise
         if os.environ.get("LOCAL_RANK", "0") == "0":  # of each machine: a file may be missing on one only
-            say(f"lemma: {error}", aside=True)
+            print_message(f"lemma: {error}", to_stderr=True)
         sys.exit(getattr(error, "exit_status", 2))

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, given, show
+from lemma.cli.common import Json, drop_unset, print_result
 from lemma.errors import InputError
 
 
@@ -72,8 +72,8 @@ def search(
     from lemma.api import search as look_for
 
     data = {"images": images, "query": query, "image": image, "texts": texts, "text_column": text_column}
-    asked = given({**data, "k": top, "index": index, "faiss": faiss})
-    settings = given({"words": word, "full": full or None, "decimals": decimals})
+    asked = drop_unset({**data, "k": top, "index": index, "faiss": faiss})
+    settings = drop_unset({"words": word, "full": full or None, "decimals": decimals})
     if matrices is not None:
         extra = ["RUN"] * (run is not None) + [_flag(word, value) for word, value in asked.items()]
         if extra:
@@ -86,7 +86,7 @@ def search(
         if run is None:
             raise InputError("RUN is missing, as in: lemma search RUN --images FOLDER --query 'a red heart'")
         found = look_for(run, out=out, **asked)
-    show(found, json)
+    print_result(found, json)
     if out:
         typer.echo(f"Written to {out}", err=True)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lemma.cli.common import Json, say, show
+from lemma.cli.common import Json, print_message, print_result
 
 
 def study(
@@ -43,9 +43,10 @@ def study(
 
     folder = out or Path("runs") / Path(name).stem
     result = compare(name, out=folder, jobs=jobs, on=on, **parse_settings(words or []))
-    show(result, json)
+    print_result(result, json)
     if result.all_failed:
-        say(
-            f"lemma: All {len(result.runs)} runs of this study failed. The first: {result.failed[0].reason}", aside=True
+        print_message(
+            f"lemma: All {len(result.runs)} runs of this study failed. The first: {result.failed[0].reason}",
+            to_stderr=True,
         )
         raise typer.Exit(1)

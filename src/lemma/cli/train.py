@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, refuse_loose_files, show, sort_settings, to_json, with_data
+from lemma.cli.common import Json, print_result, reject_loose_files, split_settings, to_json, with_data
 from lemma.errors import SpecError
-from lemma.report.text import table, width_of
+from lemma.report.text import format_table, stream_width
 
 
 @with_data()
@@ -39,7 +39,7 @@ def train(
     from lemma.spec.choose import choose, describe_settings
     from lemma.spec.data import DATA_SPECS
 
-    settings, names = sort_settings(words or [])
+    settings, names = split_settings(words or [])
     if resume:
         given = [f"'{name}'" for name in names] + [f"--{name.replace('_', '-')}" for name in data]
         given += [f"--{name}" for name, value in (("out", out), ("overwrite", overwrite)) if value]
@@ -48,7 +48,7 @@ def train(
                 "lemma train --resume RUN takes only KEY=VALUE settings: the run knows the rest. "
                 f"Leave out {', '.join([*given, *(['--settings'] if list_settings else [])])}."
             )
-        return show(api.resume(resume, **settings), json)
+        return print_result(api.resume(resume, **settings), json)
     if not names:
         raise SpecError("MODEL is missing, as in: lemma train lstm --text shakespeare --out runs/a")
     model, *files = names
@@ -57,7 +57,11 @@ def train(
         if json:
             return typer.echo(to_json({"model": model, "settings": [row.to_dict() for row in rows]}))
         lines = [(row.title, row.about) for row in rows]
-        return typer.echo("\n".join(table(lines, left=(0, 1), flexible=(0, 1), head=False, width=width_of(sys.stdout))))
+        return typer.echo(
+            "\n".join(
+                format_table(lines, left=(0, 1), breakable=(0, 1), has_header=False, width=stream_width(sys.stdout))
+            )
+        )
     others = {word: value for word, value in settings.items() if word != "epochs"}
     chosen = choose(model, others, classify="labels" in data)  # a wrong setting is reported before anything else
     option, example = api.data_option(chosen.model)
@@ -73,7 +77,7 @@ def train(
     if out is None:
         named = data[option][0] if option == "text" else data[option]
         raise SpecError(f"--out is missing, as in: {command} {named} --out runs/a")
-    refuse_loose_files(files, data)
+    reject_loose_files(files, data)
     if option == "text":
         data["text"] = [*data["text"], *files]
-    return show(api.train(model, out=out, overwrite=overwrite, **data, **settings), json)
+    return print_result(api.train(model, out=out, overwrite=overwrite, **data, **settings), json)

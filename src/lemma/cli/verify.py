@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lemma.cli.common import Json, show
+from lemma.cli.common import Json, print_result
 
 
 def verify(
@@ -22,6 +22,6 @@ def verify(
     from lemma import api
 
     found = api.verify(path)
-    show(found, json)
+    print_result(found, json)
     if not found.right:
         raise typer.Exit(1)

@@ -8,13 +8,13 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from lemma.counting.piecewise import NamedSize
-from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, total
-from lemma.counting.probe import Values
-from lemma.counting.writing import Style, write, write_sum
-from lemma.errors import InputError, LedgerError, unknown
+from lemma.counting.piecewise import DerivedSize
+from lemma.counting.polynomial import ONE, ZERO, Polynomial, as_polynomial, sum_polynomials
+from lemma.counting.probe import Sizes
+from lemma.counting.writing import Style, write_formula, write_shapes
+from lemma.errors import CountingError, InputError, describe_unknown
 from lemma.report.result import Block, Fold, Heading, Pre, Result, Table, Text
-from lemma.report.text import across, columns, table, together, wrap
+from lemma.report.text import display_width, format_table, keep_together, text_width, wrap
 
 NO_FORMULA = "what follows no formula"
 TITLES = {
@@ -39,7 +39,7 @@ class Part:
     note: str = ""
 
     @property
-    def whole(self) -> Polynomial:
+    def total(self) -> Polynomial:
         """All members together."""
         return self.repeats * self.each
 
@@ -50,7 +50,7 @@ class Part:
 
     def formula(self, order: Sequence[str], style: Style = "plain") -> str:
         """All members as a product."""
-        return write_sum([(self.repeats, [self.factors])], order, style)
+        return write_shapes([(self.repeats, [self.factors])], order, style)
 
 
 @dataclass(frozen=True)
@@ -64,73 +64,75 @@ class Quantity:
 
     name: str
     unit: str
-    parts: tuple[Part, ...]
+    groups: tuple[Part, ...]
     convention: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
     measured: Mapping[str, int] = field(default_factory=dict)
-    only_at: Values = field(default_factory=dict)
-    multiples: Values = field(default_factory=dict)
+    only_at: Sizes = field(default_factory=dict)
+    multiples: Sizes = field(default_factory=dict)
     """What sizes must be multiples of for the formula to hold."""
-    named: Values = field(default_factory=dict)
+    derived: Sizes = field(default_factory=dict)
     """Sizes that no polynomial gives, by a letter of their own, as they are at the sizes asked for."""
-    rules: Mapping[str, NamedSize] = field(default_factory=dict)
+    rules: Mapping[str, DerivedSize] = field(default_factory=dict)
     """What such a size is, where it is known: rounded, or the smaller or the larger of two."""
-    measured_at: Values = field(default_factory=dict)
+    measured_at: Sizes = field(default_factory=dict)
     """The sizes asked for, if something was measured there."""
     remarks: tuple[str, ...] = ()  # what the figure leaves out, or depends on besides sizes
-    compared_at: Values = field(default_factory=dict)  # the sizes at which the formula was compared with the module
-    recount: Callable[[Values], int | None] | None = field(default=None, repr=False, compare=False)
+    compared_at: Sizes = field(default_factory=dict)  # the sizes at which the formula was compared with the module
+    recount: Callable[[Sizes], int | None] | None = field(default=None, repr=False, compare=False)
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)  # sizes that follow others unless they are set
     size_names: frozenset[str] = frozenset()  # all symbols of the account, of which this quantity may need fewer
 
     @cached_property
     def polynomial(self) -> Polynomial:
         """The sum of all parts."""
-        return total(part.whole for part in self.parts)
+        return sum_polynomials(part.total for part in self.groups)
 
-    def unrounded(self, values: Values) -> Polynomial:
+    def smooth_polynomial(self, values: Sizes) -> Polynomial:
         """The sum with every named size as a polynomial: not rounded, and as it is near these values."""
-        named = {name: of(size) for name, size in self.named.items()}
-        return self.polynomial.put_all(named | {name: rule.polynomial(values) for name, rule in self.rules.items()})
+        named = {name: as_polynomial(size) for name, size in self.derived.items()}
+        return self.polynomial.substitute_all(
+            named | {name: rule.smooth_polynomial(values) for name, rule in self.rules.items()}
+        )
 
-    def formula(self, order: Sequence[str], style: Style = "plain") -> str:
+    def write_formula(self, order: Sequence[str], style: Style = "plain") -> str:
         """Write the sum of all parts, and that there is more where some follow no formula: then no term is missing."""
-        known = self.known_formula(order, style)
+        known = self.formula_of_parts(order, style)
         if not self.refused:
             return known
         rest = rf"\text{{{NO_FORMULA}}}" if style == "latex" else NO_FORMULA
         return rest if known == "0" else f"{known} + {rest}"
 
-    def known_formula(self, order: Sequence[str], style: Style = "plain") -> str:
+    def formula_of_parts(self, order: Sequence[str], style: Style = "plain") -> str:
         """The sum as a person would write it: parts repeated as often, but for a number, share a bracket.
 
         In it, shapes are written as they are, behind a number where they are there several times; amounts without a
         shape are added up first.
         """
         brackets: dict[Polynomial, list[Part]] = {}
-        for part in self.parts:
-            number, _ = part.repeats.common()
+        for part in self.groups:
+            number, _ = part.repeats.common_factor()
             brackets.setdefault(part.repeats / number if number else part.repeats, []).append(part)
         written = []
         for repeats, inside in brackets.items():
             shapes: list[tuple[Polynomial, ...]] = []
             rest = ZERO
             for part in inside:
-                times = [of(n / repeats.terms[m]) for m, n in part.repeats.terms.items()][:1]
+                times = [as_polynomial(n / repeats.terms[m]) for m, n in part.repeats.terms.items()][:1]
                 factors = (*(times if part.repeats != repeats else ()), *part.factors)
                 if part.shape is None:
                     rest += prod(factors, start=ONE)
                 else:
                     shapes.append(factors)
             written.append((repeats, [*shapes, (rest,)] if rest else shapes))
-        return write_sum(written, order, style)
+        return write_shapes(written, order, style)
 
-    def _complete(self, values: Values) -> dict[str, int]:
+    def _fill_sizes(self, values: Sizes) -> dict[str, int]:
         """Return the sizes that this quantity needs, those of `values` and others by their defaults or the account."""
         names = self.size_names | {*self.compared_at}  # empty for a quantity that could not be counted
         for name, value in values.items():
-            if names and name not in names | {*self.named}:
-                raise InputError(unknown("size", name, sorted(names)))
+            if names and name not in names | {*self.derived}:
+                raise InputError(describe_unknown("size", name, sorted(names)))
             if isinstance(value, bool) or not isinstance(value, int):
                 raise InputError(f"{name} = {value!r}: a whole number is expected, as in {name}=8.")
         sizes = {name: values.get(name, size) for name, size in self.compared_at.items()}
@@ -140,7 +142,7 @@ class Quantity:
                 sizes[name] = int(rule.at(sizes))
         return sizes
 
-    def at(self, values: Values) -> int | None:
+    def at(self, values: Sizes) -> int | None:
         """Return the number at these sizes; None at the sizes of the account if a part there is not known.
 
         At the sizes of the account, where formula and module were compared, it is the formula's. At any other sizes the
@@ -152,9 +154,9 @@ class Quantity:
             LedgerError: the module cannot be built, or be read within the limits, at these sizes.
             InputError: there is no module to read, and these are not the sizes of the account.
         """
-        sizes = self._complete(values)
+        sizes = self._fill_sizes(values)
         if sizes == self.compared_at:
-            return self.by_formula({**self.named, **values, **sizes})
+            return self.evaluate({**self.derived, **values, **sizes})
         where = ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
         compared = ", ".join(f"{name} = {size:,}" for name, size in self.compared_at.items())
         if self.recount is None:
@@ -162,9 +164,9 @@ class Quantity:
                 f"The {self.name} are known at {compared}, where formula and module were compared, not at {where}. "
                 "Count the model again, with these sizes."
             )
-        number, expected = self.recount(sizes), self.by_formula(sizes)
+        number, expected = self.recount(sizes), self.evaluate(sizes)
         if number is None:
-            raise LedgerError(
+            raise CountingError(
                 f"The {self.name} at {where} cannot be read off the module within the limits of time and memory, and "
                 f"the formula was compared with it at {compared} only."
             )
@@ -176,12 +178,12 @@ class Quantity:
             )
         return number
 
-    def by_formula(self, values: Values) -> int | None:
+    def evaluate(self, values: Sizes) -> int | None:
         """Return what the formula and what was measured give, proved or not; None if a part is not known there."""
         elsewhere = any(values.get(name) != value for name, value in self.only_at.items())
         elsewhere |= any(values.get(name) != value for name, value in self.measured_at.items())
         elsewhere |= any(values.get(name, 0) % step for name, step in self.multiples.items())
-        unread = self.named.keys() - {*self.rules, *values}
+        unread = self.derived.keys() - {*self.rules, *values}
         if elsewhere or unread or self.refused.keys() - self.measured.keys():
             return None
         number = self.polynomial.at({**values, **{letter: rule.at(values) for letter, rule in self.rules.items()}})
@@ -199,8 +201,10 @@ class Quantity:
         only = f"this formula holds at {sizes} only" if sizes else ""
         steps = ", ".join(f"{name} is a multiple of {step}" for name, step in self.multiples.items())
         where = f"this formula holds where {steps}" if steps else ""
-        known = [f"{name} = {rule.write(style='unicode')} = {self.named[name]:,}" for name, rule in self.rules.items()]
-        named = ", ".join(f"{name} = {size:,}" for name, size in self.named.items() if name not in self.rules)
+        known = [
+            f"{name} = {rule.write(style='unicode')} = {self.derived[name]:,}" for name, rule in self.rules.items()
+        ]
+        named = ", ".join(f"{name} = {size:,}" for name, size in self.derived.items() if name not in self.rules)
         odd = f"{named} at these sizes; it follows no formula of the others" if named else ""
         return [note for note in (self.convention, only, where, *known, odd, *reasons, *self.remarks) if note]
 
@@ -214,7 +218,7 @@ class CountedQuantity:
     """One quantity at some sizes: `account.parameters` is one."""
 
     quantity: Quantity
-    symbols: Values
+    symbols: Sizes
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -224,12 +228,12 @@ class CountedQuantity:
     @property
     def formula(self) -> str:
         """The formula in plain text."""
-        return self.quantity.formula(self.order)
+        return self.quantity.write_formula(self.order)
 
     @property
     def latex(self) -> str:
         """The formula in LaTeX."""
-        return self.quantity.formula(self.order, "latex")
+        return self.quantity.write_formula(self.order, "latex")
 
     @property
     def total(self) -> int | None:
@@ -256,21 +260,21 @@ class CountedQuantity:
         return [
             {
                 "path": part.path,
-                "shape": None if part.shape is None else [write(size, self.order) for size in part.shape],
+                "shape": None if part.shape is None else [write_formula(size, self.order) for size in part.shape],
                 "formula": part.formula(self.order),
-                "count": _whole_number(part.whole.at(self.symbols)),
+                "count": _to_int(part.total.at(self.symbols)),
                 **({"note": part.note} if part.note else {}),
             }
-            for part in self.quantity.parts
+            for part in self.quantity.groups
         ] + measured
 
     def tree(self, style: Style = "unicode") -> list[TreeRow]:
         """The parts as a tree that follows the module, with a sum for every module."""
 
         def leaf(name: str, part: Part, depth: int) -> TreeRow:
-            sizes = [write(size, self.order, style) for size in part.shape or ()]
+            sizes = [write_formula(size, self.order, style) for size in part.shape or ()]
             shape = " × ".join(f"({size})" if " " in size else size for size in sizes)
-            count = f"{_whole_number(part.whole.at(self.symbols)):,}"
+            count = f"{_to_int(part.total.at(self.symbols)):,}"
             return depth, name, shape, part.formula(self.order, style), count, part.note
 
         def rows(parts: Sequence[tuple[Sequence[str], Part]], depth: int) -> Iterator[TreeRow]:
@@ -288,14 +292,14 @@ class CountedQuantity:
                 if not any(steps for steps, _ in inner):
                     yield from (leaf(name, part, depth) for _, part in inner)
                     continue
-                below = replace(self.quantity, parts=tuple(part for _, part in inner))
+                below = replace(self.quantity, groups=tuple(part for _, part in inner))
                 single = len(inner) == 1
-                formula = (inner[0][1].formula if single else below.known_formula)(self.order, style)
-                amount = _whole_number(below.polynomial.at(self.symbols))
+                formula = (inner[0][1].formula if single else below.formula_of_parts)(self.order, style)
+                amount = _to_int(below.polynomial.at(self.symbols))
                 yield depth, name, "", formula, f"{amount:,}", ""
                 yield from rows(inner, depth + 1)
 
-        return list(rows([(part.path.split(".") if part.path else (), part) for part in self.quantity.parts], 0))
+        return list(rows([(part.path.split(".") if part.path else (), part) for part in self.quantity.groups], 0))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -312,7 +316,7 @@ class CountedQuantity:
             **({"remarks": list(self.quantity.remarks)} if self.quantity.remarks else {}),
             **({"only_at": dict(self.quantity.only_at)} if self.quantity.only_at else {}),
             **({"multiples": dict(self.quantity.multiples)} if self.quantity.multiples else {}),
-            **({"named": dict(self.quantity.named)} if self.quantity.named else {}),
+            **({"named": dict(self.quantity.derived)} if self.quantity.derived else {}),
             **(
                 {"rules": {name: rule.write() for name, rule in self.quantity.rules.items()}}
                 if self.quantity.rules
@@ -332,7 +336,7 @@ class Account(Result):
     """
 
     model: str
-    symbols: Values
+    symbols: Sizes
     quantities: Mapping[str, Quantity]
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)
 
@@ -347,9 +351,9 @@ class Account(Result):
         return tuple(self.symbols)
 
     @property
-    def settings(self) -> dict[str, Polynomial]:
+    def default_settings(self) -> dict[str, Polynomial]:
         """Of the defaults, those that a person can set."""
-        named = {name for quantity in self.quantities.values() for name in quantity.named}
+        named = {name for quantity in self.quantities.values() for name in quantity.derived}
         return {name: default for name, default in self.defaults.items() if name not in named}
 
     @property
@@ -366,21 +370,25 @@ class Account(Result):
 
     def blocks(self) -> Iterator[Block]:
         """The parameters as a tree, the other quantities in a line each."""
-        sizes = "  ".join(together(f"{name} = {value:,}") for name, value in self.symbols.items())
-        unset = ", ".join(f"{name} = {write(default, self.order)}" for name, default in self.settings.items())
+        sizes = "  ".join(keep_together(f"{name} = {value:,}") for name, value in self.symbols.items())
+        unset = ", ".join(
+            f"{name} = {write_formula(default, self.order)}" for name, default in self.default_settings.items()
+        )
         yield Text(f"{self.model}   {sizes}" + (f"\nunless set: {unset}" if unset else ""))
         for place, count in enumerate(self.counts.values()):
-            formula = count.quantity.formula(self.order, "unicode")
+            formula = count.quantity.write_formula(self.order, "unicode")
             equation = f"{TITLES[count.quantity.name]} = {formula} = {count.number}"
             notes = [line for note in count.quantity.notes for line in wrap(note, indent=" " * 4)]
-            yield Text("\n".join([equation, *notes]), apart=True)
+            yield Text("\n".join([equation, *notes]), blank_before=True)
             if place or (count.quantity.name != "parameters" and len(self.quantities) > 1):
                 continue
             rows = [("  " * depth + name, *cells) for depth, name, *cells in count.tree()]
-            lines = table(rows, left=(0, 1, 2, 4), width=10_000, head=False)
-            if max(map(across, lines), default=0) > columns():  # too wide with notes next to the numbers: below them
+            lines = format_table(rows, left=(0, 1, 2, 4), width=10_000, has_header=False)
+            if (
+                max(map(display_width, lines), default=0) > text_width()
+            ):  # too wide with notes next to the numbers: below them
                 below = [row for *cells, note in rows for row in [cells, *([("", "", note, "")] if note else [])]]
-                lines = table(below, left=(0, 1, 2), flexible=(0, 2), head=False)
+                lines = format_table(below, left=(0, 1, 2), breakable=(0, 2), has_header=False)
             yield Pre([("\n".join(lines), "")])
 
     def details(self) -> Iterator[Block]:
@@ -388,11 +396,11 @@ class Account(Result):
         yield Heading(self.model, 1)
         yield Text(", ".join(f"{name} = {value:,}" for name, value in self.symbols.items()))
         for place, count in enumerate(self.counts.values()):
-            formula = count.quantity.formula(self.order, "unicode")
+            formula = count.quantity.write_formula(self.order, "unicode")
             rows = [("  " * depth + name, *cells) for depth, name, *cells in count.tree()]
             parts = Table(("path", "shape", "formula", "count", ""), rows, left=(0, 1, 2, 4), formulas=(1, 2))
             title = f"{TITLES[count.quantity.name]}: {formula} = {count.number}"
-            yield Fold(title, [parts, Text(" ".join(count.quantity.notes), "note")], opened=not place)
+            yield Fold(title, [parts, Text(" ".join(count.quantity.notes), "note")], is_open=not place)
 
     def markdown(self) -> str:
         """The account as Markdown tables, with formulas that can be copied."""
@@ -427,7 +435,7 @@ class Account(Result):
         counts = {name: count.to_dict() for name, count in self.counts.items()}
         if "backward" in counts and "flops" in counts:
             counts["flops"]["backward"] = counts.pop("backward")
-        defaults = {name: write(default, self.order) for name, default in self.settings.items()}
+        defaults = {name: write_formula(default, self.order) for name, default in self.default_settings.items()}
         about = {"model": self.model, "symbols": dict(self.symbols), "defaults": defaults}
         return {**about, **counts, "parts": counts.get("parameters", {}).get("parts", [])}
 
@@ -440,7 +448,7 @@ class Account(Result):
         ]
 
 
-def _whole_number(value: Fraction) -> int:
+def _to_int(value: Fraction) -> int:
     """A count as an integer; it can be nothing else."""
     assert value.denominator == 1, value
     return value.numerator

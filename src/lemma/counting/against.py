@@ -14,18 +14,25 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lemma.counting.measure import following, products, tensors_in
-from lemma.counting.probe import pattern_of
+from lemma.counting.measure import iter_tensors, product_flops, track_paths
+from lemma.counting.probe import path_pattern
 from lemma.counting.subject import Inputs, Subject
-from lemma.errors import InputError, unknown
+from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Result, Table, Text
-from lemma.report.text import fit, table
+from lemma.report.text import format_table, wrap_lines
 
-LARGEST_RUN = 2**32  # bytes of parameters up to which a model is really run, since these tools need real tensors
-MULTIPLIES = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "bmm", "addmm", "baddbmm")
-MULTIPLIES += ("einsum", "linear", "lstm", "gru")
+MAX_RUN_BYTES = 2**32  # bytes of parameters up to which a model is really run, since these tools need real tensors
+PRODUCT_FUNCTIONS = (
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+    "matmul",
+    "bmm",
+    "addmm",
+    "baddbmm",
+)
+PRODUCT_FUNCTIONS += ("einsum", "linear", "lstm", "gru")
 MULTIPLY_ADDS = "multiply–adds, ×2 here"
-MOST_NAMED, MOST_TOGETHER = 2, 3  # modules that differ, and modules that sum up to a difference
+MAX_NAMED, MAX_COMBINED = 2, 3  # modules that differ, and modules that sum up to a difference
 
 
 @dataclass(frozen=True)
@@ -71,17 +78,17 @@ class ToolComparison(Result):
 
     def blocks(self) -> Iterator[Block]:
         """A table, with the convention and the reasons below each row."""
-        lines = table([self.header[:-1], *(row.cells[:-1] for row in self.all_rows)])
+        lines = format_table([self.header[:-1], *(row.cells[:-1] for row in self.all_rows)])
         shown = [self.model, lines[0]]
         for row, line in zip(self.all_rows, lines[1:], strict=True):
-            shown += [line, *(fit(f"    {about}") for about in (row.convention, *row.reasons) if about)]
+            shown += [line, *(wrap_lines(f"    {about}") for about in (row.convention, *row.reasons) if about)]
         yield Text("\n".join(shown))
 
     def details(self) -> Iterator[Block]:
         """The same as one table."""
         rows = [[row.cells, *(("", "", "", "", "", reason) for reason in row.reasons)] for row in self.all_rows]
         yield Heading(self.model, 1)
-        yield Table(self.header, [cells for row in rows for cells in row], left=(0, 5), flexible=(5,))
+        yield Table(self.header, [cells for row in rows for cells in row], left=(0, 5), breakable=(5,))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -97,26 +104,26 @@ class ToolComparison(Result):
         return [{**tool, "reasons": "; ".join(tool["reasons"])} for tool in self.to_dict()["tools"]]
 
 
-def against(subject: Subject, tools: Sequence[str] | None = None) -> ToolComparison:
+def compare_tools(subject: Subject, tools: Sequence[str] | None = None) -> ToolComparison:
     """Count a subject with other tools (all by default), each on a fresh copy on the CPU, at the sizes asked for."""
     tools = tuple(TOOLS) if tools is None else tools
     wrong = next((tool for tool in tools if tool not in TOOLS), None)
     if wrong is not None:
-        raise InputError(unknown("tool", wrong, TOOLS))
+        raise InputError(describe_unknown("tool", wrong, TOOLS))
     exact = exact_counts(subject)
-    rows = tuple(_row(tool, subject, exact) for tool in tools)
-    return ToolComparison(subject.name, exact.all_parameters, exact.all_flops, rows)
+    rows = tuple(_compare_tool(tool, subject, exact) for tool in tools)
+    return ToolComparison(subject.name, exact.total_parameters, exact.total_flops, rows)
 
 
-def _row(tool: str, subject: Subject, exact: "ExactCounts") -> ToolRow:
-    if 4 * exact.all_parameters > LARGEST_RUN:
-        reason = f"not run: it needs real tensors, more than {LARGEST_RUN // 2**30} GiB of them"
+def _compare_tool(tool: str, subject: Subject, exact: "ExactCounts") -> ToolRow:
+    if 4 * exact.total_parameters > MAX_RUN_BYTES:
+        reason = f"not run: it needs real tensors, more than {MAX_RUN_BYTES // 2**30} GiB of them"
         return ToolRow(tool, reasons=(reason,))
-    values = subject.sizes(running=True)
+    values = subject.sizes(with_inputs=True)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
-            found = TOOLS[tool](PlainModule(subject.build(values, "cpu"), subject.inputs(values, "cpu")))
+            found = TOOLS[tool](SelfFeedingModule(subject.build(values, "cpu"), subject.build_inputs(values, "cpu")))
     except ImportError as error:
         missing = (error.name or tool).partition(".")[0]
         needed = "" if missing == tool else f" (it needs {missing})"
@@ -125,13 +132,13 @@ def _row(tool: str, subject: Subject, exact: "ExactCounts") -> ToolRow:
         reason = f"failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
         return ToolRow(tool, reasons=(reason,))
     said = []
-    if found.parameters != exact.all_parameters and (why := _why_parameters(found, exact)):
+    if found.parameters != exact.total_parameters and (why := _explain_parameters(found, exact)):
         said.append(f"parameters: {why}")
-    if found.flops != exact.all_flops:
-        said += [f"FLOPs: {_why_flops(found, exact)}", *([found.remark] if found.remark else [])]
+    if found.flops != exact.total_flops:
+        said += [f"FLOPs: {_explain_flops(found, exact)}", *([found.note] if found.note else [])]
     ratios = [
         theirs / ours if ours else None
-        for theirs, ours in ((found.parameters, exact.all_parameters), (found.flops, exact.all_flops))
+        for theirs, ours in ((found.parameters, exact.total_parameters), (found.flops, exact.total_flops))
     ]
     return ToolRow(tool, found.parameters, ratios[0], found.flops, ratios[1], found.convention, tuple(said))
 
@@ -142,26 +149,26 @@ class ExactCounts:
 
     parameters: Mapping[str, int]
     flops: Mapping[str, int]
-    kinds: Mapping[str, str]
+    classes: Mapping[str, str]
     """The class of every module."""
     functions: Mapping[str, Sequence[str]]
     """The functions that a module itself calls and that multiply."""
 
     @cached_property
-    def all_parameters(self) -> int:
+    def total_parameters(self) -> int:
         """The whole module's."""
         return sum(self.parameters.values())
 
     @cached_property
-    def all_flops(self) -> int:
+    def total_flops(self) -> int:
         """The whole module's."""
         return sum(self.flops.values())
 
 
 def exact_counts(subject: Subject) -> ExactCounts:
     """Read a subject at its own sizes, on the meta device."""
-    values = subject.sizes(running=True)
-    module, inputs = subject.build(values), subject.inputs(values)
+    values = subject.sizes(with_inputs=True)
+    module, inputs = subject.build(values), subject.build_inputs(values)
     parameters: Counter[str] = Counter()
     for name, parameter in module.named_parameters():
         parameters[name.rpartition(".")[0]] += parameter.numel()
@@ -171,17 +178,17 @@ def exact_counts(subject: Subject) -> ExactCounts:
     class FunctionNames(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(func, "__name__", "").strip("_")
-            if name in MULTIPLIES:
+            if name in PRODUCT_FUNCTIONS:
                 functions.setdefault(path_now.current, {})[name] = None
             return func(*args, **(kwargs or {}))
 
-    with following(module) as path_now, torch.no_grad(), FunctionNames():
-        module(*inputs.positional, **inputs.named)
-    flops = {path: row[0] for path, row in products(module, inputs).items() if row[0]}
+    with track_paths(module) as path_now, torch.no_grad(), FunctionNames():
+        module(*inputs.args, **inputs.kwargs)
+    flops = {path: row[0] for path, row in product_flops(module, inputs).items() if row[0]}
     return ExactCounts(parameters, flops, kinds, {path: tuple(names) for path, names in functions.items()})
 
 
-class PlainModule(nn.Module):
+class SelfFeedingModule(nn.Module):
     """Runs a module on inputs of its own, since some tools pass one tensor only and some trace only tensors.
 
     Tools see the module itself, under the name `module`, called as usual. Some write what they count on the parts, as
@@ -191,13 +198,13 @@ class PlainModule(nn.Module):
     def __init__(self, module: nn.Module, inputs: Inputs) -> None:
         super().__init__()
         self.module, self.inputs, self.signal = module, inputs, torch.zeros(1)  # something to pass in
-        self.noted: dict[str, float] = {}
+        self.flops_by_path: dict[str, float] = {}
 
     def forward(self, signal: Tensor) -> tuple[Tensor, ...]:
         """Run the module, whatever was passed in."""
-        outputs = self.module(*self.inputs.positional, **self.inputs.named)
-        self.noted = {path: part.__dict__.get("__flops__", 0) for path, part in self.module.named_modules()}
-        return tuple(tensors_in(outputs))
+        outputs = self.module(*self.inputs.args, **self.inputs.kwargs)
+        self.flops_by_path = {path: part.__dict__.get("__flops__", 0) for path, part in self.module.named_modules()}
+        return tuple(iter_tensors(outputs))
 
 
 @dataclass(frozen=True)
@@ -211,22 +218,22 @@ class ToolCount:
     parameters: int
     flops: float
     convention: str
-    modules: Mapping[str, float]
-    holdings: Mapping[str, float] | None = None
-    remark: str = ""
+    flops_by_path: Mapping[str, float]
+    parameters_by_path: Mapping[str, float] | None = None
+    note: str = ""
 
 
-def with_torchinfo(plain: PlainModule) -> ToolCount:
+def count_with_torchinfo(plain: SelfFeedingModule) -> ToolCount:
     """`torchinfo.summary`."""
     from torchinfo import summary  # pyright: ignore[reportMissingImports]
 
     found = summary(plain, input_data=[plain.signal], verbose=0)
     names = {id(module): name for name, module in plain.named_modules()}
     leaves = ((names[layer.layer_id], 2 * layer.macs) for layer in found.summary_list if layer.is_leaf_layer)
-    return ToolCount(found.total_params, 2 * found.total_mult_adds, MULTIPLY_ADDS, _within(leaves))
+    return ToolCount(found.total_params, 2 * found.total_mult_adds, MULTIPLY_ADDS, _strip_wrapper(leaves))
 
 
-def with_fvcore(plain: PlainModule) -> ToolCount:
+def count_with_fvcore(plain: SelfFeedingModule) -> ToolCount:
     """`fvcore.nn.FlopCountAnalysis`."""
     from fvcore.nn import FlopCountAnalysis, parameter_count  # pyright: ignore[reportMissingImports]
 
@@ -239,18 +246,18 @@ def with_fvcore(plain: PlainModule) -> ToolCount:
     own = ((name, count - sum(whole.get(child, 0) for child in children(name))) for name, count in whole.items())
     skipped = ", ".join(sorted(name.removeprefix("aten::") for name in found.unsupported_ops()))
     remark = f"it says that it skips {skipped}" if skipped else ""
-    return ToolCount(parameter_count(plain)[""], 2 * found.total(), MULTIPLY_ADDS, _within(own), remark=remark)
+    return ToolCount(parameter_count(plain)[""], 2 * found.total(), MULTIPLY_ADDS, _strip_wrapper(own), note=remark)
 
 
-def with_calflops(plain: PlainModule) -> ToolCount:
+def count_with_calflops(plain: SelfFeedingModule) -> ToolCount:
     """`calflops.calculate_flops`."""
     from calflops import calculate_flops  # pyright: ignore[reportMissingImports]
 
     flops, _, parameters = calculate_flops(plain, args=[plain.signal], print_results=False, output_as_string=False)
-    return ToolCount(int(parameters), flops, "FLOPs, some elementwise work counted", plain.noted)
+    return ToolCount(int(parameters), flops, "FLOPs, some elementwise work counted", plain.flops_by_path)
 
 
-def with_ptflops(plain: PlainModule) -> ToolCount:
+def count_with_ptflops(plain: SelfFeedingModule) -> ToolCount:
     """`ptflops.get_model_complexity_info`."""
     from ptflops import get_model_complexity_info  # pyright: ignore[reportMissingImports]
 
@@ -259,11 +266,11 @@ def with_ptflops(plain: PlainModule) -> ToolCount:
     )
     if products is None:
         raise RuntimeError("it gave up; its message went to its own output")
-    modules = {path: 2 * count for path, count in plain.noted.items()}
+    modules = {path: 2 * count for path, count in plain.flops_by_path.items()}
     return ToolCount(int(parameters), 2 * products, MULTIPLY_ADDS, modules)
 
 
-def with_thop(plain: PlainModule) -> ToolCount:
+def count_with_thop(plain: SelfFeedingModule) -> ToolCount:
     """`thop.profile`."""
     from thop import profile  # pyright: ignore[reportMissingImports]
 
@@ -282,16 +289,16 @@ def with_thop(plain: PlainModule) -> ToolCount:
     return ToolCount(int(parameters), 2 * products, MULTIPLY_ADDS, modules, holdings)
 
 
-TOOLS: dict[str, Callable[[PlainModule], ToolCount]] = {
-    "torchinfo": with_torchinfo,
-    "fvcore": with_fvcore,
-    "calflops": with_calflops,
-    "ptflops": with_ptflops,
-    "thop": with_thop,
+TOOLS: dict[str, Callable[[SelfFeedingModule], ToolCount]] = {
+    "torchinfo": count_with_torchinfo,
+    "fvcore": count_with_fvcore,
+    "calflops": count_with_calflops,
+    "ptflops": count_with_ptflops,
+    "thop": count_with_thop,
 }
 
 
-def _within(counts: Iterable[tuple[str, float]]) -> dict[str, float]:
+def _strip_wrapper(counts: Iterable[tuple[str, float]]) -> dict[str, float]:
     """By path within the counted module, what a tool says by path within `PlainModule`."""
     inside: dict[str, float] = defaultdict(int)
     for name, count in counts:
@@ -301,60 +308,62 @@ def _within(counts: Iterable[tuple[str, float]]) -> dict[str, float]:
     return inside
 
 
-def _why_parameters(found: ToolCount, exact: ExactCounts) -> str:
+def _explain_parameters(tool_count: ToolCount, exact: ExactCounts) -> str:
     """The modules whose parameters make up the difference: the fewest that sum up to it, or those that differ most."""
-    difference, mine = found.parameters - exact.all_parameters, _by_pattern(exact.parameters)
+    difference, mine = tool_count.parameters - exact.total_parameters, _sum_by_pattern(exact.parameters)
     counted = [path for path, count in mine.items() if count]
-    for number in range(1, min(MOST_TOGETHER, len(counted)) + 1):
+    for number in range(1, min(MAX_COMBINED, len(counted)) + 1):
         for chosen in combinations(counted, number):
             if sum(mine[path] for path in chosen) == abs(difference):
                 verb = "counted twice" if difference > 0 else "not counted"
-                return f"{', '.join(_named(path, exact) for path in chosen)}: {verb}"
+                return f"{', '.join(_label_path(path, exact) for path in chosen)}: {verb}"
     extra = "for parameters it has none of, or shares"
-    return _differences(mine, _by_pattern(found.holdings or {}), exact, {}, "its parameters", extra)
+    return _describe_differences(
+        mine, _sum_by_pattern(tool_count.parameters_by_path or {}), exact, {}, "its parameters", extra
+    )
 
 
-def _why_flops(found: ToolCount, exact: ExactCounts) -> str:
+def _explain_flops(tool_count: ToolCount, exact: ExactCounts) -> str:
     """The modules whose FLOPs differ most, and what was counted outside of any."""
-    functions = {pattern_of(path): ", ".join(names) for path, names in exact.functions.items()}
-    mine, theirs = _by_pattern(exact.flops), _by_pattern(found.modules)
-    said = _differences(mine, theirs, exact, functions, "its work", "where no matrices are multiplied")
-    outside = found.flops - sum(found.modules.values())
+    functions = {path_pattern(path): ", ".join(names) for path, names in exact.functions.items()}
+    mine, theirs = _sum_by_pattern(exact.flops), _sum_by_pattern(tool_count.flops_by_path)
+    said = _describe_differences(mine, theirs, exact, functions, "its work", "where no matrices are multiplied")
+    outside = tool_count.flops - sum(tool_count.flops_by_path.values())
     return said + (f"; counted in no module: {outside:,.0f}" if outside else "")
 
 
-def _by_pattern(counts: Mapping[str, float]) -> dict[str, float]:
+def _sum_by_pattern(counts: Mapping[str, float]) -> dict[str, float]:
     """Add up what belongs to repeated layers."""
     groups: dict[str, float] = defaultdict(int)
     for path, count in counts.items():
-        groups[pattern_of(path)] += count
+        groups[path_pattern(path)] += count
     return groups
 
 
-def _differences(
-    mine: Mapping[str, float],
-    theirs: Mapping[str, float],
+def _describe_differences(
+    expected: Mapping[str, float],
+    actual: Mapping[str, float],
     exact: ExactCounts,
     functions: Mapping[str, str],
     missing: str,
     extra: str,
 ) -> str:
     """The modules whose numbers differ most; `missing` and `extra` say what only we, or only they, count there."""
-    apart = {path: abs(theirs.get(path, 0) - mine.get(path, 0)) for path in {**mine, **theirs}}
+    apart = {path: abs(actual.get(path, 0) - expected.get(path, 0)) for path in {**expected, **actual}}
     worst = sorted((path for path in apart if apart[path]), key=lambda path: -apart[path])
     said: list[str] = []
-    for path in worst[:MOST_NAMED]:
-        ours, other = mine.get(path, 0), theirs.get(path, 0)
+    for path in worst[:MAX_NAMED]:
+        ours, other = expected.get(path, 0), actual.get(path, 0)
         if not ours:
             about = f"{other:,.0f} {extra}"
         elif not other:
             about = f"{functions.get(path) or missing} not counted ({ours:,.0f})"
         else:
             about = f"{other:,.0f} instead of {ours:,.0f}"
-        said.append(f"{_named(path, exact)}: {about}")
-    return "; ".join(said + ([f"{len(worst) - MOST_NAMED} more"] if len(worst) > MOST_NAMED else []))
+        said.append(f"{_label_path(path, exact)}: {about}")
+    return "; ".join(said + ([f"{len(worst) - MAX_NAMED} more"] if len(worst) > MAX_NAMED else []))
 
 
-def _named(path: str, exact: ExactCounts) -> str:
-    kind = {pattern_of(other): kind for other, kind in exact.kinds.items()}.get(path, "")
+def _label_path(path: str, exact: ExactCounts) -> str:
+    kind = {path_pattern(other): kind for other, kind in exact.classes.items()}.get(path, "")
     return f"{path} ({kind})" if path and kind else path or kind

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from lemma.counting.piecewise import NamedSize
+from lemma.counting.piecewise import DerivedSize
 from lemma.counting.polynomial import Polynomial
-from lemma.counting.probe import Fitted, PathGroup, Probed
-from lemma.data.files import data_home, home_folder, read_sealed, seal, write_atomically
+from lemma.counting.probe import FitResult, GroupFit, PathGroup
+from lemma.data.files import data_home, home_folder, read_checked_json, with_checksum, write_atomically
 from lemma.errors import DataError, RunError
 
 PACKAGE = Path(__file__).parents[1]
@@ -25,50 +25,58 @@ class CountCache:
 
     def __init__(self, identity: str | None) -> None:
         self.path: Path | None = None
-        self._held: dict[str, Any] = {}
+        self._entries: dict[str, Any] = {}
         if identity is None:
             return
         key = sha256(f"{identity}\n{torch.__version__}\n{source_hash()}".encode()).hexdigest()[:32]
         self.path = data_home() / "counts" / f"{key}.json"
         with suppress(OSError, RunError):
-            self._held = read_sealed(self.path)
+            self._entries = read_checked_json(self.path)
 
-    def get(self, name: str, work: Callable[[], Any]) -> Any:
+    def get_or_compute(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return plain values from the cache, or do the work and keep them, if the cache can be written."""
-        if name not in self._held:
-            self._held[name] = work()
+        if name not in self._entries:
+            self._entries[name] = compute()
             if self.path is not None:
                 with suppress(DataError, OSError):
                     home_folder(self.path.parent.name)
-                    write_atomically(self.path, json.dumps(seal(self._held)))
-        return self._held[name]
+                    write_atomically(self.path, json.dumps(with_checksum(self._entries)))
+        return self._entries[name]
 
-    def probed(self, name: str, work: Callable[[], Probed]) -> Probed:
+    def probed(self, name: str, work: Callable[[], FitResult]) -> FitResult:
         """Return what was probed from the cache, or do the work and keep it."""
 
         def plain() -> dict[str, Any]:
             probed = work()
             groups = [
-                [group.pattern, group.which, terms_of(fitted.repeats), [terms_of(column) for column in fitted.columns]]
-                for group, fitted in probed.groups.items()
+                [
+                    group.pattern,
+                    group.subset,
+                    polynomial_to_json(fitted.repeats),
+                    [polynomial_to_json(column) for column in fitted.columns],
+                ]
+                for group, fitted in probed.fits.items()
             ]
-            refused = [[group.pattern, group.which, why] for group, why in probed.refused.items()]
+            refused = [[group.pattern, group.subset, why] for group, why in probed.failures.items()]
             named = [
-                [one.kind, [terms_of(part) for part in one.of], one.times, one.place] for one in probed.named.values()
+                [one.kind, [polynomial_to_json(part) for part in one.operands], one.factor, one.dimension]
+                for one in probed.derived.values()
             ]
             return {"groups": groups, "refused": refused, "named": named}
 
-        kept = self.get(name, plain)
+        kept = self.get_or_compute(name, plain)
         groups = {
-            PathGroup(pattern, which): Fitted(polynomial_of(repeats), tuple(map(polynomial_of, columns)))
+            PathGroup(pattern, which): GroupFit(
+                polynomial_from_json(repeats), tuple(map(polynomial_from_json, columns))
+            )
             for pattern, which, repeats, columns in kept["groups"]
         }
         sizes = [
-            NamedSize(kind, tuple(map(polynomial_of, parts)), times, place)
+            DerivedSize(kind, tuple(map(polynomial_from_json, parts)), times, place)
             for kind, parts, times, place in kept["named"]
         ]
         refused = {PathGroup(pattern, which): why for pattern, which, why in kept["refused"]}
-        return Probed(groups, refused, {one.name: one for one in sizes})
+        return FitResult(groups, refused, {one.name: one for one in sizes})
 
 
 def source_hash() -> str:
@@ -77,11 +85,11 @@ def source_hash() -> str:
     return sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def terms_of(polynomial: Polynomial) -> list[Any]:
+def polynomial_to_json(polynomial: Polynomial) -> list[Any]:
     """A polynomial as plain values."""
     return [[list(map(list, monomial)), str(number)] for monomial, number in polynomial.terms.items()]
 
 
-def polynomial_of(terms: list[Any]) -> Polynomial:
+def polynomial_from_json(terms: list[Any]) -> Polynomial:
     """The polynomial of such values."""
     return Polynomial({tuple((name, power) for name, power in factors): Fraction(number) for factors, number in terms})

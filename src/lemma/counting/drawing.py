@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.sax.saxutils import escape
 
-from lemma.counting.layout import GAP, LANE, Layout, LayoutBlock, Name, arrange, rows_of
+from lemma.counting.layout import GAP, LANE, Layout, LayoutBlock, Name, arrange, assign_rows
 from lemma.counting.polynomial import ONE, Polynomial
-from lemma.counting.probe import Values
-from lemma.counting.step_formulas import StepFormulas, short, signal_names
+from lemma.counting.probe import Sizes
+from lemma.counting.step_formulas import StepFormulas, name_signals, short_name
 from lemma.counting.subject import Subject
-from lemma.counting.tracing import HELD, DataFlow, Frame, Kind, Signal, Step, fitted_flow, without_views
-from lemma.counting.writing import write
+from lemma.counting.tracing import STORED, DataFlow, Frame, Kind, Signal, Step, merge_views, trace_formulas
+from lemma.counting.writing import write_formula
 from lemma.data.files import write_atomically
 from lemma.errors import InputError
 from lemma.report.result import Block, Figure, Pre, Result
-from lemma.report.text import table
+from lemma.report.text import format_table
 
 PAGE = 800.0
 MARGIN, FRAME, HEAD, TOP = 16.0, 14.0, 30.0, 50.0
 PAD, ARROW, ABOVE = 8.0, 20.0, 6.0
 CARD_WIDE, CARD_NARROW = 500.0, 128.0  # the longest line of a formula
-Look = Literal["input", "parameter", "constant", "step", "free step", "result", "frame"]
-FILLS: dict[Look, tuple[str, str]] = {
+BoxKind = Literal["input", "parameter", "constant", "step", "free step", "result", "frame"]
+FILLS: dict[BoxKind, tuple[str, str]] = {
     "input": ("#e3f4e4", "#2e7d32"),
     "result": ("#e3f4e4", "#2e7d32"),
     "parameter": ("#dceafb", "#1f5fa8"),
@@ -37,7 +37,7 @@ FILLS: dict[Look, tuple[str, str]] = {
     "free step": ("#fff3d6", "#b26a00"),
     "frame": ("none", "#8a5fb5"),
 }
-LEGEND: dict[Look, str] = {
+LEGEND: dict[BoxKind, str] = {
     "parameter": "parameter",
     "result": "input, intermediate",
     "step": "step with parameters",
@@ -47,7 +47,7 @@ LEGEND: dict[Look, str] = {
 
 
 @dataclass(frozen=True)
-class DrawnTensor:
+class TensorNode:
     """A tensor of the drawing, with the step that makes it."""
 
     name: str
@@ -65,8 +65,8 @@ class Drawing(Result):
     """The data flow of a module; `shapes` is what `svg` shows."""
 
     model: str
-    symbols: Values
-    nodes: tuple[DrawnTensor, ...]
+    symbols: Sizes
+    nodes: tuple[TensorNode, ...]
     shapes: "tuple[Shape, ...]"
     svg: str
 
@@ -78,7 +78,7 @@ class Drawing(Result):
     def blocks(self) -> Iterator[Block]:
         """Every tensor with its shape and formula."""
         rows = [(node.name, f"({', '.join(self._sizes(node))})", node.formula) for node in self.nodes]
-        yield Pre([("\n".join(table(rows, left=(0, 1, 2), flexible=(0, 2), head=False)), "")])
+        yield Pre([("\n".join(format_table(rows, left=(0, 1, 2), breakable=(0, 2), has_header=False)), "")])
 
     def details(self) -> Iterator[Block]:
         """The drawing itself."""
@@ -88,7 +88,12 @@ class Drawing(Result):
         """Return plain values: every tensor with its shape and the step that makes it."""
         order = tuple(self.symbols)
         nodes = [
-            {**vars(node), "shape": self._sizes(node), "reads": list(node.reads), "repeats": write(node.repeats, order)}
+            {
+                **vars(node),
+                "shape": self._sizes(node),
+                "reads": list(node.reads),
+                "repeats": write_formula(node.repeats, order),
+            }
             for node in self.nodes
         ]
         return {"model": self.model, "symbols": dict(self.symbols), "nodes": nodes}
@@ -112,8 +117,8 @@ class Drawing(Result):
             raise InputError(f"{path}: a drawing is saved as .svg or .png, not as '{path.suffix}'.")
         return path
 
-    def _sizes(self, node: DrawnTensor) -> list[str]:
-        return [write(size, tuple(self.symbols)) for size in node.shape]
+    def _sizes(self, node: TensorNode) -> list[str]:
+        return [write_formula(size, tuple(self.symbols)) for size in node.shape]
 
 
 def draw(subject: Subject) -> Drawing:
@@ -122,25 +127,25 @@ def draw(subject: Subject) -> Drawing:
     The module runs at many small sizes; the drawing is refused unless its steps are the same at all of them and every
     dimension is proved to follow its formula.
     """
-    symbols = subject.sizes(running=True)
-    flow, unused = fitted_flow(subject)
-    flow = without_views(flow)
-    names = signal_names(flow)
+    symbols = subject.sizes(with_inputs=True)
+    flow, unused = trace_formulas(subject)
+    flow = merge_views(flow)
+    names = name_signals(flow)
     formulas = StepFormulas(flow, names, tuple(symbols))
-    nodes: dict[str, DrawnTensor] = {}
+    nodes: dict[str, TensorNode] = {}
     for step in flow.steps:
         for number in step.operands:
             signal, name = flow.signals[number], names[number]
-            nodes.setdefault(name, DrawnTensor(name, signal.kind, signal.shape, repeats=signal.repeats))
-        reads, formula = tuple(dict.fromkeys(names[n] for n in step.operands)), "; ".join(formulas.lines(step))
+            nodes.setdefault(name, TensorNode(name, signal.kind, signal.shape, repeats=signal.repeats))
+        reads, formula = tuple(dict.fromkeys(names[n] for n in step.operands)), "; ".join(formulas.write_step(step))
         for number in (n for n in step.results if formulas.uses[n]):
             shape, name = flow.signals[number].shape, names[number]
-            nodes[name] = DrawnTensor(name, "result", shape, step.operation, formula, step.path, reads)
+            nodes[name] = TensorNode(name, "result", shape, step.operation, formula, step.path, reads)
     for signal in unused:
-        nodes[signal.name] = DrawnTensor(signal.name, signal.kind, signal.shape, repeats=signal.repeats)
-    drawn = _Scene(flow, formulas).level((), PAGE - 2 * MARGIN)
-    shapes, page, height = _page(subject.name, symbols, drawn, unused)
-    svg = _svg(shapes, page, height, subject.name)
+        nodes[signal.name] = TensorNode(signal.name, signal.kind, signal.shape, repeats=signal.repeats)
+    drawn = _Scene(flow, formulas).lay_out((), PAGE - 2 * MARGIN)
+    shapes, page, height = _compose_page(subject.name, symbols, drawn, unused)
+    svg = _write_svg(shapes, page, height, subject.name)
     return Drawing(subject.name, symbols, tuple(nodes.values()), tuple(shapes), svg)
 
 
@@ -150,7 +155,7 @@ WIDTHS = {0.33: " ", 0.42: "iljI|.,:;'!()[]ftr/-ᵀ…·", 0.95: "mwMW—", 0.84
 EM = {letter: em for em, letters in WIDTHS.items() for letter in letters}  # at most, in common sans-serif fonts
 
 
-def _pieces(text: str) -> list[tuple[str, bool]]:
+def _split_subscripts(text: str) -> list[tuple[str, bool]]:
     """Cut a text into pieces, each with whether it is a subscript: d_h has one, attention_norm has none.
 
     >>> _pieces("H·M_QK")
@@ -167,12 +172,12 @@ def text_width(text: str, bold: bool = False) -> float:
     """An upper estimate of a text's width in pixels."""
     plain = sum(
         sum(EM.get(letter, 0.72 if letter.isupper() else 0.62) for letter in piece) * (SMALL if lowered else SIZE)
-        for piece, lowered in _pieces(text)
+        for piece, lowered in _split_subscripts(text)
     )
     return plain * (1.08 if bold else 1.0)
 
 
-def _broken(text: str, limit: float) -> list[str]:
+def _wrap_text(text: str, limit: float) -> list[str]:
     """Break a text at spaces into lines no wider than the limit, as far as its words allow."""
     lines = [""]
     for word in text.split(" "):
@@ -188,7 +193,7 @@ def _broken(text: str, limit: float) -> list[str]:
 class Box:
     """A rectangle of some look."""
 
-    look: Look
+    kind: BoxKind
     x: float
     y: float
     width: float
@@ -201,14 +206,14 @@ class TextLine:
 
     x: float
     y: float
-    strong: str = ""
-    plain: str = ""
+    bold: str = ""
+    regular: str = ""
 
     @property
     def width(self) -> float:
         """An upper estimate."""
-        space = 2 * text_width(" ") if self.strong and self.plain else 0
-        return text_width(self.strong, bold=True) + space + text_width(self.plain)
+        space = 2 * text_width(" ") if self.bold and self.regular else 0
+        return text_width(self.bold, bold=True) + space + text_width(self.regular)
 
 
 @dataclass(frozen=True)
@@ -216,14 +221,14 @@ class FlowLine:
     """A line down through points: straight where two have the same x, else a bow; with an arrow at its end or not."""
 
     points: tuple[tuple[float, float], ...]
-    arrow: bool = True
-    sideways: bool = False
+    has_arrow: bool = True
+    is_horizontal: bool = False
 
 
 Shape = Box | TextLine | FlowLine
 
 
-def _moved(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
+def _translate(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
     return [
         replace(shape, points=tuple((a + x, b + y) for a, b in shape.points))
         if isinstance(shape, FlowLine)
@@ -233,7 +238,7 @@ def _moved(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
 
 
 @dataclass(frozen=True)
-class DrawnElement(LayoutBlock):
+class Element(LayoutBlock):
     """Shapes from the origin on, to be placed together: their size, and where lines meet them.
 
     Lines come in at the `anchor` and leave from there at the `bottom`, unless `entries` and `exits` give a point for
@@ -246,38 +251,38 @@ class DrawnElement(LayoutBlock):
     entries: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     exits: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
-    def exit(self, number: int) -> tuple[float, float]:
+    def exit_point(self, number: int) -> tuple[float, float]:
         """Where the line of a signal leaves it."""
         return self.exits.get(number, (self.anchor, self.bottom))
 
 
-def _box(look: Look, lines: Sequence[tuple[str, str]], least: float = 0) -> DrawnElement:
+def _make_box(look: BoxKind, lines: Sequence[tuple[str, str]], least: float = 0) -> Element:
     """A box around lines of text (what is bold, what is not)."""
     wide = max([least, *(TextLine(0, 0, *words).width + 2 * PAD for words in lines)])
     high, first = len(lines) * LINE + PAD, PAD / 2 + (LINE + SIZE * 0.7) / 2
     texts = [TextLine(wide / 2, first + LINE * number, *words) for number, words in enumerate(lines)]
-    return DrawnElement(wide, high, wide / 2, (Box(look, 0, 0, wide, high), *texts), high, wide)
+    return Element(wide, high, wide / 2, (Box(look, 0, 0, wide, high), *texts), high, wide)
 
 
 @dataclass(frozen=True)
 class Label:
     """A tensor as it is written on the drawing."""
 
-    look: Look
+    kind: BoxKind
     name: str
     shape: str
-    full: str = ""
+    full_name: str = ""
     """Its whole name, where `name` is only a letter for it."""
 
-    def box(self, narrow: bool = False, least: float = 0) -> DrawnElement:
+    def box(self, narrow: bool = False, least: float = 0) -> Element:
         """Its box: name and shape in one line, or in two if it must be narrow."""
         lines = [(self.name, ""), ("", self.shape)] if narrow else [(self.name, self.shape)]
-        return _box(self.look, [*lines, *([("", self.full)] if self.full else [])], least)
+        return _make_box(self.kind, [*lines, *([("", self.full_name)] if self.full_name else [])], least)
 
 
 Connection = tuple[Name, Name, int]
 """From which element to which one, and the signal that it carries."""
-_PORT = DrawnElement(16, 0, 8)
+_PORT = Element(16, 0, 8)
 """The place where a line passes the edge of a frame."""
 
 
@@ -286,71 +291,73 @@ class _Scene:
 
     def __init__(self, flow: DataFlow[Polynomial], formulas: StepFormulas) -> None:
         self.flow, self.names, self.uses, self.formulas = flow, formulas.names, formulas.uses, formulas
-        self.maker = {number: step for step in flow.steps for number in step.results}
-        self.home: dict[int, tuple[Frame, ...]] = {}  # the frames around each step, outermost first
+        self.producers = {number: step for step in flow.steps for number in step.results}
+        self.frames_around: dict[int, tuple[Frame, ...]] = {}  # the frames around each step, outermost first
         for step in flow.steps:
-            around = [frame for frame in flow.frames if f"{step.path}.".startswith(f"{frame.first}.")]
-            self.home[id(step)] = tuple(sorted(around, key=lambda frame: len(frame.path)))
+            around = [frame for frame in flow.frames if f"{step.path}.".startswith(f"{frame.first_path}.")]
+            self.frames_around[id(step)] = tuple(sorted(around, key=lambda frame: len(frame.path)))
 
-    def level(self, around: tuple[Frame, ...], limit: float) -> DrawnElement:
+    def lay_out(self, around: tuple[Frame, ...], limit: float) -> Element:
         """Lay out what is directly within a frame, or outside all of them; ports are where lines pass its edge."""
         depth = len(around)
-        inside = [step for step in self.flow.steps if self.home[id(step)][:depth] == around]
+        inside = [step for step in self.flow.steps if self.frames_around[id(step)][:depth] == around]
         made = {number for step in inside for number in step.results}
-        incoming = [number for number in self._read_by(inside) if number not in made]
+        incoming = [number for number in self._incoming_signals(inside) if number not in made]
         within = Counter(number for step in inside for number in step.operands)
         outgoing = [number for number in made if around and self.uses[number] > within[number]]
-        elements: dict[Name, DrawnElement] = {}
+        elements: dict[Name, Element] = {}
         for number in incoming:
-            elements["in" if around else "signal", number] = _PORT if around else self._label(number).box()
+            elements["in" if around else "signal", number] = _PORT if around else self._make_label(number).box()
         for step in inside:
-            name = self._name(step, depth)
+            name = self._element_name(step, depth)
             if name not in elements:
-                deeper = self.home[id(step)][: depth + 1]
-                elements[name] = self._card(step, limit) if len(deeper) == depth else self._frame(deeper, limit)
+                deeper = self.frames_around[id(step)][: depth + 1]
+                elements[name] = (
+                    self._draw_card(step, limit) if len(deeper) == depth else self._draw_frame(deeper, limit)
+                )
         elements |= {("out", number): _PORT for number in outgoing}
         connections: dict[Connection, None] = {}
         for step in inside:
-            for number in self._read_by([step]):
+            for number in self._incoming_signals([step]):
                 outside = ("in" if around else "signal", number)
-                begin = self._name(self.maker[number], depth) if number in made else outside
-                end = self._name(step, depth)
+                begin = self._element_name(self.producers[number], depth) if number in made else outside
+                end = self._element_name(step, depth)
                 if begin != end:
                     connections[begin, end, number] = None
-        lines = [*connections, *((self._name(self.maker[n], depth), ("out", n), n) for n in outgoing)]
-        elements = self._narrowed(elements, lines, limit)
+        lines = [*connections, *((self._element_name(self.producers[n], depth), ("out", n), n) for n in outgoing)]
+        elements = self._narrow_cards(elements, lines, limit)
         out = [name for name in elements if name[0] == "out"]
         layout = arrange(elements, [(a, b) for a, b, _ in lines], limit, out)
-        shapes: list[Shape] = [_line(elements, layout, line, lines) for line in lines]
+        shapes: list[Shape] = [_route_line(elements, layout, line, lines) for line in lines]
         ports: dict[str, dict[int, tuple[float, float]]] = {"in": {}, "out": {}}
         for name, element in elements.items():
             x, y = layout.corners[name]
-            shapes += _moved(element.shapes, x, y)
+            shapes += _translate(element.shapes, x, y)
             if name[0] in ports:
                 ports[name[0]][name[1]] = (x + element.anchor, y)
         wide, high = layout.width, layout.height
-        return DrawnElement(wide, high, wide / 2, tuple(shapes), high, wide, ports["in"], ports["out"])
+        return Element(wide, high, wide / 2, tuple(shapes), high, wide, ports["in"], ports["out"])
 
-    def _read_by(self, steps: Sequence[Step]) -> list[int]:
+    def _incoming_signals(self, steps: Sequence[Step]) -> list[int]:
         """The signals that flow into steps: neither held by the module nor constant."""
         read = [number for step in steps for number in step.operands]
         return [n for n in dict.fromkeys(read) if self.flow.signals[n].kind in ("input", "result")]
 
-    def _name(self, step: Step, depth: int) -> Name:
+    def _element_name(self, step: Step, depth: int) -> Name:
         """What a step is drawn as at this depth: itself, or the frame that it is in."""
-        frames = self.home[id(step)]
+        frames = self.frames_around[id(step)]
         return ("frame", frames[depth].path) if len(frames) > depth else ("step", step.results)
 
-    def _narrowed(
-        self, elements: dict[Name, DrawnElement], lines: Sequence[Connection], limit: float
-    ) -> dict[Name, DrawnElement]:
+    def _narrow_cards(
+        self, elements: dict[Name, Element], lines: Sequence[Connection], limit: float
+    ) -> dict[Name, Element]:
         """Make those cards narrow that then fit into one row, where that saves a row."""
         steps: dict[Name, Step] = {("step", step.results): step for step in self.flow.steps}
         narrow = {
-            name: self._card(steps[name], None) if name in steps else element for name, element in elements.items()
+            name: self._draw_card(steps[name], None) if name in steps else element for name, element in elements.items()
         }
         edges = [(a, b) for a, b, _ in lines]
-        fewer, more = rows_of(narrow, edges, limit), rows_of(elements, edges, limit)
+        fewer, more = assign_rows(narrow, edges, limit), assign_rows(elements, edges, limit)
         if sum(fewer.values()) >= sum(more.values()):
             return elements
         used: dict[int, float] = {}
@@ -358,49 +365,49 @@ class _Scene:
             used[fewer[name]] = used.get(fewer[name], -GAP) + element.width + GAP
         return {name: narrow[name] if used[fewer[name]] > limit else element for name, element in elements.items()}
 
-    def _card(self, step: Step, limit: float | None) -> DrawnElement:
+    def _draw_card(self, step: Step, limit: float | None) -> Element:
         """A step: its formula, what it makes below it, and to the left what of the module it reads.
 
         No wider than the limit; without one, narrow.
         """
-        results = [self._label(number) for number in step.results if self.uses[number]]
+        results = [self._make_label(number) for number in step.results if self.uses[number]]
         kinds = {number: self.flow.signals[number].kind for number in step.operands}
-        own = [number for number, kind in kinds.items() if kind in (*HELD, "constant")]
-        labels = list(dict.fromkeys(self._label(number, step) for number in own))
-        paths = [label.full.rpartition(".")[0] for label in labels]
+        own = [number for number, kind in kinds.items() if kind in (*STORED, "constant")]
+        labels = list(dict.fromkeys(self._make_label(number, step) for number in own))
+        paths = [label.full_name.rpartition(".")[0] for label in labels]
         held = [  # the name of a bias below its weight is said by that of the weight
-            replace(label, full="") if label.full and path in paths[:place] else label
+            replace(label, full_name="") if label.full_name and path in paths[:place] else label
             for place, (label, path) in enumerate(zip(labels, paths, strict=True))
         ]
         narrow = limit is None
         widest = max((label.box(narrow).width for label in held), default=0)
         left = widest + ARROW if held else 0
         longest = CARD_NARROW if limit is None else min(CARD_WIDE, limit - left - 2 * PAD - 2 * (LANE + GAP))
-        words = [("", line) for text in self.formulas.lines(step) for line in _broken(text, longest)]
-        look: Look = "step" if any(label.look == "parameter" for label in held) else "free step"
-        across = max([_box(look, words).width, *(label.box(narrow).width for label in results)])
-        stack = [_box(look, words, across), *(label.box(narrow, across) for label in results)]
+        words = [("", line) for text in self.formulas.write_step(step) for line in _wrap_text(text, longest)]
+        look: BoxKind = "step" if any(label.kind == "parameter" for label in held) else "free step"
+        across = max([_make_box(look, words).width, *(label.box(narrow).width for label in results)])
+        stack = [_make_box(look, words, across), *(label.box(narrow, across) for label in results)]
         shapes: list[Shape] = []
         y = 0.0
         for number, label in enumerate(held):  # one below the other, each with an arrow to the step on their right
             box = label.box(narrow, widest)
             meets = min(y + min(box.height, LINE + 9) / 2, stack[0].height * (number + 1) / (len(held) + 1))
             start = (widest, y + box.height / 2 if len(held) > 1 else meets)
-            shapes += [*_moved(box.shapes, 0, y), FlowLine((start, (left, meets)), sideways=True)]
+            shapes += [*_translate(box.shapes, 0, y), FlowLine((start, (left, meets)), is_horizontal=True)]
             y += box.height + ABOVE
         bottom = 0.0
         for box in stack:
-            shapes += _moved(box.shapes, left, bottom)
+            shapes += _translate(box.shapes, left, bottom)
             bottom += box.height
-        return DrawnElement(left + across, max(bottom, y - ABOVE), left + across / 2, tuple(shapes), bottom, across)
+        return Element(left + across, max(bottom, y - ABOVE), left + across / 2, tuple(shapes), bottom, across)
 
-    def _frame(self, around: tuple[Frame, ...], limit: float) -> DrawnElement:
+    def _draw_frame(self, around: tuple[Frame, ...], limit: float) -> Element:
         """A frame around one of several equal layers, with its lines passed through its edges."""
         frame = around[-1]
-        inner = self.level(around, limit - 2 * FRAME)
+        inner = self.lay_out(around, limit - 2 * FRAME)
         carried = [(self.names[a], self.names[b]) for a, b in frame.carried.items() if b in self.names]
         passed = "".join(f", {made} is the next one's {begins}" for begins, made in carried[:1])
-        title = TextLine(0, 20, f"× {self.formulas.size(frame.formula)}", frame.path + passed)
+        title = TextLine(0, 20, f"× {self.formulas.write_size(frame.formula)}", frame.path + passed)
         wide, high = max(inner.width, title.width) + 2 * FRAME, inner.height + HEAD + FRAME
         left = (wide - inner.width) / 2
         entries = {number: (x + left, HEAD) for number, (x, _) in inner.entries.items()}
@@ -410,33 +417,33 @@ class _Scene:
             return all(x > FRAME + title.width + 6 for x, _ in entries.values())
 
         if not free_on_left() and not all(x < wide - FRAME - title.width - 6 for x, _ in entries.values()):
-            title = replace(title, plain=frame.path)  # no room next to the lines that enter
+            title = replace(title, regular=frame.path)  # no room next to the lines that enter
         middle = FRAME + title.width / 2 if free_on_left() else wide - FRAME - title.width / 2
-        shapes = (Box("frame", 0, 0, wide, high), replace(title, x=middle), *_moved(inner.shapes, left, HEAD))
+        shapes = (Box("frame", 0, 0, wide, high), replace(title, x=middle), *_translate(inner.shapes, left, HEAD))
         anchor = sum(x for x, _ in entries.values()) / max(1, len(entries)) or wide / 2
-        return DrawnElement(wide, high, anchor, shapes, high, wide, entries, exits)
+        return Element(wide, high, anchor, shapes, high, wide, entries, exits)
 
-    def _label(self, number: int, step: Step | None = None) -> Label:
-        signal, frames = self.flow.signals[number], self.home[id(step)] if step else ()
-        shape = self.formulas.shape(signal.shape)
-        if signal.kind not in HELD:
-            look: Look = signal.kind if signal.kind in ("input", "constant") else "result"
+    def _make_label(self, number: int, step: Step | None = None) -> Label:
+        signal, frames = self.flow.signals[number], self.frames_around[id(step)] if step else ()
+        shape = self.formulas.write_shape(signal.shape)
+        if signal.kind not in STORED:
+            look: BoxKind = signal.kind if signal.kind in ("input", "constant") else "result"
             return Label(look, self.names[number], shape)
         if signal.repeats != ONE and not frames:
-            shape += f" each, × {self.formulas.size(signal.repeats)}"
+            shape += f" each, × {self.formulas.write_size(signal.repeats)}"
         look = "parameter" if signal.kind == "parameter" else "constant"
         path = frames[-1].path if frames else ""
-        full, name = signal.name.removeprefix(f"{path}.*.") if path else signal.name, short(signal.name)
+        full, name = signal.name.removeprefix(f"{path}.*.") if path else signal.name, short_name(signal.name)
         return Label(look, name, shape, full) if len(name) == 1 else Label(look, full, shape)
 
 
-def _line(
-    elements: Mapping[Name, DrawnElement], layout: Layout, line: Connection, lines: Sequence[Connection]
+def _route_line(
+    elements: Mapping[Name, Element], layout: Layout, line: Connection, lines: Sequence[Connection]
 ) -> FlowLine:
     """A line through its lanes; where several end they are side by side, in the order in which they come."""
     begin, end, number = line
-    (x, y), (dx, dy) = layout.corners[begin], elements[begin].exit(number)
-    points = [(x + dx, y + dy), (x + dx, layout.floors[begin])]
+    (x, y), (dx, dy) = layout.corners[begin], elements[begin].exit_point(number)
+    points = [(x + dx, y + dy), (x + dx, layout.row_bottoms[begin])]
     for lane, top, bottom in layout.lanes[begin, end]:
         points += [(lane, top), (lane, bottom)]
     (x, y), element = layout.corners[end], elements[end]
@@ -449,36 +456,36 @@ def _line(
 
         def comes_from(other: Connection) -> float:
             lanes = layout.lanes[other[0], other[1]]
-            return lanes[-1][0] if lanes else layout.corners[other[0]][0] + elements[other[0]].exit(other[2])[0]
+            return lanes[-1][0] if lanes else layout.corners[other[0]][0] + elements[other[0]].exit_point(other[2])[0]
 
         here = sorted((other for other in lines if other[1] == end), key=comes_from)
         middle = x + element.anchor
         straight = [other for other in here if abs(comes_from(other) - middle) < 1]
         place = here.index(line) - (here.index(straight[0]) if len(straight) == 1 else (len(here) - 1) / 2)
         points.append((middle + place * min(30.0, element.top_width / (2 * len(here))), y))
-    return FlowLine(tuple(points), arrow=end[0] not in ("out", "frame"))
+    return FlowLine(tuple(points), has_arrow=end[0] not in ("out", "frame"))
 
 
-def _page(
-    name: str, symbols: Values, drawn: DrawnElement, unused: Sequence[Signal[Polynomial]]
+def _compose_page(
+    name: str, symbols: Sizes, drawn: Element, unused: Sequence[Signal[Polynomial]]
 ) -> tuple[list[Shape], float, float]:
     """The drawing in the middle of a page, a title above it and a legend below, with the page's width and height."""
     page = max(PAGE, drawn.width + 2 * MARGIN)
-    heading = _broken(",  ".join(f"{symbol} = {value:,}" for symbol, value in symbols.items()), page - 2 * MARGIN)
+    heading = _wrap_text(",  ".join(f"{symbol} = {value:,}" for symbol, value in symbols.items()), page - 2 * MARGIN)
     shapes: list[Shape] = [TextLine(page / 2, 30, name)]
     shapes += [TextLine(page / 2, 30 + LINE * number, "", line) for number, line in enumerate(heading, 1)]
     top = TOP + LINE * len(heading)
-    shapes += _moved(drawn.shapes, (page - drawn.width) / 2, top)
-    looks = {shape.look for shape in drawn.shapes if isinstance(shape, Box)}
-    boxes = [_box(look, [("", words)]) for look, words in LEGEND.items() if look in looks]
+    shapes += _translate(drawn.shapes, (page - drawn.width) / 2, top)
+    looks = {shape.kind for shape in drawn.shapes if isinstance(shape, Box)}
+    boxes = [_make_box(look, [("", words)]) for look, words in LEGEND.items() if look in looks]
     y, gap = top + drawn.height + 26, 12.0
     x = (page - sum(box.width + gap for box in boxes) + gap) / 2
     for box in boxes:
-        shapes += _moved(box.shapes, x, y)
+        shapes += _translate(box.shapes, x, y)
         x += box.width + gap
     if unused:
         y += 34
-        for line in _broken("not used here: " + ", ".join(signal.name for signal in unused), page - 2 * MARGIN):
+        for line in _wrap_text("not used here: " + ", ".join(signal.name for signal in unused), page - 2 * MARGIN):
             y += LINE
             shapes.append(TextLine(page / 2, y, "", line))
     return shapes, page, y + 28 + MARGIN
@@ -488,10 +495,10 @@ INK, PAPER, FLOW = "#1b1f24", "#fcfcfd", "#5f6b7a"
 FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 
-def _svg(shapes: Sequence[Shape], width: float, height: float, title: str) -> str:
+def _write_svg(shapes: Sequence[Shape], width: float, height: float, title: str) -> str:
     """An SVG document of this size, on a background of its own: it can be read in light and dark surroundings."""
-    order = sorted(shapes, key=lambda shape: (getattr(shape, "look", "") != "frame", not isinstance(shape, FlowLine)))
-    body = "\n".join(map(_element, order))
+    order = sorted(shapes, key=lambda shape: (getattr(shape, "kind", "") != "frame", not isinstance(shape, FlowLine)))
+    body = "\n".join(map(_write_shape, order))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}" role="img" font-family="{FONTS}" font-size="{SIZE}">\n'
@@ -502,37 +509,37 @@ def _svg(shapes: Sequence[Shape], width: float, height: float, title: str) -> st
     )
 
 
-def _element(shape: Shape) -> str:
+def _write_shape(shape: Shape) -> str:
     if isinstance(shape, TextLine):
-        strong, plain = _spans(shape.strong, True), _spans(shape.plain, False)
+        strong, plain = _write_spans(shape.bold, True), _write_spans(shape.regular, False)
         spans = [*strong, *(["  "] if strong and plain else []), *plain]
         place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" text-anchor="middle" fill="{INK}" xml:space="preserve"'
         return f"<text {place}>{''.join(spans)}</text>"
     if isinstance(shape, Box):
-        fill, edge = FILLS[shape.look]
-        corner = {"free step": 13, "step": 13, "frame": 12}.get(shape.look, 2)
-        dashes = ' stroke-dasharray="6 4"' if shape.look == "frame" else ""
+        fill, edge = FILLS[shape.kind]
+        corner = {"free step": 13, "step": 13, "frame": 12}.get(shape.kind, 2)
+        dashes = ' stroke-dasharray="6 4"' if shape.kind == "frame" else ""
         place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" width="{shape.width:.1f}" height="{shape.height:.1f}"'
         return f'<rect {place} rx="{corner}" fill="{fill}" stroke="{edge}" stroke-width="1.2"{dashes}/>'
     (x, y), *rest = shape.points
     path = f"M{x:.1f},{y:.1f}"
     for a, b in rest:
-        if shape.sideways:
+        if shape.is_horizontal:
             path += f" C{(x + a) / 2:.1f},{y:.1f} {(x + a) / 2:.1f},{b:.1f} {a:.1f},{b:.1f}"
         elif abs(a - x) < 0.5:
             path += f" L{a:.1f},{b:.1f}"
         else:
             path += f" C{x:.1f},{(y + b) / 2:.1f} {a:.1f},{(y + b) / 2:.1f} {a:.1f},{b:.1f}"
         x, y = a, b
-    tip = ' marker-end="url(#tip)"' if shape.arrow else ""
+    tip = ' marker-end="url(#tip)"' if shape.has_arrow else ""
     return f'<path d="{path}" fill="none" stroke="{FLOW}" stroke-width="1.4"{tip}/>'
 
 
-def _spans(words: str, strong: bool) -> list[str]:
+def _write_spans(words: str, strong: bool) -> list[str]:
     """Spans of text; what follows a subscript is lifted up again."""
     weight = ' font-weight="bold"' if strong else ""
     spans, low = [], False
-    for piece, lowered in _pieces(words):
+    for piece, lowered in _split_subscripts(words):
         shift = f' dy="{4 if lowered else -4}"' if lowered != low else ""
         size = f' font-size="{SMALL}"' if lowered else ""
         spans.append(f"<tspan{weight}{shift}{size}>{escape(piece)}</tspan>")

@@ -12,14 +12,14 @@ from lemma.adaptation.adapt import lora_matrix
 from lemma.errors import InputError
 from lemma.layers.attention import WindowHead
 
-NO_TOKENS = {"bos_token_id": None, "eos_token_id": None}  # special tokens have no place in a small vocabulary
+NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None}  # special tokens have no place in a small vocabulary
 
 
-def called_with(feed: Callable[..., Any], **probe_sizes: list[int]) -> Callable[[Any], Any]:
+def with_inputs(make_inputs: Callable[..., Any], **probe_sizes: list[int]) -> Callable[[Any], Any]:
     """Let a factory know what its modules are called with, and at which sizes some symbols may be probed."""
 
     def mark(factory: Any) -> Any:
-        factory.inputs, factory.probe_sizes = feed, probe_sizes
+        factory.inputs, factory.probe_sizes = make_inputs, probe_sizes
         return factory
 
     return mark
@@ -50,7 +50,7 @@ class SelfAttention(nn.Module):
         return Y  # noqa: RET504  (the name is drawn)
 
 
-@called_with(lambda E, S=32: torch.zeros(S, E))
+@with_inputs(lambda E, S=32: torch.zeros(S, E))
 def self_attention(E: int = 64, H: int = 4, M_QK: int = 16, M_V: int = 16) -> nn.Module:
     """Problem E2: width E, H heads of M_QK for queries and keys and M_V for values; a sequence has S vectors.
 
@@ -60,38 +60,38 @@ def self_attention(E: int = 64, H: int = 4, M_QK: int = 16, M_V: int = 16) -> nn
     return SelfAttention(E, H, M_QK, M_V)
 
 
-@called_with(lambda d, B=1, S=64, T=64: (torch.zeros(B, S, d), torch.zeros(B, T, d)))
+@with_inputs(lambda d, B=1, S=64, T=64: (torch.zeros(B, S, d), torch.zeros(B, T, d)))
 def torch_transformer(d: int = 512, h: int = 8, L_enc: int = 6, L_dec: int = 6, d_ff: int = 2048) -> nn.Module:
     """`torch.nn.Transformer`."""
     return nn.Transformer(d, h, L_enc, L_dec, d_ff, dropout=0.0, batch_first=True)
 
 
-@called_with(lambda d, B=1, T=64: torch.zeros(B, T, d))
+@with_inputs(lambda d, B=1, T=64: torch.zeros(B, T, d))
 def torch_lstm(d: int = 128, D: int = 256, L: int = 2) -> nn.Module:
     """`torch.nn.LSTM`, with two biases per gate."""
     return nn.LSTM(d, D, L, batch_first=True)
 
 
-def _ids(B: int = 1, T: int = 64) -> dict[str, Any]:
+def _token_inputs(B: int = 1, T: int = 64) -> dict[str, Any]:
     return {"input_ids": torch.zeros(B, T, dtype=torch.long), "use_cache": True}
 
 
-@called_with(_ids)
+@with_inputs(_token_inputs)
 def gpt2(V: int = 50_257, d: int = 768, L: int = 12, h: int = 12, T: int = 1024) -> nn.Module:
     """The transformers library's GPT-2, small by default: 124,439,808 parameters."""
     config, model = _from_transformers("GPT2Config"), _from_transformers("GPT2LMHeadModel")
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    return model(config(vocab_size=V, n_embd=d, n_layer=L, n_head=h, n_positions=T, **dropout, **NO_TOKENS))
+    return model(config(vocab_size=V, n_embd=d, n_layer=L, n_head=h, n_positions=T, **dropout, **NO_SPECIAL_TOKENS))
 
 
-@called_with(_ids, d=[48, 96, 144, 192], h=[4, 8, 12, 16], h_kv=[1, 2, 4], d_h=[2, 4, 6, 8, 10])
+@with_inputs(_token_inputs, d=[48, 96, 144, 192], h=[4, 8, 12, 16], h_kv=[1, 2, 4], d_h=[2, 4, 6, 8, 10])
 def llama(
     V: int = 32_000, d: int = 4096, L: int = 32, h: int = 32, h_kv: int = 8, d_h: int = 128, d_ff: int = 11_008
 ) -> nn.Module:
     """The transformers library's Llama with grouped heads: h of queries and h_kv of keys and values, each d_h wide."""
     config, model = _from_transformers("LlamaConfig"), _from_transformers("LlamaForCausalLM")
     sizes = {"hidden_size": d, "num_hidden_layers": L, "num_attention_heads": h, "num_key_value_heads": h_kv}
-    return model(config(vocab_size=V, intermediate_size=d_ff, head_dim=d_h, **sizes, **NO_TOKENS))
+    return model(config(vocab_size=V, intermediate_size=d_ff, head_dim=d_h, **sizes, **NO_SPECIAL_TOKENS))
 
 
 def window_head(d: int = 64, d_k: int = 64, d_v: int = 64) -> nn.Module:
@@ -114,5 +114,5 @@ EXAMPLES: dict[str, Any] = {
     "llama": llama,
     "self-attention": self_attention,
     "window-head": window_head,
-    "lora": called_with(lambda W_in, B=1, T=64: torch.zeros(B, T, W_in))(lora_matrix),
+    "lora": with_inputs(lambda W_in, B=1, T=64: torch.zeros(B, T, W_in))(lora_matrix),
 }

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
-GAP, LANE, BETWEEN = 18.0, 16.0, 38.0  # between blocks, for a line that passes a row, between rows
-ORDERINGS, STRAIGHTENINGS = 8, 40
+GAP, LANE, ROW_GAP = 18.0, 16.0, 38.0  # between blocks, for a line that passes a row, between rows
+ORDERING_SWEEPS, STRAIGHTENING_SWEEPS = 8, 40
 Name = tuple[str, Any]
 """What a block is, and which one."""
 Edge = tuple[Name, Name]
@@ -29,7 +29,7 @@ class Layout:
     height: float
     corners: Mapping[Name, tuple[float, float]]
     lanes: Mapping[Edge, Sequence[tuple[float, float, float]]]
-    floors: Mapping[Name, float]
+    row_bottoms: Mapping[Name, float]
     """For each block the lower edge of its row."""
 
 
@@ -41,12 +41,12 @@ def arrange(
     With more and more room kept free in every row for lines that pass, until all fits.
     """
     ours = list(dict.fromkeys(edges))
-    levels = [rows_of(blocks, ours, limit - spare, last) for spare in (0, 3 * LANE, 8 * LANE)]
+    levels = [assign_rows(blocks, ours, limit - spare, last) for spare in (0, 3 * LANE, 8 * LANE)]
     tried = [_Rows(dict(blocks), ours, limit, level).layout() for level in levels]
     return next((layout for layout in tried if layout.width <= limit), min(tried, key=lambda layout: layout.width))
 
 
-def rows_of(
+def assign_rows(
     blocks: Mapping[Name, LayoutBlock], edges: Sequence[Edge], limit: float, last: Sequence[Name] = ()
 ) -> dict[Name, int]:
     """Each block below all it reads, in the first row that has room; what reads nothing as low as possible."""
@@ -79,8 +79,8 @@ class _Rows:
     lanes: dict[Edge, list[Name]] = field(default_factory=dict)
 
     def layout(self) -> Layout:
-        self._cut()
-        self._order()
+        self._add_lanes()
+        self._order_rows()
         x = self._straighten()
         left = min(x[name] - block.anchor for name, block in self.blocks.items())
         right = max(x[name] + (block.width - block.anchor) for name, block in self.blocks.items())
@@ -89,16 +89,16 @@ class _Rows:
         for row in self.rows:
             height = max((self.blocks[name].height for name in row), default=0)
             spans |= dict.fromkeys(row, (y, y + height))
-            y += height + BETWEEN
+            y += height + ROW_GAP
         return Layout(
             right - left,
-            y - BETWEEN,
+            y - ROW_GAP,
             {name: (x[name] - self.blocks[name].anchor - left, spans[name][0]) for name in self.level},
             {edge: [(x[lane] - left, *spans[lane]) for lane in lanes] for edge, lanes in self.lanes.items()},
             {name: spans[name][1] for name in self.level},
         )
 
-    def _cut(self) -> None:
+    def _add_lanes(self) -> None:
         """Cut lines that pass rows into links from row to row."""
         self.rows = [[] for _ in range(max(self.level.values()) + 1)]
         for name in self.blocks:
@@ -115,10 +115,10 @@ class _Rows:
             self.links += pairwise([*chain, edge[1]])
         self.links = list(dict.fromkeys(self.links))
 
-    def _order(self) -> None:
+    def _order_rows(self) -> None:
         """Order rows by the mean place of what they are linked with, down and up; keep what crosses least."""
         best, fewest = [list(row) for row in self.rows], self._crossings()
-        for sweep in range(ORDERINGS):
+        for sweep in range(ORDERING_SWEEPS):
             down = sweep % 2 == 0
             for index in range(1, len(self.rows)) if down else range(len(self.rows) - 2, -1, -1):
                 nearby = {name: at for at, name in enumerate(self.rows[index - 1 if down else index + 1])}
@@ -147,7 +147,7 @@ class _Rows:
         weights = {name: 1.0 if block.height else 1e-4 for name, block in self.blocks.items()}  # lines give way
         above: dict[Name, list[Name]] = {name: [a for a, b in self.links if b == name] for name in self.blocks}
         below: dict[Name, list[Name]] = {name: [b for a, b in self.links if a == name] for name in self.blocks}
-        for sweep in range(STRAIGHTENINGS):
+        for sweep in range(STRAIGHTENING_SWEEPS):
             down = sweep % 2 == 1  # the last one goes down
             for row in self.rows if down else reversed(self.rows):
                 wanted: list[float] = []
@@ -155,10 +155,10 @@ class _Rows:
                     linked = (above if down else below)[name]
                     weight = sum(weights[other] for other in linked)
                     wanted.append(sum(weights[other] * x[other] for other in linked) / weight if linked else x[name])
-                x |= dict(zip(row, self._apart(row, wanted, weights), strict=True))
+                x |= dict(zip(row, self._separate(row, wanted, weights), strict=True))
         return x
 
-    def _apart(self, row: Sequence[Name], wanted: Sequence[float], weights: Mapping[Name, float]) -> list[float]:
+    def _separate(self, row: Sequence[Name], wanted: Sequence[float], weights: Mapping[Name, float]) -> list[float]:
         """The nearest places to those wanted at which nothing in the row overlaps, in the least-squares sense."""
         blocks = [self.blocks[name] for name in row]
         steps = [0.0, *(a.width - a.anchor + GAP + b.anchor for a, b in pairwise(blocks))]

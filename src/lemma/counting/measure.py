@@ -22,12 +22,12 @@ from lemma.layers.recording import AttentionListener, AttentionRecord
 from lemma.models.encoder_decoder import EncoderDecoderModel
 
 
-class ModulePath:
+class PathTracker:
     """The path of the module that is running: forward by hooks, backward by the numbers autograd gives its nodes."""
 
     def __init__(self) -> None:
         self.stack: list[str] = []
-        self._begins: list[int] = []
+        self._start_numbers: list[int] = []
         self._paths: list[str] = []
 
     @property
@@ -36,28 +36,28 @@ class ModulePath:
         node = torch._C._current_autograd_node()
         if node is None:
             return self.stack[-1] if self.stack else ""
-        at = bisect_right(self._begins, node._sequence_nr()) - 1  # pyright: ignore[reportAttributeAccessIssue]
+        at = bisect_right(self._start_numbers, node._sequence_nr()) - 1  # pyright: ignore[reportAttributeAccessIssue]
         return self._paths[at] if at >= 0 else ""
 
     def enter(self, path: str) -> None:
         """Note that a module begins."""
         self.stack.append(path)
-        self._note()
+        self._record()
 
     def leave(self) -> None:
         """Note that it ends."""
         self.stack.pop()
-        self._note()
+        self._record()
 
-    def _note(self) -> None:
-        self._begins.append(torch.autograd._get_sequence_nr())  # pyright: ignore[reportPrivateImportUsage]
+    def _record(self) -> None:
+        self._start_numbers.append(torch.autograd._get_sequence_nr())  # pyright: ignore[reportPrivateImportUsage]
         self._paths.append(self.stack[-1] if self.stack else "")
 
 
 @contextmanager
-def following(module: nn.Module) -> Iterator[ModulePath]:
+def track_paths(module: nn.Module) -> Iterator[PathTracker]:
     """Follow which part of a module is running."""
-    path_now, handles = ModulePath(), []
+    path_now, handles = PathTracker(), []
     for path, part in module.named_modules():
         handles.append(part.register_forward_pre_hook(lambda *given, path=path: path_now.enter(path)))
         handles.append(part.register_forward_hook(lambda *given: path_now.leave(), always_call=True))
@@ -68,26 +68,26 @@ def following(module: nn.Module) -> Iterator[ModulePath]:
             handle.remove()
 
 
-def forward(module: nn.Module, inputs: Inputs) -> Readings:
+def run_forward(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module forward and measure nothing."""
     with torch.no_grad():
-        module(*inputs.positional, **inputs.named)
+        module(*inputs.args, **inputs.kwargs)
     return {}
 
 
-def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
+def iter_tensors(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
     """The tensors in dictionaries, lists and tuples, and if wanted in dataclasses, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Mapping, list, tuple)):
         for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from tensors_in(inner, dataclasses)
+            yield from iter_tensors(inner, dataclasses)
     elif dataclasses and is_dataclass(value) and not isinstance(value, type):
         for one in fields(value):
-            yield from tensors_in(getattr(value, one.name), dataclasses)
+            yield from iter_tensors(getattr(value, one.name), dataclasses)
 
 
-CACHES = ("past_key_values", "cache_params", "mems", "state")  # what the transformers library calls its caches
+CACHE_NAMES = ("past_key_values", "cache_params", "mems", "state")  # what the transformers library calls its caches
 
 
 def differentiable_outputs(outputs: Any) -> list[Tensor]:
@@ -103,10 +103,10 @@ def differentiable_outputs(outputs: Any) -> list[Tensor]:
         if is_dataclass(value) and not isinstance(value, (type, Mapping)):
             value = {one.name: getattr(value, one.name) for one in fields(value)}
         if isinstance(value, Mapping):
-            return [leave_out_states(inner) for name, inner in value.items() if name not in CACHES]
+            return [leave_out_states(inner) for name, inner in value.items() if name not in CACHE_NAMES]
         return [leave_out_states(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
-    outputs = [tensor for tensor in tensors_in(leave_out_states(outputs)) if tensor.requires_grad]
+    outputs = [tensor for tensor in iter_tensors(leave_out_states(outputs)) if tensor.requires_grad]
     inner: set[Any] = set()  # the nodes of autograd before those of the outputs
     waiting = [node for tensor in outputs if tensor.grad_fn for node, _ in tensor.grad_fn.next_functions]
     while waiting:
@@ -123,18 +123,25 @@ def differentiable_outputs(outputs: Any) -> list[Tensor]:
 
 PRODUCTS, CAUSAL, ELEMENTS = 0, 1, 2  # what is counted in one pass; causal products are among the products
 COLUMNS = 2  # of a reading of products, for one pass
-SPREAD = ("_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm", "native_batch_norm", "native_group_norm")
-IN_CAUSAL = " causal"  # follows the path while causal attention is running
+ROW_OPERATORS = (
+    "_softmax",
+    "_log_softmax",
+    "native_layer_norm",
+    "_fused_rms_norm",
+    "native_batch_norm",
+    "native_group_norm",
+)
+CAUSAL_SUFFIX = " causal"  # follows the path while causal attention is running
 
 
-def grouped_product(left: Tensor, right: Tensor, *others: Any, **named: Any) -> int:
+def grouped_mm_flops(left: Tensor, right: Tensor, *others: Any, **named: Any) -> int:
     """The FLOPs of a product in which each row of one factor belongs to one matrix of the other, or sums to one."""
     groups = left.shape[0] if left.ndim == right.ndim == 3 else 1
     return 2 * groups * left.shape[-2] * left.shape[-1] * right.shape[-1]
 
 
 # FLOPs of operators that PyTorch's own counter does not know: of their arguments and of what comes out.
-MORE_RULES: dict[str, Callable[..., int]] = {
+EXTRA_FLOP_RULES: dict[str, Callable[..., int]] = {
     "mv": lambda matrix, vector, **_: 2 * matrix.numel(),
     "addmv": lambda added, matrix, vector, **_: 2 * matrix.numel(),
     "dot": lambda left, right, **_: 2 * left.numel(),
@@ -145,8 +152,8 @@ MORE_RULES: dict[str, Callable[..., int]] = {
     "_addmm_activation": lambda added, left, right, *_, **__: 2 * left.numel() * right.shape[-1],
     "_int_mm": lambda left, right, **_: 2 * left.numel() * right.shape[-1],
     "_weight_int8pack_mm": lambda left, right, *_, **__: 2 * left.numel() * right.shape[0],
-    "_grouped_mm": grouped_product,  # tokens with their own experts
-    "grouped_mm_fallback": grouped_product,
+    "_grouped_mm": grouped_mm_flops,  # tokens with their own experts
+    "grouped_mm_fallback": grouped_mm_flops,
 }
 OUTER_PRODUCTS = ("MvBackward0", "AddmvBackward0", "DotBackward0", "VdotBackward0")  # nodes whose `mul` is a product
 PRODUCT_NAMES = re.compile(
@@ -162,11 +169,11 @@ def flop_rule(func: Any) -> Callable[..., int] | None:
     packet = func._overloadpacket
     name = packet.__name__.removesuffix("_")
     plain = getattr(torch.ops.aten, name, packet) if func.namespace == "aten" else packet
-    return flop_registry.get(packet) or flop_registry.get(plain) or MORE_RULES.get(name)
+    return flop_registry.get(packet) or flop_registry.get(plain) or EXTRA_FLOP_RULES.get(name)
 
 
 @cache
-def lacks_rule(func: Any) -> bool:
+def lacks_flop_rule(func: Any) -> bool:
     """Return whether an operator without a rule may hold matrix products: by its name, or since it is not PyTorch's."""
     if func.namespace in ("prim", "prims"):
         return False
@@ -174,68 +181,68 @@ def lacks_rule(func: Any) -> bool:
     return func.namespace != "aten" or bool(PRODUCT_NAMES.search(name) and not NO_PRODUCTS.search(name))
 
 
-def products(module: nn.Module, inputs: Inputs) -> Readings:
+def product_flops(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module forward and backward; return for every path two columns forward and two backward."""
-    return _work(module, inputs, (PRODUCTS, CAUSAL))
+    return _collect_work(module, inputs, (PRODUCTS, CAUSAL))
 
 
-def elementwise(module: nn.Module, inputs: Inputs) -> Readings:
+def elementwise_flops(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module forward and backward; return for every path its elementwise work, forward and backward."""
-    return _work(module, inputs, (ELEMENTS,))
+    return _collect_work(module, inputs, (ELEMENTS,))
 
 
-def uncounted(module: nn.Module, inputs: Inputs) -> Readings:
+def find_uncounted(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module forward and backward; return how often, in each pass, what a count of FLOPs does not see happens.
 
     Keys are operators without a rule, and READS for numbers that Python reads, on which a loop or a branch may depend;
     then a space and the path of the module.
     """
-    meter = _metered(module, inputs)
+    meter = _run_counter(module, inputs)
     names = dict.fromkeys((name, path) for path, _, name in meter.uncounted)
     return {f"{name} {path}": (meter.uncounted[path, 0, name], meter.uncounted[path, 1, name]) for name, path in names}
 
 
-READS = "reads"
+READS_DATA = "reads"
 
 
-def _work(module: nn.Module, inputs: Inputs, columns: tuple[int, ...]) -> Readings:
-    work = _metered(module, inputs).work
+def _collect_work(module: nn.Module, inputs: Inputs, columns: tuple[int, ...]) -> Readings:
+    work = _run_counter(module, inputs).work
     paths = dict.fromkeys(path for path, _, column in work if column in columns)
     return {path: tuple(work[path, phase, at] for phase in (0, 1) for at in columns) for path in paths}
 
 
-def _metered(module: nn.Module, inputs: Inputs) -> "FlopMeter":
-    with following(module) as path_now, FlopMeter(path_now) as meter, CausalWatch(path_now):
-        outputs = differentiable_outputs(module(*inputs.positional, **inputs.named))
+def _run_counter(module: nn.Module, inputs: Inputs) -> "FlopCounter":
+    with track_paths(module) as path_now, FlopCounter(path_now) as meter, CausalTracker(path_now):
+        outputs = differentiable_outputs(module(*inputs.args, **inputs.kwargs))
         meter.phase = 1
         if outputs:  # else there is nothing to learn: all is frozen, or what comes out are whole numbers
             torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
     return meter
 
 
-class FlopMeter(TorchDispatchMode):
+class FlopCounter(TorchDispatchMode):
     """Adds up the work of every operation under the path at which it happens."""
 
-    def __init__(self, path_now: ModulePath) -> None:
+    def __init__(self, path_now: PathTracker) -> None:
         super().__init__()
-        self.path_now, self.phase = path_now, 0
+        self.tracker, self.phase = path_now, 0
         self.work: Counter[tuple[str, int, int]] = Counter()
         self.uncounted: Counter[tuple[str, int, str]] = Counter()
-        self._whole: set[Any] = {torch.ops.prim.device.default}  # operations that cannot be taken apart
+        self._undecomposable: set[Any] = {torch.ops.prim.device.default}  # operations that cannot be taken apart
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count an operation that has a formula; take apart one that has none, as PyTorch's counter does."""
         kwargs = kwargs or {}
         formula = flop_rule(func)
-        if formula is None and func not in self._whole:
+        if formula is None and func not in self._undecomposable:
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-            self._whole.add(func)
+            self._undecomposable.add(func)
         out = func(*args, **kwargs)
-        path = self.path_now.current
-        causal, path = path.endswith(IN_CAUSAL), path.removesuffix(IN_CAUSAL)
+        path = self.tracker.current
+        causal, path = path.endswith(CAUSAL_SUFFIX), path.removesuffix(CAUSAL_SUFFIX)
         node = torch._C._current_autograd_node()
         if func._overloadpacket is torch.ops.aten.mul and node is not None and node.name() in OUTER_PRODUCTS:
             self.work[path, self.phase, PRODUCTS] += 2 * out.numel()
@@ -243,44 +250,44 @@ class FlopMeter(TorchDispatchMode):
             amount = formula(*args, **kwargs, out_val=out)
             self.work[path, self.phase, PRODUCTS] += amount
             self.work[path, self.phase, CAUSAL] += amount if causal else 0
-        elif torch.Tag.pointwise in func.tags or func._overloadpacket.__name__.startswith(SPREAD):
+        elif torch.Tag.pointwise in func.tags or func._overloadpacket.__name__.startswith(ROW_OPERATORS):
             first = out[0] if isinstance(out, tuple) else out
             self.work[path, self.phase, ELEMENTS] += first.numel() if isinstance(first, Tensor) else 0
         elif torch.Tag.data_dependent_output in func.tags:
-            self.uncounted[path, self.phase, READS] += 1
-        elif lacks_rule(func):
+            self.uncounted[path, self.phase, READS_DATA] += 1
+        elif lacks_flop_rule(func):
             self.uncounted[path, self.phase, str(func._overloadpacket)] += 1
         return out
 
 
-class CausalWatch(AttentionListener):
+class CausalTracker(AttentionListener):
     """Marks the time spent in causal attention, half of whose scores are not needed.
 
     Our own attention announces it; of others the switch of the kernel says it.
     """
 
-    def __init__(self, path_now: ModulePath) -> None:
+    def __init__(self, path_now: PathTracker) -> None:
         super().__init__()
-        self.path_now, self.causal = path_now, False
+        self.tracker, self.causal = path_now, False
 
-    def hear(self, record: AttentionRecord) -> None:
+    def on_attention(self, record: AttentionRecord) -> None:
         """Note whether what comes is causal; the record itself is not kept."""
         self.causal = record.causal
 
-    def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Call it, and note where causal attention begins and ends."""
-        path = self.path_now.stack[-1] if self.path_now.stack else ""
+        path = self.tracker.stack[-1] if self.tracker.stack else ""
         switch = kwargs.get("is_causal", args[5] if len(args) > 5 else False)
-        if not (self.causal if self.announced else switch):
+        if not (self.causal if self.is_announced else switch):
             return attend(*args, **kwargs)
-        self.path_now.enter(path + IN_CAUSAL)
+        self.tracker.enter(path + CAUSAL_SUFFIX)
         try:
             return attend(*args, **kwargs)
         finally:
-            self.path_now.leave()
+            self.tracker.leave()
 
 
-def shapes(module: nn.Module, trainable: bool | None) -> Readings:
+def parameter_shapes(module: nn.Module, trainable: bool | None) -> Readings:
     """The shape of every parameter that is, or is not, trained, or of all; a tied one is under its first name.
 
     Weights that a quantized module has packed, so that they are no parameters any more, are among those not trained.
@@ -315,7 +322,7 @@ def packed_shapes(module: nn.Module) -> Readings:
     return found
 
 
-class MetaGroupedProducts(TorchDispatchMode):
+class MetaGroupedMM(TorchDispatchMode):
     """Lets products of tokens with their experts run on meta and fake tensors, whatever their type.
 
     PyTorch's own meta kernel takes bfloat16 only, where those of CPUs take any type.
@@ -334,12 +341,12 @@ class MetaGroupedProducts(TorchDispatchMode):
         return left.new_empty(rows, columns)
 
 
-class RoutingWatch(TorchDispatchMode):
+class RoutingTracker(TorchDispatchMode):
     """Notes where the largest few are chosen, of how many and how many: the experts of a router."""
 
-    def __init__(self, path_now: ModulePath) -> None:
+    def __init__(self, path_now: PathTracker) -> None:
         super().__init__()
-        self.path_now = path_now
+        self.tracker = path_now
         self.chosen: dict[tuple[str, int], int] = {}  # of a path and a number of experts, how many are chosen
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -347,10 +354,10 @@ class RoutingWatch(TorchDispatchMode):
         kwargs = kwargs or {}
         if func._overloadpacket is torch.ops.aten.topk and args[0].is_floating_point():
             number = args[1] if len(args) > 1 else kwargs["k"]
-            self.chosen[self.path_now.current, args[0].shape[-1]] = number
+            self.chosen[self.tracker.current, args[0].shape[-1]] = number
         return func(*args, **kwargs)
 
-    def nearest(self, path: str, experts: int) -> int:
+    def experts_chosen_near(self, path: str, experts: int) -> int:
         """Return how many experts the router closest to a path chooses of this number; all of them without a router."""
 
         def shared(other: str) -> int:
@@ -361,7 +368,7 @@ class RoutingWatch(TorchDispatchMode):
         return max(near)[1] if near else experts
 
 
-def stacked_experts(module: nn.Module, numbers: Collection[int]) -> set[str]:
+def find_stacked_experts(module: nn.Module, numbers: Collection[int]) -> set[str]:
     """Return the names of parameters that hold all experts of a layer in one tensor: their matrices and biases."""
     found: set[str] = set()
     for path, part in module.named_modules():
@@ -372,30 +379,30 @@ def stacked_experts(module: nn.Module, numbers: Collection[int]) -> set[str]:
     return found
 
 
-def routed_sizes(module: nn.Module, inputs: Inputs) -> Readings:
+def active_sizes(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module on one token; return how many numbers of each parameter take part in what comes out.
 
     Experts may be modules of their own, or matrices stacked in one tensor. What is not routed takes part as a whole. On
     real tensors gradients tell which experts take part; on the meta device it is as many as each router chooses.
     Nothing is returned if there is no choice of the largest few.
     """
-    with following(module) as path_now, RoutingWatch(path_now) as watch:
-        outputs = module(*inputs.positional, **inputs.named)
+    with track_paths(module) as path_now, RoutingTracker(path_now) as watch:
+        outputs = module(*inputs.args, **inputs.kwargs)
     trained = differentiable_outputs(outputs)
     if not watch.chosen or not trained:
         return {}
     numbers = {experts for _, experts in watch.chosen}
-    stacked = stacked_experts(module, numbers)
+    stacked = find_stacked_experts(module, numbers)
     whole = {name: parameter.numel() for name, parameter in module.named_parameters()}
     found = dict(whole)
     if trained[0].is_meta:
         for name, parameter in module.named_parameters():
             if name in stacked:
                 experts = parameter.shape[0]
-                found[name] = whole[name] // experts * watch.nearest(name, experts)
+                found[name] = whole[name] // experts * watch.experts_chosen_near(name, experts)
         for path, part in module.named_modules():
             if isinstance(part, nn.ModuleList) and len(part) in numbers:
-                idle = {id(one) for one in part[watch.nearest(path, len(part)) :].parameters()}
+                idle = {id(one) for one in part[watch.experts_chosen_near(path, len(part)) :].parameters()}
                 found |= {name: 0 for name, one in module.named_parameters() if id(one) in idle}
     else:
         torch.autograd.backward(trained, [torch.rand_like(output) for output in trained])
@@ -413,7 +420,7 @@ def total_size(rows: Sequence[Amounts]) -> Amounts:
     return (sum(prod(shape) for shape in rows),)
 
 
-def tied_names(module: nn.Module) -> dict[str, list[str]]:
+def find_tied_names(module: nn.Module) -> dict[str, list[str]]:
     """The other names of every parameter that has more than one."""
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -443,7 +450,7 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     there, known = {id(tensor) for tensor in held}, {tensor.untyped_storage()._cdata for tensor in held}
     kept: list[Tensor] = []  # as long as they live, no other storage can have their address
     amounts: Counter[str] = Counter()
-    with following(module) as path_now:
+    with track_paths(module) as path_now:
 
         def pack(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
@@ -454,7 +461,7 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            outputs = module(*inputs.positional, **inputs.named)
+            outputs = module(*inputs.args, **inputs.kwargs)
     del outputs
     return {path: (amount,) for path, amount in amounts.items()}
 
@@ -467,11 +474,11 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     """
     with torch.no_grad():
         if isinstance(module, EncoderDecoderModel):
-            source, target = inputs.positional
+            source, target = inputs.args
             outputs = module.step(target, module.begin(source))
         else:
-            outputs = module(*inputs.positional, **inputs.named)
-    cache: Any = next((found for name in CACHES if (found := getattr(outputs, name, None)) is not None), None)
+            outputs = module(*inputs.args, **inputs.kwargs)
+    cache: Any = next((found for name in CACHE_NAMES if (found := getattr(outputs, name, None)) is not None), None)
     state: Any = outputs[1] if isinstance(outputs, tuple) and len(outputs) > 1 else None
     if cache is not None:
         found = dict(_tensors_by_name(cache))

@@ -17,15 +17,15 @@ from typing import Any, Literal
 import torch
 
 from lemma.counting import measure
-from lemma.counting.count import count, plain_kernels
-from lemma.counting.polynomial import Polynomial, of, symbol
-from lemma.counting.probe import Values
+from lemma.counting.count import count, reference_kernels
+from lemma.counting.polynomial import Polynomial, as_polynomial, symbol
+from lemma.counting.probe import Sizes
 from lemma.counting.subject import BATCH, SOURCE, TIME, Subject
-from lemma.counting.training_step import PARTS, FollowedStep, Moment, StepSettings, follow_step
-from lemma.counting.writing import write
-from lemma.errors import InputError, LedgerError, unknown
+from lemma.counting.training_step import PARTS, Moment, StepSettings, StepTrace, trace_step
+from lemma.counting.writing import write_formula
+from lemma.errors import CountingError, InputError, describe_unknown
 from lemma.report.result import Block, Heading, Items, Result, Table, Text
-from lemma.spec.base import shown
+from lemma.spec.base import short_repr
 from lemma.spec.recipe import Recipe
 
 GIB = 2**30
@@ -33,10 +33,10 @@ DAY = 86_400
 TOKENS_PER_PARAMETER = 20  # compute-optimal (Hoffmann et al. 2022, "Training Compute-Optimal Large Language Models")
 EFFICIENCY = 0.6
 RESERVE = 0.05
-LONGEST = 2**24
+MAX_SIZE = 2**24
 """The largest batch or context that is looked for."""
-MOST_GUESSES = 12  # after which the largest batch or context is found by halving
-MOST_OPERATIONS = 10_000  # of a step that is followed only to find the largest batch or context
+MAX_GUESSES = 12  # after which the largest batch or context is found by halving
+MAX_OPERATIONS = 10_000  # of a step that is followed only to find the largest batch or context
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -55,7 +55,7 @@ class Device:
     workspace: int = 16 * 2**20
     """Bytes that cuBLAS takes for itself, in the forward and in the backward thread."""
     gpu: bool = True
-    sold_as: tuple[int, ...] = ()
+    advertised_gb: tuple[int, ...] = ()
     """Memory in GB as its makers and drivers print it."""
     note: str = ""
     """Which other device a name may mean."""
@@ -77,7 +77,7 @@ def _gpu(
     rates = {"bfloat16": bfloat16 * 1e12, "float32": tf32 * 1e12}
     sizes = sold_as if isinstance(sold_as, tuple) else (sold_as,)
     known = {word: rate for word, rate in rates.items() if rate}
-    return Device(name, gib * GIB, terabytes * 1e12, known, workspace, sold_as=sizes)
+    return Device(name, gib * GIB, terabytes * 1e12, known, workspace, advertised_gb=sizes)
 
 
 DEVICES = {
@@ -117,12 +117,12 @@ DEVICES = {
         _gpu("T4", 16, 14.6, 0.32, 0, 8.1),
     )
 }
-OPTIONAL = re.compile(r"nvidia|geforce|tesla|rtx|gpu|graphics|generation|tensor|core|sxm\d?|hbm\d?e?|pcie|\d+gb")
+OPTIONAL_WORDS = re.compile(r"nvidia|geforce|tesla|rtx|gpu|graphics|generation|tensor|core|sxm\d?|hbm\d?e?|pcie|\d+gb")
 """Words of a device's name that need not be said: brand, form factor, memory."""
-NAMED_APART = ("pcie", "nvl")  # words of a row's name that must be said: the same chip has other rows without them
+REQUIRED_WORDS = ("pcie", "nvl")  # words of a row's name that must be said: the same chip has other rows without them
 
 
-def words_of(name: str) -> frozenset[str]:
+def split_device_name(name: str) -> frozenset[str]:
     """Split the name of a device into words: `NVIDIA A100-SXM4-80GB` into nvidia, a100, sxm4 and 80gb."""
     joined = re.sub(r"(\d) ?gi?b?\b", r"\1gb", name.lower())
     return frozenset(re.findall(r"[a-z0-9]+", re.sub(r"\b(rtx|geforce|tesla)(?=[a-z0-9])", r"\1 ", joined)))
@@ -137,12 +137,12 @@ def match_device(name: str) -> Device | None:
     >>> [device.name for name in ("NVIDIA A100-SXM4-80GB", "Tesla T4", "4090") if (device := match_device(name))]
     ['A100-80GB', 'T4', 'RTX-4090']
     """
-    words, matches = words_of(name), []
+    words, matches = split_device_name(name), []
     for device in DEVICES.values():
-        needed = _needed(device)
-        others = {word for word in words - words_of(device.name) if not OPTIONAL.fullmatch(word)}
+        needed = _required_words(device)
+        others = {word for word in words - split_device_name(device.name) if not OPTIONAL_WORDS.fullmatch(word)}
         sizes = {int(word[:-2]) for word in words if re.fullmatch(r"\d+gb", word)}
-        if needed <= words and not others and sizes <= {*device.sold_as}:
+        if needed <= words and not others and sizes <= {*device.advertised_gb}:
             matches.append((len(needed), device))
     if not matches:
         return None
@@ -152,17 +152,19 @@ def match_device(name: str) -> Device | None:
         for needed, other in matches
         if other is not device and (needed == best or other.sold_as != device.sold_as)
     ]
-    if not rest or words == words_of(device.name):
+    if not rest or words == split_device_name(device.name):
         return device
     return replace(device, note=f"{name} is read as {device.name}. Otherwise say gpu={' or gpu='.join(rest)}.")
 
 
-def _needed(device: Device) -> set[str]:
+def _required_words(device: Device) -> set[str]:
     """Return the words of a row that a name must have."""
-    return {word for word in words_of(device.name) if word in NAMED_APART or not OPTIONAL.fullmatch(word)}
+    return {
+        word for word in split_device_name(device.name) if word in REQUIRED_WORDS or not OPTIONAL_WORDS.fullmatch(word)
+    }
 
 
-def device_of(
+def get_device(
     gpu: str | None, memory: float | None = None, flops: float | None = None, bandwidth: float | None = None
 ) -> Device:
     """A device by its name, or one of your own numbers; these replace those of the name.
@@ -188,11 +190,15 @@ def device_of(
         name = "H100" if gpu is None else str(gpu)
         matched = match_device(name)
         if matched is None:
-            near = [row.name for row in DEVICES.values() if (_needed(row) - {*NAMED_APART}) & words_of(name)]
+            near = [
+                row.name
+                for row in DEVICES.values()
+                if (_required_words(row) - {*REQUIRED_WORDS}) & split_device_name(name)
+            ]
             alike = f" Near it: {', '.join(near)}." if near else ""
             names = ", ".join(row.name for row in DEVICES.values())
             raise InputError(
-                f"gpu = {shown(name)} is unknown.{alike} Known: {names}, cpu. "
+                f"gpu = {short_repr(name)} is unknown.{alike} Known: {names}, cpu. "
                 "Or give numbers of your own: memory=80e9 flops=312e12 bandwidth=2e12."
             )
         device = matched
@@ -222,11 +228,11 @@ class PlanSettings:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} = {value!r}: a whole number from 1 up is expected, as in {name}=8.")
         if self.precision not in PRECISIONS:
-            raise InputError(unknown("precision", str(self.precision), PRECISIONS))
+            raise InputError(describe_unknown("precision", str(self.precision), PRECISIONS))
         if self.device.flops and self.precision not in self.device.flops:
             raise InputError(f"precision = {self.precision!r}: {self.device.name} has none. Use precision=float32.")
         if self.recompute not in ("none", "layers"):
-            raise InputError(unknown("recompute", str(self.recompute), ("none", "layers")))
+            raise InputError(describe_unknown("recompute", str(self.recompute), ("none", "layers")))
         for name in ("efficiency", "reserve"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value <= 1 or (name == "efficiency" and not value):
@@ -248,16 +254,18 @@ class PlanSettings:
         """Bytes that may be used."""
         return int(self.device.memory * (1 - self.reserve))
 
-    def step(self) -> StepSettings:
+    def step_settings(self) -> StepSettings:
         """The same for one step."""
         recipe = Recipe.read({"optimizer": self.optimizer, "accumulate": self.accumulate, "batch": self.batch}, "plan")
         return StepSettings(self.device.gpu, PRECISIONS[self.precision], recipe, self.recompute == "layers")
 
-    def parts_of(self, step: FollowedStep, moment: Moment) -> dict[str, int]:
+    def memory_parts(self, step: StepTrace, moment: Moment) -> dict[str, int]:
         """What one device holds at a moment, in whole bytes."""
-        return {part: -(-size.numerator // size.denominator) for part, size in self.exact_parts(step, moment).items()}
+        return {
+            part: -(-size.numerator // size.denominator) for part, size in self.exact_memory_parts(step, moment).items()
+        }
 
-    def exact_parts(self, step: FollowedStep, moment: Moment) -> dict[str, int | Fraction]:
+    def exact_memory_parts(self, step: StepTrace, moment: Moment) -> dict[str, int | Fraction]:
         """What one device holds at a moment.
 
         With shards (FSDP), weights, gradients and the optimizer's state are cut into as many, and two layers' weights
@@ -305,30 +313,30 @@ class Planner:
 
     def __init__(self, subject: Subject, settings: PlanSettings) -> None:
         self.subject, self.settings = subject, settings
-        self._steps: dict[tuple[int, ...], FollowedStep] = {}
-        self.values = {**subject.sizes(True)}
-        if BATCH in self.values:
-            self.values[BATCH] = settings.rows
+        self._steps: dict[tuple[int, ...], StepTrace] = {}
+        self.sizes = {**subject.sizes(True)}
+        if BATCH in self.sizes:
+            self.sizes[BATCH] = settings.rows
 
-    def at(self, **sizes: int) -> FollowedStep:
+    def trace(self, **sizes: int) -> StepTrace:
         """A step at the planned sizes but for these; a source is as long as the target if it was."""
-        values = {**self.values, **sizes}
-        if TIME in sizes and self.values.get(SOURCE) == self.values[TIME]:
+        values = {**self.sizes, **sizes}
+        if TIME in sizes and self.sizes.get(SOURCE) == self.sizes[TIME]:
             values[SOURCE] = sizes[TIME]
         key = tuple(values.values())
         if key not in self._steps:
-            self._steps[key] = follow_step(self.subject, self.settings.step(), values)
+            self._steps[key] = trace_step(self.subject, self.settings.step_settings(), values)
         return self._steps[key]
 
-    def total(self, step: FollowedStep, moment: Moment) -> int | Fraction:
+    def total_bytes(self, step: StepTrace, moment: Moment) -> int | Fraction:
         """All that one device holds at a moment."""
-        return sum(self.settings.exact_parts(step, moment).values())
+        return sum(self.settings.exact_memory_parts(step, moment).values())
 
-    def peak(self, step: FollowedStep) -> Moment:
+    def peak_moment(self, step: StepTrace) -> Moment:
         """The moment at which one device holds most."""
-        return max(step.moments, key=partial(self.total, step))
+        return max(step.moments, key=partial(self.total_bytes, step))
 
-    def largest(self, name: str, start: int) -> Largest:
+    def find_largest(self, name: str, start: int) -> Largest:
         """Find the largest value of a size at which a step fits, from steps followed at `start` and other values.
 
         Memory is a polynomial of the size only between values at which kernels change, so that the root of one through
@@ -337,43 +345,45 @@ class Planner:
         budget = self.settings.budget
         peaks: dict[int, int | Fraction] = {}
         operations: dict[int, int] = {}
-        low, high, guess = 0, LONGEST + 1, start
+        low, high, guess = 0, MAX_SIZE + 1, start
         limit, failure = f"no larger {name} is looked for", None
         while low + 1 < high:
             try:
-                step = self.at(**{name: guess})
-            except LedgerError as error:
+                step = self.trace(**{name: guess})
+            except CountingError as error:
                 high, limit, failure = guess, f"{name} = {guess:,} fails: {error}", error
             else:
-                peaks[guess], operations[guess] = self.total(step, self.peak(step)), len(step.moments)
+                peaks[guess], operations[guess] = self.total_bytes(step, self.peak_moment(step)), len(step.moments)
                 low, high = (guess, high) if peaks[guess] <= budget else (low, guess)
             guess = _guess_root(peaks, budget, low, high)
-            if low and (failure or len(peaks) > MOST_GUESSES):
+            if low and (failure or len(peaks) > MAX_GUESSES):
                 guess = min(guess, (low + high) // 2)
             if low and operations[low] > 1.5 * operations[min(operations)]:  # a loop over tokens takes time at each
-                guess = min(guess, low * MOST_OPERATIONS // operations[low])
+                guess = min(guess, low * MAX_OPERATIONS // operations[low])
                 if guess <= low:
                     return Largest(name, low, "", "", False, f"at larger {name} a step has too many operations")
         if high not in peaks:
             if not low and failure:
                 raise failure
             return Largest(name, low, "", "", False, limit)
-        step = self.at(**{name: high})
-        index = step.moments.index(self.peak(step))
-        polynomial = self._proved(name, low, index, [*peaks]) if low else None
-        formula = f"{in_figures(polynomial, name)} = {budget:,}" if polynomial is not None else ""
-        return Largest(name, low, formula, step.moments[index].where, True)
+        step = self.trace(**{name: high})
+        index = step.moments.index(self.peak_moment(step))
+        polynomial = self._prove_formula(name, low, index, [*peaks]) if low else None
+        formula = f"{format_polynomial(polynomial, name)} = {budget:,}" if polynomial is not None else ""
+        return Largest(name, low, formula, step.moments[index].label, True)
 
-    def _proved(self, name: str, root: int, index: int, values: Sequence[int]) -> Polynomial | None:
+    def _prove_formula(self, name: str, root: int, index: int, values: Sequence[int]) -> Polynomial | None:
         """Fit the polynomial of one moment near a root, and prove it at the next value; None if it does not hold."""
-        apart, proof = max(1, root // 64), self.at(**{name: root + 1})
+        apart, proof = max(1, root // 64), self.trace(**{name: root + 1})
         nearest = sorted({*values} - {root + 1}, key=lambda value: abs(value - root))[:3]
         for points in (nearest, [value for value in (root, root - apart, root - 2 * apart) if value > 0]):
-            steps = [self.at(**{name: value}) for value in points]
+            steps = [self.trace(**{name: value}) for value in points]
             if len(points) < 3 or any(len(step.moments) != len(proof.moments) for step in steps):
                 continue
-            polynomial = interpolated(symbol(name), points, [self.total(step, step.moments[index]) for step in steps])
-            if polynomial.at({name: root + 1}) == self.total(proof, proof.moments[index]):
+            polynomial = interpolate(
+                symbol(name), points, [self.total_bytes(step, step.moments[index]) for step in steps]
+            )
+            if polynomial.at({name: root + 1}) == self.total_bytes(proof, proof.moments[index]):
                 return polynomial
         return None
 
@@ -391,7 +401,7 @@ def _guess_root(heights: Mapping[int, int | Fraction], budget: int, low: int, hi
     points = [*ends, *nearest][:3]
     if len(points) == 1:
         return min(high - 1, 2 * low)
-    fitted = interpolated(symbol("n"), points, [heights[point] for point in points])
+    fitted = interpolate(symbol("n"), points, [heights[point] for point in points])
 
     def height(value: int) -> Fraction:
         return fitted.at({"n": value})
@@ -401,15 +411,15 @@ def _guess_root(heights: Mapping[int, int | Fraction], budget: int, low: int, hi
     return max(low + 1, bisect_right(range(low + 1, high), budget, key=height) + low)
 
 
-def interpolated(variable: Polynomial, points: Sequence[int], values: Sequence[int | Fraction]) -> Polynomial:
+def interpolate(variable: Polynomial, points: Sequence[int], values: Sequence[int | Fraction]) -> Polynomial:
     """The polynomial through these points (Lagrange).
 
     >>> interpolated(symbol("B"), (1, 2, 3), (6, 11, 18)) == symbol("B") ** 2 + 2 * symbol("B") + 3
     True
     """
-    whole = of(0)
+    whole = as_polynomial(0)
     for point, value in zip(points, values, strict=True):
-        term = of(value)
+        term = as_polynomial(value)
         for other in points:
             if other != point:
                 term = term * (variable - other) / (point - other)
@@ -439,7 +449,7 @@ class Plan(Result):
     """Whether a training fits, how long it takes, what is the largest that fits, and what generating costs."""
 
     model: str
-    symbols: Values
+    symbols: Sizes
     settings: PlanSettings
     parameters: int
     active: int
@@ -450,7 +460,7 @@ class Plan(Result):
     largest: Sequence[Largest]
     flops: int
     """Of a step, on one device."""
-    moved: int
+    bytes_moved: int
     compute_seconds: float | None
     bandwidth_seconds: float | None
     seconds: float | None
@@ -498,41 +508,41 @@ class Plan(Result):
         how += [f"accumulate {settings.accumulate}"] if settings.accumulate > 1 else []
         yield Text(", ".join(how) + "; Lemma's trainer, not compiled")
         rows = [
-            (part, in_bytes(held), f"{held / max(1, self.peak):.1%}", self.part_formulas.get(part, ""))
+            (part, format_bytes(held), f"{held / max(1, self.peak):.1%}", self.part_formulas.get(part, ""))
             for part, held in self.parts.items()
         ]
-        total = ("peak", in_bytes(self.peak), "100.0%", "")
+        total = ("peak", format_bytes(self.peak), "100.0%", "")
         yield Table(
             ("memory of a step", "bytes", "share", "formula"),
             rows,
             f"Memory at the peak ({self.where})",
             total=total,
             left=(0, 3),
-            flexible=(3,),
+            breakable=(3,),
             formulas=(3,),
         )
         verdict = "It fits" if self.fits else "It does not fit"
-        of_all = f"{in_bytes(settings.budget)} ({1 - settings.reserve:.0%} of {in_bytes(device.memory)})"
-        yield Text(f"{verdict}: {in_bytes(self.peak)} of {of_all}.", "good" if self.fits else "bad")
+        of_all = f"{format_bytes(settings.budget)} ({1 - settings.reserve:.0%} of {format_bytes(device.memory)})"
+        yield Text(f"{verdict}: {format_bytes(self.peak)} of {of_all}.", "good" if self.fits else "bad")
         words = {BATCH: "batch" + (" of one device" if settings.shards > 1 else ""), TIME: "context"}
         yield Items([f"largest {words[one.name]}: {one}" for one in self.largest])
-        yield Table(("", ""), list(self._time()), "Time", plain=True)
+        yield Table(("", ""), list(self._time_rows()), "Time", is_text=True)
         if self.generation:
-            yield Table(("", ""), list(self._generation(self.generation)), "Generating", plain=True)
+            yield Table(("", ""), list(self._generation_rows(self.generation)), "Generating", is_text=True)
         if self.notes:
             yield Items(list(self.notes), "note")
 
-    def _time(self) -> Iterator[tuple[str, str]]:
+    def _time_rows(self) -> Iterator[tuple[str, str]]:
         settings = self.settings
         yield "FLOPs per token", f"{self.flops * settings.shards / self.tokens:,.0f} (forward and backward)"
         yield "FLOPs per step", f"{self.flops:.4g} on each device"
-        yield "bytes moved per step", in_bytes(self.moved)
+        yield "bytes moved per step", format_bytes(self.bytes_moved)
         if self.seconds is None or self.tokens_per_day is None:
             yield "time", "not known: give flops=… and bandwidth=… of the device"
         else:
             bound = "FLOPs" if (self.compute_seconds or 0) > (self.bandwidth_seconds or 0) else "bandwidth"
-            alone = f"FLOPs alone {in_seconds(self.compute_seconds)}, bytes alone {in_seconds(self.bandwidth_seconds)}"
-            share = f"{in_seconds(self.seconds)} at {settings.efficiency:.0%} of the roofline"
+            alone = f"FLOPs alone {format_seconds(self.compute_seconds)}, bytes alone {format_seconds(self.bandwidth_seconds)}"
+            share = f"{format_seconds(self.seconds)} at {settings.efficiency:.0%} of the roofline"
             yield "time per step", f"{share}; {bound} is the tighter limit ({alone})"
             yield "tokens per day", f"{self.tokens_per_day:,.0f}"
         optimal = self.optimal_tokens
@@ -543,22 +553,22 @@ class Plan(Result):
             f"{optimal:,} tokens, {TOKENS_PER_PARAMETER} a parameter (Hoffmann et al. 2022): {flops:.3g} FLOPs{days}",
         )
 
-    def _generation(self, costs: GenerationCosts) -> Iterator[tuple[str, str]]:
+    def _generation_rows(self, costs: GenerationCosts) -> Iterator[tuple[str, str]]:
         length = self.symbols.get(TIME, 1)
-        yield "weights", f"{in_bytes(costs.weights)} in {self.settings.precision}"
+        yield "weights", f"{format_bytes(costs.weights)} in {self.settings.precision}"
         yield (
             f"prefill of {length:,} tokens",
             f"{costs.prefill_flops:.4g} FLOPs"
-            + (f", {in_seconds(costs.prefill_seconds)}" if costs.prefill_seconds else ""),
+            + (f", {format_seconds(costs.prefill_seconds)}" if costs.prefill_seconds else ""),
         )
         if costs.token_seconds is not None:
-            yield "each further token", f"{in_seconds(costs.token_seconds)} for one sequence"
+            yield "each further token", f"{format_seconds(costs.token_seconds)} for one sequence"
         if costs.cache:
-            yield "cache of a sequence", f"{in_bytes(costs.cache)} at {length:,} tokens"
+            yield "cache of a sequence", f"{format_bytes(costs.cache)} at {length:,} tokens"
             yield "sequences that fit", f"{costs.sequences:,}"
             if costs.together_seconds and costs.sequences:
                 rate = costs.sequences / costs.together_seconds
-                yield "all of them", f"{in_seconds(costs.together_seconds)} a token, {rate:,.0f} tokens/s"
+                yield "all of them", f"{format_seconds(costs.together_seconds)} a token, {rate:,.0f} tokens/s"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -580,7 +590,7 @@ class Plan(Result):
             "largest": {one.name: {**vars(one)} for one in self.largest},
             "flops_per_step": self.flops,
             "flops_per_token": self.flops * settings.shards / self.tokens,
-            "bytes_moved_per_step": self.moved,
+            "bytes_moved_per_step": self.bytes_moved,
             "compute_seconds": self.compute_seconds,
             "bandwidth_seconds": self.bandwidth_seconds,
             "seconds_per_step": self.seconds,
@@ -599,12 +609,12 @@ class Plan(Result):
 def plan(subject: Subject, settings: PlanSettings) -> Plan:
     """Plan the training of a subject, and generating with it."""
     planner = Planner(subject, settings)
-    values, device = planner.values, settings.device
-    step = planner.at()
-    moment = planner.peak(step)
-    account = count(subject, ["parameters", *(["active"] if subject.feed else [])])
+    values, device = planner.sizes, settings.device
+    step = planner.trace()
+    moment = planner.peak_moment(step)
+    account = count(subject, ["parameters", *(["active"] if subject.make_inputs else [])])
     parameters = account.parameters
-    largest = [planner.largest(BATCH, settings.rows)] if BATCH in values else []
+    largest = [planner.find_largest(BATCH, settings.rows)] if BATCH in values else []
     notes = [
         device.note,
         f"The efficiency of {settings.efficiency:.0%} is assumed, not measured: set it with efficiency=…",
@@ -613,20 +623,20 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
     ]
     if TIME in values:
         try:
-            largest.append(planner.largest(TIME, values[TIME]))
-        except LedgerError as error:
+            largest.append(planner.find_largest(TIME, values[TIME]))
+        except CountingError as error:
             notes.append(f"No largest context: {error}")
-    if settings.recompute == "layers" and planner.at().layers == 0:
+    if settings.recompute == "layers" and planner.trace().layers == 0:
         notes.append("This model has no list of layers, so that nothing is recomputed.")
     rates, accumulate = device.flops.get(settings.precision), settings.accumulate
     compute = step.flops * accumulate / rates if rates else None
-    bandwidth = step.moved * accumulate / device.bandwidth if device.bandwidth else None
+    bandwidth = step.bytes_moved * accumulate / device.bandwidth if device.bandwidth else None
     seconds = None
     if rates and device.bandwidth:
         needed = sum(max(f / rates, m / device.bandwidth) * n for (f, m), n in step.kernels.items())
         seconds = needed * accumulate / settings.efficiency
     tokens = settings.batch * values.get(TIME, 1)
-    formula = parameters.quantity.formula(account.order, "unicode")
+    formula = parameters.quantity.write_formula(account.order, "unicode")
     number = parameters.total
     return Plan(
         model=subject.name,
@@ -635,17 +645,17 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
         parameters=number or 0,
         active=(account.active.total if "active" in account.quantities else None) or number or 0,
         formula=f"{formula} = {parameters.number}",
-        parts=settings.parts_of(step, moment),
+        parts=settings.memory_parts(step, moment),
         part_formulas=_part_formulas(planner),
-        where=moment.where,
+        where=moment.label,
         largest=largest,
         flops=step.flops * accumulate,
-        moved=step.moved * accumulate,
+        bytes_moved=step.bytes_moved * accumulate,
         compute_seconds=compute,
         bandwidth_seconds=bandwidth,
         seconds=seconds,
         tokens=tokens,
-        generation=_generation(subject, settings, values),
+        generation=_estimate_generation(subject, settings, values),
         notes=[note for note in notes if note],
     )
 
@@ -658,31 +668,31 @@ def _part_formulas(planner: Planner) -> dict[str, str]:
     settings, rows = planner.settings, planner.settings.rows
     over = f"/{settings.shards}" if settings.shards > 1 else ""
     formulas = {"weights": f"4·P{over}"}
-    peak = planner.at().moments.index(planner.peak(planner.at()))
+    peak = planner.trace().moments.index(planner.peak_moment(planner.trace()))
     batches = (rows, 2 * rows, 3 * rows)
-    steps = [planner.at(B=batch) for batch in batches] if BATCH in planner.values else []
+    steps = [planner.trace(B=batch) for batch in batches] if BATCH in planner.sizes else []
     if steps and len({len(step.moments) for step in steps}) == 1:
         for part in PARTS[1:]:
-            *held, third = (settings.exact_parts(step, step.moments[peak])[part] for step in steps)
-            polynomial = interpolated(symbol(BATCH), batches[:2], held)
+            *held, third = (settings.exact_memory_parts(step, step.moments[peak])[part] for step in steps)
+            polynomial = interpolate(symbol(BATCH), batches[:2], held)
             if polynomial.at({BATCH: batches[2]}) == third:
-                formulas[part] = in_figures(polynomial, BATCH)
+                formulas[part] = format_polynomial(polynomial, BATCH)
     if settings.optimizer == "adamw":
         formulas["optimizer"] = f"8·P{over} + a count of steps for each tensor"
     return formulas
 
 
-def _generation(subject: Subject, settings: PlanSettings, values: Values) -> GenerationCosts | None:
+def _estimate_generation(subject: Subject, settings: PlanSettings, values: Sizes) -> GenerationCosts | None:
     """What generating costs: a forward pass over T tokens, then one token at a time with the state of those before."""
     device, dtype = settings.device, PRECISIONS[settings.precision]
     one = {**values, BATCH: 1} if BATCH in values else dict(values)
     cache = forward = 0
     with suppress(Exception):  # not every module has a state, or runs on the meta device
         module = subject.build(one).to(dtype).eval()
-        inputs = subject.inputs(one)
+        inputs = subject.build_inputs(one)
         cache = sum(amount for (amount,) in measure.state_bytes(module, inputs).values())
-        with plain_kernels():
-            forward = sum(row[0] for row in measure.products(module, inputs).values())
+        with reference_kernels():
+            forward = sum(row[0] for row in measure.product_flops(module, inputs).values())
     if not forward or not cache:
         return None
     weights = sum(parameter.numel() for parameter in subject.build(one).parameters()) * dtype.itemsize
@@ -701,14 +711,14 @@ def _generation(subject: Subject, settings: PlanSettings, values: Values) -> Gen
     return GenerationCosts(weights, cache, forward, prefill, seconds(1), sequences, seconds(sequences))
 
 
-def in_figures(polynomial: Polynomial, name: str) -> str:
+def format_polynomial(polynomial: Polynomial, name: str) -> str:
     """A polynomial of one symbol term by term, its long numbers in groups of three digits."""
     terms = [Polynomial({monomial: number}) for monomial, number in sorted(polynomial.terms.items(), reverse=True)]
-    written = " + ".join(write(term, (name,), "unicode") for term in terms) or "0"
+    written = " + ".join(write_formula(term, (name,), "unicode") for term in terms) or "0"
     return re.sub(r"\d{4,}", lambda number: f"{int(number[0]):,}", written.replace("+ −", "− "))
 
 
-def in_bytes(number: float) -> str:
+def format_bytes(number: float) -> str:
     """Bytes as people read them.
 
     >>> in_bytes(512), in_bytes(1_500_000), in_bytes(15.56 * 2**30)
@@ -720,7 +730,7 @@ def in_bytes(number: float) -> str:
     return f"{number:,.0f} B"
 
 
-def in_seconds(number: float | None) -> str:
+def format_seconds(number: float | None) -> str:
     """A time as people read it.
 
     >>> in_seconds(0.0123), in_seconds(2.5), in_seconds(None)

@@ -15,7 +15,7 @@ Monomial = tuple[tuple[str, int], ...]
 """Symbols with their exponents, sorted by symbol, none of them zero."""
 
 
-class TooLarge(InputError):
+class FormulaTooLarge(InputError):
     """A formula goes past one of the bounds of this module."""
 
 
@@ -23,7 +23,7 @@ class TooLarge(InputError):
 class Budget:
     """Work that may still be done, in steps: a step is a product of two terms, about five microseconds."""
 
-    left: int
+    remaining: int
 
 
 _BUDGET: ContextVar[Budget | None] = ContextVar("budget", default=None)
@@ -31,17 +31,17 @@ _BUDGET: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def work_limit(steps: int | None) -> Iterator[None]:
-    """Bound the arithmetic inside, which raises TooLarge beyond that many steps; it draws from an outer limit too.
+    """Bound the arithmetic inside, which raises FormulaTooLarge beyond that many steps; it draws from an outer limit too.
 
     None lifts the limit, for work that does not depend on what a person typed.
 
     >>> with work_limit(1_000):
     ...     (symbol("d") + symbol("L") + 1) ** 99
     Traceback (most recent call last):
-    lemma.counting.polynomial.TooLarge: this takes too much work; shorten it, or write it with fewer brackets and powers
+    lemma.counting.polynomial.FormulaTooLarge: this takes too much work; shorten it, or write it with fewer brackets and powers
     """
     outer = _BUDGET.get()
-    granted = None if steps is None else min(steps, outer.left) if outer else steps
+    granted = None if steps is None else min(steps, outer.remaining) if outer else steps
     budget = None if granted is None else Budget(granted)
     token = _BUDGET.set(budget)
     try:
@@ -49,16 +49,16 @@ def work_limit(steps: int | None) -> Iterator[None]:
     finally:
         _BUDGET.reset(token)
         if outer and budget and granted is not None:
-            outer.left -= granted - budget.left
+            outer.remaining -= granted - budget.remaining
 
 
 def spend(steps: int) -> None:
     """Draw from the limit that holds here, if one does."""
     budget = _BUDGET.get()
     if budget is not None:
-        budget.left -= steps
-        if budget.left < 0:
-            raise TooLarge("this takes too much work; shorten it, or write it with fewer brackets and powers")
+        budget.remaining -= steps
+        if budget.remaining < 0:
+            raise FormulaTooLarge("this takes too much work; shorten it, or write it with fewer brackets and powers")
 
 
 class Polynomial:
@@ -83,7 +83,7 @@ class Polynomial:
             spend(1 + len(terms) // 4)
 
     @cached_property
-    def weight(self) -> int:
+    def term_cost(self) -> int:
         """Cost of a term relative to a plain one: many digits and many symbols take longer."""
         numbers = self.terms.values()
         bits = max((number.numerator.bit_length() + number.denominator.bit_length() for number in numbers), default=0)
@@ -91,7 +91,7 @@ class Polynomial:
 
     def __add__(self, other: "Polynomial | Number") -> "Polynomial":
         total = dict(self.terms)
-        for monomial, number in of(other).terms.items():
+        for monomial, number in as_polynomial(other).terms.items():
             total[monomial] = total.get(monomial, Fraction(0)) + number
         return Polynomial(total)
 
@@ -99,13 +99,13 @@ class Polynomial:
         return Polynomial({monomial: -number for monomial, number in self.terms.items()})
 
     def __sub__(self, other: "Polynomial | Number") -> "Polynomial":
-        return self + -of(other)
+        return self + -as_polynomial(other)
 
     def __mul__(self, other: "Polynomial | Number") -> "Polynomial":
         total: dict[Monomial, Fraction] = {}
-        other = of(other)
+        other = as_polynomial(other)
         if _BUDGET.get() is not None:
-            spend(len(self.terms) * len(other.terms) * (self.weight + other.weight - 1))
+            spend(len(self.terms) * len(other.terms) * (self.term_cost + other.term_cost - 1))
         for mine, number in self.terms.items():
             for theirs, factor in other.terms.items():
                 powers = dict(mine)
@@ -122,7 +122,7 @@ class Polynomial:
 
     def __truediv__(self, other: "Polynomial | Number") -> "Polynomial":
         """Divide by a number or by a single monomial; anything else is no polynomial."""
-        divisor = of(other)
+        divisor = as_polynomial(other)
         if len(divisor.terms) != 1:
             raise ZeroDivisionError(f"{divisor} is not a single term, so nothing can be divided by it exactly")
         ((monomial, number),) = divisor.terms.items()
@@ -137,7 +137,7 @@ class Polynomial:
         return result
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, (Polynomial, int, Fraction)) and self.terms == of(other).terms
+        return isinstance(other, (Polynomial, int, Fraction)) and self.terms == as_polynomial(other).terms
 
     def __hash__(self) -> int:
         return hash(frozenset(self.terms.items()))
@@ -165,7 +165,7 @@ class Polynomial:
     def at(self, values: Mapping[str, Number]) -> Fraction:
         """Its value where the symbols have these values."""
         if _BUDGET.get() is not None:
-            spend(2 * len(self.terms) * self.weight)
+            spend(2 * len(self.terms) * self.term_cost)
         return sum(
             (
                 number * prod((Fraction(values[name]) ** power for name, power in monomial), start=Fraction(1))
@@ -174,24 +174,24 @@ class Polynomial:
             Fraction(0),
         )
 
-    def put(self, name: str, value: "Polynomial | Number") -> "Polynomial":
+    def substitute(self, name: str, value: "Polynomial | Number") -> "Polynomial":
         """Put something in the place of a symbol."""
         total: dict[Monomial, Fraction] = {}
         for monomial, number in self.terms.items():
             power = dict(monomial).get(name, 0)
             rest = tuple(pair for pair in monomial if pair[0] != name)
-            for both, factor in (Polynomial({rest: number}) * of(value) ** power).terms.items():
+            for both, factor in (Polynomial({rest: number}) * as_polynomial(value) ** power).terms.items():
                 total[both] = total.get(both, Fraction(0)) + factor
         return Polynomial(total)
 
-    def put_all(self, values: "Mapping[str, Polynomial] | Mapping[str, int]") -> "Polynomial":
+    def substitute_all(self, values: "Mapping[str, Polynomial] | Mapping[str, int]") -> "Polynomial":
         """Put something in the place of each of these symbols, one after the other."""
         whole = self
         for name, value in values.items():
-            whole = whole.put(name, value)
+            whole = whole.substitute(name, value)
         return whole
 
-    def common(self) -> tuple[Fraction, Monomial]:
+    def common_factor(self) -> tuple[Fraction, Monomial]:
         """The greatest number and the greatest monomial that divide every term."""
         if not self.terms:
             return Fraction(0), ()
@@ -207,21 +207,21 @@ def symbol(name: str) -> Polynomial:
     return Polynomial({((name, 1),): 1})
 
 
-def of(value: "Polynomial | Number") -> Polynomial:
+def as_polynomial(value: "Polynomial | Number") -> Polynomial:
     """A number as a polynomial; a polynomial as itself."""
     return value if isinstance(value, Polynomial) else Polynomial({(): value})
 
 
-def total(polynomials: Iterable[Polynomial]) -> Polynomial:
+def sum_polynomials(polynomials: Iterable[Polynomial]) -> Polynomial:
     """Add polynomials up."""
     return sum(polynomials, ZERO)
 
 
 ZERO, ONE = Polynomial({}), Polynomial({(): 1})
-LARGEST_DIVISION = 100_000  # steps (terms taken away or looked at) of one division
+MAX_DIVISION_STEPS = 100_000  # steps (terms taken away or looked at) of one division
 
 
-def quotient(dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
+def divide_exactly(dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
     """The polynomial that gives the dividend when multiplied by the divisor, or None where it does not exist.
 
     Long division by the leading term. Lowest exponents add when polynomials are multiplied, and so do highest ones:
@@ -256,8 +256,10 @@ def quotient(dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
                 rest[place] = left
         steps += len(rest) + len(by)
         spend(len(by) * (1 + factor.numerator.bit_length() // 800) + len(rest) // 16)
-        if steps > LARGEST_DIVISION:
-            raise TooLarge(f"a division of polynomials takes more than {LARGEST_DIVISION:,} steps; shorten the formula")
+        if steps > MAX_DIVISION_STEPS:
+            raise FormulaTooLarge(
+                f"a division of polynomials takes more than {MAX_DIVISION_STEPS:,} steps; shorten the formula"
+            )
     return Polynomial(
         {
             tuple((name, power) for name, power in zip(names, powers, strict=True) if power): number
@@ -307,7 +309,7 @@ class Rational:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (Polynomial, int, Fraction)):
-            other = Rational(of(other))
+            other = Rational(as_polynomial(other))
         if not isinstance(other, Rational):
             return NotImplemented
         if self.denominator == other.denominator:
@@ -330,9 +332,9 @@ class Rational:
         """Its value if it is written without symbols, else None."""
         return self.numerator.constant if self.denominator == ONE else None
 
-    def polynomial(self) -> Polynomial | None:
+    def to_polynomial(self) -> Polynomial | None:
         """The polynomial it is equal to, or None where the denominator does not divide the numerator."""
-        return quotient(self.numerator, self.denominator)
+        return divide_exactly(self.numerator, self.denominator)
 
     def at(self, values: Mapping[str, Number]) -> Fraction:
         """Its value where the symbols have these values."""
@@ -349,8 +351,8 @@ class Rational:
 # Bounds on formulas that people type. Sizes are checked before anything is multiplied, so that even a short text such
 # as (a+b)**12**12 is computed in well under a second or refused.
 
-LARGEST_EXPONENT, HIGHEST_DEGREE, MOST_DIGITS, MOST_TERMS = 12, 100, 300, 2_000
-MOST_WORK = 40_000  # products and sums of single terms over a whole formula; about eight microseconds each
+MAX_EXPONENT, MAX_DEGREE, MAX_DIGITS, MAX_TERMS = 12, 100, 300, 2_000
+MAX_WORK = 40_000  # products and sums of single terms over a whole formula; about eight microseconds each
 
 
 class Calculator:
@@ -367,13 +369,13 @@ class Calculator:
         left, right = self.add(values[:middle]), self.add(values[middle:])
         a, b, c, d = (len(one.terms) for side in (left, right) for one in (side.numerator, side.denominator))
         self._spend(a + c if left.denominator == right.denominator else a * d + c * b + b * d)
-        return _checked(left + right)
+        return _check_bounds(left + right)
 
     def multiply(self, left: Rational, right: Rational) -> Rational:
         """Multiply two values."""
         self._spend(len(left.numerator.terms) * len(right.numerator.terms))
         self._spend(len(left.denominator.terms) * len(right.denominator.terms))
-        return _checked(left * right)
+        return _check_bounds(left * right)
 
     def divide(self, left: Rational, right: Rational) -> Rational:
         """Divide one value by another."""
@@ -385,16 +387,16 @@ class Calculator:
         """Raise to a whole power."""
         number = exponent.constant
         if number is None or number.denominator != 1:
-            raise InputError(f"an exponent is a whole number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT} here")
+            raise InputError(f"an exponent is a whole number from {-MAX_EXPONENT} to {MAX_EXPONENT} here")
         if number < 0 and not base.numerator:
             raise InputError("this divides by zero")
         if base.constant is not None:  # 10^23
             bits = max(base.constant.numerator.bit_length(), base.constant.denominator.bit_length())
-            if abs(number) * bits * 3 > 2 * MOST_DIGITS * 10:  # well above what is checked exactly afterwards
-                raise TooLarge(f"a number has more than {MOST_DIGITS} digits")
-            return _checked(Rational(of(base.constant ** int(number))))
-        if abs(number) > LARGEST_EXPONENT:
-            raise TooLarge(f"an exponent is at most {LARGEST_EXPONENT} here")
+            if abs(number) * bits * 3 > 2 * MAX_DIGITS * 10:  # well above what is checked exactly afterwards
+                raise FormulaTooLarge(f"a number has more than {MAX_DIGITS} digits")
+            return _check_bounds(Rational(as_polynomial(base.constant ** int(number))))
+        if abs(number) > MAX_EXPONENT:
+            raise FormulaTooLarge(f"an exponent is at most {MAX_EXPONENT} here")
         factor, result = (base.inverse() if number < 0 else base), Rational(ONE)
         for _ in range(abs(number.numerator)):
             result = self.multiply(result, factor)
@@ -402,18 +404,18 @@ class Calculator:
 
     def _spend(self, steps: int) -> None:
         self.work += steps
-        if self.work > MOST_WORK:
-            raise TooLarge(f"multiplied out, the formula takes more than {MOST_WORK:,} steps")
+        if self.work > MAX_WORK:
+            raise FormulaTooLarge(f"multiplied out, the formula takes more than {MAX_WORK:,} steps")
 
 
-def _checked(value: Rational) -> Rational:
+def _check_bounds(value: Rational) -> Rational:
     """The value itself, if its terms, degrees and digits are within the bounds."""
     for polynomial in (value.numerator, value.denominator):
-        if len(polynomial.terms) > MOST_TERMS:
-            raise TooLarge(f"multiplied out, the formula has more than {MOST_TERMS:,} terms")
+        if len(polynomial.terms) > MAX_TERMS:
+            raise FormulaTooLarge(f"multiplied out, the formula has more than {MAX_TERMS:,} terms")
         for monomial, number in polynomial.terms.items():
-            if any(abs(power) > HIGHEST_DEGREE for _, power in monomial):
-                raise TooLarge(f"multiplied out, a symbol has an exponent past {HIGHEST_DEGREE}")
-            if max(number.numerator.bit_length(), number.denominator.bit_length()) * 3 > MOST_DIGITS * 10:
-                raise TooLarge(f"a number has more than {MOST_DIGITS} digits")
+            if any(abs(power) > MAX_DEGREE for _, power in monomial):
+                raise FormulaTooLarge(f"multiplied out, a symbol has an exponent past {MAX_DEGREE}")
+            if max(number.numerator.bit_length(), number.denominator.bit_length()) * 3 > MAX_DIGITS * 10:
+                raise FormulaTooLarge(f"a number has more than {MAX_DIGITS} digits")
     return value

@@ -14,25 +14,25 @@ from itertools import combinations, islice, permutations
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, symbol, total
-from lemma.errors import LedgerError
+from lemma.counting.polynomial import ONE, ZERO, Polynomial, as_polynomial, sum_polynomials, symbol
+from lemma.errors import CountingError
 
 if TYPE_CHECKING:
-    from lemma.counting.piecewise import NamedSize
+    from lemma.counting.piecewise import DerivedSize
 
-Values = Mapping[str, int]
+Sizes = Mapping[str, int]
 ProbeSizes = dict[str, list[int]]
 """The values at which each symbol is probed, the smallest first."""
 Amounts = tuple[int, ...]
 Readings = Mapping[str, Amounts]
 """What was read at each path of a module: a shape, or one or more amounts."""
-Read = Callable[[Values], Readings]
+Read = Callable[[Sizes], Readings]
 Join = Callable[[Sequence[Amounts]], Amounts]
 """Adds up the readings of a group of which only the sum is known."""
 
-PROOFS = 3
-MOST_CHOICES = 3  # of probe sizes at which a module works and yet cannot be read
-DRAWN = 60  # sizes among which there are always some that the fit has not asked for
+NUM_PROOFS = 3
+MAX_PROBE_CHOICES = 3  # of probe sizes at which a module works and yet cannot be read
+NUM_PROOF_CANDIDATES = 60  # sizes among which there are always some that the fit has not asked for
 
 
 @dataclass(frozen=True, order=True)
@@ -45,17 +45,17 @@ class PathGroup:
     """
 
     pattern: str
-    which: str = ""
+    subset: str = ""
 
     def __str__(self) -> str:
-        rest = iter(self.which.split(",")) if self.which else None
+        rest = iter(self.subset.split(",")) if self.subset else None
         return re.sub(r"\*", lambda star: next(rest, "*"), self.pattern) if rest else self.pattern
 
     def matches(self, path: str) -> bool:
         """Whether a path follows the pattern."""
         return re.fullmatch(re.escape(self.pattern).replace(r"\*", r"\d+"), path) is not None
 
-    def holds(self, path: str, at: int, number: int) -> bool:
+    def contains(self, path: str, index: int, count: int) -> bool:
         """Whether a path belongs to it that is number `at` of `number` with its pattern.
 
         >>> PathGroup("layers.*.weight_l0").holds("layers.12.weight_l0", 12, 24)
@@ -63,13 +63,13 @@ class PathGroup:
         >>> PathGroup("layers.*.weight", "1…").holds("layers.0.weight", 0, 24)
         False
         """
-        last = at == number - 1
-        mine = {"0": at == 0, "1…": at > 0, "-1": last, "…-2": not last}.get(self.which, True)
+        last = index == count - 1
+        mine = {"0": index == 0, "1…": index > 0, "-1": last, "…-2": not last}.get(self.subset, True)
         return mine and self.matches(path)
 
 
 @dataclass(frozen=True)
-class Fitted:
+class GroupFit:
     """What one member of a group reads, as polynomials, and how many members there are."""
 
     repeats: Polynomial
@@ -77,15 +77,15 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Probed:
+class FitResult:
     """What was fitted in every group, and the groups that follow no polynomial, with the reason.
 
     `named` are the sizes other than symbols that formulas contain.
     """
 
-    groups: dict[PathGroup, Fitted]
-    refused: dict[PathGroup, str]
-    named: "dict[str, NamedSize]" = field(default_factory=dict)
+    fits: dict[PathGroup, GroupFit]
+    failures: dict[PathGroup, str]
+    derived: "dict[str, DerivedSize]" = field(default_factory=dict)
 
 
 def column_sums(rows: Sequence[Amounts]) -> Amounts:
@@ -97,45 +97,45 @@ Column = tuple[PathGroup, int]
 """A group and the number of a column of its reading; column −1 is the number of members."""
 
 
-def probe(read: Read, choices: Iterable[ProbeSizes], join: Join = column_sums) -> Probed:
+def fit_groups(read: Read, choices: Iterable[ProbeSizes], join: Join = column_sums) -> FitResult:
     """Fit what `read` gives, in every group of paths, as polynomials of the symbols, on the first sizes that work.
 
     A LedgerError says why nothing can be read.
     """
     known: dict[tuple[int, ...], Readings] = {}
 
-    def reading(values: Values) -> Readings:
+    def reading(values: Sizes) -> Readings:
         key = tuple(values.values())
         if key not in known:
             known[key] = read(values)
         return known[key]
 
-    refusal = LedgerError("it works at no small sizes that were tried; state some as factory.probe_sizes")
-    for sizes in islice(choices, MOST_CHOICES):
+    refusal = CountingError("it works at no small sizes that were tried; state some as factory.probe_sizes")
+    for sizes in islice(choices, MAX_PROBE_CHOICES):
         try:
-            return _fit_groups(reading, sizes, join)
-        except LedgerError as error:
+            return _fit_groups_at(reading, sizes, join)
+        except CountingError as error:
             refusal = error
     raise refusal
 
 
-def _fit_groups(reading: Read, sizes: ProbeSizes, join: Join) -> Probed:
+def _fit_groups_at(reading: Read, sizes: ProbeSizes, join: Join) -> FitResult:
     """Fit until all groups are proved: those that fail are grouped otherwise, multiplied by a symbol, or refused."""
     lowest = {name: values[0] for name, values in sizes.items()}
     first = [lowest, *({**lowest, name: values[1]} for name, values in sizes.items() if len(values) > 1)]
-    groupings = groupings_for([reading(values) for values in first], join)
+    groupings = find_groupings([reading(values) for values in first], join)
     multiplied: dict[Column, list[str]] = {}  # by which symbols, since they may divide the quantity
     refused: dict[PathGroup, str] = {}
-    drawn = {tuple(values.values()): values for values in draws(sizes, DRAWN)}
+    drawn = {tuple(values.values()): values for values in sample_sizes(sizes, NUM_PROOF_CANDIDATES)}
     asked: set[tuple[int, ...]] = set()
 
-    def sample(values: Values) -> dict[Column, int]:
+    def sample(values: Sizes) -> dict[Column, int]:
         asked.add(tuple(values.values()))
         groups: dict[PathGroup, tuple[int, Amounts]] = {}
-        for pattern, members in _members(reading(values)).items():
-            found = _group(pattern, members, groupings[pattern][0] if pattern in groupings else "each", join)
+        for pattern, members in _members_by_pattern(reading(values)).items():
+            found = _group_members(pattern, members, groupings[pattern][0] if pattern in groupings else "each", join)
             if found is None:
-                raise Ungrouped(pattern)
+                raise GroupingError(pattern)
             groups |= found
         columns = {(group, -1): count for group, (count, _) in groups.items()}
         columns |= {(group, at): number for group, (_, row) in groups.items() for at, number in enumerate(row)}
@@ -146,44 +146,44 @@ def _fit_groups(reading: Read, sizes: ProbeSizes, join: Join) -> Probed:
     while True:
         try:
             asked.clear()
-            found = fit(sample, sizes)
-            prove(found, sample, [values for at, values in drawn.items() if at not in asked][:PROOFS], sizes)
+            found = fit_polynomials(sample, sizes)
+            verify_fit(found, sample, [values for at, values in drawn.items() if at not in asked][:NUM_PROOFS], sizes)
             break
-        except Ungrouped as failure:  # the next grouping; a pattern that showed up only now gets its sum
+        except GroupingError as failure:  # the next grouping; a pattern that showed up only now gets its sum
             (pattern,) = failure.args
             groupings[pattern] = groupings.get(pattern, [])[1:] or ["sum"]
-            refused = {group: why for group, why in refused.items() if pattern_of(group.pattern) != pattern}
+            refused = {group: why for group, why in refused.items() if path_pattern(group.pattern) != pattern}
         except NotPolynomial as failure:
             group, _ = failure.key
             names = multiplied.setdefault(failure.key, [])
-            if failure.name and failure.name not in names:
-                names.append(failure.name)
+            if failure.symbol and failure.symbol not in names:
+                names.append(failure.symbol)
                 continue
-            refused[group] = failure.why
+            refused[group] = failure.reason
             multiplied = {key: names for key, names in multiplied.items() if key[0] != group}
     columns: dict[PathGroup, dict[int, Polynomial]] = {}
     for (group, column), polynomial in found.items():
         divisor = prod(map(symbol, multiplied.get((group, column), [])), start=ONE)
         columns.setdefault(group, {})[column] = polynomial / divisor
     fitted = {
-        group: Fitted(mine.get(-1, ONE), tuple(mine[at] for at in sorted(mine) if at >= 0))
+        group: GroupFit(mine.get(-1, ONE), tuple(mine[at] for at in sorted(mine) if at >= 0))
         for group, mine in columns.items()
     }
-    return Probed(fitted, refused)
+    return FitResult(fitted, refused)
 
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)|(?<=_l)\d+(?=_|\.|$)")
-SUM = "…"
+SUM_ONLY = "…"
 Grouping = str | tuple[int, ...]
 """How the members of a pattern are grouped: all, each, first, last, sum; or which of their numbers count layers."""
 Member = tuple[str, Amounts]
 
 
-class Ungrouped(Exception):
+class GroupingError(Exception):
     """The members of a pattern, its argument, do not follow the grouping chosen for it."""
 
 
-def pattern_of(path: str) -> str:
+def path_pattern(path: str) -> str:
     """Write a star for every number of a layer.
 
     >>> pattern_of("layers.3.attention.output.weight"), pattern_of("weight_ih_l1_reverse"), pattern_of("weight_hh_l0.A")
@@ -192,7 +192,7 @@ def pattern_of(path: str) -> str:
     return NUMBER.sub("*", path)
 
 
-def patterns_of(path: str) -> Iterator[str]:
+def iter_patterns(path: str) -> Iterator[str]:
     """All patterns that a path follows, with a star for one number at least.
 
     >>> list(patterns_of("blocks.3.0.weight"))
@@ -205,29 +205,29 @@ def patterns_of(path: str) -> Iterator[str]:
             yield NUMBER.sub(lambda _, written=written: next(written), path)
 
 
-def _members(readings: Readings) -> dict[str, list[Member]]:
+def _members_by_pattern(readings: Readings) -> dict[str, list[Member]]:
     """Sort readings by pattern; within each by the numbers in the path."""
     groups: dict[str, list[Member]] = {}
     for path, reading in readings.items():
-        groups.setdefault(pattern_of(path), []).append((path, reading))
+        groups.setdefault(path_pattern(path), []).append((path, reading))
     for group in groups.values():
         group.sort(key=lambda member: [int(number) for number in NUMBER.findall(member[0])])
     return groups
 
 
-def sorted_into(groups: Iterable[PathGroup], readings: Readings) -> dict[PathGroup, list[Amounts]]:
+def assign_to_groups(groups: Iterable[PathGroup], readings: Readings) -> dict[PathGroup, list[Amounts]]:
     """The readings that belong to each group; a path that belongs to none is a group of its own."""
     found: dict[PathGroup, list[Amounts]] = {group: [] for group in groups}
-    for members in _members(readings).values():
+    for members in _members_by_pattern(readings).values():
         for at, (path, reading) in enumerate(members):
-            mine = next((group for group in found if group.holds(path, at, len(members))), PathGroup(path))
+            mine = next((group for group in found if group.contains(path, at, len(members))), PathGroup(path))
             found.setdefault(mine, []).append(reading)
     return found
 
 
-def groupings_for(samples: Sequence[Readings], join: Join) -> dict[str, list[Grouping]]:
+def find_groupings(samples: Sequence[Readings], join: Join) -> dict[str, list[Grouping]]:
     """The groupings of each pattern that fit all samples, the most detailed first; the sum always fits."""
-    sorted_samples = [_members(sample) for sample in samples]
+    sorted_samples = [_members_by_pattern(sample) for sample in samples]
     patterns = {pattern: None for groups in sorted_samples for pattern in groups}
     found: dict[str, list[Grouping]] = {}
     for pattern in patterns:
@@ -237,21 +237,21 @@ def groupings_for(samples: Sequence[Readings], join: Join) -> dict[str, list[Gro
         steady = len({tuple(path for path, _ in group) for group in members}) == 1
         found[pattern] = []
         for grouping in ("all", *some, *(["each"] if steady else ["first", "last"])):
-            tried = [_group(pattern, group, grouping, join) for group in members]
+            tried = [_group_members(pattern, group, grouping, join) for group in members]
             if all(groups is not None for groups in tried) and len({frozenset(groups or ()) for groups in tried}) == 1:
                 found[pattern].append(grouping)
         found[pattern].append("sum")
     return found
 
 
-def _group(
+def _group_members(
     pattern: str, members: list[Member], grouping: Grouping, join: Join
 ) -> dict[PathGroup, tuple[int, Amounts]] | None:
     """Group the members of one pattern; None if those of a group do not read the same."""
     if grouping == "each":
         return {PathGroup(path): (1, reading) for path, reading in members}
     if grouping == "sum":
-        return {PathGroup(pattern, SUM): (1, join([reading for _, reading in members]))}
+        return {PathGroup(pattern, SUM_ONLY): (1, join([reading for _, reading in members]))}
     groups: dict[PathGroup, list[Amounts]] = {}
     for at, (path, reading) in enumerate(members):
         if isinstance(grouping, tuple):
@@ -271,8 +271,8 @@ def _group(
 
 
 Key = TypeVar("Key", bound=Hashable)
-Sample = Callable[[Values], Mapping[Key, int]]
-HIGHEST = 5  # the highest power of a symbol that is tried, if it has enough probe sizes
+Sample = Callable[[Sizes], Mapping[Key, int]]
+MAX_POWER = 5  # the highest power of a symbol that is tried, if it has enough probe sizes
 
 
 class NotPolynomial(Exception):
@@ -280,10 +280,10 @@ class NotPolynomial(Exception):
 
     def __init__(self, key: Any, name: str, why: str) -> None:
         super().__init__(why)
-        self.key, self.name, self.why = key, name, why
+        self.key, self.symbol, self.reason = key, name, why
 
 
-def fit(sample: Sample[Key], sizes: Mapping[str, Sequence[int]]) -> dict[Key, Polynomial]:
+def fit_polynomials(sample: Sample[Key], sizes: Mapping[str, Sequence[int]]) -> dict[Key, Polynomial]:
     """Fit every quantity that `sample` gives, over at least two sizes more than its highest power.
 
     Newton's form: an index ν gives for each symbol s a place among its sizes; the term of ν is
@@ -327,7 +327,7 @@ def fit(sample: Sample[Key], sizes: Mapping[str, Sequence[int]]) -> dict[Key, Po
                 if not rest:
                     continue
                 for (name, known), power in zip(sizes.items(), index, strict=True):
-                    if power > max(0, min(HIGHEST, len(known) - 2)):
+                    if power > max(0, min(MAX_POWER, len(known) - 2)):
                         why = f"no polynomial of {name}: it still changes at the power {power}"
                         raise NotPolynomial(key, name, why)
                 number = Fraction(rest) / basis(index)
@@ -337,39 +337,49 @@ def fit(sample: Sample[Key], sizes: Mapping[str, Sequence[int]]) -> dict[Key, Po
         above = {moved(index, place, 1) for index in waiting for place in places} - asked
         waiting = sorted(filter(called_for, above))
     written = basis_at({name: symbol(name) for name in sizes})
-    return {key: total(of(number * written(index)) for index, number in mine.items()) for key, mine in terms.items()}
+    return {
+        key: sum_polynomials(as_polynomial(number * written(index)) for index, number in mine.items())
+        for key, mine in terms.items()
+    }
 
 
-def prove(
-    found: Mapping[Key, Polynomial], sample: Sample[Key], fresh: Iterable[Values], sizes: Mapping[str, Sequence[int]]
+def verify_fit(
+    fits: Mapping[Key, Polynomial],
+    sample: Sample[Key],
+    fresh_sizes: Iterable[Sizes],
+    sizes: Mapping[str, Sequence[int]],
 ) -> None:
     """Compare with samples the fit has not seen; where they differ, say in which symbol the fit fails."""
-    for values in fresh:
+    for values in fresh_sizes:
         numbers = sample(values)
-        for key in dict.fromkeys([*found, *numbers]):
-            if found.get(key, ZERO).at(values) == numbers.get(key, 0):
+        for key in dict.fromkeys([*fits, *numbers]):
+            if fits.get(key, ZERO).at(values) == numbers.get(key, 0):
                 continue
             for name in sizes:  # the first symbol that alone leads away from the fit
                 there = {**{other: known[0] for other, known in sizes.items()}, name: values[name]}
-                number, fitted = sample(there).get(key, 0), found.get(key, ZERO).at(there)
+                number, fitted = sample(there).get(key, 0), fits.get(key, ZERO).at(there)
                 if number != fitted:
                     why = f"at {name} = {values[name]} it is {number:,}, where its smaller values lead to {fitted}"
                     raise NotPolynomial(key, name, f"no polynomial of {name}: {why}")
             raise NotPolynomial(key, "", f"no polynomial of {', '.join(sizes)}: each alone fits, but not all together")
 
 
-PLAIN = [2, 3, 4, 5, 6, 7, 8, 9]
+SMALL_SIZES = [2, 3, 4, 5, 6, 7, 8, 9]
 DIVISORS = [2, 3, 4, 6, 12]  # never 1, at which much is a special case
-GROUPED = ([1, 2, 4], [4, 8, 12, 16], [96, 192, 288, 384])  # few heads divide many, and these an even part of the width
-TRIALS = 8
-MOST_TRIALS = 500  # sizes that are tried in all, before it is said that there are none
-FEW_LAYERS = [2, 3, 4, 5]  # layers take time, and are never multiplied with each other
-HEADS, WIDTHS = re.compile("h|k$|n_?h|.*head|.*kv"), re.compile("d|.*width|.*hidden|.*dim|.*embd")
-LAYERS = re.compile("L(_|$)|.*layers|depth")
+GROUPED_HEADS = (
+    [1, 2, 4],
+    [4, 8, 12, 16],
+    [96, 192, 288, 384],
+)  # few heads divide many, and these an even part of the width
+NUM_TRIALS = 8
+MAX_TRIALS = 500  # sizes that are tried in all, before it is said that there are none
+LAYER_COUNTS = [2, 3, 4, 5]  # layers take time, and are never multiplied with each other
+HEAD_NAMES, WIDTH_NAMES = re.compile("h|k$|n_?h|.*head|.*kv"), re.compile("d|.*width|.*hidden|.*dim|.*embd")
+LAYER_NAMES = re.compile("L(_|$)|.*layers|depth")
 
 
-def choose_sizes(
-    asked: Values, works: Callable[[Values], bool], hints: Mapping[str, Sequence[int]]
+def choose_probe_sizes(
+    requested: Sizes, can_run: Callable[[Sizes], bool], hints: Mapping[str, Sequence[int]]
 ) -> Iterator[ProbeSizes]:
     """Yield sizes at which the module works, the simplest first.
 
@@ -381,32 +391,34 @@ def choose_sizes(
     def multiples(step: int) -> list[int]:
         return [step * number for number in range(1, 9)]
 
-    ranks = sorted(set(asked.values()))
-    few = {name: FEW_LAYERS for name in asked if LAYERS.match(name)}
-    plain = {name: list(PLAIN) for name in asked} | few
-    ordered = {name: [10 * ranks.index(value) + small for small in PLAIN] for name, value in asked.items()} | few
-    aligned = {name: multiples(8) for name, value in asked.items() if WIDTHS.match(name) and value % 8 == 0}
+    ranks = sorted(set(requested.values()))
+    few = {name: LAYER_COUNTS for name in requested if LAYER_NAMES.match(name)}
+    plain = {name: list(SMALL_SIZES) for name in requested} | few
+    ordered = {
+        name: [10 * ranks.index(value) + small for small in SMALL_SIZES] for name, value in requested.items()
+    } | few
+    aligned = {name: multiples(8) for name, value in requested.items() if WIDTH_NAMES.match(name) and value % 8 == 0}
 
     def divides(low: str, high: str) -> bool:
-        return low != high and asked[low] <= asked[high] and asked[high] % asked[low] == 0
+        return low != high and requested[low] <= requested[high] and requested[high] % requested[low] == 0
 
     def likely(names: tuple[str, ...]) -> int:
         *heads, width = names
-        return sum(not HEADS.match(name) for name in heads) + (not WIDTHS.match(width))
+        return sum(not HEAD_NAMES.match(name) for name in heads) + (not WIDTH_NAMES.match(width))
 
     def patterns() -> Iterator[ProbeSizes]:
         yield {}
-        pairs = sorted((pair for pair in permutations(asked, 2) if divides(*pair)), key=likely)
-        triples = [three for three in permutations(asked, 3) if divides(*three[:2]) and divides(*three[1:])]
+        pairs = sorted((pair for pair in permutations(requested, 2) if divides(*pair)), key=likely)
+        triples = [three for three in permutations(requested, 3) if divides(*three[:2]) and divides(*three[1:])]
         triples.sort(key=lambda three: (likely(three), "kv" not in three[0]))
         shared = sum("kv" in three[0] and not likely(three) for three in triples)  # where there are some, they are used
-        triples = [dict(zip(three, map(list, GROUPED), strict=True)) for three in triples]
+        triples = [dict(zip(three, map(list, GROUPED_HEADS), strict=True)) for three in triples]
         yield from triples[:shared]
         singles = [{pair[0]: DIVISORS, pair[1]: multiples(step)} for pair in pairs for step in (12, 24)]
         yield from singles[:8]
         yield from triples[shared:8]
         for low in dict.fromkeys(low for low, _ in pairs):
-            yield {low: DIVISORS, **{high: multiples(24) for high in asked if divides(low, high)}}
+            yield {low: DIVISORS, **{high: multiples(24) for high in requested if divides(low, high)}}
         for high in dict.fromkeys(high for _, high in pairs):  # where hints say what divides it
             yield from ({high: multiples(step)} for step in (144, 288))
         yield from singles[8:]
@@ -415,20 +427,20 @@ def choose_sizes(
     tried = 0
     for pattern in patterns():
         for others in (plain, ordered, ordered | aligned):
-            chosen = {**others, **pattern, **{name: list(hint) for name, hint in hints.items() if name in asked}}
-            if tried > MOST_TRIALS:
+            chosen = {**others, **pattern, **{name: list(hint) for name, hint in hints.items() if name in requested}}
+            if tried > MAX_TRIALS:
                 return
-            for values in draws(chosen, TRIALS):
+            for values in sample_sizes(chosen, NUM_TRIALS):
                 tried += 1
-                if not works(values):
+                if not can_run(values):
                     break
             else:
                 yield chosen
 
 
-def draws(sizes: ProbeSizes, number: int) -> list[dict[str, int]]:
+def sample_sizes(sizes: ProbeSizes, count: int) -> list[dict[str, int]]:
     """The lowest sizes, then sizes drawn at random; the same ones each time."""
     source = random.Random(len(sizes))
     lowest = {name: values[0] for name, values in sizes.items()}
-    drawn = [{name: source.choice(values) for name, values in sizes.items()} for _ in range(number - 1)]
+    drawn = [{name: source.choice(values) for name, values in sizes.items()} for _ in range(count - 1)]
     return [lowest, *drawn]

@@ -18,14 +18,24 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from lemma.counting.measure import ModulePath, following, tensors_in
+from lemma.counting.measure import PathTracker, iter_tensors, track_paths
 from lemma.counting.polynomial import ONE, ZERO, Polynomial
-from lemma.counting.probe import NUMBER, Fitted, PathGroup, Probed, Readings, Values, choose_sizes, pattern_of, probe
+from lemma.counting.probe import (
+    NUMBER,
+    FitResult,
+    GroupFit,
+    PathGroup,
+    Readings,
+    Sizes,
+    choose_probe_sizes,
+    fit_groups,
+    path_pattern,
+)
 from lemma.counting.subject import Inputs, Subject
-from lemma.errors import LedgerError
+from lemma.errors import CountingError
 
 Kind = Literal["input", "parameter", "buffer", "constant", "result"]
-HELD = ("parameter", "buffer")  # what the module holds, and has a name for
+STORED = ("parameter", "buffer")  # what the module holds, and has a name for
 Size = TypeVar("Size", int, Polynomial)
 
 
@@ -34,7 +44,7 @@ class Ref:
     """A signal among a step's arguments, by its number; `turned` is its transpose."""
 
     signal: int
-    turned: bool = False
+    transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,18 +64,18 @@ class Step:
 
     operation: str
     path: str
-    arguments: tuple[Any, ...]
-    named: dict[str, Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     results: tuple[int, ...]
-    through: tuple[str, ...] = ()
+    merged_from: tuple[str, ...] = ()
     """The operations it was merged from."""
-    under_root: Polynomial | None = None
+    squared_scale: Polynomial | None = None
     """n, if it scales by √n or 1/√n."""
 
     @property
     def refs(self) -> tuple[Ref, ...]:
         """Its signals in the order of its arguments, those within lists too."""
-        return tuple(found for found in tree_leaves([self.arguments, self.named]) if isinstance(found, Ref))
+        return tuple(found for found in tree_leaves([self.args, self.kwargs]) if isinstance(found, Ref))
 
     @property
     def operands(self) -> tuple[int, ...]:
@@ -75,13 +85,13 @@ class Step:
     @property
     def numbers(self) -> tuple[float, ...]:
         """The plain numbers among its arguments: those in their order, and a scale."""
-        found = tree_leaves([self.arguments, self.named.get("scale")])
+        found = tree_leaves([self.args, self.kwargs.get("scale")])
         return tuple(x for x in found if isinstance(x, (int, float)) and not isinstance(x, bool))
 
-    def reading(self, swap: Callable[[Ref], Ref]) -> "Step":
+    def with_refs(self, replace_ref: Callable[[Ref], Ref]) -> "Step":
         """Return the step with other signals in the place of its own."""
-        arguments, named = tree_map_only(Ref, swap, (self.arguments, self.named))
-        return replace(self, arguments=arguments, named=named)
+        arguments, named = tree_map_only(Ref, replace_ref, (self.args, self.kwargs))
+        return replace(self, args=arguments, kwargs=named)
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ class Frame:
 
     path: str
     count: int
-    first: str
+    first_path: str
     carried: Mapping[int, int] = field(default_factory=dict)
     formula: Polynomial = ONE
     """How many there are at all sizes."""
@@ -108,24 +118,24 @@ class DataFlow(Generic[Size]):
     result: int
     frames: tuple[Frame, ...] = ()
 
-    def uses(self) -> Counter[int]:
+    def count_uses(self) -> Counter[int]:
         """How often each signal is read; the result once more."""
         return Counter([self.result, *(operand for step in self.steps for operand in step.operands)])
 
-    def numbered(self) -> "DataFlow[Size]":
+    def renumber(self) -> "DataFlow[Size]":
         """Return it with the signals that occur numbered as they come, what the module holds after all others."""
         seen = dict.fromkeys(n for step in self.steps for n in (*step.operands, *step.results))
-        order = sorted(seen, key=lambda number: self.signals[number].kind in HELD)
+        order = sorted(seen, key=lambda number: self.signals[number].kind in STORED)
         new = {number: place for place, number in enumerate(order)}
         steps = [replace(step, results=tuple(new[number] for number in step.results)) for step in self.steps]
         frames = tuple(
             replace(frame, carried={new[a]: new[b] for a, b in frame.carried.items() if a in new and b in new})
             for frame in self.frames
         )
-        smaller = self.reading(lambda ref: Ref(new[ref.signal], ref.turned), steps)
+        smaller = self.with_steps(lambda ref: Ref(new[ref.signal], ref.transposed), steps)
         return replace(smaller, signals={new[number]: self.signals[number] for number in order}, frames=frames)
 
-    def needed(self) -> "DataFlow[Size]":
+    def prune(self) -> "DataFlow[Size]":
         """Return it without what does not lead to the result."""
         wanted, kept = {self.result}, []
         for step in reversed(self.steps):
@@ -134,31 +144,43 @@ class DataFlow(Generic[Size]):
                 kept.append(step)
         return replace(self, steps=tuple(reversed(kept)))
 
-    def reading(self, swap: Callable[[Ref], Ref], steps: Iterable[Step]) -> "DataFlow[Size]":
+    def with_steps(self, replace_ref: Callable[[Ref], Ref], steps: Iterable[Step]) -> "DataFlow[Size]":
         """Return it with these steps, all of which read other signals in the place of their own."""
-        return replace(self, steps=tuple(step.reading(swap) for step in steps), result=swap(Ref(self.result)).signal)
+        return replace(
+            self,
+            steps=tuple(step.with_refs(replace_ref) for step in steps),
+            result=replace_ref(Ref(self.result)).signal,
+        )
 
 
-SIDES = {"radd": "add", "iadd": "add", "rmul": "mul", "imul": "mul", "itruediv": "div", "truediv": "div", "isub": "sub"}
+CANONICAL_NAMES = {
+    "radd": "add",
+    "iadd": "add",
+    "rmul": "mul",
+    "imul": "mul",
+    "itruediv": "div",
+    "truediv": "div",
+    "isub": "sub",
+}
 
 
-def record(module: nn.Module, inputs: Inputs) -> DataFlow[int]:
+def record_flow(module: nn.Module, inputs: Inputs) -> DataFlow[int]:
     """Run a module once, out of training mode, and return what leads to the first tensor it returns.
 
     It is recorded at the level of PyTorch's functions, with the names its author gave to things.
     """
     module.eval()
-    with torch.no_grad(), following(module) as path_now, CallRecorder(module, inputs, path_now) as recorder:
-        returned = module(*inputs.positional, **inputs.named)
+    with torch.no_grad(), track_paths(module) as path_now, CallRecorder(module, inputs, path_now) as recorder:
+        returned = module(*inputs.args, **inputs.kwargs)
     return recorder.flow(returned)
 
 
 class CallRecorder(TorchFunctionMode):
     """Notes every function that returns tensors. Signals are compared by identity, so all are kept alive."""
 
-    def __init__(self, module: nn.Module, inputs: Inputs, path_now: ModulePath) -> None:
+    def __init__(self, module: nn.Module, inputs: Inputs, path_now: PathTracker) -> None:
         super().__init__()
-        self.path_now = path_now
+        self.tracker = path_now
         self.signals: dict[int, Signal[int]] = {}
         self.steps: list[Step] = []
         self._numbers: dict[int, int] = {}
@@ -169,40 +191,40 @@ class CallRecorder(TorchFunctionMode):
             self._add(parameter, "parameter", name)
         for name, buffer in module.named_buffers():
             self._add(buffer, "buffer", name)
-        bound = inspect.signature(module.forward).bind(*inputs.positional, **inputs.named)
+        bound = inspect.signature(module.forward).bind(*inputs.args, **inputs.kwargs)
         for name, value in bound.arguments.items():
-            for tensor in tensors_in(value):
+            for tensor in iter_tensors(value):
                 self._add(tensor, "input", name)
         self._handles = [
-            part.register_forward_hook(lambda *given, path=path: self._note(path, given[2]))
+            part.register_forward_hook(lambda *given, path=path: self._name_output(path, given[2]))
             for path, part in module.named_modules()
             if path
         ]
 
-    def _note(self, path: str, output: Any) -> None:
+    def _name_output(self, path: str, output: Any) -> None:
         """Note that a module returned a tensor, which is called after it unless its author has named it."""
         word = next((word for word in reversed(path.split(".")) if not word.isdigit()), "")
-        for tensor in list(tensors_in(output, dataclasses=True))[:1]:
+        for tensor in list(iter_tensors(output, dataclasses=True))[:1]:
             self._modules.setdefault(self._numbers.get(id(tensor), -1), word)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function, and note it if tensors come out."""
         frame = sys._getframe(1)
-        while frame and frame.f_code is not record.__code__:  # read the variables of the methods that are running
+        while frame and frame.f_code is not record_flow.__code__:  # read the variables of the methods that are running
             mine = not frame.f_globals.get("__name__", "").startswith("torch.")
             if mine and isinstance(frame.f_locals.get("self"), nn.Module):
                 self._frames.setdefault(frame, len(self.signals))
                 self._read_names(frame)
             frame = frame.f_back
         made = func(*args, **(kwargs or {}))
-        results = list(tensors_in(made))
+        results = list(iter_tensors(made))
         if results and not isinstance(made, torch.Size):
             # one name, whether it was written as a function, a method, an operator or an attribute
             name = getattr(func, "__name__", str(func))
             name = (func.__self__.__name__ if name == "__get__" else name).strip("_")
             arguments, named = tree_map_only(Tensor, self._ref, (tuple(args), kwargs or {}))
             numbers = tuple(self._add(out, "result") for out in results)
-            self.steps.append(Step(SIDES.get(name, name), self.path_now.current, arguments, named, numbers))
+            self.steps.append(Step(CANONICAL_NAMES.get(name, name), self.tracker.current, arguments, named, numbers))
         return made
 
     def flow(self, returned: Any) -> DataFlow[int]:
@@ -212,12 +234,12 @@ class CallRecorder(TorchFunctionMode):
         for frame in self._frames:
             self._read_names(frame)
         for number, word in self._modules.items():
-            self._call(number, word)
-        result = next((self._numbers[id(tensor)] for tensor in tensors_in(returned, dataclasses=True)), None)
+            self._set_name(number, word)
+        result = next((self._numbers[id(tensor)] for tensor in iter_tensors(returned, dataclasses=True)), None)
         if result is None:
-            raise LedgerError(f"the module returns no tensor to draw, but {type(returned).__name__}.")
+            raise CountingError(f"the module returns no tensor to draw, but {type(returned).__name__}.")
         self._frames.clear()
-        return DataFlow(self.signals, tuple(self.steps), result).needed()
+        return DataFlow(self.signals, tuple(self.steps), result).prune()
 
     def _add(self, tensor: Tensor, kind: Kind, name: str = "") -> int:
         """Number a tensor; one that was changed in place gets a new number."""
@@ -235,15 +257,15 @@ class CallRecorder(TorchFunctionMode):
         for name, value in frame.f_locals.items():
             number = self._numbers.get(id(value), -1) if isinstance(value, Tensor) else -1
             if number >= self._frames[frame]:
-                self._call(number, name)
+                self._set_name(number, name)
 
-    def _call(self, number: int, name: str) -> None:
+    def _set_name(self, number: int, name: str) -> None:
         """Name a signal unless it has a name."""
         if number in self.signals and not self.signals[number].name:
             self.signals[number] = replace(self.signals[number], name=name)
 
 
-def without_constants(flow: DataFlow[int]) -> DataFlow[int]:
+def fold_constants(flow: DataFlow[int]) -> DataFlow[int]:
     """Make what depends on no input and no parameter, masks above all, one constant, however many steps made it."""
     signals, kept = dict(flow.signals), []
     for step in flow.steps:
@@ -263,7 +285,7 @@ LayerMatch = tuple[dict[int, int], list[tuple[int, int]]]
 """A layer next to the first: the signals that both make, and those that both read from outside, pair by pair."""
 
 
-def folded(flow: DataFlow[int]) -> DataFlow[int]:
+def fold_layers(flow: DataFlow[int]) -> DataFlow[int]:
     """Return the flow with the first of equal layers in the place of all of them, layers within layers too.
 
     Such layers are found by their paths, and proved equal step by step.
@@ -281,33 +303,33 @@ def folded(flow: DataFlow[int]) -> DataFlow[int]:
             if step.path.startswith(prefix) and number.isdigit():
                 numbered.setdefault(int(number), []).append(step)
         layers = [numbered[number] for number in sorted(numbered)]
-        chain = _chain(flow, layers)
+        chain = _match_chain(flow, layers)
         if chain is not None:
-            return folded(_first_only(flow, container, layers, chain))
+            return fold_layers(_keep_first_layer(flow, container, layers, chain))
     return flow
 
 
-def _chain(flow: DataFlow[int], layers: Sequence[list[Step]]) -> Chain | None:
+def _match_chain(flow: DataFlow[int], layers: Sequence[list[Step]]) -> Chain | None:
     """What goes from layer to layer, if every later one repeats the first on what the one before it made."""
     within = {id(step) for layer in layers for step in layer}
     outside = {operand for step in flow.steps if id(step) not in within for operand in step.operands}
     midway = any(number in outside for layer in layers[:-1] for step in layer for number in step.results)
     if len(layers) < 2 or midway:  # something else reads what a layer other than the last has made
         return None
-    matches = [_matched(flow, layers[0], layer) for layer in layers]
+    matches = [_match_layers(flow, layers[0], layer) for layer in layers]
     chains: list[Chain] = []
     for before, here in pairwise(matches):
         if before is None or here is None:
             return None
         came_from, read = {theirs: mine for mine, theirs in before[0].items()}, here[1]
         for mine, theirs in read:
-            if mine != theirs and theirs not in came_from and flow.signals[theirs].kind not in (*HELD, "constant"):
+            if mine != theirs and theirs not in came_from and flow.signals[theirs].kind not in (*STORED, "constant"):
                 return None
         chains.append([(mine, came_from.get(theirs)) for mine, theirs in read])
     return chains[0] if all(chain == chains[0] for chain in chains) else None
 
 
-def _matched(flow: DataFlow[int], first: Sequence[Step], layer: Sequence[Step]) -> LayerMatch | None:
+def _match_layers(flow: DataFlow[int], first: Sequence[Step], layer: Sequence[Step]) -> LayerMatch | None:
     """Lay two layers side by side; None if they differ in anything but the parameters they read."""
     if [step.operation for step in first] != [step.operation for step in layer]:
         return None
@@ -323,12 +345,12 @@ def _matched(flow: DataFlow[int], first: Sequence[Step], layer: Sequence[Step]) 
         made |= zip(mine.results, theirs.results, strict=True)
     for one, other in [*made.items(), *read]:
         a, b = flow.signals[one], flow.signals[other]
-        if a.shape != b.shape or (a.kind in HELD) != (b.kind in HELD):
+        if a.shape != b.shape or (a.kind in STORED) != (b.kind in STORED):
             return None
     return made, read
 
 
-def _first_only(flow: DataFlow[int], container: str, layers: Sequence[list[Step]], chain: Chain) -> DataFlow[int]:
+def _keep_first_layer(flow: DataFlow[int], container: str, layers: Sequence[list[Step]], chain: Chain) -> DataFlow[int]:
     """Leave the first layer, in a frame; what reads the last one's signals reads the first one's.
 
     A signal that is both what all layers share and what the first begins with is split: the latter gets a step.
@@ -346,72 +368,76 @@ def _first_only(flow: DataFlow[int], container: str, layers: Sequence[list[Step]
         carried = None if ref.signal in made else next(rest)[1]
         return ref if carried is None else replace(ref, signal=new.get(ref.signal, ref.signal))
 
-    first = [*starts, *(step.reading(begun) for step in layers[0])]
-    match = _matched(flow, layers[0], layers[-1])
+    first = [*starts, *(step.with_refs(begun) for step in layers[0])]
+    match = _match_layers(flow, layers[0], layers[-1])
     back = {theirs: mine for mine, theirs in match[0].items()} if match else {}
     layered = {id(step) for layer in layers for step in layer}
     at = next(place for place, step in enumerate(flow.steps) if id(step) == id(layers[0][0]))
     before, after = ([s for s in part if id(s) not in layered] for part in (flow.steps[:at], flow.steps[at:]))
-    smaller = flow.reading(lambda ref: replace(ref, signal=back.get(ref.signal, ref.signal)), [*before, *first, *after])
+    smaller = flow.with_steps(
+        lambda ref: replace(ref, signal=back.get(ref.signal, ref.signal)), [*before, *first, *after]
+    )
     path = ".".join(layers[0][0].path.split(".")[: len(container.split(".")) + 1 if container else 1])
     carried = {new.get(mine, mine): source for mine, source in begins.items()}
     return replace(smaller, frames=(*flow.frames, Frame(container, len(layers), path, carried)))
 
 
-SMALL = 128  # sizes up to which real tensors are faster than those of the meta device
+MAX_REAL_SIZE = 128  # sizes up to which real tensors are faster than those of the meta device
 BUFFER = "buffer "
 SCALING = ("mul", "div", "scaled_dot_product_attention")
 
 
-def fitted_flow(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[Polynomial]]]:
+def trace_formulas(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[Polynomial]]]:
     """Record a subject and return its data flow in formulas, and the parameters that take no part in it."""
     known: DataFlow[int] | None = None
 
-    def read(values: Values) -> Readings:
+    def read(values: Sizes) -> Readings:
         """The shape of every signal and parameter, the number of repeated layers, and the scales, at these sizes."""
         nonlocal known
-        device = "cpu" if max(values.values()) <= SMALL else "meta"
+        device = "cpu" if max(values.values()) <= MAX_REAL_SIZE else "meta"
         module = subject.build(values, device)
         held = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
         held |= {f"{BUFFER}{name}": tuple(buffer.shape) for name, buffer in module.named_buffers()}
-        inputs = subject.inputs(values, device)
+        inputs = subject.build_inputs(values, device)
         try:
-            flow = folded(without_constants(record(module, inputs)).needed()).numbered()
-        except LedgerError:
+            flow = fold_layers(fold_constants(record_flow(module, inputs)).prune()).renumber()
+        except CountingError:
             raise
         except Exception as error:  # the forward pass of other people's code may fail in any way
             sizes = ", ".join(f"{name}={value}" for name, value in values.items())
-            raise LedgerError(f"{subject.name} cannot be run at {sizes}: {error}") from error
+            raise CountingError(f"{subject.name} cannot be run at {sizes}: {error}") from error
         known = known or flow
         ours, theirs = _structure(known), _structure(flow)
         if ours != theirs:
             same = [*(one == other for one, other in zip(ours, theirs, strict=False)), False]
-            raise LedgerError(
+            raise CountingError(
                 f"{subject.name}: its steps differ from size to size (at step {same.index(False) + 1} for the first "
                 "time), so no one drawing is true of it. Draw one of its parts, as in package.module:factory."
             )
-        signals = {f"signal {n}": signal.shape for n, signal in flow.signals.items() if signal.kind not in HELD}
+        signals = {f"signal {n}": signal.shape for n, signal in flow.signals.items() if signal.kind not in STORED}
         frames = {f"frame {place}": (frame.count,) for place, frame in enumerate(flow.frames)}
-        scales = {f"scale {place}": (under_root(step),) for place, step in enumerate(flow.steps) if step.numbers}
+        scales = {f"scale {place}": (square_of_scale(step),) for place, step in enumerate(flow.steps) if step.numbers}
         return {**held, **signals, **frames, **scales}
 
-    probed = probe(read, choose_sizes(subject.sizes(running=True), subject.can_be_built, subject.probe_sizes))
+    probed = fit_groups(
+        read, choose_probe_sizes(subject.sizes(with_inputs=True), subject.can_build, subject.probe_sizes)
+    )
     assert known
-    return _with_formulas(subject.name, known, probed)
+    return _apply_formulas(subject.name, known, probed)
 
 
 def _structure(flow: DataFlow[int]) -> list[Hashable]:
     """What must not depend on sizes: operations, places, and what is read; parameters count by their pattern."""
     found: list[Hashable] = []
     for step in flow.steps:
-        held = [n for n in step.operands if flow.signals[n].kind in HELD]
+        held = [n for n in step.operands if flow.signals[n].kind in STORED]
         read = tuple(n for n in step.operands if n not in held)
-        names = frozenset(pattern_of(flow.signals[n].name) for n in held)
+        names = frozenset(path_pattern(flow.signals[n].name) for n in held)
         found.append((step.operation, step.path, read, names, step.results))
     return found
 
 
-def under_root(step: Step) -> int:
+def square_of_scale(step: Step) -> int:
     """The n of a scale √n or 1/√n; 0 if it is not one.
 
     >>> under_root(Step("mul", "", (3**-0.5,), {}, ())), under_root(Step("div", "", (0.3,), {}, ()))
@@ -424,30 +450,30 @@ def under_root(step: Step) -> int:
     return round(square) if abs(square - round(square)) < 1e-9 * square else 0
 
 
-def _with_formulas(
-    name: str, flow: DataFlow[int], probed: Probed
+def _apply_formulas(
+    name: str, flow: DataFlow[int], fit_result: FitResult
 ) -> tuple[DataFlow[Polynomial], list[Signal[Polynomial]]]:
     """Put what was fitted in the place of the numbers of one pass; return the parameters that take no part too."""
 
-    def fitted(group: PathGroup) -> Fitted:
-        if group in probed.refused:
-            raise LedgerError(f"{name}: the shape of {group} cannot be drawn: {probed.refused[group]}.")
-        return probed.groups[group]
+    def fitted(group: PathGroup) -> GroupFit:
+        if group in fit_result.failures:
+            raise CountingError(f"{name}: the shape of {group} cannot be drawn: {fit_result.failures[group]}.")
+        return fit_result.fits[group]
 
     def parameter(group: PathGroup) -> Signal[Polynomial]:
         return Signal("parameter", fitted(group).columns, str(group), fitted(group).repeats)
 
     def group_of(held: str) -> PathGroup:
         """The group of a parameter in a pass of at least two layers, of which only the first may be apart."""
-        found = [group for group in probed.groups if group.matches(held)]
+        found = [group for group in fit_result.fits if group.matches(held)]
         if len(found) > 1:
             which = "0" if set(NUMBER.findall(held)) == {"0"} else "1…"
-            found = [group for group in found if group.which == which] or found
-        return found[0] if found else PathGroup(pattern_of(held))
+            found = [group for group in found if group.subset == which] or found
+        return found[0] if found else PathGroup(path_pattern(held))
 
     signals: dict[int, Signal[Polynomial]] = {}
     for number, signal in flow.signals.items():
-        if signal.kind in HELD:
+        if signal.kind in STORED:
             held = parameter(group_of((BUFFER if signal.kind == "buffer" else "") + signal.name))
             signals[number] = replace(held, kind=signal.kind, name=held.name.removeprefix(BUFFER))
         else:  # a single number has no dimensions to fit
@@ -459,10 +485,10 @@ def _with_formulas(
     )
     steps: list[Step] = []
     for place, step in enumerate(flow.steps):
-        scale = probed.groups.get(PathGroup(f"scale {place}"))
-        steps.append(replace(step, under_root=scale.columns[0] if scale and scale.columns[0].symbols else None))
-    used = {signal.name for signal in signals.values() if signal.kind in HELD}
-    others = [parameter(group) for group in probed.groups if " " not in group.pattern]
+        scale = fit_result.fits.get(PathGroup(f"scale {place}"))
+        steps.append(replace(step, squared_scale=scale.columns[0] if scale and scale.columns[0].symbols else None))
+    used = {signal.name for signal in signals.values() if signal.kind in STORED}
+    others = [parameter(group) for group in fit_result.fits if " " not in group.pattern]
     unused = [signal for signal in others if signal.name not in used]
     return DataFlow(signals, tuple(steps), flow.result, frames), unused
 
@@ -471,15 +497,15 @@ COPIES = {"contiguous", "detach", "clone", "to", "float", "type", "type_as", "dr
 RESHAPES = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "getitem", "narrow", "select"}
 SWAPS = {"transpose", "permute", "swapaxes", "movedim", "T", "mT", "t"}
 SPLITS = {"unbind", "chunk", "split", "unfold"}
-REARRANGED = "rearrange"
+REARRANGE = "rearrange"
 
 
-def without_views(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
+def merge_views(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
     """Return the flow without copies, with chains of views as one step, and Kᵀ where a product reads a transpose."""
-    return _transposes_in_products(_views_merged(_without_copies(flow)))
+    return _absorb_transposes(_merge_view_chains(_drop_copies(flow)))
 
 
-def _without_copies(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
+def _drop_copies(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
     same: dict[int, int] = {}
     kept: list[Step] = []
     signals = dict(flow.signals)
@@ -501,7 +527,7 @@ def _without_copies(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
         same[made] = source
         if not signals[source].name and step.operation in RESHAPES:
             signals[source] = replace(signals[source], name=signals[made].name)
-    smaller = flow.reading(lambda ref: replace(ref, signal=same.get(ref.signal, ref.signal)), kept)
+    smaller = flow.with_steps(lambda ref: replace(ref, signal=same.get(ref.signal, ref.signal)), kept)
     frames = tuple(
         replace(frame, carried={same.get(a, a): same.get(b, b) for a, b in frame.carried.items()})
         for frame in flow.frames
@@ -509,25 +535,25 @@ def _without_copies(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
     return replace(smaller, signals=signals, frames=frames)
 
 
-def _views_merged(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
+def _merge_view_chains(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
     """Join a view with the view that alone reads it."""
-    uses, makers, signals = flow.uses(), {}, dict(flow.signals)
+    uses, makers, signals = flow.count_uses(), {}, dict(flow.signals)
     kept: list[Step] = []
     for step in flow.steps:
         if step.operation in RESHAPES | SWAPS | SPLITS and len(step.operands) == 1:
-            step = replace(step, operation=REARRANGED, through=(step.operation,))
+            step = replace(step, operation=REARRANGE, merged_from=(step.operation,))
             source, made = step.operands[0], step.results[0]
             before = makers.get(source)
             if before in kept and uses[source] == 1:
                 kept.remove(before)
                 signals[made] = replace(signals[made], name=signals[made].name or signals[source].name)
-                step = replace(step, arguments=before.arguments, through=before.through + step.through)
+                step = replace(step, args=before.args, merged_from=before.merged_from + step.merged_from)
             makers |= {number: step for number in step.results if len(step.results) == 1}
         kept.append(step)
     return replace(flow, signals=signals, steps=tuple(kept))
 
 
-def _transposes_in_products(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
+def _absorb_transposes(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
     """Write a transpose that only products read into the products."""
     readers: dict[int, set[str]] = {flow.result: {"result"}}
     for step in flow.steps:
@@ -535,10 +561,10 @@ def _transposes_in_products(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
             readers.setdefault(number, set()).add(step.operation)
     turned: dict[int, Ref] = {}
     for step in flow.steps:
-        if step.operation == REARRANGED and len(step.through) == 1 and step.through[0] in SWAPS:
+        if step.operation == REARRANGE and len(step.merged_from) == 1 and step.merged_from[0] in SWAPS:
             before, after = flow.signals[step.operands[0]].shape, flow.signals[step.results[0]].shape
             last_two = len(before) > 1 and after == (*before[:-2], before[-1], before[-2])
             if last_two and readers.get(step.results[0], set()) <= {"matmul", "bmm"}:
-                turned[step.results[0]] = Ref(step.operands[0], turned=True)
+                turned[step.results[0]] = Ref(step.operands[0], transposed=True)
     kept = [step for step in flow.steps if step.results[0] not in turned]
-    return flow.reading(lambda ref: turned.get(ref.signal, ref), kept)
+    return flow.with_steps(lambda ref: turned.get(ref.signal, ref), kept)

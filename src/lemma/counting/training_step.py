@@ -24,25 +24,27 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry
 
 import lemma.spec.models as specs
-from lemma.counting.count import QUICK_RUN
-from lemma.counting.measure import ModulePath, differentiable_outputs, following, tensors_in
-from lemma.counting.probe import Values
-from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, Subject, sizes_in_words
-from lemma.errors import LedgerError
+from lemma.counting.count import MAX_QUICK_RUN
+from lemma.counting.measure import PathTracker, differentiable_outputs, iter_tensors, track_paths
+from lemma.counting.probe import Sizes
+from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, Subject, format_sizes
+from lemma.errors import CountingError
 from lemma.layers import fused
 from lemma.spec.recipe import Recipe
 from lemma.tasks.registry import task_for
-from lemma.training.optimizer import clip, optimizer_for
+from lemma.training.optimizer import build_optimizer, clip_gradients
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
-OUTPUTS = ("output", "lm_head", "head", "follow")  # the modules that give logits
-INSIDE = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # they need memory while they run
-LOOKED_UP = ("embedding", "index_select", "gather", "index")  # of their first argument only some rows are read
-QUICK_STEP, LARGEST_STEP = (
+OUTPUT_MODULES = ("output", "lm_head", "head", "follow")  # the modules that give logits
+SCRATCH_OPERATORS = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # they need memory while they run
+LOOKUP_OPERATORS = ("embedding", "index_select", "gather", "index")  # of their first argument only some rows are read
+MAX_QUICK_STEP, MAX_REAL_STEP = (
     2 * 10**9,
     3 * 10**11,
 )  # FLOPs up to which real tensors are followed: first, and if fakes fail
-KEPT_BY_CUDNN = 6  # numbers a unit and token that cuDNN's recurrent layers keep for backward, where none can be asked
+CUDNN_RESERVE_PER_UNIT = (
+    6  # numbers a unit and token that cuDNN's recurrent layers keep for backward, where none can be asked
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Moment:
     """What is alive after an operation: bytes by part; and where that is, in words."""
 
     parts: tuple[int, ...]
-    where: str
+    label: str
 
     @property
     def total(self) -> int:
@@ -70,7 +72,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class FollowedStep:
+class StepTrace:
     """A training step: what is alive after each operation, and what all operations came to."""
 
     moments: tuple[Moment, ...]
@@ -92,7 +94,7 @@ class FollowedStep:
         return sum(flops * times for (flops, _), times in self.kernels.items())
 
     @property
-    def moved(self) -> int:
+    def bytes_moved(self) -> int:
         """All bytes that operations read and write."""
         return sum(moved * times for (_, moved), times in self.kernels.items())
 
@@ -135,42 +137,44 @@ CPU_FLOPS = {
 """What PyTorch's counter of FLOPs does not know; backward as if the scores had been kept, as `count` has it."""
 
 
-class StepMeter(TorchDispatchMode):
+class StepTracker(TorchDispatchMode):
     """Follows which storages are alive, and counts the FLOPs and the bytes of every operation."""
 
     def __init__(self, gpu: bool) -> None:
         super().__init__()
-        self.path_now, self.gpu = ModulePath(), gpu
+        self.path_tracker, self.gpu = PathTracker(), gpu
         self.phase, self.part = "", ""  # the part that new storages belong to; "" is read off where they are made
         self.parts = [0] * len(PARTS)
         self.moments: list[Moment] = []
         self.kernels: Counter[tuple[int, int]] = Counter()
-        self._held: dict[int, tuple[weakref.ref[Any], int, int]] = {}
-        self._largest: dict[int, int] = {}  # by storage: the largest of consecutive positions, which fakes do not hold
+        self._storages: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._max_positions: dict[
+            int, int
+        ] = {}  # by storage: the largest of consecutive positions, which fakes do not hold
 
-    def hold(self, tensors: Any, part: str, more: int = 0) -> None:
+    def assign(self, tensors: Any, part: str, extra_bytes: int = 0) -> None:
         """Count storages to a part, whatever they counted to before; each with `more` bytes in addition."""
         place = PARTS.index(part)
-        for tensor in tensors_in(tensors):
+        for tensor in iter_tensors(tensors):
             storage = tensor.untyped_storage()
             key = storage._cdata
-            if key in self._held:
-                known, before, size = self._held[key]
+            if key in self._storages:
+                known, before, size = self._storages[key]
                 self.parts[before] -= size
-                self._held[key] = known, place, size
+                self._storages[key] = known, place, size
             else:
-                size = storage.nbytes() + more
-                self._held[key] = weakref.ref(storage, partial(self._free, key)), place, size
+                size = storage.nbytes() + extra_bytes
+                self._storages[key] = weakref.ref(storage, partial(self._free, key)), place, size
             self.parts[place] += size
 
     def _free(self, key: int, _: Any) -> None:
-        self._largest.pop(key, None)
-        if found := self._held.pop(key, None):
+        self._max_positions.pop(key, None)
+        if found := self._storages.pop(key, None):
             self.parts[found[1]] -= found[2]
 
-    def is_part(self, tensor: Tensor, part: str) -> bool:
+    def belongs_to(self, tensor: Tensor, part: str) -> bool:
         """Whether a tensor's storage counts to a part."""
-        found = self._held.get(tensor.untyped_storage()._cdata)
+        found = self._storages.get(tensor.untyped_storage()._cdata)
         return found is not None and PARTS[found[1]] == part
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -179,121 +183,121 @@ class StepMeter(TorchDispatchMode):
         if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
             return not self.gpu  # whether all tokens are there: a CPU is asked, and says yes; a GPU is not
         name = func._overloadpacket.__name__
-        if name in LOOKED_UP:
-            self._refuse_positions(args)
+        if name in LOOKUP_OPERATORS:
+            self._check_positions(args)
         out = func(*args, **kwargs)
         if not self.phase and not self.part:
             return out
-        made = [one for one in tensors_in(out) if one.untyped_storage()._cdata not in self._held]
+        made = [one for one in iter_tensors(out) if one.untyped_storage()._cdata not in self._storages]
         if made and func is torch.ops.aten.mkldnn_rnn_layer.default and not out[3].numel():
-            self.hold(out[3], self._part_of(func, args), kept_by_onednn(args))
+            self.assign(out[3], self._part_of(func, args), onednn_reserve_bytes(args))
         if made:
-            self.hold(made, self.part or self._part_of(func, args))
+            self.assign(made, self.part or self._part_of(func, args))
         if name == "arange" and out.numel():
-            self._largest[out.untyped_storage()._cdata] = int(max([0, *args[:2]][-1] - 1, 0))
-        if self.phase and (made or name.endswith("_") or name in INSIDE):
-            path = self.path_now.current
+            self._max_positions[out.untyped_storage()._cdata] = int(max([0, *args[:2]][-1] - 1, 0))
+        if self.phase and (made or name.endswith("_") or name in SCRATCH_OPERATORS):
+            path = self.path_tracker.current
             place = f", at {path.removeprefix('model.') or 'the loss'}" if self.phase != "optimizer step" else ""
             *others, buffers = self.parts
-            inside = scratch_of_onednn(args) if name in INSIDE else 0
+            inside = onednn_scratch_bytes(args) if name in SCRATCH_OPERATORS else 0
             self.moments.append(Moment((*others, buffers + inside), self.phase + place))
-            self._count(func, args, kwargs, out)
+            self._count_kernel(func, args, kwargs, out)
         return out
 
-    def _refuse_positions(self, args: Sequence[Any]) -> None:
+    def _check_positions(self, args: Sequence[Any]) -> None:
         """Refuse positions past the end of a table, which tensors without numbers would let pass."""
         table, *others = args
-        for dimension, index in enumerate(tensors_in(others)):
-            largest = self._largest.get(index.untyped_storage()._cdata, 0)
+        for dimension, index in enumerate(iter_tensors(others)):
+            largest = self._max_positions.get(index.untyped_storage()._cdata, 0)
             if dimension < table.dim() and largest >= (rows := table.shape[dimension]):
                 raise IndexError(f"position {largest:,} is past the end of a table of {rows:,}")
 
     def _part_of(self, func: Any, args: Any) -> str:
-        path = self.path_now.current
+        path = self.path_tracker.current
         if self.phase == "optimizer step":
             return "buffers"
-        copied = func is torch.ops.aten._to_copy.default and self.is_part(args[0], "weights")
-        if path == "" or path.removeprefix("model.") in OUTPUTS:
+        copied = func is torch.ops.aten._to_copy.default and self.belongs_to(args[0], "weights")
+        if path == "" or path.removeprefix("model.") in OUTPUT_MODULES:
             return "buffers" if copied else "logits"
         return "activations" if self.phase == "forward pass" and not copied else "buffers"
 
-    def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def _count_kernel(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         name = func._overloadpacket.__name__
         if name.startswith(("empty", "new_empty")):
             return  # nothing is written to it yet
         formula = CPU_FLOPS.get(name) or flop_registry.get(func._overloadpacket)
-        read = [*tensors_in(args), *tensors_in(kwargs)]
-        read = read[1:] if name in LOOKED_UP else read
-        moved = sum(tensor.numel() * tensor.element_size() for tensor in [*read, *tensors_in(out)])
+        read = [*iter_tensors(args), *iter_tensors(kwargs)]
+        read = read[1:] if name in LOOKUP_OPERATORS else read
+        moved = sum(tensor.numel() * tensor.element_size() for tensor in [*read, *iter_tensors(out)])
         self.add_kernel(formula(*args, **kwargs, out_val=out) if formula else 0, moved)
 
-    def add_kernel(self, flops: int, moved: int) -> None:
+    def add_kernel(self, flops: int, bytes_moved: int) -> None:
         """Count an operation."""
-        self.kernels[flops, moved] += 1
+        self.kernels[flops, bytes_moved] += 1
 
 
-def follow_step(subject: Subject, settings: StepSettings, values: Values | None = None) -> FollowedStep:
+def trace_step(subject: Subject, settings: StepSettings, values: Sizes | None = None) -> StepTrace:
     """Follow a training step of a subject at some sizes, those asked for unless others are given."""
     values = values or subject.sizes(True)
     module = subject.build(values)
     weights = sum(parameter.numel() for parameter in module.parameters())
     batch, length = values.get(BATCH, 1), max(values.get(TIME, 1), values.get(SOURCE, 1))
     work = 6 * weights * batch * length + 12 * isqrt(weights) * batch * length**2  # products, and scores of attention
-    quick = work <= QUICK_STEP
+    quick = work <= MAX_QUICK_STEP
     failure: Exception | None = None
     if not quick:
         from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
 
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
-                return _follow(subject, module, settings, values)
+                return _trace(subject, module, settings, values)
         except Exception as error:  # not every module can be followed without numbers
             failure = error
-    if quick or (4 * weights <= QUICK_RUN and work <= LARGEST_STEP):
+    if quick or (4 * weights <= MAX_QUICK_RUN and work <= MAX_REAL_STEP):
         try:
-            return _follow(subject, subject.build(values, "cpu"), settings, values)
+            return _trace(subject, subject.build(values, "cpu"), settings, values)
         except Exception as error:
             failure = failure or error
     why = str(failure).strip().partition("\n")[0] or type(failure).__name__
-    words = sizes_in_words(values)
-    raise LedgerError(f"a training step of {subject.name} cannot be followed at {words}: {why}") from failure
+    words = format_sizes(values)
+    raise CountingError(f"a training step of {subject.name} cannot be followed at {words}: {why}") from failure
 
 
-def _follow(subject: Subject, module: nn.Module, settings: StepSettings, values: Values) -> FollowedStep:
+def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: Sizes) -> StepTrace:
     recipe = settings.recipe.replace(batch=values.get(BATCH, 1))
     with ExitStack() as stack:
-        meter = StepMeter(settings.gpu)
-        stack.enter_context(_standing_in(meter))
-        model = _moved(module).train()
-        inputs = subject.inputs(values, "cpu")
-        step = _step_of(subject, model, inputs, recipe)
-        layers = list(layers_of(model))
-        meter.path_now = stack.enter_context(following(step.module))
+        meter = StepTracker(settings.gpu)
+        stack.enter_context(_emulate_gpu(meter))
+        model = _materialize(module).train()
+        inputs = subject.build_inputs(values, "cpu")
+        step = _make_step(subject, model, inputs, recipe)
+        layers = list(find_layers(model))
+        meter.path_tracker = stack.enter_context(track_paths(step.module))
         if settings.recompute:
 
             def run(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-                with GpuArithmetic(meter, settings.precision) if settings.gpu else nullcontext():
+                with GpuEmulation(meter, settings.precision) if settings.gpu else nullcontext():
                     return forward(*args, **named)  # in backward, where no mode of the forward pass is left
 
             for layer in layers:
                 inside = partial(run, layer.forward)
                 layer.forward = partial(checkpoint, inside, use_reentrant=False, preserve_rng_state=False)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimizer = optimizer_for(model, recipe) if trained else None
+        optimizer = build_optimizer(model, recipe) if trained else None
         with meter:
-            meter.hold(list(model.parameters()), "weights")
-            meter.hold([list(model.buffers()), list(inputs.positional), dict(inputs.named)], "buffers")
+            meter.assign(list(model.parameters()), "weights")
+            meter.assign([list(model.buffers()), list(inputs.args), dict(inputs.kwargs)], "buffers")
             for parameter in trained:
-                parameter.register_post_accumulate_grad_hook(lambda one: meter.hold(one.grad, "gradients"))
+                parameter.register_post_accumulate_grad_hook(lambda one: meter.assign(one.grad, "gradients"))
                 parameter.grad = torch.empty_like(parameter)
-                meter.hold(parameter.grad, "gradients")
+                meter.assign(parameter.grad, "gradients")
             if optimizer:
                 meter.part = "optimizer"
                 optimizer.step()
                 meter.part = ""
                 if recipe.accumulate == 1:
                     optimizer.zero_grad(set_to_none=True)
-            with GpuArithmetic(meter, settings.precision) if settings.gpu else nullcontext():
+            with GpuEmulation(meter, settings.precision) if settings.gpu else nullcontext():
                 meter.phase = "forward pass"
                 loss = step.forward(settings, meter)
                 meter.phase = "backward pass"
@@ -302,26 +306,26 @@ def _follow(subject: Subject, module: nn.Module, settings: StepSettings, values:
                 del loss
             meter.phase = "optimizer step"
             if optimizer:
-                clip(model, recipe.clip)
+                clip_gradients(model, recipe.clip)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             meter.phase = ""
     sizes = [sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in layers]
     whole = sum(p.numel() * p.element_size() for p in model.parameters())
-    return FollowedStep(tuple(meter.moments), dict(meter.kernels), max(sizes, default=whole), len(layers))
+    return StepTrace(tuple(meter.moments), dict(meter.kernels), max(sizes, default=whole), len(layers))
 
 
 @contextmanager
-def _standing_in(meter: StepMeter) -> Iterator[None]:
+def _emulate_gpu(meter: StepTracker) -> Iterator[None]:
     """Let the CPU stand in for a GPU, if one is planned for: the trainer then takes its operators."""
-    fused.STANDING_IN = meter.add_kernel if meter.gpu else None
+    fused.COST_RECORDER = meter.add_kernel if meter.gpu else None
     try:
         yield
     finally:
-        fused.STANDING_IN = None
+        fused.COST_RECORDER = None
 
 
-def _moved(module: nn.Module) -> nn.Module:
+def _materialize(module: nn.Module) -> nn.Module:
     """Give a module that was built on the meta device tensors of the CPU: fake ones, where tensors are fake."""
     new: dict[int, Tensor] = {}
 
@@ -350,12 +354,12 @@ class _Step:
     module: nn.Module
     call: Callable[[], Any]
 
-    def forward(self, settings: StepSettings, meter: StepMeter) -> Tensor | None:
+    def forward(self, settings: StepSettings, meter: StepTracker) -> Tensor | None:
         """Return what is minimised; None if nothing is trained."""
         lowered = settings.precision != torch.float32
         handle = None
         if (model := getattr(self.module, "model", None)) is not None:
-            handle = model.register_forward_hook(lambda _, __, out: meter.hold(_first(out), "logits"))
+            handle = model.register_forward_hook(lambda _, __, out: meter.assign(_first_tensor(out), "logits"))
         with torch.autocast("cpu", settings.precision) if lowered else nullcontext():
             out = self.call()
         if handle:
@@ -367,19 +371,19 @@ class _Step:
         return sum(others, loss)
 
 
-def _first(out: Any) -> list[Tensor]:
+def _first_tensor(out: Any) -> list[Tensor]:
     """The first tensor that comes out of a model: its logits."""
-    return list(tensors_in(out, True))[:1]
+    return list(iter_tensors(out, True))[:1]
 
 
-def _step_of(subject: Subject, model: nn.Module, inputs: Inputs, recipe: Recipe) -> _Step:
+def _make_step(subject: Subject, model: nn.Module, inputs: Inputs, recipe: Recipe) -> _Step:
     """The trainer's own loss where the model is one of ours; else the sum of what comes out."""
     spec = getattr(model, "spec", None)
     if not isinstance(spec, specs.ModelSpec) or isinstance(
         spec, specs.Parser | specs.DualEncoder | specs.CrossAttention | specs.Graph | specs.Tree
     ):
-        return _Step(model, lambda: model(*inputs.positional, **inputs.named))
-    first, *rest = inputs.positional
+        return _Step(model, lambda: model(*inputs.args, **inputs.kwargs))
+    first, *rest = inputs.args
     if isinstance(spec, specs.EncoderDecoder):  # targets are one longer than what is fed
         targets = torch.zeros(rest[0].shape[0], rest[0].shape[1] + 1, dtype=torch.long)
     else:
@@ -388,14 +392,14 @@ def _step_of(subject: Subject, model: nn.Module, inputs: Inputs, recipe: Recipe)
     return _Step(loss, lambda: loss(first, targets, None)[0])
 
 
-def layers_of(module: nn.Module) -> Iterator[nn.Module]:
+def find_layers(module: nn.Module) -> Iterator[nn.Module]:
     """The layers of a model: the members of its outermost lists of modules of one class that have parts themselves."""
     for child in module.children():
         members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
         if len({type(one) for one in members}) == 1 and any(list(one.children()) for one in members):
             yield from members
         else:
-            yield from layers_of(child)
+            yield from find_layers(child)
 
 
 # fmt: off
@@ -407,14 +411,14 @@ FLOAT32 = frozenset((
 ))
 # fmt: on
 """What autocast computes in float32 on a GPU and not on a CPU (ATen/autocast_mode.h)."""
-FLOAT32_UNLESS_SAID = frozenset(["prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum", "vector_norm"])
+FLOAT32_BY_DEFAULT = frozenset(["prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum", "vector_norm"])
 RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # gates
 
 
-class GpuArithmetic(TorchFunctionMode):
+class GpuEmulation(TorchFunctionMode):
     """What a GPU does otherwise than a CPU."""
 
-    def __init__(self, meter: StepMeter, precision: torch.dtype) -> None:
+    def __init__(self, meter: StepTracker, precision: torch.dtype) -> None:
         super().__init__()
         self.meter, self.precision = meter, precision
 
@@ -433,11 +437,11 @@ class GpuArithmetic(TorchFunctionMode):
             with torch.autocast("cpu", enabled=False):
                 log = args[0].log_softmax(min(1, args[0].dim() - 1))
                 return functional.nll_loss(log.float(), *args[1:], **kwargs)
-        if name in FLOAT32_UNLESS_SAID and kwargs.get("dtype") is None and args[0].is_floating_point():
+        if name in FLOAT32_BY_DEFAULT and kwargs.get("dtype") is None and args[0].is_floating_point():
             kwargs["dtype"] = torch.float32
         if name in FLOAT32:
-            args = tuple(_in_float32(one) for one in args)
-            kwargs = {word: _in_float32(one) for word, one in kwargs.items()}
+            args = tuple(_to_float32(one) for one in args)
+            kwargs = {word: _to_float32(one) for word, one in kwargs.items()}
             with torch.autocast("cpu", enabled=False):
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
@@ -491,7 +495,7 @@ class GpuArithmetic(TorchFunctionMode):
         states = state if isinstance(state, tuple) else (state,)
         batch, time = given.shape[:2] if batch_first else given.shape[1::-1]
         hidden, ways = states[0].shape[-1], 1 + both_ways
-        kept = kept_by_cudnn(name, (batch, time, given.shape[-1], hidden, layers, ways), dtype)
+        kept = cudnn_reserve_bytes(name, (batch, time, given.shape[-1], hidden, layers, ways), dtype)
         flops, backward = (
             recurrent_flops(given, weights, batch * time, batch, directions=ways, backward=back)
             for back in (False, True)
@@ -505,7 +509,7 @@ class _FusedAttention(torch.autograd.Function):
     """The memory of fused attention: softmax(QKᵀ) is never stored. Backward, dQ is summed in float32."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, meter: StepMeter) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, meter: StepTracker) -> Tensor:
         # laid out as the kernel does: heads after time, so that joining the heads again is a view
         out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]).transpose(1, 2)
         rows = query.new_empty(query.shape[:-1], dtype=torch.float32)
@@ -533,7 +537,7 @@ class _CudnnLayers(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        meter: StepMeter,
+        meter: StepTracker,
         flops: int,
         kept: int,
         width: int,
@@ -546,7 +550,7 @@ class _CudnnLayers(torch.autograd.Function):
         first = lowered.transpose(0, 1).contiguous() if batch_first else lowered
         size = sum(one.numel() for one in weights)
         flat = first.new_empty(size) if weights[0].dtype != dtype else weights[0]
-        meter.hold(flat, "buffers" if flat is not weights[0] else "weights")
+        meter.assign(flat, "buffers" if flat is not weights[0] else "weights")
         reserve = first.new_empty(kept, dtype=torch.uint8)
         out = first.new_empty(*first.shape[:-1], width)
         ctx.save_for_backward(first, flat, reserve, out, *weights)
@@ -569,24 +573,24 @@ class _CudnnLayers(torch.autograd.Function):
         return None, None, None, None, None, None, back, *parts
 
 
-def kept_by_cudnn(name: str, sizes: tuple[int, int, int, int, int, int], dtype: torch.dtype) -> int:
+def cudnn_reserve_bytes(name: str, sizes: tuple[int, int, int, int, int, int], dtype: torch.dtype) -> int:
     """The bytes that cuDNN keeps of a batch for the backward pass: asked of it where there is a GPU, else estimated."""
     batch, time, width, hidden, layers, ways = sizes
     if torch.cuda.is_available():
-        with suppress(Exception), _without_fakes():
+        with suppress(Exception), _real_tensors():
             cells = {"lstm": nn.LSTM, "gru": nn.GRU}.get(name, nn.RNN)
             real = cells(width, hidden, layers, bidirectional=ways == 2, device="cuda", dtype=dtype)
             before = torch.cuda.memory_allocated()
             given = torch.zeros(time, batch, width, device="cuda", dtype=dtype)
             out, _ = real(given)
             return torch.cuda.memory_allocated() - before - (given.numel() + out.numel()) * dtype.itemsize
-    return KEPT_BY_CUDNN * batch * time * hidden * layers * ways * dtype.itemsize
+    return CUDNN_RESERVE_PER_UNIT * batch * time * hidden * layers * ways * dtype.itemsize
 
 
-def kept_by_onednn(args: Sequence[Any]) -> int:
+def onednn_reserve_bytes(args: Sequence[Any]) -> int:
     """The bytes that oneDNN's recurrent layer keeps for the backward pass, read off two short texts."""
     time, found = args[0].shape[0], []
-    with _without_fakes():
+    with _real_tensors():
         for length in (2, 3):
             shapes = [(length, *args[0].shape[1:]), *(one.shape for one in args[1:7])]
             real = [torch.zeros(shape, dtype=one.dtype) for shape, one in zip(shapes, args[:7], strict=True)]
@@ -594,14 +598,14 @@ def kept_by_onednn(args: Sequence[Any]) -> int:
     return found[0] + (time - 2) * (found[1] - found[0])
 
 
-def scratch_of_onednn(args: Sequence[Any]) -> int:
+def onednn_scratch_bytes(args: Sequence[Any]) -> int:
     """The bytes that oneDNN's recurrent layer needs while it runs: all gates of all tokens, and its weights again."""
     (time, batch, _), weights = args[0].shape, args[1:5]
     return (time * batch * weights[0].shape[0] + sum(one.numel() for one in weights)) * args[0].element_size()
 
 
 @contextmanager
-def _without_fakes() -> Iterator[None]:
+def _real_tensors() -> Iterator[None]:
     from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -609,6 +613,6 @@ def _without_fakes() -> Iterator[None]:
         yield
 
 
-def _in_float32(value: Any) -> Any:
+def _to_float32(value: Any) -> Any:
     lower = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
     return value.float() if lower else value

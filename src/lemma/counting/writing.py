@@ -10,15 +10,26 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
-from lemma.counting.polynomial import ONE, ZERO, Monomial, Number, Polynomial, Rational, TooLarge, of, quotient, symbol
+from lemma.counting.polynomial import (
+    ONE,
+    ZERO,
+    Monomial,
+    Number,
+    Polynomial,
+    Rational,
+    FormulaTooLarge,
+    as_polynomial,
+    divide_exactly,
+    symbol,
+)
 from lemma.report.result import GREEK
 
 Style = Literal["plain", "latex", "unicode"]
-Repeated = tuple[Polynomial | Number, Sequence[Sequence[Polynomial | Number]]]
+RepeatedShapes = tuple[Polynomial | Number, Sequence[Sequence[Polynomial | Number]]]
 """How often something is repeated (1, L, L-1), and the shapes of the tensors it holds."""
 
 
-def write(formula: Polynomial | Rational | Number, order: Sequence[str] = (), style: Style = "plain") -> str:
+def write_formula(formula: Polynomial | Rational | Number, order: Sequence[str] = (), style: Style = "plain") -> str:
     """Write a polynomial, or a quotient of two; in `order` the symbols are collected and sorted.
 
     >>> V, d, d_h, N = map(symbol, ["V", "d", "d_h", "N"])
@@ -27,20 +38,20 @@ def write(formula: Polynomial | Rational | Number, order: Sequence[str] = (), st
     """
     if not isinstance(formula, Rational):
         try:
-            return spelled(_shortest(of(formula), order, {}), style)
-        except TooLarge:  # where work is limited, a sum of its terms will do
-            return spelled(Collector(order).flat(of(formula)), style)
+            return render_sum(_collect_shortest(as_polynomial(formula), order, {}), style)
+        except FormulaTooLarge:  # where work is limited, a sum of its terms will do
+            return render_sum(Collector(order).list_terms(as_polynomial(formula)), style)
     try:
-        whole = formula.polynomial()
-    except TooLarge:
+        whole = formula.to_polynomial()
+    except FormulaTooLarge:
         whole = None
     if whole is not None:
-        return write(whole, order, style)
-    above, below = write(formula.numerator, order, style), write(formula.denominator, order, style)
+        return write_formula(whole, order, style)
+    above, below = write_formula(formula.numerator, order, style), write_formula(formula.denominator, order, style)
     return rf"\frac{{{above}}}{{{below}}}" if style == "latex" else f"({above})/({below})"
 
 
-def write_sum(parts: Sequence[Repeated], order: Sequence[str] = (), style: Style = "plain") -> str:
+def write_shapes(parts: Sequence[RepeatedShapes], order: Sequence[str] = (), style: Style = "plain") -> str:
     """Write the number of parameters in tensors of these shapes; what is repeated is in one bracket.
 
     >>> V, d, L = map(symbol, ["V", "d", "L"])
@@ -51,28 +62,30 @@ def write_sum(parts: Sequence[Repeated], order: Sequence[str] = (), style: Style
     repeated: dict[Polynomial, Polynomial] = {ONE: ZERO}
     for count, shapes in parts:
         for shape in shapes:
-            repeated[of(count)] = repeated.get(of(count), ZERO) + _size(shape, atoms)
+            repeated[as_polynomial(count)] = repeated.get(as_polynomial(count), ZERO) + _multiply_dimensions(
+                shape, atoms
+            )
     terms: list[Product] = []
     for count, inner in repeated.items():
         if not inner:
             continue
-        formula = _shortest(inner, order, atoms)
+        formula = _collect_shortest(inner, order, atoms)
         if count == ONE:
             terms += formula.terms
         else:
-            terms.append(_multiplied([_in_brackets(Collector(order).arrange(count)), _in_brackets(formula)]))
-    return spelled(Sum(tuple(terms)), style) if terms else "0"
+            terms.append(_multiply([_as_factor(Collector(order).collect(count)), _as_factor(formula)]))
+    return render_sum(Sum(tuple(terms)), style) if terms else "0"
 
 
-def _size(shape: Sequence[Polynomial | Number], atoms: dict[str, Polynomial]) -> Polynomial:
+def _multiply_dimensions(shape: Sequence[Polynomial | Number], atoms: dict[str, Polynomial]) -> Polynomial:
     """The product of a tensor's dimensions as one term; a sum such as N-1 among them becomes an atom.
 
     Equal sums share an atom. The space in its name keeps it apart from the names that people use.
     """
     size = ONE
-    for dimension in map(of, shape):
+    for dimension in map(as_polynomial, shape):
         if len(dimension.terms) > 1:
-            number, monomial = _common(dimension)
+            number, monomial = _common_factor(dimension)
             outside = Polynomial({monomial: number})
             inner = dimension / outside
             name = next((name for name, known in atoms.items() if known == inner), f"bracket {len(atoms)}")
@@ -107,7 +120,7 @@ class Sum:
         return named and not last.powers and not last.brackets and last.number < 0 and last.number.denominator == 1
 
 
-def _multiplied(factors: Sequence[Product]) -> Product:
+def _multiply(factors: Sequence[Product]) -> Product:
     """One product of several; symbols keep the place where they first occur."""
     number, powers = Fraction(1), {}
     for factor in factors:
@@ -118,28 +131,28 @@ def _multiplied(factors: Sequence[Product]) -> Product:
     return Product(number, tuple((name, power) for name, power in powers.items() if power), brackets)
 
 
-def _in_brackets(inner: Sum) -> Product:
+def _as_factor(inner: Sum) -> Product:
     """A sum as a factor; a single product needs no bracket."""
     return inner.terms[0] if len(inner.terms) == 1 else Product(Fraction(1), (), (inner,))
 
 
-_RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+_SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
-def spelled(formula: Sum, style: Style = "plain") -> str:
+def render_sum(formula: Sum, style: Style = "plain") -> str:
     """The text of a sum."""
     minus = "−" if style == "unicode" else "-"
     first, *others = formula.terms
-    text = (minus if first.number < 0 else "") + _product(first, style)
-    return text + "".join(f" {minus if term.number < 0 else '+'} {_product(term, style)}" for term in others)
+    text = (minus if first.number < 0 else "") + _render_product(first, style)
+    return text + "".join(f" {minus if term.number < 0 else '+'} {_render_product(term, style)}" for term in others)
 
 
-def _product(product: Product, style: Style) -> str:
+def _render_product(product: Product, style: Style) -> str:
     """The text of a product without its sign."""
     above = [(name, power) for name, power in product.powers if power > 0]
     below = [(name, -power) for name, power in product.powers if power < 0]
-    top = _factors(abs(product.number.numerator), above, product.brackets, style) or "1"
-    bottom = _factors(product.number.denominator, below, (), style)
+    top = _render_factors(abs(product.number.numerator), above, product.brackets, style) or "1"
+    bottom = _render_factors(product.number.denominator, below, (), style)
     if not bottom:
         return top
     if style == "latex":
@@ -148,32 +161,32 @@ def _product(product: Product, style: Style) -> str:
     return f"{top}/({bottom})" if several else f"{top}/{bottom}"
 
 
-def _factors(number: int, powers: Iterable[tuple[str, int]], brackets: tuple[Sum, ...], style: Style) -> str:
+def _render_factors(number: int, powers: Iterable[tuple[str, int]], brackets: tuple[Sum, ...], style: Style) -> str:
     """Factors as a person orders them: the number, counts such as (N-1), symbols, other brackets."""
     counts: list[str] = []
     others: list[str] = []
     for bracket, power in Counter(brackets).items():
-        text = spelled(bracket, style)
+        text = render_sum(bracket, style)
         inner = text.replace(" ", "") if bracket.is_count else text
-        (counts if bracket.is_count else others).append(_power(f"({inner})", power, style))
-    symbols = [_power(_name(name, style), power, style) for name, power in powers]
+        (counts if bracket.is_count else others).append(_render_power(f"({inner})", power, style))
+    symbols = [_render_power(_render_symbol(name, style), power, style) for name, power in powers]
     numbers = [str(number)] if number != 1 else []
     if style == "latex":  # only symbols side by side need a space
         return "".join([*numbers, *counts, r"\,".join(symbols), *others])
     return ("·" if style == "unicode" else "*").join([*numbers, *counts, *symbols, *others])
 
 
-def _power(base: str, power: int, style: Style) -> str:
+def _render_power(base: str, power: int, style: Style) -> str:
     if power == 1:
         return base
     if style == "plain":
         return f"{base}**{power}"
     if style == "unicode":
-        return base + str(power).translate(_RAISED)
+        return base + str(power).translate(_SUPERSCRIPTS)
     return f"{base}^{power}" if power < 10 else f"{base}^{{{power}}}"
 
 
-def _name(name: str, style: Style) -> str:
+def _render_symbol(name: str, style: Style) -> str:
     r"""A symbol: in LaTeX a subscript of several letters is in braces, a long name upright.
 
     >>> _name("λ", "latex"), _name("d_ff", "latex"), _name("width", "latex")
@@ -190,20 +203,22 @@ def _name(name: str, style: Style) -> str:
     return stem + underscore + tail
 
 
-_DEEPEST, _MOST_TERMS_DIVIDED = 6, 40
-_WORTHWHILE = 0.8  # another order of collecting must make the text this much shorter: readers expect the given one
+_MAX_DEPTH, _MAX_TERMS_TO_DIVIDE = 6, 40
+_MAX_LENGTH_RATIO = (
+    0.8  # another order of collecting must make the text this much shorter: readers expect the given one
+)
 
 
-def _shortest(polynomial: Polynomial, order: Sequence[str], atoms: Mapping[str, Polynomial]) -> Sum:
+def _collect_shortest(polynomial: Polynomial, order: Sequence[str], atoms: Mapping[str, Polynomial]) -> Sum:
     """The tree collected in the given order, unless starting with another symbol makes it much shorter."""
-    usual = Collector(order, None, atoms).arrange(polynomial)
-    if len(polynomial.terms) > _MOST_TERMS_DIVIDED:
+    usual = Collector(order, None, atoms).collect(polynomial)
+    if len(polynomial.terms) > _MAX_TERMS_TO_DIVIDE:
         return usual
-    others = [Collector(order, name, atoms).arrange(polynomial) for name in polynomial.symbols - set(atoms)]
+    others = [Collector(order, name, atoms).collect(polynomial) for name in polynomial.symbols - set(atoms)]
     if atoms:
-        others.append(Collector(order).arrange(polynomial.put_all(atoms)))
-    best = min(others, key=lambda formula: (len(spelled(formula)), spelled(formula)), default=usual)
-    return best if len(spelled(best)) < _WORTHWHILE * len(spelled(usual)) else usual
+        others.append(Collector(order).collect(polynomial.substitute_all(atoms)))
+    best = min(others, key=lambda formula: (len(render_sum(formula)), render_sum(formula)), default=usual)
+    return best if len(render_sum(best)) < _MAX_LENGTH_RATIO * len(render_sum(usual)) else usual
 
 
 @dataclass(frozen=True)
@@ -217,73 +232,73 @@ class Collector:
     first: str | None = None
     atoms: Mapping[str, Polynomial] = field(default_factory=dict)
 
-    def place(self, name: str) -> tuple[int, str]:
+    def sort_key(self, name: str) -> tuple[int, str]:
         """A sorting key: the symbols in the given order, then the others."""
         return list(self.order).index(name) if name in self.order else len(self.order), name
 
-    def ranked(self, names: frozenset[str]) -> list[str]:
+    def rank_symbols(self, names: frozenset[str]) -> list[str]:
         """Symbols in the order in which they are collected: the favourite, the ordered ones, the others, the atoms."""
-        return sorted(names, key=lambda name: (name != self.first, name in self.atoms, self.place(name)))
+        return sorted(names, key=lambda name: (name != self.first, name in self.atoms, self.sort_key(name)))
 
-    def arrange(self, polynomial: Polynomial, depth: int = 0) -> Sum:
+    def collect(self, polynomial: Polynomial, depth: int = 0) -> Sum:
         """The tree of a polynomial."""
-        polynomial = self._opened(polynomial)
-        if depth == _DEEPEST or len(polynomial.terms) < 2:
-            return self.flat(polynomial)
-        number, monomial = _common(polynomial)
+        polynomial = self._expand_lone_atoms(polynomial)
+        if depth == _MAX_DEPTH or len(polynomial.terms) < 2:
+            return self.list_terms(polynomial)
+        number, monomial = _common_factor(polynomial)
         if monomial:
-            return Sum((self._pulled(polynomial, number, monomial, depth),))
-        kept = self._collected(polynomial, depth)
+            return Sum((self._factor_out(polynomial, number, monomial, depth),))
+        kept = self._collect_terms(polynomial, depth)
         if abs(number) == 1:
             return kept
-        pulled = Sum((self._pulled(polynomial, abs(number), (), depth),))
-        return min(pulled, kept, key=lambda formula: len(spelled(formula)))
+        pulled = Sum((self._factor_out(polynomial, abs(number), (), depth),))
+        return min(pulled, kept, key=lambda formula: len(render_sum(formula)))
 
-    def _opened(self, polynomial: Polynomial) -> Polynomial:
+    def _expand_lone_atoms(self, polynomial: Polynomial) -> Polynomial:
         """Without the brackets that are alone in a sum."""
         for name in polynomial.symbols & set(self.atoms):
             alone = ((name, 1),)
             if len(polynomial.terms) > 1 and polynomial.terms.get(alone) == 1:
-                return self._opened(polynomial - Polynomial({alone: 1}) + self.atoms[name])
+                return self._expand_lone_atoms(polynomial - Polynomial({alone: 1}) + self.atoms[name])
         return polynomial
 
-    def _pulled(self, polynomial: Polynomial, number: Fraction, monomial: Monomial, depth: int) -> Product:
+    def _factor_out(self, polynomial: Polynomial, number: Fraction, monomial: Monomial, depth: int) -> Product:
         rest = polynomial / Polynomial({monomial: number})
-        return _multiplied([self._product(number, monomial), _in_brackets(self.arrange(rest, depth + 1))])
+        return _multiply([self._make_product(number, monomial), _as_factor(self.collect(rest, depth + 1))])
 
-    def _collected(self, polynomial: Polynomial, depth: int) -> Sum:
+    def _collect_terms(self, polynomial: Polynomial, depth: int) -> Sum:
         """A product of two sums, where what one symbol is multiplied by divides everything.
 
         Else the terms of the first symbol worth collecting, then the others; else all terms as they are.
         """
         terms = polynomial.terms
         shares: list[Polynomial] = []  # the terms that hold a positive power of a symbol
-        for name in self.ranked(polynomial.symbols):
+        for name in self.rank_symbols(polynomial.symbols):
             mine = Polynomial({key: number for key, number in terms.items() if dict(key).get(name, 0) > 0})
             shares += [mine] if 1 < len(mine.terms) < len(terms) else []
-        for mine in shares if len(terms) <= _MOST_TERMS_DIVIDED else ():
-            number, monomial = _common(mine)
+        for mine in shares if len(terms) <= _MAX_TERMS_TO_DIVIDE else ():
+            number, monomial = _common_factor(mine)
             factor = mine / Polynomial({monomial: number})
             try:
-                other = quotient(polynomial, factor)
-            except TooLarge:  # written without this factor
+                other = divide_exactly(polynomial, factor)
+            except FormulaTooLarge:  # written without this factor
                 continue
             if other is not None and other.symbols:
-                return Sum((_multiplied([_in_brackets(self.arrange(part, depth + 1)) for part in (other, factor)]),))
+                return Sum((_multiply([_as_factor(self.collect(part, depth + 1)) for part in (other, factor)]),))
         mine = next((mine for mine in shares if len(mine.symbols) > 1), None)
         if mine is None:
-            return self.flat(polynomial)
-        others = self.arrange(polynomial - mine, depth)
-        return self._sorted([*self.arrange(mine, depth).terms, *others.terms])
+            return self.list_terms(polynomial)
+        others = self.collect(polynomial - mine, depth)
+        return self._sort_terms([*self.collect(mine, depth).terms, *others.terms])
 
-    def flat(self, polynomial: Polynomial) -> Sum:
+    def list_terms(self, polynomial: Polynomial) -> Sum:
         """The terms as they are."""
-        products = [self._product(number, monomial) for monomial, number in polynomial.terms.items()]
-        return self._sorted(products) if products else Sum((Product(Fraction(0)),))
+        products = [self._make_product(number, monomial) for monomial, number in polynomial.terms.items()]
+        return self._sort_terms(products) if products else Sum((Product(Fraction(0)),))
 
-    def _sorted(self, terms: Sequence[Product]) -> Sum:
+    def _sort_terms(self, terms: Sequence[Product]) -> Sum:
         """Terms by their symbols and exponents in the given order, a bare number last; the first positive if one is."""
-        names = sorted({name for term in terms for name, _ in term.powers}, key=self.place)
+        names = sorted({name for term in terms for name, _ in term.powers}, key=self.sort_key)
 
         def exponents(term: Product) -> tuple[bool, list[int]]:
             powers = dict(term.powers)
@@ -293,21 +308,21 @@ class Collector:
         start = next((index for index, term in enumerate(terms) if term.number > 0), 0)
         return Sum((terms[start], *terms[:start], *terms[start + 1 :]))
 
-    def _product(self, number: Fraction, monomial: Monomial) -> Product:
+    def _make_product(self, number: Fraction, monomial: Monomial) -> Product:
         powers = dict(monomial)
-        names = sorted(powers, key=self.place)
+        names = sorted(powers, key=self.sort_key)
         atoms = [name for name in names if name in self.atoms for _ in range(powers[name])]
-        brackets = tuple(replace(self, atoms={}).arrange(self.atoms[name]) for name in atoms)
+        brackets = tuple(replace(self, atoms={}).collect(self.atoms[name]) for name in atoms)
         return Product(number, tuple((name, powers[name]) for name in names if name not in self.atoms), brackets)
 
 
-def _common(polynomial: Polynomial) -> tuple[Fraction, Monomial]:
+def _common_factor(polynomial: Polynomial) -> tuple[Fraction, Monomial]:
     """The number and the monomial that a person pulls out of a sum.
 
     An exponent is pulled out only if all have its sign: d**2/h + d is d*(d/h + 1). A minus is pulled out if only what
     then becomes a number lacks it: d - N*d is -(N-1)*d.
     """
-    size, _ = polynomial.common()
+    size, _ = polynomial.common_factor()
     powers = [dict(monomial) for monomial in polynomial.terms]
     shared = []
     for name in sorted(polynomial.symbols):

@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Bool, Int64, Integer
 
 from lemma.errors import DataError
-from lemma.spec.models import MARKS
+from lemma.spec.models import SPECIAL_TOKENS
 
-NOTHING = -1
+PAD = -1
 """Padding, always at the right end of a row; among targets, what is not to be predicted."""
-POOL = 50
+POOL_BATCHES = 50
 """Batches' worth of examples that are sorted by length together: alike enough to pad little, mixed enough to learn."""
 
 Indices = Sequence[int] | Int64[np.ndarray, " examples"]
@@ -55,7 +55,7 @@ class TokenRows:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def padded(self, indices: Indices) -> Int64[np.ndarray, "rows longest"]:
+    def pad(self, indices: Indices) -> Int64[np.ndarray, "rows longest"]:
         """Some rows as a matrix, the shorter ones padded with −1.
 
         >>> TokenRows(np.array([5, 6, 7]), np.array([0, 1, 3])).padded([1, 0])
@@ -63,7 +63,7 @@ class TokenRows:
                [ 5, -1]])
         """
         lengths = self.lengths[np.asarray(indices, dtype=np.int64)]
-        padded = np.full((len(lengths), int(lengths.max(initial=0))), NOTHING, dtype=np.int64)
+        padded = np.full((len(lengths), int(lengths.max(initial=0))), PAD, dtype=np.int64)
         padded[np.arange(padded.shape[1]) < lengths[:, None]] = self.select(indices).tokens
         return padded
 
@@ -94,20 +94,20 @@ class TokenRows:
         tokens = np.insert(self.tokens, self.bounds[:-1][empty], token)
         return TokenRows(tokens, self.bounds + np.concatenate([[0], np.cumsum(empty)]))
 
-    def surround(self, before: Sequence[int], after: Sequence[int]) -> "TokenRows":
+    def add_affixes(self, prefix: Sequence[int], suffix: Sequence[int]) -> "TokenRows":
         """The rows with some tokens put before and after each of them.
 
         >>> TokenRows(np.array([5, 6, 7]), np.array([0, 1, 3])).surround([1], [2]).padded([0, 1])
         array([[ 1,  5,  2, -1],
                [ 1,  6,  7,  2]])
         """
-        count, more = len(self.lengths), len(before) + len(after)
+        count, more = len(self.lengths), len(prefix) + len(suffix)
         bounds = self.bounds + more * np.arange(count + 1)
         tokens = np.empty(bounds[-1], dtype=self.tokens.dtype)
         inner = np.ones(len(tokens), dtype=bool)
-        for place, token in enumerate(before):
+        for place, token in enumerate(prefix):
             tokens[bounds[:-1] + place], inner[bounds[:-1] + place] = token, False
-        for place, token in enumerate(reversed(after), start=1):
+        for place, token in enumerate(reversed(suffix), start=1):
             tokens[bounds[1:] - place], inner[bounds[1:] - place] = token, False
         tokens[inner] = self.tokens
         return TokenRows(tokens, bounds)
@@ -161,7 +161,9 @@ class BucketedExamples:
         random = np.random.default_rng([self.seed, epoch])
         wanted = self.steps * self.batch
         shuffled = np.resize(random.permutation(len(self.lengths)), wanted)
-        pools = [shuffled[start : start + POOL * self.batch] for start in range(0, wanted, POOL * self.batch)]
+        pools = [
+            shuffled[start : start + POOL_BATCHES * self.batch] for start in range(0, wanted, POOL_BATCHES * self.batch)
+        ]
         ordered = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])
         return random.permutation(ordered.reshape(self.steps, self.batch))
 
@@ -192,7 +194,7 @@ class RandomWindows:
 
 
 @dataclass(frozen=True)
-class Streams:
+class ContiguousStreams:
     """As many contiguous streams as the batch has rows, for models that carry their state from step to step.
 
     In an epoch each row reads its own share of the text from start to end. Each epoch shifts all shares by a random
@@ -224,7 +226,7 @@ class Streams:
         phase = np.random.default_rng([self.seed, epoch]).integers(0, self.length - share * self.batch)
         return phase + np.arange(self.batch) * share + place * self.sequence_length
 
-    def fresh(self, step: int) -> bool:
+    def starts_epoch(self, step: int) -> bool:
         """Whether the streams start again at this step, so that the state must be reset."""
         return step % self.steps == 0
 
@@ -251,8 +253,8 @@ def _check_length(length: int, sequence_length: int, rows: int) -> None:
 Objective = Literal["masked", "next-sentence", "both"]
 Tokens = Integer[np.ndarray, " tokens"]
 Batch = tuple[Int64[np.ndarray, "batch context"], Int64[np.ndarray, "batch context"]]
-MASKED, REPLACED = 0.8, 0.1
-CHUNK = 64
+MASK_FRACTION, REPLACE_FRACTION = 0.8, 0.1
+EVALUATION_ROWS = 64
 """Rows that are evaluated together: fixed, since what is masked in them is drawn together."""
 
 
@@ -271,86 +273,86 @@ class MaskedWindows:
     objective: Objective
     vocabulary: int
     """Tokens and special tokens; the special tokens are the last, unless they are given."""
-    special: tuple[int, int, int] | None = None
+    custom_special_ids: tuple[int, int, int] | None = None
     """The ids of <start>, <end> and <mask> in a vocabulary made elsewhere."""
 
     def __post_init__(self) -> None:
-        least = 5 if self.paired else 3
+        least = 5 if self.is_paired else 3
         if self.context < least:
             raise DataError(
                 f"context = {self.context} leaves no token next to the special tokens. Set context={least} or more."
             )
-        if self.length < self.taken:
+        if self.length < self.text_tokens:
             raise DataError(
-                f"the text has {self.length:,} tokens; context {self.context} needs at least {self.taken:,}. "
+                f"the text has {self.length:,} tokens; context {self.context} needs at least {self.text_tokens:,}. "
                 "Give more text or a smaller context."
             )
 
     @property
-    def marks(self) -> tuple[int, int, int]:
+    def special_ids(self) -> tuple[int, int, int]:
         """The ids of <start>, <end> and <mask>."""
-        return self.special or (self.vocabulary - 3, self.vocabulary - 2, self.vocabulary - 1)
+        return self.custom_special_ids or (self.vocabulary - 3, self.vocabulary - 2, self.vocabulary - 1)
 
     @property
-    def paired(self) -> bool:
+    def is_paired(self) -> bool:
         """Whether rows consist of two segments."""
         return self.objective != "masked"
 
     @property
-    def taken(self) -> int:
+    def text_tokens(self) -> int:
         """Tokens of the text in a row."""
-        return self.context - (3 if self.paired else 2)
+        return self.context - (3 if self.is_paired else 2)
 
     @property
-    def first(self) -> int:
+    def first_segment(self) -> int:
         """Tokens of the segment A; where there is a B, it is as long or one shorter."""
-        return (self.taken + 1) // 2 if self.paired else self.taken
+        return (self.text_tokens + 1) // 2 if self.is_paired else self.text_tokens
 
     @property
-    def hidden(self) -> int:
+    def num_predicted(self) -> int:
         """Tokens to predict, as many in every row."""
-        return 0 if self.objective == "next-sentence" else max(1, round(self.rate * self.taken))
+        return 0 if self.objective == "next-sentence" else max(1, round(self.rate * self.text_tokens))
 
     def batch(self, tokens: Tokens, step: int) -> Batch:
         """The inputs and the targets of a step."""
         random = np.random.default_rng([self.seed, step])
-        offsets = random.integers(0, self.length - self.taken + 1, size=self.batch_size)
+        offsets = random.integers(0, self.length - self.text_tokens + 1, size=self.batch_size)
         follows = random.permutation(np.arange(self.batch_size) % 2 == random.integers(2))
-        return self.rows(tokens, offsets, follows, random)
+        return self.build_rows(tokens, offsets, follows, random)
 
-    def passes(self, tokens: Tokens) -> Iterator[Batch]:
+    def evaluation_batches(self, tokens: Tokens) -> Iterator[Batch]:
         """Go through a text once, window after window, some rows at a time; always with the same tokens masked."""
-        starts = np.arange(0, self.length - self.taken + 1, self.taken)
-        for number, begin in enumerate(range(0, len(starts), CHUNK)):
-            offsets = starts[begin : begin + CHUNK]
+        starts = np.arange(0, self.length - self.text_tokens + 1, self.text_tokens)
+        for number, begin in enumerate(range(0, len(starts), EVALUATION_ROWS)):
+            offsets = starts[begin : begin + EVALUATION_ROWS]
             random = np.random.default_rng([self.seed, number])
-            yield self.rows(tokens, offsets, np.arange(len(offsets)) % 2 == 0, random)
+            yield self.build_rows(tokens, offsets, np.arange(len(offsets)) % 2 == 0, random)
 
-    def rows(
-        self, tokens: Tokens, offsets: Offsets, follows: Bool[np.ndarray, " batch"], random: np.random.Generator
+    def build_rows(
+        self, tokens: Tokens, offsets: Offsets, is_next: Bool[np.ndarray, " batch"], rng: np.random.Generator
     ) -> Batch:
         """The rows whose segments A begin at `offsets`; of those that are not followed, B is drawn elsewhere."""
-        start, end = (np.full((len(offsets), 1), mark) for mark in self.marks[:2])
-        parts = [start, tokens[offsets[:, None] + np.arange(self.first)].astype(np.int64), end]
-        if self.paired:
-            following = offsets + self.first
-            elsewhere = random.integers(0, self.length - (self.taken - self.first), size=len(following))
+        start, end = (np.full((len(offsets), 1), mark) for mark in self.special_ids[:2])
+        parts = [start, tokens[offsets[:, None] + np.arange(self.first_segment)].astype(np.int64), end]
+        if self.is_paired:
+            following = offsets + self.first_segment
+            elsewhere = rng.integers(0, self.length - (self.text_tokens - self.first_segment), size=len(following))
             elsewhere += elsewhere >= following
-            second = np.where(follows, following, elsewhere)[:, None] + np.arange(self.taken - self.first)
+            second = np.where(is_next, following, elsewhere)[:, None] + np.arange(self.text_tokens - self.first_segment)
             parts += [tokens[second].astype(np.int64), end]
         inputs = np.concatenate(parts, axis=1)
-        targets = np.full_like(inputs, NOTHING)
-        if self.hidden:  # in every row as many, never special tokens, which are at the same places in all rows
-            texts = self.vocabulary - (0 if self.special else len(MARKS))
+        targets = np.full_like(inputs, PAD)
+        if self.num_predicted:  # in every row as many, never special tokens, which are at the same places in all rows
+            texts = self.vocabulary - (0 if self.custom_special_ids else len(SPECIAL_TOKENS))
             inside = np.arange(1, inputs.shape[1] - 1)
-            places = inside[inside != self.first + 1]
-            chosen = places[random.random((len(inputs), len(places))).argsort(axis=1)[:, : self.hidden]]
+            places = inside[inside != self.first_segment + 1]
+            chosen = places[rng.random((len(inputs), len(places))).argsort(axis=1)[:, : self.num_predicted]]
             original = np.take_along_axis(inputs, chosen, axis=1)
             np.put_along_axis(targets, chosen, original, axis=1)
-            chance = random.random(chosen.shape)
-            others = (original + random.integers(1, max(2, texts), size=chosen.shape)) % texts
-            kept = np.where(chance < MASKED + REPLACED, others, original)
-            np.put_along_axis(inputs, chosen, np.where(chance < MASKED, self.marks[2], kept), axis=1)
-        if self.paired:
-            targets[:, 0] = follows
+            chance = rng.random(chosen.shape)
+            others = (original + rng.integers(1, max(2, texts), size=chosen.shape)) % texts
+            kept = np.where(chance < MASK_FRACTION + REPLACE_FRACTION, others, original)
+            np.put_along_axis(inputs, chosen, np.where(chance < MASK_FRACTION, self.special_ids[2], kept), axis=1)
+        if self.is_paired:
+            targets[:, 0] = is_next
         return inputs, targets

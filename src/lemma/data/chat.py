@@ -14,9 +14,9 @@ from lemma.processes import child_environment, python_command
 
 SECONDS = 20.0
 """Wall-clock time of one rendering, with the start of the child process; its processor time is limited to less."""
-LONGEST_REQUEST = 64 << 20
+MAX_REQUEST_BYTES = 64 << 20
 """Bytes of the longest conversation, as JSON."""
-RENDERERS = 8
+MAX_RENDERERS = 8
 """Child processes that are kept, one per template; the least recently used one is closed first."""
 
 
@@ -57,13 +57,13 @@ def chat_text(
         request = json.dumps({"template": template, "variables": variables}, default=_to_plain).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(f"the conversation is not plain data that a chat template can read: {error}.") from None
-    if len(request) > LONGEST_REQUEST:
-        raise DataError(f"the conversation has {len(request):,} bytes; a chat template gets {LONGEST_REQUEST:,}.")
-    answer = _renderer(template).ask(request)
+    if len(request) > MAX_REQUEST_BYTES:
+        raise DataError(f"the conversation has {len(request):,} bytes; a chat template gets {MAX_REQUEST_BYTES:,}.")
+    answer = _renderer(template).render(request)
     if answer is None:
-        from lemma.data.chat_render import CPU_SECONDS, MEMORY
+        from lemma.data.chat_render import CPU_SECONDS, MAX_MEMORY
 
-        limits = f"{CPU_SECONDS} s of processor time, {MEMORY >> 20} MiB of memory"
+        limits = f"{CPU_SECONDS} s of processor time, {MAX_MEMORY >> 20} MiB of memory"
         raise ChatTemplateError(f"the model's chat template was stopped: it passed a limit ({limits}), or crashed.")
     if "refusal" in answer:
         raise DataError(f"the model's chat template cannot write this conversation: {answer['refusal']}.")
@@ -88,7 +88,7 @@ class TemplateRenderer:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, request: bytes) -> dict[str, Any] | None:
+    def render(self, request: bytes) -> dict[str, Any] | None:
         """Send a request and return its answer; None if the child passed a limit, which ends it."""
         with self._lock:
             process = self._process
@@ -144,7 +144,7 @@ def _renderer(template: str) -> TemplateRenderer:
     with _renderers_lock:
         renderer = _renderers.setdefault(template, TemplateRenderer())
         _renderers.move_to_end(template)
-        unused = _renderers.popitem(last=False)[1] if len(_renderers) > RENDERERS else None
+        unused = _renderers.popitem(last=False)[1] if len(_renderers) > MAX_RENDERERS else None
     if unused is not None:
         unused.close()
     return renderer

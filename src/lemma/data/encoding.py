@@ -16,27 +16,27 @@ from typing import IO, Any
 
 import numpy as np
 
-from lemma.data.store import Encoded, Piece, encode_pieces
+from lemma.data.store import EncodedText, Piece, encode_pieces
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError
 from lemma.processes import child_environment, python_command
 
 
-def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], processes: int) -> Iterator[Encoded]:
+def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], processes: int) -> Iterator[EncodedText]:
     """Encode batches in their order by several processes; of each at most one batch waits for those before it."""
     workers = [start_worker(tokenizer) for _ in range(processes)]
     idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
     for worker in workers:
         idle.put(worker)
 
-    def encode(batch: list[Piece]) -> Encoded:
+    def encode(batch: list[Piece]) -> EncodedText:
         worker = idle.get()
         try:
-            return _asked(worker, batch)
+            return _request(worker, batch)
         finally:
             idle.put(worker)
 
-    ahead: deque[Future[Encoded]] = deque()
+    ahead: deque[Future[EncodedText]] = deque()
     threads = ThreadPoolExecutor(processes, "encoding")
     try:
         for batch in batches:
@@ -67,7 +67,7 @@ def start_worker(tokenizer: Tokenizer) -> "subprocess.Popen[bytes]":
     return worker
 
 
-def _asked(worker: "subprocess.Popen[bytes]", batch: list[Piece]) -> Encoded:
+def _request(worker: "subprocess.Popen[bytes]", batch: list[Piece]) -> EncodedText:
     assert worker.stdin is not None and worker.stdout is not None
     try:
         _write(worker.stdin, batch)
@@ -77,7 +77,7 @@ def _asked(worker: "subprocess.Popen[bytes]", batch: list[Piece]) -> Encoded:
         ids = worker.stdout.read(4 * said["tokens"])
         if len(ids) < 4 * said["tokens"]:
             raise OSError("in the middle of its answer")
-        return Encoded(np.frombuffer(ids, dtype="<u4"), said["bytes"], said["left_out"])
+        return EncodedText(np.frombuffer(ids, dtype="<u4"), said["bytes"], said["left_out"])
     except (OSError, json.JSONDecodeError) as error:
         raise DataError(f"a process that encodes text has ended ({error}). Is there enough memory?") from None
 
@@ -89,7 +89,7 @@ def _write(stream: IO[bytes], value: Any) -> None:
     stream.flush()
 
 
-def work(stdin: IO[bytes], stdout: IO[bytes]) -> None:
+def run_worker(stdin: IO[bytes], stdout: IO[bytes]) -> None:
     """Encode what is read until it ends, be it in the middle of a batch: who wrote it was killed."""
     tokenizer: Tokenizer | None = None
     while len(head := stdin.read(8)) == 8 and len(content := stdin.read(int.from_bytes(head))) == int.from_bytes(head):
@@ -102,11 +102,11 @@ def work(stdin: IO[bytes], stdout: IO[bytes]) -> None:
         except DataError as error:
             stdout.write(json.dumps({"error": str(error)}).encode() + b"\n")
         else:
-            said = {"tokens": len(found.ids), "bytes": found.bytes, "left_out": found.left_out}
+            said = {"tokens": len(found.ids), "bytes": found.bytes, "left_out": found.dropped_characters}
             stdout.write(json.dumps(said).encode() + b"\n" + found.ids.astype("<u4").tobytes())
         stdout.flush()
 
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):
-        work(sys.stdin.buffer, sys.stdout.buffer)
+        run_worker(sys.stdin.buffer, sys.stdout.buffer)

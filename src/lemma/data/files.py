@@ -28,11 +28,11 @@ from lemma.errors import DataError, RunError, StorageError
 # next writer on the same machine: a process of another host or container that shares the folder cannot be asked whether
 # it is alive.
 
-SUFFIX, ASIDE = ".partial", ".aside"
-TEMPORARY = re.compile(
+PARTIAL_SUFFIX, ASIDE_SUFFIX = ".partial", ".aside"
+TEMPORARY_NAME = re.compile(
     r"\.(?P<name>.+?)(?P<number>\.\d+)?\.(?P<machine>[^.]+)-(?P<process>\d+)(?P<suffix>\.[a-z]+)", re.DOTALL
 )
-NUMBERS = count()
+SEQUENCE_NUMBERS = count()
 NEXT_STEPS = {
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT), "Make room there, or choose another place, and give the same command again."
@@ -50,33 +50,33 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
     A character that UTF-8 lacks, as in names of files that are not UTF-8, is written as JSON escapes it: `\\udcff`.
     """
-    with replacing(path) as temporary:
+    with atomic_replace(path) as temporary:
         temporary.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_replace(path: Path) -> Iterator[Path]:
     """Yield a temporary name next to `path` for a file or folder, which becomes `path` unless something fails."""
     path = real_path(path)  # a link stays, and what it leads to is replaced
-    sweep(path.parent)
-    refuse_protected(path)
-    temporary = _hidden(path)
-    aside = temporary.with_suffix(ASIDE)
+    remove_stale_temp_files(path.parent)
+    check_replaceable(path)
+    temporary = _temporary_path(path)
+    aside = temporary.with_suffix(ASIDE_SUFFIX)
     try:
-        with storing(path, temporary):
+        with explain_storage_errors(path, temporary):
             yield temporary
-            _sync(temporary)
-            _put(temporary, path, aside)
-            _sync_one(path.parent)
+            _sync_tree(temporary)
+            _move_into_place(temporary, path, aside)
+            _sync_path(path.parent)
         with suppress(OSError):  # the new one is in place: what was moved aside becomes what may be removed
             aside.rename(temporary)
     finally:
-        restore(path)
+        restore_moved_folder(path)
         with suppress(OSError):
             _remove(temporary)
 
 
-def _put(temporary: Path, path: Path, aside: Path) -> None:
+def _move_into_place(temporary: Path, path: Path, aside: Path) -> None:
     """Rename `temporary` to `path`; a folder that is there is exchanged with it, or moved aside first."""
     while True:
         try:
@@ -87,13 +87,13 @@ def _put(temporary: Path, path: Path, aside: Path) -> None:
             if not in_the_way or not temporary.is_dir():
                 raise
         with suppress(FileNotFoundError):  # removed or moved aside by another process just now
-            if _exchange(temporary, path):
+            if _exchange_names(temporary, path):
                 return
             _remove(aside)  # in an earlier round; another writer was faster, and a whole folder is at `path`
             path.rename(aside)
 
 
-def _exchange(first: Path, second: Path) -> bool:
+def _exchange_names(first: Path, second: Path) -> bool:
     """Exchange the names of two files or folders in one step; return False where the system cannot."""
     rename = _renameat2()
     if rename is None:
@@ -121,7 +121,7 @@ def _renameat2() -> Any:
     return rename
 
 
-def restore(path: Path) -> None:
+def restore_moved_folder(path: Path) -> None:
     """Put back a folder that a killed writer had moved aside, if nothing is at its path.
 
     A writer that is alive and between its two renames moves it aside again, so nothing is lost either way.
@@ -130,24 +130,24 @@ def restore(path: Path) -> None:
         if path.exists():
             return
         path = real_path(path)
-        for aside in _moved_aside(path.parent, path.name):
+        for aside in _find_moved_aside(path.parent, path.name):
             aside.rename(path)
             return
 
 
-def _moved_aside(folder: Path, name: str) -> list[Path]:
+def _find_moved_aside(folder: Path, name: str) -> list[Path]:
     """List the folders that were moved aside from `folder/name`, the latest first."""
-    matches = [aside for aside in folder.glob(f".*{ASIDE}") if _original(aside) == name]
+    matches = [aside for aside in folder.glob(f".*{ASIDE_SUFFIX}") if _original_name(aside) == name]
     return sorted(matches, key=lambda aside: aside.stat().st_ctime_ns, reverse=True)
 
 
-def _original(temporary: Path) -> str | None:
+def _original_name(temporary: Path) -> str | None:
     """Return the name that a temporary file or folder is for; None if the name is not one of ours."""
-    parts = TEMPORARY.fullmatch(temporary.name)
+    parts = TEMPORARY_NAME.fullmatch(temporary.name)
     return parts["name"] if parts else None
 
 
-def refuse_protected(path: Path) -> None:
+def check_replaceable(path: Path) -> None:
     """Refuse to replace a folder of which this user could not remove every file, before anything is changed."""
     if not path.is_dir() or path.is_symlink():
         return
@@ -164,7 +164,7 @@ def refuse_protected(path: Path) -> None:
 
 
 @contextmanager
-def storing(path: Path, temporary: Path | None = None) -> Iterator[None]:
+def explain_storage_errors(path: Path, temporary: Path | None = None) -> Iterator[None]:
     """Turn what a disk refuses into a StorageError that says which file, how much of it, and what to do.
 
     `temporary` is where it is being written, if not at `path`.
@@ -185,7 +185,7 @@ def storing(path: Path, temporary: Path | None = None) -> Iterator[None]:
         raise StorageError(f"{said}. {NEXT_STEPS[error.errno]}") from None
 
 
-def unreadable(path: Path, error: OSError) -> StorageError:
+def unreadable_error(path: Path, error: OSError) -> StorageError:
     """The error for a file that is there but cannot be read now; that it is damaged is not known."""
     refused = error.errno in (errno.EACCES, errno.EPERM)
     step = "Check its permissions." if refused else NEXT_STEPS.get(error.errno or 0, "")
@@ -193,28 +193,28 @@ def unreadable(path: Path, error: OSError) -> StorageError:
 
 
 @contextmanager
-def rewritten(path: Path, own: Collection[str]) -> Iterator[Path]:
+def atomic_rewrite(path: Path, allowed_names: Collection[str]) -> Iterator[Path]:
     """Fill a folder that becomes `path`, and replaces what is there only if that holds no other files than its own."""
-    others = [inner.name for inner in path.iterdir() if inner.name not in own] if path.is_dir() else []
+    others = [inner.name for inner in path.iterdir() if inner.name not in allowed_names] if path.is_dir() else []
     if others or path.is_file():
         raise RunError(f"{path} already exists and holds {others[0] if others else 'a file'}. Name a new folder.")
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
+    with atomic_replace(path) as temporary:
         temporary.mkdir()
         yield temporary
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def atomic_new_folder(path: Path) -> Iterator[Path]:
     """Fill a folder that becomes `path` at the end, unless another process was first: then theirs stays."""
     path = real_path(path)
-    sweep(path.parent)
-    temporary = _hidden(path)
+    remove_stale_temp_files(path.parent)
+    temporary = _temporary_path(path)
     try:
-        with storing(path, temporary):
+        with explain_storage_errors(path, temporary):
             temporary.mkdir()
             yield temporary
-            _sync(temporary)
+            _sync_tree(temporary)
             try:
                 temporary.rename(path)
             except OSError:
@@ -225,44 +225,44 @@ def new_folder(path: Path) -> Iterator[Path]:
             _remove(temporary)
 
 
-def discard(path: Path) -> None:
+def remove_atomically(path: Path) -> None:
     """Remove a folder so that it is there whole or not at all: it is renamed first, and what is left is swept."""
-    sweep(path.parent)
-    temporary = _hidden(path)
+    remove_stale_temp_files(path.parent)
+    temporary = _temporary_path(path)
     with suppress(FileNotFoundError):  # never there, or another process was first
         path.rename(temporary)
     with suppress(OSError):
         _remove(temporary)
 
 
-def sweep(folder: Path) -> None:
+def remove_stale_temp_files(folder: Path) -> None:
     """Restore what killed processes had moved aside in a folder, and remove what they left half-written.
 
     Only processes of this machine are known to be dead.
     """
     leftovers: list[Path] = []
     with suppress(OSError):  # a folder that cannot be listed is swept by a later writer
-        leftovers = [*folder.glob(f".*{ASIDE}"), *folder.glob(f".*{SUFFIX}")]
+        leftovers = [*folder.glob(f".*{ASIDE_SUFFIX}"), *folder.glob(f".*{PARTIAL_SUFFIX}")]
     for left in leftovers:
-        parts = TEMPORARY.fullmatch(left.name)
-        if parts is None or parts["machine"] != machine() or _alive(int(parts["process"])):
+        parts = TEMPORARY_NAME.fullmatch(left.name)
+        if parts is None or parts["machine"] != machine_id() or _is_alive(int(parts["process"])):
             continue
         with suppress(OSError):  # a folder that cannot be written, or another process was first
-            if left.suffix == ASIDE:
-                original, unfinished = left.with_name(parts["name"]), left.with_suffix(SUFFIX)
+            if left.suffix == ASIDE_SUFFIX:
+                original, unfinished = left.with_name(parts["name"]), left.with_suffix(PARTIAL_SUFFIX)
                 if unfinished.exists() and original.is_dir() and not original.is_symlink():
                     original.rmdir()  # an empty folder that somebody made meanwhile; any other stays, and so does this
-                restore(original)
+                restore_moved_folder(original)
                 if left.exists() and original.exists() and not unfinished.exists():  # the new one was in place
                     _remove(left.rename(unfinished))
-            elif left.with_suffix(ASIDE).exists():
+            elif left.with_suffix(ASIDE_SUFFIX).exists():
                 continue  # it was to replace a folder that could not be restored
             elif parts["number"] is not None or not parts["name"].endswith(".old"):  # .old is of an earlier version
                 _remove(left)
 
 
 @cache
-def machine() -> str:
+def machine_id() -> str:
     """A short name of where process numbers mean the same: one host since it was started, one container of it."""
     about = [socket.gethostname()]
     with suppress(OSError):
@@ -276,13 +276,13 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _hidden(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     """Return a temporary name next to a path, another one in every call, thread and process."""
-    return path.with_name(f".{path.name}.{next(NUMBERS)}.{machine()}-{os.getpid()}{SUFFIX}")
+    return path.with_name(f".{path.name}.{next(SEQUENCE_NUMBERS)}.{machine_id()}-{os.getpid()}{PARTIAL_SUFFIX}")
 
 
 @contextmanager
-def locked(path: Path, wait: float) -> Iterator[bool]:
+def file_lock(path: Path, timeout: float) -> Iterator[bool]:
     """Hold a file or folder against other processes, after at most `wait` seconds; give whether it is held.
 
     The lock is a hidden file next to it. The system releases it even if the process is killed. A file system without
@@ -291,7 +291,7 @@ def locked(path: Path, wait: float) -> Iterator[bool]:
     from filelock import FileLock, Timeout  # not needed where nothing is written
 
     place = real_path(path)
-    lock = FileLock(place.with_name(f".{place.name}.lock"), timeout=wait)
+    lock = FileLock(place.with_name(f".{place.name}.lock"), timeout=timeout)
     try:
         lock.acquire()
     except Timeout:
@@ -307,12 +307,12 @@ def locked(path: Path, wait: float) -> Iterator[bool]:
         lock.release()
 
 
-def _sync(path: Path) -> None:
+def _sync_tree(path: Path) -> None:
     for inner in (*path.rglob("*"), path):
-        _sync_one(inner)
+        _sync_path(inner)
 
 
-def _sync_one(path: Path) -> None:
+def _sync_path(path: Path) -> None:
     if path.is_dir() and os.name == "nt":  # Windows syncs files only
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -329,11 +329,11 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _alive(process: int) -> bool:
+def _is_alive(pid: int) -> bool:
     if os.name == "nt":  # signal 0 is Ctrl-C there
         return True
     try:
-        os.kill(process, 0)
+        os.kill(pid, 0)
     except OSError as error:
         return not isinstance(error, ProcessLookupError)
     return True
@@ -345,7 +345,7 @@ Advance = Callable[[int], None]
 """Called with the number of bytes done since the last call."""
 
 
-def counting(progress: Progress | None, what: str, total: int) -> Advance:
+def progress_counter(progress: Progress | None, label: str, total: int) -> Advance:
     """Return a function that adds up bytes and reports their sum.
 
     >>> advance = counting(lambda what, done, total: print(f"{what} {done}/{total}"), "reading", 10)
@@ -361,7 +361,7 @@ def counting(progress: Progress | None, what: str, total: int) -> Advance:
         nonlocal done
         done += count
         if progress:
-            progress(what, done, total)
+            progress(label, done, total)
 
     advance(0)
     return advance
@@ -381,7 +381,7 @@ def file_hash(path: Path, advance: Advance | None = None) -> str:
     return digest.hexdigest()
 
 
-def joint_hash(hashes: Sequence[str]) -> str:
+def combine_hashes(hashes: Sequence[str]) -> str:
     """One hash for several files: that of a single file itself, else the SHA-256 over the joined hashes.
 
     >>> joint_hash(["ab"])
@@ -399,23 +399,23 @@ def text_hash(text: str) -> str:
 
 def files_hash(paths: Iterable[Path], advance: Advance | None = None) -> str:
     """The joint hash of some files, in this order."""
-    return joint_hash([file_hash(path, advance) for path in paths])
+    return combine_hashes([file_hash(path, advance) for path in paths])
 
 
-LARGEST_JSON = 256 << 20
+MAX_JSON_BYTES = 256 << 20
 """Bytes of the largest JSON file that is read; the tokenizers of pretrained models take some tens of megabytes."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object; a missing or damaged one is a RunError that names it."""
     try:
-        if (size := path.stat().st_size) > LARGEST_JSON:
-            raise RunError(f"{path} has {size:,} bytes; a file of this kind has at most {LARGEST_JSON:,}.")
+        if (size := path.stat().st_size) > MAX_JSON_BYTES:
+            raise RunError(f"{path} has {size:,} bytes; a file of this kind has at most {MAX_JSON_BYTES:,}.")
         content = path.read_bytes()
     except FileNotFoundError:
         raise RunError(f"{path} is missing.") from None
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise unreadable_error(path, error) from None
     try:
         values = parse_json(content)
     except ValueError as error:
@@ -446,63 +446,63 @@ def parse_json(content: bytes | str) -> Any:
 
 # Checksums: what was written is compared with what is read, so that a flipped bit is an error and not another result.
 
-CHECKED: set[str] = set()
+VERIFIED: set[str] = set()
 """Files that this process has compared with their checksums, each with its size and times."""
-SLOW = 64 << 20
+LARGE_FILE = 64 << 20
 """A file of this many bytes or more is read once per change of its size or time, by whichever process is first."""
 
 
-def seal(values: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
     """Plain values with their own SHA-256, ready to be written as JSON; `read_sealed` takes it off again."""
     plain = json.loads(json.dumps(values))  # as it will be read: keys are text then
-    return {**plain, "sha256": _seal_of(plain)}
+    return {**plain, "sha256": _values_checksum(plain)}
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
+def read_checked_json(path: Path) -> dict[str, Any]:
     """Read what `seal` was written with; a change of any value is a RunError that names the file."""
     values = read_json(path)
-    if values.pop("sha256", None) != _seal_of(values):
+    if values.pop("sha256", None) != _values_checksum(values):
         raise RunError(f"{path} is damaged: its values do not have the SHA-256 written in it.")
     return values
 
 
-def _seal_of(values: Mapping[str, Any]) -> str:
+def _values_checksum(values: Mapping[str, Any]) -> str:
     return text_hash(json.dumps(values, sort_keys=True))
 
 
-def file_sum(path: Path) -> dict[str, Any]:
+def file_checksum(path: Path) -> dict[str, Any]:
     """The SHA-256 and the size of a file, as manifests have them."""
     with path.open("rb") as stream:
         return {"sha256": hashlib.file_digest(stream, "sha256").hexdigest(), "bytes": path.stat().st_size}
 
 
-def check_file(path: Path, expected: Any, listed_in: str) -> None:
+def verify_file(path: Path, expected: Any, manifest_name: str) -> None:
     """Compare a file with its checksum in `listed_in`; what is missing or changed is a RunError that names it."""
     try:
         size = path.stat().st_size
         good = isinstance(expected, dict) and size == expected.get("bytes")
-        good = good and check_once(path, str(expected["sha256"]), lambda: str(file_sum(path)["sha256"]))
+        good = good and matches_checksum(path, str(expected["sha256"]), lambda: str(file_checksum(path)["sha256"]))
     except FileNotFoundError:
         raise RunError(f"{path} is missing.") from None
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise unreadable_error(path, error) from None
     if not good:
-        raise RunError(f"{path} is damaged: its size or SHA-256 is not the one in {listed_in}.")
+        raise RunError(f"{path} is damaged: its size or SHA-256 is not the one in {manifest_name}.")
 
 
-def check_once(path: Path, expected: str, measure: Callable[[], str]) -> bool:
+def matches_checksum(path: Path, expected: str, compute: Callable[[], str]) -> bool:
     """Whether a file has the expected checksum, which is measured once per change of the file's size or time."""
     about = path.stat()
     times = f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}"
     mark = text_hash(f"{real_path(path)} {times} {expected}")
     known = data_home() / "checked" / mark
-    if mark in CHECKED or (about.st_size >= SLOW and known.exists()):
+    if mark in VERIFIED or (about.st_size >= LARGE_FILE and known.exists()):
         return True
-    if measure() != expected:
+    if compute() != expected:
         return False
     if time.time() - about.st_ctime > 1:  # a file changed just now may change again without another time
-        CHECKED.add(mark)
-        if about.st_size >= SLOW:
+        VERIFIED.add(mark)
+        if about.st_size >= LARGE_FILE:
             with suppress(OSError, DataError):
                 (home_folder("checked") / mark).touch()
     return True

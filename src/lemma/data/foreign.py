@@ -7,10 +7,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from lemma.data.files import unreadable
+from lemma.data.files import unreadable_error
 from lemma.errors import LemmaError, MemoryLimitError, RunError
 
-LONGEST_REASON = 300
+MAX_REASON_LENGTH = 300
 """Characters of another library's message that are quoted."""
 
 
@@ -34,11 +34,11 @@ def reading_foreign_file(path: Path | str) -> Iterator[None]:
             raise
         raise type(error)(f"{path}: {error}") from error
     except OSError as error:
-        raise unreadable(Path(path), error) from None
+        raise unreadable_error(Path(path), error) from None
     except Exception as error:
         if isinstance(error, MemoryError) or "not enough memory" in str(error) or "out of memory" in str(error):
             raise MemoryLimitError(f"{path} needs more memory than there is here.") from error
-        reason = str(error)[:LONGEST_REASON] or "no reason"
+        reason = str(error)[:MAX_REASON_LENGTH] or "no reason"
         raise RunError(
             f"{path} is damaged or of an unknown form ({type(error).__name__}: {reason}). Download it again."
         ) from error
@@ -50,7 +50,7 @@ class ForeignFields(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
 
     @classmethod
-    def read(cls, values: Mapping[str, Any], where: Path | str) -> Self:
+    def read(cls, values: Mapping[str, Any], source: Path | str) -> Self:
         """Check the types of fields; the first wrong one is a RunError that names the file and the field.
 
         >>> class Options(ForeignFields):
@@ -64,5 +64,5 @@ class ForeignFields(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False)[0]
             name = ".".join(map(str, first["loc"]))
-            value = repr(first["input"])[:LONGEST_REASON]
-            raise RunError(f"{where}: {name} = {value}: {first['msg'][:1].lower()}{first['msg'][1:]}.") from None
+            value = repr(first["input"])[:MAX_REASON_LENGTH]
+            raise RunError(f"{source}: {name} = {value}: {first['msg'][:1].lower()}{first['msg'][1:]}.") from None

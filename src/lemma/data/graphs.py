@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from lemma.data.corpora import GRAPHS, KNOWN, corpus_files
+from lemma.data.corpora import CORPORA_BY_KIND, GRAPHS, fetch_corpus
 from lemma.data.files import Progress, files_hash, text_hash
-from lemma.data.splits import Splits, count_overlaps, joint_splits
-from lemma.data.tables import SUFFIXES, Row, read_header
+from lemma.data.splits import Splits, combine_split_hashes, count_overlaps
+from lemma.data.tables import TABLE_SUFFIXES, Row, read_header
 from lemma.data.text import open_text
-from lemma.errors import DataError, SpecError, unknown
+from lemma.errors import DataError, SpecError, describe_unknown
 from lemma.spec.base import exists
 from lemma.spec.data import GraphSpec
 
@@ -40,7 +40,7 @@ class NodeGraph:
     weights: Weights | None = field(repr=False)
     classes: Int64[np.ndarray, " nodes"] = field(repr=False)
     """The number of each node's class; −1 where it is not known."""
-    names: Sequence[str] = field(repr=False)
+    node_names: Sequence[str] = field(repr=False)
     """What the nodes are called."""
 
     @property
@@ -70,14 +70,14 @@ class GraphNodes:
 class RawGraph:
     """A graph as it was read or generated: its edges may come twice, and its classes have names."""
 
-    names: Sequence[str]
+    node_names: Sequence[str]
     labels: Sequence[str]
     """The class of each node; an empty one is not known."""
     features: Features
     edges: Edges
     weights: Weights | None
     hash: str
-    about: str
+    description: str
     notes: tuple[str, ...] = ()
     """How it was read, in words."""
 
@@ -90,7 +90,7 @@ def prepare_graph(
     `labels` are the names of the classes where a model knows them already.
     """
     raw = read_graph(spec, progress)
-    edges, weights = each_once(raw.edges, raw.weights, len(raw.names))
+    edges, weights = unique_edges(raw.edges, raw.weights, len(raw.node_names))
     notes = list(raw.notes)
     if repeated := raw.edges.shape[1] - edges.shape[1]:
         notes.append(f"{repeated:,} edges were loops or came twice: each counts once")
@@ -98,18 +98,20 @@ def prepare_graph(
         notes.append("there are no edges: each node is alone")
     names = tuple(labels) if labels is not None else tuple(sorted({label for label in raw.labels if label}))
     if not names:
-        raise DataError(f"{raw.about}: no node has a label, so that there is nothing to learn. Give some nodes one.")
+        raise DataError(
+            f"{raw.description}: no node has a label, so that there is nothing to learn. Give some nodes one."
+        )
     if len(names) == 1:
         raise DataError(
-            f"{raw.about}: all labelled nodes are of one class, {names[0][:40]!r}; at least two are needed."
+            f"{raw.description}: all labelled nodes are of one class, {names[0][:40]!r}; at least two are needed."
         )
     number = {label: place for place, label in enumerate(names)} | {"": -1}
     for label in raw.labels:
         if label not in number:
-            raise DataError(f"{raw.about}: {unknown('the label', label, names)}")
+            raise DataError(f"{raw.description}: {describe_unknown('the label', label, names)}")
     classes = np.fromiter((number[label] for label in raw.labels), np.int64, len(raw.labels))
-    graph = NodeGraph(raw.features, edges, weights, classes, raw.names)
-    places = {name: place for place, name in enumerate(raw.names)}
+    graph = NodeGraph(raw.features, edges, weights, classes, raw.node_names)
+    places = {name: place for place, name in enumerate(raw.node_names)}
     given: dict[str, Int64[np.ndarray, " chosen"]] = {}
     hashes: dict[str, str] = {}
     for split, file in {"train": spec.labelled, "validation": spec.validation, "test": spec.test}.items():
@@ -119,10 +121,10 @@ def prepare_graph(
             notes += note
     splits, cut = split_nodes(classes, spec, seed if spec.split is None else spec.split, names, given)
     items = {split: GraphNodes(graph, nodes) for split, nodes in splits.items()}
-    data_hash, hashes = joint_splits(raw.hash, hashes, "graph")
+    data_hash, hashes = combine_split_hashes(raw.hash, hashes, "graph")
     overlaps = count_overlaps({split: nodes.tolist() for split, nodes in splits.items()}, "nodes") if given else ()
     sizes = {"features": graph.width, "classes": len(names)}
-    return Splits("graph", items, None, data_hash, raw.about, sizes, (*notes, *cut), names, hashes, overlaps)
+    return Splits("graph", items, None, data_hash, raw.description, sizes, (*notes, *cut), names, hashes, overlaps)
 
 
 def _listed_nodes(
@@ -161,14 +163,14 @@ def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
             "edges (.csv, .tsv, .jsonl) as the graph."
         )
     if spec.graph == "karate":
-        return karate()
+        return karate_graph()
     if spec.graph == "blocks":
-        return blocks(spec.nodes, spec.edges)
+        return block_graph(spec.nodes, spec.edges)
     if spec.graph == "cora":
-        edges, nodes = sorted(corpus_files(KNOWN["graph"]["cora"], progress))
-        return graph_of_tables(nodes, edges, "cora")
+        edges, nodes = sorted(fetch_corpus(CORPORA_BY_KIND["graph"]["cora"], progress))
+        return read_graph_tables(nodes, edges, "cora")
     if not exists(path):
-        known = unknown("graph", spec.graph, GRAPHS) if path.name == str(path) and not path.suffix else ""
+        known = describe_unknown("graph", spec.graph, GRAPHS) if path.name == str(path) and not path.suffix else ""
         raise DataError(
             f"{known or f'{path}: there is no such file or folder.'} Or give a folder with tables of nodes and edges, "
             "a table of edges with --nodes FILE, or a node-link JSON."
@@ -176,24 +178,24 @@ def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
     if path.is_dir():
         tables: list[Path] = []
         for name in ("nodes", "edges"):
-            found = sorted(table for table in path.glob(f"{name}.*") if table.suffix.lower() in SUFFIXES)
+            found = sorted(table for table in path.glob(f"{name}.*") if table.suffix.lower() in TABLE_SUFFIXES)
             if len(found) != 1:
                 names = ", ".join(table.name for table in found)
                 what = f"there are {names}" if found else f"there is no table of {name}"
                 raise DataError(f"{path}: {what}; one file {name}.csv, .tsv or .jsonl is expected.")
             tables += found
-        return graph_of_tables(tables[0], tables[1], str(path))
+        return read_graph_tables(tables[0], tables[1], str(path))
     if path.suffix.lower() == ".json":
-        return graph_of_json(path)
+        return read_node_link(path)
     if spec.nodes_file is None:
         raise DataError(
             f"{path}: a table of edges holds no labels, so that there is nothing to learn. Give a table of nodes "
             "(id, label, features) with --nodes FILE; to a study with nodes_file=FILE."
         )
-    return graph_of_tables(Path(spec.nodes_file), path, str(path))
+    return read_graph_tables(Path(spec.nodes_file), path, str(path))
 
 
-def each_once(edges: Edges, weights: Weights | None, nodes: int) -> tuple[Edges, Weights | None]:
+def unique_edges(edges: Edges, weights: Weights | None, num_nodes: int) -> tuple[Edges, Weights | None]:
     """Edges between two nodes, the lower number first, each once and in order; of weights the largest counts.
 
     >>> each_once(np.array([[1, 0, 2, 0], [0, 1, 2, 2]]), None, 3)[0].tolist()
@@ -201,19 +203,19 @@ def each_once(edges: Edges, weights: Weights | None, nodes: int) -> tuple[Edges,
     """
     apart = edges[0] != edges[1]
     low, high = np.minimum(*edges[:, apart]), np.maximum(*edges[:, apart])
-    keys, owner = np.unique(low * nodes + high, return_inverse=True)
+    keys, owner = np.unique(low * num_nodes + high, return_inverse=True)
     if weights is not None:
         largest = np.zeros(len(keys), dtype=np.float32)
         np.maximum.at(largest, owner, weights[apart])
         weights = largest
-    return np.stack([keys // nodes, keys % nodes]), weights
+    return np.stack([keys // num_nodes, keys % num_nodes]), weights
 
 
 # Which nodes are trained, validated and tested on: drawn by a seed, as many of each class to train on.
 
-USUAL = 20
+DEFAULT_LABELLED = 20
 """Nodes of each class to train on, where the graph has enough."""
-NAMED = 5
+MAX_NAMED = 5
 """Of small classes at most this many are named in a message."""
 
 
@@ -222,7 +224,7 @@ def split_nodes(
     spec: GraphSpec,
     seed: int,
     names: Sequence[str] = (),
-    given: Mapping[str, Int64[np.ndarray, " chosen"]] | None = None,
+    provided: Mapping[str, Int64[np.ndarray, " chosen"]] | None = None,
 ) -> tuple[dict[str, Int64[np.ndarray, " chosen"]], list[str]]:
     """Draw the splits among the nodes whose class is known (−1 is not), and say what had to be cut.
 
@@ -232,14 +234,14 @@ def split_nodes(
     >>> {name: len(nodes) for name, nodes in splits.items()}
     {'train': 4, 'validation': 10, 'test': 20}
     """
-    given = given or {}
+    provided = provided or {}
     order = np.random.default_rng(seed).permutation(np.flatnonzero(classes >= 0))
-    order = order[~np.isin(order, np.concatenate([np.zeros(0, np.int64), *given.values()]))]
+    order = order[~np.isin(order, np.concatenate([np.zeros(0, np.int64), *provided.values()]))]
     counts = np.bincount(classes[order], minlength=1)
     # where there are not enough, an eighth of the median class, so that one rare class does not starve all
-    usual = min(USUAL, max(1, int(np.median(counts[counts > 0] if counts.any() else 0)) // 8))
+    usual = min(DEFAULT_LABELLED, max(1, int(np.median(counts[counts > 0] if counts.any() else 0)) // 8))
     labelled = spec.labelled if isinstance(spec.labelled, int) else usual
-    train = given.get("train")
+    train = provided.get("train")
     if train is None:
         train = np.concatenate([order[classes[order] == number][:labelled] for number in range(len(counts))])
         if not len(train):
@@ -258,16 +260,16 @@ def split_nodes(
         validation = min(len(rest) - 1, max(1, len(rest) * validation // (validation + test)))
         test = len(rest) - validation
     splits = {"train": train, "validation": rest[:validation], "test": rest[validation : validation + test]}
-    splits = {split: np.sort(nodes) for split, nodes in {**splits, **given}.items()}
+    splits = {split: np.sort(nodes) for split, nodes in {**splits, **provided}.items()}
     notes: list[str] = []
-    if spec.labelled is None and labelled < USUAL:
+    if spec.labelled is None and labelled < DEFAULT_LABELLED:
         nodes, are = _nodes(labelled)
-        notes.append(f"the graph is small: {nodes} of each class {are} trained on, not {USUAL}")
-    few = np.flatnonzero((counts > 0) & (counts < labelled)).tolist() if "train" not in given else []
+        notes.append(f"the graph is small: {nodes} of each class {are} trained on, not {DEFAULT_LABELLED}")
+    few = np.flatnonzero((counts > 0) & (counts < labelled)).tolist() if "train" not in provided else []
     if few:
-        some = ", ".join((names[number] if names else str(number))[:40] for number in few[:NAMED])
+        some = ", ".join((names[number] if names else str(number))[:40] for number in few[:MAX_NAMED])
         have = f"{len(few):,} class{' has' if len(few) == 1 else 'es have'}"
-        more = ", …" if len(few) > NAMED else ""
+        more = ", …" if len(few) > MAX_NAMED else ""
         notes.append(f"{have} fewer than {_nodes(labelled)[0]}: all of theirs are trained on ({some}{more})")
     if short and len(wanted) == 2:
         notes.append(f"{' '.join(_nodes(validation))} left to validate and {test:,} to test")
@@ -292,12 +294,12 @@ POSITIVE = "a number above 0 is expected, within what 32 bits hold (1e-45 to 3.4
 FINITE = "a finite number is expected, no larger than 3.4e38 (what 32 bits hold)"
 
 
-def graph_of_tables(nodes_path: Path, edges_path: Path, about: str) -> RawGraph:
+def read_graph_tables(nodes_path: Path, edges_path: Path, description: str) -> RawGraph:
     """Read both tables; an edge that names an unknown node is an error that names its line."""
     names, labels, features, notes = _read_nodes(nodes_path)
     edges, weights = _read_edges(edges_path, {name: place for place, name in enumerate(names)})
     found = files_hash([nodes_path, edges_path])
-    return RawGraph(names, labels, features, edges, weights, found, about, tuple(notes))
+    return RawGraph(names, labels, features, edges, weights, found, description, tuple(notes))
 
 
 def _read_nodes(path: Path) -> tuple[list[str], list[str], Features, list[str]]:
@@ -367,7 +369,7 @@ def _read_edges(path: Path, number: Mapping[str, int]) -> tuple[Edges, Weights |
                 )
             ends.append(number[cell])
         if weight is not None:
-            value = as_single(cells[weight])
+            value = parse_float32(cells[weight])
             if value is None or value <= 0:
                 raise DataError(f"{path}, line {line}: the weight is {cells[weight][:40]!r}; {POSITIVE}.")
             weights.append(value)
@@ -393,7 +395,7 @@ def _place(header: Sequence[str], called: Sequence[str]) -> int | None:
     return next((header.index(name) for name in called if name in header), None)
 
 
-def as_single(value: str | float) -> float | None:
+def parse_float32(value: str | float) -> float | None:
     """The 32-bit number that a cell or a number gives; None where it is not one, or not a finite one.
 
     >>> as_single("0.5"), as_single("tall"), as_single("1e300"), as_single("1e-60")
@@ -420,7 +422,7 @@ def _features_of(
         if first and all(map(_is_number, first)):
             table = np.empty((nodes, len(first)), dtype=np.float32)
             for place, row in enumerate(rows):
-                numbers = [number for word in row if (number := as_single(word)) is not None]
+                numbers = [number for word in row if (number := parse_float32(word)) is not None]
                 if len(numbers) != len(first) or len(row) != len(numbers):
                     raise DataError(
                         f"{where(place)}: {len(first)} finite numbers (up to 3.4e38) are expected as features, as of "
@@ -440,7 +442,7 @@ def _features_of(
     table = np.empty((nodes, len(numeric)), dtype=np.float32, order="F")  # dropout follows the order in memory
     for column, (name, cells) in enumerate(numeric.items()):
         for place, cell in enumerate(cells):
-            number = as_single(cell)
+            number = parse_float32(cell)
             if number is None:
                 raise DataError(f"{where(place)}: the feature '{name}' is {cell[:40]!r}; {FINITE}.")
             table[place, column] = number
@@ -485,7 +487,7 @@ def _is_number(cell: str) -> bool:
 # read by networkx, which would not say which node or link is wrong.
 
 
-def graph_of_json(path: Path) -> RawGraph:
+def read_node_link(path: Path) -> RawGraph:
     """Read a node-link file; a link to an unknown node is an error that says which one it is."""
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -539,18 +541,18 @@ def graph_of_json(path: Path) -> RawGraph:
             ends.append(number[name])
     weights = [link.get("weight", 1) for link in links] if any("weight" in link for link in links) else None
     for place, weight in enumerate(weights or ()):
-        if not isinstance(weight, int | float) or not (as_single(weight) or 0) > 0:
+        if not isinstance(weight, int | float) or not (parse_float32(weight) or 0) > 0:
             raise DataError(f"{path}, links[{place}]: the weight is {str(weight)[:40]}; {POSITIVE}.")
     labels = [node.get(label) for node in nodes]
     return RawGraph(
-        names=list(number),
+        node_names=list(number),
         # what tables of numbers write for nothing, NaN, is no label
         labels=["" if isinstance(one, float) and math.isnan(one) else _cell(one).strip() for one in labels],
         features=features,
         edges=np.array(ends, dtype=np.int64).reshape(-1, 2).T,
         weights=None if weights is None else np.array(weights, dtype=np.float32),
         hash=files_hash([path]),
-        about=str(path),
+        description=str(path),
         notes=tuple(notes),
     )
 
@@ -564,17 +566,17 @@ def _cell(value: Any) -> str:
 
 # Graphs that need no file.
 
-NODES, DEGREE = 1000, 10
+DEFAULT_NODES, DEFAULT_DEGREE = 1000, 10
 CLASSES, FEATURES = 4, 16
-WITHIN = 0.7
+WITHIN_FRACTION = 0.7
 """The share of the edges that are drawn within a community."""
-HINT = 0.5
+FEATURE_SIGNAL = 0.5
 """How far the means of two communities lie apart in a feature, in standard deviations of its noise, about."""
-SPARSE = 16
+MIN_SPARSITY = 16
 """At most nodes²/16 edges, so that few draws hit an edge that is there already."""
 
 
-def karate() -> RawGraph:
+def karate_graph() -> RawGraph:
     """Zachary's karate club (1977): 34 members, 78 friendships, and the faction that each joined when the club split.
 
     Its members are known by their numbers alone, so that each is its own feature.
@@ -593,17 +595,17 @@ def karate() -> RawGraph:
     listed = "".join(f"{one + 1}: {others}\n" for one, others in friends.items())
     first = [member + 1 for member, label in enumerate(labels) if label == factions[0]]
     return RawGraph(
-        names=[str(member + 1) for member in sorted(club)],
+        node_names=[str(member + 1) for member in sorted(club)],
         labels=labels,
         features=_each_alone(len(labels)),
         edges=np.array(edges, dtype=np.int64).T,
         weights=None,
         hash=text_hash(f"{factions}{first}\n{listed}"),
-        about="karate",
+        description="karate",
     )
 
 
-def blocks(nodes: int | None = None, edges: int | None = None, seed: int = 0) -> RawGraph:
+def block_graph(nodes: int | None = None, edges: int | None = None, seed: int = 0) -> RawGraph:
     """Communities that are denser within than between, with features that only hint at them.
 
     The stochastic block model (Holland, Laskey & Leinhardt 1983), drawn edge by edge, so that time and memory grow with
@@ -612,17 +614,17 @@ def blocks(nodes: int | None = None, edges: int | None = None, seed: int = 0) ->
     >>> blocks(100, 300).edges.shape
     (2, 300)
     """
-    nodes = nodes or NODES
-    edges = edges or nodes * DEGREE // 2
+    nodes = nodes or DEFAULT_NODES
+    edges = edges or nodes * DEFAULT_DEGREE // 2
     if nodes < 8 * CLASSES:
         raise SpecError(f"data.nodes = {nodes}: a graph of {CLASSES} blocks needs at least {8 * CLASSES} nodes.")
-    if edges > nodes**2 // SPARSE:
+    if edges > nodes**2 // MIN_SPARSITY:
         raise SpecError(
-            f"data.edges = {edges:,} is too dense for {nodes:,} nodes: at most {nodes**2 // SPARSE:,} edges are drawn."
+            f"data.edges = {edges:,} is too dense for {nodes:,} nodes: at most {nodes**2 // MIN_SPARSITY:,} edges are drawn."
         )
     random = np.random.default_rng(seed)
     classes = random.permutation(np.arange(nodes) % CLASSES)
-    means = HINT * random.standard_normal((CLASSES, FEATURES), dtype=np.float32)
+    means = FEATURE_SIGNAL * random.standard_normal((CLASSES, FEATURES), dtype=np.float32)
     features = means[classes] + random.standard_normal((nodes, FEATURES), dtype=np.float32)
     drawn = np.zeros((2, 0), dtype=np.int64)
     order = np.argsort(classes, kind="stable")
@@ -632,16 +634,16 @@ def blocks(nodes: int | None = None, edges: int | None = None, seed: int = 0) ->
         source, target = random.integers(nodes, size=(2, count))
         home = classes[source]
         near = order[starts[home] + (random.random(count) * (starts[home + 1] - starts[home])).astype(np.int64)]
-        more = np.stack([source, np.where(random.random(count) < WITHIN, near, target)])
-        drawn, _ = each_once(np.concatenate([drawn, more], axis=1), None, nodes)
+        more = np.stack([source, np.where(random.random(count) < WITHIN_FRACTION, near, target)])
+        drawn, _ = unique_edges(np.concatenate([drawn, more], axis=1), None, nodes)
     kept = np.sort(random.permutation(drawn.shape[1])[:edges])
-    made_of = f"blocks nodes={nodes} edges={edges} seed={seed} classes={CLASSES} features={FEATURES} {WITHIN} {HINT}"
+    made_of = f"blocks nodes={nodes} edges={edges} seed={seed} classes={CLASSES} features={FEATURES} {WITHIN_FRACTION} {FEATURE_SIGNAL}"
     return RawGraph(
-        names=list(map(str, range(nodes))),
+        node_names=list(map(str, range(nodes))),
         labels=[f"community {number + 1}" for number in classes.tolist()],
         features=features,
         edges=drawn[:, kept],
         weights=None,
         hash=text_hash(made_of),
-        about=f"blocks of {nodes:,} nodes and {edges:,} edges",
+        description=f"blocks of {nodes:,} nodes and {edges:,} edges",
     )

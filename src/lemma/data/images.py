@@ -19,39 +19,47 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from lemma.data.batches import Indices, TokenRows
-from lemma.data.corpora import CAPTIONS, IMAGES, characters, corpus_files
+from lemma.data.corpora import CAPTIONS, IMAGES, emoji_text, fetch_corpus
 from lemma.data.files import (
     Progress,
-    check_file,
-    counting,
+    atomic_new_folder,
+    combine_hashes,
+    file_checksum,
     file_hash,
-    file_sum,
     files_hash,
     home_folder,
-    joint_hash,
-    new_folder,
-    read_sealed,
+    progress_counter,
+    read_checked_json,
     real_path,
-    seal,
     text_hash,
+    verify_file,
+    with_checksum,
 )
-from lemma.data.splits import SPLITS, Splits, count_overlaps, hash_number, joint_splits, select_split, split_files
-from lemma.data.store import encode_splits, tokenizer_for_texts
-from lemma.data.tables import SUFFIXES as TABLES
+from lemma.data.splits import (
+    SPLITS,
+    Splits,
+    combine_split_hashes,
+    count_overlaps,
+    hash_to_int,
+    select_split,
+    split_files,
+)
+from lemma.data.store import encode_splits, load_or_train_tokenizer
+from lemma.data.tables import TABLE_SUFFIXES as TABLES
 from lemma.data.tables import Column, DataTable, read_table
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
-from lemma.errors import DataError, unknown
+from lemma.errors import DataError, describe_unknown
 from lemma.spec.base import exists
 from lemma.spec.data import ImagesSpec
-from lemma.spec.models import MARKS
+from lemma.spec.models import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "ICO", "AVIF", "JPEG2000")
+IMAGE_FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "ICO", "AVIF", "JPEG2000")
 """What is read, told by a file's first bytes; formats that Pillow would hand to another program are not among them."""
 # fmt: off
-SUFFIXES = frozenset({
+IMAGE_SUFFIXES = frozenset({
     ".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".ppm",
     ".pgm", ".pbm", ".pnm", ".ico", ".avif", ".jp2",
 })
@@ -62,18 +70,18 @@ IMAGE_COLUMNS = frozenset({
 CAPTION_COLUMNS = frozenset({"captions", "text", "name", "title", "description", "sentence", "label", "alt"})
 """Names that columns of images and of captions often have."""
 # fmt: on
-LARGEST = 100_000_000
+MAX_PIXELS = 100_000_000
 """Pixels of an image that is still decoded: a few kilobytes can be made to unpack to any number of them."""
-TOGETHER = 64
+DECODE_BATCH = 64
 """Images that are decoded at a time."""
 WHITE = (255, 255, 255, 255)
-VERSION = 1
+DECODING_VERSION = 1
 """Of what is done to an image on its way to pixels."""
 FONT_SIZE = 128
 """Pixels of the font's em."""
-NAMED = 3
+MAX_NAMED = 3
 """How many of those that are left out are named."""
-FEWEST = 4
+MIN_IMAGES = 4
 """Different images that there must be: two to train, one to validate, one to test."""
 
 Pixels = UInt8[np.ndarray, "3 side side"]
@@ -81,7 +89,7 @@ Pixels = UInt8[np.ndarray, "3 side side"]
 # One image: from a file of any common format to pixels, upright, on white, in a square.
 
 
-def pillow() -> Any:
+def import_pillow() -> Any:
     """Pillow's module of images, or an error that says how to get it."""
     try:
         from PIL import Image
@@ -92,33 +100,33 @@ def pillow() -> Any:
     return Image
 
 
-def decode_image(path: Path, side: int, *, framed: bool = False) -> Pixels:
+def decode_image(path: Path, side: int, *, crop_margins: bool = False) -> Pixels:
     """Read an image, rotated as its camera says, on white, padded with white to a square of `side` × `side` pixels.
 
     `framed` cuts off what is transparent around a drawing first.
     """
     with _without_warnings():
-        return _decode(path, side, framed)
+        return _decode(path, side, crop_margins)
 
 
-def decode_images(paths: Sequence[Path], side: int, *, framed: bool = False) -> Iterator[Pixels | DataError]:
+def decode_images(paths: Sequence[Path], side: int, *, crop_margins: bool = False) -> Iterator[Pixels | DataError]:
     """Read many images in threads, in order; for one that cannot be read the error comes instead."""
-    pillow()
+    import_pillow()
 
     def attempt(path: Path) -> Pixels | DataError:
         try:
-            return _decode(path, side, framed)
+            return _decode(path, side, crop_margins)
         except DataError as error:
             return error
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # no more: each may hold a large image
-        for start in range(0, len(paths), TOGETHER):
+        for start in range(0, len(paths), DECODE_BATCH):
             with _without_warnings():
-                read = list(threads.map(attempt, paths[start : start + TOGETHER]))
+                read = list(threads.map(attempt, paths[start : start + DECODE_BATCH]))
             yield from read
 
 
-def thumbnail(path: Path, side: int) -> bytes:
+def make_thumbnail(path: Path, side: int) -> bytes:
     """An image as a small PNG, no side longer than `side` pixels, for a page."""
     with _without_warnings(), _opened(path, side) as image:
         small, written = _on_white(image), io.BytesIO()
@@ -128,7 +136,7 @@ def thumbnail(path: Path, side: int) -> bytes:
 
 
 def _decode(path: Path, side: int, framed: bool) -> Pixels:
-    Image = pillow()
+    Image = import_pillow()
     with _opened(path, side) as image:
         image = _on_white(_frame(image) if framed else image)
         scale = side / max(image.size)
@@ -154,16 +162,16 @@ def _without_warnings() -> Iterator[None]:
 @contextmanager
 def _opened(path: Path, side: int) -> Iterator["Image"]:
     """An image, turned upright; whatever is wrong with its file is a DataError with the reason."""
-    Image = pillow()
+    Image = import_pillow()
     from PIL.ImageOps import exif_transpose
 
     try:
         Image.init()
-        with Image.open(path, formats=[known for known in FORMATS if known in Image.OPEN]) as image:
+        with Image.open(path, formats=[known for known in IMAGE_FORMATS if known in Image.OPEN]) as image:
             image.draft(None, (2 * side, 2 * side))  # JPEG alone: decoded at a size near the one that is needed
             width, height = image.size
-            if width * height > LARGEST:
-                raise DataError(f"{width:,} × {height:,} pixels are more than the {LARGEST:,} that are decoded")
+            if width * height > MAX_PIXELS:
+                raise DataError(f"{width:,} × {height:,} pixels are more than the {MAX_PIXELS:,} that are decoded")
             exif_transpose(image, in_place=True)
             yield image
     except DataError as error:
@@ -180,7 +188,7 @@ def _reason(path: Path, error: Exception) -> str:
     if type(error).__name__ == "UnidentifiedImageError":
         return "not an image of a known format"
     if type(error).__name__ == "DecompressionBombError":
-        return f"more than the {LARGEST:,} pixels that are decoded"
+        return f"more than the {MAX_PIXELS:,} pixels that are decoded"
     return " ".join(str(error).split())[:80] or type(error).__name__
 
 
@@ -192,11 +200,11 @@ def _on_white(image: "Image") -> "Image":
         white = 1.0 if image.mode == "F" else 65_535.0
         if least < 0 or most > white:
             values, white = values - least, most - least
-        image = pillow().fromarray(np.rint(values * (255 / white)).astype(np.uint8))
+        image = import_pillow().fromarray(np.rint(values * (255 / white)).astype(np.uint8))
     if image.mode not in ("RGBA", "LA", "PA", "La", "RGBa") and "transparency" not in image.info:
         return image.convert("RGB")
     over = image.convert("RGBA")
-    return pillow().alpha_composite(pillow().new("RGBA", over.size, WHITE), over).convert("RGB")
+    return import_pillow().alpha_composite(import_pillow().new("RGBA", over.size, WHITE), over).convert("RGB")
 
 
 def _frame(image: "Image") -> "Image":
@@ -221,21 +229,21 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
     All images of the font are equally wide; the sign for what it lacks is narrower, and two images are wider. What a
     font draws depends on what reads it, so that the files are kept by the versions of these too.
     """
-    Image = pillow()
+    Image = import_pillow()
     from PIL import ImageDraw, ImageFont, features
 
     readers = [Image.__version__, features.version("freetype2"), features.version("raqm")]
-    key = text_hash(json.dumps([VERSION, FONT_SIZE, file_hash(font), list(names), readers]))[:32]
+    key = text_hash(json.dumps([DECODING_VERSION, FONT_SIZE, file_hash(font), list(names), readers]))[:32]
     folder = home_folder("drawn") / key
     hash_file = folder / "sum.txt"
     if folder.is_dir() and not (hash_file.is_file() and hash_file.read_text(encoding="utf-8") == _hash_of_pngs(folder)):
         rmtree(folder)
     if not folder.is_dir():
         loaded = ImageFont.truetype(font, FONT_SIZE)
-        advance = counting(progress, "drawing images", len(names))
-        with new_folder(folder) as files:
+        advance = progress_counter(progress, "drawing images", len(names))
+        with atomic_new_folder(folder) as files:
             for name in names:
-                text = characters(Path(name).stem)
+                text = emoji_text(Path(name).stem)
                 image = Image.new("RGBA", (3 * FONT_SIZE, 3 * FONT_SIZE))
                 if abs(loaded.getlength(text) - loaded.getlength("\N{GRINNING FACE}")) <= 0.5:
                     place = (FONT_SIZE, FONT_SIZE)
@@ -272,11 +280,11 @@ class ImageList:
     hashes: tuple[str, ...] = field(repr=False)
     """The SHA-256 of each file."""
     hash: str
-    about: str
+    description: str
     notes: tuple[str, ...]
-    named: bool
+    is_builtin: bool
     """Whether the set is known by name: drawings that are framed, and split by their names."""
-    given: tuple[str, ...] = field(default=(), repr=False)
+    provided_splits: tuple[str, ...] = field(default=(), repr=False)
     """The split that each image is given for; "" for one whose split is to be drawn."""
     split_hashes: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of each split, where some are given."""
@@ -299,7 +307,7 @@ def list_images(
         for word, value in {"captions": captions, "image": image, "caption": caption, **splits}.items():
             if value is not None:
                 raise DataError(f"{word} = '{value}': {name} has captions of its own. Leave {word} out.")
-        files = {path.name: path for path in corpus_files(IMAGES[name], progress)}
+        files = {path.name: path for path in fetch_corpus(IMAGES[name], progress)}
         table = _captions_table(files[CAPTIONS].parent, None, None, None)
         listed = dict(zip(table.cells["image"], table.cells["caption"], strict=True))
         fonts = [path for path in files.values() if path.suffix == ".ttf"]
@@ -310,7 +318,7 @@ def list_images(
     else:
         root = Path(name)
         if not exists(root) and root.name == name:
-            raise DataError(unknown("images", name, IMAGES) + " Or give the path of a folder of images.")
+            raise DataError(describe_unknown("images", name, IMAGES) + " Or give the path of a folder of images.")
         if not root.is_dir():
             what = "this is not a folder" if exists(root) else "there is no such folder"
             raise DataError(f"{root}: {what}. Give a folder of images with a table of captions in it.")
@@ -325,14 +333,14 @@ def list_images(
             return text_hash(f"{path} cannot be read")
 
     sizes = [_size_of(one.path) for _, one in images]
-    advance = counting(progress, "reading images", sum(sizes))
+    advance = progress_counter(progress, "reading images", sum(sizes))
     hashes: list[str] = []
     with ThreadPoolExecutor() as threads:
         for size, own in zip(sizes, threads.map(hash_one, [one.path for _, one in images]), strict=True):
             hashes.append(own)
             advance(size)
     if named := name in IMAGES:
-        keys, hash_of_all, split_hashes = [one.captions[0] for _, one in images], IMAGES[name].kept_hash, {}
+        keys, hash_of_all, split_hashes = [one.captions[0] for _, one in images], IMAGES[name].stored_hash, {}
     else:
         keys, first, of_tables = hashes, dict[str, str](), dict[str, str]()
         own_names = [one.name for _, one in images]
@@ -340,23 +348,23 @@ def list_images(
         notes += _counted(twins, "images are the same file as another", "image is the same file as another")
         for split, table in tables.items():
             by_name = sorted((one.name, own) for (part, one), own in zip(images, hashes, strict=True) if part == split)
-            of_tables[split] = joint_hash([file_hash(table.path), *(own for _, own in by_name)])
-        hash_of_all, split_hashes = joint_splits(of_tables.pop(""), of_tables)
+            of_tables[split] = combine_hashes([file_hash(table.path), *(own for _, own in by_name)])
+        hash_of_all, split_hashes = combine_split_hashes(of_tables.pop(""), of_tables)
         notes = [*(table.note for table in tables.values()), *notes]
     parts = ["", *splits]
     order = sorted(
         range(len(images)),
-        key=lambda place: (parts.index(images[place][0]), hash_number(keys[place], "split"), images[place][1].name),
+        key=lambda place: (parts.index(images[place][0]), hash_to_int(keys[place], "split"), images[place][1].name),
     )
     return ImageList(
         images=tuple(images[place][1] for place in order),
         keys=tuple(keys[place] for place in order),
         hashes=tuple(hashes[place] for place in order),
         hash=hash_of_all,
-        about=str(Path(name)),
+        description=str(Path(name)),
         notes=tuple(notes),
-        named=named,
-        given=tuple(images[place][0] for place in order),
+        is_builtin=named,
+        provided_splits=tuple(images[place][0] for place in order),
         split_hashes=split_hashes,
     )
 
@@ -366,7 +374,7 @@ def _match(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[tuple[str,
 
     A name is a path from the folder, or that of the only such file anywhere in it.
     """
-    names = {path: path.relative_to(root).as_posix() for path in image_files(root)}
+    names = {path: path.relative_to(root).as_posix() for path in find_images(root)}
     by_path = {unicodedata.normalize("NFC", name): path for path, name in names.items()}  # one spelling of accents
     by_name: dict[str, list[Path]] = {}
     for path in names:
@@ -391,7 +399,7 @@ def _match(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[tuple[str,
             else:
                 missing[name] = None
         notes += [
-            *_counted((f"line {line}" for line in table.left_out), "captions are empty", "caption is empty"),
+            *_counted((f"line {line}" for line in table.skipped_lines), "captions are empty", "caption is empty"),
             *_counted(outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
             *_counted(missing, "images of the table are not in the folder", "image of the table is not in the folder"),
         ]
@@ -415,14 +423,14 @@ def _counted(names: Iterable[str], many: str, one: str) -> list[str]:
     listed = list(names)
     if not listed:
         return []
-    more = f" and {len(listed) - NAMED:,} more" if len(listed) > NAMED else ""
-    shown = ", ".join(name[:60] for name in listed[:NAMED])
+    more = f" and {len(listed) - MAX_NAMED:,} more" if len(listed) > MAX_NAMED else ""
+    shown = ", ".join(name[:60] for name in listed[:MAX_NAMED])
     return [f"{len(listed):,} {many if len(listed) > 1 else one}: {shown}{more}"]
 
 
-def image_files(folder: Path) -> list[Path]:
+def find_images(folder: Path) -> list[Path]:
     """All image files in a folder and in those below it, in the order of their paths; hidden ones not."""
-    return sorted(path for path in _files_below(folder, SUFFIXES) if path.is_file())
+    return sorted(path for path in _files_below(folder, IMAGE_SUFFIXES) if path.is_file())
 
 
 def _files_below(folder: Path, suffixes: Collection[str]) -> Iterator[Path]:
@@ -458,7 +466,7 @@ def _captions_table(
     def is_header(first: Sequence[str]) -> bool:
         cells = {cell.strip().casefold() for cell in first}
         usual = cells & {"image", "caption", *IMAGE_COLUMNS, *CAPTION_COLUMNS}
-        return bool(usual) and not any(cell.endswith(tuple(SUFFIXES)) for cell in cells)
+        return bool(usual) and not any(cell.endswith(tuple(IMAGE_SUFFIXES)) for cell in cells)
 
     return read_table(path, columns, any_width=True, is_header=is_header)
 
@@ -471,27 +479,27 @@ def _size_of(path: Path) -> int:
 
 
 @dataclass(frozen=True)
-class Captioned:
+class CaptionedImages:
     """Images as pixels, each with the tokens of one caption or several."""
 
     pixels: UInt8[np.ndarray, "images 3 side side"]
     rows: TokenRows
     """The tokens of all captions."""
-    first: Int64[np.ndarray, " images_and_one"]
+    caption_bounds: Int64[np.ndarray, " images_and_one"]
     """Image i owns the captions first[i] to first[i + 1]."""
-    names: Int64[np.ndarray, " captions"]
+    caption_ids: Int64[np.ndarray, " pad_captions"]
     """A number for each caption, the same for equal captions, whether the tokenizer knows their words or not."""
     images: tuple[ImageFile, ...] = field(default=(), repr=False)
 
     @property
     def lengths(self) -> Int64[np.ndarray, " images"]:
         """The tokens of each image's longest caption, special tokens included."""
-        return np.maximum.reduceat(self.rows.lengths, self.first[:-1])
+        return np.maximum.reduceat(self.rows.lengths, self.caption_bounds[:-1])
 
     @property
-    def owners(self) -> Int64[np.ndarray, " captions"]:
+    def image_indices(self) -> Int64[np.ndarray, " pad_captions"]:
         """The image that each caption belongs to."""
-        counts = np.diff(self.first)
+        counts = np.diff(self.caption_bounds)
         return np.repeat(np.arange(len(counts)), counts)
 
     def __len__(self) -> int:
@@ -502,17 +510,17 @@ class Captioned:
         self, indices: Indices, choice: int | Int64[np.ndarray, " batch"] = 0
     ) -> tuple[UInt8[np.ndarray, "batch 3 side side"], Int64[np.ndarray, "batch longest"]]:
         """Some images, and of each its caption of that number (modulo how many it has), padded with −1."""
-        return np.asarray(self.pixels[np.asarray(indices, dtype=np.int64)]), self.captions(indices, choice)
+        return np.asarray(self.pixels[np.asarray(indices, dtype=np.int64)]), self.pad_captions(indices, choice)
 
-    def captions(
+    def pad_captions(
         self, indices: Indices, choice: int | Int64[np.ndarray, " batch"] = 0
     ) -> Int64[np.ndarray, "batch longest"]:
         """The captions of that number of some images, modulo how many each has, padded with −1."""
         places = np.asarray(indices, dtype=np.int64)
-        return self.rows.padded(self.first[places] + choice % np.diff(self.first)[places])
+        return self.rows.pad(self.caption_bounds[places] + choice % np.diff(self.caption_bounds)[places])
 
 
-def lowercase(text: str) -> str:
+def normalise_caption(text: str) -> str:
     """Lower case, and one space before every word, the first one too: a word has the same tokens wherever it occurs.
 
     >>> lowercase("A  Red heart")
@@ -521,32 +529,37 @@ def lowercase(text: str) -> str:
     return "".join(f" {word}" for word in text.lower().split())
 
 
-def number_captions(texts: Iterable[str]) -> Int64[np.ndarray, " texts"]:
+def hash_captions(texts: Iterable[str]) -> Int64[np.ndarray, " texts"]:
     """A number for each text, the same for texts that are read alike, in whichever set they are: 64 bits of a hash.
 
     >>> one, other, different = number_captions(["A  Red heart", "a red heart", "a blue heart"]).tolist()
     >>> one == other, one == different
     (True, False)
     """
-    hashes = (blake2b(lowercase(text).encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
+    hashes = (
+        blake2b(normalise_caption(text).encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts
+    )
     return np.frombuffer(b"".join(hashes), dtype="<i8").astype(np.int64)
 
 
-def split_images(listing: ImageList, kept: Sequence[int], held_out: float) -> dict[str, slice]:
+def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -> dict[str, slice]:
     """Split the images that are kept: a set known by name by each name alone, so that another style of it is split the
     same way whatever it lacks; a folder by number, with equal files together. Splits that are given come last.
     """
-    keys = [listing.keys[place] for place in kept if not listing.given[place]]
-    drawn, different = [split for split in ("test", "validation") if split not in listing.given], len(set(keys))
-    if drawn and different < FEWEST:
+    keys = [listing.keys[place] for place in readable if not listing.provided_splits[place]]
+    drawn, different = (
+        [split for split in ("test", "validation") if split not in listing.provided_splits],
+        len(set(keys)),
+    )
+    if drawn and different < MIN_IMAGES:
         raise DataError(
-            f"{listing.about}: {different} different images are too few to train on some and hold others out. "
-            f"Give at least {FEWEST}."
+            f"{listing.description}: {different} different images are too few to train on some and hold others out. "
+            f"Give at least {MIN_IMAGES}."
         )
-    numbers = [hash_number(key, "split") for key in keys] if listing.named else []
+    numbers = [hash_to_int(key, "split") for key in keys] if listing.is_builtin else []
     stops = [0]
     for place in range(1, len(drawn) + 1):
-        if listing.named:
+        if listing.is_builtin:
             stops.append(sum(number < place * held_out * 2**64 for number in numbers))
         else:
             stop = stops[-1] + max(1, round(held_out * len(keys)))
@@ -555,11 +568,11 @@ def split_images(listing: ImageList, kept: Sequence[int], held_out: float) -> di
             stops.append(stop)
     bounds = {**dict(zip(drawn, pairwise(stops), strict=True)), "train": (stops[-1], len(keys))}
     start = len(keys)
-    for split in dict.fromkeys(filter(None, listing.given)):
-        bounds[split] = (start, start + sum(listing.given[place] == split for place in kept))
+    for split in dict.fromkeys(filter(None, listing.provided_splits)):
+        bounds[split] = (start, start + sum(listing.provided_splits[place] == split for place in readable))
         start = bounds[split][1]
-    if empty := [split for split in SPLITS if bounds[split][0] >= min(bounds[split][1], len(kept))]:
-        raise DataError(f"{listing.about}: {different:,} different images leave none for {' and '.join(empty)}.")
+    if empty := [split for split in SPLITS if bounds[split][0] >= min(bounds[split][1], len(readable))]:
+        raise DataError(f"{listing.description}: {different:,} different images leave none for {' and '.join(empty)}.")
     return {split: slice(*bounds[split]) for split in SPLITS}
 
 
@@ -570,7 +583,7 @@ def _decode_once(
     listing: ImageList, side: int, progress: Progress | None
 ) -> tuple[UInt8[np.ndarray, "images 3 side side"], dict[int, str]]:
     """The pixels of the images that can be read, and the places in the list of the others, with the reason."""
-    key = [VERSION, side, listing.named, pillow().__version__, *listing.hashes]
+    key = [DECODING_VERSION, side, listing.is_builtin, import_pillow().__version__, *listing.hashes]
     folder = home_folder("pictures") / text_hash(json.dumps(key))[:32]
     try:
         return _load_pixels(folder, side, len(listing.images))
@@ -579,24 +592,24 @@ def _decode_once(
             rmtree(folder)
     paths = [image.path for image in listing.images]
     sizes = list(map(_size_of, paths))
-    advance = counting(progress, "decoding images", sum(sizes))
+    advance = progress_counter(progress, "decoding images", sum(sizes))
     broken: dict[int, str] = {}
-    with new_folder(folder) as temporary:
+    with atomic_new_folder(folder) as temporary:
         with (temporary / "pixels.bin").open("wb") as file:
-            for place, read in enumerate(decode_images(paths, side, framed=listing.named)):
+            for place, read in enumerate(decode_images(paths, side, crop_margins=listing.is_builtin)):
                 if isinstance(read, DataError):
                     broken[place] = str(read).removeprefix(f"{paths[place]}: ")
                 else:
                     file.write(read.tobytes())  # not through a map: its touched pages would count as memory
                 advance(sizes[place])
-        header = seal({"broken": broken, "file": file_sum(temporary / "pixels.bin")})
+        header = with_checksum({"broken": broken, "file": file_checksum(temporary / "pixels.bin")})
         (temporary / "pixels.json").write_text(json.dumps(header), encoding="utf-8")
     return _load_pixels(folder, side, len(listing.images))
 
 
 def _load_pixels(folder: Path, side: int, count: int) -> tuple[np.ndarray, dict[int, str]]:
-    header = read_sealed(folder / "pixels.json")
-    check_file(folder / "pixels.bin", header["file"], "pixels.json")
+    header = read_checked_json(folder / "pixels.json")
+    verify_file(folder / "pixels.bin", header["file"], "pixels.json")
     broken = {int(place): str(reason) for place, reason in header["broken"].items()}
     shape = (count - len(broken), 3, side, side)
     if (folder / "pixels.bin").stat().st_size != np.prod(shape, dtype=np.int64):
@@ -616,7 +629,7 @@ def prepare_images(
     evaluation: bool = False,
     split: str | None = None,
     progress: Progress | None = None,
-) -> Splits[Captioned]:
+) -> Splits[CaptionedImages]:
     """Read images of `side` × `side` pixels, and the first `length` tokens of their captions.
 
     For `evaluation` as one split: of a set known by name or with splits of its own `split` or else `test`, of a folder
@@ -632,35 +645,35 @@ def prepare_images(
         "image cannot be read",
     )
     if not kept:
-        raise DataError(f"{listing.about}: no image could be read: {'; '.join(unread)}.")
-    slices, about, overlaps = {"images": slice(0, len(kept))}, listing.about, ()
-    if not evaluation or split is not None or listing.named or any(listing.given):
+        raise DataError(f"{listing.description}: no image could be read: {'; '.join(unread)}.")
+    slices, about, overlaps = {"images": slice(0, len(kept))}, listing.description, ()
+    if not evaluation or split is not None or listing.is_builtin or any(listing.provided_splits):
         slices = split_images(listing, kept, spec.held_out)
-        if any(listing.given):
+        if any(listing.provided_splits):
             hashes = {part: [listing.hashes[place] for place in kept[own]] for part, own in slices.items()}
             overlaps = count_overlaps(hashes, "images")
         if evaluation:
             slices, about = select_split(slices, split, about, listing.split_hashes.keys() - {"train"})
     images = {part: tuple(listing.images[place] for place in kept[own]) for part, own in slices.items()}
     captions = {part: [caption for image in some for caption in image.captions] for part, some in images.items()}
-    texts = {part: list(map(lowercase, some)) for part, some in captions.items()}
-    tokenizer = tokenizer or tokenizer_for_texts(spec.tokenizer, texts["train"], progress)
+    texts = {part: list(map(normalise_caption, some)) for part, some in captions.items()}
+    tokenizer = tokenizer or load_or_train_tokenizer(spec.tokenizer, texts["train"], progress)
     rows, cut = encode_splits(texts, tokenizer, length, special_tokens, "captions", progress)
-    items: dict[str, Captioned] = {}
+    items: dict[str, CaptionedImages] = {}
     for part, own in slices.items():
         counts = np.cumsum([len(image.captions) for image in images[part]], dtype=np.int64)
-        first, names = np.concatenate([[0], counts]), number_captions(captions[part])
-        items[part] = Captioned(pixels[own], rows[part], first, names, images[part])
-    more = len(MARKS) if special_tokens and tokenizer.kind != PRETRAINED else 0
+        first, names = np.concatenate([[0], counts]), hash_captions(captions[part])
+        items[part] = CaptionedImages(pixels[own], rows[part], first, names, images[part])
+    more = len(SPECIAL_TOKENS) if special_tokens and tokenizer.kind != PRETRAINED else 0
     sizes = {"vocabulary": tokenizer.vocabulary + more}
     return Splits(
         kind="images",
         items=items,
         tokenizer=tokenizer,
         hash=listing.hash,
-        about=about,
+        description=about,
         model_sizes=sizes,
-        skipped=(*listing.notes, *unread, *cut),
+        notes=(*listing.notes, *unread, *cut),
         split_hashes=listing.split_hashes,
         overlaps=overlaps,
     )

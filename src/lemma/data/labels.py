@@ -11,32 +11,34 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from lemma.data.batches import NOTHING, Indices, TokenRows
-from lemma.data.conllu import SUFFIXES, Sentence, numbered_sentences
-from lemma.data.corpora import CLEAR, LABELLED, corpus_files, own_path
+from lemma.data.batches import PAD, Indices, TokenRows
+from lemma.data.conllu import CONLLU_SUFFIXES, Sentence, iter_sentences
+from lemma.data.corpora import CLEAR_RATING, LABELLED_CORPORA, fetch_corpus, user_path
 from lemma.data.files import Progress, files_hash, text_hash
 from lemma.data.splits import (
     Splits,
     assign_splits,
+    combine_split_hashes,
     count_overlaps,
-    joint_splits,
-    nested_order,
-    normalise,
+    normalise_text,
     select_split,
     split_files,
     split_groups,
+    stratified_order,
 )
-from lemma.data.store import encode_splits, tokenizer_for_texts
+from lemma.data.store import encode_splits, load_or_train_tokenizer
 from lemma.data.tables import Column, DataTable, read_table
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
-from lemma.errors import DataError, unknown
+from lemma.errors import DataError, describe_unknown
 from lemma.spec.data import LabelsSpec
-from lemma.spec.models import MARKS
+from lemma.spec.models import SPECIAL_TOKENS
 
-TEXTS = frozenset({"texts", "sentence", "review", "tweet", "comment", "message", "content", "document", "utterance"})
-CLASSES = frozenset({"labels", "class", "category", "sentiment", "polarity", "topic", "intent", "stars"})
+TEXT_ALIASES = frozenset(
+    {"texts", "sentence", "review", "tweet", "comment", "message", "content", "document", "utterance"}
+)
+LABEL_ALIASES = frozenset({"labels", "class", "category", "sentiment", "polarity", "topic", "intent", "stars"})
 """Names that columns of texts and of labels often have."""
-LEAST = 2
+MIN_TEXTS_PER_LABEL = 2
 """Texts of each label that training needs."""
 
 
@@ -51,7 +53,7 @@ Texts = tuple[LabelledText, ...]
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledExamples:
     """Texts as tokens, each with the number of its class."""
 
     rows: TokenRows
@@ -72,8 +74,8 @@ class Labelled:
 
     def batch(self, indices: Indices) -> tuple[Int64[np.ndarray, "batch ..."], Int64[np.ndarray, "batch one"]]:
         """Some texts as a matrix, padded with −1, and the class of each; with trees each token and its head."""
-        tokens, classes = self.rows.padded(indices), self.classes[np.asarray(indices, dtype=np.int64)][:, None]
-        return tokens if self.heads is None else np.stack([tokens, self.heads.padded(indices)], axis=2), classes
+        tokens, classes = self.rows.pad(indices), self.classes[np.asarray(indices, dtype=np.int64)][:, None]
+        return tokens if self.heads is None else np.stack([tokens, self.heads.pad(indices)], axis=2), classes
 
 
 # Reading: a data set known by name, a table, or a CoNLL-U file with the label of each sentence in a comment.
@@ -85,7 +87,7 @@ class LabelFile:
 
     table: DataTable
     hash: str
-    about: str
+    description: str
     notes: tuple[str, ...]
     unlabelled: tuple[str, ...] = ()
     """Texts of the same kind that have no clear label."""
@@ -101,44 +103,50 @@ class LabelFile:
         return self.table.cells["label"]
 
 
-def holds_trees(name: str) -> bool:
+def has_trees(name: str) -> bool:
     """Whether labelled texts of that name come with trees of their own."""
-    return Path(name).suffix.lower() in SUFFIXES
+    return Path(name).suffix.lower() in CONLLU_SUFFIXES
 
 
 def read_label_file(
     name: str,
-    text: str | None = None,
-    label: str | None = None,
-    known: Collection[str] | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    allowed_labels: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> LabelFile:
     """Read labelled texts; a label that is not one of those known is an error that names its line."""
     notes: list[str] = []
     unlabelled: list[str] = []
-    if name in LABELLED:
-        files = {path.stem: path for path in corpus_files(LABELLED[name], progress)}
-        table = _read_labels(files["labelled"], text, label, ())
+    if name in LABELLED_CORPORA:
+        files = {path.stem: path for path in fetch_corpus(LABELLED_CORPORA[name], progress)}
+        table = _read_labels(files["labelled"], text_column, label_column, ())
         if "unlabelled" in files:
             columns = [Column("text")]
             others = read_table(files["unlabelled"], columns, any_width=True)
             unlabelled = others.cells["text"]
-            notes = [f"{name}: {len(unlabelled):,} texts rated between −{CLEAR} and {CLEAR} have no label"]
+            notes = [
+                f"{name}: {len(unlabelled):,} texts rated between −{CLEAR_RATING} and {CLEAR_RATING} have no label"
+            ]
         paths = sorted(files.values())
     else:
-        paths = [own_path("labels", name, "a CSV, TSV, JSONL or CoNLL-U file")]
-        table = _read_conllu(paths[0]) if holds_trees(name) else _read_labels(paths[0], text, label, known or ())
+        paths = [user_path("labels", name, "a CSV, TSV, JSONL or CoNLL-U file")]
+        table = (
+            _read_conllu(paths[0])
+            if has_trees(name)
+            else _read_labels(paths[0], text_column, label_column, allowed_labels or ())
+        )
         notes = [table.note]
     read = LabelFile(table, files_hash(paths), str(Path(name)), tuple(notes), tuple(unlabelled))
-    for row, found in enumerate(read.labels if known is not None else ()):
-        if found not in (known or ()):
-            raise DataError(f"{read.table.where(row)}: {unknown('the label', found, known or ())}")
+    for row, found in enumerate(read.labels if allowed_labels is not None else ()):
+        if found not in (allowed_labels or ()):
+            raise DataError(f"{read.table.location(row)}: {describe_unknown('the label', found, allowed_labels or ())}")
     return read
 
 
 def _read_labels(path: Path, text: str | None, label: str | None, known: Collection[str]) -> DataTable:
-    columns = [Column("text", text, TEXTS), Column("label", label, CLASSES)]
-    table = read_table(path, columns, any_width=False, values=known)
+    columns = [Column("text", text, TEXT_ALIASES), Column("label", label, LABEL_ALIASES)]
+    table = read_table(path, columns, any_width=False, known_labels=known)
     table.cells["label"][:] = map(intern, table.cells["label"])  # few labels, many texts
     return table
 
@@ -146,7 +154,7 @@ def _read_labels(path: Path, text: str | None, label: str | None, known: Collect
 def _read_conllu(path: Path) -> DataTable:
     lines: list[int] = []
     cells: dict[str, list[str]] = {"text": [], "label": []}
-    for line, sentence in numbered_sentences(path):
+    for line, sentence in iter_sentences(path):
         if not sentence.label:
             raise DataError(f"{path}, line {line}: the sentence has no label. Give it one in a comment: # label = NAME")
         lines.append(line)
@@ -158,48 +166,48 @@ def _read_conllu(path: Path) -> DataTable:
 # Splitting: by label, with equal texts in one split.
 
 
-def split_labelled(
-    read: LabelFile, held_out: float, limit: int | None, given: Mapping[str, LabelFile]
+def split_label_file(
+    label_file: LabelFile, held_out: float, limit: int | None, provided: Mapping[str, LabelFile]
 ) -> tuple[dict[str, Texts], list[str]]:
     """Split texts by label, and say what was left out; `limit` takes only some of the training texts.
 
     Splits that are given are taken as they are. Where all are, so are the training texts.
     """
-    if len(set(read.labels)) == 1:
+    if len(set(label_file.labels)) == 1:
         raise DataError(
-            f"{read.about}: all {len(read.labels):,} texts have one label, {read.labels[0][:40]!r}; at least two are "
+            f"{label_file.description}: all {len(label_file.labels):,} texts have one label, {label_file.labels[0][:40]!r}; at least two are "
             "needed. Name another column with --label-column, or give texts of other labels too."
         )
     equal: dict[str, list[LabelledText]] = defaultdict(list)
-    for text, label in zip(read.texts, read.labels, strict=True):
-        equal[normalise(text)].append(LabelledText(text, label))
-    drawn = [split for split in ("test", "validation") if split not in given]
+    for text, label in zip(label_file.texts, label_file.labels, strict=True):
+        equal[normalise_text(text)].append(LabelledText(text, label))
+    drawn = [split for split in ("test", "validation") if split not in provided]
     groups: dict[str, list[LabelledText]] = {} if drawn else equal
     for key, texts in equal.items() if drawn else ():  # of equal texts those of the label that most of them have
         (first, most), *others = Counter(text.label for text in texts).most_common(2)
         if not others or most > others[0][1]:
             groups[key] = [text for text in texts if text.label == first]
-    dropped = len(read.texts) - sum(map(len, groups.values()))
+    dropped = len(label_file.texts) - sum(map(len, groups.values()))
     notes = [f"{dropped:,} texts were left out: the same text has another label as often or more often"] * bool(dropped)
     labels, sizes = {key: texts[0].label for key, texts in groups.items()}, {key: len(groups[key]) for key in groups}
     splits = split_groups(groups, assign_splits(sizes, labels, held_out, drawn))
-    splits |= {split: list(map(LabelledText, own.texts, own.labels)) for split, own in given.items()}
+    splits |= {split: list(map(LabelledText, own.texts, own.labels)) for split, own in provided.items()}
     learned = Counter(text.label for text in splits["train"])
-    few = sorted({label for label in read.labels if learned[label] < LEAST}) if drawn else []
+    few = sorted({label for label in label_file.labels if learned[label] < MIN_TEXTS_PER_LABEL}) if drawn else []
     if few and len(few) > len(learned) / 2:
         raise DataError(
-            f"{read.about}: {len(few):,} of {len(set(read.labels)):,} labels have fewer than {LEAST} texts to train "
+            f"{label_file.description}: {len(few):,} of {len(set(label_file.labels)):,} labels have fewer than {MIN_TEXTS_PER_LABEL} texts to train "
             f"on, such as {few[0][:40]!r}. Give more texts of each, or name another column with --label-column."
         )
     if few:
-        line = read.table.where(list(read.labels).index(few[0]))
+        line = label_file.table.location(list(label_file.labels).index(few[0]))
         raise DataError(
-            f"{line}: the label {few[0][:40]!r} has {learned[few[0]]} text to train on; each needs {LEAST}. "
+            f"{line}: the label {few[0][:40]!r} has {learned[few[0]]} text to train on; each needs {MIN_TEXTS_PER_LABEL}. "
             f"Give more texts of it, or take its texts out. Such labels: {len(few)}."
         )
     if empty := [name for name, texts in splits.items() if not texts]:
         raise DataError(
-            f"{read.about}: {len(read.texts):,} texts, {len(set(map(normalise, read.texts))):,} of them different, "
+            f"{label_file.description}: {len(label_file.texts):,} texts, {len(set(map(normalise_text, label_file.texts))):,} of them different, "
             f"leave none for {' and '.join(empty)}. Give at least four different texts of a label."
         )
     if limit is not None:
@@ -209,9 +217,9 @@ def split_labelled(
             raise DataError(f"limit={limit} leaves no text for some of the {count} labels. Set limit={count}.")
         if limit > len(train):
             notes.append(
-                f"limit={limit:,} is more than the {len(train):,} training texts of {read.about}: all are taken"
+                f"limit={limit:,} is more than the {len(train):,} training texts of {label_file.description}: all are taken"
             )
-        splits["train"] = [train[place] for place in nested_order([text.label for text in train])[:limit]]
+        splits["train"] = [train[place] for place in stratified_order([text.label for text in train])[:limit]]
     return {name: tuple(texts) for name, texts in splits.items()}, notes
 
 
@@ -241,7 +249,7 @@ class TreeSource:
     parse: Callable[[Sequence[str]], Sequence[ParsedWords]]
 
 
-def parsed_words(sentences: Sequence[Sentence]) -> ParsedWords:
+def join_parses(sentences: Sequence[Sentence]) -> ParsedWords:
     """The trees of a text's sentences one after the other; white space within a word becomes an underscore.
 
     >>> parsed_words([Sentence(("I", "sleep"), (2, 0), ("nsubj", "root")), Sentence(("Hush",), (0,), ("root",))])
@@ -250,29 +258,29 @@ def parsed_words(sentences: Sequence[Sentence]) -> ParsedWords:
     starts = accumulate((len(sentence.words) for sentence in sentences), initial=0)
     words = tuple(word for sentence in sentences for word in sentence.text.split(" "))
     heads = tuple(
-        start + head - 1 if head else NOTHING
+        start + head - 1 if head else PAD
         for start, sentence in zip(starts, sentences, strict=False)
         for head in sentence.heads
     )
     return ParsedWords(words, heads)
 
 
-def trees_in(*paths: Path) -> TreeSource:
+def read_tree_source(*paths: Path) -> TreeSource:
     """The trees that CoNLL-U files hold, by their texts; of a sentence that occurs twice the first tree."""
     trees: dict[str, ParsedWords] = {}
     for path in paths:
-        for _, sentence in numbered_sentences(path):
-            trees.setdefault(sentence.text, parsed_words([sentence]))
+        for _, sentence in iter_sentences(path):
+            trees.setdefault(sentence.text, join_parses([sentence]))
     return TreeSource("", lambda texts: [trees[text] for text in texts])
 
 
-def with_heads(examples: Labelled, heads: Heads) -> Labelled:
+def attach_heads(examples: LabelledExamples, heads: Heads) -> LabelledExamples:
     """Join tokens with their arcs; an arc to a word that was cut off is lost.
 
     A text without words has one token that means nothing, and no arc.
     """
     rows = [
-        [place if place < length else NOTHING for place in own[:length]] + [NOTHING] * (length - len(own))
+        [place if place < length else PAD for place in own[:length]] + [PAD] * (length - len(own))
         for own, length in zip(heads, examples.lengths.tolist(), strict=True)
     ]
     places = np.array([place for row in rows for place in row], dtype=np.int32)
@@ -293,7 +301,7 @@ def prepare_labels(
     evaluation: bool = False,
     split: str | None = None,
     progress: Progress | None = None,
-) -> Splits[Labelled]:
+) -> Splits[LabelledExamples]:
     """Read labelled texts, each cut to its first `length` tokens.
 
     For `evaluation` as one split: of data known by name or with splits of their own `split` or else `test`, of a file
@@ -307,16 +315,16 @@ def prepare_labels(
     given = {
         part: read_label_file(file, spec.text, spec.label, known, progress) for part, file in split_files(spec).items()
     }
-    data_hash, hashes = joint_splits(read.hash, {part: own.hash for part, own in given.items()})
-    about, notes, overlaps = read.about, [note for own in given.values() for note in own.notes], ()
-    if evaluation and split is None and spec.labels not in LABELLED and not given:
+    data_hash, hashes = combine_split_hashes(read.hash, {part: own.hash for part, own in given.items()})
+    about, notes, overlaps = read.description, [note for own in given.values() for note in own.notes], ()
+    if evaluation and split is None and spec.labels not in LABELLED_CORPORA and not given:
         splits: dict[str, Texts] = {"text": tuple(map(LabelledText, read.texts, read.labels))}
     else:
-        splits, left_out = split_labelled(read, spec.held_out, spec.limit, given)
+        splits, left_out = split_label_file(read, spec.held_out, spec.limit, given)
         notes += left_out
         if given:
             overlaps = count_overlaps(
-                {part: [normalise(text) for text, _ in some] for part, some in splits.items()}, "texts"
+                {part: [normalise_text(text) for text, _ in some] for part, some in splits.items()}, "texts"
             )
         if evaluation:
             splits, about = select_split(splits, split, about, given)
@@ -328,17 +336,17 @@ def prepare_labels(
         texts = {part: [one.text for one in some] for part, some in parsed.items()}
         if trees.hash:  # another parser makes other data
             data_hash = text_hash(f"{data_hash} {trees.hash}")
-    tokenizer = tokenizer or tokenizer_for_texts(spec.tokenizer, texts["train"], progress)
+    tokenizer = tokenizer or load_or_train_tokenizer(spec.tokenizer, texts["train"], progress)
     names = tuple(labels) if labels is not None else tuple(sorted({label for _, label in splits["train"]}))
     number = {label: place for place, label in enumerate(names)}
     rows, cut = encode_splits(texts, tokenizer, length, special_tokens, "texts", progress)
-    items: dict[str, Labelled] = {}
+    items: dict[str, LabelledExamples] = {}
     for part, some in splits.items():
         classes = np.array([number[label] for _, label in some], np.int64)
-        items[part] = Labelled(rows[part], classes, None, some, read.unlabelled)
+        items[part] = LabelledExamples(rows[part], classes, None, some, read.unlabelled)
         if part in parsed:
-            items[part] = with_heads(items[part], [one.heads for one in parsed[part]])
-    more = len(MARKS) if special_tokens and tokenizer.kind != PRETRAINED else 0
+            items[part] = attach_heads(items[part], [one.heads for one in parsed[part]])
+    more = len(SPECIAL_TOKENS) if special_tokens and tokenizer.kind != PRETRAINED else 0
     sizes = {"classes": len(names), "vocabulary": tokenizer.vocabulary + more}
     said = (*read.notes, *notes, *cut)
     return Splits("labels", items, tokenizer, data_hash, about, sizes, said, names, hashes, overlaps)

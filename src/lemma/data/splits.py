@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any, Generic, Literal, TypeVar
 
 from lemma.data.files import text_hash
-from lemma.errors import DataError, unknown
+from lemma.errors import DataError, describe_unknown
 
 Item = TypeVar("Item")
 Example = TypeVar("Example")
@@ -30,10 +30,10 @@ class Splits(Generic[Item]):
     """The tokenizer; a parser's lexicon; None for data without text."""
     hash: str
     """The SHA-256 of the files, or of what generated data was made from."""
-    about: str
+    description: str
     """What it is, in words."""
     model_sizes: Mapping[str, int]
-    skipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """How the data was read, and what was cut or left out, in words."""
     labels: tuple[str, ...] = ()
     """The names of the classes, in the order of their numbers."""
@@ -41,37 +41,39 @@ class Splits(Generic[Item]):
     """The SHA-256 of each split, where some were given as files of their own."""
     overlaps: tuple[str, ...] = ()
     """How much of a split that was given is in another one too, in words."""
-    tokenizer_sample: str = ""
+    tokenizer_note: str = ""
     """On how much of the training text the tokenizer was trained, in words, where that is not all of it."""
 
     @property
-    def splits(self) -> tuple[str, ...]:
+    def split_names(self) -> tuple[str, ...]:
         """The names of the splits."""
         return tuple(self.items)
 
-    def tokens(self, split: str) -> Item:
+    def item(self, split: str) -> Item:
         """What a model reads of a split."""
         if split not in self.items:
-            raise DataError(f"there is no split '{split}' in {self.about}. It has: {', '.join(self.splits)}.")
+            raise DataError(
+                f"there is no split '{split}' in {self.description}. It has: {', '.join(self.split_names)}."
+            )
         return self.items[split]
 
     def sizes(self) -> dict[str, int]:
         """What a model has to know of the data's size: the vocabulary, the number of classes."""
         return dict(self.model_sizes)
 
-    def only(self, split: str) -> "Splits[Item]":
+    def select(self, split: str) -> "Splits[Item]":
         """The same data with one split, which `about` then names."""
-        return replace(self, items={split: self.tokens(split)}, about=f"{self.about} ({split})")
+        return replace(self, items={split: self.item(split)}, description=f"{self.description} ({split})")
 
 
 def select_split(
-    splits: Mapping[str, Item], split: str | None, about: str, given: Collection[str] = ()
+    splits: Mapping[str, Item], split: str | None, description: str, provided: Collection[str] = ()
 ) -> tuple[dict[str, Item], str]:
     """One split to evaluate on, unless another is named the test split or the only one given, and what to call it."""
-    chosen = split or ("validation" if set(given) == {"validation"} else "test")
+    chosen = split or ("validation" if set(provided) == {"validation"} else "test")
     if chosen not in splits:
-        raise DataError(unknown("split", chosen, splits))
-    return {chosen: splits[chosen]}, f"{about} ({chosen})"
+        raise DataError(describe_unknown("split", chosen, splits))
+    return {chosen: splits[chosen]}, f"{description} ({chosen})"
 
 
 # Splits that are given as files of their own.
@@ -83,13 +85,15 @@ def split_files(spec: Any) -> dict[str, Any]:
     return {split: file for split, file in files.items() if file is not None}
 
 
-def joint_splits(own: str, given: Mapping[str, str], name: str = "train") -> tuple[str, dict[str, str]]:
+def combine_split_hashes(
+    data_hash: str, provided: Mapping[str, str], name: str = "train"
+) -> tuple[str, dict[str, str]]:
     """The hash of all data, and of each part: `own`, called `name`, and the splits that are given, if any."""
-    hashes = {name: own, **given} if given else {}
-    return text_hash(" ".join(f"{part} {its}" for part, its in hashes.items())) if given else own, hashes
+    hashes = {name: data_hash, **provided} if provided else {}
+    return text_hash(" ".join(f"{part} {its}" for part, its in hashes.items())) if provided else data_hash, hashes
 
 
-def count_overlaps(splits: Mapping[str, Iterable[Hashable]], what: str) -> tuple[str, ...]:
+def count_overlaps(splits: Mapping[str, Iterable[Hashable]], noun: str) -> tuple[str, ...]:
     """Say of every two splits how many items of the later one are in the earlier one too.
 
     >>> count_overlaps({"train": ["a", "b"], "validation": ["b", "b", "c"], "test": ["d"]}, "texts")
@@ -99,14 +103,14 @@ def count_overlaps(splits: Mapping[str, Iterable[Hashable]], what: str) -> tuple
     found: list[str] = []
     for earlier, later in combinations(kept, 2):
         known = set(kept[earlier])
-        found += overlap_note(sum(item in known for item in kept[later]), len(kept[later]), what, later, earlier)
+        found += overlap_note(sum(item in known for item in kept[later]), len(kept[later]), noun, later, earlier)
     return tuple(found)
 
 
-def overlap_note(count: int, total: int, what: str, later: str, earlier: str) -> list[str]:
+def overlap_note(count: int, total: int, noun: str, later: str, earlier: str) -> list[str]:
     """One sentence on what two splits share; none if it is nothing."""
     are = "is" if count == 1 else "are"
-    both = f"{count:,} of the {total:,} {what} of the {later} split {are} in the {earlier} split too"
+    both = f"{count:,} of the {total:,} {noun} of the {later} split {are} in the {earlier} split too"
     return [both] if count else []
 
 
@@ -114,11 +118,11 @@ def overlap_note(count: int, total: int, what: str, later: str, earlier: str) ->
 # same way whatever the order of the file, and most keep their split when others are added.
 
 SPLITS = ("train", "validation", "test")
-FEWEST = 4
+MIN_STRATUM = 4
 """A class of fewer texts is only trained on: two to train, one to validate and one to test come first."""
 
 
-def normalise(text: str) -> str:
+def normalise_text(text: str) -> str:
     """What texts that differ only in case and white space have in common.
 
     >>> normalise(" So  IT is")
@@ -127,20 +131,20 @@ def normalise(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def hash_number(key: str, purpose: str) -> int:
+def hash_to_int(key: str, purpose: str) -> int:
     """A pseudorandom number of 64 bits from a text, another one for each purpose."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8, person=purpose.encode()).digest())
 
 
-def shuffled(keys: Iterable[str], purpose: str) -> list[str]:
+def shuffle_keys(keys: Iterable[str], purpose: str) -> list[str]:
     """Keys in an order that does not depend on the one in which they came."""
-    return sorted(keys, key=lambda key: (hash_number(key, purpose), key))
+    return sorted(keys, key=lambda key: (hash_to_int(key, purpose), key))
 
 
 def assign_splits(
     sizes: Mapping[str, int],
     strata: Mapping[str, str],
-    share: float,
+    fraction: float,
     held_out: Collection[str] = ("test", "validation"),
 ) -> dict[str, str]:
     """Assign each group of equal texts to a split: `share` of each stratum's texts to validation, as many to test.
@@ -154,10 +158,12 @@ def assign_splits(
     totals: dict[str, int] = defaultdict(int)
     for key, size in sizes.items():
         totals[strata[key]] += size
-    wanted = {stratum: max(1, round(share * total)) if total >= FEWEST else 0 for stratum, total in totals.items()}
+    wanted = {
+        stratum: max(1, round(fraction * total)) if total >= MIN_STRATUM else 0 for stratum, total in totals.items()
+    }
     needed = {split: dict(wanted) for split in ("test", "validation") if split in held_out}
     assigned: dict[str, str] = {}
-    for key in shuffled(sizes, "split"):
+    for key in shuffle_keys(sizes, "split"):
         split = next((split for split, left in needed.items() if sizes[key] <= left[strata[key]]), "train")
         if split != "train":
             needed[split][strata[key]] -= sizes[key]
@@ -168,12 +174,12 @@ def assign_splits(
 def split_groups(groups: Mapping[str, Sequence[Example]], assigned: Mapping[str, str]) -> dict[str, list[Example]]:
     """The examples of each split, group after group in a shuffled order."""
     splits: dict[str, list[Any]] = {name: [] for name in SPLITS}
-    for key in shuffled(groups, "order"):
+    for key in shuffle_keys(groups, "order"):
         splits[assigned[key]] += sorted(groups[key])  # pyright: ignore[reportArgumentType]
     return splits
 
 
-def nested_order(labels: Sequence[str]) -> list[int]:
+def stratified_order(labels: Sequence[str]) -> list[int]:
     """Order examples so that any first few hold each label in its share: the first 100 are among the first 300.
 
     >>> nested_order(["a", "a", "a", "a", "b", "b"])

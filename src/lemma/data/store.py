@@ -17,50 +17,50 @@ from filelock import FileLock
 from jaxtyping import Bool, Integer
 
 from lemma.data.batches import TokenRows
-from lemma.data.corpora import CORPORA, TextSplits, corpus_files, own_path
+from lemma.data.corpora import CORPORA, TextSplits, fetch_corpus, user_path
 from lemma.data.files import (
     Advance,
     Progress,
-    check_file,
-    counting,
-    discard,
+    atomic_new_folder,
+    combine_hashes,
+    file_checksum,
     file_hash,
-    file_sum,
+    file_lock,
     home_folder,
-    joint_hash,
-    locked,
-    new_folder,
-    read_sealed,
+    progress_counter,
+    read_checked_json,
     real_path,
-    seal,
+    remove_atomically,
     text_hash,
+    verify_file,
+    with_checksum,
     write_atomically,
 )
-from lemma.data.splits import Splits, joint_splits, split_files
+from lemma.data.splits import Splits, combine_split_hashes, split_files
 from lemma.data.text import (
     DOCUMENT_END,
-    WINDOWS,
+    SAMPLE_WINDOWS,
+    count_shared_lines,
     hold_out,
+    is_streamed,
     open_text,
     read_pieces,
+    sample_stream,
     sample_text,
-    sampled,
-    shared_lines,
-    streamed,
     total_size,
 )
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import DataError, RunError
 from lemma.spec.data import DataSpec, TokenizerSpec
 
-FORMAT = 2
-HEADER = "store.json"
-TOKENS = "tokens.bin"
+STORE_FORMAT = 2
+HEADER_FILE = "store.json"
+TOKENS_FILE = "tokens.bin"
 SAMPLE = 8 << 20
 """Byte-pairs are trained on at most this many bytes, spread evenly over the training text."""
 BLOCK = 1 << 20
 """Characters of short texts that are encoded at once."""
-WAIT = 3600.0
+LOCK_TIMEOUT = 3600.0
 """Seconds for which another process that makes the same is waited for."""
 Made = TypeVar("Made")
 WORTH_PROCESSES = 1 << 25
@@ -77,7 +77,7 @@ class TokenArray(np.ndarray):
 
     bytes: int
     """The UTF-8 bytes of the text that the tokens express."""
-    left_out: int
+    dropped_characters: int
     """How many characters of the text the tokenizer could not express."""
 
     def __getitem__(self, key: Any) -> Any:
@@ -88,12 +88,12 @@ class TokenArray(np.ndarray):
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedText:
     """Pieces of text as ids, the UTF-8 bytes they express and the characters they could not."""
 
     ids: Integer[np.ndarray, " tokens"]
     bytes: int = 0
-    left_out: int = 0
+    dropped_characters: int = 0
 
 
 class TokenStore:
@@ -104,15 +104,15 @@ class TokenStore:
 
     def __init__(self, folder: Path) -> None:
         try:
-            header = read_sealed(folder / HEADER)
-            if header["format"] != FORMAT:
-                raise ValueError(f"its format is {header['format']}, not {FORMAT}")
-            check_file(folder / TOKENS, header["file"], HEADER)
-            tokens = np.memmap(folder / TOKENS, dtype=header["dtype"], mode="r")
+            header = read_checked_json(folder / HEADER_FILE)
+            if header["format"] != STORE_FORMAT:
+                raise ValueError(f"its format is {header['format']}, not {STORE_FORMAT}")
+            verify_file(folder / TOKENS_FILE, header["file"], HEADER_FILE)
+            tokens = np.memmap(folder / TOKENS_FILE, dtype=header["dtype"], mode="r")
             self.splits: dict[str, TokenArray] = {}
             for name, extent in header["splits"].items():
                 array = tokens[extent["start"] : extent["start"] + extent["tokens"]].view(TokenArray)
-                array.bytes, array.left_out = extent["bytes"], extent["left_out"]
+                array.bytes, array.dropped_characters = extent["bytes"], extent["left_out"]
                 self.splits[name] = array
             self.data_hash: str = header["data_hash"]
             self.tokenizer_hash: str = header["tokenizer_hash"]
@@ -124,7 +124,7 @@ class TokenStore:
 
 def write_store(
     folder: Path,
-    splits: Mapping[str, Iterable[Encoded]],
+    splits: Mapping[str, Iterable[EncodedText]],
     *,
     vocabulary: int,
     data_hash: str,
@@ -135,13 +135,17 @@ def write_store(
     dtype = "uint16" if vocabulary <= 1 << 16 else "uint32"
     extents: dict[str, dict[str, int]] = {}
     start = 0
-    with new_folder(folder) as temporary:
-        with (temporary / TOKENS).open("wb") as file:
+    with atomic_new_folder(folder) as temporary:
+        with (temporary / TOKENS_FILE).open("wb") as file:
             for name, pieces in splits.items():
                 tokens = size = left_out = 0
                 for piece in pieces:  # not written through a map: its touched pages would count as memory
                     file.write(piece.ids.astype(dtype).tobytes())
-                    tokens, size, left_out = tokens + len(piece.ids), size + piece.bytes, left_out + piece.left_out
+                    tokens, size, left_out = (
+                        tokens + len(piece.ids),
+                        size + piece.bytes,
+                        left_out + piece.dropped_characters,
+                    )
                 if not tokens:
                     raise DataError(
                         f"the split '{name}' has no tokens: its text is too short, or holds nothing that the "
@@ -149,11 +153,11 @@ def write_store(
                     )
                 extents[name] = {"start": start, "tokens": tokens, "bytes": size, "left_out": left_out}
                 start += tokens
-        header: dict[str, Any] = {"format": FORMAT, "dtype": dtype, "data_hash": data_hash}
+        header: dict[str, Any] = {"format": STORE_FORMAT, "dtype": dtype, "data_hash": data_hash}
         header |= {"tokenizer_hash": tokenizer_hash, "splits": extents}
         header |= {"overlaps": list(overlaps)} if overlaps else {}
-        header["file"] = file_sum(temporary / TOKENS)
-        (temporary / HEADER).write_text(json.dumps(seal(header), indent=2), encoding="utf-8")
+        header["file"] = file_checksum(temporary / TOKENS_FILE)
+        (temporary / HEADER_FILE).write_text(json.dumps(with_checksum(header), indent=2), encoding="utf-8")
     return TokenStore(folder)
 
 
@@ -166,34 +170,34 @@ class TextFiles:
 
     files: tuple[Path, ...]
     splits: TextSplits
-    about: str
-    given: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    description: str
+    provided: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     """The files of the splits that were given."""
     notes: tuple[str, ...] = ()
 
     def ranges(self) -> dict[str, list[list[int]]]:
         """Which bytes of which file each split holds: the result of `held_out` and of a corpus's own splits."""
-        number = {path: place for place, path in enumerate(chain(self.files, *self.given.values()))}
+        number = {path: place for place, path in enumerate(chain(self.files, *self.provided.values()))}
         return {
             split: [[number[span.path], span.start, span.stop] for span in spans]
             for split, spans in self.splits.items()
         }
 
 
-def text_files(
+def find_text_files(
     names: Sequence[str],
     held_out: float | None = None,
     progress: Progress | None = None,
-    given: Mapping[str, Sequence[str]] | None = None,
+    provided: Mapping[str, Sequence[str]] | None = None,
 ) -> TextFiles:
     """The named text, split for training: a corpus by its own splits, other files by `held_out`, unless they are given.
 
     Without `held_out` one split called `text`: of a corpus its test split (else validation), of a file all. Corpora and
     files may be mixed; each split then begins with the corpora.
     """
-    given = given or {}
+    provided = provided or {}
     corpora = [name for name in names if name in CORPORA]
-    paths = [own_path("text", name, "a text file") for name in names if name not in CORPORA]
+    paths = [user_path("text", name, "a text file") for name in names if name not in CORPORA]
     name, count = Counter([*corpora, *(str(real_path(path)) for path in paths)]).most_common(1)[0]
     if count > 1:
         raise DataError(f"{name} is given twice, so that held-out text would be trained on too. Name it once.")
@@ -210,12 +214,12 @@ def text_files(
     for name in corpora:
         corpus = CORPORA[name]
         assert corpus.split is not None
-        found = corpus_files(corpus, progress)
+        found = fetch_corpus(corpus, progress)
         own = corpus.split(found)
-        replaced = [split for split in own if split in given]
+        replaced = [split for split in own if split in provided]
         notes += [f"{name}: its own {split} split is not used, since another is given" for split in replaced]
         split = "test" if "test" in own else "validation"
-        kept = {split: spans for split, spans in own.items() if split not in given}
+        kept = {split: spans for split, spans in own.items() if split not in provided}
         add(found, {"text": own[split]} if held_out is None else kept)
         about.append(f"{name} ({split})" if held_out is None else name)
     if paths:
@@ -223,15 +227,15 @@ def text_files(
         if held_out is None:
             add(paths, {"text": documents})
         else:
-            add(paths, {"train": documents} if "validation" in given else hold_out(documents, held_out))
+            add(paths, {"train": documents} if "validation" in provided else hold_out(documents, held_out))
     about += map(str, paths)
-    others = {split: tuple(map(Path, some)) for split, some in given.items()}
+    others = {split: tuple(map(Path, some)) for split, some in provided.items()}
     splits |= {split: [open_text(path) for path in some] for split, some in others.items()}
     said = ", ".join(about) if len(about) <= 3 else f"{about[0]} and {len(about) - 1} more"
     return TextFiles(tuple(files), splits, said, others, tuple(notes))
 
 
-def prepare(
+def prepare_text(
     spec: DataSpec, *, tokenizer: Tokenizer | None = None, progress: Progress | None = None
 ) -> Splits[TokenArray]:
     """Turn the text of a spec into tokens, with a tokenizer trained on its training split unless one is given.
@@ -239,7 +243,7 @@ def prepare(
     Everything is kept in the data home; a second call only checks that the files are the same.
     """
     given = split_files(spec)
-    return _tokenise(text_files(spec.text, spec.held_out, progress, given), tokenizer or spec.tokenizer, progress)
+    return _tokenise(find_text_files(spec.text, spec.held_out, progress, given), tokenizer or spec.tokenizer, progress)
 
 
 def read_tokens(paths: Sequence[str], tokenizer: Tokenizer, progress: Progress | None = None) -> Splits[TokenArray]:
@@ -247,15 +251,17 @@ def read_tokens(paths: Sequence[str], tokenizer: Tokenizer, progress: Progress |
 
     Of a corpus its test split is read, or its validation split if it has no other; `about` says which.
     """
-    return _tokenise(text_files(paths, None, progress), tokenizer, progress)
+    return _tokenise(find_text_files(paths, None, progress), tokenizer, progress)
 
 
 def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress: Progress | None) -> Splits[TokenArray]:
-    files = list(dict.fromkeys(chain(source.files, *source.given.values())))
-    advance = counting(progress, "checking the files", sum(path.stat().st_size for path in files))
+    files = list(dict.fromkeys(chain(source.files, *source.provided.values())))
+    advance = progress_counter(progress, "checking the files", sum(path.stat().st_size for path in files))
     hashes = {path: file_hash(path, advance) for path in files}
-    own, *others = (joint_hash([hashes[path] for path in some]) for some in (source.files, *source.given.values()))
-    data_hash, split_hashes = joint_splits(own, dict(zip(source.given, others, strict=True)))
+    own, *others = (
+        combine_hashes([hashes[path] for path in some]) for some in (source.files, *source.provided.values())
+    )
+    data_hash, split_hashes = combine_split_hashes(own, dict(zip(source.provided, others, strict=True)))
     note = ""
     if not isinstance(tokenizer, Tokenizer):
         spec = tokenizer
@@ -264,13 +270,13 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
 
         def train() -> Tokenizer:
             spans = source.splits["train"]
-            if sample and any(streamed(span.path) for span in spans):
-                pieces, size = sampled(spans, SAMPLE), SAMPLE
+            if sample and any(is_streamed(span.path) for span in spans):
+                pieces, size = sample_stream(spans, SAMPLE), SAMPLE
             else:
                 spans = sample_text(spans, SAMPLE) if sample else spans
                 pieces, size = (piece for span in spans for piece in read_pieces(span, spec.kind)), total_size(spans)
             texts = (piece for piece in pieces if piece != DOCUMENT_END)
-            return train_tokenizer(spec, _reported(texts, counting(progress, "training the tokenizer", size)))
+            return train_tokenizer(spec, _reported(texts, progress_counter(progress, "training the tokenizer", size)))
 
         key = _key(data_hash, spec.to_dict(), source.ranges())
         with _only_maker(home_folder("tokenizers") / key):
@@ -278,28 +284,28 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
         if sample:
             note = (
                 f"the byte-pairs were trained on {SAMPLE / 1e6:.1f} of the {whole / 1e6:.1f} MB of training text, in "
-                f"{WINDOWS} windows spread over it"
+                f"{SAMPLE_WINDOWS} windows spread over it"
             )
     folder = home_folder("stores") / _key(data_hash, tokenizer.hash, source.ranges())
     with _only_maker(folder):
         store = None
         with suppress(DataError):  # where it is damaged it is written again
-            store = TokenStore(folder) if (folder / HEADER).exists() else None
+            store = TokenStore(folder) if (folder / HEADER_FILE).exists() else None
         if store is None:
-            discard(folder)
+            remove_atomically(folder)
             total = sum(map(total_size, source.splits.values()))
-            advance = counting(progress, "tokenising", total)
+            advance = progress_counter(progress, "tokenising", total)
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-            def encoded(split: str) -> Iterator[Encoded]:
+            def encoded(split: str) -> Iterator[EncodedText]:
                 spans, words = source.splits[split], tokenizer
                 pieces = (_reported(read_pieces(span, words.kind), advance) for span in spans)
                 long = total_size(spans) >= WORTH_PROCESSES and words.kind in SLOW
                 if not long or cores == 1:
-                    return (encode_pieces(words, batch) for batch in batched(pieces))
+                    return (encode_pieces(words, batch) for batch in batch_pieces(pieces))
                 from lemma.data.encoding import encode_batches  # which needs this module
 
-                return encode_batches(words, batched(pieces), cores)
+                return encode_batches(words, batch_pieces(pieces), cores)
 
             store = write_store(
                 folder,
@@ -307,19 +313,19 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
                 vocabulary=tokenizer.vocabulary,
                 data_hash=data_hash,
                 tokenizer_hash=tokenizer.hash,
-                overlaps=shared_lines(source.splits) if source.given else (),
+                overlaps=count_shared_lines(source.splits) if source.provided else (),
             )
     return Splits(
         kind="text",
         items=store.splits,
         tokenizer=tokenizer,
         hash=data_hash,
-        about=source.about,
+        description=source.description,
         model_sizes={"vocabulary": tokenizer.vocabulary},
-        skipped=source.notes,
+        notes=source.notes,
         split_hashes=split_hashes,
         overlaps=store.overlaps,
-        tokenizer_sample=note,
+        tokenizer_note=note,
     )
 
 
@@ -346,7 +352,7 @@ def _reported(pieces: Iterable[str], advance: Advance) -> Iterator[str]:
         advance(1 if piece == DOCUMENT_END else utf8_size(piece))
 
 
-CONTINUES, BEGINS, FOLLOWS = range(3)
+CONTINUES_DOCUMENT, FIRST_DOCUMENT, NEXT_DOCUMENT = range(3)
 Piece = tuple[str, int]
 """A text, and whether it goes on with a document, begins the first one, or one after another."""
 
@@ -356,7 +362,7 @@ def utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> Encoded:
+def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> EncodedText:
     """Encode pieces in order, with one `<eos>` between two documents if the tokenizer has it.
 
     Before each document comes what a pretrained model expects at the begin of a text.
@@ -364,38 +370,40 @@ def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> Encoded:
     found: list[np.ndarray] = []
     size = missing = 0
     for text, place in pieces:
-        if place == FOLLOWS and tokenizer.eos is not None and tokenizer.eos not in tokenizer.before:
+        if place == NEXT_DOCUMENT and tokenizer.eos is not None and tokenizer.eos not in tokenizer.prefix:
             found.append(np.array([tokenizer.eos]))
-        if place != CONTINUES and tokenizer.before and not tokenizer.after:  # an encoder's windows have their own
-            found.append(np.array(tokenizer.before))
-        ids, left_out = tokenizer.encode_known(text, continued=place == CONTINUES)
+        if (
+            place != CONTINUES_DOCUMENT and tokenizer.prefix and not tokenizer.suffix
+        ):  # an encoder's windows have their own
+            found.append(np.array(tokenizer.prefix))
+        ids, left_out = tokenizer.encode_lossy(text, continued=place == CONTINUES_DOCUMENT)
         found.append(ids)
         size, missing = size + utf8_size(tokenizer.decode(ids) if left_out else text), missing + left_out
-    return Encoded(found[0] if len(found) == 1 else np.concatenate(found), size, missing)
+    return EncodedText(found[0] if len(found) == 1 else np.concatenate(found), size, missing)
 
 
-def batched(documents: Iterable[Iterable[str]]) -> Iterator[list[Piece]]:
+def batch_pieces(documents: Iterable[Iterable[str]]) -> Iterator[list[Piece]]:
     """The pieces of documents in batches; an end of document within one begins another."""
     batch: list[Piece] = []
-    size, next_place = 0, BEGINS
+    size, next_place = 0, FIRST_DOCUMENT
     for document in documents:
         for text in document:
             if text == DOCUMENT_END:
-                next_place = next_place if next_place == BEGINS else FOLLOWS
+                next_place = next_place if next_place == FIRST_DOCUMENT else NEXT_DOCUMENT
                 continue
             batch.append((text, next_place))
-            size, next_place = size + len(text), CONTINUES
+            size, next_place = size + len(text), CONTINUES_DOCUMENT
             if size >= BATCH:
                 yield batch
                 batch, size = [], 0
-        next_place = next_place if next_place == BEGINS else FOLLOWS
+        next_place = next_place if next_place == FIRST_DOCUMENT else NEXT_DOCUMENT
     if batch:
         yield batch
 
 
 def _key(*parts: object) -> str:
     """The name of a cached file: it changes when anything changes that the file depends on."""
-    return text_hash(json.dumps([FORMAT, *parts]))[:32]
+    return text_hash(json.dumps([STORE_FORMAT, *parts]))[:32]
 
 
 def _cached(path: Path, read: Callable[[], Made], make: Callable[[], Made]) -> Made:
@@ -404,7 +412,7 @@ def _cached(path: Path, read: Callable[[], Made], make: Callable[[], Made]) -> M
         return read()
     except (DataError, RunError):
         pass
-    with locked(path, wait=WAIT):
+    with file_lock(path, timeout=LOCK_TIMEOUT):
         try:
             return read()  # another process has made it in the meantime
         except (DataError, RunError):
@@ -416,16 +424,16 @@ def _cached_tokenizer(key: str, train: Callable[[], Tokenizer]) -> Tokenizer:
 
     def trained() -> Tokenizer:
         tokenizer = train()
-        write_atomically(path, json.dumps(seal({"tokenizer": tokenizer.json}), ensure_ascii=False))
+        write_atomically(path, json.dumps(with_checksum({"tokenizer": tokenizer.json}), ensure_ascii=False))
         return tokenizer
 
-    return _cached(path, lambda: Tokenizer(str(read_sealed(path)["tokenizer"]), str(path)), trained)
+    return _cached(path, lambda: Tokenizer(str(read_checked_json(path)["tokenizer"]), str(path)), trained)
 
 
 # Texts that are separate examples as rows of tokens.
 
 
-def tokenizer_for_texts(spec: TokenizerSpec, texts: Sequence[str], progress: Progress | None = None) -> Tokenizer:
+def load_or_train_tokenizer(spec: TokenizerSpec, texts: Sequence[str], progress: Progress | None = None) -> Tokenizer:
     """Train a tokenizer on texts, or take the one that was trained on the same texts before.
 
     Byte-pairs are trained on the first texts only, up to a limit; the texts come in a shuffled order.
@@ -441,7 +449,7 @@ def tokenizer_for_texts(spec: TokenizerSpec, texts: Sequence[str], progress: Pro
         if spec.kind == "byte-pairs":
             before = accumulate(map(utf8_size, texts), initial=0)
             some = texts[: sum(size < SAMPLE for size in before)]
-        advance = counting(progress, "training the tokenizer", sum(map(utf8_size, some)))
+        advance = progress_counter(progress, "training the tokenizer", sum(map(utf8_size, some)))
         return train_tokenizer(spec, _reported(some, advance))
 
     return _cached_tokenizer(_key("texts", spec.to_dict(), digest.hexdigest()), train)
@@ -457,7 +465,7 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], advance: Advance) -
         if size < BLOCK and stop < len(texts):
             continue
         block = texts[start:stop]
-        ids, places = tokenizer.encode_all(block)
+        ids, places = tokenizer.encode_batch(block)
         known = ids >= 0
         tokens.append(ids[known].astype(np.int32))
         bounds.append(bounds[-1][-1] + np.cumsum(np.concatenate([[0], known]))[places[1:]])
@@ -472,24 +480,26 @@ def encode_splits(
     tokenizer: Tokenizer,
     length: int,
     special_tokens: bool,
-    what: str,
+    noun: str,
     progress: Progress | None = None,
 ) -> tuple[dict[str, TokenRows], list[str]]:
     """The texts of each split as rows of at most `length` tokens, and in words what had to be cut or left out.
 
     With `special_tokens` a text is put between `<start>` and `<end>`, which count; `what` is what the texts are called.
     """
-    marks = sum(map(len, tokenizer.marks(special_tokens)))
+    marks = sum(map(len, tokenizer.boundary_tokens(special_tokens)))
     room = length - marks
     if room < 1:
         raise DataError(f"{length} tokens are too few for a text{f' and its {marks} special tokens' if marks else ''}.")
-    openings = {split: [opening(text, tokenizer.kind, room) for text in some] for split, some in texts.items()}
-    advance = counting(progress, "tokenising", sum(utf8_size(text) for some in openings.values() for text in some))
+    openings = {split: [truncate_text(text, tokenizer.kind, room) for text in some] for split, some in texts.items()}
+    advance = progress_counter(
+        progress, "tokenising", sum(utf8_size(text) for some in openings.values() for text in some)
+    )
     encoded: dict[str, TokenRows] = {}
     total = long = characters = strange = empty = 0
     for split, some in openings.items():
         rows, missing = encode_texts(tokenizer, some, advance)
-        unknown_words, unknown_texts = unknown_tokens(rows, tokenizer)
+        unknown_words, unknown_texts = find_unknown(rows, tokenizer)
         total, long = total + len(some), long + int((rows.lengths > room).sum())
         characters, strange, empty = (
             characters + missing,
@@ -498,32 +508,30 @@ def encode_splits(
         )
         encoded[split] = fit_rows(rows, tokenizer, length, special_tokens)
     notes = {
-        f"{long:,} of {total:,} {what} are longer than {length:,} tokens: their start was kept": long,
+        f"{long:,} of {total:,} {noun} are longer than {length:,} tokens: their start was kept": long,
         f"{characters:,} characters that the tokenizer does not know were left out": characters,
-        f"{strange:,} of {total:,} {what} hold words that the tokenizer does not know": strange,
-        f"{empty:,} {what} hold nothing that the tokenizer knows": empty,
+        f"{strange:,} of {total:,} {noun} hold words that the tokenizer does not know": strange,
+        f"{empty:,} {noun} hold nothing that the tokenizer knows": empty,
     }
     return encoded, [note for note, count in notes.items() if count]
 
 
 def fit_rows(rows: TokenRows, tokenizer: Tokenizer, length: int, special_tokens: bool) -> TokenRows:
     """Cut rows to length; a row of no tokens at all gets one, since every model has to read something."""
-    before, after = tokenizer.marks(special_tokens)
+    before, after = tokenizer.boundary_tokens(special_tokens)
     kept = rows.truncate(max(1, length - len(before) - len(after)))
-    return kept.surround(before, after) if before or after else kept.fill_empty(tokenizer.eos or 0)
+    return kept.add_affixes(before, after) if before or after else kept.fill_empty(tokenizer.eos or 0)
 
 
-def unknown_tokens(
-    rows: TokenRows, tokenizer: Tokenizer
-) -> tuple[Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+def find_unknown(rows: TokenRows, tokenizer: Tokenizer) -> tuple[Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
     """Which rows hold a word that the tokenizer does not know, and which hold nothing that it knows but white space."""
     strange = rows.tokens == (-1 if tokenizer.unk is None else tokenizer.unk)
-    blank = np.isin(rows.tokens, tokenizer.encode_known(BLANKS)[0])
+    blank = np.isin(rows.tokens, tokenizer.encode_lossy(BLANKS)[0])
     of_rows = [np.diff(np.concatenate([[0], np.cumsum(one)])[rows.bounds]) for one in (strange, ~strange & ~blank)]
     return of_rows[0] > 0, of_rows[1] == 0
 
 
-def opening(text: str, kind: str, length: int) -> str:
+def truncate_text(text: str, kind: str, length: int) -> str:
     """As much of a text as its first `length` tokens can need, and one more: no token holds white space within.
 
     >>> opening("it was the best of times, it was the worst of times", "words", 3)

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from lemma.data.files import parse_json
-from lemma.errors import DataError, unknown
+from lemma.errors import DataError, describe_unknown
 from lemma.spec.base import exists
 
-SUFFIXES = {".csv": ",;", ".tsv": "\t", ".tab": "\t", ".jsonl": "", ".ndjson": ""}
+TABLE_SUFFIXES = {".csv": ",;", ".tsv": "\t", ".tab": "\t", ".jsonl": "", ".ndjson": ""}
 """The kinds of table, and what may separate their columns."""
-SEPARATED = {suffix for suffix, separators in SUFFIXES.items() if separators}
-LONGEST = 1 << 26
+SEPARATED = {suffix for suffix, separators in TABLE_SUFFIXES.items() if separators}
+MAX_CELL_LENGTH = 1 << 26
 """A cell of more characters is a quote that was never closed."""
-PEEK = 100
+PEEK_ROWS = 100
 """Rows that are looked at to tell a comma from a semicolon."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -32,15 +32,15 @@ IsHeader = Callable[[Sequence[str]], bool]
 """Whether a first row holds the names of columns."""
 
 
-def read_records(path: Path) -> tuple[Names | None, Iterator[Row]]:
+def open_table(path: Path) -> tuple[Names | None, Iterator[Row]]:
     """Open a table: the names of its columns, where the file itself gives them in every row (JSONL), and its rows."""
-    *others, last = SUFFIXES
+    *others, last = TABLE_SUFFIXES
     kinds = f"{', '.join(others)} or {last}"
     if not exists(path):
         raise DataError(f"{path}: there is no such file. Check the name and the folder it is looked for in.")
     if path.is_dir():
         raise DataError(f"{path}: this is a folder; a file that ends in {kinds} is expected here.")
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in TABLE_SUFFIXES:
         raise DataError(
             f"{path}: a file that ends in {kinds} is expected, so that it is known how its columns are separated. "
             "Rename it by what it holds."
@@ -48,7 +48,7 @@ def read_records(path: Path) -> tuple[Names | None, Iterator[Row]]:
     if not path.is_file():
         raise DataError(f"{path}: not a regular file, and it must be read twice. Save the table in a file first.")
     if path.suffix.lower() not in SEPARATED:
-        first = [value for _, value in islice(_json_values(path), PEEK) if isinstance(value, Mapping)]
+        first = [value for _, value in islice(_json_values(path), PEEK_ROWS) if isinstance(value, Mapping)]
         names = tuple(dict.fromkeys(name for row in first for name in row)) or None  # as they first appear
         return names, _json_rows(path, names)
     return None, _separated_rows(path)
@@ -56,7 +56,7 @@ def read_records(path: Path) -> tuple[Names | None, Iterator[Row]]:
 
 def read_header(path: Path, is_header: IsHeader, empty: str) -> tuple[Names | None, Row, Iterator[Row]]:
     """Open a table: its header, if the first row is one, the first row of the file, and the rows of data."""
-    names, rows = read_records(path)
+    names, rows = open_table(path)
     first = next(rows, None)
     if first is None:
         raise DataError(f"{path}: {empty}")
@@ -69,14 +69,14 @@ def read_header(path: Path, is_header: IsHeader, empty: str) -> tuple[Names | No
 
 
 def _separated_rows(path: Path) -> Iterator[Row]:
-    separators = SUFFIXES[path.suffix.lower()]
+    separators = TABLE_SUFFIXES[path.suffix.lower()]
     if separators == "\t":  # quotes enclose cells, as spreadsheets write them, or are plain characters
         enclosing = any(line.startswith('"') or '\t"' in line for line in _lines(path))
         separator, quoted = "\t", enclosing and len(set(_widths(path, "\t", None))) == 1
     else:
 
         def fit(separator: str) -> tuple[bool, int]:
-            widths = _widths(path, separator, PEEK) or [0]
+            widths = _widths(path, separator, PEEK_ROWS) or [0]
             return len(set(widths)) == 1 and widths[0] > 1, widths[0]
 
         separator, quoted = max(separators, key=fit), True  # of equals the first
@@ -110,7 +110,7 @@ def _cells(path: Path, separator: str, quoted: bool = True) -> Iterator[Row]:
 @contextmanager
 def _long_cells() -> Iterator[None]:
     """Raise the csv module's limit of 128 KiB per cell; it is that of the whole process, so it is put back."""
-    before = csv.field_size_limit(LONGEST)
+    before = csv.field_size_limit(MAX_CELL_LENGTH)
     try:
         yield
     finally:
@@ -186,13 +186,13 @@ class Column:
 
     role: str
     """What it holds: text, label, source, target."""
-    given: str | None = None
+    requested: str | None = None
     aliases: frozenset[str] = frozenset()
     """Other names, in lower case, that such a column often has."""
     required: bool = True
     """Whether an empty cell is an error; else its row is left out."""
 
-    def places(self, names: Names) -> list[int]:
+    def find(self, names: Names) -> list[int]:
         """Where columns have this name: that of its role if there is one, else one of the aliases."""
         lowered = [name.strip().casefold() for name in names]
         return [place for place, name in enumerate(lowered) if name == self.role] or [
@@ -211,24 +211,24 @@ class DataTable:
     """The header, where there is one."""
     note: str
     """Which columns were taken, and whether there was a header."""
-    left_out: Sequence[int] = ()
+    skipped_lines: Sequence[int] = ()
     """The lines of rows in which a cell that may be empty is empty."""
 
     def __len__(self) -> int:
         return len(self.lines)
 
-    def where(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Name the place of a row, for an error or a warning."""
         return f"{self.path}, line {self.lines[row]}"
 
 
 def read_table(
     path: Path,
-    wanted: Sequence[Column],
+    column_specs: Sequence[Column],
     *,
     any_width: bool,
     is_header: IsHeader | None = None,
-    values: Collection[str] | None = None,
+    known_labels: Collection[str] | None = None,
 ) -> DataTable:
     """Read the wanted columns of a CSV, TSV or JSONL file.
 
@@ -238,14 +238,14 @@ def read_table(
     """
 
     def has_header(first: Sequence[str]) -> bool:
-        given = [column.given for column in wanted if column.given is not None]
-        usual = {name for column in wanted for name in (column.role, *column.aliases)}
+        given = [column.requested for column in column_specs if column.requested is not None]
+        usual = {name for column in column_specs for name in (column.role, *column.aliases)}
         found = is_header(first) if is_header else bool({cell.strip().casefold() for cell in first} & usual)
         return found or any(not name.isdecimal() or name in first for name in given)
 
     names, (_, first), rows = read_header(path, has_header, "the file is empty. Give a file with one example per row.")
-    places, width = _places(path, wanted, names, first, any_width), len(first)
-    lines, left_out, cells = array("Q"), array("Q"), [[] for _ in wanted]
+    places, width = _places(path, column_specs, names, first, any_width), len(first)
+    lines, left_out, cells = array("Q"), array("Q"), [[] for _ in column_specs]
     last = max(places)
     for line, row in rows:
         if len(row) <= last:
@@ -258,7 +258,7 @@ def read_table(
                 "Put a cell that holds the separator in quotes."
             )
         found = [row[place].strip() for place in places]
-        empty = [column for cell, column in zip(found, wanted, strict=True) if not cell]
+        empty = [column for cell, column in zip(found, column_specs, strict=True) if not cell]
         for column in empty:
             if column.required:
                 raise DataError(f"{path}, line {line}: the {column.role} is empty. Fill it in, or take the row out.")
@@ -269,15 +269,15 @@ def read_table(
         raise DataError(f"{path}: in all of its {len(left_out):,} rows something is empty. Fill it in.")
     if not lines:
         raise DataError(f"{path}: nothing but a header. Give a file with one example per row.")
-    if values is not None and names is None:
+    if known_labels is not None and names is None:
         ends = cells[-1]
-        if len(ends) >= 3 and ends[0] not in values and ends[0] not in ends[1:]:  # a header after all
+        if len(ends) >= 3 and ends[0] not in known_labels and ends[0] not in ends[1:]:  # a header after all
             names, lines, cells = tuple(first), lines[1:], [kept[1:] for kept in cells]
     called = [f"column '{names[place]}'" if names else f"column {place + 1}" for place in places]
-    note = ", ".join(f"{column.role} from {name}" for column, name in zip(wanted, called, strict=True))
+    note = ", ".join(f"{column.role} from {name}" for column, name in zip(column_specs, called, strict=True))
     if path.suffix.lower() in SEPARATED:
         note += "; line 1 read as the header" if names else "; no header: line 1 read as data"
-    named = {column.role: kept for column, kept in zip(wanted, cells, strict=True)}
+    named = {column.role: kept for column, kept in zip(column_specs, cells, strict=True)}
     return DataTable(path, lines, named, names, f"{path.name}: {note}", left_out)
 
 
@@ -287,7 +287,7 @@ def _places(
     """Where the wanted columns are: those given, then those found by name, then the ones that are left, in order."""
     width = len(names or first)
     found: dict[str, int] = {}
-    for role, given in ((column.role, column.given) for column in wanted if column.given is not None):
+    for role, given in ((column.role, column.requested) for column in wanted if column.requested is not None):
         if names is not None and given in names:
             found[role] = names.index(given)
         elif given.isdecimal() and 1 <= int(given) <= width:
@@ -295,10 +295,10 @@ def _places(
         elif given.isdecimal():
             raise DataError(f"{path}: there is no column {given} for the {role}; the first row has {width}.")
         else:
-            raise DataError(f"{path}: {unknown(f'the column of the {role}', given, names or ())}")
+            raise DataError(f"{path}: {describe_unknown(f'the column of the {role}', given, names or ())}")
     for column in wanted:
         if column.role not in found and names is not None:
-            free = [place for place in column.places(names) if place not in found.values()]
+            free = [place for place in column.find(names) if place not in found.values()]
             if len(free) == 1:
                 found[column.role] = free[0]
     free = [place for place in range(width) if place not in found.values()]

@@ -25,9 +25,9 @@ from lemma.spec.base import exists
 
 BLOCK = 1 << 18
 """Bytes read at a time; also the longest text that is kept waiting for a place where it can be cut."""
-NEAR = 1 << 16
+MAX_CUT_DISTANCE = 1 << 16
 """A line's end is looked for at most this many bytes away, and never so far that a split would lose half its length."""
-WINDOWS = 512
+SAMPLE_WINDOWS = 512
 """Windows of a sample of a long text."""
 ZSTD_READ = 1 << 12
 """Packed bytes that are unpacked at once: thirty thousand times as many may come of them."""
@@ -37,8 +37,8 @@ ROW_GROUP_LEAST, ROW_GROUP_RATIO = 64 << 20, 500
 """A row group is refused whose text is larger than this, in bytes, and than this multiple of its packed size."""
 ROWS_AT_ONCE, BATCH_BYTES = (16, 1024), 256 << 20
 """Rows of a table that are read at once: fewer where a dictionary may give all of them a long cell."""
-PACKED = {".gz", ".zst"}
-RECORDS = {".jsonl", ".ndjson", ".parquet"}
+COMPRESSED_SUFFIXES = {".gz", ".zst"}
+RECORD_SUFFIXES = {".jsonl", ".ndjson", ".parquet"}
 TEXT_COLUMNS = ("text", "content")
 """Where the text of a record is looked for."""
 DOCUMENT_END = "\udcff"
@@ -73,15 +73,15 @@ def open_text(path: Path) -> TextSpan:
     if not path.is_file():
         raise DataError(f"{path}: not a regular file, and it must be read twice. Save the text in a file first.")
     start = len(codecs.BOM_UTF8) if next(_blocks(TextSpan(path, 0, 3))) == codecs.BOM_UTF8 else 0
-    if streamed(path):
+    if is_streamed(path):
         return TextSpan(path, start, _measured(path))
     span = TextSpan(path, start, path.stat().st_size)
-    if not any(text.strip() for text in decode(span)):
+    if not any(text.strip() for text in decode_span(span)):
         raise DataError(f"{path}: the file is empty, or nothing but white space. Give a file that holds text.")
     return span
 
 
-def streamed(path: Path) -> bool:
+def is_streamed(path: Path) -> bool:
     """Whether a file can only be read from its beginning on: it is packed, or holds records."""
     return any(_shape(path))
 
@@ -89,8 +89,8 @@ def streamed(path: Path) -> bool:
 def _shape(path: Path) -> tuple[str, str]:
     """How a file is packed and what records it holds, by its last suffixes; empty if it is not, or holds none."""
     inner, last = ["", "", *map(str.lower, path.suffixes)][-2:]
-    kind = inner if last in PACKED else last
-    return last if last in PACKED else "", kind if kind in RECORDS else ""
+    kind = inner if last in COMPRESSED_SUFFIXES else last
+    return last if last in COMPRESSED_SUFFIXES else "", kind if kind in RECORD_SUFFIXES else ""
 
 
 def _measured(path: Path) -> int:
@@ -101,7 +101,7 @@ def _measured(path: Path) -> int:
     except (RunError, LookupError, TypeError, ValueError):  # not there yet, or damaged
         pass
     size, blank = 0, True
-    for text in decode(TextSpan(path, 0, 1 << 62)):
+    for text in decode_span(TextSpan(path, 0, 1 << 62)):
         blank = blank and not text.strip(f" \t\r\n{DOCUMENT_END}")
         size += len(text.encode("utf-8", "surrogateescape"))
     if blank:
@@ -110,7 +110,7 @@ def _measured(path: Path) -> int:
     return size
 
 
-def decode(span: TextSpan) -> Iterator[str]:
+def decode_span(span: TextSpan) -> Iterator[str]:
     """Decode a span block by block; bytes that are not UTF-8 are an error that gives their exact place."""
     _, records = _shape(span.path)
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape" if records else "strict")
@@ -146,7 +146,7 @@ def read_pieces(span: TextSpan, kind: str) -> Iterator[str]:
     of a document is a piece of its own.
     """
     waiting = ""
-    for text in decode(span):
+    for text in decode_span(span):
         *ended, text = text.split(DOCUMENT_END)
         for document in ended:
             if waiting + document:
@@ -154,7 +154,7 @@ def read_pieces(span: TextSpan, kind: str) -> Iterator[str]:
             yield DOCUMENT_END
             waiting = ""
         waiting += text
-        place = last_cut(waiting, kind) or (len(waiting) if len(waiting) >= BLOCK else 0)
+        place = find_last_cut(waiting, kind) or (len(waiting) if len(waiting) >= BLOCK else 0)
         if place:
             yield waiting[:place]
             waiting = waiting[place:]
@@ -169,7 +169,7 @@ _BYTE_PAIR_CUT = re.compile(r"(?<=\S)[\n ](?=\S)")
 _WORD_CUT = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 
 
-def last_cut(text: str, kind: str) -> int:
+def find_last_cut(text: str, kind: str) -> int:
     """The last place where cutting does not change the tokens of this kind; 0 without one.
 
     >>> [last_cut("to be or not", kind) for kind in ("characters", "words", "byte-pairs")]
@@ -187,7 +187,7 @@ def last_cut(text: str, kind: str) -> int:
     return 0
 
 
-def next_character(path: Path, offset: int) -> int:
+def next_character_offset(path: Path, offset: int) -> int:
     """The first place at or after `offset` bytes where a character starts."""
     following = b"".join(_blocks(TextSpan(path, offset, offset + 3)))
     continuing = next((place for place, byte in enumerate(following) if byte & 0xC0 != 0x80), len(following))
@@ -262,7 +262,7 @@ def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
         if not line:
             return
         if len(line) > DOCUMENT_LIMIT:
-            raise DataError(f"{path}, line {number}: {too_long(DOCUMENT_LIMIT, 'bytes')}")
+            raise DataError(f"{path}, line {number}: {too_long_message(DOCUMENT_LIMIT, 'bytes')}")
         if not line.strip():
             continue
         try:
@@ -287,7 +287,7 @@ def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
         yield value
 
 
-def too_long(limit: int, unit: str) -> str:
+def too_long_message(limit: int, unit: str) -> str:
     """Say that a document is longer than the limit, and what to do."""
     return f"a document of more than {limit:,} {unit}. Split it into several records, or give it as a text file."
 
@@ -324,7 +324,7 @@ def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
                 if not isinstance(text, str):
                     raise DataError(f"{path}: the column {column} holds {type(text).__name__}, where text is expected.")
                 if len(text) > DOCUMENT_LIMIT:
-                    raise DataError(f"{path}: {too_long(DOCUMENT_LIMIT, 'characters')}")
+                    raise DataError(f"{path}: {too_long_message(DOCUMENT_LIMIT, 'characters')}")
                 yield text
     except DataError:
         raise
@@ -351,7 +351,7 @@ def _blocks(span: TextSpan) -> Iterator[bytes]:
     """Yield the span's bytes, and at the end an empty block."""
     left, before = span.size, span.start
     with _open(span.path) as file:
-        if not streamed(span.path):
+        if not is_streamed(span.path):
             file.seek(before)
             before = 0
         try:
@@ -365,14 +365,14 @@ def _blocks(span: TextSpan) -> Iterator[bytes]:
     yield b""
 
 
-def hold_out(documents: Sequence[TextSpan], share: float) -> dict[str, list[TextSpan]]:
+def hold_out(documents: Sequence[TextSpan], fraction: float) -> dict[str, list[TextSpan]]:
     """Split documents into `train`, the first bytes of them all, and `validation`, the last `share`.
 
     The cut is at the end of a line if one is near, else at a space, else between two characters.
     """
     total = total_size(documents)
-    place = min(max(round(total * (1 - share)), 1), total - 1)
-    near = min(NEAR, place // 2, (total - place) // 2)
+    place = min(max(round(total * (1 - fraction)), 1), total - 1)
+    near = min(MAX_CUT_DISTANCE, place // 2, (total - place) // 2)
     splits: dict[str, list[TextSpan]] = {"train": [], "validation": []}
     for document in documents:
         cut = _cut(document, place, near)
@@ -396,7 +396,7 @@ def _cut(document: TextSpan, place: int, near: int) -> int:
         found = (window.rfind(separator, 0, wanted - first), window.find(separator, wanted - first))
         if places := [first + place + 1 for place in found if place >= 0]:
             return min(places, key=lambda place: abs(place - wanted))
-    return next_character(document.path, wanted)
+    return next_character_offset(document.path, wanted)
 
 
 def sample_text(spans: Sequence[TextSpan], limit: int) -> list[TextSpan]:
@@ -406,31 +406,33 @@ def sample_text(spans: Sequence[TextSpan], limit: int) -> list[TextSpan]:
         return list(spans)
     windows: list[TextSpan] = []
     for span in spans:
-        first, last = (ceil(place * WINDOWS / total) for place in (before, before + span.size))
+        first, last = (ceil(place * SAMPLE_WINDOWS / total) for place in (before, before + span.size))
         for number in range(first, last):
-            start = span.start + total * number // WINDOWS - before
-            stop = min(start + limit // WINDOWS, span.stop)
-            windows.append(TextSpan(span.path, next_character(span.path, start), next_character(span.path, stop)))
+            start = span.start + total * number // SAMPLE_WINDOWS - before
+            stop = min(start + limit // SAMPLE_WINDOWS, span.stop)
+            windows.append(
+                TextSpan(span.path, next_character_offset(span.path, start), next_character_offset(span.path, stop))
+            )
         before += span.size
     return windows
 
 
-def sampled(spans: Sequence[TextSpan], limit: int) -> Iterator[str]:
+def sample_stream(spans: Sequence[TextSpan], limit: int) -> Iterator[str]:
     """The same windows of text that can only be read from its beginning on: one pass through all of it."""
     total, place = total_size(spans), 0
     for span in spans:
-        for text in decode(span):
+        for text in decode_span(span):
             block = text.encode("utf-8", "surrogateescape")
-            number = max(0, place * WINDOWS // total - 1)  # the window before may reach into this block
-            while (start := total * number // WINDOWS - place) < len(block):
-                window = block[max(0, start) : max(0, start + limit // WINDOWS)]
+            number = max(0, place * SAMPLE_WINDOWS // total - 1)  # the window before may reach into this block
+            while (start := total * number // SAMPLE_WINDOWS - place) < len(block):
+                window = block[max(0, start) : max(0, start + limit // SAMPLE_WINDOWS)]
                 if window:
                     yield window.decode("utf-8", "ignore")  # without half a character at its ends
                 number += 1
             place += len(block)
 
 
-def shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
+def count_shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
     """Say how many lines of the validation and test splits, blank ones aside, are in an earlier split too.
 
     The training text is read once, and nothing of it is kept.
@@ -439,7 +441,7 @@ def shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
     def hashes(split: str) -> Iterator[int]:
         for span in splits.get(split, ()):
             waiting = ""
-            for text in chain(decode(span), "\n"):
+            for text in chain(decode_span(span), "\n"):
                 *lines, waiting = (waiting + text.replace(DOCUMENT_END, "\n")).split("\n")
                 while len(waiting) >= BLOCK:  # a line without end is compared in parts
                     lines, waiting = [*lines, waiting[:BLOCK]], waiting[BLOCK:]

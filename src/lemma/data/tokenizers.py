@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Engine
 
 from lemma.data.batches import gather
 from lemma.data.chat import ChatTemplateError, ChatText, chat_text
-from lemma.data.files import LARGEST_JSON, read_json, text_hash, unreadable, write_atomically
+from lemma.data.files import MAX_JSON_BYTES, read_json, text_hash, unreadable_error, write_atomically
 from lemma.data.foreign import ForeignFields, reading_foreign_file
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, PretrainedTokenizer, Words
@@ -25,14 +25,14 @@ from lemma.spec.data import BytePairs, Characters, PretrainedTokenizer, Words
 EOS = "<eos>"
 UNK = "<unk>"
 PRETRAINED = "pretrained"
-CONFIG, TEMPLATE, GENERATION = "tokenizer_config.json", "chat_template.jinja", "generation_config.json"
+CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE = "tokenizer_config.json", "chat_template.jinja", "generation_config.json"
 """The files next to a pretrained model's `tokenizer.json`, as transformers writes them."""
 DIFFERENT_WORDS = 500_000
 """At most this many different words are counted at once; beyond that the rarest so far are dropped to bound memory."""
-LONGEST_WORD = 100
+MAX_WORD_LENGTH = 100
 """A longer word becomes `<unk>`: a text without white space must not become its own vocabulary."""
 
-SAMPLING = {
+SAMPLING_FIELDS = {
     "temperature": "temperature",
     "top_k": "top_k",
     "top_p": "top_p",
@@ -42,7 +42,7 @@ SAMPLING = {
 }
 """Settings of `generate`, and their names in `generation_config.json`."""
 
-LONGEST_TEMPLATE = 1 << 20
+MAX_TEMPLATE_BYTES = 1 << 20
 """Bytes of the longest chat template."""
 
 
@@ -66,10 +66,10 @@ class TokenizerFields(ForeignFields):
     special_tokens: dict[str, str | AddedTokenFields | bool | float | None] = Field(default={})
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], where: str) -> "TokenizerFields":
+    def from_config(cls, config: Mapping[str, Any], source: str) -> "TokenizerFields":
         """Check a configuration."""
         tokens = {name: value for name, value in config.items() if str(name).endswith("_token")}
-        return cls.read({"chat_template": config.get("chat_template"), "special_tokens": tokens}, where)
+        return cls.read({"chat_template": config.get("chat_template"), "special_tokens": tokens}, source)
 
 
 class GenerationFields(ForeignFields):
@@ -142,7 +142,7 @@ _FRAMES = {
 }
 
 
-def kind_of(engine: Engine) -> str | None:
+def pipeline_kind(engine: Engine) -> str | None:
     """Which of the three kinds of Lemma's own a pipeline is; None if it is another.
 
     >>> kind_of(characters_pipeline("abc")), kind_of(words_pipeline(["a"]))
@@ -163,7 +163,7 @@ class CharacterEncoder:
         for character, number in vocabulary.items():
             self._table[ord(character)] = number
 
-    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """One id per character, -1 for a character outside the alphabet; and the bounds of each text's."""
         points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
         return self._table[points].astype(np.int64), np.cumsum([0, *map(len, texts)])
@@ -176,7 +176,7 @@ class WordEncoder:
         self._numbers = _WithDefault(vocabulary)
         self._numbers.default = vocabulary[UNK]
 
-    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """One id per word and one per newline; and the bounds of each text's."""
         words = [split_words(text) for text in texts]
         bounds = np.cumsum([0, *map(len, words)])
@@ -216,7 +216,7 @@ class BytePairEncoder:
         self._lock = threading.Lock()
         self._forget()
 
-    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """The ids of some texts, asking the library once for what is new in all of them; and the bounds of each."""
         found = [self._CHUNK.findall(text) for text in texts]
         firsts = np.cumsum([0, *map(len, found)])
@@ -253,7 +253,7 @@ class LibraryEncoder:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """The library's own ids; and the bounds of each text's."""
         try:
             lists = [encoding.ids for encoding in self._engine.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -315,8 +315,8 @@ class Tokenizer:
         self.unk: int | None = numbers.get(UNK) if self.kind == "words" else None
         self.eos: int | None = numbers.get(EOS) if self.kind in ("words", "byte-pairs") else None
         self.bos: int | None = None
-        self.before: tuple[int, ...] = ()
-        self.after: tuple[int, ...] = ()
+        self.prefix: tuple[int, ...] = ()
+        self.suffix: tuple[int, ...] = ()
         """Special tokens that a text begins and ends with, as the model was trained."""
         self._adds_space = False
         self.hash = text_hash(json)
@@ -342,13 +342,13 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing narrower
             raise DataError(f"{self._where}: the tokenizer cannot encode a text ({error}).") from None
         start = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), 0)
-        self.before, self.after = tuple(whole[:start]), tuple(whole[start + len(plain) :])
+        self.prefix, self.suffix = tuple(whole[:start]), tuple(whole[start + len(plain) :])
         self._adds_space = joined != plain + spaced
         self.hash = text_hash(f"{self.hash} {self.bos} {self.eos} {self.vocabulary}")
         if str(self.config.get("tokenizer_class", "")).startswith("Bert") and (ends := self.mask_tokens):
             around = ends[:1], ends[1:2]  # whatever the pipeline says: transformers' class for BERT has its own
-            if around != (self.before, self.after):
-                self.before, self.after = around
+            if around != (self.prefix, self.suffix):
+                self.prefix, self.suffix = around
                 self.hash = text_hash(f"{self.hash} {around}")
 
     @property
@@ -362,11 +362,11 @@ class Tokenizer:
         return {name: text for name, text in texts.items() if isinstance(text, str) and text}
 
     @property
-    def padding(self) -> int | None:
+    def pad(self) -> int | None:
         """The id that other libraries may fill rows up with: of a special token that no text begins or ends with."""
         named = self.special_tokens.get("pad_token")
         found = (None if named is None else self._engine.token_to_id(named), self.eos, self.unk)
-        return next((token for token in found if token not in (None, *self.before, *self.after)), None)
+        return next((token for token in found if token not in (None, *self.prefix, *self.suffix)), None)
 
     @property
     def mask_tokens(self) -> tuple[int, int, int] | None:
@@ -379,16 +379,16 @@ class Tokenizer:
     def sampling(self) -> dict[str, Any]:
         """How a pretrained model is meant to be sampled from, in the words of `generate`."""
         fields = GenerationFields.read(self.generation, self._where) if self.generation else GenerationFields()
-        said = {name: getattr(fields, word) for name, word in SAMPLING.items()}
+        said = {name: getattr(fields, word) for name, word in SAMPLING_FIELDS.items()}
         for name in ("top_k", "top_p", "no_repeat_ngram"):  # 0 switches one off there
             said[name] = None if said[name] in (0, -1) else said[name]
         if fields.do_sample is False:
             said["temperature"] = 0.0
-        more = tuple(sorted(self.stops - {self.eos}))
+        more = tuple(sorted(self.stop_tokens - {self.eos}))
         return {name: value for name, value in {**said, "stop_tokens": more or None}.items() if value is not None}
 
     @property
-    def stops(self) -> frozenset[int]:
+    def stop_tokens(self) -> frozenset[int]:
         """The tokens that end a generated text: `<eos>`, or all that a pretrained model names."""
         return frozenset(self._known([*self._known(self.generation.get("eos_token_id")), self.eos]))
 
@@ -397,22 +397,22 @@ class Tokenizer:
         some = ids if isinstance(ids, list) else [ids]
         return [token for token in some if isinstance(token, int) and 0 <= token < self.vocabulary]
 
-    def marks(self, special_tokens: bool) -> tuple[Sequence[int], Sequence[int]]:
+    def boundary_tokens(self, special_tokens: bool) -> tuple[Sequence[int], Sequence[int]]:
         """What an example is put between: `<start>` and `<end>` after the vocabulary, if asked for.
 
         A pretrained model has tokens of its own for it, or none.
         """
         if self.kind == PRETRAINED:
-            return self.before, self.after
+            return self.prefix, self.suffix
         return ((self.vocabulary,), (self.vocabulary + 1,)) if special_tokens else ((), ())
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         """What it is, in words."""
         return f"{self.kind}, V = {self.vocabulary:,}"
 
     def __repr__(self) -> str:
-        return f"<Tokenizer: {self.about}>"
+        return f"<Tokenizer: {self.description}>"
 
     def encode(self, text: str) -> Ids:
         """Return the ids of a text as a model reads it; a character that has none is an error.
@@ -420,27 +420,27 @@ class Tokenizer:
         A pretrained model's tokenizer adds its special tokens, such as the begin of the text, where the model was
         trained with them; all other methods encode just the text.
         """
-        ids, _ = self.encode_all([text])
+        ids, _ = self.encode_batch([text])
         if (missing := np.flatnonzero(ids < 0)).size:
             offset = int(missing[0])
             raise DataError(
                 f"the character {text[offset]!r} (U+{ord(text[offset]):04X}) at offset {offset} is not among the "
                 f"{self.vocabulary} characters that the tokenizer knows. Leave it out, or train on text that has it."
             )
-        if isinstance(text, ChatText) or not (self.before or self.after):
+        if isinstance(text, ChatText) or not (self.prefix or self.suffix):
             return ids
-        return np.concatenate([self.before, ids, self.after]).astype(np.int64)
+        return np.concatenate([self.prefix, ids, self.suffix]).astype(np.int64)
 
-    def encode_known(self, text: str, continued: bool = False) -> tuple[Ids, int]:
+    def encode_lossy(self, text: str, continued: bool = False) -> tuple[Ids, int]:
         """Return the ids of what the tokenizer can express, and how many characters had to be left out.
 
         A `continued` text was cut off before the space that it begins with; some tokenizers add that space themselves.
         """
-        ids, _ = self.encode_all([text[1:] if continued and self._adds_space and text[:1] == " " else text])
+        ids, _ = self.encode_batch([text[1:] if continued and self._adds_space and text[:1] == " " else text])
         known = ids[ids >= 0]
         return known, len(ids) - len(known)
 
-    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """Return the ids of some texts one after the other, −1 for what has none, and the bounds of each text's."""
         for text in texts:
             if not text.isascii() and (half := _SURROGATE.search(text)):
@@ -448,7 +448,7 @@ class Tokenizer:
                     f"offset {half.start()}: half a surrogate pair (U+{ord(half[0]):04X}) is not a character. "
                     "Decode the text as UTF-8 before giving it."
                 )
-        return self._encoder.encode_all(texts)
+        return self._encoder.encode_batch(texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text of some ids; a pretrained model's special tokens are no text."""
@@ -461,7 +461,7 @@ class Tokenizer:
             )
         return self._engine.decode(numbers.tolist(), skip_special_tokens=self.kind == PRETRAINED)
 
-    def labels(self, ids: Sequence[int] | np.ndarray) -> list[str]:
+    def token_strings(self, ids: Sequence[int] | np.ndarray) -> list[str]:
         """What each of some ids adds to their text; a special token is called by its name."""
         found: list[str] = []
         for place, token in enumerate(np.asarray(ids).tolist()):
@@ -471,14 +471,14 @@ class Tokenizer:
         return found
 
     @property
-    def chats(self) -> bool:
+    def has_chat_template(self) -> bool:
         """Whether the model was trained on conversations, and has a template for them."""
         return self._template is not None
 
     @property
     def _fields(self) -> TokenizerFields:
         """The settings of tokenizer_config.json that are read here, checked."""
-        return TokenizerFields.of(self.config, self._where) if self.config else TokenizerFields()
+        return TokenizerFields.from_config(self.config, self._where) if self.config else TokenizerFields()
 
     @property
     def _template(self) -> str | None:
@@ -487,7 +487,7 @@ class Tokenizer:
             return next((choice.template for choice in template if choice.name == "default"), None)
         return template
 
-    def knows_role(self, role: str) -> bool:
+    def has_role(self, role: str) -> bool:
         """Return whether the chat template names a role in quotes, as in `message.role == 'developer'`."""
         return any(f"{quote}{role}{quote}" in (self._template or "") for quote in "'\"")
 
@@ -512,7 +512,7 @@ class Tokenizer:
         about = {"config": self.config, "generation": self.generation, "vocabulary": self.vocabulary}
         return {"json": self.json, "where": self._where, **about}
 
-    def plan(self) -> dict[str, Any]:
+    def pipeline(self) -> dict[str, Any]:
         """The pipeline in the library's own words."""
         return json.loads(self._engine.to_str())
 
@@ -520,7 +520,7 @@ class Tokenizer:
         """Write the tokenizer as a JSON file that the library and transformers load too, its settings next to it."""
         path = Path(path)
         write_atomically(path, self.json.encode())
-        for name, values in ((CONFIG, self.config), (GENERATION, self.generation)):
+        for name, values in ((CONFIG_FILE, self.config), (GENERATION_FILE, self.generation)):
             if values:
                 write_atomically(path.with_name(name), json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
@@ -529,7 +529,7 @@ class Tokenizer:
         cls,
         path: str | Path,
         vocabulary: int | None = None,
-        usual: Mapping[str, Any] | None = None,
+        default_config: Mapping[str, Any] | None = None,
         **generation: Any,
     ) -> "Tokenizer":
         """Read a tokenizer that was saved; the file itself says of which kind it is.
@@ -540,40 +540,42 @@ class Tokenizer:
         """
         path = Path(path)
         try:
-            if (size := path.stat().st_size) > LARGEST_JSON:
-                raise DataError(f"{path} has {size:,} bytes; a tokenizer has at most {LARGEST_JSON:,}.")
+            if (size := path.stat().st_size) > MAX_JSON_BYTES:
+                raise DataError(f"{path} has {size:,} bytes; a tokenizer has at most {MAX_JSON_BYTES:,}.")
             content = path.read_bytes().decode()
         except FileNotFoundError:
             raise DataError(f"{path}: there is no such tokenizer file.") from None
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: cannot be read as a tokenizer file ({error}).") from None
         except OSError as error:
-            raise unreadable(path, error) from None
-        files = {name: path.with_name(name) for name in (CONFIG, GENERATION, TEMPLATE)}
-        config, said = (read_json(files[name]) if files[name].is_file() else {} for name in (CONFIG, GENERATION))
+            raise unreadable_error(path, error) from None
+        files = {name: path.with_name(name) for name in (CONFIG_FILE, GENERATION_FILE, TEMPLATE_FILE)}
+        config, said = (
+            read_json(files[name]) if files[name].is_file() else {} for name in (CONFIG_FILE, GENERATION_FILE)
+        )
         if config:
-            TokenizerFields.of(config, str(files[CONFIG]))  # here the file has a name
+            TokenizerFields.from_config(config, str(files[CONFIG_FILE]))  # here the file has a name
         if said:
-            GenerationFields.read(said, files[GENERATION])
-        config = {**(usual or {}), **config}
-        if files[TEMPLATE].is_file():
-            config["chat_template"] = _read_template(files[TEMPLATE])
+            GenerationFields.read(said, files[GENERATION_FILE])
+        config = {**(default_config or {}), **config}
+        if files[TEMPLATE_FILE].is_file():
+            config["chat_template"] = _read_template(files[TEMPLATE_FILE])
         given = {name: value for name, value in generation.items() if value is not None}
         tokenizer = cls(content, str(path), config=config, generation={**given, **said}, vocabulary=vocabulary)
-        tokenizer._template_file = str(files[TEMPLATE] if files[TEMPLATE].is_file() else files[CONFIG])
+        tokenizer._template_file = str(files[TEMPLATE_FILE] if files[TEMPLATE_FILE].is_file() else files[CONFIG_FILE])
         return tokenizer
 
 
 def _read_template(path: Path) -> str:
     """Read a chat template; one that is too long or not UTF-8 is an error that names the file."""
     with reading_foreign_file(path):
-        if (size := path.stat().st_size) > LONGEST_TEMPLATE:
-            raise DataError(f"{path} has {size:,} bytes; a chat template has at most {LONGEST_TEMPLATE:,}.")
+        if (size := path.stat().st_size) > MAX_TEMPLATE_BYTES:
+            raise DataError(f"{path} has {size:,} bytes; a chat template has at most {MAX_TEMPLATE_BYTES:,}.")
         return path.read_text(encoding="utf-8")
 
 
 def _known_kind(engine: Engine, where: str) -> str:
-    kind, numbers = kind_of(engine), engine.get_vocab()
+    kind, numbers = pipeline_kind(engine), engine.get_vocab()
     if kind is None:
         if not numbers:
             raise DataError(f"{where}: this tokenizer has no tokens.")
@@ -612,8 +614,8 @@ def train_tokenizer(spec: Characters | Words | BytePairs | PretrainedTokenizer, 
         counts: Counter[str] = Counter()
         for piece in pieces:
             words = split_words(piece)
-            if max(map(len, words), default=0) > LONGEST_WORD:
-                words = [word for word in words if len(word) <= LONGEST_WORD]
+            if max(map(len, words), default=0) > MAX_WORD_LENGTH:
+                words = [word for word in words if len(word) <= MAX_WORD_LENGTH]
             counts.update(words)
             floor = 1
             while len(counts) > DIFFERENT_WORDS:
@@ -624,7 +626,7 @@ def train_tokenizer(spec: Characters | Words | BytePairs | PretrainedTokenizer, 
         seen = sorted((-count, word) for word, count in counts.items() if count >= least and word not in (UNK, EOS))
         if not seen and least == 1:
             raise DataError(
-                f"the training text has no words: nothing of at most {LONGEST_WORD} characters between white space. "
+                f"the training text has no words: nothing of at most {MAX_WORD_LENGTH} characters between white space. "
                 "Take characters or byte-pairs for it."
             )
         if not seen:

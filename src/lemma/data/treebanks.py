@@ -12,22 +12,22 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from lemma.data.batches import NOTHING
-from lemma.data.conllu import SUFFIXES, Sentence, read_conllu
-from lemma.data.corpora import TREEBANKS, corpus_files, own_path
+from lemma.data.batches import PAD
+from lemma.data.conllu import CONLLU_SUFFIXES, Sentence, read_conllu
+from lemma.data.corpora import TREEBANKS, fetch_corpus, user_path
 from lemma.data.files import Progress, files_hash, parse_json, text_hash, write_atomically
 from lemma.data.splits import Splits, count_overlaps, split_files
-from lemma.errors import DataError, unknown
+from lemma.errors import DataError, describe_unknown
 from lemma.spec.base import exists
 from lemma.spec.data import TreebankSpec
 
-PADDING, UNKNOWN, TOP = 0, 1, 2
+NO_WORD, UNKNOWN_WORD, ROOT = 0, 1, 2
 """The first numbers of words: no word, a word not in the list, and the place above the root."""
-RESERVED = 3
-PREFIXES, ENDINGS = (1, 2, 3), (1, 2, 3, 4)
-PIECES = len(PREFIXES) + len(ENDINGS) + 2
+NUM_RESERVED = 3
+PREFIX_LENGTHS, SUFFIX_LENGTHS = (1, 2, 3), (1, 2, 3, 4)
+NUM_PIECES = len(PREFIX_LENGTHS) + len(SUFFIX_LENGTHS) + 2
 """Pieces per word: prefixes, suffixes, the whole word, and its shape."""
-FORMAT = 1
+LEXICON_FORMAT = 1
 DIGIT = re.compile(r"\d")
 
 
@@ -44,13 +44,13 @@ class Lexicon:
 
     def __init__(self, words: Sequence[str], relations: Sequence[str], buckets: int) -> None:
         self.words, self.relations, self.buckets = tuple(words), tuple(relations), buckets
-        self._words = {word: place + RESERVED for place, word in enumerate(words)}
+        self._words = {word: place + NUM_RESERVED for place, word in enumerate(words)}
         self._relations = {relation: place for place, relation in enumerate(relations)}
         self._known: dict[str, list[int]] = {}
         self.hash = text_hash(self._json())
 
     @classmethod
-    def learn(cls, sentences: Iterable[Sentence], minimum_count: int, buckets: int) -> "Lexicon":
+    def from_sentences(cls, sentences: Iterable[Sentence], minimum_count: int, buckets: int) -> "Lexicon":
         """List the words seen often enough and all relations, the most frequent first."""
         words: Counter[str] = Counter()
         relations: Counter[str] = Counter()
@@ -63,29 +63,29 @@ class Lexicon:
     @property
     def vocabulary(self) -> int:
         """The number of words, the three reserved ones included."""
-        return len(self.words) + RESERVED
+        return len(self.words) + NUM_RESERVED
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         """What it is, in words."""
         return f"words of a treebank, V = {self.vocabulary:,}, {len(self.relations)} relations"
 
     def __repr__(self) -> str:
-        return f"<Lexicon: {self.about}>"
+        return f"<Lexicon: {self.description}>"
 
     def encode(self, words: Sequence[str]) -> Int64[np.ndarray, "words columns"]:
         """Return the number of each word and, behind it, of its pieces."""
-        return np.array([self._row(word) for word in words], dtype=np.int64).reshape(len(words), 1 + PIECES)
+        return np.array([self._row(word) for word in words], dtype=np.int64).reshape(len(words), 1 + NUM_PIECES)
 
-    def number(self, relation: str) -> int:
+    def relation_id(self, relation: str) -> int:
         """The number of a relation; −1 for one that is not known."""
         return self._relations.get(relation, -1)
 
     def _row(self, word: str) -> list[int]:
         row = self._known.get(word)
         if row is None:
-            pieces = [zlib.crc32(piece.encode("utf-8", "surrogatepass")) % self.buckets for piece in pieces_of(word)]
-            row = [self._words.get(normalise_word(word), UNKNOWN), *pieces]
+            pieces = [zlib.crc32(piece.encode("utf-8", "surrogatepass")) % self.buckets for piece in word_pieces(word)]
+            row = [self._words.get(normalise_word(word), UNKNOWN_WORD), *pieces]
             if len(self._known) < 1 << 20:
                 self._known[word] = row
         return row
@@ -99,8 +99,8 @@ class Lexicon:
         """Read a lexicon that was saved."""
         try:
             read = parse_json(Path(path).read_bytes())
-            if read["format"] != FORMAT:
-                raise ValueError(f"its format is {read['format']}, not {FORMAT}")
+            if read["format"] != LEXICON_FORMAT:
+                raise ValueError(f"its format is {read['format']}, not {LEXICON_FORMAT}")
             return cls([str(word) for word in read["words"]], [str(r) for r in read["relations"]], int(read["buckets"]))
         except FileNotFoundError:
             raise DataError(f"{path}: there is no such lexicon.") from None
@@ -108,7 +108,7 @@ class Lexicon:
             raise DataError(f"{path}: not a lexicon ({error}).") from None
 
     def _json(self) -> str:
-        content = {"format": FORMAT, "buckets": self.buckets, "relations": self.relations, "words": self.words}
+        content = {"format": LEXICON_FORMAT, "buckets": self.buckets, "relations": self.relations, "words": self.words}
         return json.dumps(content, ensure_ascii=False, indent=0) + "\n"
 
 
@@ -125,7 +125,7 @@ def normalise_word(word: str) -> str:
     return DIGIT.sub("0", word.lower())
 
 
-def row_statistics(word: str) -> str:
+def word_shape(word: str) -> str:
     """What kinds of characters a word is made of, with runs of one kind shortened to one.
 
     >>> row_statistics("Mary's"), row_statistics("42nd"), row_statistics("--")
@@ -135,16 +135,16 @@ def row_statistics(word: str) -> str:
     return re.sub(r"(.)\1+", r"\1", "".join(kinds))
 
 
-def pieces_of(word: str) -> list[str]:
+def word_pieces(word: str) -> list[str]:
     """The pieces of a word's spelling, each marked with what it is.
 
     >>> pieces_of("Walked")[:4]
     ['<w', '<wa', '<wal', 'd>']
     """
     letters = normalise_word(word)
-    prefixes = [f"<{letters[:size]}" for size in PREFIXES]
-    suffixes = [f"{letters[-size:]}>" for size in ENDINGS]
-    return [*prefixes, *suffixes, f"<{letters}>", f"shape {row_statistics(word)}"]
+    prefixes = [f"<{letters[:size]}" for size in PREFIX_LENGTHS]
+    suffixes = [f"{letters[-size:]}>" for size in SUFFIX_LENGTHS]
+    return [*prefixes, *suffixes, f"<{letters}>", f"shape {word_shape(word)}"]
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Trees:
     def targets(self) -> Int64[np.ndarray, "words two"]:
         """The head of each word and the number of its relation, −1 for one that the lexicon does not know."""
         arcs = [
-            (head, self._lexicon.number(relation))
+            (head, self._lexicon.relation_id(relation))
             for sentence in self.sentences
             for head, relation in zip(sentence.heads, sentence.relations, strict=True)
         ]
@@ -200,9 +200,9 @@ class Trees:
         Shorter ones are padded with no words at all, and with −1.
         """
         longest = int(self.lengths[sentences].max())
-        rows = np.full((len(sentences), longest + 1, 1 + PIECES), PADDING, dtype=np.int64)
-        targets = np.full((len(sentences), longest, 2), NOTHING, dtype=np.int64)
-        rows[:, 0, 0] = TOP
+        rows = np.full((len(sentences), longest + 1, 1 + NUM_PIECES), NO_WORD, dtype=np.int64)
+        targets = np.full((len(sentences), longest, 2), PAD, dtype=np.int64)
+        rows[:, 0, 0] = ROOT
         for place, sentence in enumerate(sentences):
             own = slice(self.bounds[sentence], self.bounds[sentence + 1])
             count = own.stop - own.start
@@ -231,7 +231,7 @@ def prepare_treebank(
     if "validation" not in sentences:
         train, held = hold_out_sentences(sentences["train"], spec.held_out)
         sentences = {**sentences, "train": train, "validation": held}
-    lexicon = lexicon or Lexicon.learn(sentences["train"], minimum_count, buckets)
+    lexicon = lexicon or Lexicon.from_sentences(sentences["train"], minimum_count, buckets)
     sizes = {"vocabulary": lexicon.vocabulary, "relations": len(lexicon.relations)}
     items = {split: Trees(some, lexicon) for split, some in sentences.items()}
     words = {split: [sentence.words for sentence in some] for split, some in sentences.items()}
@@ -240,9 +240,9 @@ def prepare_treebank(
         items=items,
         tokenizer=lexicon,
         hash=_hash(files),
-        about=spec.treebank,
+        description=spec.treebank,
         model_sizes=sizes,
-        skipped=(*skipped, *notes),
+        notes=(*skipped, *notes),
         split_hashes={split: files_hash(some) for split, some in files.items()} if given else {},
         overlaps=count_overlaps(words, "sentences") if given else (),
     )
@@ -253,7 +253,7 @@ def read_trees(name: str, progress: Progress | None = None, split: str | None = 
     files = _files(name, progress)
     chosen = split or next(part for part in ("test", "validation", "train") if part in files)
     if chosen not in files:
-        raise DataError(unknown("split", chosen, files))
+        raise DataError(describe_unknown("split", chosen, files))
     about = f"{name} ({chosen})" if len(files) > 1 or name in TREEBANKS else name
     files = {chosen: files[chosen]}
     sentences, skipped = _read(files)
@@ -262,7 +262,7 @@ def read_trees(name: str, progress: Progress | None = None, split: str | None = 
 
 
 def hold_out_sentences(
-    sentences: tuple[Sentence, ...], share: float
+    sentences: tuple[Sentence, ...], fraction: float
 ) -> tuple[tuple[Sentence, ...], tuple[Sentence, ...]]:
     """Split sentences into training and validation, which is evenly spaced and the same every time.
 
@@ -272,8 +272,8 @@ def hold_out_sentences(
     """
     if len(sentences) < 2:
         raise DataError("a treebank of one sentence leaves none to validate on. Give more, or --validation FILE.")
-    share = min(max(share, 1 / len(sentences)), 1 - 1 / len(sentences))
-    held = [int((place + 1) * share + 1e-9) > int(place * share + 1e-9) for place in range(len(sentences))]
+    fraction = min(max(fraction, 1 / len(sentences)), 1 - 1 / len(sentences))
+    held = [int((place + 1) * fraction + 1e-9) > int(place * fraction + 1e-9) for place in range(len(sentences))]
     train = tuple(sentence for sentence, out in zip(sentences, held, strict=True) if not out)
     return train, tuple(sentence for sentence, out in zip(sentences, held, strict=True) if out)
 
@@ -295,11 +295,11 @@ def _hash(files: Mapping[str, Sequence[Path]]) -> str:
 def _files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
     """The files of a treebank by split, as their names say; without a file for training all are for training."""
     if name in TREEBANKS:
-        paths = corpus_files(TREEBANKS[name], progress)
+        paths = fetch_corpus(TREEBANKS[name], progress)
     elif exists(Path(name)) and Path(name).is_dir():
-        paths = sorted(file for file in Path(name).iterdir() if file.suffix in SUFFIXES)
+        paths = sorted(file for file in Path(name).iterdir() if file.suffix in CONLLU_SUFFIXES)
         if not paths:
-            raise DataError(f"{name}: no CoNLL-U file ({', '.join(sorted(SUFFIXES))}) in this folder.")
+            raise DataError(f"{name}: no CoNLL-U file ({', '.join(sorted(CONLLU_SUFFIXES))}) in this folder.")
     else:
         return {"train": [_own_file(name)]}
     files: dict[str, list[Path]] = {"train": [], "validation": [], "test": []}
@@ -310,7 +310,7 @@ def _files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
 
 
 def _own_file(name: str) -> Path:
-    path = own_path("treebank", name, "a CoNLL-U file")
+    path = user_path("treebank", name, "a CoNLL-U file")
     if exists(path) and path.is_dir():
         raise DataError(f"{path}: this is a folder; a CoNLL-U file is expected here.")
     return path

@@ -18,19 +18,19 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
-from lemma.errors import DataError, InputError, SpecError, unknown
-from lemma.models.base import HOOKS, LanguageModel, evaluating, global_hooks, map_by_threads, worth_threads
-from lemma.report.numbers import visible
+from lemma.errors import DataError, InputError, SpecError, describe_unknown
+from lemma.models.base import HOOKS, LanguageModel, benefits_from_threads, evaluating, has_global_hooks, threaded_linear
+from lemma.report.numbers import make_visible
 from lemma.report.result import Block, Pre, Result, Table, Text, as_text
-from lemma.report.text import fit
+from lemma.report.text import wrap_lines
 
 if TYPE_CHECKING:
-    from lemma.generation.batching import Continuation, TextEvent
+    from lemma.generation.batching import TextEvent, TokenSequence
 
 # From logits to the next token: bias, penalties, temperature, top-k, top-p and min-p.
 
 
-def refuse_type(name: str, value: Any, kind: type, wanted: str) -> None:
+def check_type(name: str, value: Any, kind: type, expected: str) -> None:
     """Refuse a value that is not of a kind; True and False are not numbers.
 
     >>> refuse_type("temperature", "hot", float, "a number from 0 up")
@@ -38,10 +38,10 @@ def refuse_type(name: str, value: Any, kind: type, wanted: str) -> None:
     lemma.errors.SpecError: temperature = 'hot' (str) is not a number from 0 up.
     """
     if isinstance(value, bool) or not isinstance(value, kind):
-        raise SpecError(f"{name} = {value!r} ({type(value).__name__}) is not {wanted}.")
+        raise SpecError(f"{name} = {value!r} ({type(value).__name__}) is not {expected}.")
 
 
-COLDEST = 1e-200  # so that no logit overflows; below it, no probability changes
+MIN_TEMPERATURE = 1e-200  # so that no logit overflows; below it, no probability changes
 
 
 @dataclass(frozen=True)
@@ -89,27 +89,27 @@ class Sampling:
     def __post_init__(self) -> None:
         for name in ("tokens", "top_k", "no_repeat_ngram", "logprobs", "samples", "seed"):
             if getattr(self, name) is not None:
-                refuse_type(name, getattr(self, name), Integral, "a whole number")
+                check_type(name, getattr(self, name), Integral, "a whole number")
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"):
             if getattr(self, name) is not None:
-                refuse_type(name, getattr(self, name), Real, "a number")
+                check_type(name, getattr(self, name), Real, "a number")
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
-        refuse_type("stop", stop, Iterable, "a text or a list of texts")
-        refuse_type("stop_tokens", self.stop_tokens, Iterable, "a list of token ids")
-        refuse_type("logit_bias", self.logit_bias, Mapping, "a mapping from token ids to numbers")
+        check_type("stop", stop, Iterable, "a text or a list of texts")
+        check_type("stop_tokens", self.stop_tokens, Iterable, "a list of token ids")
+        check_type("logit_bias", self.logit_bias, Mapping, "a mapping from token ids to numbers")
         object.__setattr__(self, "stop", tuple(stop))
         object.__setattr__(self, "stop_tokens", tuple(self.stop_tokens))
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
         for text in self.stop:
-            refuse_type("stop", text, str, "a text")
+            check_type("stop", text, str, "a text")
         for token in (*self.stop_tokens, *self.logit_bias):
-            refuse_type("token", token, Integral, "the id of a token")
+            check_type("token", token, Integral, "the id of a token")
         for token, value in self.logit_bias.items():
-            refuse_type(f"logit_bias[{token}]", value, Real, "a number")
+            check_type(f"logit_bias[{token}]", value, Real, "a number")
             if not value < math.inf:
                 raise InputError(f"logit_bias[{token}] = {value} is not a number below inf; -inf forbids a token.")
         if self.precision not in ("auto", "float32", "bfloat16"):
-            raise SpecError(unknown("precision", str(self.precision), ("auto", "float32", "bfloat16")))
+            raise SpecError(describe_unknown("precision", str(self.precision), ("auto", "float32", "bfloat16")))
         if self.tokens < 1:
             raise InputError(f"tokens = {self.tokens} is less than 1: say how many tokens to generate.")
         if not 0 <= self.temperature < math.inf:
@@ -133,11 +133,11 @@ class Sampling:
             raise InputError(f"logprobs = {self.logprobs} is less than 0, which records the chosen token alone.")
         if self.samples < 1:
             raise InputError(f"samples = {self.samples} is less than 1: say how many texts to write for each prompt.")
-        if self.stop_at_loop and not self.greedy:
+        if self.stop_at_loop and not self.is_greedy:
             raise InputError(f"stop_at_loop needs temperature 0, got {self.temperature}: sampling breaks every loop.")
-        if self.stop_at_loop and self.never_repeats:
+        if self.stop_at_loop and self.history_setting:
             raise InputError(
-                f"stop_at_loop: with {self.never_repeats} the next token depends on all tokens so far, so that no loop "
+                f"stop_at_loop: with {self.history_setting} the next token depends on all tokens so far, so that no loop "
                 "can be proved. Leave out the one or the other."
             )
 
@@ -151,23 +151,23 @@ class Sampling:
         return torch.bfloat16 if half else None
 
     @property
-    def greedy(self) -> bool:
+    def is_greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature == 0
 
     @cached_property
-    def never_repeats(self) -> str:
+    def history_setting(self) -> str:
         """The setting that depends on all tokens so far, so that no state is ever the same again; empty without one."""
         return "no_repeat_ngram" if self.no_repeat_ngram else "frequency_penalty" if self.frequency_penalty else ""
 
     @cached_property
-    def looks_back(self) -> bool:
+    def depends_on_history(self) -> bool:
         """Whether the next token depends on earlier ones also past the model's own state."""
-        return bool(self.never_repeats or self.repetition_penalty != 1 or self.presence_penalty)
+        return bool(self.history_setting or self.repetition_penalty != 1 or self.presence_penalty)
 
 
-def adjusted(
-    logits: Float[Tensor, "rows vocabulary"], settings: Sampling, read: Int[Tensor, "rows read"], generated: int
+def adjust_logits(
+    logits: Float[Tensor, "rows vocabulary"], settings: Sampling, tokens: Int[Tensor, "rows read"], num_generated: int
 ) -> Float[Tensor, "rows vocabulary"]:
     """Apply bias and penalties, in the order of `Sampling`; temperature 0 takes the highest of what this returns.
 
@@ -182,7 +182,7 @@ def adjusted(
     >>> adjusted(logits, Sampling(no_repeat_ngram=2, logit_bias={2: 0.5}), torch.tensor([[0, 1, 0]]), 1).tolist()
     [[2.0, -inf, 3.5]]
     """
-    if not settings.logit_bias and not settings.looks_back:
+    if not settings.logit_bias and not settings.depends_on_history:
         return logits
     logits = logits.double()
     if settings.logit_bias:
@@ -190,22 +190,22 @@ def adjusted(
         bias = torch.tensor(list(settings.logit_bias.values()), dtype=torch.float64, device=logits.device)
         logits = logits.index_add(1, ids, bias.expand(len(logits), -1))
     if settings.repetition_penalty != 1:
-        found, penalty = logits.gather(1, read), settings.repetition_penalty
-        logits = logits.scatter(1, read, torch.where(found < 0, found * penalty, found / penalty))
+        found, penalty = logits.gather(1, tokens), settings.repetition_penalty
+        logits = logits.scatter(1, tokens, torch.where(found < 0, found * penalty, found / penalty))
     if settings.frequency_penalty or settings.presence_penalty:
-        new = read[:, read.shape[1] - generated :]
+        new = tokens[:, tokens.shape[1] - num_generated :]
         counts = torch.zeros_like(logits).scatter_add(1, new, torch.ones_like(new, dtype=logits.dtype))
         logits = logits - settings.frequency_penalty * counts - settings.presence_penalty * counts.clamp(max=1)
     size = settings.no_repeat_ngram
-    if size and read.shape[1] >= size:
-        ngrams = read.unfold(1, size, 1)
-        begun = (ngrams[..., :-1] == read[:, None, read.shape[1] - size + 1 :]).all(-1)
+    if size and tokens.shape[1] >= size:
+        ngrams = tokens.unfold(1, size, 1)
+        begun = (ngrams[..., :-1] == tokens[:, None, tokens.shape[1] - size + 1 :]).all(-1)
         rows, places = begun.nonzero(as_tuple=True)
         logits = logits.index_put((rows, ngrams[rows, places, -1]), logits.new_tensor(-math.inf))
     if bool(logits.isneginf().all(-1).any()):
         forbidding = [name for name in ("no_repeat_ngram", "logit_bias") if getattr(settings, name)]
         raise InputError(
-            f"no token is left to choose after {generated} generated ones: {' and '.join(forbidding)} forbid all "
+            f"no token is left to choose after {num_generated} generated ones: {' and '.join(forbidding)} forbid all "
             f"{logits.shape[1]}. Generate fewer tokens, or forbid less."
         )
     return logits
@@ -226,7 +226,7 @@ def probabilities(
     """
     if temperature == 0:
         return torch.zeros_like(logits, dtype=torch.float64).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
-    scaled = logits.double() / max(temperature, COLDEST)
+    scaled = logits.double() / max(temperature, MIN_TEMPERATURE)
     if top_k is not None and top_k < logits.shape[-1]:
         scaled = scaled.masked_fill(~top_k_mask(scaled, top_k), -math.inf)
     chances = scaled.softmax(-1)
@@ -243,15 +243,15 @@ def top_k_mask(logits: Float[Tensor, "rows vocabulary"], count: int) -> Bool[Ten
     return above | (tied & (tied.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
 
 
-def top_p_mask(chances: Float[Tensor, "rows vocabulary"], share: float) -> Bool[Tensor, "rows vocabulary"]:
+def top_p_mask(probs: Float[Tensor, "rows vocabulary"], fraction: float) -> Bool[Tensor, "rows vocabulary"]:
     """Mark the fewest most likely tokens of each row that together have at least this share of the probability."""
-    ordered, order = chances.sort(dim=-1, descending=True, stable=True)
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
-    return torch.zeros_like(chances, dtype=torch.bool).scatter_(-1, order, before < share)
+    return torch.zeros_like(probs, dtype=torch.bool).scatter_(-1, order, before < fraction)
 
 
-def choose(
-    logits: Float[Tensor, "rows vocabulary"], settings: Sampling, chances: Sequence[float] | Float[Tensor, " rows"]
+def sample_tokens(
+    logits: Float[Tensor, "rows vocabulary"], settings: Sampling, uniforms: Sequence[float] | Float[Tensor, " rows"]
 ) -> Int[Tensor, " rows"]:
     """Choose each row's next token by a random number from [0, 1): where the cumulative probability passes it.
 
@@ -260,14 +260,14 @@ def choose(
     >>> choose(torch.tensor([[1.0, 3.0]]).log().repeat(2, 1), Sampling(temperature=1.0), [0.2, 0.3]).tolist()
     [0, 1]
     """
-    if settings.greedy:
+    if settings.is_greedy:
         return logits.argmax(-1)
     sums = probabilities(logits, settings.temperature, settings.top_k, settings.top_p, settings.min_p).cumsum(-1)
     # Scaled by the sum's own end, so that rounding never leads past the last token that can be chosen.
-    if len(chances) == 1:
-        places = sums[:, -1:] * chances[0]
+    if len(uniforms) == 1:
+        places = sums[:, -1:] * uniforms[0]
     else:
-        places = sums[:, -1:] * torch.as_tensor(chances, dtype=torch.float64, device=logits.device)[:, None]
+        places = sums[:, -1:] * torch.as_tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None]
     return torch.searchsorted(sums, places, right=True).squeeze(-1)
 
 
@@ -315,24 +315,24 @@ class StateHistory:
     def __init__(self) -> None:
         self._first: dict[bytes, int] = {}
 
-    def earlier(self, signature: bytes, step: int) -> int | None:
+    def find_earlier(self, signature: bytes, step: int) -> int | None:
         """Return the step at which this state was seen before; None if it is new, and then remember it."""
         key = signature if len(signature) <= 32 else blake2b(signature, digest_size=32).digest()
         first = self._first.setdefault(key, step)
         return None if first == step else first
 
 
-def proved_loop(tokens: Sequence[int], first: int, step: int, state: str) -> TextLoop:
+def make_proved_loop(tokens: Sequence[int], first: int, step: int, state: str) -> TextLoop:
     """Describe the loop that is proved when the states before tokens `first` and `step` are the same.
 
     >>> proved_loop([5, 1, 2, 1, 2], first=1, step=5, state="the last token")
     TextLoop(onset=1, period=2, proved=True, state='the last token')
     """
     period = smallest_period(tokens[first:step])
-    return TextLoop(_onset(tokens, first, period), period, True, state)
+    return TextLoop(_find_onset(tokens, first, period), period, True, state)
 
 
-def observed_loop(tokens: Sequence[int], state: str) -> TextLoop | None:
+def find_observed_loop(tokens: Sequence[int], state: str) -> TextLoop | None:
     """Describe the shortest loop that the end of the text has gone through three times; None without one.
 
     >>> observed_loop([9, 1, 2, 1, 2, 1, 2], "the hidden vectors")
@@ -340,7 +340,7 @@ def observed_loop(tokens: Sequence[int], state: str) -> TextLoop | None:
     """
     for period in range(1, len(tokens) // 3 + 1):
         if tokens[-1] == tokens[-1 - period] and tokens[-2 * period :] == tokens[-3 * period : -period]:
-            return TextLoop(_onset(tokens, len(tokens) - 3 * period, period), period, False, state)
+            return TextLoop(_find_onset(tokens, len(tokens) - 3 * period, period), period, False, state)
     return None
 
 
@@ -355,28 +355,28 @@ def smallest_period(word: Sequence[int]) -> int:
     return next(period for period in divisors if word[period:] == word[:-period] or period == size)
 
 
-def _onset(tokens: Sequence[int], known: int, period: int) -> int:
+def _find_onset(tokens: Sequence[int], start: int, period: int) -> int:
     """Walk back from a place in the loop to where it begins."""
-    while known and tokens[known - 1] == tokens[known - 1 + period]:
-        known -= 1
-    return known
+    while start and tokens[start - 1] == tokens[start - 1 + period]:
+        start -= 1
+    return start
 
 
 # Generation: read the prompt once, then one token at a time through the state.
 
 
-Stopped = Literal["length", "eos", "stop", "loop", "told"]
+StopReason = Literal["length", "eos", "stop", "loop", "told"]
 """Why a text ends; `stop`: at a stop string or stop token; `told`: the callback asked for it."""
 OnToken = Callable[[int, int], object]
 """Is called with a row's number and its next token as soon as that is chosen; True ends the row there."""
 OnText = Callable[[int, str], object]
 """Is called with a prompt's number and the next piece of its text, whole characters only; True ends that text there."""
 LOGITS_AT_ONCE = 2**24  # logits of prompts: 64 MB
-ROWS = 256  # texts of different lengths that are written at once
+MAX_ROWS = 256  # texts of different lengths that are written at once
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer writes for bytes that are not a whole character
-PENDING = 8  # tokens that are looked at again, where the last ones are not a whole character
-HALF = re.compile(f"^{INCOMPLETE}{{1,3}}(?!{INCOMPLETE})")
-NOT_NUMBERS = "the model's logits are not numbers (NaN): its weights are damaged. Use an earlier checkpoint."
+MAX_PENDING_TOKENS = 8  # tokens that are looked at again, where the last ones are not a whole character
+PARTIAL_CHARACTER = re.compile(f"^{INCOMPLETE}{{1,3}}(?!{INCOMPLETE})")
+NAN_LOGITS = "the model's logits are not numbers (NaN): its weights are damaged. Use an earlier checkpoint."
 
 
 @dataclass(frozen=True)
@@ -394,26 +394,26 @@ class TokenLogprob:
         plain = {"token": self.token, "text": self.text, "logprob": self.logprob}
         return plain | ({"top": [one.to_dict() for one in self.top]} if self.top else {})
 
-    def spelled(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> "TokenLogprob":
+    def with_text(self, tokenizer: Tokenizer, previous: Sequence[int] = ()) -> "TokenLogprob":
         """Return the same with the texts of its tokens: what each adds to that of the token before, maybe a space.
 
         Bytes that are not a whole character are decoded alone.
         """
-        text, told = tokenizer.decode([self.token]), tokenizer.decode(before)
+        text, told = tokenizer.decode([self.token]), tokenizer.decode(previous)
         if tokenizer.kind not in ("byte-pairs", "characters") and told and INCOMPLETE not in told + text:
-            joined = tokenizer.decode([*before, self.token])
+            joined = tokenizer.decode([*previous, self.token])
             text = joined[len(told) :] if joined.startswith(told) else text
-        return replace(self, text=text, top=tuple(one.spelled(tokenizer, before) for one in self.top))
+        return replace(self, text=text, top=tuple(one.with_text(tokenizer, previous) for one in self.top))
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedTokens:
     """The tokens generated after a prompt, without the `<eos>` or stop token, and why they end."""
 
     prompt_tokens: tuple[int, ...]
     tokens: tuple[int, ...]
     loop: TextLoop | None
-    stopped: Stopped
+    stopped: StopReason
     seconds: float
     logprobs: tuple[TokenLogprob, ...] | None = None
 
@@ -433,7 +433,7 @@ class Generation(Result):
     tokens: tuple[int, ...]
     """All generated tokens: also those that spell a stop string, before which the text ends."""
     loop: TextLoop | None
-    stopped: Stopped
+    stopped: StopReason
     tokens_per_second: float
     logprobs: tuple[TokenLogprob, ...] | None = None
     """Of each of the tokens, if they were asked for."""
@@ -446,7 +446,7 @@ class Generation(Result):
         return "generated text"
 
     @property
-    def remark(self) -> str:
+    def note(self) -> str:
         """A line about the loop, and one about the seed that was drawn; empty without both."""
         lines = [f"loop: {self.loop}" if self.loop else "", "" if self.seed is None else f"seed: {self.seed}"]
         return "\n".join(line for line in lines if line)
@@ -455,24 +455,24 @@ class Generation(Result):
     def notes(self) -> str:
         """What is printed below the text: the loop, the seed, and the log-probabilities."""
         tables = as_text(self._tables())
-        return "\n".join(([fit(self.remark)] if self.remark else []) + (["", tables] if tables else []))
+        return "\n".join(([wrap_lines(self.note)] if self.note else []) + (["", tables] if tables else []))
 
     def _tables(self) -> list[Block]:
         def shown(one: TokenLogprob) -> str:
-            return f"{visible(one.text)} {one.logprob:.3f}"
+            return f"{make_visible(one.text)} {one.logprob:.3f}"
 
         if self.logprobs is None:
             return []
-        rows = [(visible(one.text), f"{one.logprob:.3f}", ", ".join(map(shown, one.top))) for one in self.logprobs]
+        rows = [(make_visible(one.text), f"{one.logprob:.3f}", ", ".join(map(shown, one.top))) for one in self.logprobs]
         wide = 3 if any(one.top for one in self.logprobs) else 2
         header = ("token", "log p", "most likely")
-        return [Table(header[:wide], [row[:wide] for row in rows], left=(0, 2), flexible=(2,) if wide == 3 else ())]
+        return [Table(header[:wide], [row[:wide] for row in rows], left=(0, 2), breakable=(2,) if wide == 3 else ())]
 
     def blocks(self) -> Iterable[Block]:
         """The prompt with the text that continues it, the loop and the log-probabilities."""
         yield Pre([(self.prompt, "prompt"), (self.text, "")])
-        if self.remark:
-            yield Text(self.remark, "note")
+        if self.note:
+            yield Text(self.note, "note")
         yield from self._tables()
 
     def to_dict(self) -> dict[str, Any]:
@@ -491,7 +491,7 @@ def generate(
     *,
     eos: int | None = None,
     on_token: OnToken | None = None,
-) -> list[Generated]:
+) -> list[GeneratedTokens]:
     """Continue each prompt, `settings.samples` times, through the model's state, never reading a token twice.
 
     (A decoder whose window is full moves all its positions at each token, and therefore reads its window again.)
@@ -508,48 +508,49 @@ def generate(
         checked.append([int(token) for token in prompt])
         if not checked[-1]:
             raise InputError(f"prompt {number} has no tokens; a model needs at least one to start from, such as <eos>.")
-        refuse_tokens(f"prompt {number}", checked[-1], model.spec.vocabulary)
+        check_tokens(f"prompt {number}", checked[-1], model.spec.vocabulary)
     tell = (lambda row, event: event.token is not None and on_token(row, event.token)) if on_token else None
-    events = _events(model, None, checked, settings, eos, follow=on_token is not None)
-    return [text.result() for text in driven(events, tell)]
+    events = _run_engine(model, None, checked, settings, eos, stream=on_token is not None)
+    return [text.result() for text in run_to_end(events, tell)]
 
 
-def _events(
+def _run_engine(
     model: LanguageModel,
     tokenizer: Tokenizer | None,
     prompts: Sequence[Sequence[int]],
     settings: Sampling,
     eos: int | None = None,
-    spell: bool = False,
-    follow: bool = True,
-) -> "Generator[tuple[int, TextEvent], object, list[Continuation]]":
+    decode_text: bool = False,
+    stream: bool = True,
+) -> "Generator[tuple[int, TextEvent], object, list[TokenSequence]]":
     """Yield what the engine writes, with the number of its text; True sent back ends that text there."""
     from lemma.generation.batching import BatchEngine, TextRequest  # which is made of what is here
 
     count, together = settings.samples, len({len(prompt) or 1 for prompt in prompts}) == 1
     rows, device = max(1, count * len(prompts)), next(model.parameters()).device
     if device.type == "cuda":
-        from lemma.generation.engine import WORTH_RECORDING  # a GPU's own part
+        from lemma.generation.engine import MIN_GRAPH_TOKENS  # a GPU's own part
 
-        together = together or settings.tokens < WORTH_RECORDING
+        together = together or settings.tokens < MIN_GRAPH_TOKENS
     dtype = settings.dtype(device)
     with evaluating(model):
         engine = BatchEngine(
-            model, tokenizer, rows if together else min(rows, ROWS), LOGITS_AT_ONCE, dtype, eos, together
+            model, tokenizer, rows if together else min(rows, MAX_ROWS), LOGITS_AT_ONCE, dtype, eos, together
         )
         requests = [
-            TextRequest(tuple(ids), settings, count * n, spell=spell, follow=follow) for n, ids in enumerate(prompts)
+            TextRequest(tuple(ids), settings, count * n, decode_text=decode_text, stream=stream)
+            for n, ids in enumerate(prompts)
         ]
         texts = [text for request in requests for text in engine.add(request)]
         try:
-            while engine.busy:
+            while engine.is_busy:
                 for event in engine.step():
                     if event.error:
                         raise event.error
-                    number = event.request.number + event.index
-                    if (yield number, event) is True and not (text := texts[number]).stops.found:
+                    number = event.request.first_row + event.index
+                    if (yield number, event) is True and not (text := texts[number]).stop_filter.has_stopped:
                         text.stop("told")
-                        if not event.done and (rest := text.end()).text:
+                        if not event.result and (rest := text.finish()).text:
                             yield number, rest
         finally:
             engine.close()
@@ -561,7 +562,9 @@ Done = TypeVar("Done")
 
 
 @torch.inference_mode()
-def driven(steps: Generator[tuple[int, Piece], object, Done], tell: Callable[[int, Piece], object] | None) -> Done:
+def run_to_end(
+    steps: Generator[tuple[int, Piece], object, Done], callback: Callable[[int, Piece], object] | None
+) -> Done:
     """Run a generation to its end, telling each piece as it comes; return its result."""
     answer: object = None
     with closing(steps):
@@ -570,20 +573,20 @@ def driven(steps: Generator[tuple[int, Piece], object, Done], tell: Callable[[in
                 number, piece = steps.send(answer)
             except StopIteration as end:
                 return end.value
-            answer = tell(number, piece) if tell else None
+            answer = callback(number, piece) if callback else None
 
 
-def refuse_tokens(where: str, tokens: Iterable[int], vocabulary: int) -> None:
+def check_tokens(source: str, tokens: Iterable[int], vocabulary: int) -> None:
     """Refuse tokens that a model does not have."""
     wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
     if wrong is not None:
         raise InputError(
-            f"{where}: token {wrong} is outside the model's vocabulary of {vocabulary}. "
+            f"{source}: token {wrong} is outside the model's vocabulary of {vocabulary}. "
             "Use the tokenizer it was trained with."
         )
 
 
-def logprobs_of(
+def token_logprobs(
     logits: Float[Tensor, "rows vocabulary"], tokens: Int[Tensor, " rows"], count: int
 ) -> list[TokenLogprob]:
     """The log-probability of each row's token, and the `count` most likely tokens, of equals the lowest ids first.
@@ -605,53 +608,53 @@ def logprobs_of(
     return [replace(chosen, top=tuple(top)) for chosen, *top in rows]
 
 
-class Spelling:
+class Detokenizer:
     """Spells the tokens that follow a prompt, piece by piece, never half a character.
 
     A token may end inside a character, or need the token before it to know whether a space parts them: so each piece
     is what the text of the latest tokens has gained, and an unfinished end waits for the next token.
     """
 
-    def __init__(self, tokenizer: Tokenizer, before: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._tokens = list(before[-1:])
-        self._told = tokenizer.decode(self._tokens)
-        self._begun = False
+        self._tokens = list(prompt[-1:])
+        self._emitted = tokenizer.decode(self._tokens)
+        self._has_started = False
 
     def add(self, token: int) -> str:
         """Take a token and return the text that is complete by now."""
         self._tokens.append(token)
         text = self._tokenizer.decode(self._tokens)
         held = min(3, len(text) - len(text.rstrip(INCOMPLETE)))  # what comes next can change no more than these
-        if held and len(text) - held < len(self._told) + 4:  # of four, none is half a character of the prompt's
+        if held and len(text) - held < len(self._emitted) + 4:  # of four, none is half a character of the prompt's
             return ""
-        piece = self._whole(text[len(self._told) : len(text) - held])
-        self._tokens = self._tokens[-PENDING:] if held else [token]
+        piece = self._strip_start(text[len(self._emitted) : len(text) - held])
+        self._tokens = self._tokens[-MAX_PENDING_TOKENS:] if held else [token]
         told = self._tokenizer.decode(self._tokens)
-        self._told = told[: len(told) - held]
+        self._emitted = told[: len(told) - held]
         return piece
 
-    def _whole(self, piece: str) -> str:
+    def _strip_start(self, piece: str) -> str:
         """A piece without half a character at the begin of the whole text, which nothing before can complete."""
-        begun, self._begun = self._begun, self._begun or bool(piece)
-        return piece if begun else whole_begin(self._tokenizer, piece)
+        begun, self._has_started = self._has_started, self._has_started or bool(piece)
+        return piece if begun else strip_partial_character(self._tokenizer, piece)
 
     @property
     def pending(self) -> tuple[int, ...]:
         """The tokens on which the next piece depends."""
         return tuple(self._tokens)
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """Return what is left at the end, complete or not."""
-        return self._whole(self._tokenizer.decode(self._tokens)[len(self._told) :])
+        return self._strip_start(self._tokenizer.decode(self._tokens)[len(self._emitted) :])
 
 
-def whole_begin(tokenizer: Tokenizer, text: str) -> str:
+def strip_partial_character(tokenizer: Tokenizer, text: str) -> str:
     """A text of byte pairs without the bytes, three at most, at its begin that are the end of a character."""
-    return HALF.sub("", text) if tokenizer.kind in ("byte-pairs", PRETRAINED) else text
+    return PARTIAL_CHARACTER.sub("", text) if tokenizer.kind in ("byte-pairs", PRETRAINED) else text
 
 
-class StopStrings:
+class StopStringFilter:
     """Lets text pass until a stop string comes; what may still become one is held back.
 
     The text ends before the stop string that is complete first, of several the one that begins first: so what passes
@@ -663,24 +666,24 @@ class StopStrings:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops, self.held, self.found = tuple(stops), "", False
+        self._stops, self.pending, self.has_stopped = tuple(stops), "", False
 
     def add(self, piece: str) -> str:
         """Take a piece and return what can be told by now; nothing after the stop."""
-        if self.found:
+        if self.has_stopped:
             return ""
-        text = self.held + piece
+        text = self.pending + piece
         places = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
-        self.found = bool(places)
-        end = min(places)[1] if places else len(text) - self._beginning(text)
-        self.held = "" if places else text[end:]
+        self.has_stopped = bool(places)
+        end = min(places)[1] if places else len(text) - self._partial_length(text)
+        self.pending = "" if places else text[end:]
         return text[:end]
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """Return what is still held back at the end."""
-        return self.held
+        return self.pending
 
-    def _beginning(self, text: str) -> int:
+    def _partial_length(self, text: str) -> int:
         """How many characters at the end are the beginning of a stop string."""
         longest = max((len(stop) for stop in self._stops), default=1) - 1
         lengths = range(min(longest, len(text)), 0, -1)
@@ -693,14 +696,14 @@ def generate_text(
     prompts: Sequence[str],
     settings: Sampling,
     on_text: OnText | None = None,
-    longest: int | None = None,
+    max_prompt_tokens: int | None = None,
 ) -> list[Generation]:
     """Continue each prompt, `settings.samples` times; the texts of a prompt follow each other.
 
     A prompt without tokens starts from `<eos>`; if the tokenizer has none, from a newline; if its alphabet has none,
     from token 0. Of a prompt with more than `longest` tokens, only the last ones are read.
     """
-    return driven(_pieces(model, tokenizer, prompts, settings, on_text is None, longest), on_text)
+    return run_to_end(_stream_pieces(model, tokenizer, prompts, settings, on_text is None, max_prompt_tokens), on_text)
 
 
 @torch.inference_mode()
@@ -708,29 +711,31 @@ def stream_text(
     model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[str], settings: Sampling
 ) -> Generator[tuple[int, str], object, list[Generation]]:
     """Yield each text's number and its next piece, whole characters only; True sent back ends that text there."""
-    return (yield from _pieces(model, tokenizer, prompts, settings))
+    return (yield from _stream_pieces(model, tokenizer, prompts, settings))
 
 
-def _pieces(
+def _stream_pieces(
     model: LanguageModel,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
     settings: Sampling,
-    whole: bool = False,
-    longest: int | None = None,
+    only_results: bool = False,
+    max_prompt_tokens: int | None = None,
 ) -> Generator[tuple[int, str], object, list[Generation]]:
     """The pieces of all texts as they come; with `whole` none is needed, and each text is spelled at its end."""
     for prompt in prompts:
-        refuse_type("prompt", prompt, str, "a text")
-    encoded = [tokenizer.encode(prompt)[-longest if longest else 0 :].tolist() for prompt in prompts]
-    spell, answer, texts = bool(settings.stop) or not whole, None, [""] * (len(prompts) * settings.samples)
-    steps = _events(model, tokenizer, encoded, settings, spell=spell, follow=spell)
+        check_type("prompt", prompt, str, "a text")
+    encoded = [
+        tokenizer.encode(prompt)[-max_prompt_tokens if max_prompt_tokens else 0 :].tolist() for prompt in prompts
+    ]
+    spell, answer, texts = bool(settings.stop) or not only_results, None, [""] * (len(prompts) * settings.samples)
+    steps = _run_engine(model, tokenizer, encoded, settings, decode_text=spell, stream=spell)
     with closing(steps):
         while True:
             try:
                 number, event = steps.send(answer)
             except StopIteration as end:
-                rows: list[Continuation] = end.value
+                rows: list[TokenSequence] = end.value
                 break
             texts[number] += event.text
             answer = (yield number, event.text) if event.text else None
@@ -739,14 +744,14 @@ def _pieces(
         result, before = row.result(), encoded[number // settings.samples][-1:]  # which may call for a space
         if not spell:
             text = tokenizer.decode([*before, *result.tokens])[len(tokenizer.decode(before)) :]
-            texts[number] = whole_begin(tokenizer, text)
+            texts[number] = strip_partial_character(tokenizer, text)
         speed = len(result.tokens) / result.seconds if result.seconds else 0.0
         prompt, text, logprobs = prompts[number // settings.samples], texts[number], result.logprobs
         found.append(Generation(prompt, text, result.tokens, result.loop, result.stopped, speed, logprobs))
     return found
 
 
-def beginning(tokenizer: Tokenizer) -> int:
+def start_token(tokenizer: Tokenizer) -> int:
     """The token that a text without a prompt starts from: `<eos>`, a newline, or token 0."""
     if tokenizer.eos is not None:
         return tokenizer.eos
@@ -756,11 +761,11 @@ def beginning(tokenizer: Tokenizer) -> int:
         return 0
 
 
-SIMPLE = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout)
+SIMPLE_MODULES = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout)
 TORCH_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"}  # what every module has for torch's own use
 
 
-def bare(module: nn.Module) -> Any:
+def fast_copy(module: nn.Module) -> Any:
     """Return what computes as `module` does, faster, as long as nobody changes the module's tree.
 
     At batch 1 a small model spends half its time in `nn.Module.__call__` and `__getattr__`, not in arithmetic. A bare
@@ -773,26 +778,30 @@ def bare(module: nn.Module) -> Any:
     >>> torch.equal(bare(layer)(torch.ones(3)), layer(torch.ones(3)))
     True
     """
-    if global_hooks():
+    if has_global_hooks():
         return module
     if isinstance(module, nn.ModuleList):
-        return [bare(part) for part in module]
+        return [fast_copy(part) for part in module]
     kind = type(module)
-    known = kind in SIMPLE or (kind.__module__.startswith("lemma.") and not _calls_super(kind))
+    known = kind in SIMPLE_MODULES or (kind.__module__.startswith("lemma.") and not _calls_super(kind))
     if not known or "forward" in vars(module) or any(getattr(module, name) for name in HOOKS):
         return module
-    copy = (kind in SIMPLE and _function(module)) or _bare_class(kind)()
+    copy = (kind in SIMPLE_MODULES and _as_function(module)) or _plain_class(kind)()
     vars(copy).update({name: value for name, value in vars(module).items() if name not in TORCH_ATTRIBUTES})
     vars(copy).update(module._parameters | module._buffers)
-    vars(copy).update({name: part if part is None else bare(part) for name, part in module._modules.items()})
+    vars(copy).update({name: part if part is None else fast_copy(part) for name, part in module._modules.items()})
     return copy
 
 
-def _function(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
+def _as_function(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
     """What the most frequent of torch's modules compute, as a function, which Python calls faster than any object."""
     if isinstance(module, nn.Linear):
         weight, bias = module.weight, module.bias
-        return partial(map_by_threads, weight, bias) if worth_threads(weight) else lambda x: linear(x, weight, bias)
+        return (
+            partial(threaded_linear, weight, bias)
+            if benefits_from_threads(weight)
+            else lambda x: linear(x, weight, bias)
+        )
     if isinstance(module, nn.LayerNorm):
         shape, scale, shift, epsilon = module.normalized_shape, module.weight, module.bias, module.eps
         return lambda vectors: torch.layer_norm(vectors, shape, scale, shift, epsilon)
@@ -803,7 +812,7 @@ def _function(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
 
 
 @cache
-def _bare_class(kind: type[nn.Module]) -> type:
+def _plain_class(kind: type[nn.Module]) -> type:
     """A class of modules without `nn.Module`: an instance is called where a module is."""
     return type(kind.__name__, (), _members(kind) | {"__call__": kind.forward})
 

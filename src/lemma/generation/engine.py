@@ -19,34 +19,34 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lemma.layers.attention import Attention
-from lemma.layers.cuda_graphs import capture, warming_up
+from lemma.layers.cuda_graphs import capture, warmup_stream
 from lemma.layers.decoding import (
     ACTIVATION_CODES,
-    MOST_ROWS,
-    attend_slots,
-    covers,
-    embed_next,
-    product,
-    rotations,
-    take_highest,
+    MAX_ROWS,
+    attend_slot_cache,
+    build_rotary_tables,
+    embed_tokens,
+    fused_linear,
+    supports_attention,
+    take_argmax,
 )
-from lemma.layers.fused import available
-from lemma.layers.positions import LearnedPart, NoPart, RotaryPart, SinusoidalPart
+from lemma.layers.fused import is_available
+from lemma.layers.positions import LearnedEmbedding, NoEmbedding, RotaryEmbedding, SinusoidalEmbedding
 from lemma.layers.state import State
-from lemma.models.base import LanguageModel, hooked, weight_versions
-from lemma.models.decoder import Cache, DecoderModel, DecoderSlots
+from lemma.models.base import LanguageModel, has_hooks, weight_versions
+from lemma.models.decoder import DecoderCache, DecoderModel, DecoderSlotCache
 from lemma.models.transformer import TransformerLayer
 
 if TYPE_CHECKING:
-    from lemma.generation.batching import Continuation
+    from lemma.generation.batching import TokenSequence
     from lemma.generation.decode import Sampling
 
-WORTH_RECORDING = 16  # tokens: recording takes as long as a few dozen steps
-WORTH_FUSING = 100  # tokens: the first time, Triton compiles its kernels for some seconds
-MOST_ROOM = 0.5  # of a GPU's memory; a cache that may become larger grows with its texts
-AHEAD = 16  # tokens of each text that are chosen before the host looks at them
+MIN_GRAPH_TOKENS = 16  # tokens: recording takes as long as a few dozen steps
+MIN_TRITON_TOKENS = 100  # tokens: the first time, Triton compiles its kernels for some seconds
+MAX_CACHE_FRACTION = 0.5  # of a GPU's memory; a cache that may become larger grows with its texts
+TOKENS_AHEAD = 16  # tokens of each text that are chosen before the host looks at them
 NO_TOKEN = -1  # in the place of tokens that were chosen by logits that are no numbers
-RECORDED = ("tokens", "temperature", "top_k", "top_p", "min_p", "looks_back", "logit_bias", "logprobs")
+GRAPH_SETTINGS = ("tokens", "temperature", "top_k", "top_p", "min_p", "looks_back", "logit_bias", "logprobs")
 """The settings that a graph depends on."""
 Step = Callable[[Int[Tensor, "batch 1"], State], tuple[Tensor, State]]
 """Reads one token of each text: `logits, state = step(tokens, state)`."""
@@ -57,18 +57,18 @@ class CudnnSwitch:
 
     lock = threading.Lock()
     users = 0  # contexts that are open
-    before = True  # whether cuDNN's attention was enabled when the first of them was opened
+    was_enabled = True  # whether cuDNN's attention was enabled when the first of them was opened
 
 
 @contextmanager
-def steady_attention() -> Iterator[None]:
+def without_cudnn_attention() -> Iterator[None]:
     """Leave cuDNN's attention out for a while: it makes a plan for every length, and so for every token.
 
     Contexts of several threads may overlap: the last to end restores the setting.
     """
     with CudnnSwitch.lock:
         if not CudnnSwitch.users:
-            CudnnSwitch.before = torch.backends.cuda.cudnn_sdp_enabled()
+            CudnnSwitch.was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
             torch.backends.cuda.enable_cudnn_sdp(False)
         CudnnSwitch.users += 1
     try:
@@ -77,33 +77,35 @@ def steady_attention() -> Iterator[None]:
         with CudnnSwitch.lock:
             CudnnSwitch.users -= 1
             if not CudnnSwitch.users:
-                torch.backends.cuda.enable_cudnn_sdp(CudnnSwitch.before)
+                torch.backends.cuda.enable_cudnn_sdp(CudnnSwitch.was_enabled)
 
 
 class FusedDecoder:
     """A decoder's step in five kernels a layer, in bfloat16: the same function as `DecoderModel.step`, rounded less."""
 
-    def __init__(self, model: DecoderModel, room: int) -> None:
+    def __init__(self, model: DecoderModel, capacity: int) -> None:
         self.model = model
         self.layers: list[Any] = list(model.layers)
         attention: Attention = self.layers[0].attention
         turns = attention.turns
-        self.turns = rotations(turns, room, attention.head_width) if isinstance(turns, RotaryPart) else None
-        self.added = getattr(model.positions, "weight", getattr(model.positions, "table", None))
+        self.rotary_tables = (
+            build_rotary_tables(turns, capacity, attention.head_width) if isinstance(turns, RotaryEmbedding) else None
+        )
+        self.position_table = getattr(model.positions, "weight", getattr(model.positions, "table", None))
 
     @staticmethod
-    def covers(model: DecoderModel, rows: int) -> bool:
+    def supports(model: DecoderModel, rows: int) -> bool:
         """Whether the kernels do what a model does: plain matrices, known activations and norms."""
         parameter = next(model.parameters())
         return (
-            rows <= MOST_ROWS
+            rows <= MAX_ROWS
             and parameter.dtype == torch.bfloat16
-            and available(parameter.device)
+            and is_available(parameter.device)
             and type(model.output) is nn.Linear
-            and type(model.positions) in (NoPart, LearnedPart, SinusoidalPart)
+            and type(model.positions) in (NoEmbedding, LearnedEmbedding, SinusoidalEmbedding)
             and all(
                 type(layer) is TransformerLayer
-                and covers(layer.attention)
+                and supports_attention(layer.attention)
                 and layer.feed_forward.activation in ACTIVATION_CODES
                 and all(type(part) is nn.Linear for part in layer.feed_forward.children())
                 for layer in model.layers
@@ -111,29 +113,29 @@ class FusedDecoder:
         )
 
     def step(
-        self, tokens: Int[Tensor, "batch 1"], slots: DecoderSlots, takes: bool = False
+        self, tokens: Int[Tensor, "batch 1"], slots: DecoderSlotCache, take_argmax_tokens: bool = False
     ) -> Float[Tensor, "batch 1 vocabulary"]:
         """Predict the token after the next one of each text, which is written into its slot; there must be room.
 
         If it `takes` the most likely tokens, they are left in `tokens` and noted in the slots.
         """
         model = self.model
-        stream = embed_next(tokens, slots, model.embedding.weight, self.added, model.scale or 1.0)
+        stream = embed_tokens(tokens, slots, model.embedding.weight, self.position_table, model.scale or 1.0)
         for layer, past in zip(self.layers, slots.layers, strict=True):
             attention, feed_forward = layer.attention, layer.feed_forward
-            joined = product(stream, attention.query_key_value, layer.attention_norm)
-            mixed = attend_slots(attention, joined, past, self.turns)
-            added = product(mixed, attention.output, residual=stream)
+            joined = fused_linear(stream, attention.query_key_value, layer.attention_norm)
+            mixed = attend_slot_cache(attention, joined, past, self.rotary_tables)
+            added = fused_linear(mixed, attention.output, residual=stream)
             first = feed_forward.gate_widen if feed_forward.gated else feed_forward.widen
             read = stream if layer.parallel else added
-            wide = product(read, first, layer.feed_forward_norm, feed_forward.activation, feed_forward.gated)
-            stream = product(wide, feed_forward.narrow, residual=added)
-        logits = product(stream, model.output, model.norm, dtype=torch.float32)
-        if takes:  # a cap leaves their order
-            take_highest(logits, tokens, slots)
+            wide = fused_linear(read, first, layer.feed_forward_norm, feed_forward.activation, feed_forward.gated)
+            stream = fused_linear(wide, feed_forward.narrow, residual=added)
+        logits = fused_linear(stream, model.output, model.norm, dtype=torch.float32)
+        if take_argmax_tokens:  # a cap leaves their order
+            take_argmax(logits, tokens, slots)
         else:
-            slots.places += 1
-        return (logits if model.cap is None else model.cap * torch.tanh(logits / model.cap))[:, None]
+            slots.lengths += 1
+        return (logits if model.logit_cap is None else model.logit_cap * torch.tanh(logits / model.logit_cap))[:, None]
 
 
 class GraphedStep:
@@ -144,42 +146,42 @@ class GraphedStep:
     GPU is busy with the next ones.
     """
 
-    warm: ClassVar[WeakKeyDictionary[DecoderModel, set[tuple[int, bool]]]] = WeakKeyDictionary()
+    warmed_up: ClassVar[WeakKeyDictionary[DecoderModel, set[tuple[int, bool]]]] = WeakKeyDictionary()
     """The steps, by rows and whether they are fused, that have run: what they need is compiled and allocated."""
 
-    def __init__(self, model: DecoderModel, slots: DecoderSlots, beyond: Step, settings: "Sampling") -> None:
+    def __init__(self, model: DecoderModel, slots: DecoderSlotCache, fallback: Step, settings: "Sampling") -> None:
         self.model = model
-        self._begin(beyond, settings)
-        self.idle = False
-        fused = settings.tokens >= WORTH_FUSING and FusedDecoder.covers(model, len(slots.seen))
-        self.fused = FusedDecoder(model, slots.room) if fused else None
+        self._reset(fallback, settings)
+        self.is_idle = False
+        fused = settings.tokens >= MIN_TRITON_TOKENS and FusedDecoder.supports(model, len(slots.tokens))
+        self.fused = FusedDecoder(model, slots.capacity) if fused else None
         self._record(slots)
 
-    def _begin(self, beyond: Step, settings: "Sampling") -> None:
-        self.beyond, self.settings = beyond, settings
-        self.chooses = not (settings.looks_back or settings.logit_bias or settings.logprobs is not None)
-        self.chosen: deque[list[int]] = deque()
-        self.flying: tuple[Tensor, torch.cuda.Event] | None = None
+    def _reset(self, fallback: Step, settings: "Sampling") -> None:
+        self.fallback, self.settings = fallback, settings
+        self.samples_on_gpu = not (settings.depends_on_history or settings.logit_bias or settings.logprobs is not None)
+        self.ready_tokens: deque[list[int]] = deque()
+        self.in_flight: tuple[Tensor, torch.cuda.Event] | None = None
 
-    def serves_again(self, cache: Cache, limit: int, beyond: Step, settings: "Sampling") -> bool:
+    def try_reuse(self, cache: DecoderCache, limit: int, fallback: Step, settings: "Sampling") -> bool:
         """Whether its graph and memory are free and fit other texts, which it then begins with."""
-        alike = all(getattr(self.settings, name) == getattr(settings, name) for name in RECORDED)
-        if not self.idle or not alike or self.slots.limit != limit or len(self.slots.seen) != len(cache.seen):
+        alike = all(getattr(self.settings, name) == getattr(settings, name) for name in GRAPH_SETTINGS)
+        if not self.is_idle or not alike or self.slots.max_length != limit or len(self.slots.tokens) != len(cache.seen):
             return False
-        self.slots.fill(cache)
-        self._begin(beyond, settings)
-        self.idle, self.launched = False, self.slots.count
+        self.slots.refill(cache)
+        self._reset(fallback, settings)
+        self.is_idle, self.num_launched = False, self.slots.length
         return True
 
-    def _record(self, slots: DecoderSlots) -> None:
-        batch, device = len(slots.seen), slots.seen.device
-        self.slots, self.next = slots, slots.seen.new_zeros(batch, 1)
-        self.launched = slots.count  # tokens of each text that the GPU has read, or will have
-        self.chances = torch.zeros(AHEAD, batch, dtype=torch.float64, device=device)
-        self.turn = torch.zeros(1, dtype=torch.long, device=device)
-        begin, known = slots.places.clone(), self.warm.setdefault(self.model, set())
+    def _record(self, slots: DecoderSlotCache) -> None:
+        batch, device = len(slots.tokens), slots.tokens.device
+        self.slots, self.next_tokens = slots, slots.tokens.new_zeros(batch, 1)
+        self.num_launched = slots.length  # tokens of each text that the GPU has read, or will have
+        self.uniforms = torch.zeros(TOKENS_AHEAD, batch, dtype=torch.float64, device=device)
+        self.draw_index = torch.zeros(1, dtype=torch.long, device=device)
+        begin, known = slots.lengths.clone(), self.warmed_up.setdefault(self.model, set())
         if (batch, self.fused is not None) not in known:
-            with warming_up():
+            with warmup_stream():
                 for _ in range(2):
                     self._step()
                     self._rewind(begin)  # there may be room for one token only
@@ -190,83 +192,83 @@ class GraphedStep:
         self._rewind(begin)
 
     def _step(self) -> Tensor:
-        from lemma.generation.decode import choose
+        from lemma.generation.decode import sample_tokens
 
-        takes = self.chooses and self.settings.greedy
+        takes = self.samples_on_gpu and self.settings.is_greedy
         if takes and self.fused is not None:
-            return self.fused.step(self.next, self.slots, takes)
+            return self.fused.step(self.next_tokens, self.slots, takes)
         read = self.model.step if self.fused is None else self.fused.step
-        logits = read(self.next, self.slots).float()
-        if self.chooses:
-            chances = () if takes else self.chances.index_select(0, self.turn)[0]
-            chosen = choose(logits[:, -1], self.settings, chances)
-            self.next.copy_(chosen.clamp_(max=logits.shape[-1] - 1)[:, None])  # NaN leads past the last token
-            self.slots.seen.scatter_(1, self.slots.places[:, None], self.next)
-            self.turn += 1
+        logits = read(self.next_tokens, self.slots).float()
+        if self.samples_on_gpu:
+            chances = () if takes else self.uniforms.index_select(0, self.draw_index)[0]
+            chosen = sample_tokens(logits[:, -1], self.settings, chances)
+            self.next_tokens.copy_(chosen.clamp_(max=logits.shape[-1] - 1)[:, None])  # NaN leads past the last token
+            self.slots.tokens.scatter_(1, self.slots.lengths[:, None], self.next_tokens)
+            self.draw_index += 1
         return logits
 
     def _rewind(self, begin: Tensor) -> None:
-        self.slots.places.copy_(begin)
-        self.turn.zero_()
+        self.slots.lengths.copy_(begin)
+        self.draw_index.zero_()
 
-    def _launch(self, rows: "list[Continuation]") -> tuple[Tensor, torch.cuda.Event] | None:
+    def _launch(self, rows: "list[TokenSequence]") -> tuple[Tensor, torch.cuda.Event] | None:
         """Have the next tokens of all texts written, as many as there is room for; None if none are needed."""
-        coming = self.launched - self.slots.count
+        coming = self.num_launched - self.slots.length
         left = max(self.settings.tokens - len(row.tokens) for row in rows) - coming
-        count = min(AHEAD, self.slots.limit - self.launched, left)
+        count = min(TOKENS_AHEAD, self.slots.max_length - self.num_launched, left)
         if count < 1:
             return None
-        self.turn.zero_()
-        if not self.settings.greedy:
+        self.draw_index.zero_()
+        if not self.settings.is_greedy:
             drawn = [[row.random.random() for row in rows] for _ in range(count)]
-            self.chances[:count] = torch.tensor(drawn, dtype=torch.float64).to(self.chances.device)
+            self.uniforms[:count] = torch.tensor(drawn, dtype=torch.float64).to(self.uniforms.device)
         for _ in range(count):
             self.graph.replay()
         host = torch.empty(len(rows), count, dtype=torch.long, pin_memory=True)
-        chosen = self.slots.seen[:, self.launched + 1 : self.launched + 1 + count]
+        chosen = self.slots.tokens[:, self.num_launched + 1 : self.num_launched + 1 + count]
         wrong = self.logits[:, -1].isnan().any(-1, keepdim=True)  # what is no number stays in the cache
         host.copy_(chosen.masked_fill(wrong, NO_TOKEN), non_blocking=True)
-        self.launched += count
+        self.num_launched += count
         done = torch.cuda.Event()
         done.record()
         return host, done
 
-    def tokens(self) -> Int[Tensor, " batch"] | None:
+    def pop_tokens(self) -> Int[Tensor, " batch"] | None:
         """The tokens that the graph has chosen after those read last, or `NO_TOKEN`; None if the caller chooses."""
-        return torch.tensor(self.chosen.popleft()) if self.chosen else None
+        return torch.tensor(self.ready_tokens.popleft()) if self.ready_tokens else None
 
     @property
-    def busy(self) -> bool:
+    def has_tokens_ahead(self) -> bool:
         """Whether tokens that were chosen ahead have not been taken."""
-        return bool(self.chosen) or self.flying is not None
+        return bool(self.ready_tokens) or self.in_flight is not None
 
     def __call__(
-        self, tokens: Int[Tensor, "batch 1"], state: State, rows: "list[Continuation]"
+        self, tokens: Int[Tensor, "batch 1"], state: State, rows: "list[TokenSequence]"
     ) -> tuple[Tensor, State]:
         """Read one token of each text; `rows` have the random numbers by which later tokens are chosen."""
-        if not isinstance(state, DecoderSlots):
-            return self.beyond(tokens, state)
-        if not self.busy:
-            if state.full:
-                return self.beyond(tokens.to(state.seen.device), state.cache())
+        if not isinstance(state, DecoderSlotCache):
+            return self.fallback(tokens, state)
+        if not self.has_tokens_ahead:
+            if state.is_full:
+                return self.fallback(tokens.to(state.tokens.device), state.tokens_only())
             if state is not self.slots:  # some texts have ended: fewer rows, other shapes
                 self._record(state)
-            self.next.copy_(tokens)
-            if self.chooses:
-                self.flying = self._launch(rows)
+            self.next_tokens.copy_(tokens)
+            if self.samples_on_gpu:
+                self.in_flight = self._launch(rows)
             else:
                 self.graph.replay()
-        if not self.chosen and self.flying is not None:
-            host, done = self.flying
-            self.flying = self._launch(rows)
+        if not self.ready_tokens and self.in_flight is not None:
+            host, done = self.in_flight
+            self.in_flight = self._launch(rows)
             done.synchronize()
-            self.chosen.extend(host.t().tolist())
-        state.count += 1
+            self.ready_tokens.extend(host.t().tolist())
+        state.length += 1
         return self.logits, state
 
 
 @dataclass
-class Lowered:
+class CastCopy:
     """A copy of a model in another type, the weights that it was made of, and its last step, to be used again."""
 
     weights: tuple[Any, ...]
@@ -274,16 +276,16 @@ class Lowered:
     step: GraphedStep | None = None
 
 
-COPIES: WeakKeyDictionary[DecoderModel, Lowered] = WeakKeyDictionary()
-REUSING = threading.Lock()  # a step that is free must not be taken by two threads
+COPIES: WeakKeyDictionary[DecoderModel, CastCopy] = WeakKeyDictionary()
+REUSE_LOCK = threading.Lock()  # a step that is free must not be taken by two threads
 
 
-def lowered(model: DecoderModel, dtype: torch.dtype) -> Lowered:
+def cast_copy(model: DecoderModel, dtype: torch.dtype) -> CastCopy:
     """Copy a model into another type; the copy is kept as long as the model lives and its weights stay as they are."""
     weights = (dtype, *weight_versions(model))
     known = COPIES.get(model)
     if known is None or known.weights != weights:
-        known = COPIES[model] = Lowered(weights, deepcopy(model).to(dtype))
+        known = COPIES[model] = CastCopy(weights, deepcopy(model).to(dtype))
     return known
 
 
@@ -294,33 +296,40 @@ def fast_step(
 
     `beyond` is the model's own step. In bfloat16 the model's matrices are copied, and the cache is converted.
     """
-    if hooked(model):
+    if has_hooks(model):
         return None, state
-    if not isinstance(model, DecoderModel) or not isinstance(state, Cache) or not model.has_slots() or not state.layers:
+    if (
+        not isinstance(model, DecoderModel)
+        or not isinstance(state, DecoderCache)
+        or not model.supports_slots()
+        or not state.layers
+    ):
         return None, state
     limit = state.seen.shape[1] + settings.tokens
     limit = limit if model.window is None else min(limit, model.window)
-    if limit - state.seen.shape[1] < WORTH_RECORDING:
+    if limit - state.seen.shape[1] < MIN_GRAPH_TOKENS:
         return None, state
     kept = [one for layer in state.layers for one in layer]
     token = sum(one.shape[:-2].numel() * one.shape[-1] * (dtype or one.dtype).itemsize for one in kept)
-    if limit * token > MOST_ROOM * torch.cuda.mem_get_info(state.seen.device)[1]:  # which most texts never come to need
+    if (
+        limit * token > MAX_CACHE_FRACTION * torch.cuda.mem_get_info(state.seen.device)[1]
+    ):  # which most texts never come to need
         return None, state
     known = None
     if dtype is not None and next(model.parameters()).dtype == torch.float32:
-        known = lowered(model, dtype)
+        known = cast_copy(model, dtype)
         model = known.model
         layers = tuple(tuple(one.to(dtype) for one in layer) for layer in state.layers)
-        state = Cache(state.seen, state.window, layers)
+        state = DecoderCache(state.seen, state.window, layers)
     if known is not None:
-        with REUSING:
-            if known.step is not None and known.step.serves_again(state, limit, beyond, settings):
+        with REUSE_LOCK:
+            if known.step is not None and known.step.try_reuse(state, limit, beyond, settings):
                 return known.step, known.step.slots
             known.step = None  # its memory is free before more is taken
-    slots = DecoderSlots(state, limit)
+    slots = DecoderSlotCache(state, limit)
     for part in model.modules():
-        if isinstance(part, RotaryPart):
-            part.reach(slots.room)
+        if isinstance(part, RotaryEmbedding):
+            part.ensure_length(slots.capacity)
     step = GraphedStep(model, slots, beyond, settings)
     if known is not None:
         known.step = step

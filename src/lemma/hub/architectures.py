@@ -22,18 +22,18 @@ import torch
 from torch import Tensor
 
 from lemma.errors import RunError, SpecError
-from lemma.models.base import weights_of
-from lemma.models.build import blank
+from lemma.models.base import named_weights
+from lemma.models.build import build_uninitialized
 from lemma.spec.models import Classifier, Decoder, Encoder, EncoderDecoder, ModelSpec
 from lemma.spec.positions import LinearScaling, Llama3Scaling, Relative, Rotary, YarnScaling
 
 Config = Mapping[str, Any]
 Shape = tuple[int, ...]
-Form = Literal["stacked", "transposed", "interleaved", "plus one", "reversed"]
+Layout = Literal["stacked", "transposed", "interleaved", "plus one", "reversed"]
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorMap:
     """One of our tensors and those of theirs that it is made of.
 
     Stacked: their rows one after the other. Transposed: one of theirs, as GPT-2 writes its matrices. Interleaved:
@@ -41,27 +41,27 @@ class Piece:
     Reversed: rows in the opposite order, as BERT's two answers whether a sentence follows.
     """
 
-    ours: str
-    theirs: tuple[str, ...]
-    form: Form = "stacked"
-    rows: tuple[int, ...] = ()
+    name: str
+    hf_names: tuple[str, ...]
+    layout: Layout = "stacked"
+    row_counts: tuple[int, ...] = ()
     """The rows of each of theirs, where there are several."""
     heads: int = 1
-    halves: int = 0
+    rotary_dim: int = 0
     """On the way out, the rotated width of a head whose pairs are to become halves; 0 if none are."""
-    turned_rows: int = 0
+    rotary_rows: int = 0
     """How many of our rows are queries and keys."""
     head_width: int = 1
 
-    def shapes(self, shape: Shape) -> list[Shape]:
+    def hf_shapes(self, shape: Shape) -> list[Shape]:
         """The shapes that theirs must have for ours to have this one."""
-        if self.form == "transposed":
+        if self.layout == "transposed":
             return [shape[::-1]]
-        return [(rows, *shape[1:]) for rows in self.rows] or [shape]
+        return [(rows, *shape[1:]) for rows in self.row_counts] or [shape]
 
-    def join(self, tensors: list[Tensor]) -> Tensor:
+    def from_hf(self, tensors: list[Tensor]) -> Tensor:
         """Ours, from theirs."""
-        match self.form:
+        match self.layout:
             case "transposed":
                 return tensors[0].T.contiguous()
             case "interleaved":
@@ -72,11 +72,11 @@ class Piece:
                 return tensors[0].flip(0)
         return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
 
-    def split(self, tensor: Tensor) -> list[Tensor]:
+    def to_hf(self, tensor: Tensor) -> list[Tensor]:
         """Theirs, from ours."""
-        if self.halves:
-            tensor = _halved(tensor, self.turned_rows, self.head_width, self.halves)
-        match self.form:
+        if self.rotary_dim:
+            tensor = _pairs_to_halves(tensor, self.rotary_rows, self.head_width, self.rotary_dim)
+        match self.layout:
             case "transposed":
                 return [tensor.T.contiguous()]
             case "interleaved":
@@ -85,10 +85,10 @@ class Piece:
                 return [tensor.float() - 1]
             case "reversed":
                 return [tensor.flip(0)]
-        return [part.contiguous() for part in tensor.split(self.rows)] if len(self.theirs) > 1 else [tensor]
+        return [part.contiguous() for part in tensor.split(self.row_counts)] if len(self.hf_names) > 1 else [tensor]
 
 
-def _halved(tensor: Tensor, rows: int, head_width: int, turned: int) -> Tensor:
+def _pairs_to_halves(tensor: Tensor, rows: int, head_width: int, turned: int) -> Tensor:
     """Bring pairs of neighbouring rows of queries and keys half the rotated width apart, head by head."""
     order = torch.cat([torch.arange(0, turned, 2), torch.arange(1, turned, 2), torch.arange(turned, head_width)])
     heads = tensor[:rows].unflatten(0, (-1, head_width))[:, order.to(tensor.device)].flatten(0, 1)
@@ -96,7 +96,7 @@ def _halved(tensor: Tensor, rows: int, head_width: int, turned: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Names:
+class DecoderNames:
     """What the tensors of a decoder are called; those of a layer come after `layer`."""
 
     prefix: str
@@ -115,7 +115,7 @@ class Names:
     key_norm: str = ""
 
 
-LLAMA = Names(
+LLAMA = DecoderNames(
     prefix="model.",
     embedding="embed_tokens",
     layer="layers",
@@ -130,7 +130,7 @@ LLAMA = Names(
     query_norm="self_attn.q_norm",
     key_norm="self_attn.k_norm",
 )
-GPT2 = Names(
+GPT2 = DecoderNames(
     prefix="transformer.",
     embedding="wte",
     layer="h",
@@ -144,7 +144,7 @@ GPT2 = Names(
     output="lm_head",
     positions="wpe",
 )
-NEOX = Names(
+NEOX = DecoderNames(
     prefix="gpt_neox.",
     embedding="embed_in",
     layer="layers",
@@ -157,7 +157,7 @@ NEOX = Names(
     norm="final_layer_norm",
     output="embed_out",
 )
-IGNORED = re.compile(
+IGNORED_TENSORS = re.compile(
     r"(^|\.)(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias|position_ids|(en|de)coder\.embed_tokens\.weight"
     r"|cls\.predictions\.(decoder\.)?bias)$"
 )
@@ -192,7 +192,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-THEIR_ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "gelu-exact": "gelu", "relu": "relu", "silu": "silu"}
+HF_ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "gelu-exact": "gelu", "relu": "relu", "silu": "silu"}
 
 
 def _activation(name: Any) -> str:
@@ -447,40 +447,40 @@ def _t5(config: Config) -> dict[str, Any]:
 # All tensors of a model: ours, and what they are made of.
 
 
-def decoder_pieces(spec: Decoder, names: Names, kind: str) -> Iterator[Piece]:
+def decoder_tensor_maps(spec: Decoder, names: DecoderNames, kind: str) -> Iterator[TensorMap]:
     """All tensors of a decoder with those of theirs; of biases too that only one side has."""
-    matrix: Form = "transposed" if kind == "gpt2" else "stacked"
-    scale: Form = "plus one" if kind == "gemma" else "stacked"
-    head, heads, groups = spec.attention // spec.heads, spec.heads, spec.key_value_heads or spec.heads
+    matrix: Layout = "transposed" if kind == "gpt2" else "stacked"
+    scale: Layout = "plus one" if kind == "gemma" else "stacked"
+    head, heads, groups = spec.query_width // spec.heads, spec.heads, spec.key_value_heads or spec.heads
     rows = (heads * head, groups * head, groups * head) if len(names.query_key_value) > 1 else ()
-    inner = (spec.inner, spec.inner) if len(names.widen) > 1 else ()
+    inner = (spec.feed_forward_width, spec.feed_forward_width) if len(names.widen) > 1 else ()
     places = spec.positions
-    pairs = places.turned(head) if isinstance(places, Rotary) and places.layout == "pairs" else 0
+    pairs = places.rotary_dim(head) if isinstance(places, Rotary) and places.layout == "pairs" else 0
 
-    def norm(ours: str, theirs: str) -> Iterator[Piece]:
-        yield Piece(f"{ours}.weight", (f"{theirs}.weight",), scale)
+    def norm(ours: str, theirs: str) -> Iterator[TensorMap]:
+        yield TensorMap(f"{ours}.weight", (f"{theirs}.weight",), scale)
         if spec.norm == "layer":
-            yield Piece(f"{ours}.bias", (f"{theirs}.bias",))
+            yield TensorMap(f"{ours}.bias", (f"{theirs}.bias",))
 
-    def linear(ours: str, theirs: tuple[str, ...], rows: tuple[int, ...] = ()) -> Iterator[Piece]:
-        yield Piece(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), matrix, rows)
-        yield Piece(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), "stacked", rows)
+    def linear(ours: str, theirs: tuple[str, ...], rows: tuple[int, ...] = ()) -> Iterator[TensorMap]:
+        yield TensorMap(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), matrix, rows)
+        yield TensorMap(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), "stacked", rows)
 
-    yield Piece("embedding.weight", (f"{names.prefix}{names.embedding}.weight",))
+    yield TensorMap("embedding.weight", (f"{names.prefix}{names.embedding}.weight",))
     if names.positions:
-        yield Piece("positions.weight", (f"{names.prefix}{names.positions}.weight",))
+        yield TensorMap("positions.weight", (f"{names.prefix}{names.positions}.weight",))
     for layer in range(spec.depth):
         ours, theirs = f"layers.{layer}", f"{names.prefix}{names.layer}.{layer}"
         yield from norm(f"{ours}.attention_norm", f"{theirs}.{names.attention_norm}")
         joined = tuple(f"{theirs}.{name}" for name in names.query_key_value)
         for piece in linear(f"{ours}.attention.query_key_value", joined, rows):
-            form: Form = "interleaved" if kind == "gpt_neox" else piece.form
+            form: Layout = "interleaved" if kind == "gpt_neox" else piece.layout
             turned = (heads + groups) * head
-            yield replace(piece, form=form, heads=heads, halves=pairs, turned_rows=turned, head_width=head)
+            yield replace(piece, layout=form, heads=heads, rotary_dim=pairs, rotary_rows=turned, head_width=head)
         if spec.query_key_norm:
             for name, their in (("query_norm", names.query_norm), ("key_norm", names.key_norm)):
-                piece = Piece(f"{ours}.attention.{name}.weight", (f"{theirs}.{their}.weight",), scale)
-                yield replace(piece, halves=pairs, turned_rows=head, head_width=head)
+                piece = TensorMap(f"{ours}.attention.{name}.weight", (f"{theirs}.{their}.weight",), scale)
+                yield replace(piece, rotary_dim=pairs, rotary_rows=head, head_width=head)
         yield from linear(f"{ours}.attention.output", (f"{theirs}.{names.attention_output}",))
         yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.{names.feed_forward_norm}")
         widen = "gate_widen" if spec.gated else "widen"
@@ -488,20 +488,20 @@ def decoder_pieces(spec: Decoder, names: Names, kind: str) -> Iterator[Piece]:
         yield from linear(f"{ours}.feed_forward.narrow", (f"{theirs}.{names.narrow}",))
     yield from norm("norm", f"{names.prefix}{names.norm}")
     if not spec.tied:
-        yield Piece("output.weight", (f"{names.output}.weight",))
+        yield TensorMap("output.weight", (f"{names.output}.weight",))
 
 
-def bert_pieces(spec: Encoder) -> Iterator[Piece]:
+def bert_tensor_maps(spec: Encoder) -> Iterator[TensorMap]:
     """All tensors of an encoder, with those of BERT."""
 
-    def both(ours: str, *theirs: str, form: Form = "stacked") -> Iterator[Piece]:
-        rows = (spec.attention,) * len(theirs) if len(theirs) > 1 else ()
+    def both(ours: str, *theirs: str, form: Layout = "stacked") -> Iterator[TensorMap]:
+        rows = (spec.query_width,) * len(theirs) if len(theirs) > 1 else ()
         for part in ("weight", "bias"):
-            yield Piece(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs), form, rows)
+            yield TensorMap(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs), form, rows)
 
-    yield Piece("embedding.weight", ("bert.embeddings.word_embeddings.weight",))
-    yield Piece("positions.weight", ("bert.embeddings.position_embeddings.weight",))
-    yield Piece("segments.weight", ("bert.embeddings.token_type_embeddings.weight",))
+    yield TensorMap("embedding.weight", ("bert.embeddings.word_embeddings.weight",))
+    yield TensorMap("positions.weight", ("bert.embeddings.position_embeddings.weight",))
+    yield TensorMap("segments.weight", ("bert.embeddings.token_type_embeddings.weight",))
     yield from both("embedding_norm", "bert.embeddings.LayerNorm")
     for layer in range(spec.depth):
         ours, theirs = f"encoder.layers.{layer}", f"bert.encoder.layer.{layer}"
@@ -514,41 +514,41 @@ def bert_pieces(spec: Encoder) -> Iterator[Piece]:
         yield from both(f"{ours}.feed_forward_norm", f"{theirs}.output.LayerNorm")
     yield from both("output.transform", "cls.predictions.transform.dense")
     yield from both("output.norm", "cls.predictions.transform.LayerNorm")
-    yield Piece("output.map.weight", ("cls.predictions.decoder.weight",))
+    yield TensorMap("output.map.weight", ("cls.predictions.decoder.weight",))
     bias = "cls.predictions.bias" if spec.tied else "cls.predictions.decoder.bias"  # two names for one, if it is tied
-    yield Piece("output.map.bias", (bias,))
+    yield TensorMap("output.map.bias", (bias,))
     yield from both("follow.transform", "bert.pooler.dense")
     yield from both("follow.map", "cls.seq_relationship", form="reversed")
 
 
-def t5_pieces(spec: EncoderDecoder) -> Iterator[Piece]:
+def t5_tensor_maps(spec: EncoderDecoder) -> Iterator[TensorMap]:
     """All tensors of an encoder–decoder, with those of T5."""
-    yield Piece("embedding.weight", ("shared.weight",))
+    yield TensorMap("embedding.weight", ("shared.weight",))
     for side, depth in (("encoder", spec.encoder_depth), ("decoder", spec.decoder_depth)):
         first = f"{side}.block.0.layer.0.SelfAttention"
-        yield Piece(f"{side}.biases.weight", (f"{first}.relative_attention_bias.weight",))
-        yield Piece(f"{side}.norm.weight", (f"{side}.final_layer_norm.weight",))
+        yield TensorMap(f"{side}.biases.weight", (f"{first}.relative_attention_bias.weight",))
+        yield TensorMap(f"{side}.norm.weight", (f"{side}.final_layer_norm.weight",))
         for layer in range(depth):
             ours, theirs = f"{side}.layers.{layer}", f"{side}.block.{layer}.layer"
             own, source = f"{theirs}.0.SelfAttention", f"{theirs}.1.EncDecAttention"
             last = f"{theirs}.{1 if side == 'encoder' else 2}"
-            width = spec.attention
+            width = spec.query_width
             named = tuple(f"{own}.{name}.weight" for name in "qkv")
-            yield Piece(f"{ours}.attention.query_key_value.weight", named, rows=(width,) * 3)
-            yield Piece(f"{ours}.attention.output.weight", (f"{own}.o.weight",))
-            yield Piece(f"{ours}.attention_norm.weight", (f"{theirs}.0.layer_norm.weight",))
+            yield TensorMap(f"{ours}.attention.query_key_value.weight", named, row_counts=(width,) * 3)
+            yield TensorMap(f"{ours}.attention.output.weight", (f"{own}.o.weight",))
+            yield TensorMap(f"{ours}.attention_norm.weight", (f"{theirs}.0.layer_norm.weight",))
             named = tuple(f"{source}.{name}.weight" for name in "kv")
-            yield Piece(f"{ours}.source_attention.query.weight", (f"{source}.q.weight",))
-            yield Piece(f"{ours}.source_attention.key_value.weight", named, rows=(width,) * 2)
-            yield Piece(f"{ours}.source_attention.output.weight", (f"{source}.o.weight",))
-            yield Piece(f"{ours}.source_norm.weight", (f"{theirs}.1.layer_norm.weight",))
+            yield TensorMap(f"{ours}.source_attention.query.weight", (f"{source}.q.weight",))
+            yield TensorMap(f"{ours}.source_attention.key_value.weight", named, row_counts=(width,) * 2)
+            yield TensorMap(f"{ours}.source_attention.output.weight", (f"{source}.o.weight",))
+            yield TensorMap(f"{ours}.source_norm.weight", (f"{theirs}.1.layer_norm.weight",))
             dense = f"{last}.DenseReluDense"
             gated = (f"{dense}.wi_0.weight", f"{dense}.wi_1.weight")
-            yield Piece(f"{ours}.feed_forward.gate_widen.weight", gated, rows=(spec.inner,) * 2)
-            yield Piece(f"{ours}.feed_forward.widen.weight", (f"{dense}.wi.weight",))
-            yield Piece(f"{ours}.feed_forward.narrow.weight", (f"{dense}.wo.weight",))
-            yield Piece(f"{ours}.feed_forward_norm.weight", (f"{last}.layer_norm.weight",))
-    yield Piece("output.weight", ("lm_head.weight",))
+            yield TensorMap(f"{ours}.feed_forward.gate_widen.weight", gated, row_counts=(spec.feed_forward_width,) * 2)
+            yield TensorMap(f"{ours}.feed_forward.widen.weight", (f"{dense}.wi.weight",))
+            yield TensorMap(f"{ours}.feed_forward.narrow.weight", (f"{dense}.wo.weight",))
+            yield TensorMap(f"{ours}.feed_forward_norm.weight", (f"{last}.layer_norm.weight",))
+    yield TensorMap("output.weight", ("lm_head.weight",))
 
 
 @dataclass(frozen=True)
@@ -559,22 +559,22 @@ class Architecture:
     classes: tuple[str, ...]
     """The classes of transformers whose checkpoints are read; the first is what is written."""
     family: type[ModelSpec]
-    words: Callable[[Config], dict[str, Any]]
+    read_settings: Callable[[Config], dict[str, Any]]
     """The settings of our spec that a configuration says."""
-    pieces: Callable[[Any], Iterator[Piece]]
+    tensor_maps: Callable[[Any], Iterator[TensorMap]]
     """All tensors of a model of this architecture."""
     prefix: str
     """What the names of tensors begin with, those of the output layer excepted."""
     output: str = "lm_head.weight"
     """The output matrix, which a checkpoint may hold though it is that of the embedding."""
-    left_out: tuple[str, ...] = ()
+    ignored_prefixes: tuple[str, ...] = ()
     """Beginnings of the names of tensors that are not needed."""
 
 
 def _decoder(
-    title: str, kind: str, classes: tuple[str, ...], words: Callable[[Config], dict[str, Any]], names: Names
+    title: str, kind: str, classes: tuple[str, ...], words: Callable[[Config], dict[str, Any]], names: DecoderNames
 ) -> Architecture:
-    pieces = partial(decoder_pieces, names=names, kind=kind)
+    pieces = partial(decoder_tensor_maps, names=names, kind=kind)
     return Architecture(title, classes, Decoder, words, pieces, names.prefix, f"{names.output}.weight")
 
 
@@ -591,12 +591,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         ("BertForMaskedLM", "BertForPreTraining"),
         Encoder,
         _bert,
-        bert_pieces,
+        bert_tensor_maps,
         "bert.",
         "cls.predictions.decoder.weight",
         ("bert.pooler.", "cls.seq_relationship."),
     ),
-    "t5": Architecture("T5", ("T5ForConditionalGeneration",), EncoderDecoder, _t5, t5_pieces, ""),
+    "t5": Architecture("T5", ("T5ForConditionalGeneration",), EncoderDecoder, _t5, t5_tensor_maps, ""),
 }
 """By `model_type` of their config.json."""
 
@@ -627,12 +627,12 @@ def architecture_of(config: Config) -> Architecture:
     return found
 
 
-def pieces_of(architecture: Architecture, spec: ModelSpec) -> list[Piece]:
+def tensor_maps_of(architecture: Architecture, spec: ModelSpec) -> list[TensorMap]:
     """All tensors of a model with theirs; those of a classifier are its decoder's, and its head."""
     if not isinstance(spec, Classifier):
-        return [*architecture.pieces(spec)]
-    body = (piece for piece in architecture.pieces(spec.body) if not piece.ours.startswith("output."))
-    return [*(replace(piece, ours=f"body.{piece.ours}") for piece in body), Piece("head.weight", ("score.weight",))]
+        return [*architecture.tensor_maps(spec)]
+    body = (piece for piece in architecture.tensor_maps(spec.body) if not piece.name.startswith("output."))
+    return [*(replace(piece, name=f"body.{piece.name}") for piece in body), TensorMap("head.weight", ("score.weight",))]
 
 
 def classifier_class(architecture: Architecture) -> str:
@@ -650,7 +650,7 @@ def spec_from_config(config: Config) -> ModelSpec:
     """
     architecture = architecture_of(config)
     try:
-        words = {name: value for name, value in architecture.words(config).items() if value is not None}
+        words = {name: value for name, value in architecture.read_settings(config).items() if value is not None}
         spec = architecture.family.read(words, "config")
         if isinstance(spec, Decoder) and classifier_class(architecture) in (config.get("architectures") or ()):
             number = len(config.get("id2label") or ()) or config.get("num_labels") or 2
@@ -677,7 +677,7 @@ class StoredTensors(Mapping[str, Tensor]):
         yield self[name]
 
 
-def weights_from(
+def weights_from_hf(
     config: Config, tensors: StoredTensors, shapes: Mapping[str, Shape] | None = None
 ) -> Iterator[tuple[str, Iterator[Tensor]]]:
     """Our weights by name, each as blocks of its rows that are read as they are taken; a tied one is there once.
@@ -686,33 +686,36 @@ def weights_from(
     shape than the configuration says is a RunError. `shapes` are those of our model, where it is there already.
     """
     architecture, spec = architecture_of(config), spec_from_config(config)
-    shapes = shapes or shapes_of(spec)
-    pieces = {piece.ours: piece for piece in pieces_of(architecture, spec) if piece.ours in shapes}
-    names = _spelled(tensors, [name for piece in pieces.values() for name in piece.theirs], architecture)
+    shapes = shapes or weight_shapes(spec)
+    pieces = {piece.name: piece for piece in tensor_maps_of(architecture, spec) if piece.name in shapes}
+    names = _spelled(tensors, [name for piece in pieces.values() for name in piece.hf_names], architecture)
     output = names.get(architecture.output) if getattr(spec, "tied", False) else None
-    if output and not torch.equal(tensors[output], tensors[names[pieces["embedding.weight"].theirs[0]]]):
+    if output and not torch.equal(tensors[output], tensors[names[pieces["embedding.weight"].hf_names[0]]]):
         raise RunError(
             f"config.json says that the output layer shares the embedding (tie_word_embeddings), and {output} is "
             "another matrix. Set tie_word_embeddings to false in config.json to use it."
         )
     for ours, shape in shapes.items():
         piece = pieces[ours]
-        theirs = [names[name] for name in piece.theirs]
-        for name, expected in zip(theirs, piece.shapes(shape), strict=True):
+        theirs = [names[name] for name in piece.hf_names]
+        for name, expected in zip(theirs, piece.hf_shapes(shape), strict=True):
             if (found := tensors.shape(name)) != expected:
                 raise RunError(
                     f"the tensor {name} has the shape {_sized(found)}, expected {_sized(expected)} by config.json. The "
                     "weights belong to another configuration."
                 )
-        if piece.form == "stacked":
+        if piece.layout == "stacked":
             yield ours, (block for name in theirs for block in tensors.blocks(name))
         else:
-            yield ours, iter([piece.join([tensors[name] for name in theirs])])
+            yield ours, iter([piece.from_hf([tensors[name] for name in theirs])])
 
 
-def shapes_of(spec: ModelSpec) -> dict[str, Shape]:
+def weight_shapes(spec: ModelSpec) -> dict[str, Shape]:
     """The shapes of a model's weights by name, a tied one once; read off a model that is never filled."""
-    return {name: tuple(tensor.shape) for name, tensor in weights_of(blank(spec), frozen=True).items()}
+    return {
+        name: tuple(tensor.shape)
+        for name, tensor in named_weights(build_uninitialized(spec), include_frozen=True).items()
+    }
 
 
 def _sized(shape: Collection[int]) -> str:
@@ -732,7 +735,7 @@ def _spelled(tensors: StoredTensors, wanted: Collection[str], architecture: Arch
             usual = prefix + usual
         if usual in wanted or usual == output:
             spelled[usual] = name
-        elif not IGNORED.search(name) and not usual.startswith(architecture.left_out or ("\0",)):
+        elif not IGNORED_TENSORS.search(name) and not usual.startswith(architecture.ignored_prefixes or ("\0",)):
             extra.append(name)
     if "shared.weight" in wanted and output not in spelled and "shared.weight" in spelled:
         spelled[output] = spelled["shared.weight"]  # T5's: version 5 of transformers ties what is not in the file
@@ -767,12 +770,12 @@ def _decoder_needs(spec: Decoder) -> Iterator[Need]:
     """What all native decoders ask."""
     yield Need("key_query=separate", spec.key_query == "separate")
     yield Need("value_output=separate", spec.value_output == "separate")
-    yield Need(f"value_width={spec.attention}", spec.value_width in (None, spec.attention))
+    yield Need(f"value_width={spec.query_width}", spec.value_width in (None, spec.query_width))
     yield Need("no logit_cap", spec.logit_cap is None)
 
 
 def _whole_heads(spec: Decoder) -> Iterator[Need]:
-    yield Need(f"attention_width={spec.width}", spec.attention == spec.width)
+    yield Need(f"attention_width={spec.width}", spec.query_width == spec.width)
     yield Need(f"key_value_heads={spec.heads}", spec.key_value_heads in (None, spec.heads))
     yield Need("gated=false", not spec.gated)
     yield Need("norm=layer", spec.norm == "layer")
@@ -888,7 +891,7 @@ def _their_llama(spec: Decoder, kind: str) -> dict[str, Any]:
     config = {
         **_their_sizes(spec),
         "num_key_value_heads": spec.key_value_heads or spec.heads,
-        "head_dim": spec.attention // spec.heads,
+        "head_dim": spec.query_width // spec.heads,
         "rms_norm_eps": spec.norm_epsilon,
         **_their_rotary(spec),
     }
@@ -915,7 +918,7 @@ def _their_gpt2(spec: Decoder, kind: str) -> dict[str, Any]:
         "n_layer": spec.depth,
         "n_head": spec.heads,
         "n_inner": spec.feed_forward,
-        "activation_function": THEIR_ACTIVATIONS[spec.activation],
+        "activation_function": HF_ACTIVATIONS[spec.activation],
         "layer_norm_epsilon": spec.norm_epsilon,
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
     }
@@ -942,15 +945,15 @@ def _their_sizes(spec: Decoder | Encoder) -> dict[str, Any]:
         "hidden_size": spec.width,
         "num_hidden_layers": spec.depth,
         "num_attention_heads": spec.heads,
-        "intermediate_size": spec.inner,
+        "intermediate_size": spec.feed_forward_width,
         "max_position_embeddings": spec.context,
-        "hidden_act": THEIR_ACTIVATIONS[spec.activation],
+        "hidden_act": HF_ACTIVATIONS[spec.activation],
     }
 
 
 def _bert_needs(spec: Encoder) -> Iterator[Need]:
     yield Need("positions=learned", spec.positions.kind in ("learned", "none"))
-    yield Need(f"attention_width={spec.width}", spec.attention == spec.width)
+    yield Need(f"attention_width={spec.width}", spec.query_width == spec.width)
     yield Need("norm=layer", spec.norm == "layer")
     yield Need("norm_place=post", spec.norm_place == "post")
     yield Need("gated=false", not spec.gated)
@@ -984,13 +987,13 @@ def _t5_needs(spec: EncoderDecoder) -> Iterator[Need]:
 def _their_t5(spec: EncoderDecoder, kind: str) -> dict[str, Any]:
     places = spec.positions
     assert isinstance(places, Relative)
-    start, end, _ = spec.marks
-    activation = spec.activation if spec.gated else THEIR_ACTIVATIONS[spec.activation]
+    start, end, _ = spec.special_ids
+    activation = spec.activation if spec.gated else HF_ACTIVATIONS[spec.activation]
     return {
         "vocab_size": spec.vocabulary,
         "d_model": spec.width,
-        "d_kv": spec.attention // spec.heads,
-        "d_ff": spec.inner,
+        "d_kv": spec.query_width // spec.heads,
+        "d_ff": spec.feed_forward_width,
         "num_layers": spec.encoder_depth,
         "num_decoder_layers": spec.decoder_depth,
         "num_heads": spec.heads,
@@ -1082,26 +1085,26 @@ def config_from_spec(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def weights_to(spec: ModelSpec, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def weights_to_hf(spec: ModelSpec, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Their tensors by name, from ours, one of ours at a time; biases and positions that we do not have are zeros."""
     kind = native_architecture(spec)
     architecture = ARCHITECTURES[kind]
     body = spec.body if isinstance(spec, Classifier) else spec
-    shapes = shapes_of(spec_from_config(config_from_spec(body)))  # of the model that transformers will build
+    shapes = weight_shapes(spec_from_config(config_from_spec(body)))  # of the model that transformers will build
     if isinstance(spec, Classifier):
         shapes = {f"body.{name}": shape for name, shape in shapes.items()}
         shapes |= {"head.weight": tuple(weights["head.weight"].shape)}
-    for piece in pieces_of(architecture, spec):
-        if piece.ours not in shapes:
+    for piece in tensor_maps_of(architecture, spec):
+        if piece.name not in shapes:
             continue
-        shape = shapes[piece.ours]
-        tensor = weights.get(piece.ours)
-        unused = piece.ours.removeprefix("body.") in ("positions.weight", "segments.weight")
-        if tensor is None and (piece.ours.endswith(".bias") or unused):
+        shape = shapes[piece.name]
+        tensor = weights.get(piece.name)
+        unused = piece.name.removeprefix("body.") in ("positions.weight", "segments.weight")
+        if tensor is None and (piece.name.endswith(".bias") or unused):
             tensor = torch.zeros(shape, dtype=next(iter(weights.values())).dtype)
         if tensor is None or tuple(tensor.shape) != shape:
             got = "missing" if tensor is None else _sized(tensor.shape)
-            raise RunError(f"the weights do not belong to this spec: {piece.ours} is {got}, expected {_sized(shape)}.")
-        yield from zip(piece.theirs, piece.split(tensor), strict=True)
-        if piece.theirs == ("cls.predictions.decoder.bias",):
+            raise RunError(f"the weights do not belong to this spec: {piece.name} is {got}, expected {_sized(shape)}.")
+        yield from zip(piece.hf_names, piece.to_hf(tensor), strict=True)
+        if piece.hf_names == ("cls.predictions.decoder.bias",):
             yield "cls.predictions.bias", tensor.clone()  # which BERT has too, and does not read

@@ -19,8 +19,8 @@ from tokenizers import Tokenizer as Engine
 from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
-from lemma.errors import DataError, RunError, unknown
-from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to
+from lemma.errors import DataError, RunError, describe_unknown
+from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to_hf
 from lemma.hub.pretrained import Pretrained
 from lemma.layers.positions import rotary_frequencies
 from lemma.spec.models import Classifier, Decoder, ModelSpec
@@ -28,16 +28,16 @@ from lemma.spec.positions import NoScaling, Rotary
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """Hugging Face's model types and GGUF's architectures; of a llama with a sliding window the type is mistral."""
-MARK = "lemma.export"
+EXPORT_KEY = "lemma.export"
 """Metadata entry of the files that Lemma writes."""
-TURNED = ("llama", "mistral")
+PERMUTED = ("llama", "mistral")
 """Those whose queries and keys GGUF permutes, so that the pairs that rotary positions turn are adjacent."""
-WHOLE = {
+MODEL_TENSORS = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
-PARTS = {
+LAYER_TENSORS = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -50,7 +50,7 @@ PARTS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-SIZES = {
+METADATA_KEYS = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
     "num_hidden_layers": "block_count",
@@ -69,7 +69,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """GGUF's types of tokens."""
 
 
-def need_gguf() -> None:
+def require_gguf() -> None:
     """Refuse where the package for GGUF is missing."""
     if find_spec("gguf") is None:
         raise RunError("GGUF files need the package gguf, which is not installed here: pip install 'lemma-lm[gguf]'")
@@ -77,9 +77,9 @@ def need_gguf() -> None:
 
 def open_gguf(path: Path) -> Pretrained:
     """Open a GGUF file: its metadata are read, its tensors stay where they are."""
-    need_gguf()
+    require_gguf()
     metadata, stored = read_header(path)
-    config = config_of(metadata, stored)
+    config = config_from_metadata(metadata, stored)
     tensors = GgufTensors(path, stored, config)
     return Pretrained(path, config, tensors, (path,), lambda: read_tokenizer(metadata, config))
 
@@ -90,8 +90,8 @@ class StoredTensor(NamedTuple):
     shape: tuple[int, ...]
     """As in torch: rows first."""
     quantization: Any
-    place: int
-    bytes: int
+    offset: int
+    size: int
 
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
@@ -99,9 +99,9 @@ TEXT, LIST = 8, 9
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """The types of values, as `struct` calls them."""
 ALIGNMENT = 32
-LARGEST_HEADER = 64 << 20
+MAX_HEADER_BYTES = 64 << 20
 """Bytes of the longest header; that of a vocabulary of 256,000 tokens has 15 MB."""
-MOST_DIMENSIONS, DEEPEST_LIST = 4, 4
+MAX_DIMENSIONS, MAX_LIST_DEPTH = 4, 4
 CHUNK = 1 << 18
 """Numbers that are dequantized at once."""
 Value = TypeVar("Value", int, float, str, bool)
@@ -149,16 +149,16 @@ class HeaderReader:
 
     def __init__(self, data: bytes | mmap, path: Path) -> None:
         self.data, self.path = data, path
-        self.position = 0
+        self.offset = 0
 
     def skip(self, count: int) -> int:
         """Move past some bytes and return where they begin."""
-        if count > len(self.data) - self.position:
+        if count > len(self.data) - self.offset:
             raise RunError(f"{self.path} is cut off, or not a GGUF file. Download it again.")
-        if count > LARGEST_HEADER - self.position:
-            raise RunError(f"{self.path} is damaged: its header has more than {LARGEST_HEADER:,} bytes.")
-        self.position += count
-        return self.position - count
+        if count > MAX_HEADER_BYTES - self.offset:
+            raise RunError(f"{self.path} is damaged: its header has more than {MAX_HEADER_BYTES:,} bytes.")
+        self.offset += count
+        return self.offset - count
 
     def numbers(self, count: int, code: str) -> tuple[Any, ...]:
         """Read numbers of one type."""
@@ -178,7 +178,7 @@ class HeaderReader:
         """Read a value of metadata."""
         if kind == TEXT:
             return self.text()
-        if kind == LIST and depth < DEEPEST_LIST:
+        if kind == LIST and depth < MAX_LIST_DEPTH:
             inner, length = self.integer("I"), self.integer()
             if inner in NUMBERS:
                 return list(self.numbers(length, NUMBERS[inner]))
@@ -207,13 +207,13 @@ def read_header(path: Path) -> tuple[Metadata, dict[str, StoredTensor]]:
             if name in stored:
                 raise RunError(f"{path} is damaged: it has two tensors {name}. Download it again.")
             stored[name] = tensor
-    start = reader.position + -reader.position % alignment  # offsets count from the end of the header
-    stored = {name: tensor._replace(place=start + tensor.place) for name, tensor in stored.items()}
+    start = reader.offset + -reader.offset % alignment  # offsets count from the end of the header
+    stored = {name: tensor._replace(place=start + tensor.offset) for name, tensor in stored.items()}
     end, before = start, ""
-    for name, tensor in sorted(stored.items(), key=lambda item: item[1].place):
-        if tensor.place < end:
+    for name, tensor in sorted(stored.items(), key=lambda item: item[1].offset):
+        if tensor.offset < end:
             raise RunError(f"{path} is damaged: the tensors {before} and {name} overlap. Download it again.")
-        end, before = tensor.place + tensor.bytes, name
+        end, before = tensor.offset + tensor.size, name
     if end > size:
         raise RunError(f"{path} is cut off: {before} ends past its {size:,} bytes. Download it again.")
     return metadata, stored
@@ -224,8 +224,8 @@ def read_stored_tensor(reader: HeaderReader, alignment: int) -> tuple[str, Store
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     path, name, dimensions = reader.path, reader.text(), reader.integer("I")
-    if not 1 <= dimensions <= MOST_DIMENSIONS:
-        raise RunError(f"{path} is damaged: {name} has {dimensions:,} dimensions, expected 1 to {MOST_DIMENSIONS}.")
+    if not 1 <= dimensions <= MAX_DIMENSIONS:
+        raise RunError(f"{path} is damaged: {name} has {dimensions:,} dimensions, expected 1 to {MAX_DIMENSIONS}.")
     sizes, kind, offset = reader.numbers(dimensions, "Q"), reader.integer("I"), reader.integer()
     if kind not in {known.value for known in GGMLQuantizationType}:
         raise RunError(f"{path}: {name} is of the type {kind}, which the package gguf does not know.")
@@ -238,20 +238,22 @@ def read_stored_tensor(reader: HeaderReader, alignment: int) -> tuple[str, Store
     return name, StoredTensor(sizes[::-1], quantization, offset, prod(sizes) // block * width)
 
 
-def config_of(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict[str, Any]:
+def config_from_metadata(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict[str, Any]:
     """The metadata of a file in the words of Hugging Face's config.json."""
     path, name = metadata.path, metadata.get("general.architecture", str)
     if name not in ARCHITECTURES.values():
-        raise RunError(f"{path}: {unknown('architecture', str(name), sorted(set(ARCHITECTURES.values())))}")
+        raise RunError(f"{path}: {describe_unknown('architecture', str(name), sorted(set(ARCHITECTURES.values())))}")
     found: dict[str, Any] = {
-        word: metadata.get(f"{name}.{key}", float if word in FLOATS else int) for word, key in SIZES.items()
+        word: metadata.get(f"{name}.{key}", float if word in FLOATS else int) for word, key in METADATA_KEYS.items()
     }
     for word in FLOATS:  # kept there in float32: the shortest number that gives it
         if found[word] is not None:
             found[word] = float(str(np.float32(found[word])))
     for word in ("hidden_size", "num_attention_heads"):
         if not found[word] or found[word] < 1:
-            raise RunError(f"{path}: {name}.{SIZES[word]} is {found[word]}, expected a size. Download it again.")
+            raise RunError(
+                f"{path}: {name}.{METADATA_KEYS[word]} is {found[word]}, expected a size. Download it again."
+            )
     embedding = tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise RunError(f"{path} has no matrix token_embd.weight: it is not a whole model. Download it again.")
@@ -264,7 +266,7 @@ def config_of(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict[s
             "Hugging Face folders only. Take the folder of this model."
         )
     found["rope_theta"] = found["rope_theta"] or 10000.0
-    found["rope_scaling"] = _scaling(metadata, f"{name}.rope.", tensors.get(DIVISORS), found["rope_theta"])
+    found["rope_scaling"] = _scaling(metadata, f"{name}.rope.", tensors.get(ROPE_DIVISORS), found["rope_theta"])
     ids = {word: metadata.get(f"tokenizer.ggml.{word}", int) for word in ("bos_token_id", "eos_token_id")}
     return {
         "model_type": "mistral" if name == "llama" and found["sliding_window"] else name,
@@ -279,7 +281,7 @@ def config_of(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict[s
     }
 
 
-DIVISORS = "rope_freqs.weight"
+ROPE_DIVISORS = "rope_freqs.weight"
 """What each angle of rotary positions is divided by: so Llama 3's scaling is written, whose settings are not."""
 ORIGINAL, SLOW, FAST = 8192, 1.0, 4.0
 """The settings of all of Meta's models that have it."""
@@ -291,16 +293,16 @@ def _scaling(metadata: Metadata, prefix: str, divisors: StoredTensor | None, bas
     factor = metadata.get(f"{prefix}scaling.factor", float) or metadata.get(f"{prefix}scale_linear", float) or 1.0
     factor = float(str(np.float32(factor)))
     if divisors is not None and (kind == "none" or factor == 1):
-        numbers = np.fromfile(path, "<f4", prod(divisors.shape), offset=divisors.place).astype(np.float64)
+        numbers = np.fromfile(path, "<f4", prod(divisors.shape), offset=divisors.offset).astype(np.float64)
         if divisors.quantization.name == "F32" and (settings := llama3_settings(numbers, base)) is not None:
             return settings
         raise RunError(
-            f"{path}: {DIVISORS} scales rotary positions in a way that is not Llama 3's. Take the Hugging Face folder "
+            f"{path}: {ROPE_DIVISORS} scales rotary positions in a way that is not Llama 3's. Take the Hugging Face folder "
             "of this model."
         )
     if kind not in ("none", "linear", "yarn") or divisors is not None:
         raise RunError(
-            f"{path}: the scaling {kind!r} of its rotary positions{' with ' + DIVISORS if divisors else ''} is not "
+            f"{path}: the scaling {kind!r} of its rotary positions{' with ' + ROPE_DIVISORS if divisors else ''} is not "
             "supported. Supported: linear, yarn, and Llama 3's."
         )
     if kind == "none" or factor == 1:
@@ -352,9 +354,9 @@ class GgufTensors(StoredTensors):
 
     def __init__(self, path: Path, stored: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> None:
         self.path, self.stored = path, stored
-        self.names = {huggingface_name(name): name for name in stored if name != DIVISORS}
+        self.names = {huggingface_name(name): name for name in stored if name != ROPE_DIVISORS}
         self.heads: dict[str, int] = {}
-        if config["model_type"] in TURNED:
+        if config["model_type"] in PERMUTED:
             self.heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -364,7 +366,7 @@ class GgufTensors(StoredTensors):
     def __getitem__(self, name: str) -> Tensor:
         tensor = torch.cat(list(self._dequantized(name)))
         heads = self.heads.get(self.names[name].split(".")[-2], 0)
-        return apart(tensor, heads) if heads else tensor
+        return pairs_to_halves(tensor, heads) if heads else tensor
 
     def blocks(self, name: str) -> Iterator[Tensor]:
         """Some rows at once; all of them where they have to be put in another order."""
@@ -406,18 +408,18 @@ def huggingface_name(name: str) -> str:
     >>> huggingface_name("blk.3.attn_q.weight")
     'model.layers.3.self_attn.q_proj.weight'
     """
-    if name in WHOLE or not name.startswith("blk."):
-        return WHOLE.get(name, name)
+    if name in MODEL_TENSORS or not name.startswith("blk."):
+        return MODEL_TENSORS.get(name, name)
     _, layer, part, kind = name.split(".")
-    return f"model.layers.{layer}.{PARTS.get(part, part)}.{kind}"
+    return f"model.layers.{layer}.{LAYER_TENSORS.get(part, part)}.{kind}"
 
 
-def apart(tensor: Tensor, heads: int) -> Tensor:
+def pairs_to_halves(tensor: Tensor, heads: int) -> Tensor:
     """Rows of queries or keys whose pairs are adjacent, as halves: the first of each pair, then the second."""
     return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
-def adjacent(tensor: Tensor, heads: int) -> Tensor:
+def halves_to_pairs(tensor: Tensor, heads: int) -> Tensor:
     """The inverse of `apart`."""
     return tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
 
@@ -426,7 +428,7 @@ def write_gguf(
     path: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer, name: str
 ) -> dict[str, Tensor]:
     """Write a model of Llama's kind in float32, with its tokenizer; return the tensors that were written."""
-    need_gguf()
+    require_gguf()
     from gguf import GGUFValueType, GGUFWriter
 
     if isinstance(spec, Classifier):
@@ -441,12 +443,12 @@ def write_gguf(
             "positions=rotary norm=rms gated=true activation=silu bias=false. For transformers: --to huggingface"
         )
     writer = GGUFWriter(path, architecture)
-    writer.add_uint32(MARK, 1)
+    writer.add_uint32(EXPORT_KEY, 1)
     writer.add_file_type(0)
     writer.add_name(name)
     words = {**config, "rope_theta": scaling.get("rope_theta", config.get("rope_theta", 10000.0))}
     words.setdefault("head_dim", words["hidden_size"] // words["num_attention_heads"])
-    for word, key in SIZES.items():
+    for word, key in METADATA_KEYS.items():
         value = words.get(word)
         if value is not None:
             writer.add_key_value(
@@ -460,9 +462,11 @@ def write_gguf(
     writer.add_vocab_size(words["vocab_size"])
     _write_tokenizer(writer, tokenizer, words["vocab_size"])
     heads = {"q_proj": words["num_attention_heads"], "k_proj": words.get("num_key_value_heads")}
-    names = {theirs: own for own, theirs in WHOLE.items()} | {theirs: own for own, theirs in PARTS.items()}
+    names = {theirs: own for own, theirs in MODEL_TENSORS.items()} | {
+        theirs: own for own, theirs in LAYER_TENSORS.items()
+    }
     written: dict[str, Tensor] = {}
-    for theirs, tensor in weights_to(spec, weights):
+    for theirs, tensor in weights_to_hf(spec, weights):
         if theirs == "lm_head.weight" and config["tie_word_embeddings"]:
             continue
         tensor = tensor.detach().float().cpu().contiguous()
@@ -471,8 +475,8 @@ def write_gguf(
             _, _, layer, rest = theirs.split(".", 3)
             part, _, end = rest.rpartition(".")
             own = f"blk.{layer}.{names[part]}.{end}"
-            groups = heads.get(part.rpartition(".")[2]) if kind in TURNED else None
-            tensor = adjacent(tensor, groups) if groups else tensor
+            groups = heads.get(part.rpartition(".")[2]) if kind in PERMUTED else None
+            tensor = halves_to_pairs(tensor, groups) if groups else tensor
         written[own] = tensor
         writer.add_tensor(own, tensor.numpy().view(WrittenArray))
     try:
@@ -496,12 +500,12 @@ class WrittenArray(np.ndarray):
         fid.write(np.ascontiguousarray(self).data)
 
 
-def wrote_gguf(path: Path) -> bool:
+def is_lemma_gguf(path: Path) -> bool:
     """Check whether a file is as Lemma writes GGUF: marked, and not quantized by another program since."""
     with path.open("rb") as file:
         head = file.read(4096)  # the first entries of the metadata
     plain = b"general.file_type" + struct.pack("<II", 4, 0)  # GGUF's type 4, uint32, and its value
-    return head.startswith(b"GGUF") and MARK.encode() in head and plain in head
+    return head.startswith(b"GGUF") and EXPORT_KEY.encode() in head and plain in head
 
 
 def _write_scaling(writer: Any, spec: ModelSpec, scaling: Mapping[str, Any]) -> None:
@@ -511,9 +515,9 @@ def _write_scaling(writer: Any, spec: ModelSpec, scaling: Mapping[str, Any]) -> 
     kind = scaling.get("rope_type", "default")
     if kind == "llama3":
         assert isinstance(spec, Decoder) and isinstance(spec.positions, Rotary)
-        width, base = spec.positions.turned(spec.attention // spec.heads), spec.positions.base
+        width, base = spec.positions.rotary_dim(spec.query_width // spec.heads), spec.positions.base
         plain, scaled = (rotary_frequencies(width, base, how)[0] for how in (NoScaling(), spec.positions.scaling))
-        writer.add_tensor(DIVISORS, (plain / scaled).float().numpy().view(WrittenArray))
+        writer.add_tensor(ROPE_DIVISORS, (plain / scaled).float().numpy().view(WrittenArray))
     elif kind != "default":
         writer.add_rope_scaling_type(RopeScalingType(kind))
         writer.add_rope_scaling_factor(scaling["factor"])
@@ -529,7 +533,7 @@ def _write_scaling(writer: Any, spec: ModelSpec, scaling: Mapping[str, Any]) -> 
 
 def _write_tokenizer(writer: Any, tokenizer: Tokenizer, vocabulary: int) -> None:
     """Write byte-pairs as GGUF knows them: byte-level, or pieces with scores."""
-    plan = tokenizer.plan()
+    plan = tokenizer.pipeline()
     model, decoder = plan["model"], json.dumps(plan["decoder"])
     if model["type"] != "BPE" or not ("ByteLevel" in decoder or model.get("byte_fallback")):
         raise RunError(
@@ -555,7 +559,7 @@ def _write_tokenizer(writer: Any, tokenizer: Tokenizer, vocabulary: int) -> None
         writer.add_token_scores([scores[token] for token in tokens])
         writer.add_add_space_prefix("Prepend" in json.dumps(plan["normalizer"]))
     else:
-        cuts = {name: json.loads(make().__getstate__()) for name, make in FIRST_CUTS.items() if name != "default"}
+        cuts = {name: json.loads(make().__getstate__()) for name, make in PRE_TOKENIZERS.items() if name != "default"}
         rule = next((name for name, cut in cuts.items() if _same_cut(cut, plan["pre_tokenizer"])), None)
         if rule is None:
             raise RunError("the rule by which this tokenizer first cuts a text has no name in GGUF.")
@@ -568,7 +572,7 @@ def _write_tokenizer(writer: Any, tokenizer: Tokenizer, vocabulary: int) -> None
     for word, number in special.items():
         if number is not None:
             getattr(writer, f"add_{word}_token_id")(number)
-    writer.add_add_bos_token(bool(tokenizer.before))
+    writer.add_add_bos_token(bool(tokenizer.prefix))
     if isinstance(template := tokenizer.config.get("chat_template"), str):
         writer.add_chat_template(template)
 
@@ -585,7 +589,7 @@ def _same_cut(one: Any, other: Any) -> bool:
 
 # The tokenizer: byte-level byte-pairs ("gpt2") or pieces with scores ("llama").
 
-MOST_SPLIT_CHARACTERS = 1 << 28
+MAX_SPLIT_CHARACTERS = 1 << 28
 """Characters of all splits of all pieces of a vocabulary; 256,000 pieces of 16 have a quarter of it."""
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -610,7 +614,7 @@ def _digits() -> Any:
     return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _plain()])
 
 
-FIRST_CUTS: dict[str, Callable[[], Any]] = {
+PRE_TOKENIZERS: dict[str, Callable[[], Any]] = {
     "default": _plain,
     "gpt-2": _plain,
     "smollm": _digits,
@@ -636,16 +640,16 @@ def read_tokenizer(metadata: Metadata, config: Mapping[str, Any]) -> Tokenizer:
     begin = words.get("bos") if (model == "llama" if adds_bos is None else adds_bos) else None
     if model == "gpt2":
         rule = metadata.get(f"{prefix}pre", str) or "default"
-        if rule not in FIRST_CUTS:
+        if rule not in PRE_TOKENIZERS:
             raise RunError(
-                f"{path}: {unknown('its tokenizer', rule, FIRST_CUTS)} Take the model's Hugging Face folder."
+                f"{path}: {describe_unknown('its tokenizer', rule, PRE_TOKENIZERS)} Take the model's Hugging Face folder."
             )
         merges = [tuple(merge.split(" ", 1)) for merge in metadata.get_list(f"{prefix}merges", str) or []]
         numbers = {token: number for number, token in enumerate(tokens)}
         engine = Engine(models.BPE(numbers, merges, ignore_merges=rule == "llama-bpe"))  # pyright: ignore
         if rule == "qwen2":
             engine.normalizer = normalizers.NFC()
-        engine.pre_tokenizer, engine.decoder = FIRST_CUTS[rule](), decoders.ByteLevel()
+        engine.pre_tokenizer, engine.decoder = PRE_TOKENIZERS[rule](), decoders.ByteLevel()
         _add_special(engine, special, added, begin)
     elif model == "llama":
         scores = metadata.get_list(f"{prefix}scores", float, len(tokens)) or [0.0] * len(tokens)
@@ -655,7 +659,7 @@ def read_tokenizer(metadata: Metadata, config: Mapping[str, Any]) -> Tokenizer:
         )
         engine = sentencepiece_pipeline(tokens, scores, missing, special, begin, added, space)
     else:
-        raise RunError(f"{path}: {unknown('its kind of tokenizer', str(model), ('gpt2', 'llama'))}")
+        raise RunError(f"{path}: {describe_unknown('its kind of tokenizer', str(model), ('gpt2', 'llama'))}")
     settings = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     own: dict[str, Any] = {name: words[word] for name, word in settings.items() if word in words}
     if template := metadata.get("tokenizer.chat_template", str):
@@ -671,7 +675,7 @@ def sentencepiece_pipeline(
     scores: Sequence[float],
     unknown: str | None = None,
     special: Sequence[str] = (),
-    begin: str | None = None,
+    bos: str | None = None,
     added: Sequence[str] = (),
     space: bool = True,
 ) -> Engine:
@@ -680,7 +684,7 @@ def sentencepiece_pipeline(
     A merge is any split of a piece into two others; it comes as early as its piece's score is high. All splits of all
     pieces are tried, so very long pieces, which no real vocabulary has, are refused.
     """
-    if sum(len(piece) ** 2 for piece in tokens) > MOST_SPLIT_CHARACTERS:
+    if sum(len(piece) ** 2 for piece in tokens) > MAX_SPLIT_CHARACTERS:
         longest = max(map(len, tokens))
         raise DataError(f"a vocabulary with pieces of up to {longest:,} characters cannot be read. Is it damaged?")
     numbers = {token: number for number, token in enumerate(tokens)}
@@ -698,7 +702,7 @@ def sentencepiece_pipeline(
     strip = [decoders.Strip(" ", 1, 0)] if space else []
     back = decoders.Replace("▁", " ")
     engine.decoder = decoders.Sequence([back, decoders.ByteFallback(), decoders.Fuse(), *strip])
-    _add_special(engine, [*special, *([unknown] if unknown else [])], added, begin)
+    _add_special(engine, [*special, *([unknown] if unknown else [])], added, bos)
     return engine
 
 

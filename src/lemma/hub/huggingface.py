@@ -12,22 +12,22 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from lemma.data.files import read_json
-from lemma.data.tokenizers import CONFIG as TOKENIZER_CONFIG
-from lemma.data.tokenizers import GENERATION, TEMPLATE, Tokenizer
+from lemma.data.tokenizers import CONFIG_FILE as TOKENIZER_CONFIG
+from lemma.data.tokenizers import GENERATION_FILE, TEMPLATE_FILE, Tokenizer
 from lemma.errors import DataError, RunError
-from lemma.hub.architectures import ARCHITECTURES, StoredTensors, config_from_spec, weights_to
+from lemma.hub.architectures import ARCHITECTURES, StoredTensors, config_from_spec, weights_to_hf
 from lemma.hub.pretrained import CONFIG, Pretrained
 from lemma.models.base import save_tensors
 from lemma.spec.models import Classifier, ModelSpec
 
 WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 TRANSFORMERS_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-PICKLED = (*TRANSFORMERS_PICKLES, "model.pt", "model.pth", "consolidated.00.pth")
+PICKLES = (*TRANSFORMERS_PICKLES, "model.pt", "model.pth", "consolidated.00.pth")
 SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 VOCABULARIES = ("vocab.json", "vocab.txt", *SENTENCEPIECE)
 """What transformers can make a tokenizer.json of."""
 FLOATS = {"F64", "F32", "F16", "BF16"}
-BERT = {
+BERT_TOKENIZER_CONFIG = {
     "tokenizer_class": "BertTokenizer",
     **{f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")},
 }
@@ -46,14 +46,14 @@ def open_folder(path: Path) -> Pretrained:
     def tokenizer() -> Tokenizer:
         ids = {name: config.get(name) for name in ("bos_token_id", "eos_token_id")}
         try:
-            usual = BERT if config["model_type"] == "bert" else None
+            usual = BERT_TOKENIZER_CONFIG if config["model_type"] == "bert" else None
             return Tokenizer.load(folder / TOKENIZER, config.get("vocab_size"), usual, **ids)
         except DataError as error:
             if (folder / TOKENIZER).exists():
                 raise RunError(f"{error}") from None
             raise RunError(_without_tokenizer(folder)) from None
 
-    more = [folder / name for name in (TOKENIZER_CONFIG, GENERATION, TEMPLATE) if (folder / name).is_file()]
+    more = [folder / name for name in (TOKENIZER_CONFIG, GENERATION_FILE, TEMPLATE_FILE) if (folder / name).is_file()]
     return Pretrained(path, config, tensors, (*files, *tensors.shards), tokenizer, tuple(more))
 
 
@@ -86,16 +86,16 @@ def _class_name(config: Mapping[str, Any]) -> str:
     """The class of transformers that reads the weights of a configuration."""
     named = config.get("architectures")
     names = [known for architecture in ARCHITECTURES.values() for known in architecture.classes]
-    return next((name for name in named if name in names), AUTO) if isinstance(named, list) else AUTO
+    return next((name for name in named if name in names), AUTO_CLASS) if isinstance(named, list) else AUTO_CLASS
 
 
-AUTO = "AutoModelForCausalLM"
+AUTO_CLASS = "AutoModelForCausalLM"
 
 
 class FolderTensors(StoredTensors):
     """The tensors of a folder, each mapped from its file for as long as it is used."""
 
-    def __init__(self, folder: Path, class_name: str = AUTO) -> None:
+    def __init__(self, folder: Path, class_name: str = AUTO_CLASS) -> None:
         self.folder, self.class_name = folder, class_name
 
     @property
@@ -104,7 +104,7 @@ class FolderTensors(StoredTensors):
         return tuple(sorted(self.folder.glob("model*.safetensors")))
 
     @cached_property
-    def places(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path]:
         """In which file each tensor is; a missing or damaged file is a RunError."""
         if (self.folder / WEIGHTS).is_file():
             return dict.fromkeys(self._names(self.folder / WEIGHTS), self.folder / WEIGHTS)
@@ -129,7 +129,7 @@ class FolderTensors(StoredTensors):
         return {name: self.folder / shard for name, shard in named.items()}
 
     def _without_weights(self) -> str:
-        pickled = next((name for name in PICKLED if (self.folder / name).is_file()), None)
+        pickled = next((name for name in PICKLES if (self.folder / name).is_file()), None)
         if pickled is None:
             return f"{self.folder} has no weights: neither {WEIGHTS} nor {INDEX} is there. Download the folder again."
         refused = f"{self.folder / pickled} is a pickle, which may run any code: it is not read."
@@ -153,7 +153,7 @@ class FolderTensors(StoredTensors):
             found = file.get_slice(name)
             if (kind := found.get_dtype()) not in FLOATS:
                 raise RunError(
-                    f"{self.places[name]}: {name} is of the type {kind}; only {', '.join(sorted(FLOATS))} can be read. "
+                    f"{self.files[name]}: {name} is of the type {kind}; only {', '.join(sorted(FLOATS))} can be read. "
                     "Take the original weights of the model."
                 )
             return tuple(found.get_shape())
@@ -164,7 +164,7 @@ class FolderTensors(StoredTensors):
 
     @contextmanager
     def _file(self, name: str) -> Iterator[Any]:
-        path = self.places[name]
+        path = self.files[name]
         try:
             with safe_open(path, framework="pt") as file:
                 yield file
@@ -174,13 +174,13 @@ class FolderTensors(StoredTensors):
             raise RunError(f"{path} is damaged ({error}). Download it again.") from None
 
     def __contains__(self, name: object) -> bool:
-        return name in self.places
+        return name in self.files
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.places)
+        return iter(self.files)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.files)
 
 
 def write_folder(
@@ -191,25 +191,27 @@ def write_folder(
     `labels` are the names of a classifier's classes.
     """
     config = config_from_spec(spec)
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_to(spec, weights)}
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_to_hf(spec, weights)}
     if config["tie_word_embeddings"]:
         kept = {name: tensor for name, tensor in kept.items() if name not in ("lm_head.weight", "embed_out.weight")}
-    stops = sorted(tokenizer.stops)
+    stops = sorted(tokenizer.stop_tokens)
     ids: dict[str, Any] = {"bos_token_id": tokenizer.bos, "eos_token_id": stops if len(stops) > 1 else tokenizer.eos}
     config |= {"dtype": str(next(iter(kept.values())).dtype).removeprefix("torch."), **ids}
     padding = None
     if isinstance(spec, Classifier):  # it looks for the last token before the padding
-        padding = tokenizer.padding
+        padding = tokenizer.pad
         config |= {"pad_token_id": padding, "id2label": {str(place): name for place, name in enumerate(labels)}}
         config["label2id"] = {name: place for place, name in enumerate(labels)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_tensors(folder / WEIGHTS, _unshared(kept), {"format": "pt"})
-    (folder / GENERATION).write_text(json.dumps({**ids, **tokenizer.generation}, indent=2) + "\n", encoding="utf-8")
+    (folder / GENERATION_FILE).write_text(
+        json.dumps({**ids, **tokenizer.generation}, indent=2) + "\n", encoding="utf-8"
+    )
     tokenizer.save(folder / TOKENIZER)
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     about |= {**tokenizer.special_tokens, **tokenizer.config}
     if padding is not None:
-        about["pad_token"] = about.get("pad_token") or tokenizer.labels([padding])[0]
+        about["pad_token"] = about.get("pad_token") or tokenizer.token_strings([padding])[0]
     if limit := getattr(spec.body if isinstance(spec, Classifier) else spec, "context", None):
         about.setdefault("model_max_length", limit)
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

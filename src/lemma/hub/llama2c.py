@@ -15,20 +15,20 @@ from lemma.hub.architectures import StoredTensors
 from lemma.hub.gguf import sentencepiece_pipeline
 from lemma.hub.pretrained import Pretrained
 
-HEADER = 7 * 4
-BYTES = range(3, 259)
+HEADER_BYTES = 7 * 4
+BYTE_TOKENS = range(3, 259)
 """The tokens of single bytes."""
-MOST = 1 << 24
+MAX_SIZE = 1 << 24
 """No size of a real model is above this: a larger one tells that a file is something else."""
 
 
 def open_llama2c(path: Path) -> Pretrained:
     """Open a file of llama2.c; the tokenizer is at its end, or in `tokenizer.bin` next to it."""
     with path.open("rb") as file:
-        head = np.frombuffer(file.read(HEADER), dtype="<i4").tolist()
+        head = np.frombuffer(file.read(HEADER_BYTES), dtype="<i4").tolist()
     *sizes, vocabulary, context = head if len(head) == 7 else [0] * 7
     if (
-        not all(0 < size < MOST for size in (*sizes, abs(vocabulary), context))
+        not all(0 < size < MAX_SIZE for size in (*sizes, abs(vocabulary), context))
         or sizes[0] % sizes[3]
         or sizes[3] % sizes[4]
     ):
@@ -73,7 +73,7 @@ def open_llama2c(path: Path) -> Pretrained:
     }
     if not tied:
         layout["lm_head"] = (vocabulary, width)
-    size, needed = path.stat().st_size, HEADER + 4 * sum(map(prod, layout.values()))
+    size, needed = path.stat().st_size, HEADER_BYTES + 4 * sum(map(prod, layout.values()))
     if size < needed:
         raise RunError(f"{path} is cut off: it has {size:,} bytes, its header asks for {needed:,}. Get it again.")
     tensors = Llama2cTensors(path, layout, heads, groups)
@@ -94,7 +94,7 @@ class Llama2cTensors(StoredTensors):
         self.path = path
         self.turned = {"self_attn.q_proj": heads, "self_attn.k_proj": groups}
         self.places: dict[str, tuple[int, tuple[int, ...], int]] = {}  # where, which shape, heads that are turned
-        self.end = HEADER
+        self.end = HEADER_BYTES
         for name, shape in layout.items():
             whole = name.startswith(("model.", "lm_head"))
             for layer in range(1 if whole or name == "rotations" else shape[0]):
@@ -139,9 +139,9 @@ def _tokenizer(path: Path, start: int, vocabulary: int, context: int) -> Tokeniz
     except struct.error:
         raise RunError(f"{path} is cut off: it holds {len(tokens):,} of {vocabulary:,} tokens. Get it again.") from None
     tokens[:3] = "<unk>", "<s>", "</s>"
-    for token in BYTES:
-        tokens[token] = f"<0x{token - BYTES.start:02X}>"
-    engine = sentencepiece_pipeline(tokens, scores, unknown="<unk>", special=("<s>", "</s>"), begin="<s>")
+    for token in BYTE_TOKENS:
+        tokens[token] = f"<0x{token - BYTE_TOKENS.start:02X}>"
+    engine = sentencepiece_pipeline(tokens, scores, unknown="<unk>", special=("<s>", "</s>"), bos="<s>")
     config = {"bos_token": "<s>", "eos_token": "<s>", "unk_token": "<unk>", "model_max_length": context}
     # llama2.c's own models end a text where the next begins
     generation = {"bos_token_id": 1, "eos_token_id": [1, 2]}

@@ -13,7 +13,7 @@ from typing import Any
 
 from lemma.errors import RunError
 
-MOST_STEPS = 1_000_000
+MAX_STEPS = 1_000_000
 """Positions that matching one text may visit."""
 CATEGORIES = {
     ops.CATEGORY_DIGIT: re.compile(r"\d"),
@@ -65,10 +65,14 @@ class PatternMatcher:
 
     def _part_ends(self, operation: Any, argument: Any, starts: set[int]) -> set[int]:
         self.steps += len(starts) + 1
-        if self.steps > MOST_STEPS:
+        if self.steps > MAX_STEPS:
             raise RunError("a regular expression takes too much work to match. Name the modules one by one.")
         if operation in CHARACTERS:
-            return {at + 1 for at in starts if at < len(self.text) and _fits(operation, argument, self.text[at])}
+            return {
+                at + 1
+                for at in starts
+                if at < len(self.text) and _matches_character(operation, argument, self.text[at])
+            }
         if operation is ops.SUBPATTERN and not argument[1] and not argument[2]:
             return self.ends(argument[3], starts)
         if operation is ops.BRANCH:
@@ -99,7 +103,7 @@ class PatternMatcher:
         return reached
 
 
-def _fits(operation: Any, argument: Any, character: str) -> bool:
+def _matches_character(operation: Any, argument: Any, character: str) -> bool:
     """Check whether one character is what a part of a pattern stands for."""
     if operation is ops.ANY:
         return character != "\n"

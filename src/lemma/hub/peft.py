@@ -22,35 +22,35 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from lemma.adaptation.adapt import Adaptation, adapt_model, refuse_adapted
+from lemma.adaptation.adapt import Adaptation, adapt_model, check_not_adapted
 from lemma.adaptation.lora import (
     LoraEmbedding,
     LoraMatrices,
+    LowRankUpdate,
     TargetMatrix,
-    Update,
-    besides,
-    is_map,
-    matrices,
-    new_update,
-    plain_modules,
-    wrap,
+    find_matrices,
+    init_update,
+    is_linear,
+    lora_modules,
+    unwrapped_modules,
+    wrap_owners,
 )
-from lemma.data.files import read_json, restore
+from lemma.data.files import read_json, restore_moved_folder
 from lemma.data.foreign import ForeignFields, reading_foreign_file
-from lemma.errors import RunError, SpecError, unknown
-from lemma.hub.architectures import Piece
+from lemma.errors import RunError, SpecError, describe_unknown
+from lemma.hub.architectures import TensorMap
 from lemma.hub.patterns import matches_to_end
-from lemma.hub.pretrained import exporting
+from lemma.hub.pretrained import export_folder
 from lemma.models.base import save_tensors
 from lemma.spec.recipe import Frozen, Lora
 
-CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 PREFIX = "base_model.model."
 Module = TypeVar("Module", bound=nn.Module)
 Value = TypeVar("Value", int, float)
 
 
-Pieces = Mapping[str, Piece]
+TensorMaps = Mapping[str, TensorMap]
 """Of which tensors of transformers' each matrix of a pretrained model is made, by the paths of our modules."""
 
 
@@ -58,7 +58,7 @@ def write_peft(
     model: nn.Module,
     folder: Path | str,
     base: str | None = None,
-    pieces: Pieces | None = None,
+    tensor_maps: TensorMaps | None = None,
     task: str | None = None,
     overwrite: bool = False,
 ) -> None:
@@ -68,38 +68,38 @@ def write_peft(
     joint matrix (queries, keys and values) is written as one for each of its parts. Matrices of recurrent layers and
     the joint matrix of torch's attention have no form there: a SpecError says so.
     """
-    updates = besides(model)
+    updates = lora_modules(model)
     if not updates:
         raise SpecError("this model has no LoRA updates to write. Adapt it with lora first.")
     tensors: dict[str, Tensor] = {}
     placed: dict[str, UpdateOptions] = {}
     for path, wrapper in updates:
         _check_exportable(path, wrapper)
-        update: Update = wrapper.update
-        for theirs, rows in _parts(path, update.B, pieces):
+        update: LowRankUpdate = wrapper.update
+        for theirs, rows in _parts(path, update.B, tensor_maps):
             if update.B.any() and not rows.any():  # only other parts of the joint matrix have an update
                 continue
             name = f"{PREFIX}{theirs}".rstrip(".")
-            A, rows = without_zeros(update.A, rows)
+            A, rows = drop_zero_ranks(update.A, rows)
             placed[theirs] = UpdateOptions(len(A), update.scale * len(A), update.dropout, update.transposed)
             if isinstance(wrapper, LoraEmbedding):  # its rows are the tokens
                 tensors |= {f"{name}.lora_embedding_A": rows.mT, f"{name}.lora_embedding_B": A.mT}
             else:
                 tensors |= {f"{name}.lora_A.weight": A, f"{name}.lora_B.weight": rows}
-    whole = {_only(path, pieces): module for path, module in _whole_modules(model).items()}
+    whole = {_only(path, tensor_maps): module for path, module in _trained_modules(model).items()}
     for path, module in whole.items():
         tensors |= {f"{PREFIX}{path}.{name}": tensor for name, tensor in module.state_dict().items()}
-    names = [path for path, _ in plain_modules(model)]
-    if pieces is not None:
-        names = [name.removesuffix(".weight") for piece in pieces.values() for name in piece.theirs]
+    names = [path for path, _ in unwrapped_modules(model)]
+    if tensor_maps is not None:
+        names = [name.removesuffix(".weight") for piece in tensor_maps.values() for name in piece.hf_names]
     options = _options_of(names, placed, whole, base) | {"task_type": task}
-    if pieces is not None:
-        options["fan_in_fan_out"] = any(piece.form == "transposed" for piece in pieces.values())
+    if tensor_maps is not None:
+        options["fan_in_fan_out"] = any(piece.layout == "transposed" for piece in tensor_maps.values())
         last = sorted({path.rpartition(".")[2] for path in placed})
         if all(name in placed for name in names if name.rpartition(".")[2] in last):
             options["target_modules"] = last
     kept = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}  # none shares memory
-    with exporting(Path(folder), overwrite) as temporary:
+    with export_folder(Path(folder), overwrite) as temporary:
         (temporary / CONFIG).write_text(json.dumps(options, indent=2), encoding="utf-8")
         save_tensors(temporary / WEIGHTS, kept, {"format": "pt"})
 
@@ -113,7 +113,7 @@ class UpdateOptions(NamedTuple):
     transposed: bool
 
 
-def without_zeros(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+def drop_zero_ranks(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
     """Drop the columns of B that are zero, with their rows of A; all stay if B is zero, as before training.
 
     `read_peft` puts them there: to give all updates one rank, and where parts of a joint matrix have their own A.
@@ -122,31 +122,31 @@ def without_zeros(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
     return (A[used], B[:, used]) if used.any() else (A, B)
 
 
-def _parts(path: str, B: Tensor, pieces: Pieces | None) -> list[tuple[str, Tensor]]:
+def _parts(path: str, B: Tensor, pieces: TensorMaps | None) -> list[tuple[str, Tensor]]:
     """The modules of transformers' that one of ours is made of, each with its rows of the update."""
     if pieces is None:
         return [(path, B)]
     piece = pieces[path]
-    names = [name.removesuffix(".weight") for name in piece.theirs]
-    return list(zip(names, _upright(piece).split(B), strict=True))
+    names = [name.removesuffix(".weight") for name in piece.hf_names]
+    return list(zip(names, _upright(piece).to_hf(B), strict=True))
 
 
-def _upright(piece: Piece) -> Piece:
+def _upright(piece: TensorMap) -> TensorMap:
     """How the rows of an update become theirs: as those of the matrix, but never transposed."""
-    return replace(piece, form="stacked") if piece.form == "transposed" else piece
+    return replace(piece, layout="stacked") if piece.layout == "transposed" else piece
 
 
-def _only(path: str, pieces: Pieces | None) -> str:
+def _only(path: str, pieces: TensorMaps | None) -> str:
     """The one module of transformers' that one of ours is, to be stored whole."""
     if pieces is None:
         return path
     piece = pieces.get(path)
-    if piece is None or len(piece.theirs) != 1 or piece.form != "stacked" or piece.halves:
+    if piece is None or len(piece.hf_names) != 1 or piece.layout != "stacked" or piece.rotary_dim:
         raise SpecError(f"{path} is trained as a whole, and is not one module in transformers: leave it out.")
-    return piece.theirs[0].removesuffix(".weight")
+    return piece.hf_names[0].removesuffix(".weight")
 
 
-def read_peft(folder: Path | str, model: Module, pieces: Pieces | None = None) -> Adaptation[Module]:
+def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None = None) -> Adaptation[Module]:
     """Add the updates of a peft folder to the matrices of a base model, and copy in what was saved whole.
 
     With `pieces` the folder's modules are called as in transformers' own class of the base.
@@ -156,27 +156,27 @@ def read_peft(folder: Path | str, model: Module, pieces: Pieces | None = None) -
     other scales are multiplied into B. `write_peft` leaves these zeros out again.
     """
     folder = Path(folder)
-    restore(folder)
-    refuse_adapted(model)
+    restore_moved_folder(folder)
+    check_not_adapted(model)
     with reading_foreign_file(folder):
         options = PeftOptions.read(_read_config(folder), folder / CONFIG)
         found = PeftTensors.sort(_read_weights(folder), folder / WEIGHTS)
         found.updates = {path: options.scaled(path, *sides, folder) for path, sides in found.updates.items()}
-        if pieces is not None:
-            found = _renamed(found, pieces, folder)
+        if tensor_maps is not None:
+            found = _renamed(found, tensor_maps, folder)
         chosen = _matrices_at(model, found.updates, folder)
-        method = options.plain(max(len(A) for A, _ in found.updates.values()))
+        method = options.as_lora(max(len(A) for A, _ in found.updates.values()))
         updates = _new_updates(chosen, found, method, folder)
-        whole = _whole_targets(model, found, chosen, folder)
+        whole = _full_targets(model, found, chosen, folder)
     adapt_model(model, Frozen())
     for target, value in whole:
         _copy(target, value)
     places = list({id(matrix.weight): matrix for matrix in chosen.values()}.values())
     paths = tuple(matrix.path for matrix in places)
-    return Adaptation(wrap(model, places, updates), method.replace(targets=paths), paths)
+    return Adaptation(wrap_owners(model, places, updates), method.replace(targets=paths), paths)
 
 
-def _renamed(found: "PeftTensors", pieces: Pieces, folder: Path) -> "PeftTensors":
+def _renamed(found: "PeftTensors", pieces: TensorMaps, folder: Path) -> "PeftTensors":
     """Updates and modules by our names; the updates of parts of a joint matrix become one of all of it.
 
     Parts that share their A keep it. Others are put next to each other: the rank is the sum of theirs.
@@ -184,12 +184,12 @@ def _renamed(found: "PeftTensors", pieces: Pieces, folder: Path) -> "PeftTensors
     ours: dict[str, tuple[Tensor, Tensor]] = {}
     left = dict(found.updates)
     for path, piece in pieces.items():
-        names = [name.removesuffix(".weight") for name in piece.theirs]
+        names = [name.removesuffix(".weight") for name in piece.hf_names]
         there = [name for name in names if name in left]
         if not there:
             continue
         As, Bs = ({name: left[name][side] for name in there} for side in (0, 1))
-        sizes = piece.rows or (len(Bs[there[0]]),)
+        sizes = piece.row_counts or (len(Bs[there[0]]),)
         shared = len(there) == len(names) and all(torch.equal(As[there[0]], A) for A in As.values())
         width = len(As[there[0]]) if shared else sum(map(len, As.values()))
         parts: list[Tensor] = []
@@ -206,26 +206,30 @@ def _renamed(found: "PeftTensors", pieces: Pieces, folder: Path) -> "PeftTensors
                 left.pop(name)
             parts.append(part)
         A = As[there[0]] if shared else torch.cat(list(As.values()))
-        ours[path] = (A, _upright(piece).join(parts))
+        ours[path] = (A, _upright(piece).from_hf(parts))
     if left:
-        raise RunError(f"{folder}: {unknown('module', next(iter(left)), pieces)} It was trained on another base.")
+        raise RunError(
+            f"{folder}: {describe_unknown('module', next(iter(left)), pieces)} It was trained on another base."
+        )
     whole = {
-        f"{path}.{kind}": found.whole.pop(f"{name}.{kind}")
+        f"{path}.{kind}": found.full_tensors.pop(f"{name}.{kind}")
         for path, piece in pieces.items()
-        for name in [piece.theirs[0].removesuffix(".weight")]
+        for name in [piece.hf_names[0].removesuffix(".weight")]
         for kind in ("weight", "bias")
-        if len(piece.theirs) == 1 and piece.form == "stacked" and f"{name}.{kind}" in found.whole
+        if len(piece.hf_names) == 1 and piece.layout == "stacked" and f"{name}.{kind}" in found.full_tensors
     }
-    if found.whole:
-        raise RunError(f"{folder}: {next(iter(found.whole))} cannot be put into this model. Merge it with peft first.")
+    if found.full_tensors:
+        raise RunError(
+            f"{folder}: {next(iter(found.full_tensors))} cannot be put into this model. Merge it with peft first."
+        )
     return PeftTensors(ours, {}, whole)
 
 
 # The options
 
 
-READ = {"r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern", "peft_type", "bias"}
-IN_THE_TENSORS = {
+READ_OPTIONS = {"r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern", "peft_type", "bias"}
+OPTIONS_IN_TENSORS = {
     "target_modules",
     "exclude_modules",
     "layers_to_transform",
@@ -237,7 +241,7 @@ IN_THE_TENSORS = {
     "ensure_weight_tying",
 }
 """Options about where updates are and how they were initialised: the tensors' names and values say it too."""
-WITHOUT_EFFECT = {
+OPTIONS_WITHOUT_EFFECT = {
     "task_type",
     "auto_mapping",
     "peft_version",
@@ -271,7 +275,7 @@ class PeftOptions:
     """The options that say something the tensors do not."""
 
     method: Lora
-    root_scaling: bool
+    uses_rslora: bool
     ranks: Mapping[str, int]
     alphas: Mapping[str, float]
 
@@ -281,7 +285,13 @@ class PeftOptions:
         if config.get("peft_type") != "LORA":
             raise RunError(f"{where}: peft_type = {config.get('peft_type')!r}; only LORA can be read.")
         for name, value in config.items():
-            if name not in READ | IN_THE_TENSORS | WITHOUT_EFFECT and value not in (None, False, {}, [], ""):
+            if name not in READ_OPTIONS | OPTIONS_IN_TENSORS | OPTIONS_WITHOUT_EFFECT and value not in (
+                None,
+                False,
+                {},
+                [],
+                "",
+            ):
                 raise RunError(f"{where}: {name} = {value!r} is not supported: only plain LoRA can be read.")
         fields = PeftFields.read(config, where)
         if fields.bias != "none":
@@ -301,7 +311,7 @@ class PeftOptions:
         return self._scale(self.method.alpha, self.method.rank)
 
     def _scale(self, alpha: float, rank: int) -> float:
-        return alpha / (math.sqrt(rank) if self.root_scaling else rank)
+        return alpha / (math.sqrt(rank) if self.uses_rslora else rank)
 
     def scaled(self, path: str, A: Tensor, B: Tensor, folder: Path) -> tuple[Tensor, Tensor]:
         """Return an update with its difference from the common scale multiplied into B; its rank must be as stated."""
@@ -314,7 +324,7 @@ class PeftOptions:
         scale = self._scale(_matching(self.alphas, path, self.method.alpha), rank)
         return A, B if scale == self.scale else B * (scale / self.scale)
 
-    def plain(self, rank: int) -> Lora:
+    def as_lora(self, rank: int) -> Lora:
         """The method of this rank that has the common scale in our terms, alpha / rank."""
         return self.method.replace(rank=rank, alpha=self.scale * rank)
 
@@ -385,7 +395,7 @@ class PeftTensors:
 
     updates: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     copies: dict[str, Tensor] = field(default_factory=dict)
-    whole: dict[str, Tensor] = field(default_factory=dict)
+    full_tensors: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def sort(cls, tensors: Mapping[str, Tensor], where: Path) -> "PeftTensors":
@@ -401,7 +411,7 @@ class PeftTensors:
             elif any(other in name for other in OTHERS):
                 raise RunError(f"{where}: {key} is not part of plain LoRA and cannot be read.")
             else:
-                found.whole[WHOLE.sub("", name)] = tensor
+                found.full_tensors[WHOLE.sub("", name)] = tensor
         for path, sides in halves.items():
             if len(sides) < 2:
                 raise RunError(f"{where} is damaged: {path} has only lora_{next(iter(sides))}.")
@@ -415,50 +425,50 @@ def _matrices_at(model: nn.Module, paths: Mapping[str, object], where: Path) -> 
     """The matrices of the linear maps and embeddings at these paths."""
     known = {
         place.path: matrix
-        for matrix in matrices(model)
-        for place in matrix.places
-        if place.name == "weight" and (is_map(place.owner) or isinstance(place.owner, nn.Embedding))
+        for matrix in find_matrices(model)
+        for place in matrix.locations
+        if place.name == "weight" and (is_linear(place.owner) or isinstance(place.owner, nn.Embedding))
     }
     wrong = next((path for path in paths if path not in known), None)
     if wrong is not None:
-        raise RunError(f"{where}: {unknown('module', wrong, known)} It was trained on another base.")
+        raise RunError(f"{where}: {describe_unknown('module', wrong, known)} It was trained on another base.")
     return {path: known[path] for path in paths}
 
 
 def _new_updates(
     chosen: Mapping[str, TargetMatrix], found: PeftTensors, method: Lora, folder: Path
-) -> dict[int, Update]:
+) -> dict[int, LowRankUpdate]:
     """The updates by their matrices' identities; all places of a tied matrix must have the same one."""
-    updates: dict[int, Update] = {}
+    updates: dict[int, LowRankUpdate] = {}
     for path, matrix in chosen.items():
         A, B = found.updates[path]
-        rows, columns = reversed(matrix.weight.shape) if matrix.transposed else matrix.weight.shape
+        rows, columns = reversed(matrix.weight.shape) if matrix.is_transposed else matrix.weight.shape
         if (B.shape[0], A.shape[1]) != (rows, columns):
             raise RunError(
                 f"{folder}: {path}: lora_A is {tuple(A.shape)} and lora_B {tuple(B.shape)}, where this model needs "
                 f"{len(A)} × {columns} and {rows} × {len(A)}. It was trained on another base."
             )
         with torch.random.fork_rng(devices=[]):  # initial values, which are overwritten
-            update = new_update(matrix, method.rank, method.alpha / method.rank, method.lora_dropout)
+            update = init_update(matrix, method.rank, method.alpha / method.rank, method.lora_dropout)
         _copy(update.A, functional.pad(A, (0, 0, 0, method.rank - len(A))))
         _copy(update.B, functional.pad(B, (0, method.rank - len(A))))
         known = updates.setdefault(id(matrix.weight), update)
-        owners = {id(place.owner) for place in matrix.places if place.path in chosen}
-        complete = all(id(place.owner) in owners for place in matrix.places)
+        owners = {id(place.owner) for place in matrix.locations if place.path in chosen}
+        complete = all(id(place.owner) in owners for place in matrix.locations)
         if not complete or not torch.allclose(known.delta(), update.delta()):
             raise RunError(
-                f"{folder} has different updates for {' and '.join(place.path for place in matrix.places)}, which are "
+                f"{folder} has different updates for {' and '.join(place.path for place in matrix.locations)}, which are "
                 "one matrix in this model. Untie them before reading it."
             )
     return updates
 
 
-def _whole_targets(
+def _full_targets(
     model: nn.Module, found: PeftTensors, chosen: Mapping[str, TargetMatrix], folder: Path
 ) -> list[tuple[Tensor, Tensor]]:
     """The tensors of the model with the saved values they get; copies of frozen matrices must equal the model's."""
     own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
-    for name, value in found.whole.items():
+    for name, value in found.full_tensors.items():
         there = own.get(name)
         if there is None or there.shape != value.shape:
             here = "missing" if there is None else f"{tuple(there.shape)}"
@@ -473,7 +483,7 @@ def _whole_targets(
                 f"{folder} holds its own base matrix of {path}, which differs from this model's. "
                 "Load the base model that it was trained on."
             )
-    return [(own[name], value) for name, value in found.whole.items()]
+    return [(own[name], value) for name, value in found.full_tensors.items()]
 
 
 def _copy(target: Tensor, value: Tensor) -> None:
@@ -497,11 +507,13 @@ def _check_exportable(path: str, wrapper: Any) -> None:
         )
 
 
-def _whole_modules(model: nn.Module) -> dict[str, nn.Module]:
+def _trained_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that are trained as a whole, by path; peft cannot store half of a module."""
-    inside = {id(parameter) for part in model.modules() if isinstance(part, Update) for parameter in part.parameters()}
+    inside = {
+        id(parameter) for part in model.modules() if isinstance(part, LowRankUpdate) for parameter in part.parameters()
+    }
     found: dict[str, nn.Module] = {}
-    for path, module in plain_modules(model):
+    for path, module in unwrapped_modules(model):
         own = dict(module.named_parameters(recurse=False))
         learns = [name for name, parameter in own.items() if parameter.requires_grad and id(parameter) not in inside]
         if learns and (len(learns) < len(own) or not path or any(True for _ in module.children())):
@@ -526,9 +538,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
     path = folder / WEIGHTS
-    if not path.exists() and (folder / PICKLED).exists():
+    if not path.exists() and (folder / PICKLE).exists():
         raise RunError(
-            f"{folder / PICKLED} is a pickle, which may run any code: it is not read. Save the adapter again with "
+            f"{folder / PICKLE} is a pickle, which may run any code: it is not read. Save the adapter again with "
             "peft's save_pretrained(safe_serialization=True)."
         )
     try:

@@ -19,42 +19,42 @@ from typing import Any
 import torch
 from torch import nn
 
-from lemma.data.corpora import MODELS, corpus_files
+from lemma.data.corpora import MODELS, fetch_corpus
 from lemma.data.files import (
-    check_file,
-    check_once,
+    atomic_replace,
+    check_replaceable,
     data_home,
+    file_checksum,
     file_hash,
-    file_sum,
     files_hash,
     home_folder,
-    read_sealed,
+    matches_checksum,
+    read_checked_json,
     real_path,
-    refuse_protected,
-    replacing,
-    restore,
-    seal,
+    restore_moved_folder,
     text_hash,
+    verify_file,
+    with_checksum,
     write_atomically,
 )
 from lemma.data.foreign import reading_foreign_file
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, RunError, StorageError
 from lemma.hub.architectures import (
-    Piece,
     StoredTensors,
+    TensorMap,
     architecture_of,
-    pieces_of,
     spec_from_config,
-    weights_from,
+    tensor_maps_of,
+    weights_from_hf,
 )
-from lemma.models.base import store_by_columns, weights_of
-from lemma.models.build import blank
-from lemma.report.progress import observer, watched_reading
+from lemma.models.base import named_weights, store_column_major
+from lemma.models.build import build_uninitialized
+from lemma.report.progress import make_observer, reading_progress
 from lemma.spec.base import exists
 from lemma.spec.models import Encoder, ModelSpec
 
-CONFIG, SUMS, OPENED = "config.json", "lemma.json", "opened"
+CONFIG, CHECKSUMS, OPENED_FOLDER = "config.json", "lemma.json", "opened"
 GGUF, LLAMA2C = (".gguf",), (".bin", ".data")
 
 
@@ -79,7 +79,7 @@ class Pretrained:
     files: tuple[Path, ...]
     """All that the model's answers depend on."""
     read_tokenizer: Callable[[], Tokenizer]
-    more: tuple[Path, ...] = ()
+    extra_files: tuple[Path, ...] = ()
     """Files that say how it is used: its special tokens, its chat template. They are not in its hash."""
 
     @cached_property
@@ -104,29 +104,29 @@ class Pretrained:
         return files_hash(self.files)
 
     @property
-    def pieces(self) -> dict[str, Piece]:
+    def tensor_maps(self) -> dict[str, TensorMap]:
         """Of which tensors of Hugging Face's each matrix of ours is made, by our modules' paths."""
-        return self.pieces_of(self.spec)
+        return self.tensor_maps_of(self.spec)
 
-    def pieces_of(self, spec: ModelSpec) -> dict[str, Piece]:
+    def tensor_maps_of(self, spec: ModelSpec) -> dict[str, TensorMap]:
         """The same of a model that is made of it: itself, or a classifier as transformers' own class is."""
-        found = pieces_of(architecture_of(self.config), spec)
-        return {piece.ours.removesuffix(".weight"): piece for piece in found if piece.ours.endswith(".weight")}
+        found = tensor_maps_of(architecture_of(self.config), spec)
+        return {piece.name.removesuffix(".weight"): piece for piece in found if piece.name.endswith(".weight")}
 
     def model(self, dropout: float = 0.0, by_columns: bool = False) -> nn.Module:
         """Build the model without drawing weights, then fill in blocks of one tensor at a time: no more is there twice.
 
         `by_columns` brings large maps into the order that decoding reads fastest.
         """
-        for file in (*self.files, *self.more):
-            recognise(file)
+        for file in (*self.files, *self.extra_files):
+            verify_pretrained_file(file)
         with reading_foreign_file(self.path), torch.no_grad():
-            module = blank(self.spec, dropout)
+            module = build_uninitialized(self.spec, dropout)
             if by_columns:
-                store_by_columns(module, filled=False)
-            own = weights_of(module, frozen=True)
+                store_column_major(module, copy_values=False)
+            own = named_weights(module, include_frozen=True)
             shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
-            for name, blocks in weights_from(self.config, self.tensors, shapes):
+            for name, blocks in weights_from_hf(self.config, self.tensors, shapes):
                 row = 0
                 for block in blocks:
                     own[name][row : row + len(block)].copy_(block)
@@ -134,32 +134,34 @@ class Pretrained:
             return module
 
 
-def recognise(path: Path) -> None:
+def verify_pretrained_file(path: Path) -> None:
     """Compare a file of a pretrained model with the checksum that there is of it.
 
     A folder that Lemma wrote lists its own (`lemma.json`); in Hugging Face's cache a file is named by it. Of any other
     file the SHA-256 is kept in the data home when it is first opened, and a change is a warning: it may be meant.
     """
-    if (path.parent / SUMS).is_file():
-        listed = read_sealed(path.parent / SUMS).get("files")
+    if (path.parent / CHECKSUMS).is_file():
+        listed = read_checked_json(path.parent / CHECKSUMS).get("files")
         if isinstance(listed, dict) and path.name in listed:
             try:
-                check_file(path, listed[path.name], SUMS)
+                verify_file(path, listed[path.name], CHECKSUMS)
             except RunError as error:
-                raise RunError(f"{error} If it was changed on purpose, remove {path.parent / SUMS}.") from None
+                raise RunError(f"{error} If it was changed on purpose, remove {path.parent / CHECKSUMS}.") from None
             return
     real = real_path(path)
     if real.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", real.name):
-        if not check_once(real, real.name, lambda: file_hash(real)):
+        if not matches_checksum(real, real.name, lambda: file_hash(real)):
             raise RunError(f"{path} is damaged: it does not have the SHA-256 {real.name}. Download it again.")
         return
     if message := change_since_opened(path):
         warnings.warn(message, stacklevel=2)
-    elif _first_opened(real) is None:
+    elif _read_record(real) is None:
         with suppress(StorageError, DataError):  # a data home that cannot be written
-            home_folder(OPENED)
-            content = seal({"path": str(real), "since": time.strftime("%Y-%m-%d %H:%M"), "hash": file_hash(real)})
-            write_atomically(_record(real), json.dumps(content, indent=1) + "\n")
+            home_folder(OPENED_FOLDER)
+            content = with_checksum(
+                {"path": str(real), "since": time.strftime("%Y-%m-%d %H:%M"), "hash": file_hash(real)}
+            )
+            write_atomically(_record_path(real), json.dumps(content, indent=1) + "\n")
 
 
 def change_since_opened(path: Path) -> str | None:
@@ -168,49 +170,51 @@ def change_since_opened(path: Path) -> str | None:
     The record is not replaced, so that the change is reported until the old file is back or the record is removed.
     """
     real = real_path(path)
-    first = _first_opened(real)
-    if first is None or check_once(real, str(first.get("hash")), lambda: file_hash(real)):
+    first = _read_record(real)
+    if first is None or matches_checksum(real, str(first.get("hash")), lambda: file_hash(real)):
         return None
     return (
         f"{path} has changed since it was opened here on {first.get('since')}, with the SHA-256 {first.get('hash')}. "
-        f"If nobody replaced it, it is damaged: get it again. If you replaced it: rm {quote(str(_record(real)))}"
+        f"If nobody replaced it, it is damaged: get it again. If you replaced it: rm {quote(str(_record_path(real)))}"
     )
 
 
 def forget_opened(path: Path) -> None:
     """Forget the checksum of a file that Lemma itself has replaced."""
     with suppress(OSError):
-        _record(real_path(path)).unlink(missing_ok=True)
+        _record_path(real_path(path)).unlink(missing_ok=True)
 
 
-def _first_opened(real: Path) -> dict[str, Any] | None:
+def _read_record(real: Path) -> dict[str, Any] | None:
     """Read the record of a file's first opening; None if it is missing or damaged."""
     try:
-        return read_sealed(_record(real))
+        return read_checked_json(_record_path(real))
     except (RunError, StorageError):
         return None
 
 
-def _record(real: Path) -> Path:
+def _record_path(real: Path) -> Path:
     """Return the file in the data home that holds the checksum of a model of another program."""
-    return data_home() / OPENED / f"{text_hash(str(real))[:32]}.json"
+    return data_home() / OPENED_FOLDER / f"{text_hash(str(real))[:32]}.json"
 
 
 @contextmanager
-def exporting(path: Path, overwrite: bool) -> Iterator[Path]:
+def export_folder(path: Path, overwrite: bool) -> Iterator[Path]:
     """Fill a folder for another library that becomes `path`, with checksums by which Lemma recognises its own."""
-    refuse_existing_export(path, overwrite)
+    check_export_target(path, overwrite)
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
+    with atomic_replace(path) as temporary:
         temporary.mkdir()
         yield temporary
-        sums = {file.name: file_sum(file) for file in sorted(temporary.iterdir())}
-        (temporary / SUMS).write_text(json.dumps(seal({"files": sums}), indent=1) + "\n", encoding="utf-8")
+        sums = {file.name: file_checksum(file) for file in sorted(temporary.iterdir())}
+        (temporary / CHECKSUMS).write_text(
+            json.dumps(with_checksum({"files": sums}), indent=1) + "\n", encoding="utf-8"
+        )
 
 
-def refuse_existing_export(path: Path, overwrite: bool) -> None:
+def check_export_target(path: Path, overwrite: bool) -> None:
     """Refuse to write a folder where something is, unless Lemma wrote it, nobody changed it, and it may be replaced."""
-    restore(path)
+    restore_moved_folder(path)
     if not exists(path):
         return
     if not path.is_dir():
@@ -219,24 +223,24 @@ def refuse_existing_export(path: Path, overwrite: bool) -> None:
     if not names:
         return
     try:
-        listed = read_sealed(path / SUMS).get("files") if SUMS in names else {}
-        if foreign := sorted(names - {SUMS, *(listed or {})}):
+        listed = read_checked_json(path / CHECKSUMS).get("files") if CHECKSUMS in names else {}
+        if foreign := sorted(names - {CHECKSUMS, *(listed or {})}):
             raise RunError(f"it holds {foreign[0]}")
-        for name in sorted(names - {SUMS}):
-            check_file(path / name, (listed or {})[name], SUMS)
+        for name in sorted(names - {CHECKSUMS}):
+            verify_file(path / name, (listed or {})[name], CHECKSUMS)
     except RunError as error:
         raise RunError(
             f"{path} already exists, and is not as Lemma wrote it: {str(error).rstrip('.')}. Name a new folder."
         ) from None
     if not overwrite:
         raise RunError(f"{path} already exists. To replace it: --overwrite, in Python overwrite=True.")
-    refuse_protected(path)
+    check_replaceable(path)
 
 
 def open_pretrained(path: Path) -> Pretrained:
     """Open a pretrained model; what cannot be read is refused with the reason, before anything is loaded."""
     if not exists(path) and str(path) in MODELS:
-        path = corpus_files(MODELS[str(path)], watched_reading(observer()))[0]
+        path = fetch_corpus(MODELS[str(path)], reading_progress(make_observer()))[0]
     with reading_foreign_file(path):
         if path.suffix in GGUF:
             from lemma.hub.gguf import open_gguf

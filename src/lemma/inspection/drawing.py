@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from lemma.report.numbers import Word
-from lemma.report.text import across, columns
+from lemma.report.numbers import Token
+from lemma.report.text import display_width, text_width
 
 if TYPE_CHECKING:
     from lemma.inspection.heads import Head, Heads
@@ -24,13 +24,13 @@ LEVELS = 255
 CHANNELS = [np.interp(np.linspace(0, 1, LEVELS), np.linspace(0, 1, len(STOPS)), stops) for stops in np.transpose(STOPS)]
 COLOURS = tuple("#" + "".join(f"{round(255 * channel):02x}" for channel in rgb) for rgb in np.transpose(CHANNELS))
 PALETTE = bytes(3) + b"".join(bytes.fromhex(colour[1:]) for colour in COLOURS)  # entry 0 is the transparent one
-MOST_TOKENS = 64  # of a head drawn in full
-LEAST_LINE = 0.01  # lines of less weight are not drawn
-MOST_ACROSS = 8  # heads side by side in a terminal
+MAX_TOKENS = 64  # of a head drawn in full
+MIN_LINE_WEIGHT = 0.01  # lines of less weight are not drawn
+MAX_HEADS_PER_ROW = 8  # heads side by side in a terminal
 SHADES = "·░▒▓█"  # shares of attention below 0.04, 0.16, 0.36, 0.64, and above
-SHADES_MEAN = f"Rows are queries, columns are keys, blank is masked. {SHADES}: the share of attention, low to high."
-MOST_LISTED, MOST_LINES = 3, 8
-LETTERS = {
+SHADES_LEGEND = f"Rows are queries, columns are keys, blank is masked. {SHADES}: the share of attention, low to high."
+MAX_LISTED_KEYS, MAX_LINES = 3, 8
+PATTERN_LETTERS = {
     "previous": "p",
     "next": "n",
     "itself": "i",
@@ -52,7 +52,7 @@ TEMPLATES = Environment(
 TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
 
 
-def level(weight: float) -> int:
+def colour_index(weight: float) -> int:
     """The number of a weight's colour: its square root, since an even share of sixty keys, 0.017, should be seen.
 
     >>> level(0.0), level(0.25), level(1.0)
@@ -61,9 +61,9 @@ def level(weight: float) -> int:
     return round(math.sqrt(min(max(weight, 0.0), 1.0)) * (LEVELS - 1))
 
 
-def ink(number: int) -> str:
+def text_colour(colour: int) -> str:
     """The colour of text that can be read on a colour."""
-    return "#ffffff" if number > LEVELS * 0.57 else "#1c1d21"
+    return "#ffffff" if colour > LEVELS * 0.57 else "#1c1d21"
 
 
 def png(weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"]) -> bytes:
@@ -87,9 +87,9 @@ def png(weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "q
     return content
 
 
-def png_url(head: "Head", most: int | None = None) -> str:
+def png_url(head: "Head", max_tokens: int | None = None) -> str:
     """The first `most` rows and columns of a head's weights as the address of an image that needs no file."""
-    image = png(head.weights[:most, :most], head.allowed[:most, :most])
+    image = png(head.weights[:max_tokens, :max_tokens], head.allowed[:max_tokens, :max_tokens])
     return "data:image/png;base64," + base64.b64encode(image).decode()
 
 
@@ -98,54 +98,54 @@ def render(template: str, **values: Any) -> str:
     return TEMPLATES.get_template(template).render(values)
 
 
-def svg_of_head(head: "Head") -> str:
+def draw_head(head: "Head") -> str:
     """One head: lines from queries to keys, and the matrix of weights."""
-    queries, keys = head.query_tokens[:MOST_TOKENS], head.key_tokens[:MOST_TOKENS]
+    queries, keys = head.query_tokens[:MAX_TOKENS], head.key_tokens[:MAX_TOKENS]
     left_out = " (the first tokens only)" if (len(queries), len(keys)) != head.weights.shape else ""
     cells = [
-        (int(i), int(j), float(head.weights[i, j])) for i, j in np.argwhere(head.allowed[:MOST_TOKENS, :MOST_TOKENS])
+        (int(i), int(j), float(head.weights[i, j])) for i, j in np.argwhere(head.allowed[:MAX_TOKENS, :MAX_TOKENS])
     ]
     title = f"{head.title}: {head.pattern}{left_out}"
-    drawn = {"queries": queries, "keys": keys, "cells": cells, "title": title, "least": LEAST_LINE}
-    return render("head.svg", **drawn, colours=COLOURS, level=level, ink=ink)
+    drawn = {"queries": queries, "keys": keys, "cells": cells, "title": title, "least": MIN_LINE_WEIGHT}
+    return render("head.svg", **drawn, colours=COLOURS, level=colour_index, ink=text_colour)
 
 
-def token_list(tokens: Sequence[Word]) -> str:
+def list_tokens(tokens: Sequence[Token]) -> str:
     """Tokens with their numbers, in lines that fit."""
     lines = [""]
     for word in tokens:
         token = f"{word.index}:{word.label()}"
-        if across(lines[-1]) + 2 + across(token) > columns():
+        if display_width(lines[-1]) + 2 + display_width(token) > text_width():
             lines.append("")
         lines[-1] += ("  " if lines[-1] else "") + token
-    return "\n".join(lines[:MOST_LINES] + (["…"] if len(lines) > MOST_LINES else []))
+    return "\n".join(lines[:MAX_LINES] + (["…"] if len(lines) > MAX_LINES else []))
 
 
-def layer_in_characters(layer: int, heads: "list[Head]") -> str:
+def draw_layer(layer: int, heads: "list[Head]") -> str:
     """The heads of a layer, as many side by side as there is room for."""
-    side = math.ceil(len(heads) / math.ceil(len(heads) / MOST_ACROSS))
-    room = min(24, columns() // side - 2)
+    side = math.ceil(len(heads) / math.ceil(len(heads) / MAX_HEADS_PER_ROW))
+    room = min(24, text_width() // side - 2)
     images = []
     for head in heads:
         wide = min(room, len(head.key_tokens) * 2)
         high = min(max(1, room // 2), len(head.query_tokens))
-        lines = [line.ljust(room) for line in shades(head.weights, head.allowed, high, wide)]
+        lines = [line.ljust(room) for line in shade_matrix(head.weights, head.allowed, high, wide)]
         images.append([f"head {head.head}".ljust(room)[:room], *lines, head.pattern.ljust(room)[:room]])
     rows = [images[start : start + side] for start in range(0, len(images), side)]
     name = f"Layer {layer}  {heads[0].name}".rstrip()
     return "\n".join([name, *("\n".join(map("  ".join, zip(*row, strict=True))).rstrip() for row in rows)])
 
 
-def letters_of_heads(heads: "Heads") -> str:
+def draw_pattern_letters(heads: "Heads") -> str:
     """All heads by the letters of their patterns: one row per layer."""
     layers = heads.layers()
     most, side = max(map(len, layers.values())), len(f"layer {max(layers)}")
     rows = [("head", [f"{number % 100:2d}" for number in range(most)])]
-    rows += [(f"layer {layer}", [f" {LETTERS[head.pattern]}" for head in row]) for layer, row in layers.items()]
+    rows += [(f"layer {layer}", [f" {PATTERN_LETTERS[head.pattern]}" for head in row]) for layer, row in layers.items()]
     return "\n".join(f"{name:>{side}}  {' '.join(cells)}" for name, cells in rows)
 
 
-def shades(
+def shade_matrix(
     weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"], rows: int, columns: int
 ) -> list[str]:
     """Draw a matrix in a few characters, blank where all is masked.
@@ -170,12 +170,12 @@ def shades(
     return ["".join(shade(y, x) for x in across) for y in spans(rows, weights.shape[0])]
 
 
-def most_attended_tokens(head: "Head") -> str:
+def list_attended_tokens(head: "Head") -> str:
     """One line per query: the keys that it attends to most."""
     width = max(len(word.label()) for word in head.query_tokens)
     lines = []
     for row, word in enumerate(head.query_tokens):
-        order = np.argsort(-head.weights[row], kind="stable")[:MOST_LISTED]
+        order = np.argsort(-head.weights[row], kind="stable")[:MAX_LISTED_KEYS]
         keys = [(head.key_tokens[key], head.weights[row, key]) for key in order if head.allowed[row, key]]
         listed = ",  ".join(f"{key.index}:{key.label()} {weight:.3f}" for key, weight in keys)
         lines.append(f"{word.index:5d} {word.label():{width}}  → {listed or 'nothing: all keys are masked'}")

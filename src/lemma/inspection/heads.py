@@ -13,31 +13,38 @@ from torch import Tensor, nn
 
 from lemma.data.store import read_tokens
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
-from lemma.errors import DataError, InputError, LemmaError, SpecError, unknown
+from lemma.errors import DataError, InputError, LemmaError, SpecError, describe_unknown
 from lemma.inspection import drawing, patterns
-from lemma.inspection.page import MOST_NAMED, page
+from lemma.inspection.page import MAX_NAMED_HEADS, render_page
 from lemma.inspection.patterns import PatternMatch, Statistics
 from lemma.layers.attention import Attention
-from lemma.layers.fused import available
+from lemma.layers.fused import is_available
 from lemma.layers.recording import AttentionRecord, record_attention
-from lemma.models.base import LanguageModel, evaluating, positions_on
-from lemma.report.numbers import Word, counted, numbered
+from lemma.models.base import LanguageModel, evaluating, tokens_per_batch
+from lemma.report.numbers import Token, number_tokens, pluralize
 from lemma.report.result import Block, Pre, Result, Table, Text
 from lemma.runs.load import Run
-from lemma.spec.models import MARKS, BodySpec, Classifier, Encoder, Transformer, Tree, longest
+from lemma.spec.models import SPECIAL_TOKENS, BodySpec, Classifier, Encoder, Transformer, Tree, max_text_tokens
 from lemma.tasks.penalties import AttentionRows, row_sums
 
-MOST_TOKENS = 512  # of a text are read: each head keeps a matrix of their square
-MOST_NUMBERS = 200_000  # weights in a dictionary; if there are more they are left out, and it says so
-MOST_DRAWN = 72  # heads in a terminal; of more only the patterns are shown
-MANY_HEADS = "To draw one head: --layer and --head. All of them: --out heads.html (a page) or heads.csv (the table)."
+MAX_TOKENS = 512  # of a text are read: each head keeps a matrix of their square
+MAX_WEIGHTS = 200_000  # weights in a dictionary; if there are more they are left out, and it says so
+MAX_DRAWN_HEADS = 72  # heads in a terminal; of more only the patterns are shown
+MANY_HEADS_HINT = (
+    "To draw one head: --layer and --head. All of them: --out heads.html (a page) or heads.csv (the table)."
+)
 MASKED = -1e30  # some models add the most negative number instead of −∞
-SINKS = (
+SINKS_NOTE = (
     "This model has attention sinks: each head has one more key, without a value, which takes {:.3f} of its attention "
     "on average. Weights and figures are of the tokens only, so that a row sums to 1 minus its sink's share."
 )
-CROSS = ("cross", "encoder_attn", "encdec", "multihead_attn")  # how models name attention to another text
-FRAME = Markup(
+CROSS_ATTENTION_NAMES = (
+    "cross",
+    "encoder_attn",
+    "encdec",
+    "multihead_attn",
+)  # how models name attention to another text
+NOTEBOOK_FRAME = Markup(
     '<iframe title="Attention heads" sandbox="allow-scripts allow-downloads" '
     'style="width:100%;height:760px;border:1px solid #ccc" srcdoc="{}"></iframe>'
 )
@@ -55,9 +62,9 @@ class Head:
     head: int
     name: str
     """The path of the attention module inside the model."""
-    query_tokens: tuple[Word, ...]
-    key_tokens: tuple[Word, ...]
-    cross: bool
+    query_tokens: tuple[Token, ...]
+    key_tokens: tuple[Token, ...]
+    is_cross: bool
     """Whether the keys come from another text than the queries."""
     weights: Float[np.ndarray, "queries keys"]
     scores: Float[np.ndarray, "queries keys"]
@@ -76,7 +83,7 @@ class Head:
     """Score of the attention sink, a key without a value; None without one."""
 
     @property
-    def sink_share(self) -> float | None:
+    def sink_fraction(self) -> float | None:
         """The mean share of attention that goes to the sink; None without one."""
         return None if self.sink is None else float(1 - self.weights.sum(1).mean())
 
@@ -88,7 +95,7 @@ class Head:
     @property
     def nearest(self) -> PatternMatch | None:
         """The pattern it comes nearest to, whether or not that is a match."""
-        return patterns.nearest(self.matches)
+        return patterns.nearest_pattern(self.matches)
 
     @property
     def pattern(self) -> str:
@@ -96,7 +103,7 @@ class Head:
         return patterns.pattern_name(self.nearest, self.statistics.breadth)
 
     @property
-    def matched(self) -> PatternMatch | None:
+    def matched_pattern(self) -> PatternMatch | None:
         """The nearest pattern, if it is a match."""
         return self.nearest if self.nearest and self.nearest.pattern == self.pattern else None
 
@@ -111,7 +118,7 @@ class Head:
             "uniform_entropy": self.statistics.uniform_entropy,
             "distance": self.statistics.distance,
             "first": self.statistics.first,
-            "sink": self.sink_share,
+            "sink": self.sink_fraction,
             "pattern": self.pattern,
             "nearest": near.pattern if near else None,
             "score": near.score if near else None,
@@ -126,8 +133,8 @@ class Heads(Result):
 
     model: str
     """The name of the model."""
-    tokens: tuple[Word, ...]
-    source: tuple[Word, ...]
+    tokens: tuple[Token, ...]
+    source: tuple[Token, ...]
     """The other text, if there is one that the tokens attend to."""
     heads: tuple[Head, ...]
     notes: tuple[str, ...] = ()
@@ -140,12 +147,10 @@ class Heads(Result):
             found.setdefault(head.layer, []).append(head)
         return found
 
-    def found(self) -> dict[str, list[tuple[Head, PatternMatch]]]:
+    def heads_by_pattern(self) -> dict[str, list[tuple[Head, PatternMatch]]]:
         """By pattern the heads that match it, best first; a head may match several, as one match and another."""
         every = [(head, one) for head in self.heads for one in head.matches]
-        matching = [
-            pair for pair in every if pair[1].gain >= patterns.ENOUGH_GAIN and pair[1].rows >= patterns.ENOUGH_ROWS
-        ]
+        matching = [pair for pair in every if pair[1].gain >= patterns.MIN_GAIN and pair[1].rows >= patterns.MIN_ROWS]
         matching.sort(key=lambda pair: -pair[1].gain)
         return {
             name: heads
@@ -153,9 +158,9 @@ class Heads(Result):
             if (heads := [pair for pair in matching if pair[1].pattern == name])
         }
 
-    def clearest(self) -> Head:
+    def clearest_head(self) -> Head:
         """The head that matches its pattern best, or the first."""
-        return max(self.heads, key=lambda head: head.matched.gain if head.matched else 0.0)
+        return max(self.heads, key=lambda head: head.matched_pattern.gain if head.matched_pattern else 0.0)
 
     @property
     def title(self) -> str:
@@ -164,25 +169,25 @@ class Heads(Result):
 
     def blocks(self) -> Iterator[Block]:
         """Small images of the heads in characters, the table, and of a single head what each token attends to."""
-        yield Text(f"{self.model}: {counted(len(self.heads), 'head')} on {counted(len(self.tokens), 'token')}")
-        yield Text(drawing.token_list(self.tokens), apart=True)
-        shown, many = {head.pattern for head in self.heads}, len(self.heads) > MOST_DRAWN
+        yield Text(f"{self.model}: {pluralize(len(self.heads), 'head')} on {pluralize(len(self.tokens), 'token')}")
+        yield Text(drawing.list_tokens(self.tokens), blank_before=True)
+        shown, many = {head.pattern for head in self.heads}, len(self.heads) > MAX_DRAWN_HEADS
         meanings = [f"{name}: {meaning}." for name, meaning in patterns.MEANINGS.items() if name in shown]
         if many:
-            yield Pre(((drawing.letters_of_heads(self), ""),))
-            lines = (f"{drawing.LETTERS[line.split(':')[0]]}  {line}" for line in meanings)
-            yield Text("\n".join(lines), apart=True)
+            yield Pre(((drawing.draw_pattern_letters(self), ""),))
+            lines = (f"{drawing.PATTERN_LETTERS[line.split(':')[0]]}  {line}" for line in meanings)
+            yield Text("\n".join(lines), blank_before=True)
             best = [
-                (name, str(len(pairs)), f"{pairs[0][1].uniform:.3f}", _named(pairs[:MOST_NAMED]))
-                for name, pairs in self.found().items()
+                (name, str(len(pairs)), f"{pairs[0][1].uniform:.3f}", _format_scores(pairs[:MAX_NAMED_HEADS]))
+                for name, pairs in self.heads_by_pattern().items()
             ]
             yield Table(("pattern", "heads", "uniform", "layer.head and score of the best"), best, left=(0, 3))
-            yield Text(MANY_HEADS, "note", apart=True)
-            yield from (Text(note, apart=True) for note in self.notes)
+            yield Text(MANY_HEADS_HINT, "note", blank_before=True)
+            yield from (Text(note, blank_before=True) for note in self.notes)
             return
         for layer, heads in self.layers().items():
-            yield Pre(((drawing.layer_in_characters(layer, heads), ""),))
-        yield Text("\n".join([drawing.SHADES_MEAN, *meanings]), apart=True)
+            yield Pre(((drawing.draw_layer(layer, heads), ""),))
+        yield Text("\n".join([drawing.SHADES_LEGEND, *meanings]), blank_before=True)
         rows: list[tuple[str, ...]] = []  # `uniform` is what entropy and score are of uniform weights
         with_sinks = any(head.sink is not None for head in self.heads)
         for head in self.heads:
@@ -191,22 +196,22 @@ class Heads(Result):
             match = (near.pattern, f"{near.score:.3f}", f"{near.uniform:.3f}") if near else ("–", "", "")
             means = (f"{numbers.entropy:.3f}", f"{numbers.uniform_entropy:.3f}", distance, f"{numbers.first:.3f}")
             if with_sinks:
-                means = (*means, "–" if head.sink_share is None else f"{head.sink_share:.3f}")
+                means = (*means, "–" if head.sink_fraction is None else f"{head.sink_fraction:.3f}")
             rows.append((f"{head.layer}.{head.head}", *means, head.pattern, *match))
         numbers = ("entropy", "uniform", "distance", "to first", *(("to sink",) if with_sinks else ()))
         header = ("head", *numbers, "pattern", "nearest", "score", "uniform")
         yield Table(header, rows, left=(0, len(numbers) + 1, len(numbers) + 2))
         if len(self.heads) == 1:
-            yield Text(drawing.most_attended_tokens(self.heads[0]), apart=True)
-        yield from (Text(note, apart=True) for note in self.notes)
+            yield Text(drawing.list_attended_tokens(self.heads[0]), blank_before=True)
+        yield from (Text(note, blank_before=True) for note in self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values: tokens, and of each head its numbers, its patterns and (if they are few) its weights."""
-        with_weights = sum(head.weights.size for head in self.heads) <= MOST_NUMBERS
+        with_weights = sum(head.weights.size for head in self.heads) <= MAX_WEIGHTS
         heads: list[dict[str, Any]] = []
         for head in self.heads:
             matches = {m.pattern: {"score": m.score, "uniform": m.uniform, "rows": m.rows} for m in head.matches}
-            about = {"cross": head.cross, "masked": not head.allowed.all(), "scale": head.scale, "patterns": matches}
+            about = {"cross": head.is_cross, "masked": not head.allowed.all(), "scale": head.scale, "patterns": matches}
             heads.append(head.record() | about | {"weights": head.weights.tolist() if with_weights else None})
         texts = {"tokens": self.tokens, "source": self.source}
         return {
@@ -223,21 +228,21 @@ class Heads(Result):
     def svg(self) -> str:
         """One head in full, or the grid of all."""
         if len(self.heads) == 1:
-            return drawing.svg_of_head(self.heads[0])
+            return drawing.draw_head(self.heads[0])
         layers = self.layers().values()
         size = {"width": 70 + max(map(len, layers)) * 108, "height": 44 + len(layers) * 134}
         return drawing.render("grid.svg", heads=self, **size, image=drawing.png_url)
 
     def writers(self) -> dict[str, Callable[[], str]]:
         """Those of every result, with the interactive page and the drawing of heads."""
-        return super().writers() | {".html": lambda: page(self), ".svg": self.svg}
+        return super().writers() | {".html": lambda: render_page(self), ".svg": self.svg}
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that neither it nor the notebook restyles the other."""
-        return FRAME.format(page(self))
+        return NOTEBOOK_FRAME.format(render_page(self))
 
 
-def _named(pairs: Sequence[tuple[Head, PatternMatch]]) -> str:
+def _format_scores(pairs: Sequence[tuple[Head, PatternMatch]]) -> str:
     return "  ".join(f"{head.layer}.{head.head} {one.score:.2f}" for head, one in pairs)
 
 
@@ -248,21 +253,21 @@ def look_at_run(
     repeated: int | None = None,
     layer: int | None = None,
     head: int | None = None,
-    **others: Any,
+    **unknown_settings: Any,
 ) -> Heads:
     """Look at the heads of a run on a text: its first tokens, as many as the model reads at once.
 
     Or on `repeated` random tokens that come twice, on which induction heads show themselves (Olsson et al. 2022).
     """
-    for word in others:
-        raise SpecError(unknown("look: the setting", word, ("text", "repeated", "layer", "head")))
+    for word in unknown_settings:
+        raise SpecError(describe_unknown("look: the setting", word, ("text", "repeated", "layer", "head")))
     body = run.spec.body if isinstance(run.spec, Classifier) else run.spec
     reads_texts = isinstance(run.spec, Classifier | Encoder) and not isinstance(body, Tree)
     model = run.module if reads_texts else run.model
-    before, after = run.tokenizer.marks(isinstance(body, Transformer))
+    before, after = run.tokenizer.boundary_tokens(isinstance(body, Transformer))
     own = reads_texts and run.tokenizer.kind != PRETRAINED and bool(before)  # special tokens past the vocabulary
-    limit = longest(body) - 2 * own if reads_texts and isinstance(body, BodySpec) else run.model.receptive_field
-    most = min(limit or MOST_TOKENS, MOST_TOKENS)
+    limit = max_text_tokens(body) - 2 * own if reads_texts and isinstance(body, BodySpec) else run.model.receptive_field
+    most = min(limit or MAX_TOKENS, MAX_TOKENS)
     if repeated is not None and text is None:
         ids = repeated_tokens(run.tokenizer, repeated, most)
     elif not isinstance(text, str) or repeated is not None:
@@ -276,13 +281,13 @@ def look_at_run(
         raise DataError("the text has no tokens: there is nothing to look at. Give some, as in --text 'to be or not'.")
     notes = [f"The text has {len(ids):,} tokens; the first {most} were read."] if len(ids) > most else []
     ids = np.asarray(ids[:most], dtype=np.int64)
-    words = run.tokenizer.labels(ids)
+    words = run.tokenizer.token_strings(ids)
     if own:
-        ids, words = np.concatenate([before, ids, after]), [MARKS[0], *words, MARKS[1]]
+        ids, words = np.concatenate([before, ids, after]), [SPECIAL_TOKENS[0], *words, SPECIAL_TOKENS[1]]
     tokens = torch.from_numpy(ids)
     try:
         return look_at(model, tokens, words, name=run.path.name, layer=layer, head=head, notes=notes)
-    except NoAttention:
+    except NoAttentionError:
         family = getattr(run.spec, "family", "model")
         raise InputError(
             f"{run.path} is a run of the family {family}, which has no attention heads. "
@@ -336,7 +341,7 @@ class HeadMeans(Result):
         yield Text(
             f"Entropy: the mean over all rows, in nats; uniform attention has {self.uniform_entropy:.3f}. Distance: "
             "the root of the mean squared distance to what is attended to, in tokens.",
-            apart=True,
+            blank_before=True,
         )
 
 
@@ -349,18 +354,18 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
     hint = "What its heads do on one text: lemma look {} --text '…'"
     model = run.require(LanguageModel, "a language model, whose heads --corpus measures", hint)
     data = read_tokens([corpus], run.tokenizer, progress=progress)
-    text = np.asarray(data.tokens(data.splits[0]))
+    text = np.asarray(data.item(data.split_names[0]))
     device = next(model.parameters()).device
     spec_context, sliding = getattr(run.spec, "context", None), getattr(run.spec, "window", None)
     reach = None if sliding else model.receptive_field  # a sliding window moves on within the context
-    length = min(reach or spec_context or MOST_TOKENS, spec_context or MOST_TOKENS, len(text))
+    length = min(reach or spec_context or MAX_TOKENS, spec_context or MAX_TOKENS, len(text))
     if not length:
         raise DataError(f"{corpus}: the text has no tokens. Give a longer one.")
     attention = [part for part in model.modules() if isinstance(part, Attention)]
-    fused = available(device) and bool(attention) and all(part.has_fused_rows() for part in attention)
+    fused = is_available(device) and bool(attention) and all(part.supports_row_statistics() for part in attention)
     whole, rest = divmod(len(text), length)
     windows = [text[: whole * length].reshape(whole, length)] + ([text[None, whole * length :]] if rest else [])
-    batch = max(1, positions_on(device, 64) // length)
+    batch = max(1, tokens_per_batch(device, 64) // length)
     sums: list[Tensor] = []  # by layer: entropies, squared distances and rows of each head
     with evaluating(model), torch.no_grad():
         for part in (part for some in windows for part in np.array_split(some, -(-len(some) // batch))):
@@ -397,29 +402,29 @@ def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Fl
     rows: list[tuple[Tensor, Tensor]] = []
     try:
         for part in fused:
-            part.rows = rows
+            part.row_statistics = rows
         read(tokens)
     finally:
         for part in fused:
-            part.rows = None
+            part.row_statistics = None
     ones = tokens.new_full(rows[0][0].shape[1:2], tokens.numel(), dtype=torch.float64)
     return [torch.stack([*(one.sum((0, 2), dtype=torch.float64) for one in pair), ones]) for pair in rows]
 
 
-def repeated_tokens(tokenizer: Tokenizer, count: int, most: int) -> list[int]:
+def repeated_tokens(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[int]:
     """What a text begins with, and `count` random tokens twice, none of them special and all different.
 
     On such a text a model cannot know the next token but by having seen what came after the same token before. So the
     score of the pattern `induction` on it is that of an induction head (Olsson et al. 2022, "In-context learning and
     induction heads"): the mean attention from each token's second occurrence to the token after its first.
     """
-    special = {*tokenizer.before, *tokenizer.after, *tokenizer.stops, tokenizer.bos, tokenizer.unk}
+    special = {*tokenizer.prefix, *tokenizer.suffix, *tokenizer.stop_tokens, tokenizer.bos, tokenizer.unk}
     plain = [token for token in range(tokenizer.vocabulary) if token not in special]
-    room = min(len(plain), (most - len(tokenizer.before)) // 2)
-    if isinstance(count, bool) or not isinstance(count, int) or not patterns.ENOUGH_ROWS <= count <= room:
-        raise InputError(f"repeated = {count!r}: give a whole number of tokens from {patterns.ENOUGH_ROWS} to {room}.")
+    room = min(len(plain), (max_tokens - len(tokenizer.prefix)) // 2)
+    if isinstance(count, bool) or not isinstance(count, int) or not patterns.MIN_ROWS <= count <= room:
+        raise InputError(f"repeated = {count!r}: give a whole number of tokens from {patterns.MIN_ROWS} to {room}.")
     once = np.random.default_rng(0).choice(plain, count, replace=False).tolist()
-    return [*tokenizer.before, *once, *once]
+    return [*tokenizer.prefix, *once, *once]
 
 
 def look_at(
@@ -439,17 +444,17 @@ def look_at(
     keyword arguments. `words` are the tokens as text; `source_words` those of the text that an encoder–decoder attends
     to. A layer is one call of attention, counted from 0 in the order in which they run.
     """
-    inputs = _one_sequence(tokens)
+    inputs = _check_one_sequence(tokens)
     identities = None
     if isinstance(inputs, Tensor) and not inputs.is_floating_point():
         if inputs.numel() != len(words):
             raise InputError(
-                f"{counted(inputs.numel(), 'token')}, but {counted(len(words), 'word')} to name them. "
+                f"{pluralize(inputs.numel(), 'token')}, but {pluralize(len(words), 'word')} to name them. "
                 "Give one word for each token."
             )
         identities = inputs.reshape(-1).tolist()  # two ids may be spelt alike
-    texts = numbered(words, identities), numbered(source_words)
-    records = _records(model, inputs)
+    texts = number_tokens(words, identities), number_tokens(source_words)
+    records = _record_attention_calls(model, inputs)
     for what, value in (("layer", layer), ("head", head)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise InputError(f"{what} = {value!r}: give a whole number, counted from 0.")
@@ -464,17 +469,17 @@ def look_at(
         size = record.queries.shape[1]
         if head is not None and not 0 <= head < size:
             raise InputError(f"head = {head} is out of range for layer {number}: {known('head', size)}")
-    found = [one for number, record in chosen for one in _heads_of(number, record, *texts, head)]
-    if shares := [head.sink_share for head in found if head.sink_share is not None]:
-        notes = [*notes, SINKS.format(sum(shares) / len(shares))]
+    found = [one for number, record in chosen for one in _analyse_heads(number, record, *texts, head)]
+    if shares := [head.sink_fraction for head in found if head.sink_fraction is not None]:
+        notes = [*notes, SINKS_NOTE.format(sum(shares) / len(shares))]
     return Heads(name or type(model).__name__, *texts, tuple(found), tuple(notes))
 
 
-class NoAttention(InputError):
+class NoAttentionError(InputError):
     """A model without a call of PyTorch's attention."""
 
 
-def _one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
+def _check_one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
     """What the model is called with, checked to be one text only."""
     if isinstance(tokens, Mapping):
         named = [one for name, one in tokens.items() if str(name).endswith("ids") and isinstance(one, Tensor)]
@@ -499,7 +504,7 @@ def _one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
     return inputs
 
 
-def _records(model: nn.Module, inputs: Tensor | Mapping[str, Tensor]) -> list[AttentionRecord]:
+def _record_attention_calls(model: nn.Module, inputs: Tensor | Mapping[str, Tensor]) -> list[AttentionRecord]:
     """Run the model once, and return what every call of attention was given."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model = {repr(model)[:60]}: give a PyTorch module; for a run, use lemma.look(run, text=…).")
@@ -515,17 +520,17 @@ def _records(model: nn.Module, inputs: Tensor | Mapping[str, Tensor]) -> list[At
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             raise InputError(f"{type(model).__name__} cannot read these tokens: {error}") from error
     if not records:
-        raise NoAttention(
+        raise NoAttentionError(
             f"{type(model).__name__} never called PyTorch's scaled dot-product attention: it has no heads to look at."
         )
     return list(records)
 
 
-def _heads_of(
-    layer: int, record: AttentionRecord, tokens: tuple[Word, ...], source: tuple[Word, ...], only: int | None
+def _analyse_heads(
+    layer: int, record: AttentionRecord, tokens: tuple[Token, ...], source: tuple[Token, ...], head_index: int | None
 ) -> Iterator[Head]:
     """The heads of one call of attention, on the last row of the batch, in single precision or better."""
-    query_tokens, key_tokens, cross = _texts_of(record, tokens, source)
+    query_tokens, key_tokens, cross = _match_tokens(record, tokens, source)
     precision = torch.promote_types(record.queries.dtype, torch.float32)
     for name in ("queries", "keys", "values", "bias", "line"):
         if (part := getattr(record, name)) is not None:
@@ -538,13 +543,13 @@ def _heads_of(
         )
     shape = (1, *scores.shape)
     added = torch.zeros(shape) if record.bias is None else record.bias.expand(shape)
-    if record.line is not None:
-        added = added + record.by_distance(record.steps())
+    if record.position_bias is not None:
+        added = added + record.position_bias_at(record.integer_distances())
     added = added.masked_fill(added <= MASKED, 0.0)
     bias = added[-1].numpy() if added.any() else None
-    apart = None if cross else np.abs(patterns.distances(query_tokens, key_tokens))
-    places = patterns.pattern_places(query_tokens, key_tokens, cross)
-    for head in range(len(scores)) if only is None else [only]:
+    apart = None if cross else np.abs(patterns.key_distances(query_tokens, key_tokens))
+    places = patterns.pattern_masks(query_tokens, key_tokens, cross)
+    for head in range(len(scores)) if head_index is None else [head_index]:
         allowed = scores[head] > MASKED
         masked = np.where(allowed, scores[head], -np.inf)
         sink = None if record.sinks is None else float(record.sinks[head])
@@ -557,7 +562,7 @@ def _heads_of(
             name=record.name,
             query_tokens=query_tokens,
             key_tokens=key_tokens,
-            cross=cross,
+            is_cross=cross,
             weights=weights,
             scores=masked,
             allowed=allowed,
@@ -572,9 +577,9 @@ def _heads_of(
         )
 
 
-def _texts_of(
-    record: AttentionRecord, tokens: tuple[Word, ...], source: tuple[Word, ...]
-) -> tuple[tuple[Word, ...], tuple[Word, ...], bool]:
+def _match_tokens(
+    record: AttentionRecord, tokens: tuple[Token, ...], source: tuple[Token, ...]
+) -> tuple[tuple[Token, ...], tuple[Token, ...], bool]:
     """The tokens of the queries, those of the keys, and whether they are two different texts.
 
     Their lengths tell the texts apart; where both texts have the same length, the module's path does. A model that
@@ -582,10 +587,10 @@ def _texts_of(
     """
     new, known = record.queries.shape[-2], record.keys.shape[-2]
 
-    def last(words: tuple[Word, ...], count: int) -> tuple[Word, ...]:
+    def last(words: tuple[Token, ...], count: int) -> tuple[Token, ...]:
         if count > len(words):
             raise InputError(
-                f"'{record.name}' attends with {counted(count, 'token')}, but got {counted(len(words), 'word')}. "
+                f"'{record.name}' attends with {pluralize(count, 'token')}, but got {pluralize(len(words), 'word')}. "
                 "Give one word for each token, and source_words for the text of an encoder."
             )
         return words[len(words) - count :]
@@ -594,6 +599,6 @@ def _texts_of(
     in_encoder = new == len(source) and "encoder" in name.split(".")
     if source and new == known and (new != len(tokens) or in_encoder):
         return last(source, new), last(source, known), False
-    if source and known == len(source) and (known != new or any(word in name for word in CROSS)):
+    if source and known == len(source) and (known != new or any(word in name for word in CROSS_ATTENTION_NAMES)):
         return last(tokens, new), source, True
     return last(tokens, new), last(tokens, known), False

@@ -13,40 +13,40 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lemma.inspection.drawing import COLOURS, level, png_url, render, svg_of_head
-from lemma.inspection.patterns import ENOUGH_GAIN, MEANINGS, softmax_sums
-from lemma.report.numbers import counted
+from lemma.inspection.drawing import COLOURS, colour_index, draw_head, png_url, render
+from lemma.inspection.patterns import MEANINGS, MIN_GAIN, softmax_sums
+from lemma.report.numbers import pluralize
 
 if TYPE_CHECKING:
     from lemma.inspection.heads import Head, Heads
 
-BUDGET = 3_000_000  # characters of numbers in a page
-SCORES = BUDGET // 2  # of these for scores; the rest is for vectors
-MOST_TOKENS = 80
-MANY, MOST_NAMED = 16, 5  # heads from which on the best of each pattern are named, and how many
-INFLATION = 4 / 3  # of base64
-LEGEND = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
+MAX_CHARACTERS = 3_000_000  # characters of numbers in a page
+MAX_SCORE_CHARACTERS = MAX_CHARACTERS // 2  # of these for scores; the rest is for vectors
+MAX_TOKENS = 80
+MANY_HEADS, MAX_NAMED_HEADS = 16, 5  # heads from which on the best of each pattern are named, and how many
+BASE64_RATIO = 4 / 3  # of base64
+LEGEND_WEIGHTS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
-def page(heads: "Heads") -> str:
+def render_page(heads: "Heads") -> str:
     """The whole page."""
-    packed = payload(heads)
+    packed = build_payload(heads)
     counts = {"layer": len(heads.layers()), "head": len(heads.heads), "token": len(heads.tokens)}
     assets = files("lemma.inspection") / "assets"
     return render(
         "look.html",
         heads=heads,
         title=f"Attention of {heads.model}",
-        facts=", ".join(counted(count, what) for what, count in counts.items()),
+        facts=", ".join(pluralize(count, what) for what, count in counts.items()),
         packed=packed,
-        legend=[(weight, COLOURS[level(weight)]) for weight in LEGEND],
+        legend=[(weight, COLOURS[colour_index(weight)]) for weight in LEGEND_WEIGHTS],
         image=png_url,
-        first=svg_of_head(heads.clearest()),
-        counted=counted,
-        found=heads.found() if len(heads.heads) > MANY else {},
-        most_named=MOST_NAMED,
+        first=draw_head(heads.clearest_head()),
+        counted=pluralize,
+        found=heads.heads_by_pattern() if len(heads.heads) > MANY_HEADS else {},
+        most_named=MAX_NAMED_HEADS,
         meanings=MEANINGS,
-        enough=f"{ENOUGH_GAIN:.0%}",
+        enough=f"{MIN_GAIN:.0%}",
         style=(assets / "look.css").read_text(encoding="utf-8"),
         script=(assets / "look.js").read_text(encoding="utf-8"),
     )
@@ -57,11 +57,11 @@ class Payload:
     """The values for the script, how many tokens are shown, and what had to be left out."""
 
     values: dict[str, Any]
-    shown: int
+    num_tokens: int
     notes: tuple[str, ...]
 
 
-def payload(heads: "Heads") -> Payload:
+def build_payload(heads: "Heads") -> Payload:
     """Pack the heads of a text, cut to the tokens that fit."""
     numbers: dict[str, int] = {}  # of arrays in base64, each kept only once
     spent = 0
@@ -73,10 +73,10 @@ def payload(heads: "Heads") -> Payload:
         return numbers.setdefault(text, len(numbers))
 
     longest = max(max(head.weights.shape) for head in heads.heads)
-    shown = min(MOST_TOKENS, longest)
+    shown = min(MAX_TOKENS, longest)
     while shown > 2:  # as many as fit: scores, with biases and two more numbers per row
         seen = [int(one.allowed[:shown, :shown].sum()) * (1 if one.bias is None else 2) for one in heads.heads]
-        if sum(seen, 2 * shown * len(seen)) * 4 * INFLATION <= SCORES:
+        if sum(seen, 2 * shown * len(seen)) * 4 * BASE64_RATIO <= MAX_SCORE_CHARACTERS:
             break
         shown -= 1
     texts = list(dict.fromkeys(words for head in heads.heads for words in (head.query_tokens, head.key_tokens)))
@@ -89,7 +89,7 @@ def payload(heads: "Heads") -> Payload:
             {
                 "layer": head.layer,
                 "head": head.head,
-                "about": _about(head),
+                "about": _describe_head(head),
                 "rows": texts.index(head.query_tokens),
                 "columns": texts.index(head.key_tokens),
                 "size": list(allowed.shape),
@@ -105,10 +105,10 @@ def payload(heads: "Heads") -> Payload:
         )
     vectors = [[p[:shown] for p in (one.queries, one.keys, one.values) if p is not None] for one in heads.heads]
     sizes = [sum(part.size for part in parts) for parts in vectors]
-    whole = spent + sum(sizes) * 4 * INFLATION <= BUDGET
+    whole = spent + sum(sizes) * 4 * BASE64_RATIO <= MAX_CHARACTERS
     bare = len(packed)
     for one, parts, size in zip(packed, vectors, sizes, strict=True):  # as long as there is room
-        if spent + size * (4 if whole else 2) * INFLATION > BUDGET:
+        if spent + size * (4 if whole else 2) * BASE64_RATIO > MAX_CHARACTERS:
             break
         one["vectors"] = []
         for part in parts:
@@ -118,8 +118,8 @@ def payload(heads: "Heads") -> Payload:
         bare -= 1
     values = {
         "colours": COLOURS,
-        "first": heads.heads.index(heads.clearest()),
-        "texts": [{"start": words[0].index, "words": [word.shown for word in words[:shown]]} for words in texts],
+        "first": heads.heads.index(heads.clearest_head()),
+        "texts": [{"start": words[0].index, "words": [word.visible_text for word in words[:shown]]} for words in texts],
         "heads": packed,
         "arrays": list(numbers),
     }
@@ -134,15 +134,15 @@ def payload(heads: "Heads") -> Payload:
     return Payload(values, shown, tuple(notes))
 
 
-def _about(head: "Head") -> str:
+def _describe_head(head: "Head") -> str:
     """The head in a few sentences."""
     numbers, near = head.statistics, head.nearest
     share = f" {near.score:.3f} of its attention where uniform attention has {near.uniform:.3f}" if near else ""
     match = f"Best match: {head.pattern}, {MEANINGS[head.pattern]}:{share}."
-    if not head.matched:
+    if not head.matched_pattern:
         broad = f"; it is broad, with {MEANINGS['broad']}" if head.pattern == "broad" else ""
         match = f"No pattern matches{broad}." + (f" The nearest is {near.pattern}:{share}." if near else "")
     distance = "" if numbers.distance is None else f" Mean distance {numbers.distance:.2f} tokens."
     entropy = f"Entropy {numbers.entropy:.3f} of at most {numbers.uniform_entropy:.3f} nats."
-    sink = "" if head.sink_share is None else f", {head.sink_share:.3f} to the sink"
+    sink = "" if head.sink_fraction is None else f", {head.sink_fraction:.3f} to the sink"
     return f"{match} {entropy}{distance} {numbers.first:.3f} of its attention goes to the first token{sink}."

@@ -17,11 +17,11 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from lemma.report.numbers import Word
+from lemma.report.numbers import Token
 
-ENOUGH_ROWS = 3  # fewer are a coincidence; patterns with fewer rows count only where none has more
-ENOUGH_GAIN = 0.2  # a smaller gain is not a match
-BROAD = 0.8  # a head that matches nothing is broad from this share of uniform attention's entropy on
+MIN_ROWS = 3  # fewer are a coincidence; patterns with fewer rows count only where none has more
+MIN_GAIN = 0.2  # a smaller gain is not a match
+BROAD_FRACTION = 0.8  # a head that matches nothing is broad from this share of uniform attention's entropy on
 MEANINGS = {
     "previous": "the token before",
     "next": "the token after",
@@ -29,7 +29,7 @@ MEANINGS = {
     "first": "the first token of the text, from any other token",
     "same word": "other occurrences of the same token",
     "induction": "the token after an earlier occurrence of the same token",
-    "broad": f"at least {BROAD:.0%} of the entropy of uniform attention",
+    "broad": f"at least {BROAD_FRACTION:.0%} of the entropy of uniform attention",
     "none": "no pattern, and not broad",
 }
 Mask = Bool[np.ndarray, "queries keys"]
@@ -106,7 +106,7 @@ class PatternMatch:
 
 
 def match_pattern(
-    pattern: str, weights: Float[np.ndarray, "queries keys"], allowed: Mask, places: Mask
+    pattern: str, weights: Float[np.ndarray, "queries keys"], allowed: Mask, pattern_mask: Mask
 ) -> PatternMatch:
     """Score one pattern: the mean share of attention on its places, over the rows where it exists.
 
@@ -114,7 +114,7 @@ def match_pattern(
     >>> match_pattern("itself", np.array([[0.75, 0.25], [0.5, 0.5]]), everything, diagonal)
     PatternMatch(pattern='itself', score=0.625, uniform=0.5, rows=2)
     """
-    inside = places & allowed
+    inside = pattern_mask & allowed
     rows = inside.any(1) & (allowed & ~inside).any(1)
     if not rows.any():
         return PatternMatch(pattern, 0.0, 0.0, 0)
@@ -123,26 +123,26 @@ def match_pattern(
     return PatternMatch(pattern, float(score), float((inside.sum(1) / allowed.sum(1)).mean()), len(inside))
 
 
-def nearest(matches: Sequence[PatternMatch]) -> PatternMatch | None:
+def nearest_pattern(matches: Sequence[PatternMatch]) -> PatternMatch | None:
     """The pattern with the greatest gain among those that exist in enough rows; None where no pattern exists."""
-    candidates = [one for one in matches if one.rows >= ENOUGH_ROWS] or [one for one in matches if one.rows]
+    candidates = [one for one in matches if one.rows >= MIN_ROWS] or [one for one in matches if one.rows]
     return max(candidates, key=lambda one: one.gain, default=None)
 
 
-def pattern_name(found: PatternMatch | None, breadth: float) -> str:
+def pattern_name(match: PatternMatch | None, breadth: float) -> str:
     """The name of the nearest pattern if it is a match, `broad` if the entropy is high, else `none`."""
-    if found and found.gain >= ENOUGH_GAIN:
-        return found.pattern
-    return "broad" if breadth >= BROAD else "none"
+    if match and match.gain >= MIN_GAIN:
+        return match.pattern
+    return "broad" if breadth >= BROAD_FRACTION else "none"
 
 
-def distances(queries: Sequence[Word], keys: Sequence[Word]) -> Int[np.ndarray, "queries keys"]:
+def key_distances(queries: Sequence[Token], keys: Sequence[Token]) -> Int[np.ndarray, "queries keys"]:
     """How far each key lies before each query."""
     return np.subtract.outer([word.index for word in queries], [word.index for word in keys])
 
 
 @lru_cache(maxsize=8)  # all heads of a text share it
-def pattern_places(queries: tuple[Word, ...], keys: tuple[Word, ...], cross: bool) -> dict[str, Mask]:
+def pattern_masks(queries: tuple[Token, ...], keys: tuple[Token, ...], cross: bool) -> dict[str, Mask]:
     """The places of every pattern for these tokens; across two texts only those that need no common order."""
     numbers: dict[object, int] = {}
     rows, columns = ([numbers.setdefault(word.identity, len(numbers)) for word in side] for side in (queries, keys))
@@ -150,7 +150,7 @@ def pattern_places(queries: tuple[Word, ...], keys: tuple[Word, ...], cross: boo
     at_first = np.array([word.index == 0 for word in keys])
     if cross:
         return {"first": np.tile(at_first, (len(queries), 1)), "same word": same}
-    before = distances(queries, keys)
+    before = key_distances(queries, keys)
     earlier = same & (before > 0)
     return {
         "previous": before == 1,

@@ -9,25 +9,25 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
-from lemma.data.conllu import Sentence, to_conllu
+from lemma.data.conllu import Sentence, format_conllu
 from lemma.data.tokenizers import Tokenizer
-from lemma.errors import InputError, unknown
+from lemma.errors import InputError, describe_unknown
 from lemma.inspection.drawing import render
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.layers.spanning_tree import best_tree
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.parser import ParserModel, predict_trees, relation_attention
 from lemma.report.result import Block, Figure, Matrix, Result, Text
-from lemma.report.text import across, columns
+from lemma.report.text import display_width, text_width
 from lemma.runs.load import Run
-from lemma.tasks.parse_texts import split_sentence
+from lemma.tasks.parse_texts import split_words
 
-MOST_WORDS = 400  # of a sentence: scores grow with the square
-PROBE = 3  # tokens that tell which heads there are
+MAX_WORDS = 400  # of a sentence: scores grow with the square
+PROBE_TOKENS = 3  # tokens that tell which heads there are
 TOP, NOTHING = "(top)", "(nothing)"
-MOST_DRAWN = 60  # words whose arcs are still legible in a terminal
+MAX_DRAWN_WORDS = 60  # words whose arcs are still legible in a terminal
 TOO_WIDE = "(too wide to draw here: save the drawing with --out tree.svg)"
-SHOWN = 0.05  # less attention is not listed
+MIN_LISTED_WEIGHT = 0.05  # less attention is not listed
 LETTER, SPACE, STEP, BASE = 9.0, 26.0, 30.0, 24.0  # pixels: a letter, between words, from arc to arc, above the arcs
 
 
@@ -41,7 +41,7 @@ class Alignment:
 
 def align(words: Sequence[str], tokenizer: Tokenizer) -> Alignment:
     """Encode words one by one, each with the space before it; characters without a token are left out."""
-    ids = [tokenizer.encode_known(f" {word}" if number else word)[0] for number, word in enumerate(words)]
+    ids = [tokenizer.encode_lossy(f" {word}" if number else word)[0] for number, word in enumerate(words)]
     ends = np.cumsum([0, *map(len, ids)]).tolist()
     return Alignment(np.concatenate([np.zeros(0, dtype=np.int64), *ids]), tuple(pairwise(ends)))
 
@@ -52,16 +52,16 @@ class WordAttention:
 
     names: tuple[str, ...]
     """`layer 0 head 1`, in the order of the heads."""
-    places: tuple[tuple[int, int], ...]
+    head_indices: tuple[tuple[int, int], ...]
     """The layer and head of each."""
     weights: Float[np.ndarray, "heads words words"]
 
-    def chosen(self, layer: int | None, head: int | None) -> Float[np.ndarray, "words words"]:
+    def select(self, layer: int | None, head: int | None) -> Float[np.ndarray, "words words"]:
         """The attention of one head, or the mean over a layer or all heads; rows attend, columns are attended to."""
-        return self.weights[_select(self.places, layer, head)].mean(axis=0)
+        return self.weights[_select(self.head_indices, layer, head)].mean(axis=0)
 
 
-def word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[str]) -> WordAttention:
+def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[str]) -> WordAttention:
     """Let a model read some words, and return what its heads attend to, from word to word."""
     aligned = align(words, tokenizer)
     reach = model.receptive_field
@@ -70,19 +70,19 @@ def word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[s
             f"the sentence has {len(aligned.ids)} tokens; the model reads 1 to {reach} at once. Give another sentence."
         )
     records = _square_attention(model, torch.from_numpy(aligned.ids))
-    places = _places(records)
+    places = _head_indices(records)
     weights = torch.cat([record.weights()[0] for record in records]).double().cpu().numpy()
     names = tuple(f"layer {layer} head {head}" for layer, head in places)
-    return WordAttention(names, places, between_words(weights, aligned.spans))
+    return WordAttention(names, places, merge_token_attention(weights, aligned.spans))
 
 
 def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
     """Refuse a model without attention, or a layer or head that it does not have; the model reads three tokens."""
-    size = PROBE if model.receptive_field is None else min(PROBE, model.receptive_field)
-    _select(_places(_square_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
+    size = PROBE_TOKENS if model.receptive_field is None else min(PROBE_TOKENS, model.receptive_field)
+    _select(_head_indices(_square_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
 
 
-def between_words(
+def merge_token_attention(
     weights: Float[np.ndarray, "heads tokens tokens"], spans: Sequence[tuple[int, int]]
 ) -> Float[np.ndarray, "heads words words"]:
     """Turn attention between tokens (from, to) into attention between words; a word without tokens has none.
@@ -110,7 +110,7 @@ def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, " tokens"])
     return square
 
 
-def _places(records: Sequence[AttentionRecord]) -> tuple[tuple[int, int], ...]:
+def _head_indices(records: Sequence[AttentionRecord]) -> tuple[tuple[int, int], ...]:
     return tuple((layer, head) for layer, record in enumerate(records) for head in range(record.queries.shape[1]))
 
 
@@ -157,7 +157,9 @@ def attention_tree(weights: Float[np.ndarray, "words words"]) -> tuple[int, ...]
     return tuple(best_tree(table).tolist())
 
 
-def shuffled(weights: Float[np.ndarray, "heads words words"], seed: int) -> Float[np.ndarray, "heads words words"]:
+def shuffle_attention(
+    weights: Float[np.ndarray, "heads words words"], seed: int
+) -> Float[np.ndarray, "heads words words"]:
     """Permute each word's attention among the other words it may see: a baseline that knows nothing."""
     random = np.random.default_rng(seed)
     dealt = weights.copy()
@@ -172,7 +174,7 @@ Arc = tuple[int, int]
 """From head to dependent."""
 
 
-def arcs_of(heads: Sequence[int]) -> list[Arc]:
+def tree_arcs(heads: Sequence[int]) -> list[Arc]:
     """The arcs of a tree without that of its root; words are counted from 1."""
     return [(head, place) for place, head in enumerate(heads, start=1) if head]
 
@@ -187,17 +189,17 @@ def arc_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
     return found
 
 
-def terminal_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) -> str:
+def draw_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) -> str:
     """Draw a tree next to its words, from head to dependent, with a note behind each word.
 
     >>> print(terminal_arcs(["I", "sleep"], [2, 0], ["nsubj", "root"]))
     ┌─► I      nsubj
     └── sleep  root
     """
-    levels = arc_levels(arcs_of(heads))
+    levels = arc_levels(tree_arcs(heads))
     outermost_first = range(max(levels.values(), default=0), 0, -1)
     per_column = [[arc for arc in levels if levels[arc] == level] for level in outermost_first]
-    widest = max((across(word) for word in words), default=0)
+    widest = max((display_width(word) for word in words), default=0)
     lines = []
     for row, (word, note) in enumerate(zip(words, notes, strict=True), start=1):
         drawn, running, arrives = "", False, False
@@ -212,21 +214,21 @@ def terminal_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[st
                 drawn += "┼" if running else "│"
             drawn += "─" if running else " "
         drawn += ("►" if arrives else "─" if running else " ") if per_column else ""
-        lines.append(f"{drawn} {word}{' ' * (widest - across(word))}  {note}".rstrip())
+        lines.append(f"{drawn} {word}{' ' * (widest - display_width(word))}  {note}".rstrip())
     return "\n".join(lines)
 
 
-def svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> str:
+def draw_svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> str:
     """Draw a tree as one SVG: words in a row, arcs above them with their labels, an arrow at each dependent."""
     centres, place = [], SPACE / 2
     for word, label in zip(words, labels, strict=True):
-        width = LETTER * max(across(word), across(label) * 0.78, 2)
+        width = LETTER * max(display_width(word), display_width(label) * 0.78, 2)
         centres.append(place + width / 2)
         place += width + SPACE
-    levels = arc_levels(arcs_of(heads))
+    levels = arc_levels(tree_arcs(heads))
     floor = BASE + STEP * max([*levels.values(), 1]) + 14
     drawn = []
-    for head, dependent in arcs_of(heads):
+    for head, dependent in tree_arcs(heads):
         lean = 5.0 if dependent > head else -5.0  # arcs that meet at a word do not start at one point
         start, end = centres[head - 1] + lean, centres[dependent - 1] - lean / 2.5
         top = floor - STEP * levels[head, dependent]
@@ -275,7 +277,7 @@ class RelationHead:
                 idle.append(row[0])
                 continue
             order = np.argsort(-np.array(row), kind="stable")
-            attended = [f"{self.columns[at]} {row[at]:.2f}" for at in order if row[at] >= SHOWN]
+            attended = [f"{self.columns[at]} {row[at]:.2f}" for at in order if row[at] >= MIN_LISTED_WEIGHT]
             lines.append(f"  from {name}: {', '.join(attended)}")
         return [*lines, *([f"  from all others: {NOTHING} ≥ {min(idle):.2f}"] if idle else [])]
 
@@ -292,21 +294,25 @@ class ParsedSentence:
     probabilities: tuple[float, ...] | None = None
     relation_heads: tuple[RelationHead, ...] = ()
 
-    def draw(self, room: int | None = None) -> str:
+    def draw(self, max_width: int | None = None) -> str:
         """The tree in box characters, or as a table if it takes more than `room` columns."""
         words, heads = self.sentence.words, self.sentence.heads
         relations = ["" if relation == "_" else relation for relation in self.sentence.relations]
         notes = [relation or ("" if head else "root") for relation, head in zip(relations, heads, strict=True)]
         if self.probabilities:
             notes = [f"{note:<12} {share:.2f}" for note, share in zip(notes, self.probabilities, strict=True)]
-        drawn = terminal_arcs(words, heads, notes)
-        if room is not None and (len(words) > MOST_DRAWN or max(map(across, drawn.splitlines())) > room):
+        drawn = draw_arcs(words, heads, notes)
+        if max_width is not None and (
+            len(words) > MAX_DRAWN_WORDS or max(map(display_width, drawn.splitlines())) > max_width
+        ):
             named = [f"{head:>4} {words[head - 1] if head else TOP}" for head in heads]
             rows = [("word", "head", "relation"), *zip(words, named, notes, strict=True)]
-            widths = [max(across(row[part]) for row in rows) for part in (0, 1)]
+            widths = [max(display_width(row[part]) for row in rows) for part in (0, 1)]
             lines = []
             for number, (*cells, note) in enumerate(rows):
-                word, head = (cell + " " * (width - across(cell)) for cell, width in zip(cells, widths, strict=True))
+                word, head = (
+                    cell + " " * (width - display_width(cell)) for cell, width in zip(cells, widths, strict=True)
+                )
                 lines.append(f"{number or '':>4} {word}  {head}  {note}".rstrip())
             drawn = "\n".join([*lines, TOO_WIDE])
         return "\n".join([drawn, *("\n".join(["", *head.lines()]) for head in self.relation_heads)])
@@ -314,7 +320,7 @@ class ParsedSentence:
     def svg(self) -> str:
         """The tree as SVG."""
         labels = ["" if relation == "_" else relation for relation in self.sentence.relations]
-        return svg_arcs(self.sentence.words, self.sentence.heads, labels)
+        return draw_svg_arcs(self.sentence.words, self.sentence.heads, labels)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -339,8 +345,8 @@ class ParsedText(Result):
 
     def blocks(self) -> Iterator[Block]:
         """The trees in box characters."""
-        yield from (Text(sentence.draw(columns()), apart=True) for sentence in self.sentences)
-        yield Text(self.about, apart=True)
+        yield from (Text(sentence.draw(text_width()), blank_before=True) for sentence in self.sentences)
+        yield Text(self.about, blank_before=True)
 
     def details(self) -> Iterator[Block]:
         """The trees as figures, with the attention of the relations that were asked for."""
@@ -363,9 +369,9 @@ class ParsedText(Result):
             )
         return self.sentences[0].svg()
 
-    def html(self, whole: bool = True) -> str:
+    def html(self, full_page: bool = True) -> str:
         """All trees on one page, with the attention of relations; or only the trees, for a notebook."""
-        return render("trees.html", title=self.title, sentences=self.sentences, about=self.about, whole=whole)
+        return render("trees.html", title=self.title, sentences=self.sentences, about=self.about, whole=full_page)
 
     def writers(self) -> dict[str, Callable[[], str]]:
         """Those of every result; drawings are as wide as the trees are, and scroll on a page."""
@@ -373,11 +379,11 @@ class ParsedText(Result):
             ".svg": self.svg,
             ".html": self.html,
             ".txt": lambda: "\n\n".join([*(sentence.draw() for sentence in self.sentences), self.about]) + "\n",
-            ".conllu": lambda: to_conllu(parsed.sentence for parsed in self.sentences),
+            ".conllu": lambda: format_conllu(parsed.sentence for parsed in self.sentences),
         }
 
     def _repr_html_(self) -> str:
-        return self.html(whole=False)
+        return self.html(full_page=False)
 
 
 def parse_text(
@@ -388,15 +394,15 @@ def parse_text(
     Of a parser its own, with the attention of one `relation`'s head if asked for ("all" for every relation in the
     tree); of a language model the maximum spanning tree over the attention of one head, or over the mean of all.
     """
-    sentences = [words for line in text.splitlines() if (words := split_sentence(line))]
+    sentences = [words for line in text.splitlines() if (words := split_words(line))]
     if not sentences:
         raise InputError(
             "the text has no words, so there is no tree to draw. Give some, as in: --text 'I prefer the morning flight'"
         )
     longest = max(map(len, sentences))
-    if longest > MOST_WORDS:
+    if longest > MAX_WORDS:
         raise InputError(
-            f"a sentence has {longest:,} words, at most {MOST_WORDS} can be drawn. Put each sentence on its own line."
+            f"a sentence has {longest:,} words, at most {MAX_WORDS} can be drawn. Put each sentence on its own line."
         )
     found: list[ParsedSentence] = []
     if isinstance(run.module, ParserModel):
@@ -406,12 +412,12 @@ def parse_text(
             )
         lexicon = run.lexicon
         if relation not in (None, "all") and relation not in lexicon.relations:
-            raise InputError(unknown("relation", str(relation), ["all", *lexicon.relations]))
+            raise InputError(describe_unknown("relation", str(relation), ["all", *lexicon.relations]))
         parser = run.require(ParserModel, "a parser")
         for words, guess in zip(sentences, predict_trees(parser, lexicon, sentences), strict=True):
             asked = dict.fromkeys(guess.sentence.relations) if relation == "all" else [relation] if relation else []
             weights = relation_attention(parser, lexicon, words) if asked else []
-            heads = tuple(RelationHead(name, tuple(words), weights[lexicon.number(name)]) for name in asked)
+            heads = tuple(RelationHead(name, tuple(words), weights[lexicon.relation_id(name)]) for name in asked)
             found.append(ParsedSentence(guess.sentence, guess.probabilities, heads))
         return ParsedText(tuple(found), f"trees of {run.path.name}, a parser: maximum spanning trees with one root")
     if relation is not None:
@@ -421,7 +427,7 @@ def parse_text(
         )
     check_heads(run.model, layer, head)
     for words in sentences:
-        weights = word_attention(run.model, run.tokenizer, words).chosen(layer, head)
+        weights = measure_word_attention(run.model, run.tokenizer, words).select(layer, head)
         found.append(ParsedSentence(Sentence(tuple(words), attention_tree(weights), ("_",) * len(words))))
     if layer is None:
         which = "the mean of all heads" if head is None else f"head {head} of every layer"

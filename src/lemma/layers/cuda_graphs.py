@@ -7,18 +7,18 @@ from functools import cache
 
 import torch
 
-CAPTURING = threading.Lock()  # PyTorch captures on one stream of the process
+CAPTURE_LOCK = threading.Lock()  # PyTorch captures on one stream of the process
 
 
 @contextmanager
 def capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """Record the kernels launched inside into a graph; kernels and allocations of other threads do not break it."""
-    with CAPTURING, torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with CAPTURE_LOCK, torch.cuda.graph(graph, capture_error_mode="thread_local"):
         yield
 
 
 @contextmanager
-def warming_up() -> Iterator[None]:
+def warmup_stream() -> Iterator[None]:
     """Launch kernels on a side stream, as PyTorch asks for before a capture; the current stream waits for them.
 
     All warm-ups share one stream per device, since cuBLAS keeps 32 MiB for every stream that it has seen.

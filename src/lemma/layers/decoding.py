@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.layers.attention import Attention, Slots
+from lemma.layers.attention import Attention, SlotCache
 from lemma.layers.feed_forward import ACTIVATIONS
 from lemma.layers.fused import TRITON
-from lemma.layers.positions import AlibiPart, RotaryPart
+from lemma.layers.positions import AlibiBias, RotaryEmbedding
 
-MOST_ROWS = 64  # texts of one batch
+MAX_ROWS = 64  # texts of one batch
 FEW_ROWS, HELD = 4, 8192  # at most this many rows pass one by one, with this many numbers of a matrix held
 MANY_OUTPUTS = 16_384  # of a vocabulary
 TILE = 32_768  # numbers of keys that a program holds at once
@@ -251,24 +251,24 @@ if TYPE_CHECKING or TRITON:
         tl.store(OUT + head * WIDTH + width, mixed.to(OUT.dtype.element_ty), mask=width < WIDTH)
 
 
-def embed_next(
+def embed_tokens(
     tokens: Int[Tensor, "batch 1"],
     slots: Any,
     table: Float[Tensor, "tokens width"],
-    added: Float[Tensor, "context width"] | None,
+    positions: Float[Tensor, "context width"] | None,
     scale: float,
 ) -> Float[Tensor, "batch width"]:
     """Embed each text's next token at its place, and note it in `slots.seen`."""
     batch, width = len(tokens), table.shape[1]
     out = torch.empty(batch, width, dtype=table.dtype, device=table.device)
     _embed_kernel[(batch,)](  # pyright: ignore[reportIndexIssue]
-        tokens, slots.places, table, added, out, slots.seen, scale, width, slots.seen.shape[1],
-        POSITIONS=added is not None, K=max(16, triton.next_power_of_2(width)), num_warps=4,
+        tokens, slots.places, table, positions, out, slots.seen, scale, width, slots.seen.shape[1],
+        POSITIONS=positions is not None, K=max(16, triton.next_power_of_2(width)), num_warps=4,
     )  # fmt: skip
     return out
 
 
-def take_highest(logits: Float[Tensor, "batch classes"], tokens: Int[Tensor, "batch 1"], slots: Any) -> None:
+def take_argmax(logits: Float[Tensor, "batch classes"], tokens: Int[Tensor, "batch 1"], slots: Any) -> None:
     """Choose each text's most likely token, of equals the first; note it at its next place, and move there."""
     batch, classes = logits.shape
     _highest_kernel[(batch,)](  # pyright: ignore[reportIndexIssue]
@@ -276,9 +276,9 @@ def take_highest(logits: Float[Tensor, "batch classes"], tokens: Int[Tensor, "ba
     )
 
 
-def product(
+def fused_linear(
     vectors: Float[Tensor, "rows inputs"],
-    matrix: nn.Linear,
+    linear: nn.Linear,
     norm: nn.Module | None = None,
     activation: Any = None,
     gated: bool = False,
@@ -287,13 +287,13 @@ def product(
 ) -> Float[Tensor, "rows outputs"]:
     """Return act(norm(x) Wᵀ + b) + residual of a few rows; gated, act(first half) ⊙ second half of the outputs."""
     rows, inputs = vectors.shape
-    outputs = len(matrix.weight) // (2 if gated else 1)
+    outputs = len(linear.weight) // (2 if gated else 1)
     out = torch.empty(rows, outputs, dtype=dtype or vectors.dtype, device=vectors.device)
     K, shift = max(16, triton.next_power_of_2(inputs)), getattr(norm, "bias", None)
     of_norm: Any = (None, None, 0.0) if norm is None else (norm.weight, shift, norm.eps)
     kinds: Any = {"LAYER": isinstance(norm, nn.LayerNorm), "SHIFTED": shift is not None}
     choices: Any = {
-        "BIASED": matrix.bias is not None,
+        "BIASED": linear.bias is not None,
         "ADDED": residual is not None,
         "GATED": gated,
         "CODE": 0 if activation is None else ACTIVATION_CODES[activation],
@@ -302,7 +302,7 @@ def product(
         held = HELD if outputs >= MANY_OUTPUTS else HELD // 2
         N, warps = max(1, held // (K * (2 if gated else 1))), 8 if K >= 4096 else 4
         _few_rows_kernel[(triton.cdiv(outputs, N),)](  # pyright: ignore[reportIndexIssue]
-            vectors, matrix.weight, matrix.bias, residual, out, *of_norm, rows, inputs, outputs,
+            vectors, linear.weight, linear.bias, residual, out, *of_norm, rows, inputs, outputs,
             NORMED=norm is not None, N=N, K=K, num_warps=warps, **kinds, **choices,
         )  # fmt: skip
         return out
@@ -313,18 +313,18 @@ def product(
     # measured on an H200
     N, most, stages = (64, 128, 4) if outputs >= MANY_OUTPUTS else (32, 128, 4) if outputs >= 2048 else (16, 256, 3)
     _product_kernel[(triton.cdiv(outputs, N),)](  # pyright: ignore[reportIndexIssue]
-        vectors, matrix.weight, matrix.bias, residual, out, rows, inputs, outputs,
+        vectors, linear.weight, linear.bias, residual, out, rows, inputs, outputs,
         PRECISION="ieee" if vectors.dtype == torch.float32 else "tf32",
         M=max(16, triton.next_power_of_2(rows)), N=N, K=min(K, most), num_warps=4, num_stages=stages, **choices,
     )  # fmt: skip
     return out
 
 
-def attend_slots(
+def attend_slot_cache(
     attention: Attention,
-    joined: Float[Tensor, "batch joined"],
-    slots: Slots,
-    turns: tuple[Float[Tensor, "room two width"], Int[Tensor, " width"]] | None,
+    qkv: Float[Tensor, "batch joined"],
+    cache: SlotCache,
+    rotary_tables: tuple[Float[Tensor, "room two width"], Int[Tensor, " width"]] | None,
 ) -> Float[Tensor, "batch mixed"]:
     """Attend from one token of each text to its tokens so far and itself; store its key and value at its place.
 
@@ -332,24 +332,24 @@ def attend_slots(
         joined: Queries, keys and values of the new tokens, as `query_key_value` gives them.
         turns: What `rotations` returns, where positions rotate.
     """
-    batch, heads, groups, width = len(joined), attention.heads, attention.groups, attention.head_width
-    keys, values = slots.kept if len(slots.kept) == 2 else slots.kept[0].unbind(1)
+    batch, heads, groups, width = len(qkv), attention.heads, attention.kv_heads, attention.head_width
+    keys, values = cache.kept if len(cache.kept) == 2 else cache.kept[0].unbind(1)
     long = keys.shape[-2] > LONG
     few = batch * heads < FEW_HEADS
     splits, N, warps = (8, 128 if long else 64, 8 if long else 4) if few else (1, 128 if long else 256, 4)
     D = max(16, triton.next_power_of_2(width))
     N = min(N, TILE // D)
-    out = torch.empty(batch, heads * width, dtype=joined.dtype, device=joined.device)
-    parts = out if splits == 1 else torch.empty(batch * heads * splits * (D + 2), device=joined.device)
-    slopes = attention.biases.slopes if isinstance(attention.biases, AlibiPart) else None
+    out = torch.empty(batch, heads * width, dtype=qkv.dtype, device=qkv.device)
+    parts = out if splits == 1 else torch.empty(batch * heads * splits * (D + 2), device=qkv.device)
+    slopes = attention.biases.slopes if isinstance(attention.biases, AlibiBias) else None
     q_norm, k_norm = attention.query_norm, attention.key_norm
     _attend_kernel[(batch, heads, splits)](  # pyright: ignore[reportIndexIssue]
-        joined, keys, values, slots.places, out, parts,
+        qkv, keys, values, cache.lengths, out, parts,
         None if q_norm is None else q_norm.weight, None if k_norm is None else k_norm.weight,
-        *(turns or (None, None)), slopes,
+        *(rotary_tables or (None, None)), slopes,
         *keys.stride()[:3], *values.stride()[:3], attention.scale / math.log(2),
         0.0 if q_norm is None else q_norm.eps, heads, groups, attention.window or 0,
-        WIDTH=width, D=D, N=N, SPLITS=splits, NORMED=q_norm is not None, TURNED=turns is not None,
+        WIDTH=width, D=D, N=N, SPLITS=splits, NORMED=q_norm is not None, TURNED=rotary_tables is not None,
         BIASED=slopes is not None, WINDOWED=attention.window is not None, num_warps=warps,
     )  # fmt: skip
     if splits > 1:
@@ -359,12 +359,14 @@ def attend_slots(
     return out
 
 
-def rotations(part: RotaryPart, room: int, width: int) -> tuple[Float[Tensor, "room two width"], Int[Tensor, " width"]]:
+def build_rotary_tables(
+    rotary: RotaryEmbedding, capacity: int, width: int
+) -> tuple[Float[Tensor, "room two width"], Int[Tensor, " width"]]:
     """Sines with their signs and cosines of each place, and which coordinate each is turned with; the rest stays."""
-    turned, places = part.width, torch.arange(width, device=part.table.device)
-    rows, table = part.table[:room].float(), torch.zeros(room, 2, width, device=part.table.device)
+    turned, places = rotary.rotary_dim, torch.arange(width, device=rotary.table.device)
+    rows, table = rotary.table[:capacity].float(), torch.zeros(capacity, 2, width, device=rotary.table.device)
     table[:, 1] = 1.0
-    if part.halves:
+    if rotary.halves:
         table[:, :, :turned] = rows
         partner = torch.where(places < turned // 2, places + turned // 2, places - turned // 2)
     else:
@@ -375,14 +377,14 @@ def rotations(part: RotaryPart, room: int, width: int) -> tuple[Float[Tensor, "r
     return table, torch.where(places < turned, partner, places).int()
 
 
-def covers(attention: Attention) -> bool:
+def supports_attention(attention: Attention) -> bool:
     """Whether `attend_slots` does what an attention does: queries, keys and values of one width, of its own past."""
     shape = attention.shape
     return (
-        not attention.crosses
+        not attention.is_cross
         and shape.key_query == shape.value_output == "separate"
         and shape.head_width == shape.head_value_width <= 256
-        and (attention.turns is None or type(attention.turns) is RotaryPart)
-        and (attention.biases is None or type(attention.biases) is AlibiPart)
+        and (attention.turns is None or type(attention.turns) is RotaryEmbedding)
+        and (attention.biases is None or type(attention.biases) is AlibiBias)
         and type(attention.query_key_value) is type(attention.output) is nn.Linear
     )

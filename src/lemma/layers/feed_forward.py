@@ -25,14 +25,14 @@ def gelu(values: Tensor) -> Tensor:
     >>> [round(value, 5) for value in gelu(torch.tensor([-1.0, 0.0, 1.0])).tolist()]
     [-0.15881, 0.0, 0.84119]
     """
-    cpu = values.device.type == "cpu" and not fused.STANDING_IN
+    cpu = values.device.type == "cpu" and not fused.COST_RECORDER
     if cpu and values.requires_grad and not torch.compiler.is_compiling():
         exact = torch.promote_types(values.dtype, torch.float32)  # a CPU is slower in bfloat16 here
-        return _SigmoidForm.apply(values.to(exact))  # pyright: ignore[reportReturnType]
+        return _SigmoidGelu.apply(values.to(exact))  # pyright: ignore[reportReturnType]
     return functional.gelu(values, approximate="tanh")
 
 
-class _SigmoidForm(torch.autograd.Function):
+class _SigmoidGelu(torch.autograd.Function):
     """The sigmoid form in as few passes over memory as possible."""
 
     @staticmethod
@@ -61,7 +61,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class FeedForwardPart(nn.Module):
+class FeedForwardLayer(nn.Module):
     """The feed-forward layer of a Transformer: W₂ σ(W₁ x + b₁) + b₂, or gated W₂(σ(W_g x + b_g) ⊙ (W₁ x + b₁)) + b₂.
 
     Gated, with silu it is SwiGLU, with gelu GeGLU (Shazeer 2020); the gate's rows come first in one joint matrix.
@@ -77,14 +77,14 @@ class FeedForwardPart(nn.Module):
         self.narrow = nn.Linear(inner, width, bias=bias)
         self.activation = ACTIVATIONS[activation]
 
-    def forward(self, stream: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+    def forward(self, hidden: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         """Apply it to every vector."""
         if self.gated:
-            gate, wide = self.gate_widen(stream).chunk(2, -1)
+            gate, wide = self.gate_widen(hidden).chunk(2, -1)
             return self.narrow(self.activation(gate) * wide)
-        return self.narrow(self.activation(self.widen(stream)))
+        return self.narrow(self.activation(self.widen(hidden)))
 
 
-def norm(kind: Literal["layer", "rms"], width: int, bias: bool, epsilon: float = 1e-5) -> nn.Module:
+def build_norm(kind: Literal["layer", "rms"], width: int, bias: bool, epsilon: float = 1e-5) -> nn.Module:
     """Layer norm (Ba et al. 2016), or root-mean-square norm, which has no shift (Zhang & Sennrich 2019)."""
     return nn.LayerNorm(width, epsilon, bias=bias) if kind == "layer" else nn.RMSNorm(width, eps=epsilon)

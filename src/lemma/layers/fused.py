@@ -21,25 +21,25 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 TRITON = find_spec("triton") is not None  # CPU builds of PyTorch come without it
-Rows = Float[Tensor, "batch heads time"]
+RowStatistics = Float[Tensor, "batch heads time"]
 
 
-def available(device: torch.device) -> bool:
+def is_available(device: torch.device) -> bool:
     """Whether the kernels run on a device: a GPU of compute capability 8.0 or later, and Triton is installed."""
     return TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-STANDING_IN: Callable[[int, int], None] | None = None
+COST_RECORDER: Callable[[int, int], None] | None = None
 """Records the FLOPs and bytes of a kernel while a CPU stands in for a GPU to plan a training step; otherwise None."""
 
 
-def lowered_to(tensor: Tensor) -> torch.dtype:
+def autocast_dtype(tensor: Tensor) -> torch.dtype:
     """The type that autocast lowers to on a tensor's GPU; its own where autocast is off."""
     kind = "cuda" if tensor.is_cuda else "cpu"
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
 
 
-def attend_with_rows(
+def attend_with_row_statistics(
     queries: Float[Tensor, "batch heads time width"],
     keys: Float[Tensor, "batch groups time width"],
     values: Float[Tensor, "batch groups time width"],
@@ -47,7 +47,7 @@ def attend_with_rows(
     causal: bool = True,
     slopes: Float[Tensor, " heads"] | None = None,
     lengths: Int[Tensor, " batch"] | None = None,
-) -> tuple[Float[Tensor, "batch heads time width"], Rows, Rows]:
+) -> tuple[Float[Tensor, "batch heads time width"], RowStatistics, RowStatistics]:
     """Return Σ_j p_ij v_j, and each row's entropy in nats and expected squared distance, all differentiable.
 
     `slopes` are ALiBi's; only the first `lengths` keys of each text are seen.
@@ -293,7 +293,7 @@ def _tiles(kernel: str, queries: Tensor) -> tuple[int, int, int, int]:
     return TILES[kernel][0 if queries.dtype == torch.float32 else 64 if queries.shape[-1] <= 64 else 128]
 
 
-def _choices(queries: Tensor, causal: bool, slopes: Tensor | None, lengths: Tensor | None) -> dict[str, Any]:
+def _kernel_options(queries: Tensor, causal: bool, slopes: Tensor | None, lengths: Tensor | None) -> dict[str, Any]:
     width = queries.shape[-1]
     return {
         "WIDTH": width,
@@ -305,13 +305,13 @@ def _choices(queries: Tensor, causal: bool, slopes: Tensor | None, lengths: Tens
     }
 
 
-def _readable(tensor: Tensor) -> Tensor:
+def _make_readable(tensor: Tensor) -> Tensor:
     """What the kernels can read: numbers of a head side by side, and offsets within a text of 32 bits."""
     fits = tensor.stride(-1) == 1 and tensor.shape[2] * tensor.stride(2) < 2**31
     return tensor if fits else tensor.contiguous()
 
 
-def _mixed_of(queries: Tensor) -> Tensor:
+def _empty_output(queries: Tensor) -> Tensor:
     """Room for the output, in the order in which the next layer reads it where offsets allow that."""
     batch, heads, time, width = queries.shape
     if heads * time * width < 2**31:
@@ -333,23 +333,23 @@ def _forward(
     slopes: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    queries, keys, values = map(_readable, (queries, keys, values))
+    queries, keys, values = map(_make_readable, (queries, keys, values))
     batch, heads, time, _ = queries.shape
-    mixed = _mixed_of(queries)
+    mixed = _empty_output(queries)
     lse, entropy, distance = (queries.new_empty(batch, heads, time, dtype=torch.float32) for _ in range(3))
     M, N, warps, stages = _tiles("forward", queries)
     _forward_kernel[(triton.cdiv(time, M) * batch * heads,)](  # pyright: ignore[reportIndexIssue]
         queries, keys, values, mixed, lse, entropy, distance, slopes, lengths,
         *_strides(queries, keys, values, mixed), scale / math.log(2), heads, heads // keys.shape[1], time,
         M=M, N=N, num_warps=warps, num_stages=stages,
-        **_choices(queries, causal, slopes, lengths),
+        **_kernel_options(queries, causal, slopes, lengths),
     )  # fmt: skip
     return mixed, lse, entropy, distance
 
 
 @_forward.register_fake
 def _(queries, keys, values, scale, causal, slopes, lengths):
-    return _mixed_of(queries), *(queries.new_empty(queries.shape[:3], dtype=torch.float32) for _ in range(3))
+    return _empty_output(queries), *(queries.new_empty(queries.shape[:3], dtype=torch.float32) for _ in range(3))
 
 
 @torch.library.custom_op("lemma::attend_with_rows_backward", mutates_args=())
@@ -369,9 +369,9 @@ def _backward(
     slopes: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    queries, keys, values, d_mixed = map(_readable, (queries, keys, values, d_mixed))
+    queries, keys, values, d_mixed = map(_make_readable, (queries, keys, values, d_mixed))
     batch, heads, time, width = queries.shape
-    groups, choices = keys.shape[1], _choices(queries, causal, slopes, lengths)
+    groups, choices = keys.shape[1], _kernel_options(queries, causal, slopes, lengths)
     d_entropy, d_distance = d_entropy.contiguous(), d_distance.contiguous()
     sums = torch.empty_like(entropy)
     grid = (triton.cdiv(time, 64) * batch * heads,)
@@ -403,15 +403,17 @@ def _(queries, keys, values, *others):
     return tuple(torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (queries, keys, values))
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     queries, keys, values, ctx.scale, ctx.causal, slopes, lengths = inputs
     ctx.save_for_backward(queries, keys, values, *output, slopes, lengths)
 
 
-def _gradients(ctx: Any, d_mixed: Tensor, _: Any, d_entropy: Tensor, d_distance: Tensor) -> tuple[Tensor | None, ...]:
+def _compute_gradients(
+    ctx: Any, d_mixed: Tensor, _: Any, d_entropy: Tensor, d_distance: Tensor
+) -> tuple[Tensor | None, ...]:
     *saved, slopes, lengths = ctx.saved_tensors
     found = _backward(*saved, d_mixed, d_entropy, d_distance, ctx.scale, ctx.causal, slopes, lengths)
     return *found, None, None, None, None
 
 
-_forward.register_autograd(_gradients, setup_context=_keep)
+_forward.register_autograd(_compute_gradients, setup_context=_save_for_backward)

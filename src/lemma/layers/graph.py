@@ -8,66 +8,66 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-SMALL = 2**31
+INT32_LIMIT = 2**31
 """Below it indices are stored in 32 bits, which the kernels of a CPU read without copying."""
 
 
-class _Product(torch.autograd.Function):
+class _SparseProduct(torch.autograd.Function):
     """A sparse matrix times a dense one; the gradient is multiplied by the transpose."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: "Sparse", dense: Tensor) -> Tensor:
+    def forward(ctx: Any, matrix: "SparseMatrix", dense: Tensor) -> Tensor:
         ctx.matrix, ctx.dtype = matrix, dense.dtype
-        return _multiplied(matrix.rows, dense)
+        return _multiply(matrix.csr, dense)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[None, Tensor]:
-        return None, _multiplied(ctx.matrix.transposed_rows, gradients[0]).to(ctx.dtype)
+        return None, _multiply(ctx.matrix.transposed_rows, gradients[0]).to(ctx.dtype)
 
 
-def _multiplied(rows: Tensor, dense: Tensor) -> Tensor:
+def _multiply(matrix: Tensor, dense: Tensor) -> Tensor:
     """The product in the precision of the matrix: autocast does not support sparse ones."""
     with torch.autocast(dense.device.type, enabled=False):
-        return rows @ dense.to(rows.dtype)
+        return matrix @ dense.to(matrix.dtype)
 
 
 @dataclass(frozen=True)
-class Sparse:
+class SparseMatrix:
     """A sparse matrix in compressed rows, with the indices of its transpose; `sparse @ dense` has a gradient."""
 
     shape: tuple[int, int]
-    starts: Int[Tensor, " rows_and_one"]
+    row_offsets: Int[Tensor, " rows_and_one"]
     columns: Int[Tensor, " entries"]
     values: Float[Tensor, " entries"]
     """The entries, row after row."""
-    transposed_starts: Int[Tensor, " columns_and_one"]
+    transposed_offsets: Int[Tensor, " columns_and_one"]
     transposed_columns: Int[Tensor, " entries"]
     order: Int[Tensor, " entries"] | None
     """The index of the transpose's entries among the values; None where the matrix is symmetric."""
 
     @property
-    def rows(self) -> Tensor:
+    def csr(self) -> Tensor:
         """The matrix as torch's sparse rows."""
-        return compressed(self.starts, self.columns, self.values, self.shape)
+        return csr_tensor(self.row_offsets, self.columns, self.values, self.shape)
 
     @property
-    def transposed_rows(self) -> Tensor:
+    def transposed_csr(self) -> Tensor:
         """Its transpose as torch's sparse rows."""
         if self.order is None:
-            return self.rows
+            return self.csr
         values = self.values[self.order]
-        return compressed(self.transposed_starts, self.transposed_columns, values, self.shape[::-1])
+        return csr_tensor(self.transposed_offsets, self.transposed_columns, values, self.shape[::-1])
 
     def __matmul__(self, dense: Float[Tensor, "columns width"]) -> Float[Tensor, "rows width"]:
-        return _Product.apply(self, dense)  # pyright: ignore[reportReturnType]
+        return _SparseProduct.apply(self, dense)  # pyright: ignore[reportReturnType]
 
     def to_dense(self) -> Float[Tensor, "rows columns"]:
         """The whole matrix, for a small one."""
-        return self.rows.to_dense()
+        return self.csr.to_dense()
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Self:
         """The same on another device, or in another dtype."""
-        places = (self.starts, self.columns, self.transposed_starts, self.transposed_columns)
+        places = (self.row_offsets, self.columns, self.transposed_offsets, self.transposed_columns)
         starts, columns, back_starts, back_columns = (tensor.to(device) for tensor in places)
         order = None if self.order is None else self.order.to(device)
         values = self.values.to(device, dtype or self.values.dtype)
@@ -75,13 +75,13 @@ class Sparse:
 
     def with_values(self, values: Float[Tensor, " entries"]) -> Self:
         """The same indices with other values; those of a symmetric matrix must be symmetric too."""
-        places = (self.transposed_starts, self.transposed_columns, self.order)
-        return type(self)(self.shape, self.starts, self.columns, values, *places)
+        places = (self.transposed_offsets, self.transposed_columns, self.order)
+        return type(self)(self.shape, self.row_offsets, self.columns, values, *places)
 
     @classmethod
-    def of(
+    def from_entries(
         cls,
-        places: Int[Tensor, "two entries"],
+        indices: Int[Tensor, "two entries"],
         values: Float[Tensor, " entries"],
         shape: tuple[int, int],
         symmetric: bool = False,
@@ -91,32 +91,32 @@ class Sparse:
         >>> Sparse.of(torch.tensor([[0, 1], [1, 0]]), torch.tensor([2.0, 3.0]), (2, 2)).to_dense().tolist()
         [[0.0, 2.0], [3.0, 0.0]]
         """
-        kind = torch.int32 if max(*shape, places.shape[1]) < SMALL else torch.int64
-        starts, columns = _starts(places[0], shape[0], kind), places[1].to(kind)
+        kind = torch.int32 if max(*shape, indices.shape[1]) < INT32_LIMIT else torch.int64
+        starts, columns = _row_offsets(indices[0], shape[0], kind), indices[1].to(kind)
         if symmetric:
             return cls(shape, starts, columns, values, starts, columns, None)
-        order = places[1].argsort(stable=True)
-        back = _starts(places[1], shape[1], kind)
-        return cls(shape, starts, columns, values, back, places[0][order].to(kind), order)
+        order = indices[1].argsort(stable=True)
+        back = _row_offsets(indices[1], shape[1], kind)
+        return cls(shape, starts, columns, values, back, indices[0][order].to(kind), order)
 
 
-def _starts(rows: Int[Tensor, " entries"], count: int, kind: torch.dtype) -> Int[Tensor, " rows_and_one"]:
+def _row_offsets(rows: Int[Tensor, " entries"], count: int, dtype: torch.dtype) -> Int[Tensor, " rows_and_one"]:
     starts = torch.zeros(count + 1, dtype=torch.int64, device=rows.device)
     starts[1:] = torch.bincount(rows, minlength=count).cumsum(0)
-    return starts.to(kind)
+    return starts.to(dtype)
 
 
-def compressed(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+def csr_tensor(row_offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Torch's sparse rows, without its warning that they are in beta."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
-        return torch.sparse_csr_tensor(starts, columns, values, tuple(shape), check_invariants=False)
+        return torch.sparse_csr_tensor(row_offsets, columns, values, tuple(shape), check_invariants=False)
 
 
 Normalisation = Literal["symmetric", "rows", "none", "alone"]
 
 
-class Adjacency(Sparse):
+class Adjacency(SparseMatrix):
     """A sparse matrix of nodes × nodes, of which only the edges are stored.
 
     Ã = A + I; Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã. All of its rows sum to one exactly if every connected
@@ -125,10 +125,10 @@ class Adjacency(Sparse):
     """
 
 
-def adjacency_of(
+def build_adjacency(
     edges: Int[Tensor, "two edges"],
     nodes: int,
-    kind: Normalisation = "symmetric",
+    normalisation: Normalisation = "symmetric",
     weights: Float[Tensor, " edges"] | None = None,
 ) -> Adjacency:
     """Normalise a graph given by its edges: each between two nodes, in either direction, once or twice.
@@ -138,14 +138,14 @@ def adjacency_of(
     >>> adjacency_of(torch.tensor([[0], [1]]), 2).to_dense().tolist()
     [[0.5, 0.5], [0.5, 0.5]]
     """
-    if kind == "alone":
+    if normalisation == "alone":
         edges, weights = edges[:, :0], None if weights is None else weights[:0]
-    places, values = with_loops(edges, nodes, weights)
-    values = scaled(places, values, nodes, kind)
-    return Adjacency.of(places, values, (nodes, nodes), symmetric=kind != "rows")
+    places, values = add_self_loops(edges, nodes, weights)
+    values = normalise_entries(places, values, nodes, normalisation)
+    return Adjacency.from_entries(places, values, (nodes, nodes), symmetric=normalisation != "rows")
 
 
-def with_loops(
+def add_self_loops(
     edges: Int[Tensor, "two edges"], nodes: int, weights: Float[Tensor, " edges"] | None = None
 ) -> tuple[Int[Tensor, "two entries"], Float[Tensor, " entries"]]:
     """The indices of the entries of Ã = A + I, in the order of rows, and their values."""
@@ -161,35 +161,35 @@ def with_loops(
     return torch.stack([entries // nodes, entries % nodes]), largest
 
 
-def scaled(
-    places: Int[Tensor, "two entries"], values: Float[Tensor, " entries"], nodes: int, kind: Normalisation
+def normalise_entries(
+    indices: Int[Tensor, "two entries"], values: Float[Tensor, " entries"], nodes: int, normalisation: Normalisation
 ) -> Float[Tensor, " entries"]:
     """The entries of Ã divided by degrees: by the root of both ends' (symmetric), by the row's, or not at all."""
-    if kind not in ("symmetric", "rows"):
+    if normalisation not in ("symmetric", "rows"):
         return values
     wide = values.double()  # in 32 bits the product of two degrees past 10¹⁹ would be infinite
-    degrees = torch.zeros(nodes, dtype=wide.dtype, device=wide.device).index_add(0, places[0], wide)
-    first, second = degrees[places[0]], degrees[places[1]]
-    return (wide / ((first * second).sqrt() if kind == "symmetric" else first)).to(values.dtype)
+    degrees = torch.zeros(nodes, dtype=wide.dtype, device=wide.device).index_add(0, indices[0], wide)
+    first, second = degrees[indices[0]], degrees[indices[1]]
+    return (wide / ((first * second).sqrt() if normalisation == "symmetric" else first)).to(values.dtype)
 
 
 class GraphConvolution(nn.Module):
     """Â X W + b: every node becomes the weighted sum of its neighbours and itself, times W."""
 
-    def __init__(self, into: int, out: int, bias: bool = True) -> None:
+    def __init__(self, input_width: int, output_width: int, bias: bool = True) -> None:
         super().__init__()
-        self.map = nn.Linear(into, out, bias=False)
-        self.bias = nn.Parameter(torch.zeros(out)) if bias else None
+        self.map = nn.Linear(input_width, output_width, bias=False)
+        self.bias = nn.Parameter(torch.zeros(output_width)) if bias else None
 
-    def forward(self, features: Tensor | Sparse, adjacency: Adjacency | Tensor) -> Tensor:
+    def forward(self, features: Tensor | SparseMatrix, adjacency: Adjacency | Tensor) -> Tensor:
         """Map the features and mix them along the edges; `adjacency` is sparse, or dense matrices."""
-        mixed = self._mixed(features, adjacency)
+        mixed = self._propagate(features, adjacency)
         return mixed if self.bias is None else mixed + self.bias
 
-    def _mixed(self, features: Tensor | Sparse, adjacency: Adjacency | Tensor) -> Tensor:
+    def _propagate(self, features: Tensor | SparseMatrix, adjacency: Adjacency | Tensor) -> Tensor:
         """(Â X) W = Â (X W): a sparse Â is multiplied by whichever is narrower."""
-        if isinstance(features, Sparse):
+        if isinstance(features, SparseMatrix):
             return adjacency @ (features @ self.map.weight.T)
-        if isinstance(adjacency, Sparse) and self.map.in_features < self.map.out_features:
+        if isinstance(adjacency, SparseMatrix) and self.map.in_features < self.map.out_features:
             return self.map(adjacency @ features)
         return adjacency @ self.map(features)

@@ -14,9 +14,9 @@ from torch import Tensor
 from lemma.layers import fused
 from lemma.layers.fused import TRITON
 
-ROWS_AT_ONCE = 8192
-MANY_CLASSES = 8192  # from which on it is worth it
-ALIGNED = 64  # columns: matrix products are slow where rows begin at odd places
+ROWS_PER_CHUNK = 8192
+MIN_CLASSES = 8192  # from which on it is worth it
+COLUMN_ALIGNMENT = 64  # columns: matrix products are slow where rows begin at odd places
 
 if TYPE_CHECKING or TRITON:
     import triton  # pyright: ignore[reportMissingImports]
@@ -47,13 +47,13 @@ if TYPE_CHECKING or TRITON:
 @torch.library.custom_op("lemma::output_loss", mutates_args=())
 def _output_loss(vectors: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     classes, width = weight.shape
-    rows, padded = len(vectors), -(-classes // ALIGNED) * ALIGNED
+    rows, padded = len(vectors), -(-classes // COLUMN_ALIGNMENT) * COLUMN_ALIGNMENT
     matrix = torch.zeros(padded, width, dtype=vectors.dtype, device=weight.device)
     matrix[:classes] = weight
     losses = torch.empty(rows, dtype=torch.float32, device=vectors.device)
     slopes, total = torch.empty_like(vectors), None
-    for start in range(0, rows, ROWS_AT_ONCE):
-        piece = slice(start, start + ROWS_AT_ONCE)
+    for start in range(0, rows, ROWS_PER_CHUNK):
+        piece = slice(start, start + ROWS_PER_CHUNK)
         logits = vectors[piece] @ matrix.T
         _loss_kernel[(len(logits),)](  # pyright: ignore[reportIndexIssue]
             logits, targets[piece], losses[piece], classes, padded, 1 / rows, N=4096, num_warps=8
@@ -72,40 +72,40 @@ def _(vectors, weight, targets):
     return loss, torch.empty_like(vectors), torch.empty_like(weight)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(output[1], output[2])
 
 
-def _gradients(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:
+def _compute_gradients(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:
     vectors, weight = ctx.saved_tensors
     return vectors * gradient.to(vectors.dtype), weight * gradient, None
 
 
-_output_loss.register_autograd(_gradients, setup_context=_keep)
+_output_loss.register_autograd(_compute_gradients, setup_context=_save_for_backward)
 
 
 def output_loss(
     vectors: Float[Tensor, "rows width"], weight: Float[Tensor, "classes width"], targets: Int[Tensor, " rows"]
 ) -> Float[Tensor, ""]:
     """The mean cross-entropy of the classes W x, of vectors in bfloat16; differentiable once."""
-    operator = _Planned.apply if fused.STANDING_IN else _output_loss
+    operator = _CostOnly.apply if fused.COST_RECORDER else _output_loss
     return operator(vectors.contiguous(), weight, targets)[0]
 
 
-class _Planned(torch.autograd.Function):
+class _CostOnly(torch.autograd.Function):
     """Memory, FLOPs and bytes of the operator, without its numbers, where a CPU stands in for a GPU."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         (classes, width), rows = weight.shape, len(vectors)
-        padded = -(-classes // ALIGNED) * ALIGNED
+        padded = -(-classes // COLUMN_ALIGNMENT) * COLUMN_ALIGNMENT
         kept = [vectors.new_empty(padded, width), vectors.new_empty(rows, dtype=torch.float32)]
         slopes, total = torch.empty_like(vectors), weight.new_empty(padded, width, dtype=torch.float32)
-        logits = vectors.new_empty(min(rows, ROWS_AT_ONCE), padded)
-        found = torch.empty_like(total) if rows > ROWS_AT_ONCE else total
-        if fused.STANDING_IN is not None:
-            record, product = fused.STANDING_IN, 2 * rows * classes * width  # columns of padding are not counted
-            pieces = -(-rows // ROWS_AT_ONCE)
+        logits = vectors.new_empty(min(rows, ROWS_PER_CHUNK), padded)
+        found = torch.empty_like(total) if rows > ROWS_PER_CHUNK else total
+        if fused.COST_RECORDER is not None:
+            record, product = fused.COST_RECORDER, 2 * rows * classes * width  # columns of padding are not counted
+            pieces = -(-rows // ROWS_PER_CHUNK)
             passed = rows * padded * logits.element_size()  # bytes of all logits
             record(0, weight.nbytes + kept[0].nbytes)
             record(product, vectors.nbytes + pieces * kept[0].nbytes + passed)
@@ -120,4 +120,4 @@ class _Planned(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *_gradients(ctx, gradient)[:2], None
+        return *_compute_gradients(ctx, gradient)[:2], None

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from lemma.errors import PackageError
 from lemma.spec.positions import (
-    POSITIONS,
+    PLUGIN_POSITIONS,
     Alibi,
     Learned,
     LinearScaling,
@@ -37,28 +37,28 @@ from lemma.spec.positions import (
 )
 
 Hook = Literal["adds", "rotates", "biases"]
-Start = int | Int[Tensor, " batch"]
+StartPosition = int | Int[Tensor, " batch"]
 """The position of the first vector, or of each row's only one."""
-ROWS = 1024  # of a table of rotations at first; a context may be much longer than what is ever read
-GROWING = threading.Lock()  # two threads that use one model must not replace a longer table by a shorter one
+INITIAL_ROWS = 1024  # of a table of rotations at first; a context may be much longer than what is ever read
+GROW_LOCK = threading.Lock()  # two threads that use one model must not replace a longer table by a shorter one
 
 
-def _rows_at(table: Float[Tensor, "context width"], start: Start, time: int) -> Float[Tensor, "..."]:
+def _select_rows(table: Float[Tensor, "context width"], start: StartPosition, time: int) -> Float[Tensor, "..."]:
     """The rows of positions start, start+1, …, or of each row's own."""
     return table[start][:, None] if isinstance(start, Tensor) else table.narrow(0, start, time)
 
 
-class NoPart(nn.Module):
+class NoEmbedding(nn.Module):
     """No positions: the embedding is left as it is."""
 
     def forward(
-        self, vectors: Float[Tensor, "batch time width"], start: Start = 0
+        self, vectors: Float[Tensor, "batch time width"], start: StartPosition = 0
     ) -> Float[Tensor, "batch time width"]:
         """Return the vectors unchanged."""
         return vectors
 
 
-class LearnedPart(nn.Module):
+class LearnedEmbedding(nn.Module):
     """A learned vector for each position."""
 
     def __init__(self, context: int, width: int) -> None:
@@ -66,13 +66,13 @@ class LearnedPart(nn.Module):
         self.weight = nn.Parameter(torch.zeros(context, width))
 
     def forward(
-        self, vectors: Float[Tensor, "batch time width"], start: Start = 0
+        self, vectors: Float[Tensor, "batch time width"], start: StartPosition = 0
     ) -> Float[Tensor, "batch time width"]:
         """Add the vectors of positions start, start+1, …."""
-        return vectors + _rows_at(self.weight, start, vectors.shape[1])
+        return vectors + _select_rows(self.weight, start, vectors.shape[1])
 
 
-class SinusoidalPart(nn.Module):
+class SinusoidalEmbedding(nn.Module):
     """Sines and cosines of geometric wavelengths, fixed."""
 
     table: Tensor
@@ -82,13 +82,13 @@ class SinusoidalPart(nn.Module):
         self.register_buffer("table", sinusoids(context, width, base, first), persistent=False)
 
     def forward(
-        self, vectors: Float[Tensor, "batch time width"], start: Start = 0
+        self, vectors: Float[Tensor, "batch time width"], start: StartPosition = 0
     ) -> Float[Tensor, "batch time width"]:
         """Add the table's rows of positions start, start+1, …."""
-        return vectors + _rows_at(self.table, start, vectors.shape[1])
+        return vectors + _select_rows(self.table, start, vectors.shape[1])
 
 
-class RotaryPart(nn.Module):
+class RotaryEmbedding(nn.Module):
     """Rotates pairs of a vector at position p by pθ₁, pθ₂, …, so that q_p·k_r depends on p − r only.
 
     Pairs are (1, 2), (3, 4), … or, in halves, (1, 1 + n), (2, 2 + n), … of the first 2n coordinates; the rest stays.
@@ -104,16 +104,16 @@ class RotaryPart(nn.Module):
         first: int = 0,
         layout: Literal["pairs", "halves"] = "pairs",
         scaling: Scaling | None = None,
-        turned: int | None = None,
+        rotary_dim: int | None = None,
     ) -> None:
         super().__init__()
-        self.width, self.base, self.first = turned or width, base, first
-        self.rest = width - self.width
+        self.rotary_dim, self.base, self.first = rotary_dim or width, base, first
+        self.unrotated_dim = width - self.rotary_dim
         self.halves, self.scaling = layout == "halves", scaling or NoScaling()
-        self.register_buffer("table", self._rows(0, min(context, ROWS)), persistent=False)
+        self.register_buffer("table", self._compute_rows(0, min(context, INITIAL_ROWS)), persistent=False)
 
     def forward(
-        self, vectors: Float[Tensor, "*batch time width"], start: Start = 0
+        self, vectors: Float[Tensor, "*batch time width"], start: StartPosition = 0
     ) -> Float[Tensor, "*batch time width"]:
         """Rotate vectors at positions start, start+1, …, past the table's end too; or each row's at its own.
 
@@ -122,36 +122,40 @@ class RotaryPart(nn.Module):
         if isinstance(start, Tensor):
             rows = self.table[start][:, None, None]
         elif vectors.dtype == torch.float64:  # a table of single precision would shift scores with the position
-            rows = self._rows(start, start + vectors.shape[-2], vectors.device, torch.float64)
+            rows = self._compute_rows(start, start + vectors.shape[-2], vectors.device, torch.float64)
         else:
             stop = start + vectors.shape[-2]
-            rows = self.table[start:stop] if stop <= len(self.table) else self._later(start, stop, vectors.device)
+            rows = (
+                self.table[start:stop]
+                if stop <= len(self.table)
+                else self._rows_past_table(start, stop, vectors.device)
+            )
         turn = rotate_halves if self.halves else rotate
-        if not self.rest:
+        if not self.unrotated_dim:
             return turn(vectors, rows.to(vectors.dtype))
-        rotated, kept = vectors.split((self.width, self.rest), dim=-1)
+        rotated, kept = vectors.split((self.rotary_dim, self.unrotated_dim), dim=-1)
         return torch.cat([turn(rotated, rows.to(vectors.dtype)), kept], dim=-1)
 
-    def _later(self, start: int, stop: int, device: torch.device) -> Float[Tensor, "time ..."]:
+    def _rows_past_table(self, start: int, stop: int, device: torch.device) -> Float[Tensor, "time ..."]:
         """Rows past the table's end; the table grows, except in compiled code."""
         if torch.compiler.is_compiling():
-            return self._rows(start, stop, device)
-        self.reach(2 * stop)
+            return self._compute_rows(start, stop, device)
+        self.ensure_length(2 * stop)
         return self.table[start:stop]
 
-    def reach(self, length: int) -> None:
+    def ensure_length(self, length: int) -> None:
         """Make the table long enough for this many positions."""
         if len(self.table) >= length:
             return
-        with GROWING, torch.inference_mode(False):  # a tensor of inference mode could not be trained with later
+        with GROW_LOCK, torch.inference_mode(False):  # a tensor of inference mode could not be trained with later
             if len(self.table) < length:
-                self.table = self._rows(0, length, self.table.device).to(self.table.dtype)
+                self.table = self._compute_rows(0, length, self.table.device).to(self.table.dtype)
 
-    def _rows(
+    def _compute_rows(
         self, start: int, stop: int, device: torch.device | None = None, dtype: torch.dtype | None = None
     ) -> Float[Tensor, "time ..."]:
         """The table for `rotate`, or for `rotate_halves`."""
-        frequencies, factor = rotary_frequencies(self.width, self.base, self.scaling, device)
+        frequencies, factor = rotary_frequencies(self.rotary_dim, self.base, self.scaling, device)
         begin = start + self.first
         places = torch.arange(begin, begin + stop - start, dtype=torch.float64, device=device)[:, None]
         sine, cosine = (places * frequencies).sin() * factor, (places * frequencies).cos() * factor
@@ -224,7 +228,7 @@ def rotate_halves(
     return torch.addcmul(vectors * cosine, torch.cat([other, one], -1), sine)
 
 
-class AlibiPart(nn.Module):
+class AlibiBias(nn.Module):
     """Subtracts m·|distance| from every score, with a slope m for every head (Press et al. 2022)."""
 
     slopes: Tensor
@@ -248,21 +252,21 @@ def alibi_slopes(heads: int) -> Float[Tensor, " heads"]:
     return torch.pow(2.0, powers).to(torch.get_default_dtype())
 
 
-class RelativePart(nn.Module):
+class RelativeBias(nn.Module):
     """A learned number for each head and bucket of distances (Raffel et al. 2020)."""
 
-    def __init__(self, heads: int, buckets: int, farthest: int, causal: bool) -> None:
+    def __init__(self, heads: int, buckets: int, max_distance: int, causal: bool) -> None:
         super().__init__()
-        self.buckets, self.farthest, self.causal = buckets, farthest, causal
+        self.buckets, self.max_distance, self.causal = buckets, max_distance, causal
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
     def forward(self, distances: Int[Tensor, " distances"]) -> Float[Tensor, "heads distances"]:
         """Return the numbers of these distances."""
-        return self.weight[relative_buckets(distances, self.buckets, self.farthest, self.causal)].T
+        return self.weight[relative_buckets(distances, self.buckets, self.max_distance, self.causal)].T
 
 
 def relative_buckets(
-    distances: Int[Tensor, " distances"], buckets: int, farthest: int, causal: bool
+    distances: Int[Tensor, " distances"], buckets: int, max_distance: int, causal: bool
 ) -> Int[Tensor, " distances"]:
     """The buckets of distances: one each for small ones, then growing like the logarithm (Raffel et al. 2020).
 
@@ -277,7 +281,7 @@ def relative_buckets(
         after, far = (distances < 0).long() * buckets, distances.abs()
     exact = buckets // 2
     # in float32, as T5's weights were trained: at the edges of buckets rounding decides
-    steps = torch.log(far.clamp(min=1).float() / exact) / math.log(farthest / exact) * (buckets - exact)
+    steps = torch.log(far.clamp(min=1).float() / exact) / math.log(max_distance / exact) * (buckets - exact)
     large = (exact + steps.long()).clamp(max=buckets - 1)
     return after + torch.where(far < exact, far, large)
 
@@ -298,29 +302,31 @@ def sinusoids(
     return pairs.flatten(1)[:, :width].to(torch.get_default_dtype())
 
 
-def part_of(spec: Positions, hook: Hook, context: int, size: int, causal: bool = True) -> nn.Module | None:
+def build_hook(spec: Positions, hook: Hook, context: int, size: int, causal: bool = True) -> nn.Module | None:
     """Build what a kind of positions does at one of the three hooks; None if it does nothing there."""
     match hook, spec:
         case "adds", Learned():
-            return LearnedPart(context, size)
+            return LearnedEmbedding(context, size)
         case "adds", Sinusoidal():
-            return SinusoidalPart(context, size, spec.base, spec.first)
+            return SinusoidalEmbedding(context, size, spec.base, spec.first)
         case "rotates", Rotary():
-            return RotaryPart(context, size, spec.base, spec.first, spec.layout, spec.scaling, turned=spec.turned(size))
+            return RotaryEmbedding(
+                context, size, spec.base, spec.first, spec.layout, spec.scaling, rotary_dim=spec.rotary_dim(size)
+            )
         case "biases", Alibi():
-            return AlibiPart(size)
+            return AlibiBias(size)
         case "biases", Relative():
-            return RelativePart(size, spec.buckets, spec.farthest, causal)
+            return RelativeBias(size, spec.buckets, spec.farthest, causal)
     path = getattr(spec, hook) if isinstance(spec, NewPositions) else None
     if not isinstance(path, str):
         return None
-    with POSITIONS.blaming(spec.kind, path):
-        made = POSITIONS.part(spec.kind, path)(spec, context, size)
+    with PLUGIN_POSITIONS.attribute_errors(spec.kind, path):
+        made = PLUGIN_POSITIONS.load_part(spec.kind, path)(spec, context, size)
     if not isinstance(made, nn.Module):
         raise PackageError(f"positions '{spec.kind}': {path} returns a {type(made).__name__}, not an nn.Module.")
     return made
 
 
-def positions(spec: Positions, context: int, width: int) -> nn.Module:
+def build_positions(spec: Positions, context: int, width: int) -> nn.Module:
     """Build what a spec's `positions` adds to the embedding; what rotates or biases acts inside attention."""
-    return part_of(spec, "adds", context, width) or NoPart()
+    return build_hook(spec, "adds", context, width) or NoEmbedding()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-FUSED = functional.scaled_dot_product_attention
+SDPA = functional.scaled_dot_product_attention
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class AttentionRecord:
     """Added to the scaled scores, −∞ where a key is masked."""
     causal: bool = False
     """Whether query i sees keys up to i + known − new only."""
-    line: Float[Tensor, "heads distances"] | None = None
+    position_bias: Float[Tensor, "heads distances"] | None = None
     """What positions add to the scaled scores of each head, at the distances 1 − new … known − 1."""
     name: str = ""
     """The path of the module that attended."""
@@ -43,17 +43,17 @@ class AttentionRecord:
     def scores(self) -> Float[Tensor, "batch heads new known"]:
         """The scaled scores with bias, −∞ where a key may not be seen."""
         scores = self.queries @ self.keys.mT * self.scale
-        scores = scores if self.line is None else scores + self.by_distance(self.steps())
+        scores = scores if self.position_bias is None else scores + self.position_bias_at(self.integer_distances())
         scores = scores if self.bias is None else scores + self.bias
-        return scores.masked_fill(~self.allowed(), -torch.inf) if self.causal else scores
+        return scores.masked_fill(~self.causal_mask(), -torch.inf) if self.causal else scores
 
     def weights(self) -> Float[Tensor, "batch heads new known"]:
         """The attention weights; a row that may see nothing is zero."""
         scores = self.scores()
         weights = scores.softmax(-1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
-        return weights if self.sinks is None else weights * self.without_sink()
+        return weights if self.sinks is None else weights * self.non_sink_fraction()
 
-    def without_sink(self) -> Float[Tensor, "batch heads new 1"]:
+    def non_sink_fraction(self) -> Float[Tensor, "batch heads new 1"]:
         """The share of each row that its sink leaves: Σ exp(score) / (Σ exp(score) + exp(sink))."""
         assert self.sinks is not None
         sums = self.scores().logsumexp(-1, keepdim=True)
@@ -61,24 +61,24 @@ class AttentionRecord:
 
     def distances(self) -> Float[Tensor, "new known"]:
         """How far each key lies before each query, in the queries' dtype."""
-        return self.steps().to(self.queries.dtype)
+        return self.integer_distances().to(self.queries.dtype)
 
-    def steps(self) -> Int[Tensor, "new known"]:
+    def integer_distances(self) -> Int[Tensor, "new known"]:
         """The same as integers; half precision rounds them from 257 on."""
         new, known = self.queries.shape[-2], self.keys.shape[-2]
         rows = torch.arange(known - new, known, device=self.keys.device)
         return rows[:, None] - torch.arange(known, device=self.keys.device)
 
-    def by_distance(self, distances: Real[Tensor, "rows known"]) -> Float[Tensor, "heads rows known"]:
+    def position_bias_at(self, distances: Real[Tensor, "rows known"]) -> Float[Tensor, "heads rows known"]:
         """What positions add to the scores of keys at these distances before some of the queries."""
-        assert self.line is not None
-        return self.line[:, distances.long() + (self.queries.shape[-2] - 1)]
+        assert self.position_bias is not None
+        return self.position_bias[:, distances.long() + (self.queries.shape[-2] - 1)]
 
-    def allowed(self) -> Bool[Tensor, "new known"]:
+    def causal_mask(self) -> Bool[Tensor, "new known"]:
         """Which keys each query may see as far as order goes."""
         return self.distances() >= 0 if self.causal else torch.ones_like(self.distances(), dtype=torch.bool)
 
-    def counted(self) -> Bool[Tensor, "batch heads new"] | None:
+    def unmasked_rows(self) -> Bool[Tensor, "batch heads new"] | None:
         """Which rows belong to a position that is not masked itself, as padding is; None if all do.
 
         Only a mask of keys tells: the same for every row, over as many rows as keys.
@@ -98,14 +98,14 @@ class AttentionListener(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.announced = False
+        self.is_announced = False
         self._inside = False
 
-    def hear(self, record: AttentionRecord) -> None:
+    def on_attention(self, record: AttentionRecord) -> None:
         """Take in what attention is about to do."""
         raise NotImplementedError
 
-    def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Call `attend(*args, **kwargs)` and note what there is to note."""
         raise NotImplementedError
 
@@ -122,26 +122,26 @@ class AttentionListener(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function; fused attention goes through `around`."""
-        if func is FUSED and not torch.compiler.is_compiling():
-            return self.once(func, args, kwargs or {})
+        if func is SDPA and not torch.compiler.is_compiling():
+            return self.dispatch(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
-    def once(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def dispatch(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Hand a call to `around`, unless it comes from there."""
         if self._inside:
             return attend(*args, **kwargs)
         self._inside = True
         try:
-            return self.around(attend, args, kwargs)
+            return self.on_sdpa(attend, args, kwargs)
         finally:
             self._inside = False
 
 
-class Listeners(threading.local):
+class ListenerRegistry(threading.local):
     """The listeners of each thread; while any thread has one, PyTorch's function is replaced by one that asks them."""
 
-    lock, number = threading.Lock(), 0
-    before: Callable[..., Tensor] = FUSED
+    lock, count = threading.Lock(), 0
+    original_sdpa: Callable[..., Tensor] = SDPA
 
     def __init__(self) -> None:
         self.active: list[AttentionListener] = []
@@ -149,47 +149,47 @@ class Listeners(threading.local):
     def add(self, listener: AttentionListener) -> None:
         """Add a listener of this thread; the first of all replaces the function."""
         self.active.append(listener)
-        with Listeners.lock:
-            if not Listeners.number:
-                Listeners.before = functional.scaled_dot_product_attention
-                functional.scaled_dot_product_attention = _replacement
-            Listeners.number += 1
+        with ListenerRegistry.lock:
+            if not ListenerRegistry.count:
+                ListenerRegistry.original_sdpa = functional.scaled_dot_product_attention
+                functional.scaled_dot_product_attention = _patched_sdpa
+            ListenerRegistry.count += 1
 
     def remove(self, listener: AttentionListener) -> None:
         """Remove a listener; the last of all restores the function."""
         self.active.remove(listener)
-        with Listeners.lock:
-            Listeners.number -= 1
-            if not Listeners.number:
-                functional.scaled_dot_product_attention = Listeners.before
+        with ListenerRegistry.lock:
+            ListenerRegistry.count -= 1
+            if not ListenerRegistry.count:
+                functional.scaled_dot_product_attention = ListenerRegistry.original_sdpa
 
 
-LISTENERS = Listeners()
+LISTENERS = ListenerRegistry()
 
 
-def _replacement(*args: Any, **kwargs: Any) -> Tensor:
-    return _through(LISTENERS.active, *args, **kwargs)
+def _patched_sdpa(*args: Any, **kwargs: Any) -> Tensor:
+    return _dispatch_sdpa(LISTENERS.active, *args, **kwargs)
 
 
-def _through(listeners: Sequence[AttentionListener], *args: Any, **kwargs: Any) -> Tensor:
+def _dispatch_sdpa(listeners: Sequence[AttentionListener], *args: Any, **kwargs: Any) -> Tensor:
     """Hand a call to the innermost listener, which hands it on to the next."""
     if not listeners or torch.compiler.is_compiling():
-        return Listeners.before(*args, **kwargs)
+        return ListenerRegistry.original_sdpa(*args, **kwargs)
     *outer, inner = listeners
-    return inner.once(partial(_through, outer), args, kwargs)
+    return inner.dispatch(partial(_dispatch_sdpa, outer), args, kwargs)
 
 
 @contextmanager
-def announce(record: AttentionRecord) -> Iterator[None]:
+def notify_listeners(record: AttentionRecord) -> Iterator[None]:
     """Tell the listeners what attention is about to do; the kernel call inside is not recorded a second time."""
     for listener in LISTENERS.active:
-        listener.hear(record)
-        listener.announced = True
+        listener.on_attention(record)
+        listener.is_announced = True
     try:
         yield
     finally:
         for listener in LISTENERS.active:
-            listener.announced = False
+            listener.is_announced = False
 
 
 class AttentionRecorder(AttentionListener):
@@ -200,21 +200,21 @@ class AttentionRecorder(AttentionListener):
         self.records: list[AttentionRecord] = []
         self.path: list[tuple[str, nn.Module]] = []  # modules at work, the innermost last
 
-    def hear(self, record: AttentionRecord) -> None:
+    def on_attention(self, record: AttentionRecord) -> None:
         """Keep a record."""
         self.records.append(replace(record, name=self.path[-1][0] if self.path else ""))
 
-    def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Record a call that was not announced; the sinks of its module, which the kernel lacks, act on the output."""
         outputs = attend(*args, **kwargs)
-        if self.announced:
+        if self.is_announced:
             return outputs
-        record = record_of(*args, **kwargs)
+        record = record_from_sdpa(*args, **kwargs)
         sinks = getattr(self.path[-1][1], "sinks", None) if self.path else None
         if isinstance(sinks, Tensor) and sinks.shape == record.queries.shape[1:2]:
             record = replace(record, sinks=sinks.detach())
-            outputs = outputs * record.without_sink().reshape(*outputs.shape[:-1], 1).to(outputs.dtype)
-        self.hear(record)
+            outputs = outputs * record.non_sink_fraction().reshape(*outputs.shape[:-1], 1).to(outputs.dtype)
+        self.on_attention(record)
         return outputs
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -241,7 +241,7 @@ def record_attention(model: nn.Module | None = None) -> Iterator[list[AttentionR
     """
     with ExitStack() as stack:
         if model is not None:
-            stack.enter_context(_without_shortcuts(model))
+            stack.enter_context(_force_sdpa(model))
         recorder = stack.enter_context(AttentionRecorder())
         recording_thread = threading.get_ident()  # hooks are called in every thread that uses the model
 
@@ -260,7 +260,7 @@ def record_attention(model: nn.Module | None = None) -> Iterator[list[AttentionR
 
 
 @contextmanager
-def _without_shortcuts(model: nn.Module) -> Iterator[None]:
+def _force_sdpa(model: nn.Module) -> Iterator[None]:
     configs = {id(config): config for part in model.modules() if (config := getattr(part, "config", None)) is not None}
     others = [one for one in configs.values() if getattr(one, "_attn_implementation", "sdpa") != "sdpa"]
     before = [(config, config._attn_implementation) for config in others]
@@ -276,7 +276,7 @@ def _without_shortcuts(model: nn.Module) -> Iterator[None]:
             config._attn_implementation = implementation
 
 
-def record_of(
+def record_from_sdpa(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -291,21 +291,27 @@ def record_of(
     queries, keys, values = (t[None] if t.dim() == 3 else t.flatten(0, -4) for t in (query, key, value))
     heads = queries.shape[1]
     square = queries.shape[-2] == keys.shape[-2]
-    bias = bias_of(attn_mask, queries)
+    bias = mask_to_bias(attn_mask, queries)
     if is_causal and not square:  # PyTorch aligns its causal mask with the first key
-        bias = bias_of(torch.ones(queries.shape[-2], keys.shape[-2], device=keys.device, dtype=torch.bool).tril(), keys)
+        bias = mask_to_bias(
+            torch.ones(queries.shape[-2], keys.shape[-2], device=keys.device, dtype=torch.bool).tril(), keys
+        )
     factor = queries.shape[-1] ** -0.5 if scale is None else scale
-    return AttentionRecord(queries, spread(keys, heads), spread(values, heads), factor, bias, is_causal and square)
+    return AttentionRecord(
+        queries, expand_kv_heads(keys, heads), expand_kv_heads(values, heads), factor, bias, is_causal and square
+    )
 
 
-def bias_of(mask: Tensor | None, like: Tensor) -> Tensor | None:
+def mask_to_bias(mask: Tensor | None, scores: Tensor) -> Tensor | None:
     """A mask as what it adds to the scores: −∞ where it is False."""
     if mask is None or mask.dtype != torch.bool:
         return mask
-    return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+    return torch.zeros(mask.shape, dtype=scores.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
 
 
-def spread(tensor: Float[Tensor, "batch groups time width"], heads: int) -> Float[Tensor, "batch heads time width"]:
+def expand_kv_heads(
+    tensor: Float[Tensor, "batch groups time width"], heads: int
+) -> Float[Tensor, "batch heads time width"]:
     """Give each of `heads` heads the keys or values of its group; one group for all is not copied."""
     groups = tensor.shape[1]
     if groups == heads:

@@ -13,7 +13,7 @@ CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 
 @dataclass(frozen=True)
-class Hidden(State):
+class RecurrentState(State):
     """The hidden vectors of every layer, each (depth, batch, hidden); an LSTM has its cells too."""
 
     vectors: tuple[Tensor, ...]
@@ -27,13 +27,19 @@ class Hidden(State):
         """The vectors, batch first."""
         return {name: vector.transpose(0, 1) for name, vector in zip(("hidden", "cell"), self.vectors, strict=False)}
 
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Hidden":
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "RecurrentState":
         """Return a memory of these vectors, given batch first."""
-        return Hidden(tuple(tensor.transpose(0, 1).contiguous() for tensor in tensors.values()))
+        return RecurrentState(tuple(tensor.transpose(0, 1).contiguous() for tensor in tensors.values()))
 
 
-def recurrent(
-    cell: Literal["rnn", "lstm", "gru"], width: int, hidden: int, depth: int, biases: int, dropout: float, **more: str
+def build_recurrent(
+    cell: Literal["rnn", "lstm", "gru"],
+    width: int,
+    hidden: int,
+    depth: int,
+    biases: int,
+    dropout: float,
+    **options: str,
 ) -> nn.RNNBase:
     """Build recurrent layers on torch.nn's fused kernels, with 0, 1 or 2 bias vectors per gate.
 
@@ -41,7 +47,7 @@ def recurrent(
     zero and not a parameter.
     """
     between = dropout if depth > 1 else 0.0
-    layers = CELLS[cell](width, hidden, depth, bias=biases > 0, batch_first=True, dropout=between, **more)
+    layers = CELLS[cell](width, hidden, depth, bias=biases > 0, batch_first=True, dropout=between, **options)
     if biases == 1:
         for name in (f"bias_hh_l{layer}" for layer in range(depth)):
             zeros = torch.zeros_like(getattr(layers, name), requires_grad=False)

@@ -23,14 +23,14 @@ def best_tree(scores: Scores) -> Int64[np.ndarray, " words"]:
         raise InputError(f"a tree needs a square table of scores over the root and at least one word: {scores.shape}.")
     if np.isnan(scores).any():
         raise InputError("the scores of a tree contain NaN.")
-    table = _finite(scores)
+    table = _replace_infinities(scores)
     table[0] -= 1 + len(table) * (table.max() - table.min())  # so low that a second root never pays
     np.fill_diagonal(table, -np.inf)
     table[:, 0] = -np.inf
-    return _arborescence(table)[1:]
+    return _solve(table)[1:]
 
 
-def _finite(scores: Scores) -> Scores:
+def _replace_infinities(scores: Scores) -> Scores:
     """A copy in which what is forbidden (−∞) is merely far worse than everything else."""
     finite = scores[np.isfinite(scores)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
@@ -38,7 +38,7 @@ def _finite(scores: Scores) -> Scores:
     return np.nan_to_num(scores.astype(np.float64), nan=low, posinf=high + far, neginf=low - far)
 
 
-class Contracting:
+class CycleContraction:
     """A table whose cycles are contracted one by one, each into the slot of one of its nodes.
 
     Every slot holds a node: a word, or what a cycle was contracted to. `arcs` are the real arcs, by their head and
@@ -52,14 +52,14 @@ class Contracting:
         self.nodes, self.parents = list(range(size)), list(range(size))
         self.heads = table.argmax(axis=0)
         self.heads[0] = 0
-        self.opened: list[tuple[int, dict[int, np.ndarray]]] = []
+        self.contracted: list[tuple[int, dict[int, np.ndarray]]] = []
 
     def contract(self, cycle: np.ndarray) -> None:
         """Replace a cycle by one node, the head of what any of it was, which is entered where that costs least.
 
         Entering at a node gives up the arc that the cycle has there.
         """
-        self._remember(cycle)
+        self._record_cycle(cycle)
         slot, rest = cycle[0], cycle[1:]
         entering = self.table[:, cycle] - self.table[self.heads[cycle], cycle]
         into, out = entering.argmax(axis=1), self.table[cycle].argmax(axis=0)
@@ -73,43 +73,43 @@ class Contracting:
         self.heads[np.isin(self.heads, cycle)] = slot
         self.heads[slot] = self.table[:, slot].argmax()
 
-    def _remember(self, cycle: np.ndarray) -> None:
+    def _record_cycle(self, cycle: np.ndarray) -> None:
         new = len(self.parents)
         members = {self.nodes[node]: self.arcs[self.heads[node], node].copy() for node in cycle}
         for node in members:
             self.parents[node] = new
         self.parents.append(new)
         self.nodes[cycle[0]] = new
-        self.opened.append((new, members))
+        self.contracted.append((new, members))
 
-    def open(self) -> Int64[np.ndarray, " nodes"]:
+    def expand(self) -> Int64[np.ndarray, " nodes"]:
         """Return the head of every word: each contracted cycle keeps its arcs except where it is entered."""
         slots = np.flatnonzero(self.alive)[1:]
         chosen = {self.nodes[slot]: self.arcs[self.heads[slot], slot] for slot in slots}
-        for node, members in reversed(self.opened):
+        for node, members in reversed(self.contracted):
             arc = chosen.pop(node)
-            chosen |= {**members, self._member(int(arc[1]), node): arc}
+            chosen |= {**members, self._find_member(int(arc[1]), node): arc}
         heads = np.zeros(len(self.table), dtype=np.int64)
         for word, arc in chosen.items():
             heads[word] = arc[0]
         return heads
 
-    def _member(self, word: int, node: int) -> int:
+    def _find_member(self, word: int, node: int) -> int:
         """The member of a contracted node in which a word is."""
         while self.parents[word] != node:
             word = self.parents[word]
         return word
 
 
-def _arborescence(table: Scores) -> Int64[np.ndarray, " nodes"]:
+def _solve(table: Scores) -> Int64[np.ndarray, " nodes"]:
     """Return each node's head; that of node 0 means nothing."""
-    contracting = Contracting(table)
-    while (cycle := _cycle(contracting.heads, contracting.alive)) is not None:
+    contracting = CycleContraction(table)
+    while (cycle := _find_cycle(contracting.heads, contracting.alive)) is not None:
         contracting.contract(cycle)
-    return contracting.open()
+    return contracting.expand()
 
 
-def _cycle(heads: np.ndarray, alive: np.ndarray) -> np.ndarray | None:
+def _find_cycle(heads: np.ndarray, alive: np.ndarray) -> np.ndarray | None:
     """Return the nodes of a cycle, or None; node 0 ends every path up."""
     colour = [0] * len(heads)
     colour[0] = 1
@@ -120,12 +120,12 @@ def _cycle(heads: np.ndarray, alive: np.ndarray) -> np.ndarray | None:
             colour[node] = path
             node = up[node]
         if colour[node] == path and node:
-            return _around(up, node)
+            return _walk_cycle(up, node)
     return None
 
 
-def _around(up: list[int], node: int) -> np.ndarray:
+def _walk_cycle(heads: list[int], node: int) -> np.ndarray:
     found = [node]
-    while (node := up[node]) != found[0]:
+    while (node := heads[node]) != found[0]:
         found.append(node)
     return np.array(found)

@@ -23,7 +23,7 @@ class State(ABC):
         """What it is, in words: "the last 2 tokens"."""
 
     @property
-    def comes_back(self) -> bool:
+    def can_recur(self) -> bool:
         """Whether a text that goes on may reach the same state again."""
         return True
 
@@ -39,32 +39,32 @@ class State(ABC):
         """Return the same state, detached from the graph that made it."""
         return self.with_tensors({name: tensor.detach() for name, tensor in self.tensors().items()})
 
-    def rows(self, index: Tensor) -> Self:
+    def select_rows(self, index: Tensor) -> Self:
         """Return the memory of some rows of the batch."""
         return self.with_tensors({name: tensor[index] for name, tensor in self.tensors().items()})
 
     def signature(self, row: int = 0) -> bytes:
         """Return bytes that are equal exactly when the whole state of that row is equal, bit for bit."""
-        return b"|".join(bytes_of(tensor[row]) for tensor in self.tensors().values())
+        return b"|".join(tensor_bytes(tensor[row]) for tensor in self.tensors().values())
 
 
-def bytes_of(tensor: Tensor) -> bytes:
+def tensor_bytes(tensor: Tensor) -> bytes:
     """Return a tensor's values as bytes, preceded by its shape."""
     values = tensor.detach().cpu().contiguous()
     return repr(tuple(values.shape)).encode() + values.view(-1).numpy().tobytes()
 
 
 @dataclass(frozen=True)
-class Window(State):
+class TokenWindow(State):
     """The last `span` tokens; fewer while the text has just begun."""
 
     seen: Int[Tensor, "batch seen"]
     span: int
 
     @classmethod
-    def empty(cls, like: Int[Tensor, "batch time"], span: int) -> "Window":
+    def empty(cls, tokens: Int[Tensor, "batch time"], span: int) -> "TokenWindow":
         """The memory before the first token."""
-        return cls(like[:, :0], span)
+        return cls(tokens[:, :0], span)
 
     @property
     def about(self) -> str:
@@ -75,21 +75,23 @@ class Window(State):
         """The tokens."""
         return {"seen": self.seen}
 
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Window":
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "TokenWindow":
         """Return a window of the same span over other tokens."""
         return replace(self, seen=tensors["seen"])
 
-    def read(self, tokens: Int[Tensor, "batch time"]) -> "Window":
+    def append(self, tokens: Int[Tensor, "batch time"]) -> "TokenWindow":
         """Return the memory after reading more tokens."""
-        return replace(self, seen=self.joined(tokens)[:, -self.span :])
+        return replace(self, seen=self.with_context(tokens)[:, -self.span :])
 
-    def joined(self, tokens: Int[Tensor, "batch time"]) -> Int[Tensor, "batch joined"]:
+    def with_context(self, tokens: Int[Tensor, "batch time"]) -> Int[Tensor, "batch joined"]:
         """What the windows of the new tokens are cut from: the earlier tokens that they contain, and themselves."""
         reached = self.seen[:, max(0, self.seen.shape[1] - self.span + 1) :]
         return torch.cat([reached, tokens], dim=1) if reached.shape[1] else tokens
 
 
-def slide(vectors: Float[Tensor, "batch joined width"], time: int, span: int) -> Float[Tensor, "batch time span width"]:
+def sliding_windows(
+    vectors: Float[Tensor, "batch joined width"], time: int, span: int
+) -> Float[Tensor, "batch time span width"]:
     """Cut the windows that end at each of the last `time` vectors; zeros where the text had not begun.
 
     >>> slide(torch.tensor([[[1.0], [2.0], [3.0]]]), time=3, span=2).flatten(2).tolist()
@@ -102,9 +104,9 @@ def slide(vectors: Float[Tensor, "batch joined width"], time: int, span: int) ->
     return windows.unflatten(2, (span, width))
 
 
-def present(joined: int, time: int, span: int, device: torch.device) -> Bool[Tensor, "time span"] | None:
+def window_mask(num_tokens: int, time: int, span: int, device: torch.device) -> Bool[Tensor, "time span"] | None:
     """Which positions of each window hold a token; None if all do."""
-    missing = time + span - 1 - joined
+    missing = time + span - 1 - num_tokens
     if not missing:
         return None
     ends, places = torch.arange(time, device=device), torch.arange(span, device=device)

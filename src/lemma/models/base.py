@@ -26,8 +26,8 @@ from lemma.spec.models import LanguageSpec
 
 Tokens = Int[Tensor, "batch time"]
 """Rows of tokens; shorter rows have −1 at their right end."""
-POSITIONS = {"cpu": 4096, "cuda": 65_536}  # tokens read at once, where their logits are few
-LOGITS = {"cpu": 2**23, "cuda": 2**27}  # logits held at once: 32 and 512 MB in float32
+MAX_TOKENS = {"cpu": 4096, "cuda": 65_536}  # tokens read at once, where their logits are few
+MAX_LOGITS = {"cpu": 2**23, "cuda": 2**27}  # logits held at once: 32 and 512 MB in float32
 
 
 class Backbone(nn.Module):
@@ -82,10 +82,12 @@ class LanguageModel(Backbone, ABC):
         return self.get_submodule("output")(vectors)
 
 
-LARGE = 2**18  # numbers in a matrix; smaller ones stay in the processor's cache, where their order matters little
+LARGE_MATRIX = (
+    2**18
+)  # numbers in a matrix; smaller ones stay in the processor's cache, where their order matters little
 
 
-def store_by_columns(model: nn.Module, filled: bool = True) -> None:
+def store_column_major(model: nn.Module, copy_values: bool = True) -> None:
     """Bring the large maps of a model on a CPU that have no fewer rows than columns into memory column by column.
 
     Mapping one vector, as in decoding, takes the time of reading the matrix. With MKL that is 1.1 to 2 times faster
@@ -97,18 +99,18 @@ def store_by_columns(model: nn.Module, filled: bool = True) -> None:
             continue
         weight = part.weight.data
         rows, columns = weight.shape
-        if rows >= columns and weight.numel() >= LARGE and weight.stride(0) != 1:
+        if rows >= columns and weight.numel() >= LARGE_MATRIX and weight.stride(0) != 1:
             ordered = weight.new_empty(columns, rows).t()
-            part.weight.data = ordered.copy_(weight) if filled else ordered
+            part.weight.data = ordered.copy_(weight) if copy_values else ordered
 
 
-def worth_threads(weight: Tensor) -> bool:
+def benefits_from_threads(weight: Tensor) -> bool:
     """Whether a matrix is so large that reading it takes longer than starting the threads."""
     whole = weight.is_contiguous() or weight.t().is_contiguous()
-    return weight.device.type == "cpu" and weight.numel() >= LARGE and whole
+    return weight.device.type == "cpu" and weight.numel() >= LARGE_MATRIX and whole
 
 
-def map_by_threads(
+def threaded_linear(
     weight: Float[Tensor, "rows columns"], bias: Float[Tensor, " rows"] | None, vectors: Float[Tensor, "*batch columns"]
 ) -> Float[Tensor, "*batch rows"]:
     """The linear map, whose matrix is read by all threads also for a single vector, where MKL uses one of them.
@@ -146,7 +148,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str,
     path.chmod(mode)
 
 
-def weights_of(model: nn.Module, frozen: bool = False) -> dict[str, Tensor]:
+def named_weights(model: nn.Module, include_frozen: bool = False) -> dict[str, Tensor]:
     """Return what a model learns by name, not copied; a tied tensor is there once, under its first name.
 
     Frozen parameters are those of a base, and only named if asked for.
@@ -154,7 +156,7 @@ def weights_of(model: nn.Module, frozen: bool = False) -> dict[str, Tensor]:
     first: dict[int, str] = {}
     tensors = model.state_dict(keep_vars=True)
     for name, tensor in tensors.items():
-        if frozen or tensor.requires_grad or not isinstance(tensor, nn.Parameter):
+        if include_frozen or tensor.requires_grad or not isinstance(tensor, nn.Parameter):
             first.setdefault(id(tensor), name)
     return {name: tensors[name].detach() for name in first.values()}
 
@@ -176,15 +178,15 @@ def weight_versions(model: nn.Module) -> tuple[Any, ...]:
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def global_hooks() -> bool:
+def has_global_hooks() -> bool:
     """Whether hooks of every module there is are registered."""
     return any(getattr(torch_module, f"_global{name}") for name in HOOKS)
 
 
-def hooked(model: nn.Module) -> bool:
+def has_hooks(model: nn.Module) -> bool:
     """Whether a part of a model has hooks or a forward of its own, which copies and replayed steps would pass by."""
     own = (any(getattr(part, name) for name in HOOKS) or "forward" in vars(part) for part in model.modules())
-    return global_hooks() or any(own)
+    return has_global_hooks() or any(own)
 
 
 EVALUATING: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # open `evaluating` contexts of a training module
@@ -220,7 +222,7 @@ def measuring(model: nn.Module) -> Iterator[torch.device]:
         yield torch.device("cpu") if first is None else first.device
 
 
-def seen_of(tokens: Tokens) -> Bool[Tensor, "batch 1 1 time"] | None:
+def padding_mask(tokens: Tokens) -> Bool[Tensor, "batch 1 1 time"] | None:
     """The mask of what may be attended to, from every position of every head; None where that is everything.
 
     Only a CPU is asked whether it is: a GPU would have to be waited for, and compiled code cannot ask. A row's first
@@ -232,32 +234,32 @@ def seen_of(tokens: Tokens) -> Bool[Tensor, "batch 1 1 time"] | None:
     return functional.pad(there[:, 1:], (1, 0), value=True)[:, None, None, :]
 
 
-def within(tokens: Tokens, most: int | None, where: str) -> Tokens:
+def trim_padding(tokens: Tokens, max_length: int | None, setting: str) -> Tokens:
     """Leave out what lies past the longest sequence that a model reads, if that is padding; refuse it if it is not."""
-    if most is None or tokens.shape[1] <= most:
+    if max_length is None or tokens.shape[1] <= max_length:
         return tokens
-    if bool((tokens[:, most:] >= 0).any()):
+    if bool((tokens[:, max_length:] >= 0).any()):
         longest = int((tokens >= 0).sum(1).max())
         raise InputError(
-            f"{where} = {most} is the most that this model reads at once; got {longest} tokens. "
+            f"{setting} = {max_length} is the most that this model reads at once; got {longest} tokens. "
             "Cut the text, or build the model with a longer context."
         )
-    return tokens[:, :most]
+    return tokens[:, :max_length]
 
 
-def widened(vectors: Float[Tensor, "batch kept width"], time: int) -> Float[Tensor, "batch time width"]:
+def pad_to_length(vectors: Float[Tensor, "batch kept width"], length: int) -> Float[Tensor, "batch time width"]:
     """Bring vectors back to `time` positions, with zeros where padding was left out."""
-    missing = time - vectors.shape[1]
+    missing = length - vectors.shape[1]
     return functional.pad(vectors, (0, 0, 0, missing)) if missing else vectors
 
 
-def positions_on(device: torch.device, logits: int = 1) -> int:
+def tokens_per_batch(device: torch.device, logits_per_token: int = 1) -> int:
     """How many tokens are read at once, where each gives `logits` logits."""
     kind = "cpu" if device.type == "cpu" else "cuda"
-    return max(1, min(POSITIONS[kind], LOGITS[kind] // logits))
+    return max(1, min(MAX_TOKENS[kind], MAX_LOGITS[kind] // logits_per_token))
 
 
-def by_length(lengths: Int64[np.ndarray, " examples"], positions: int) -> Iterator[Int64[np.ndarray, " some"]]:
+def batch_by_length(lengths: Int64[np.ndarray, " examples"], max_tokens: int) -> Iterator[Int64[np.ndarray, " some"]]:
     """Examples in groups of similar length, each of about `positions` tokens with its padding.
 
     >>> [group.tolist() for group in by_length(np.array([5, 1, 9, 2]), positions=10)]
@@ -266,6 +268,6 @@ def by_length(lengths: Int64[np.ndarray, " examples"], positions: int) -> Iterat
     order = np.argsort(lengths, kind="stable")
     begin = 0
     for place in range(1, len(order) + 1):
-        if place == len(order) or (place + 1 - begin) * lengths[order[place]] > max(positions, lengths[order[place]]):
+        if place == len(order) or (place + 1 - begin) * lengths[order[place]] > max(max_tokens, lengths[order[place]]):
             yield order[begin:place]
             begin = place

@@ -22,7 +22,7 @@ from lemma.models.recurrent import RecurrentModel
 from lemma.models.table_a5 import TableA5Model
 from lemma.models.transformer import EncoderModel
 from lemma.spec.models import (
-    NEW_FAMILIES,
+    PLUGIN_FAMILIES,
     Attentive,
     Classifier,
     CrossAttention,
@@ -83,18 +83,18 @@ def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
     98
     """
     sizes = sorted(value for value in spec.to_dict().values() if type(value) is int)
-    if math.prod(sizes[-2:]) > SMALL and torch.get_default_device().type != "meta":
-        refuse_too_large(spec)
-    model = _module(spec, dropout)
+    if math.prod(sizes[-2:]) > SMALL_MATRIX and torch.get_default_device().type != "meta":
+        check_memory(spec)
+    model = _construct(spec, dropout)
     _init_weights(model)
     return model
 
 
-SMALL = 10**8
+SMALL_MATRIX = 10**8
 """Numbers of a matrix that is not asked about."""
 
 
-class NoFilling(TorchFunctionMode):
+class SkipInitialization(TorchFunctionMode):
     """Leaves out the filling of new parameters, which takes most of the time where nobody reads what they hold.
 
     Buffers are filled, since no weights need to replace them.
@@ -114,23 +114,23 @@ class NoFilling(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def blank(spec: ModelSpec, dropout: float = 0.0) -> Model:
+def build_uninitialized(spec: ModelSpec, dropout: float = 0.0) -> Model:
     """Build the model a spec describes without drawing weights: they hold anything until others are put in.
 
     Memory that is not written to takes none, so that a model can be filled tensor by tensor.
     """
-    with NoFilling():
-        model = _module(spec, dropout)
+    with SkipInitialization():
+        model = _construct(spec, dropout)
         for module in model.modules():
             if isinstance(module, LanguageModel) and isinstance(module.spec, NewFamily):
                 _init_weights(module)  # may also fill buffers
     return model
 
 
-def refuse_too_large(spec: ModelSpec) -> None:
+def check_memory(spec: ModelSpec) -> None:
     """Refuse a model whose weights alone are larger than the memory of this machine, before any of it is built."""
     try:
-        needed = 4 * parameters_of(spec)
+        needed = 4 * count_spec_parameters(spec)
     except RuntimeError:  # a tensor of more numbers than 64 bits can count
         needed = 2**63
     if hasattr(os, "sysconf") and needed > (there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
@@ -140,13 +140,13 @@ def refuse_too_large(spec: ModelSpec) -> None:
         )
 
 
-def parameters_of(spec: ModelSpec) -> int:
+def count_spec_parameters(spec: ModelSpec) -> int:
     """Count a spec's parameters on the meta device: no memory, no time."""
-    with torch.device("meta"), NoFilling():  # to fill a tensor there imports torch._dynamo, a second and more
-        return count_parameters(_module(spec, 0.0))
+    with torch.device("meta"), SkipInitialization():  # to fill a tensor there imports torch._dynamo, a second and more
+        return count_parameters(_construct(spec, 0.0))
 
 
-def _module(spec: ModelSpec, dropout: float) -> Model:
+def _construct(spec: ModelSpec, dropout: float) -> Model:
     match spec:
         case FeedForward():
             return FeedForwardModel(spec, dropout)
@@ -169,18 +169,18 @@ def _module(spec: ModelSpec, dropout: float) -> Model:
         case Tree():
             return TreeModel(spec, dropout)
         case Classifier() | DualEncoder():
-            backbone = _module(spec.body, dropout)
+            backbone = _construct(spec.body, dropout)
             assert isinstance(backbone, Backbone)
             if isinstance(spec, Classifier):
                 return ClassifierModel(spec, backbone, dropout)
             return DualEncoderModel(spec, backbone, dropout)
         case CrossAttention():
-            towers = _module(spec.towers, dropout)
+            towers = _construct(spec.towers, dropout)
             assert isinstance(towers, DualEncoderModel)
             return CrossAttentionModel(spec, towers, dropout)
         case NewFamily():
-            with NEW_FAMILIES.blaming(spec.family, spec.model):
-                model = NEW_FAMILIES.part(spec.family, spec.model)(spec, dropout)
+            with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model):
+                model = PLUGIN_FAMILIES.load_part(spec.family, spec.model)(spec, dropout)
             if not isinstance(model, LanguageModel):
                 raise PackageError(
                     f"the family '{spec.family}': {spec.model} returns a {type(model).__name__}, where a subclass of "
@@ -196,5 +196,5 @@ def _init_weights(model: Model | Backbone) -> None:
     elif isinstance(model, CrossAttentionModel):
         _init_weights(model.towers)
     spec = model.spec if isinstance(model, LanguageModel) else None
-    with NEW_FAMILIES.blaming(spec.family, spec.model) if isinstance(spec, NewFamily) else nullcontext():
+    with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model) if isinstance(spec, NewFamily) else nullcontext():
         model.init_weights()

@@ -33,11 +33,11 @@ class ClassifierModel(nn.Module):
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch classes"]:
         """Return the logits of each text's class."""
         there = (tokens if tokens.dim() == 2 else tokens[..., 0]) >= 0  # words with a tree have their arcs next to them
-        taken = pooled(self.body.vectors(tokens), there, self.spec.pooling)
+        taken = pool(self.body.vectors(tokens), there, self.spec.pooling)
         return self.head(self.dropout(taken))
 
 
-def pooled(vectors: Float[Tensor, "batch time width"], there: Tensor, pooling: str) -> Float[Tensor, "batch width"]:
+def pool(vectors: Float[Tensor, "batch time width"], mask: Tensor, pooling: str) -> Float[Tensor, "batch width"]:
     """Take the first vector of each row, the last one that is there, or the mean of those that are there.
 
     >>> rows, there = torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]])
@@ -46,10 +46,10 @@ def pooled(vectors: Float[Tensor, "batch time width"], there: Tensor, pooling: s
     """
     if pooling == "first":
         return vectors[:, 0]
-    number = there.sum(1).clamp(min=1)
+    number = mask.sum(1).clamp(min=1)
     if pooling == "last":
         return vectors[torch.arange(len(vectors), device=vectors.device), number - 1]
-    return vectors.masked_fill(~there[..., None], 0.0).sum(1) / number[:, None]
+    return vectors.masked_fill(~mask[..., None], 0.0).sum(1) / number[:, None]
 
 
 class TreeModel(Backbone):
@@ -82,7 +82,7 @@ class TreeModel(Backbone):
         return stream
 
 
-def tree_adjacency(heads: Int[Tensor, "batch time"], there: Tensor) -> Float[Tensor, "batch time time"]:
+def tree_adjacency(heads: Int[Tensor, "batch time"], mask: Tensor) -> Float[Tensor, "batch time time"]:
     """Â of each tree of a batch, dense since sentences are short; padding has no arcs except to itself.
 
     >>> tree_adjacency(torch.tensor([[1, -1]]), torch.tensor([[True, True]]))[0].round(decimals=5).tolist()
@@ -90,7 +90,7 @@ def tree_adjacency(heads: Int[Tensor, "batch time"], there: Tensor) -> Float[Ten
     """
     time = heads.shape[1]
     arcs = torch.zeros(*heads.shape, time, device=heads.device)
-    held = (heads >= 0) & there
+    held = (heads >= 0) & mask
     arcs.scatter_(2, heads.clamp(min=0)[..., None], held[..., None].to(arcs.dtype))
     whole = ((arcs + arcs.transpose(1, 2)) > 0).to(arcs.dtype)
     whole = torch.maximum(whole, torch.eye(time, device=arcs.device))

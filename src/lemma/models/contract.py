@@ -17,18 +17,21 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from lemma.models.base import Backbone, LanguageModel, count_parameters
-from lemma.models.build import parameters_of
+from lemma.models.build import count_spec_parameters
 from lemma.spec.choose import read_model
 
 Tokens = Int[Tensor, "batch time"]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-Promise = Callable[[LanguageModel, Tokens], str]
+Check = Callable[[LanguageModel, Tokens], str]
 ROWS, SHORTEST, MIDDLE = 3, 23, 12
 EXACT, CLOSE = 1e-12, 1e-10
-SPREAD, CHANCE = 0.5, 0.5  # of the random weights; how far from that of chance the initial loss may be, in nats
+WEIGHT_STD, LOSS_MARGIN = (
+    0.5,
+    0.5,
+)  # of the random weights; how far from that of chance the initial loss may be, in nats
 
 
-def broken_promises(model: LanguageModel) -> dict[str, str]:
+def contract_violations(model: LanguageModel) -> dict[str, str]:
     """The promises that a model breaks, each with what was found; none for a good model.
 
     >>> from lemma.models.build import build
@@ -36,26 +39,26 @@ def broken_promises(model: LanguageModel) -> dict[str, str]:
     >>> broken_promises(build(FeedForward(V=11, d=6, d_h=7, N=4)))
     {}
     """
-    found = {name: asked(promise, model) for name, promise in promises_of(model).items()}
+    found = {name: run_check(promise, model) for name, promise in contract_checks(model).items()}
     return {name: wrong for name, wrong in found.items() if wrong}
 
 
-def promises_of(model: LanguageModel) -> dict[str, Promise]:
+def contract_checks(model: LanguageModel) -> dict[str, Check]:
     """The promises that this model makes, by their names."""
     reads = type(model).vectors is not Backbone.vectors
-    return {promise.__name__: promise for promise in (*PROMISES, *(VECTORS if reads else ()))}
+    return {promise.__name__: promise for promise in (*CHECKS, *(VECTOR_CHECKS if reads else ()))}
 
 
-def asked(promise: Promise, model: LanguageModel) -> str:
+def run_check(check: Check, model: LanguageModel) -> str:
     """Check one promise; an exception breaks it too."""
-    tried = model if promise in AS_BUILT else lively(model)
+    tried = model if check in INITIAL_WEIGHT_CHECKS else randomized_copy(model)
     try:
-        return promise(tried, some_tokens(tried))
+        return check(tried, random_tokens(tried))
     except Exception as error:  # another package's model may fail in any way
         return f"{type(error).__name__}: {error}"
 
 
-def lively(model: AnyModule) -> AnyModule:
+def randomized_copy(model: AnyModule) -> AnyModule:
     """A copy in double precision, in evaluation mode, with new large random weights."""
     copy = deepcopy(model)
     generators: dict[torch.device, torch.Generator] = {}
@@ -63,11 +66,11 @@ def lively(model: AnyModule) -> AnyModule:
         device = parameter.device
         if device not in generators:
             generators[device] = torch.Generator(device).manual_seed(5)
-        torch.nn.init.normal_(parameter, std=SPREAD, generator=generators[device])
+        torch.nn.init.normal_(parameter, std=WEIGHT_STD, generator=generators[device])
     return copy.double().eval()
 
 
-def some_tokens(model: LanguageModel) -> Tokens:
+def random_tokens(model: LanguageModel) -> Tokens:
     """Rows of random tokens, longer than the model's receptive field."""
     length = max(SHORTEST, 2 * (model.receptive_field or 0) + 5)
     return torch.randint(model.spec.vocabulary, (ROWS, length), generator=torch.Generator().manual_seed(1))
@@ -85,10 +88,12 @@ def logits_for_each_token(model: LanguageModel, tokens: Tokens) -> str:
 def pieces_give_the_whole(model: LanguageModel, tokens: Tokens) -> str:
     """Tokens in any pieces through the state give the logits of all at once."""
     whole, _ = model(tokens)
-    return next((wrong for sizes in cuts(tokens.shape[1]) if (wrong := _in_pieces(model, tokens, sizes, whole))), "")
+    return next(
+        (wrong for sizes in chunk_sizes(tokens.shape[1]) if (wrong := _check_chunks(model, tokens, sizes, whole))), ""
+    )
 
 
-def cuts(length: int) -> Iterator[list[int]]:
+def chunk_sizes(length: int) -> Iterator[list[int]]:
     """Ways to cut a row: token by token, unevenly, the last one alone, the first two alone, in three."""
     yield [1] * length
     yield [5, 1, 12, length - 18]
@@ -97,21 +102,21 @@ def cuts(length: int) -> Iterator[list[int]]:
     yield [9, 9, length - 18]
 
 
-def _in_pieces(model: LanguageModel, tokens: Tokens, sizes: list[int], whole: Tensor) -> str:
+def _check_chunks(model: LanguageModel, tokens: Tokens, sizes: list[int], whole: Tensor) -> str:
     pieces, state = [], None
     for piece in tokens.split(sizes, dim=1):
         logits, state = model(piece, state)
         pieces.append(logits)
-    return _apart(torch.cat(pieces, dim=1), whole, CLOSE, f"cut as {sizes}, logits")
+    return _difference(torch.cat(pieces, dim=1), whole, CLOSE, f"cut as {sizes}, logits")
 
 
 def future_cannot_move_the_past(model: LanguageModel, tokens: Tokens) -> str:
     """Other tokens from a position on change the logits from there on, and none before."""
-    changed = _other(tokens, slice(MIDDLE, None), model)
+    changed = _change_tokens(tokens, slice(MIDDLE, None), model)
     before, after = model(tokens)[0], model(changed)[0]
     if torch.allclose(after[:, MIDDLE:], before[:, MIDDLE:]):
         return "other tokens change no logits"
-    return _apart(after[:, :MIDDLE], before[:, :MIDDLE], EXACT, "before the first token that was changed, logits")
+    return _difference(after[:, :MIDDLE], before[:, :MIDDLE], EXACT, "before the first token that was changed, logits")
 
 
 def receptive_field_is_what_counts(model: LanguageModel, tokens: Tokens) -> str:
@@ -120,18 +125,18 @@ def receptive_field_is_what_counts(model: LanguageModel, tokens: Tokens) -> str:
     if field is None:
         return ""
     last = model(tokens)[0][:, -1]
-    changed = _other(tokens, slice(-field, 1 - field or None), model)
+    changed = _change_tokens(tokens, slice(-field, 1 - field or None), model)
     if torch.allclose(model(changed)[0][:, -1], last):
         return f"the token {field} positions back has no influence, yet receptive_field is {field}"
     alone = model(tokens[:, -field:])[0][:, -1]
-    return _apart(alone, last, CLOSE, f"after the last {field} tokens alone, logits")
+    return _difference(alone, last, CLOSE, f"after the last {field} tokens alone, logits")
 
 
 def state_is_a_value(model: LanguageModel, tokens: Tokens) -> str:
     """Reading on from a state leaves that state as it was."""
     _, state = model(tokens[:, :6])
     first, _ = model(tokens[:, 6:8], state)
-    model(_other(tokens[:, 6:8], slice(None), model), state)
+    model(_change_tokens(tokens[:, 6:8], slice(None), model), state)
     return "" if torch.equal(first, model(tokens[:, 6:8], state)[0]) else "reading on has changed the state"
 
 
@@ -143,12 +148,14 @@ def state_survives_its_tensors_and_rows(model: LanguageModel, tokens: Tokens) ->
     if not torch.equal(model(tokens[:, 7:9], stored.detach())[0], whole):
         return "a state made of its own tensors gives other logits"
     chosen = torch.tensor([2, 0])
-    return _apart(model(tokens[chosen, 7:9], state.rows(chosen))[0], whole[chosen], 1e-7, "of two rows, logits")
+    return _difference(model(tokens[chosen, 7:9], state.rows(chosen))[0], whole[chosen], 1e-7, "of two rows, logits")
 
 
 def signature_tells_states_apart(model: LanguageModel, tokens: Tokens) -> str:
     """Signatures are equal exactly when the state is, and a state says what it is."""
-    states = [model(some)[1] for some in (tokens[:1], tokens[:1].clone(), _other(tokens[:1], slice(None), model))]
+    states = [
+        model(some)[1] for some in (tokens[:1], tokens[:1].clone(), _change_tokens(tokens[:1], slice(None), model))
+    ]
     first, same, other = (state.signature(0) for state in states)
     if first != same or first == other:
         return "signatures are unequal for equal states" if first != same else "signatures are equal for unequal states"
@@ -170,7 +177,7 @@ def idle_parameters(model: nn.Module) -> list[str]:
 
 def counted_without_memory(model: LanguageModel, tokens: Tokens) -> str:
     """On the meta device its spec has as many parameters as the model itself."""
-    own, counted = count_parameters(model), parameters_of(model.spec)
+    own, counted = count_parameters(model), count_spec_parameters(model.spec)
     return "" if own == counted else f"the model has {own:,} parameters, its spec on the meta device {counted:,}"
 
 
@@ -186,7 +193,7 @@ def initial_loss_is_near_that_of_chance(model: LanguageModel, tokens: Tokens) ->
         logits, _ = model(tokens)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()).item()
     chance = math.log(model.spec.vocabulary)
-    return "" if abs(loss - chance) < CHANCE else f"the initial loss is {loss:.2f}, that of chance {chance:.2f}"
+    return "" if abs(loss - chance) < LOSS_MARGIN else f"the initial loss is {loss:.2f}, that of chance {chance:.2f}"
 
 
 def vectors_are_what_the_output_reads(model: LanguageModel, tokens: Tokens) -> str:
@@ -195,17 +202,17 @@ def vectors_are_what_the_output_reads(model: LanguageModel, tokens: Tokens) -> s
     vectors, (logits, _) = model.vectors(some), model(some)
     if vectors.shape != (*some.shape, model.vector_width):
         return f"vectors of the shape {tuple(vectors.shape)}, where {(*some.shape, model.vector_width)} is expected"
-    return _apart(model.logits_of(vectors), logits, EXACT, "from its vectors, logits")
+    return _difference(model.logits_of(vectors), logits, EXACT, "from its vectors, logits")
 
 
 def padding_changes_no_vector(model: LanguageModel, tokens: Tokens) -> str:
     """Tokens of −1 at the right end of a row change nothing before them."""
     some = tokens[:, : min(9, model.receptive_field or 9)]
     padded = torch.nn.functional.pad(some, (0, 4), value=-1)
-    return _apart(model.vectors(padded)[:, : some.shape[1]], model.vectors(some), EXACT, "before padding, vectors")
+    return _difference(model.vectors(padded)[:, : some.shape[1]], model.vectors(some), EXACT, "before padding, vectors")
 
 
-PROMISES: tuple[Promise, ...] = (
+CHECKS: tuple[Check, ...] = (
     logits_for_each_token,
     pieces_give_the_whole,
     future_cannot_move_the_past,
@@ -219,21 +226,21 @@ PROMISES: tuple[Promise, ...] = (
     initial_loss_is_near_that_of_chance,
 )
 """What every language model promises."""
-VECTORS: tuple[Promise, ...] = (vectors_are_what_the_output_reads, padding_changes_no_vector)
+VECTOR_CHECKS: tuple[Check, ...] = (vectors_are_what_the_output_reads, padding_changes_no_vector)
 """What a model promises that can be the backbone of a classifier."""
-AS_BUILT = (initial_loss_is_near_that_of_chance,)
+INITIAL_WEIGHT_CHECKS = (initial_loss_is_near_that_of_chance,)
 """Promises about the initial weights."""
 
 
-def _other(tokens: Tokens, places: slice, model: LanguageModel) -> Tokens:
+def _change_tokens(tokens: Tokens, positions: slice, model: LanguageModel) -> Tokens:
     changed = tokens.clone()
-    changed[:, places] = (changed[:, places] + 1) % model.spec.vocabulary
+    changed[:, positions] = (changed[:, positions] + 1) % model.spec.vocabulary
     return changed
 
 
-def _apart(got: Tensor, wanted: Tensor, most: float, what: str) -> str:
+def _difference(actual: Tensor, expected: Tensor, tolerance: float, name: str) -> str:
     """Say how far two tensors lie apart, if it is further than allowed."""
-    if got.shape != wanted.shape:
-        return f"{what} have the shape {tuple(got.shape)}, not {tuple(wanted.shape)}"
-    apart = (got - wanted).abs().max().item()
-    return "" if apart <= most else f"{what} differ by up to {apart:.1e}"
+    if actual.shape != expected.shape:
+        return f"{name} have the shape {tuple(actual.shape)}, not {tuple(expected.shape)}"
+    apart = (actual - expected).abs().max().item()
+    return "" if apart <= tolerance else f"{name} differ by up to {apart:.1e}"

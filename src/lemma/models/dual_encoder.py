@@ -11,15 +11,15 @@ from torch.nn import functional
 
 from lemma.data.batches import TokenRows
 from lemma.layers.attention import AttentionShape, attend
-from lemma.layers.feed_forward import FeedForwardPart, norm
-from lemma.layers.positions import positions
-from lemma.models.base import Backbone, by_length, measuring, positions_on
-from lemma.models.classifier import pooled
+from lemma.layers.feed_forward import FeedForwardLayer, build_norm
+from lemma.layers.positions import build_positions
+from lemma.models.base import Backbone, batch_by_length, measuring, tokens_per_batch
+from lemma.models.classifier import pool
 from lemma.models.transformer import LayerShape, Stack, init_transformer
 from lemma.spec.models import CHANNELS, CrossAttention, DualEncoder
 from lemma.spec.positions import Learned
 
-FAINT = 0.05
+STD_OFFSET = 0.05
 """Added to an image's standard deviation, so that one of a single colour is not all noise."""
 Images = Shaped[Tensor, "batch channels side side"]
 """Bytes from 0 to 255, or floats from 0 to 1."""
@@ -32,7 +32,7 @@ class ImageTower(nn.Module):
         super().__init__()
         self.patch, width = spec.patch, spec.image_width
         self.enter = nn.Linear(CHANNELS * spec.patch**2, width)
-        self.positions = positions(Learned(), spec.grid**2, width)
+        self.positions = build_positions(Learned(), spec.grid**2, width)
         self.dropout = nn.Dropout(dropout)
         attention = AttentionShape(width, spec.image_heads, causal=False)
         self.encoder = Stack(LayerShape(attention, 4 * width), spec.image_depth, dropout)
@@ -44,18 +44,18 @@ class ImageTower(nn.Module):
 
     def forward(self, images: Images) -> Float[Tensor, "batch patches image_width"]:
         """Return a vector for every patch, row by row."""
-        stream = self.positions(self.enter(patches_of(standardised(images), self.patch)), start=0)
+        stream = self.positions(self.enter(extract_patches(standardise(images), self.patch)), start=0)
         return self.encoder(self.dropout(stream))[0]
 
 
-def standardised(images: Images) -> Float[Tensor, "batch channels side side"]:
+def standardise(images: Images) -> Float[Tensor, "batch channels side side"]:
     """Each image with a mean of 0 and a standard deviation of about 1, whatever its brightness and contrast."""
     pixels = images if images.is_floating_point() else images / 255
     spread, mean = torch.std_mean(pixels, dim=(1, 2, 3), keepdim=True)
-    return (pixels - mean) / (spread + FAINT)
+    return (pixels - mean) / (spread + STD_OFFSET)
 
 
-def patches_of(
+def extract_patches(
     images: Float[Tensor, "batch channels side side"], patch: int
 ) -> Float[Tensor, "batch patches channels_patch_patch"]:
     """Cut images into square patches, row by row, each with its channels one after the other.
@@ -66,14 +66,14 @@ def patches_of(
     return functional.unfold(images, patch, stride=patch).transpose(1, 2)
 
 
-LARGEST = 100.0
+MAX_SCALE = 100.0
 """The largest factor of the cosines: the temperature is never below 0.01."""
 
 Tokens = Int[Tensor, "batch time"]
 Vectors = Float[Tensor, "batch shared"]
 
 
-class Bounded(torch.autograd.Function):
+class UpperBound(torch.autograd.Function):
     """A number with an upper bound; at the bound, gradients that lead back pass, and those that lead further do not."""
 
     @staticmethod
@@ -105,7 +105,7 @@ class DualEncoderModel(nn.Module):
         for name in backbone.output_modules:
             delattr(backbone, name)
         self.image = ImageTower(spec, dropout)
-        self.image_projection = nn.Linear(spec.image_width * spec.maps, spec.shared, bias=False)
+        self.image_projection = nn.Linear(spec.image_width * spec.num_projections, spec.shared, bias=False)
         self.text_projection = nn.Linear(backbone.vector_width, spec.shared, bias=False)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(spec.temperature)))
 
@@ -119,7 +119,7 @@ class DualEncoderModel(nn.Module):
     @property
     def scale(self) -> Float[Tensor, ""]:
         """The factor of the cosines: one over the temperature."""
-        return Bounded.apply(self.log_scale.exp(), LARGEST)  # pyright: ignore[reportReturnType]
+        return UpperBound.apply(self.log_scale.exp(), MAX_SCALE)  # pyright: ignore[reportReturnType]
 
     def patches(self, images: Images) -> Float[Tensor, "batch patches image_width"]:
         """A vector for every patch of every image."""
@@ -139,23 +139,23 @@ class DualEncoderModel(nn.Module):
 
     def project_image(self, patches: Float[Tensor, "batch patches image_width"]) -> Vectors:
         """Project patches to the shared space: all concatenated or their mean, normalised to length 1."""
-        joined = patches.flatten(1) if self.spec.maps > 1 else patches.mean(1)
+        joined = patches.flatten(1) if self.spec.num_projections > 1 else patches.mean(1)
         return functional.normalize(self.image_projection(joined), dim=-1)
 
     def queries(self, patches: Float[Tensor, "batch patches image_width"]) -> Float[Tensor, "batch patches shared"]:
         """Each patch in the shared space, by the map of its place; their sum is the image there, but for its length."""
-        if self.spec.maps == 1:
+        if self.spec.num_projections == 1:
             return self.image_projection(patches)
-        maps = self.image_projection.weight.unflatten(1, (self.spec.maps, -1))
+        maps = self.image_projection.weight.unflatten(1, (self.spec.num_projections, -1))
         return torch.einsum("bpw,spw->bps", patches, maps)
 
     def keys(self, words: Float[Tensor, "batch time vector_width"]) -> Float[Tensor, "batch time shared"]:
         """Each word in the shared space; what is read of them is the text there, but for its length."""
         return self.text_projection(words)
 
-    def project_text(self, words: Float[Tensor, "batch time vector_width"], there: Tensor) -> Vectors:
+    def project_text(self, words: Float[Tensor, "batch time vector_width"], mask: Tensor) -> Vectors:
         """Project words to the shared space: pooled and normalised to length 1."""
-        return functional.normalize(self.text_projection(pooled(words, there, self.spec.pooling)), dim=-1)
+        return functional.normalize(self.text_projection(pool(words, mask, self.spec.pooling)), dim=-1)
 
     def forward(self, images: Images, tokens: Tokens) -> Float[Tensor, "images texts"]:
         """Return the logits of which image and which text belong together: cosines over the temperature."""
@@ -164,8 +164,8 @@ class DualEncoderModel(nn.Module):
 
 Patches = Float[Tensor, "images patches image_width"]
 Words = Float[Tensor, "texts time vector_width"]
-There = Bool[Tensor, "texts time"]
-Stream = Float[Tensor, "pairs patches image_width"]
+WordMask = Bool[Tensor, "texts time"]
+HiddenPatches = Float[Tensor, "pairs patches image_width"]
 
 
 class ImageTextPairs(NamedTuple):
@@ -184,7 +184,7 @@ class CrossAttentionModel(nn.Module):
     """
 
     stateful: ClassVar[bool] = False
-    added: ClassVar[tuple[str, ...]] = ("values.*", "norm.*", "feed_forward.*", "score_norm.*", "score.*")
+    new_parameters: ClassVar[tuple[str, ...]] = ("values.*", "norm.*", "feed_forward.*", "score_norm.*", "score.*")
     """The parameters that are not the dual encoder's."""
 
     def __init__(self, spec: CrossAttention, towers: DualEncoderModel, dropout: float = 0.0) -> None:
@@ -192,9 +192,9 @@ class CrossAttentionModel(nn.Module):
         self.spec, self.towers = spec, towers
         width = towers.spec.image_width
         self.values = nn.Linear(towers.text_projection.in_features, width, bias=False)
-        self.norm = norm("layer", width, True)
-        self.feed_forward = FeedForwardPart(width, 4 * width, "gelu", bias=True)
-        self.score_norm = norm("layer", width, False)  # what all pairs have in common changes no order
+        self.norm = build_norm("layer", width, True)
+        self.feed_forward = FeedForwardLayer(width, 4 * width, "gelu", bias=True)
+        self.score_norm = build_norm("layer", width, False)  # what all pairs have in common changes no order
         self.score = nn.Linear(width, 1, bias=False)
         self.dropout = nn.Dropout(dropout)
 
@@ -206,43 +206,45 @@ class CrossAttentionModel(nn.Module):
                 nn.init.zeros_(part.bias)
         nn.init.zeros_(self.score.weight)
 
-    def look(self, patches: Patches, words: Words, there: There, pairs: ImageTextPairs | None = None) -> Stream:
+    def attend_to_words(
+        self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
+    ) -> HiddenPatches:
         """The patches of each pair's image, updated by attention to its text; each is projected once for all pairs."""
         images, texts = pairs or (None, None)
-        queries = _picked(self.towers.queries(patches), images)[:, None]
-        keys = _picked(self.towers.keys(words), texts)[:, None]
-        values = _picked(self.values(words), texts)[:, None]
+        queries = _select(self.towers.queries(patches), images)[:, None]
+        keys = _select(self.towers.keys(words), texts)[:, None]
+        values = _select(self.values(words), texts)[:, None]
         scale = 1 / math.sqrt(queries.shape[-1])
-        seen = attend(queries, keys, values, scale, causal=False, mask=_picked(there, texts)[:, None, None, :])[:, 0]
-        return _picked(patches, images) + self.dropout(seen)
+        seen = attend(queries, keys, values, scale, causal=False, mask=_select(mask, texts)[:, None, None, :])[:, 0]
+        return _select(patches, images) + self.dropout(seen)
 
     def forward(
-        self, patches: Patches, words: Words, there: There, pairs: ImageTextPairs | None = None
+        self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
     ) -> Float[Tensor, " pairs"]:
         """Return what is added to the dual encoder's logit of each pair; without pairs, of each row with its own."""
-        stream = self.look(patches, words, there, pairs)
+        stream = self.attend_to_words(patches, words, mask, pairs)
         stream = stream + self.dropout(self.feed_forward(self.norm(stream)))
         return self.score(self.score_norm(stream).mean(1))[:, 0]
 
     def logits(
-        self, patches: Patches, words: Words, there: There, pairs: ImageTextPairs | None = None
+        self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
     ) -> Float[Tensor, " pairs"]:
         """Return the logit of each pair: the dual encoder's, and what looking adds to it."""
-        return self.dual_logits(patches, words, there, pairs) + self(patches, words, there, pairs)
+        return self.dual_logits(patches, words, mask, pairs) + self(patches, words, mask, pairs)
 
     def dual_logits(
-        self, patches: Patches, words: Words, there: There, pairs: ImageTextPairs | None = None
+        self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
     ) -> Float[Tensor, " pairs"]:
         """Return the dual encoder's logit of each pair."""
         images, texts = pairs or (None, None)
-        image = _picked(self.towers.project_image(patches), images)
-        text = _picked(self.towers.project_text(words, there), texts)
+        image = _select(self.towers.project_image(patches), images)
+        text = _select(self.towers.project_text(words, mask), texts)
         return self.towers.scale * torch.linalg.vecdot(image, text)
 
 
-def _picked(rows: Tensor, numbers: Tensor | None) -> Tensor:
+def _select(rows: Tensor, index: Tensor | None) -> Tensor:
     """Some rows, in this order; unlike rows[numbers] its gradient adds up in one order on a CPU, bit for bit."""
-    return rows if numbers is None else rows.index_select(0, numbers)
+    return rows if index is None else rows.index_select(0, index)
 
 
 EmbeddedBlock = Float[np.ndarray, "rows shared"]
@@ -252,7 +254,7 @@ def embed_images(model: DualEncoderModel, pixels: UInt8[np.ndarray, "images chan
     """Every image as a vector of length 1."""
     found = [np.zeros((0, model.spec.shared), dtype=np.float32)]
     with measuring(model) as device:
-        at_once = max(1, positions_on(device) // model.spec.grid**2)
+        at_once = max(1, tokens_per_batch(device) // model.spec.grid**2)
         for start in range(0, len(pixels), at_once):
             some = torch.from_numpy(np.array(pixels[start : start + at_once])).to(device)
             found.append(model.image_vectors(some).float().cpu().numpy())
@@ -263,7 +265,7 @@ def embed_texts(model: DualEncoderModel, rows: TokenRows) -> EmbeddedBlock:
     """Every text as a vector of length 1, those of similar length in one batch."""
     found = np.zeros((len(rows.lengths), model.spec.shared), dtype=np.float32)
     with measuring(model) as device:
-        for group in by_length(rows.lengths, positions_on(device)):
-            tokens = torch.from_numpy(rows.padded(group)).to(device)
+        for group in batch_by_length(rows.lengths, tokens_per_batch(device)):
+            tokens = torch.from_numpy(rows.pad(group)).to(device)
             found[group] = model.text_vectors(tokens).float().cpu().numpy()
     return found

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lemma.layers.attention import WindowHead
 from lemma.layers.feed_forward import ACTIVATIONS
-from lemma.layers.state import State, Window, slide
+from lemma.layers.state import State, TokenWindow, sliding_windows
 from lemma.models.base import LanguageModel, init_embedding
 from lemma.spec.models import Attentive, FeedForward, LanguageSpec
 
@@ -32,15 +32,15 @@ class WindowModel(LanguageModel):
         return self.span
 
     @abstractmethod
-    def read(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time vector_width"]:
+    def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time vector_width"]:
         """Return what the output layer reads after each of the last `time` of these tokens."""
 
     def forward(
         self, tokens: Int[Tensor, "batch time"], state: State | None = None
-    ) -> tuple[Float[Tensor, "batch time vocabulary"], Window]:
+    ) -> tuple[Float[Tensor, "batch time vocabulary"], TokenWindow]:
         """Predict the token after each of `tokens` from its window."""
-        window = state if isinstance(state, Window) else Window.empty(tokens, self.span)
-        return self.output(self.read(window.joined(tokens), tokens.shape[1])), window.read(tokens)
+        window = state if isinstance(state, TokenWindow) else TokenWindow.empty(tokens, self.span)
+        return self.output(self.read(window.with_context(tokens), tokens.shape[1])), window.append(tokens)
 
     def vectors(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vector_width"]:
         """Read every window; no window reaches to its right, where padding is."""
@@ -66,9 +66,9 @@ class FeedForwardModel(WindowModel):
         """The hidden layer's."""
         return self.hidden.out_features
 
-    def read(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
+    def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
         """Embed each token once, then read all windows at once."""
-        windows = slide(self.dropout(self.embedding(joined)), time, self.span)
+        windows = sliding_windows(self.dropout(self.embedding(tokens)), time, self.span)
         return self.dropout(self.activation(self.hidden(windows.flatten(2))))
 
 
@@ -92,7 +92,7 @@ class AttentiveModel(WindowModel):
         """The hidden layer's."""
         return self.hidden.out_features
 
-    def read(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
+    def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
         """Read every window through the head, then as a feed-forward model does."""
-        attended = self.head(self.dropout(self.embedding(joined)), time, self.span)
+        attended = self.head(self.dropout(self.embedding(tokens)), time, self.span)
         return self.dropout(self.activation(self.hidden(attended)))

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lemma.data.graphs import NodeGraph
-from lemma.layers.graph import Adjacency, GraphConvolution, Normalisation, Sparse, adjacency_of
+from lemma.layers.graph import Adjacency, GraphConvolution, Normalisation, SparseMatrix, build_adjacency
 from lemma.spec.models import Graph
 
 
@@ -33,35 +33,37 @@ class GraphModel(nn.Module):
             (nn.init.xavier_uniform_ if parameter.dim() == 2 else nn.init.zeros_)(parameter)
 
     def forward(
-        self, features: Float[Tensor, "nodes features"] | Sparse, adjacency: Adjacency | Tensor
+        self, features: Float[Tensor, "nodes features"] | SparseMatrix, adjacency: Adjacency | Tensor
     ) -> Float[Tensor, "nodes classes"]:
         """Return the logits of every node's class."""
         if self.first is None:
-            return self.last(self._dropped(features), adjacency)
-        hidden = self.dropout(torch.relu(self.first(self._dropped(features), adjacency)))
+            return self.last(self._apply_dropout(features), adjacency)
+        hidden = self.dropout(torch.relu(self.first(self._apply_dropout(features), adjacency)))
         for layer in self.layers:
             hidden = self.dropout(torch.relu(layer(hidden, adjacency)))
         return self.last(hidden, adjacency)
 
-    def _dropped(self, features: Tensor | Sparse) -> Tensor | Sparse:
+    def _apply_dropout(self, features: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
         """Features with some dropped; of sparse ones there is nothing to drop but their entries."""
-        if isinstance(features, Sparse):
+        if isinstance(features, SparseMatrix):
             return features.with_values(self.dropout(features.values)) if self.training else features
         return self.dropout(features)
 
 
-GraphInputs = tuple[Float[Tensor, "nodes features"] | Sparse, Adjacency]
+GraphInputs = tuple[Float[Tensor, "nodes features"] | SparseMatrix, Adjacency]
 """Features and adjacency, ready for a model."""
 
 
-def graph_inputs(graph: NodeGraph, normalise: Normalisation, device: torch.device | str = "cpu") -> GraphInputs:
+def build_graph_inputs(
+    graph: NodeGraph, normalisation: Normalisation, device: torch.device | str = "cpu"
+) -> GraphInputs:
     """What a graph model reads of a graph: its features and its normalised adjacency, on a device."""
     weights = None if graph.weights is None else torch.from_numpy(graph.weights)
-    adjacency = adjacency_of(torch.from_numpy(graph.edges), len(graph.classes), normalise, weights)
+    adjacency = build_adjacency(torch.from_numpy(graph.edges), len(graph.classes), normalisation, weights)
     features = graph.features
     if isinstance(features, np.ndarray):
         return torch.from_numpy(features).to(device), adjacency.to(device)
     entries = features.tocoo()
     places = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
     shape = len(graph.classes), graph.width
-    return Sparse.of(places, torch.from_numpy(entries.data), shape).to(device), adjacency.to(device)
+    return SparseMatrix.from_entries(places, torch.from_numpy(entries.data), shape).to(device), adjacency.to(device)

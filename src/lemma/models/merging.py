@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lemma.errors import SpecError, unknown
+from lemma.errors import SpecError, describe_unknown
 from lemma.layers.attention import Attention
 from lemma.models.base import LanguageModel, count_parameters, evaluating
 from lemma.models.decoder import DecoderModel
@@ -39,17 +39,17 @@ class MergeReport(Result):
         """The sizes before and after, and the weights of a head."""
         lines = [
             self.title,
-            f"parameters  {_change(*self.parameters)}",
-            f"cache       {_change(*self.cache)} numbers per token, inputs instead of what was merged",
-            *map(self._of_a_head, self.pairs),
+            f"parameters  {_format_change(*self.parameters)}",
+            f"cache       {_format_change(*self.cache)} numbers per token, inputs instead of what was merged",
+            *map(self._compare_head, self.pairs),
         ]
         yield Text("\n".join(lines))
 
-    def _of_a_head(self, pair: Pair) -> str:
+    def _compare_head(self, pair: Pair) -> str:
         """Problem B7 for this model: J² against 2IJ, or less where a group of heads shares its keys and values."""
         spec, width, heads = self.spec, self.spec.width, self.spec.heads
         groups = spec.key_value_heads or heads
-        inner = (spec.attention if pair == "key_query" else spec.value_width or spec.attention) // heads
+        inner = (spec.query_width if pair == "key_query" else spec.value_width or spec.query_width) // heads
         before = inner * width * (heads + groups) // heads
         word = {1: "more", 0: "as many", -1: "fewer"}[(width**2 > before) - (width**2 < before)]
         formula, equal = ("2IJ", "J/2") if groups == heads else ("(1 + h_kv/h)IJ", "J/(1 + h_kv/h)")
@@ -63,7 +63,7 @@ class MergeReport(Result):
         return {"pairs": list(self.pairs), "parameters": list(self.parameters), "cache": list(self.cache)}
 
 
-def _change(before: int, after: int) -> str:
+def _format_change(before: int, after: int) -> str:
     return f"{before:,} → {after:,} ({(after - before) / before:+.1%})" if before else f"{before:,} → {after:,}"
 
 
@@ -83,7 +83,7 @@ def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> Merge
     weights of attention add up to one, so that W_O b joins the output's own bias.
     """
     pairs = (pairs,) if isinstance(pairs, str) else tuple(pairs)
-    spec = _mergeable(model, pairs)
+    spec = _check_mergeable(model, pairs)
     changed: dict[str, Any] = dict.fromkeys(pairs, "merged")
     inward, outward = (
         spec.bias if own is None else own for own in (spec.query_key_value_bias, spec.attention_output_bias)
@@ -96,14 +96,14 @@ def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> Merge
     weights = model.state_dict()
     for path, part in model.named_modules():
         if isinstance(part, Attention):
-            weights |= _merged_weights(path, part, weights, pairs)
+            weights |= _merge_weights(path, part, weights, pairs)
     merged.load_state_dict({name: weights[name] for name in merged.state_dict()})
     sizes = (count_parameters(model), count_parameters(merged))
-    merged.merging = MergeReport(spec, pairs, sizes, (_cached_numbers(model), _cached_numbers(merged)))
+    merged.merging = MergeReport(spec, pairs, sizes, (_count_cached(model), _count_cached(merged)))
     return merged.train(model.training)
 
 
-def _mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
+def _check_mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
     """The spec of a model that can be merged; what cannot be is refused with the reason."""
     spec = getattr(model, "spec", None)
     if spec is None:
@@ -114,7 +114,7 @@ def _mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
         raise SpecError(f"merge: no pair is named. Known: {', '.join(PAIRS)}.")
     for pair in pairs:
         if pair not in PAIRS:
-            raise SpecError(unknown("merge", pair, PAIRS))
+            raise SpecError(describe_unknown("merge", pair, PAIRS))
     if done := [pair for pair in pairs if getattr(spec, pair) == "merged"]:
         raise SpecError(f"merge: {done[0]} is merged in this model already.")
     if "key_query" in pairs and spec.positions.rotates:
@@ -131,7 +131,7 @@ def _mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
     return spec
 
 
-def _merged_weights(
+def _merge_weights(
     path: str, part: Attention, weights: dict[str, Tensor], pairs: Collection[str]
 ) -> dict[str, Float[Tensor, "..."]]:
     """The weights of one merged attention, by their names in the model.
@@ -139,17 +139,19 @@ def _merged_weights(
     All is done in float64, head by head, each map with its bias as a last column.
     """
     kinds = part.inward.split("_")
-    pieces = _with_bias(weights, f"{path}.{part.inward}").split([part.shape.widths[kind] for kind in kinds])
+    pieces = _append_bias(weights, f"{path}.{part.inward}").split(
+        [part.shape.projection_widths[kind] for kind in kinds]
+    )
     maps = {
-        kind: piece.unflatten(0, (part.heads if kind == "query" else part.groups, -1))
+        kind: piece.unflatten(0, (part.heads if kind == "query" else part.kv_heads, -1))
         for kind, piece in zip(kinds, pieces, strict=True)
     }
-    output = _with_bias(weights, f"{path}.output")
+    output = _append_bias(weights, f"{path}.output")
     if "key_query" in pairs:  # W_Kᵀ [W_Q, b] of each head: what the inputs are to be multiplied with
-        keys = maps.pop("key").repeat_interleave(part.heads // part.groups, dim=0)
+        keys = maps.pop("key").repeat_interleave(part.heads // part.kv_heads, dim=0)
         maps["query"] = keys[:, :, :-1].mT @ maps["query"]
     if "value_output" in pairs:  # [W_O W_V of each head side by side, Σ W_O b_V + b_O]
-        values = maps.pop("value").repeat_interleave(part.heads // part.groups, dim=0)
+        values = maps.pop("value").repeat_interleave(part.heads // part.kv_heads, dim=0)
         heads = output[:, :-1].unflatten(1, (part.heads, -1)).transpose(0, 1) @ values  # heads out columns
         joined = heads[:, :, :-1].transpose(0, 1).flatten(1)
         output = torch.cat([joined, (heads[:, :, -1].sum(0) + output[:, -1])[:, None]], dim=1)
@@ -160,13 +162,13 @@ def _merged_weights(
     return {name: table.to(weights[f"{path}.output.weight"]) for name, table in {**plain, **biases}.items()}
 
 
-def _with_bias(weights: dict[str, Tensor], name: str) -> Float[Tensor, "rows columns"]:
+def _append_bias(weights: dict[str, Tensor], name: str) -> Float[Tensor, "rows columns"]:
     table = weights[f"{name}.weight"].double()
     bias = weights.get(f"{name}.bias")
     return torch.cat([table, table.new_zeros(len(table), 1) if bias is None else bias.double()[:, None]], dim=1)
 
 
-def _cached_numbers(model: LanguageModel) -> int:
+def _count_cached(model: LanguageModel) -> int:
     """Numbers that the cache keeps for a token, counted on a state of one token."""
     token = torch.zeros(1, 1, dtype=torch.long, device=next(model.parameters()).device)
     with torch.no_grad(), evaluating(model):

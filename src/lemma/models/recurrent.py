@@ -5,7 +5,7 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.layers.recurrent import Hidden, recurrent
+from lemma.layers.recurrent import RecurrentState, build_recurrent
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, init_embedding
 from lemma.spec.models import Gru, Lstm, Rnn
@@ -20,7 +20,7 @@ class RecurrentModel(LanguageModel):
         super().__init__(spec)
         more = {"nonlinearity": spec.activation} if isinstance(spec, Rnn) else {}
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
-        self.layers = recurrent(spec.family, spec.width, spec.hidden, spec.depth, spec.biases, dropout, **more)
+        self.layers = build_recurrent(spec.family, spec.width, spec.hidden, spec.depth, spec.biases, dropout, **more)
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(spec.hidden, spec.vocabulary)
         if spec.tied:
@@ -36,13 +36,13 @@ class RecurrentModel(LanguageModel):
 
     def forward(
         self, tokens: Int[Tensor, "batch time"], state: State | None = None
-    ) -> tuple[Float[Tensor, "batch time vocabulary"], Hidden]:
+    ) -> tuple[Float[Tensor, "batch time vocabulary"], RecurrentState]:
         """Read the tokens one after the other, in PyTorch's kernel."""
         before = None
-        if isinstance(state, Hidden):
+        if isinstance(state, RecurrentState):
             before = state.vectors[0] if len(state.vectors) == 1 else state.vectors
         outputs, after = self.layers(self.dropout(self.embedding(tokens)), before)
-        return self.output(self.dropout(outputs)), Hidden(after if isinstance(after, tuple) else (after,))
+        return self.output(self.dropout(outputs)), RecurrentState(after if isinstance(after, tuple) else (after,))
 
     @property
     def vector_width(self) -> int:

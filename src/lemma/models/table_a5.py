@@ -4,7 +4,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lemma.layers.positions import sinusoids
-from lemma.layers.state import present, slide
+from lemma.layers.state import sliding_windows, window_mask
 from lemma.models.feed_forward import WindowModel
 from lemma.spec.models import TableA5
 
@@ -16,7 +16,7 @@ class TableA5Model(WindowModel):
     cross-attention reads, and this reading needs nothing that is not there.
     """
 
-    places: Tensor
+    position_table: Tensor
 
     def __init__(self, spec: TableA5, dropout: float = 0.0) -> None:
         super().__init__(spec, spec.context)
@@ -34,12 +34,12 @@ class TableA5Model(WindowModel):
         """The layers'."""
         return self.projection.out_features
 
-    def read(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time width"]:
+    def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time width"]:
         """Send all windows through the layers at once and read each off at its last word."""
-        windows = slide(self.projection(self.embedding(joined)), time, self.span)
-        memory = (windows + self.places).flatten(0, 1)
-        there = present(joined.shape[1], time, self.span, joined.device)
-        missing = None if there is None else (~there).repeat(len(joined), 1)
+        windows = sliding_windows(self.projection(self.embedding(tokens)), time, self.span)
+        memory = (windows + self.position_table).flatten(0, 1)
+        there = window_mask(tokens.shape[1], time, self.span, tokens.device)
+        missing = None if there is None else (~there).repeat(len(tokens), 1)
         stream = memory
         for layer in self.layers:
             stream = layer(stream, memory, tgt_key_padding_mask=missing, memory_key_padding_mask=missing)

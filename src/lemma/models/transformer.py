@@ -8,18 +8,26 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lemma.errors import SpecError
-from lemma.layers.attention import NOWHERE, Attention, AttentionShape, Line, Memory, Slots, distances_of
-from lemma.layers.feed_forward import ACTIVATIONS, FeedForwardPart, norm
-from lemma.layers.positions import RotaryPart, Start, part_of, positions
-from lemma.models.base import Backbone, seen_of, widened, within
+from lemma.layers.attention import (
+    NO_POSITIONS,
+    Attention,
+    AttentionShape,
+    KVCache,
+    PositionBias,
+    SlotCache,
+    relative_distances,
+)
+from lemma.layers.feed_forward import ACTIVATIONS, FeedForwardLayer, build_norm
+from lemma.layers.positions import RotaryEmbedding, StartPosition, build_hook, build_positions
+from lemma.models.base import Backbone, pad_to_length, padding_mask, trim_padding
 from lemma.spec.models import Decoder, Encoder, Transformer
 
 Tokens = Int[Tensor, "batch time"]
-Stream = Float[Tensor, "batch time width"]
+HiddenStates = Float[Tensor, "batch time width"]
 Mask = Bool[Tensor, "batch 1 1 known"]
-Past = tuple[Memory | None, Memory | None]
+LayerCache = tuple[KVCache | None, KVCache | None]
 """What a layer's self-attention keeps, and what its attention to the source keeps."""
-NOTHING: Past = (None, None)
+NO_CACHE: LayerCache = (None, None)
 INITIAL_STD = 0.02  # of embeddings and outputs
 
 
@@ -45,20 +53,20 @@ class LayerShape:
     """Whether the feed-forward part has biases; as attention has if unset."""
     norm_epsilon: float = 1e-5
 
-    def new_norm(self) -> nn.Module:
+    def build_norm(self) -> nn.Module:
         """One of its norms."""
         bias = self.attention.bias if self.norm_bias is None else self.norm_bias
-        return norm(self.norm, self.attention.width, bias, self.norm_epsilon)
+        return build_norm(self.norm, self.attention.width, bias, self.norm_epsilon)
 
-    def new_feed_forward(self) -> FeedForwardPart:
+    def build_feed_forward(self) -> FeedForwardLayer:
         """Its feed-forward part."""
         bias = self.attention.bias if self.feed_forward_bias is None else self.feed_forward_bias
-        return FeedForwardPart(self.attention.width, self.inner, self.activation, bias, self.gated)
+        return FeedForwardLayer(self.attention.width, self.inner, self.activation, bias, self.gated)
 
     @property
-    def across(self) -> AttentionShape:
+    def cross_attention(self) -> AttentionShape:
         """Its attention to the source: as its own, without order or positions."""
-        return replace(self.attention, causal=False, source_width=self.attention.width, positions=NOWHERE)
+        return replace(self.attention, causal=False, source_width=self.attention.width, positions=NO_POSITIONS)
 
 
 class TransformerLayer(nn.Module):
@@ -69,62 +77,62 @@ class TransformerLayer(nn.Module):
 
     def __init__(self, shape: LayerShape, dropout: float = 0.0, attention_dropout: float = 0.0) -> None:
         super().__init__()
-        self.post, self.crosses, self.parallel = shape.norm_place == "post", shape.source, shape.parallel
-        self.attention_norm = shape.new_norm()
+        self.is_post_norm, self.has_source, self.is_parallel = shape.norm_place == "post", shape.source, shape.parallel
+        self.attention_norm = shape.build_norm()
         self.attention = Attention(shape.attention, attention_dropout)
         if shape.source:
-            self.source_norm = shape.new_norm()
-            self.source_attention = Attention(shape.across, attention_dropout)
-        self.feed_forward_norm = shape.new_norm()
-        self.feed_forward = shape.new_feed_forward()
+            self.source_norm = shape.build_norm()
+            self.source_attention = Attention(shape.cross_attention, attention_dropout)
+        self.feed_forward_norm = shape.build_norm()
+        self.feed_forward = shape.build_feed_forward()
         self.dropout = nn.Dropout(dropout)
 
     def forward(
         self,
-        stream: Stream,
-        past: Past | tuple[Slots, None] = NOTHING,
+        hidden: HiddenStates,
+        cache: LayerCache | tuple[SlotCache, None] = NO_CACHE,
         mask: Mask | None = None,
         source: Float[Tensor, "batch known width"] | None = None,
         source_mask: Mask | None = None,
-        start: Start | None = None,
-        line: Line | None = None,
-    ) -> tuple[Stream, Past]:
+        start: StartPosition | None = None,
+        position_bias: PositionBias | None = None,
+    ) -> tuple[HiddenStates, LayerCache]:
         """Let each part add to the stream; a source is given once, then only what is kept of it."""
-        own, across = past
-        read = stream if self.post else self.attention_norm(stream)
-        mixed, own = self.attention(read, own, None, mask, start, line)
-        if self.parallel:
-            made = self.feed_forward(self.feed_forward_norm(stream))
-            return self._add(self._add(stream, mixed, self.attention_norm), made, self.feed_forward_norm), (own, across)
-        stream = self._add(stream, mixed, self.attention_norm)
-        if self.crosses:
-            queries = stream if self.post else self.source_norm(stream)
+        own, across = cache
+        read = hidden if self.is_post_norm else self.attention_norm(hidden)
+        mixed, own = self.attention(read, own, None, mask, start, position_bias)
+        if self.is_parallel:
+            made = self.feed_forward(self.feed_forward_norm(hidden))
+            return self._add(self._add(hidden, mixed, self.attention_norm), made, self.feed_forward_norm), (own, across)
+        hidden = self._add(hidden, mixed, self.attention_norm)
+        if self.has_source:
+            queries = hidden if self.is_post_norm else self.source_norm(hidden)
             mixed, across = self.source_attention(queries, across, source, source_mask)
-            stream = self._add(stream, mixed, self.source_norm)
-        made = self.feed_forward(stream if self.post else self.feed_forward_norm(stream))
-        return self._add(stream, made, self.feed_forward_norm), (own, across)
+            hidden = self._add(hidden, mixed, self.source_norm)
+        made = self.feed_forward(hidden if self.is_post_norm else self.feed_forward_norm(hidden))
+        return self._add(hidden, made, self.feed_forward_norm), (own, across)
 
-    def _add(self, stream: Stream, update: Stream, norm: nn.Module) -> Stream:
-        added = stream + (self.dropout(update) if self.training else update)  # decoding is faster without the call
-        return norm(added) if self.post else added
+    def _add(self, hidden: HiddenStates, update: HiddenStates, norm: nn.Module) -> HiddenStates:
+        added = hidden + (self.dropout(update) if self.training else update)  # decoding is faster without the call
+        return norm(added) if self.is_post_norm else added
 
 
-def new_layers(shape: LayerShape, depth: int, dropout: float) -> nn.ModuleList:
+def build_layers(shape: LayerShape, depth: int, dropout: float) -> nn.ModuleList:
     """Layers of one shape; tables of rotations, which take memory, are one for all."""
     layers: list[TransformerLayer] = []
     for _ in range(depth):
         layers.append(TransformerLayer(shape, dropout, dropout))
         first, last = layers[0].attention.turns, layers[-1].attention.turns
-        if isinstance(first, RotaryPart) and isinstance(last, RotaryPart):
+        if isinstance(first, RotaryEmbedding) and isinstance(last, RotaryEmbedding):
             last.table = first.table
     return nn.ModuleList(layers)
 
 
-def shared_biases(shape: AttentionShape) -> nn.Module | None:
+def build_shared_biases(shape: AttentionShape) -> nn.Module | None:
     """What positions add to the scores in all layers alike; None where they add nothing, or each layer has its own."""
     if not shape.positions.shared:
         return None
-    return part_of(shape.positions, "biases", shape.context, shape.heads, shape.causal)
+    return build_hook(shape.positions, "biases", shape.context, shape.heads, shape.causal)
 
 
 class Stack(nn.Module):
@@ -132,30 +140,30 @@ class Stack(nn.Module):
 
     def __init__(self, shape: LayerShape, depth: int, dropout: float) -> None:
         super().__init__()
-        self.layers = new_layers(shape, depth, dropout)
-        self.norm = shape.new_norm() if shape.norm_place == "pre" else None
-        self.biases = shared_biases(shape.attention)
+        self.layers = build_layers(shape, depth, dropout)
+        self.norm = shape.build_norm() if shape.norm_place == "pre" else None
+        self.biases = build_shared_biases(shape.attention)
 
     def forward(
         self,
-        stream: Stream,
-        past: tuple[Past, ...] = (),
+        hidden: HiddenStates,
+        caches: tuple[LayerCache, ...] = (),
         mask: Mask | None = None,
         source: Float[Tensor, "batch known width"] | None = None,
         source_mask: Mask | None = None,
         start: int = 0,
-    ) -> tuple[Stream, tuple[Past, ...]]:
+    ) -> tuple[HiddenStates, tuple[LayerCache, ...]]:
         """Run all layers; return the stream and what each layer keeps. `start` is the first vector's position."""
-        memories: list[Past] = []
+        memories: list[LayerCache] = []
         line = None
         if self.biases is not None:
-            new = stream.shape[1]
-            line = self.biases(distances_of(new, start + new, stream.device))
+            new = hidden.shape[1]
+            line = self.biases(relative_distances(new, start + new, hidden.device))
         for number, layer in enumerate(self.layers):
-            earlier = past[number] if past else NOTHING
-            stream, memory = layer(stream, earlier, mask, source, source_mask, start, line)
+            earlier = caches[number] if caches else NO_CACHE
+            hidden, memory = layer(hidden, earlier, mask, source, source_mask, start, line)
             memories.append(memory)
-        return stream if self.norm is None else self.norm(stream), tuple(memories)
+        return hidden if self.norm is None else self.norm(hidden), tuple(memories)
 
 
 def layer_shape(spec: Decoder | Transformer) -> LayerShape:
@@ -163,7 +171,7 @@ def layer_shape(spec: Decoder | Transformer) -> LayerShape:
     attention = AttentionShape(
         spec.width,
         spec.heads,
-        spec.attention,
+        spec.query_width,
         causal=False,
         bias=spec.bias,
         norm_epsilon=spec.norm_epsilon,
@@ -173,7 +181,7 @@ def layer_shape(spec: Decoder | Transformer) -> LayerShape:
     if isinstance(spec, Transformer):
         return LayerShape(
             replace(attention, scaled=spec.scaled_scores),
-            spec.inner,
+            spec.feed_forward_width,
             spec.activation,
             spec.norm,
             spec.norm_place,
@@ -194,7 +202,7 @@ def layer_shape(spec: Decoder | Transformer) -> LayerShape:
     )
     return LayerShape(
         attention,
-        spec.inner,
+        spec.feed_forward_width,
         spec.activation,
         spec.norm,
         gated=spec.gated,
@@ -205,7 +213,7 @@ def layer_shape(spec: Decoder | Transformer) -> LayerShape:
     )
 
 
-def causal(shape: LayerShape) -> LayerShape:
+def causal_layer_shape(shape: LayerShape) -> LayerShape:
     """The layer of an encoder–decoder that writes from left to right and attends to the source."""
     return replace(shape, attention=replace(shape.attention, causal=True), source=True)
 
@@ -217,10 +225,10 @@ class TransformerModel(Backbone):
 
     def __init__(self, spec: Transformer, encoder_depth: int, dropout: float) -> None:
         super().__init__()
-        self.limit = None if spec.positions.endless else spec.context
-        self.limit_name = f"{getattr(spec, 'family', 'transformer')}.context"
+        self.max_length = None if spec.positions.extrapolates else spec.context
+        self.length_setting = f"{getattr(spec, 'family', 'transformer')}.context"
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
-        self.positions = positions(spec.positions, spec.context, spec.width)
+        self.positions = build_positions(spec.positions, spec.context, spec.width)
         self.scale = math.sqrt(spec.width) if spec.positions.scaled else None
         self.dropout = nn.Dropout(dropout)
         self.encoder = Stack(layer_shape(spec), encoder_depth, dropout)
@@ -230,18 +238,18 @@ class TransformerModel(Backbone):
         """The stream's width."""
         return self.embedding.embedding_dim
 
-    def vectors(self, tokens: Tokens) -> Stream:
+    def vectors(self, tokens: Tokens) -> HiddenStates:
         """Read all tokens in both directions; no position sees padding."""
-        kept = within(tokens, self.limit, self.limit_name)
-        stream, _ = self.encoder(self.embed(kept), mask=seen_of(kept))
-        return widened(stream, tokens.shape[1])
+        kept = trim_padding(tokens, self.max_length, self.length_setting)
+        stream, _ = self.encoder(self.embed(kept), mask=padding_mask(kept))
+        return pad_to_length(stream, tokens.shape[1])
 
-    def embed(self, tokens: Tokens, start: int = 0) -> Stream:
+    def embed(self, tokens: Tokens, start: int = 0) -> HiddenStates:
         """Embed tokens at positions start, start + 1, …; padding becomes token 0, which nothing sees."""
-        stream = self.place(self.embedding(tokens.clamp(min=0)), start)
+        stream = self.add_positions(self.embedding(tokens.clamp(min=0)), start)
         return self.dropout(stream) if self.training else stream
 
-    def place(self, embedded: Stream, start: int = 0) -> Stream:
+    def add_positions(self, embedded: HiddenStates, start: int = 0) -> HiddenStates:
         """Add positions start, start + 1, … to embedded tokens."""
         embedded = embedded if self.scale is None else embedded * self.scale  # or sines of size 1 would drown it
         return self.positions(embedded, start=start)
@@ -298,11 +306,11 @@ class EncoderModel(TransformerModel):
         if spec.segments:
             self.segments = nn.Embedding(spec.segments, spec.width)
         if spec.embedding_norm:
-            self.embedding_norm = layer_shape(spec).new_norm()
+            self.embedding_norm = layer_shape(spec).build_norm()
         width, tokens, bias = spec.width, spec.vocabulary, spec.output_bias
         if spec.objective != "next-sentence":
             if spec.output_transform:
-                self.output = OutputHead(width, tokens, spec.activation, bias, layer_shape(spec).new_norm())
+                self.output = OutputHead(width, tokens, spec.activation, bias, layer_shape(spec).build_norm())
             else:
                 self.output = nn.Linear(width, tokens, bias=bias)
             if spec.tied:
@@ -311,11 +319,11 @@ class EncoderModel(TransformerModel):
             hidden = spec.output_transform
             self.follow = OutputHead(width, 2, "tanh", spec.bias) if hidden else nn.Linear(width, 2, bias=spec.bias)
 
-    def embed(self, tokens: Tokens, start: int = 0) -> Stream:
+    def embed(self, tokens: Tokens, start: int = 0) -> HiddenStates:
         """Embed tokens, their positions and the segments they are in, with a norm if there is one."""
-        stream = self.place(self.embedding(tokens.clamp(min=0)), start)
+        stream = self.add_positions(self.embedding(tokens.clamp(min=0)), start)
         if self.segments is not None:
-            ends = (tokens == self.spec.marks[1]).long()
+            ends = (tokens == self.spec.special_ids[1]).long()
             stream = stream + self.segments((ends.cumsum(1) - ends).clamp(max=self.spec.segments - 1))
         stream = stream if self.embedding_norm is None else self.embedding_norm(stream)
         return self.dropout(stream) if self.training else stream

@@ -49,7 +49,7 @@ class Plot:
     """Whether lines join the points; not where the points are no sequence."""
 
     @property
-    def whole_caption(self) -> str:
+    def full_caption(self) -> str:
         """The caption, and whether some band or bar goes on past the edge."""
         bottom, top = band_limits(self)
         cut = any(min(one.low, default=top) < bottom or max(one.high, default=bottom) > top for one in self.curves)

@@ -6,10 +6,10 @@ from math import ceil, isfinite
 from unicodedata import category
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
-BAR = 20
+BAR_WIDTH = 20
 
 
-def numeral(value: float, decimals: int = 3) -> str:
+def format_number(value: float, decimals: int = 3) -> str:
     """A number with at most `decimals` decimals; very small and large ones get a power of ten, NaN is a dash.
 
     >>> numeral(0.2186), numeral(-1.0), numeral(100, 0), numeral(1e-9), numeral(float("-inf"))
@@ -41,26 +41,26 @@ def needed_decimals(values: Iterable[float], decimals: int) -> int:
     )
 
 
-def vector(values: Iterable[float], decimals: int = 3) -> str:
+def format_vector(values: Iterable[float], decimals: int = 3) -> str:
     """A vector in brackets.
 
     >>> vector([1, -0.25])
     '(1, −0.25)'
     """
-    return "(" + ", ".join(short_numeral(value, decimals) for value in values) + ")"
+    return "(" + ", ".join(format_short(value, decimals) for value in values) + ")"
 
 
-def short_numeral(value: float, decimals: int = 3) -> str:
+def format_short(value: float, decimals: int = 3) -> str:
     """A number without the zeros that only line up columns.
 
     >>> short_numeral(0.25, 4), numeral(0.25, 4)
     ('0.25', '0.2500')
     """
-    text = numeral(value, decimals)
+    text = format_number(value, decimals)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
-def numerals(values: Iterable[float], decimals: int = 3) -> list[str]:
+def format_numbers(values: Iterable[float], decimals: int = 3) -> list[str]:
     """The numbers of a column, all with no more decimals than one of them needs.
 
     >>> numerals([1, -0.25])
@@ -68,20 +68,20 @@ def numerals(values: Iterable[float], decimals: int = 3) -> list[str]:
     """
     given = [float(value) for value in values]
     needed = needed_decimals(given, decimals)
-    return [numeral(value, needed) for value in given]
+    return [format_number(value, needed) for value in given]
 
 
-def factor(value: float, decimals: int = 3) -> str:
+def format_factor(value: float, decimals: int = 3) -> str:
     """A number as a factor of a product: with brackets if it is negative.
 
     >>> factor(-0.5), factor(2)
     ('(−0.5)', '2')
     """
-    (text,) = numerals([value], decimals)
+    (text,) = format_numbers([value], decimals)
     return f"({text})" if text.startswith("−") else text
 
 
-def times(count: int) -> str:
+def format_times(count: int) -> str:
     """How often, in words.
 
     >>> times(1), times(2), times(1000)
@@ -90,42 +90,42 @@ def times(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
-def shade(share: float) -> str:
+def shade_block(fraction: float) -> str:
     """A block whose height is a share from 0 to 1.
 
     >>> shade(0), shade(0.219), shade(1)
     (' ', '▂', '█')
     """
-    return BLOCKS[ceil(_clamp(share) * 8)]
+    return BLOCKS[ceil(_clamp(fraction) * 8)]
 
 
-def _clamp(share: float) -> float:
+def _clamp(fraction: float) -> float:
     """Return a share limited to 0 to 1; NaN is nothing."""
-    return min(max(share, 0.0), 1.0) if share == share else 0.0
+    return min(max(fraction, 0.0), 1.0) if fraction == fraction else 0.0
 
 
-def bar(share: float) -> str:
+def draw_bar(fraction: float) -> str:
     """A bar whose length is a share from 0 to 1; what is not nothing is seen.
 
     >>> bar(0.5), bar(0), bar(0.001)
     ('██████████', '', '▏')
     """
-    eighths = round(_clamp(share) * BAR * 8)
+    eighths = round(_clamp(fraction) * BAR_WIDTH * 8)
     if eighths == 0:
-        return "▏" if share > 0 else ""
+        return "▏" if fraction > 0 else ""
     return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
 
 
-def shortened(text: str, most: int = 60) -> str:
+def shorten(text: str, max_length: int = 60) -> str:
     """The text, or its beginning if it is longer than that.
 
     >>> shortened("abcdef", 4)
     'abc…'
     """
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"
 
 
-def printable(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """The text with invisible characters written as escapes.
 
     >>> printable("a\\x07b")
@@ -140,13 +140,13 @@ def printable(text: str) -> str:
 # Tokens: numbered, and with nothing invisible in them
 
 
-SPACES = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "\xa0": "⍽"}
+SPACE_SYMBOLS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "\xa0": "⍽"}
 JOINERS = {"\u200c", "\u200d"}  # they hold emoji and some scripts together and reorder nothing
-HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 @dataclass(frozen=True)
-class Word:
+class Token:
     """One token of a text: its place (from 0), its own text, and what makes two tokens the same."""
 
     index: int
@@ -154,42 +154,42 @@ class Word:
     identity: Hashable
 
     @property
-    def shown(self) -> str:
+    def visible_text(self) -> str:
         """The text with spaces and control characters made visible."""
-        return visible(self.text)
+        return make_visible(self.text)
 
-    def label(self, most: int = 12) -> str:
+    def label(self, max_length: int = 12) -> str:
         """The text to show where there is little room."""
-        return self.shown if len(self.shown) <= most else self.shown[: most - 1] + "…"
+        return self.visible_text if len(self.visible_text) <= max_length else self.visible_text[: max_length - 1] + "…"
 
 
-def numbered(texts: Sequence[str], identities: Sequence[Hashable] | None = None) -> tuple[Word, ...]:
+def number_tokens(texts: Sequence[str], identities: Sequence[Hashable] | None = None) -> tuple[Token, ...]:
     """Number the tokens of a text; without identities, equal texts are the same token."""
     pairs = zip(texts, texts if identities is None else identities, strict=True)
-    return tuple(Word(index, text, identity) for index, (text, identity) in enumerate(pairs))
+    return tuple(Token(index, text, identity) for index, (text, identity) in enumerate(pairs))
 
 
-def counted(count: int, what: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """Say how many there are.
 
     >>> counted(1, "head"), counted(1200, "token")
     ('1 head', '1,200 tokens')
     """
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def visible(text: str) -> str:
+def make_visible(text: str) -> str:
     r"""Write a token so that it can be seen and can do nothing to a terminal or a page's order of reading.
 
     >>> visible(" the"), visible("a\nb"), visible("\x1b[2J"), visible("")
     ('␣the', 'a↵b', '\\x1b[2J', '∅')
     """
-    return "".join(map(_one, text)) or "∅"
+    return "".join(map(_make_visible_character, text)) or "∅"
 
 
-def _one(character: str) -> str:
-    if character in SPACES:
-        return SPACES[character]
-    if character in JOINERS or category(character) not in HIDDEN:
+def _make_visible_character(character: str) -> str:
+    if character in SPACE_SYMBOLS:
+        return SPACE_SYMBOLS[character]
+    if character in JOINERS or category(character) not in HIDDEN_CATEGORIES:
         return character
     return character.encode("unicode_escape").decode()

@@ -10,15 +10,15 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from lemma.report.text import fit, width_of
+from lemma.report.text import stream_width, wrap_lines
 
-REFRESH = 0.2  # seconds between two drawings of the bar
+REFRESH_SECONDS = 0.2  # seconds between two drawings of the bar
 
 
 class Observer:
     """Watches phases with a known amount of work, rows of metrics and messages. This one shows nothing."""
 
-    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """A phase begins: "training" of `total` "steps", "tokenising" of `total` "bytes"."""
 
     def advance(self, done: int) -> None:
@@ -27,71 +27,71 @@ class Observer:
     def report(self, row: Mapping[str, float]) -> None:
         """A row of metrics was written."""
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         """Something worth reading happened."""
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """The phase is over, successful or not."""
 
 
-class Silent(Observer):
+class SilentObserver(Observer):
     """An observer that shows nothing."""
 
 
-class Lines(Observer):
+class LineObserver(Observer):
     """One plain line at each validation and for each message: fit for a log file."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self.total = 0
 
-    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """Say what begins."""
         self.total = total
         named = unit.removesuffix("s") if total == 1 else unit
-        self.say(f"{phase}: {total:,} {named}" + (f", from {done:,} on" if done else ""))
+        self.log(f"{phase}: {total:,} {named}" + (f", from {done:,} on" if done else ""))
 
     def report(self, row: Mapping[str, float]) -> None:
         """Say how far it is, if a validation has come in."""
         if "validation_loss" in row:
-            self.say(f"step {row['step']:,.0f} of {self.total:,}: {describe(row)}")
+            self.log(f"step {row['step']:,.0f} of {self.total:,}: {describe_metrics(row)}")
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         """Write one line."""
-        print(fit(message, width_of(self.stream)), file=self.stream, flush=True)
+        print(wrap_lines(message, stream_width(self.stream)), file=self.stream, flush=True)
 
 
-class Cell(Lines):
+class NotebookObserver(LineObserver):
     """The same lines in the output of a notebook's cell, with a bar that moves in its place."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
-        self.phase, self.unit, self.drawn, self.figures = "", "", 0.0, ""
+        self.phase, self.unit, self.last_drawn, self.figures = "", "", 0.0, ""
         self.handle: Any = None
 
-    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """Show a new bar."""
         self.phase, self.total, self.unit, self.figures = phase, total, unit, ""
         self._draw(done)
 
     def advance(self, done: int) -> None:
         """Move the bar, if it is time to draw it again."""
-        if time.monotonic() - self.drawn > REFRESH or done >= self.total:
+        if time.monotonic() - self.last_drawn > REFRESH_SECONDS or done >= self.total:
             self._draw(done)
 
     def report(self, row: Mapping[str, float]) -> None:
         """Show the latest figures next to the bar."""
-        self.figures = describe(row) or self.figures
+        self.figures = describe_metrics(row) or self.figures
         self._draw(int(row["step"]))
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Leave the bar as it is."""
         self.handle = None
 
     def _draw(self, done: int) -> None:
         from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
 
-        self.drawn = time.monotonic()
+        self.last_drawn = time.monotonic()
         words = [f"{self.phase}: {done:,} of {self.total:,} {self.unit}", *filter(None, [self.figures])]
         shown = HTML(f"<progress value={done} max={max(1, self.total)}></progress> {escape(' · '.join(words))}")
         if self.handle is None:
@@ -109,19 +109,19 @@ class BarAndFigures(Progress):
         yield from (Text(words) for task in self.tasks if (words := task.fields["words"]))
 
 
-class Bar(Observer):
+class BarObserver(Observer):
     """A bar that is drawn a few times a second, however often it is told to move on."""
 
     def __init__(self, stream: TextIO) -> None:
         self.console = Console(file=stream)
         self.progress: Progress | None = None
         self.task = TaskID(0)
-        self.shown: dict[str, float] = {}
-        self.drawn, self.done = 0.0, 0.0
+        self.metrics: dict[str, float] = {}
+        self.last_drawn, self.done = 0.0, 0.0
 
-    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """Draw a new bar."""
-        self.end()
+        self.finish()
         count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
         columns = (TextColumn(phase), BarColumn(), count, TimeRemainingColumn())
         self.progress = BarAndFigures(*columns, console=self.console, auto_refresh=False)
@@ -132,22 +132,22 @@ class Bar(Observer):
     def advance(self, done: int) -> None:
         """Move the bar, if it is time to draw it again."""
         self.done, now = done, time.monotonic()
-        if self.progress and now - self.drawn > REFRESH:
-            self.drawn = now
+        if self.progress and now - self.last_drawn > REFRESH_SECONDS:
+            self.last_drawn = now
             self.progress.update(self.task, completed=done, refresh=True)
 
     def report(self, row: Mapping[str, float]) -> None:
         """Show the latest figures next to the bar."""
-        self.shown |= row
+        self.metrics |= row
         self.done = row["step"]
         if self.progress:
-            self.progress.update(self.task, completed=row["step"], words=describe(self.shown))
+            self.progress.update(self.task, completed=row["step"], words=describe_metrics(self.metrics))
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         """Write a line above the bar."""
         self.console.print(message, markup=False, highlight=False)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Leave the bar where the work ended, also if it was not time to draw that."""
         if self.progress:
             self.progress.update(self.task, completed=self.done, refresh=True)
@@ -155,7 +155,7 @@ class Bar(Observer):
             self.progress = None
 
 
-def describe(row: Mapping[str, float]) -> str:
+def describe_metrics(row: Mapping[str, float]) -> str:
     """Tell the figures of a row in words.
 
     >>> describe({"loss": 1.5, "perplexity": 4.25, "tokens_per_second": 21000.0})
@@ -188,18 +188,18 @@ def describe(row: Mapping[str, float]) -> str:
     return " · ".join(template.format(row[name]) for name, template in words.items() if name in row)
 
 
-def observer(stream: TextIO | None = None) -> Observer:
+def make_observer(stream: TextIO | None = None) -> Observer:
     """Choose the bar for a terminal, one of HTML for a notebook, and plain lines for anything else."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if stream is None and getattr(shell, "kernel", None) is not None:
-        return Cell()
+        return NotebookObserver()
     stream = stream or sys.stderr
     if stream is None:  # a program without a console
-        return Silent()
-    return Bar(stream) if stream.isatty() else Lines(stream)
+        return SilentObserver()
+    return BarObserver(stream) if stream.isatty() else LineObserver(stream)
 
 
-def watched_reading(watcher: Observer, units: Mapping[str, str] | None = None) -> Callable[[str, int, int], None]:
+def reading_progress(observer: Observer, units: Mapping[str, str] | None = None) -> Callable[[str, int, int], None]:
     """Let an observer follow a reading, which reports (what, done, in all), in bytes or in the unit told for what."""
     phase = ""
 
@@ -207,9 +207,9 @@ def watched_reading(watcher: Observer, units: Mapping[str, str] | None = None) -
         nonlocal phase
         if what != phase:
             phase = what
-            watcher.begin(what, total, (units or {}).get(what, "bytes"))
-        watcher.advance(done)
+            observer.start(what, total, (units or {}).get(what, "bytes"))
+        observer.advance(done)
         if done >= total:
-            watcher.end()
+            observer.finish()
 
     return progress

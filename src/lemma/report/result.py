@@ -22,10 +22,10 @@ import numpy as np
 from jaxtyping import Float
 
 from lemma.data.files import write_atomically
-from lemma.errors import InputError, unknown
+from lemma.errors import InputError, describe_unknown
 from lemma.report.curves import NO_PLOT, Plot, can_draw
-from lemma.report.numbers import bar, needed_decimals, numeral, shade
-from lemma.report.text import across, columns, fit, label, paragraph, table, wrap
+from lemma.report.numbers import draw_bar, format_number, needed_decimals, shade_block
+from lemma.report.text import display_width, format_table, label_line, text_width, wrap, wrap_lines, wrap_paragraph
 
 TextKind = Literal["", "note", "finding", "question", "kicker", "strong", "good", "bad", "warning", "footer"]
 
@@ -49,7 +49,7 @@ class Text:
 
     text: str
     kind: TextKind = ""
-    apart: bool = False
+    blank_before: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,17 @@ class Table:
     """A bar from 0 to 1 behind every row."""
     total: Sequence[str] = ()
     """A last row of sums."""
-    plain: bool = False
+    is_text: bool = False
     """Whether cells are words, aligned left and broken where they are too long, rather than numbers."""
     left: Sequence[int] = (0,)
     """Columns that are aligned left."""
-    flexible: Sequence[int] = ()
+    breakable: Sequence[int] = ()
     """Columns whose cells may be broken where the table is too wide."""
     formulas: Sequence[int] = ()
     """Columns with formulas, typeset in HTML."""
-    kinds: Sequence[str] = ()
+    row_kinds: Sequence[str] = ()
     """A kind for every row: "best" marks it."""
-    ruled: bool = False
+    underline_header: bool = False
     """Whether the header is underlined in print."""
     caption: str = ""
 
@@ -89,13 +89,13 @@ class Table:
         """Header, rows and total."""
         return [self.header, *self.rows, *([self.total] if self.total else [])]
 
-    def aligned_left(self, column: int) -> bool:
+    def is_left_aligned(self, column: int) -> bool:
         """Whether a column is aligned left."""
-        return self.plain or column in self.left
+        return self.is_text or column in self.left
 
-    def kind_of(self, row: int) -> str:
+    def row_kind(self, row: int) -> str:
         """The kind of a row, counted from 0."""
-        return self.kinds[row] if row < len(self.kinds) else ""
+        return self.row_kinds[row] if row < len(self.row_kinds) else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class Matrix:
     rows: Sequence[str]
     columns: Sequence[str]
     values: Float[np.ndarray, "rows columns"]
-    look: Literal["signed", "share"] = "signed"
+    colouring: Literal["signed", "share"] = "signed"
     """Coloured by sign and size, or as shares from 0 to 1."""
     sums: Sequence[float] = ()
     """The sum of each row, where it is used later."""
@@ -115,17 +115,17 @@ class Matrix:
     def cells(self) -> tuple[tuple[str, ...], ...]:
         """Every number as it is written, with no more decimals than one of them needs."""
         needed = needed_decimals(self.values[np.isfinite(self.values)].tolist(), self.decimals)
-        return tuple(tuple(numeral(value, needed) for value in row) for row in self.values)
+        return tuple(tuple(format_number(value, needed) for value in row) for row in self.values)
 
-    def table(self, shaded: bool = True) -> Table:
+    def table(self, shade_fractions: bool = True) -> Table:
         """The matrix as a table; shares get a small block next to the number."""
         cells: Iterable[Sequence[str]] = self.cells()
-        if self.look == "share" and shaded:
+        if self.colouring == "share" and shade_fractions:
             cells = [
-                [f"{cell} {shade(value)}" for cell, value in zip(row, values, strict=True)]
+                [f"{cell} {shade_block(value)}" for cell, value in zip(row, values, strict=True)]
                 for row, values in zip(cells, self.values, strict=True)
             ]
-        sums = [[numeral(value, self.decimals)] for value in self.sums] or [[] for _ in self.rows]
+        sums = [[format_number(value, self.decimals)] for value in self.sums] or [[] for _ in self.rows]
         rows = tuple((name, *row, *added) for name, row, added in zip(self.rows, cells, sums, strict=True))
         return Table(("", *self.columns, *(["sum"] if self.sums else [])), rows, self.title)
 
@@ -157,7 +157,7 @@ class Image:
     text: str
 
     @property
-    def address(self) -> str:
+    def data_url(self) -> str:
         """The image as a data URL."""
         return f"data:image/png;base64,{b64encode(self.png or b'').decode()}"
 
@@ -213,7 +213,7 @@ class Fold:
 
     title: str
     blocks: Sequence["Block"]
-    opened: bool = False
+    is_open: bool = False
 
     def content(self) -> list["Block"]:
         """All that it holds, its title included."""
@@ -224,12 +224,12 @@ Block: TypeAlias = Heading | Text | Items | Table | Matrix | Figure | Legend | I
 Blocks: TypeAlias = Iterable[Block]
 
 
-def plots(some: Iterable[Plot], kind: Literal["", "narrow"] = "") -> list[Block]:
+def plot_blocks(plots_to_draw: Iterable[Plot], kind: Literal["", "narrow"] = "") -> list[Block]:
     """Plots as figures with their captions; where they cannot be drawn, the sentence that says how they could be."""
-    given = list(some)
+    given = list(plots_to_draw)
     if given and not can_draw():
         return [Text(NO_PLOT, "note")]
-    return [Figure(plot.svg(), plot.whole_caption, kind) for plot in given]
+    return [Figure(plot.svg(), plot.full_caption, kind) for plot in given]
 
 
 class Result(ABC):
@@ -260,7 +260,7 @@ class Result(ABC):
         return as_text(self.blocks(), self.indent)
 
     def _repr_html_(self) -> str:
-        return as_html(self.details(), self.title, whole=False)
+        return as_html(self.details(), self.title, full_page=False)
 
     def writers(self) -> dict[str, Callable[[], str]]:
         """The functions that write each kind of file, by the ending of its name."""
@@ -285,11 +285,11 @@ class Result(ABC):
         return target
 
 
-def check_target(path: Path | str, endings: Iterable[str]) -> None:
+def check_target(path: Path | str, suffixes: Iterable[str]) -> None:
     """Refuse a file whose ending is unknown or whose folder is missing, before work is spent on its content."""
-    target, endings = Path(path), list(endings)
-    if target.suffix.lower() not in endings:
-        raise InputError(unknown(f"{target}: the ending of the name", target.suffix, endings))
+    target, suffixes = Path(path), list(suffixes)
+    if target.suffix.lower() not in suffixes:
+        raise InputError(describe_unknown(f"{target}: the ending of the name", target.suffix, suffixes))
     if not target.absolute().parent.is_dir():
         raise InputError(f"{target}: there is no folder {target.parent}. Make it first.")
 
@@ -297,9 +297,9 @@ def check_target(path: Path | str, endings: Iterable[str]) -> None:
 # Plain values
 
 
-def as_json(plain: Any, indent: int = 2) -> str:
+def as_json(values: Any, indent: int = 2) -> str:
     """Plain values as JSON that people can read; NaN and infinity are refused."""
-    return json.dumps(plain, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
@@ -327,7 +327,7 @@ def as_text(blocks: Blocks, indent: str = "") -> str:
         shown = _text_lines(block, indent)
         if not shown:
             continue
-        together = isinstance(block, Text) and not block.apart and isinstance(before, Text | Heading)
+        together = isinstance(block, Text) and not block.blank_before and isinstance(before, Text | Heading)
         lines += [*([] if before is None or together else [""]), *shown]
         before = block
     return "\n".join(lines)
@@ -337,20 +337,26 @@ def _text_lines(block: Block, indent: str) -> list[str]:
     match block:
         case Heading(text, _, underlined):
             lines = wrap(text)
-            return [*lines, *(["=" * max(map(across, lines))] if underlined else [])]
+            return [*lines, *(["=" * max(map(display_width, lines))] if underlined else [])]
         case Text(text, kind):
             if indent:
-                return _indented(text, indent)
-            return (paragraph(text) if kind in ("note", "finding", "question", "footer") else fit(text)).split("\n")
+                return _indent_lines(text, indent)
+            return (
+                wrap_paragraph(text) if kind in ("note", "finding", "question", "footer") else wrap_lines(text)
+            ).split("\n")
         case Items(items):
-            return [line for item in items for line in (_indented(item, indent) if indent else fit(item).split("\n"))]
+            return [
+                line
+                for item in items
+                for line in (_indent_lines(item, indent) if indent else wrap_lines(item).split("\n"))
+            ]
         case Table() | Matrix():
             return _table_lines(block if isinstance(block, Table) else block.table(), indent)
         case Facts(pairs):
-            width = max(map(across, pairs), default=0) + 1
-            return [line for name, value in pairs.items() for line in label(name, value, width).split("\n")]
+            width = max(map(display_width, pairs), default=0) + 1
+            return [line for name, value in pairs.items() for line in label_line(name, value, width).split("\n")]
         case Pre():
-            return [indent + line for line in paragraph(block.text).split("\n")]
+            return [indent + line for line in wrap_paragraph(block.text).split("\n")]
         case Card() | Cards() | Fold():
             within = block.content()
             return as_text(within, indent).split("\n") if within else []
@@ -358,28 +364,30 @@ def _text_lines(block: Block, indent: str) -> list[str]:
             return []
 
 
-def _indented(text: str, indent: str) -> list[str]:
+def _indent_lines(text: str, indent: str) -> list[str]:
     return [part for line in text.splitlines() for part in wrap(line, indent=indent, hanging=indent * 2)]
 
 
 def _table_lines(block: Table, indent: str) -> list[str]:
     """A table, with a bar behind each row where there is room."""
     every = range(len(block.header))
-    lines = table(
+    lines = format_table(
         block.all_rows(),
-        left=every if block.plain else block.left,
-        flexible=every if block.plain else block.flexible,
-        rule=block.ruled,
-        width=columns() - len(indent),
+        left=every if block.is_text else block.left,
+        breakable=every if block.is_text else block.breakable,
+        underline_header=block.underline_header,
+        width=text_width() - len(indent),
     )
-    bars = [bar(share) for share in block.bars]
+    bars = [draw_bar(share) for share in block.bars]
     first = len(lines) - len(block.rows) - bool(block.total)
-    widest = max(map(across, lines[max(first, 0) :]), default=0)
-    if bars and first >= 1 and widest + max(map(len, bars)) + len(indent) + 2 <= columns():
+    widest = max(map(display_width, lines[max(first, 0) :]), default=0)
+    if bars and first >= 1 and widest + max(map(len, bars)) + len(indent) + 2 <= text_width():
         for at, drawn in enumerate(bars, first):
-            lines[at] += " " * (widest - across(lines[at]) + 2) + drawn
-    title = (_indented(block.title, indent) if indent else fit(block.title).split("\n")) if block.title else []
-    caption = ["", *paragraph(block.caption).split("\n")] if block.caption else []
+            lines[at] += " " * (widest - display_width(lines[at]) + 2) + drawn
+    title = (
+        (_indent_lines(block.title, indent) if indent else wrap_lines(block.title).split("\n")) if block.title else []
+    )
+    caption = ["", *wrap_paragraph(block.caption).split("\n")] if block.caption else []
     return [*title, *(f"{indent}{line}".rstrip() for line in lines), *caption]
 
 
@@ -394,21 +402,23 @@ def as_markdown(blocks: Blocks) -> str:
 def _markdown(block: Block) -> str:
     match block:
         case Heading(text, level):
-            return f"{'#' * level} {_quoted(text)}"
+            return f"{'#' * level} {_escape_markdown(text)}"
         case Text(text, kind):
-            lines = "  \n".join(_quoted(line) for line in text.splitlines())
+            lines = "  \n".join(_escape_markdown(line) for line in text.splitlines())
             return f"**{lines}**" if kind in ("strong", "good", "bad", "warning") else lines
         case Items(items):
-            return "\n".join(f"- {_quoted(item)}" for item in items)
+            return "\n".join(f"- {_escape_markdown(item)}" for item in items)
         case Table() | Matrix():
             return _markdown_table(block if isinstance(block, Table) else block.table())
         case Facts(pairs):
-            return "\n".join(f"- **{_quoted(name)}**: {_quoted(value)}" for name, value in pairs.items())
+            return "\n".join(
+                f"- **{_escape_markdown(name)}**: {_escape_markdown(value)}" for name, value in pairs.items()
+            )
         case Pre():
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
             return f"{fence}\n{block.text}\n{fence}"
         case Figure(_, caption) | Image(_, caption):
-            return f"*{_quoted(caption)}*" if caption else ""
+            return f"*{_escape_markdown(caption)}*" if caption else ""
         case Legend():
             return ""
         case Card() | Cards() | Fold():
@@ -417,16 +427,16 @@ def _markdown(block: Block) -> str:
 
 def _markdown_table(block: Table) -> str:
     def cell(text: str) -> str:
-        return "&emsp;" * ((len(text) - len(text.lstrip(" "))) // 2) + _quoted(text)
+        return "&emsp;" * ((len(text) - len(text.lstrip(" "))) // 2) + _escape_markdown(text)
 
     lines = [f"| {' | '.join(map(cell, row))} |" for row in block.all_rows()]
-    ruler = "|".join("---" if block.aligned_left(column) else "---:" for column in range(len(block.header)))
-    title = f"**{_quoted(block.title)}**\n\n" if block.title else ""
-    caption = f"\n\n{_quoted(block.caption)}" if block.caption else ""
+    ruler = "|".join("---" if block.is_left_aligned(column) else "---:" for column in range(len(block.header)))
+    title = f"**{_escape_markdown(block.title)}**\n\n" if block.title else ""
+    caption = f"\n\n{_escape_markdown(block.caption)}" if block.caption else ""
     return title + "\n".join([lines[0], f"|{ruler}|", *lines[1:]]) + caption
 
 
-def _quoted(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|$~&])", r"\\\1", " ".join(text.split()))
 
 
@@ -457,22 +467,24 @@ def as_latex(blocks: Blocks) -> str:
 def _latex(block: Block) -> str:
     match block:
         case Heading(text, level):
-            return rf"\{'sub' * (level - 1)}section*{{{latex_text(text)}}}"
+            return rf"\{'sub' * (level - 1)}section*{{{escape_latex(text)}}}"
         case Text(text):
-            return " \\\\\n".join(latex_text(line) for line in text.splitlines())
+            return " \\\\\n".join(escape_latex(line) for line in text.splitlines())
         case Items(items):
-            return "\\begin{itemize}\n" + "\n".join(rf"\item {latex_text(item)}" for item in items) + "\n\\end{itemize}"
+            return (
+                "\\begin{itemize}\n" + "\n".join(rf"\item {escape_latex(item)}" for item in items) + "\n\\end{itemize}"
+            )
         case Table():
             return _latex_table(block)
         case Matrix():
-            return _latex_table(block.table(shaded=False))
+            return _latex_table(block.table(shade_fractions=False))
         case Facts(pairs):
-            return _latex_table(Table(("", ""), list(pairs.items()), plain=True))
+            return _latex_table(Table(("", ""), list(pairs.items()), is_text=True))
         case Pre():
-            lines = " \\\\\n".join(latex_text(line) for line in block.text.splitlines())
+            lines = " \\\\\n".join(escape_latex(line) for line in block.text.splitlines())
             return f"\\begin{{quote}}\\ttfamily\n{lines}\n\\end{{quote}}"
         case Figure(_, caption) | Image(_, caption):
-            return rf"\emph{{{latex_text(caption)}}}" if caption else ""
+            return rf"\emph{{{escape_latex(caption)}}}" if caption else ""
         case Legend():
             return ""
         case Card() | Cards() | Fold():
@@ -481,18 +493,18 @@ def _latex(block: Block) -> str:
 
 def _latex_table(block: Table) -> str:
     def row(cells: Sequence[str]) -> str:
-        return " & ".join(map(latex_text, cells)) + r" \\"
+        return " & ".join(map(escape_latex, cells)) + r" \\"
 
-    shape = "".join("l" if block.aligned_left(column) else "r" for column in range(len(block.header)))
+    shape = "".join("l" if block.is_left_aligned(column) else "r" for column in range(len(block.header)))
     head = [row(block.header), r"\midrule"] if any(block.header) else []
     total = [r"\midrule", row(block.total)] if block.total else []
     lines = [rf"\begin{{tabular}}{{{shape}}}", r"\toprule", *head, *map(row, block.rows), *total, r"\bottomrule"]
-    title = [rf"\paragraph{{{latex_text(block.title)}}}"] if block.title else []
-    caption = ["", latex_text(block.caption)] if block.caption else []
+    title = [rf"\paragraph{{{escape_latex(block.title)}}}"] if block.title else []
+    caption = ["", escape_latex(block.caption)] if block.caption else []
     return "\n".join([*title, *lines, r"\end{tabular}", *caption])
 
 
-def latex_text(text: str) -> str:
+def escape_latex(text: str) -> str:
     r"""A text as LaTeX: special characters escaped, mathematical signs and Greek letters in math mode.
 
     >>> latex_text("5 % of x_1"), latex_text("α → −1")
@@ -504,10 +516,10 @@ def latex_text(text: str) -> str:
 # HTML: one template and one stylesheet, nothing fetched, no script, every text escaped.
 
 
-def as_html(blocks: Blocks, title: str, whole: bool = True) -> str:
+def as_html(blocks: Blocks, title: str, full_page: bool = True) -> str:
     """A whole page, or the part of one that a notebook shows."""
     template, style = _template()
-    return template.render(blocks=list(blocks), title=title, style=style, whole=whole).strip() + "\n"
+    return template.render(blocks=list(blocks), title=title, style=style, whole=full_page).strip() + "\n"
 
 
 @cache

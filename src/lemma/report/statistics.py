@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float
 
 from lemma.errors import InputError
-from lemma.report.text import label
+from lemma.report.text import label_line
 
-Lines = list[tuple[str, str]]
+NamedValues = list[tuple[str, str]]
 """Names and values, a line each."""
 
 
@@ -34,7 +34,7 @@ class Estimate:
     """The values themselves, where they are too few for an interval."""
 
     @classmethod
-    def of(cls, value: float, resampled: Float[np.ndarray, " samples"]) -> "Estimate":
+    def from_resamples(cls, value: float, resampled: Float[np.ndarray, " samples"]) -> "Estimate":
         """A figure with the 2.5th and the 97.5th percentile of what resampled data gave."""
         if not len(resampled):
             return cls(float(value))
@@ -78,7 +78,7 @@ class Estimate:
         places = min(_decimals(self.margin, 2), 6)
         return f"{self.mean:,.{places}f} ± {self.margin:,.{places}f}"
 
-    def shown(self, scale: float = 1.0, unit: str = "") -> str:
+    def format_interval(self, scale: float = 1.0, unit: str = "") -> str:
         """Write the figure with the ends of its interval.
 
         >>> Estimate(0.75, bounds=(0.7, 0.8)).shown(100, " %")
@@ -88,9 +88,9 @@ class Estimate:
         return f"{scale * self.mean:.2f}{unit}{between}"
 
 
-LEAST = 3
+MIN_SEEDS = 3
 """Seeds below which there is neither an interval nor a test: two values give an interval of 12.7 standard errors."""
-LEVEL = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 """A p-value below this is called significant."""
 
 
@@ -101,7 +101,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     4.10 ± 0.25
     """
     count = len(values)
-    if count < LEAST:
+    if count < MIN_SEEDS:
         return Estimate(fmean(values), None, count, values=tuple(values) if count > 1 else ())
     return Estimate(fmean(values), student_quantile(count - 1) * math.sqrt(variance(values) / count), count)
 
@@ -118,11 +118,11 @@ class PairedTest:
     differences: tuple[float, ...]
     """One per seed: of logarithms, or of shares."""
     log: bool = True
-    floor: float = 0.0
+    min_error: float = 0.0
     """The least standard error of the mean difference: what the number of test items leaves open."""
     comparisons: int = 1
     """How many comparisons the p-value is corrected for."""
-    corrected: float | None = None
+    corrected_p: float | None = None
     """The p-value after Holm's correction; `p` itself if it was not corrected."""
 
     @property
@@ -131,56 +131,56 @@ class PairedTest:
         return fmean(self.differences)
 
     @property
-    def error(self) -> float | None:
+    def standard_error(self) -> float | None:
         """The standard error of the mean difference; None where there are too few seeds."""
         count = len(self.differences)
-        return max(stdev(self.differences) / math.sqrt(count), self.floor) if count >= LEAST else None
+        return max(stdev(self.differences) / math.sqrt(count), self.min_error) if count >= MIN_SEEDS else None
 
     @property
     def difference(self) -> Estimate:
         """The mean difference with its 95 % interval."""
         count = len(self.differences)
-        if self.error is None:
+        if self.standard_error is None:
             return estimate(self.differences)
-        return Estimate(self.mean, student_quantile(count - 1) * self.error, count)
+        return Estimate(self.mean, student_quantile(count - 1) * self.standard_error, count)
 
     @property
     def raw_p(self) -> float | None:
         """The two-sided p-value of the mean difference being 0, before any correction."""
-        if self.error is None:
+        if self.standard_error is None:
             return None
-        if self.error == 0:
+        if self.standard_error == 0:
             return float(self.mean == 0)
         from scipy import stats
 
-        return float(2 * stats.t.sf(abs(self.mean) / self.error, len(self.differences) - 1))
+        return float(2 * stats.t.sf(abs(self.mean) / self.standard_error, len(self.differences) - 1))
 
     @property
     def p(self) -> float | None:
         """The p-value, corrected for the number of comparisons if there were several."""
-        return self.raw_p if self.corrected is None else self.corrected
+        return self.raw_p if self.corrected_p is None else self.corrected_p
 
     @property
     def effect(self) -> float | None:
         """Cohen's d of paired differences: their mean in units of their standard deviation; None if that is 0."""
-        return self.mean / (self.error * math.sqrt(len(self.differences))) if self.error else None
+        return self.mean / (self.standard_error * math.sqrt(len(self.differences))) if self.standard_error else None
 
     @property
-    def significant(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether chance alone would hardly give such a difference."""
-        return self.p is not None and self.p < LEVEL
+        return self.p is not None and self.p < SIGNIFICANCE_LEVEL
 
     @property
     def verdict(self) -> str:
         """What the test says."""
         if self.p is None:
             return "too few seeds for a test"
-        return "significant" if self.significant else "not significant"
+        return "significant" if self.is_significant else "not significant"
 
-    def shown(self, difference: float, places: int = 1) -> str:
+    def format_difference(self, difference: float, decimals: int = 1) -> str:
         """A difference with its sign: a ratio in per cent, a share in points."""
         value = 100 * (math.expm1(difference) if self.log else difference)
-        return f"{value:+,.{places}f}".replace("-", "−")
+        return f"{value:+,.{decimals}f}".replace("-", "−")
 
     @property
     def unit(self) -> str:
@@ -195,14 +195,14 @@ class PairedTest:
         >>> print(paired_test([73, 55], [35, 35]))
         +108.6 and +57.1 %, seed by seed
         """
-        if self.error is None:
-            each = " and ".join(map(self.shown, self.differences))
+        if self.standard_error is None:
+            each = " and ".join(map(self.format_difference, self.differences))
             return f"{each} {self.unit}, {'one seed' if len(self.differences) == 1 else 'seed by seed'}"
         found = self.difference
         places = min(2, max(1, _decimals(100 * (found.margin or 0.0), 2)))
-        low, mean, high = (self.shown(value, places) for value in (found.low, found.mean, found.high))
+        low, mean, high = (self.format_difference(value, places) for value in (found.low, found.mean, found.high))
         size = "" if self.effect is None else f", d = {self.effect:.2g}".replace("-", "−")
-        return f"{mean} {self.unit} (95 %: {low} to {high}; {in_p(self.p)}{size})"
+        return f"{mean} {self.unit} (95 %: {low} to {high}; {format_p(self.p)}{size})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; differences on the scale that was tested."""
@@ -219,14 +219,16 @@ class PairedTest:
         }
 
 
-def paired_test(ones: Sequence[float], others: Sequence[float], log: bool = True, floor: float = 0.0) -> PairedTest:
+def paired_test(
+    values: Sequence[float], baseline: Sequence[float], log: bool = True, min_error: float = 0.0
+) -> PairedTest:
     """Compare values of the same seeds in the same order; `log` compares their ratios."""
-    pairs = zip(ones, others, strict=True)
+    pairs = zip(values, baseline, strict=True)
     gaps = tuple(math.log(one / other) if log else one - other for one, other in pairs)
-    return PairedTest(gaps, log, floor)
+    return PairedTest(gaps, log, min_error)
 
 
-def holm(tests: Sequence[PairedTest]) -> list[PairedTest]:
+def holm_correct(tests: Sequence[PairedTest]) -> list[PairedTest]:
     """Correct the p-values of several tests, so that one false alarm among all is as rare as the level (Holm 1979).
 
     >>> [round(one.p, 4) for one in holm([paired_test([73, 55, 55], [35, 35, 35])] * 2)]
@@ -236,11 +238,11 @@ def holm(tests: Sequence[PairedTest]) -> list[PairedTest]:
     corrected, worst = list(tests), 0.0
     for rank, (p, place) in enumerate(order):
         worst = max(worst, min(1.0, (len(order) - rank) * p))
-        corrected[place] = replace(tests[place], comparisons=len(order), corrected=worst)
+        corrected[place] = replace(tests[place], comparisons=len(order), corrected_p=worst)
     return corrected
 
 
-def in_p(p: float | None) -> str:
+def format_p(p: float | None) -> str:
     """Write a p-value.
 
     >>> in_p(0.0286), in_p(0.00002)
@@ -249,7 +251,7 @@ def in_p(p: float | None) -> str:
     return "no test" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
-def items_error(gaps: Sequence[float], distinct: int | None = None) -> float:
+def item_standard_error(differences: Sequence[float], num_items: int | None = None) -> float:
     """The standard error that test items leave in a difference of shares, from one condition's minus the other's.
 
     One item more each way is added, so that no number of items is certain (Laplace). `distinct` says how many items
@@ -258,8 +260,8 @@ def items_error(gaps: Sequence[float], distinct: int | None = None) -> float:
     >>> round(items_error([1, 0, 0, 0, 0, -1, 0, 0, 0, 0] * 2), 3)
     0.114
     """
-    seen = [*gaps, 1.0, -1.0]
-    return stdev(seen) / math.sqrt(distinct + 2 if distinct else len(seen))
+    seen = [*differences, 1.0, -1.0]
+    return stdev(seen) / math.sqrt(num_items + 2 if num_items else len(seen))
 
 
 def student_quantile(freedom: float, level: float = 0.95) -> float:
@@ -280,20 +282,20 @@ def _decimals(value: float, digits: int) -> int:
     return max(0, digits - 1 - math.floor(math.log10(abs(value))))
 
 
-def needed(module: str, package: str, what: str) -> Any:
+def import_optional(module: str, package: str, feature: str) -> Any:
     """Import a library where it is first needed; say how to get it if it is not there."""
     try:
         return import_module(module)
     except ImportError:
-        raise InputError(f"{what} needs {package}, which is not installed here: pip install {package}") from None
+        raise InputError(f"{feature} needs {package}, which is not installed here: pip install {package}") from None
 
 
-def protocol_lines(protocol: Mapping[str, Any]) -> Lines:
+def protocol_values(protocol: Mapping[str, Any]) -> NamedValues:
     """How a measurement was made, a line each."""
     return [(name, str(value)) for name, value in protocol.items() if value not in (None, (), [])]
 
 
-def lay_out(lines: Lines) -> str:
+def format_named_values(values: NamedValues) -> str:
     """Names and values in two columns."""
-    width = max(len(name) for name, _ in lines) + 1
-    return "\n".join(label(name, value, width) for name, value in lines)
+    width = max(len(name) for name, _ in values) + 1
+    return "\n".join(label_line(name, value, width) for name, value in values)

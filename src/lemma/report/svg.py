@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from lemma.report.numbers import numeral
+from lemma.report.numbers import format_number
 from lemma.report.result import (
     Block,
     Blocks,
@@ -25,7 +25,7 @@ from lemma.report.result import (
     Table,
     Text,
 )
-from lemma.report.text import across
+from lemma.report.text import display_width
 
 # People with any kind of colour vision can tell these apart: blue is above zero, orange below.
 POSITIVE, NEGATIVE, WHITE = (0, 93, 160), (200, 85, 0), (255, 255, 255)
@@ -33,11 +33,11 @@ NOT_A_NUMBER = "#e4e4e4"
 """The cell of NaN, and of what a mask hides."""
 INK, PALE, PAPER, SOFT, LINE, BLUE = "#1b1f24", "#ffffff", "#fdfdfc", "#59606b", "#c9ced6", "#005da0"
 FONTS = "system-ui, 'Segoe UI', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
-CHARACTER = 6.9
+CHARACTER_WIDTH = 6.9
 """Pixels of an average character at 12 pixels; labels are cut to fit."""
 WIDTH, MARGIN, GAP = 1120, 24, 28
 CELL, ROW, BAR = 26, 21, 120
-LONGEST_LABEL = 14
+MAX_LABEL = 14
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def as_svg(blocks: Blocks, title: str) -> str:
     parts: list[str] = []
     widest, y = 0.0, float(MARGIN)
     for drawing in _rows(blocks):
-        parts.append(_moved(drawing.body, MARGIN, y))
+        parts.append(_translate(drawing.body, MARGIN, y))
         widest, y = max(widest, drawing.width), y + drawing.height + 12
     return _document(SvgPart("\n".join(parts), widest + 2 * MARGIN, y + MARGIN), title)
 
@@ -62,7 +62,7 @@ def as_svg(blocks: Blocks, title: str) -> str:
 def matrix_svg(matrix: Matrix, edge: int = 10) -> str:
     """One matrix as an SVG element."""
     drawing = heat_map(matrix)
-    body = _moved(drawing.body, edge, edge)
+    body = _translate(drawing.body, edge, edge)
     return _document(SvgPart(body, drawing.width + 2 * edge, drawing.height + 2 * edge), matrix.title)
 
 
@@ -76,7 +76,7 @@ def _document(drawing: SvgPart, title: str) -> str:
     )
 
 
-def _moved(body: str, x: float, y: float) -> str:
+def _translate(body: str, x: float, y: float) -> str:
     return f'<g transform="translate({x:.1f} {y:.1f})">{body}</g>'
 
 
@@ -86,7 +86,7 @@ def _rows(blocks: Blocks) -> Iterator[SvgPart]:
             yield from _side_by_side([heat_map(block) for block in group if isinstance(block, Matrix)])
         else:
             for block in group:
-                yield from _drawings(block)
+                yield from _draw_block(block)
 
 
 def _side_by_side(maps: Sequence[SvgPart]) -> Iterator[SvgPart]:
@@ -97,18 +97,18 @@ def _side_by_side(maps: Sequence[SvgPart]) -> Iterator[SvgPart]:
         if parts and x + one.width > WIDTH:
             yield SvgPart("\n".join(parts), x - GAP, height + 6)
             parts, x, height = [], 0.0, 0.0
-        parts.append(_moved(one.body, x, 0))
+        parts.append(_translate(one.body, x, 0))
         x, height = x + one.width + GAP, max(height, one.height)
     yield SvgPart("\n".join(parts), x - GAP, height + 6)
 
 
-def _drawings(block: Block) -> Iterator[SvgPart]:
+def _draw_block(block: Block) -> Iterator[SvgPart]:
     match block:
         case Heading(text, level):
             size = 20 if level == 1 else 15
             lines = textwrap.wrap(text, round(WIDTH / size / 0.58)) or [""]
             body = "".join(_text(0, (size + 6) * (place + 1), line, bold=True) for place, line in enumerate(lines))
-            width = max(map(across, lines)) * size * 0.62
+            width = max(map(display_width, lines)) * size * 0.62
             yield SvgPart(f'<g font-size="{size}">{body}</g>', width, (size + 6) * len(lines) + 6)
         case Text(text):
             yield _paragraph(text)
@@ -121,7 +121,7 @@ def _drawings(block: Block) -> Iterator[SvgPart]:
             if block.caption:
                 yield _paragraph(block.caption)
         case Facts(pairs):
-            yield _table(Table(("", ""), list(pairs.items()), plain=True))
+            yield _table(Table(("", ""), list(pairs.items()), is_text=True))
         case Card() | Cards() | Fold():
             yield from _rows(block.content())
         case Figure(svg, caption):
@@ -135,19 +135,21 @@ def _drawings(block: Block) -> Iterator[SvgPart]:
 def _paragraph(text: str) -> SvgPart:
     lines = [part for line in text.splitlines() or [""] for part in textwrap.wrap(line, 120) or [""]]
     body = "".join(_text(0, 14 + 17 * place, line) for place, line in enumerate(lines))
-    return SvgPart(f'<g font-size="13">{body}</g>', max(map(across, lines)) * CHARACTER, 17 * len(lines))
+    return SvgPart(f'<g font-size="13">{body}</g>', max(map(display_width, lines)) * CHARACTER_WIDTH, 17 * len(lines))
 
 
 def _table(block: Table) -> SvgPart:
     rows = block.all_rows()
-    widths = [CHARACTER * max(across(row[column]) for row in rows) + 18 for column in range(len(block.header))]
+    widths = [
+        CHARACTER_WIDTH * max(display_width(row[column]) for row in rows) + 18 for column in range(len(block.header))
+    ]
     parts = [_text(0, 14, block.title, bold=True)] if block.title else []
     top, width = ROW if block.title else 0, sum(widths)
     for place, row in enumerate(rows):
         bold = place == 0 or (bool(block.total) and place == len(rows) - 1)
         x = 0.0
         for column, (cell, wide) in enumerate(zip(row, widths, strict=True)):
-            left = block.aligned_left(column)
+            left = block.is_left_aligned(column)
             at, anchor, colour = x if left else x + wide - 10, "start" if left else "end", INK if place else SOFT
             parts.append(_text(at, top + place * ROW + 14, cell, anchor, colour, bold))
             x += wide
@@ -162,10 +164,10 @@ def _table(block: Table) -> SvgPart:
 
 def heat_map(matrix: Matrix) -> SvgPart:
     """Title, column names, then a row of cells for each row; darker is larger, orange is below zero."""
-    cells, sums = matrix.cells(), [numeral(value, matrix.decimals) for value in matrix.sums]
-    written = [*(cell for row in cells for cell in row), *map(_cut, matrix.columns), *sums]
-    wide = max(34.0, CHARACTER * max(map(across, written)) + 12)
-    left = CHARACTER * max(across(_cut(name)) for name in matrix.rows) + 10
+    cells, sums = matrix.cells(), [format_number(value, matrix.decimals) for value in matrix.sums]
+    written = [*(cell for row in cells for cell in row), *map(_shorten_label, matrix.columns), *sums]
+    wide = max(34.0, CHARACTER_WIDTH * max(map(display_width, written)) + 12)
+    left = CHARACTER_WIDTH * max(display_width(_shorten_label(name)) for name in matrix.rows) + 10
     finite = matrix.values[np.isfinite(matrix.values)]
     largest = float(np.abs(finite).max()) if finite.size else 0.0
     names = [*matrix.columns, *(["sum"] if sums else [])]
@@ -184,7 +186,7 @@ def heat_map(matrix: Matrix) -> SvgPart:
             parts.append(_text(x + wide / 2, y + 17, cell, "middle", ink))
         if sums:
             parts.append(_text(left + (len(cells[row]) + 0.5) * wide, y + 17, sums[row], "middle", bold=True))
-    width = max(left + wide * len(names), CHARACTER * across(matrix.title) + 6)
+    width = max(left + wide * len(names), CHARACTER_WIDTH * display_width(matrix.title) + 6)
     return SvgPart("\n".join(parts), width, 44 + CELL * len(matrix.rows))
 
 
@@ -214,9 +216,9 @@ def _text(x: float, y: float, content: str, anchor: str = "start", fill: str = I
 
 
 def _label(x: float, y: float, name: str, anchor: str) -> str:
-    label = _text(x, y, _cut(name), anchor, SOFT)
-    return label if _cut(name) == name else f"<g aria-label={quoteattr(name)}>{label}</g>"
+    label = _text(x, y, _shorten_label(name), anchor, SOFT)
+    return label if _shorten_label(name) == name else f"<g aria-label={quoteattr(name)}>{label}</g>"
 
 
-def _cut(name: str) -> str:
-    return name if across(name) <= LONGEST_LABEL else name[: LONGEST_LABEL - 1] + "…"
+def _shorten_label(name: str) -> str:
+    return name if display_width(name) <= MAX_LABEL else name[: MAX_LABEL - 1] + "…"

@@ -11,20 +11,20 @@ from typing import TextIO
 # How wide a text is, and how wide it may be.
 
 
-PAGE, NARROWEST, WIDEST = 80, 40, 100
+DEFAULT_WIDTH, MIN_WIDTH, MAX_WIDTH = 80, 40, 100
 """Columns where there is no terminal; the fewest and the most columns of a terminal that are used."""
-FIXED = "\u00a0"
+NO_BREAK_SPACE = "\u00a0"
 """A space at which no line is broken; written as a plain one."""
-_columns: ContextVar[int] = ContextVar("columns", default=PAGE)
+_columns: ContextVar[int] = ContextVar("columns", default=DEFAULT_WIDTH)
 
 
-def columns() -> int:
+def text_width() -> int:
     """How many columns text is set to now: 80, unless `set_to` says otherwise."""
     return _columns.get()
 
 
 @contextmanager
-def set_to(number: int) -> Iterator[None]:
+def set_text_width(number: int) -> Iterator[None]:
     """Set text to this many columns within the block.
 
     >>> with set_to(60):
@@ -38,7 +38,7 @@ def set_to(number: int) -> Iterator[None]:
         _columns.reset(before)
 
 
-def width_of(stream: TextIO | None) -> int:
+def stream_width(stream: TextIO | None) -> int:
     """The columns to use on a stream: a terminal's own, within reason; 80 in a pipe or a file.
 
     >>> import io
@@ -46,11 +46,11 @@ def width_of(stream: TextIO | None) -> int:
     80
     """
     if stream is None or not stream.isatty():
-        return PAGE
-    return min(max(shutil.get_terminal_size((PAGE, 24)).columns, NARROWEST), WIDEST)
+        return DEFAULT_WIDTH
+    return min(max(shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns, MIN_WIDTH), MAX_WIDTH)
 
 
-def across(text: str) -> int:
+def display_width(text: str) -> int:
     """How many columns of a terminal a text takes: East Asian characters and emoji take two, combining marks none.
 
     >>> across("d·h"), across("語"), across("e\u0301"), across("👩‍👩‍👧"), across("❤️")
@@ -79,16 +79,16 @@ def graphemes(text: str) -> Iterator[tuple[str, int]]:
         yield cluster, width
 
 
-def together(text: str) -> str:
+def keep_together(text: str) -> str:
     """The text as one that is broken nowhere, as `d = 512` in a list of sizes."""
-    return text.replace(" ", FIXED)
+    return text.replace(" ", NO_BREAK_SPACE)
 
 
 # Lines that are too long for the page, broken at spaces; what has no space runs over, as a long file name does.
 
 
 HANGING = "  "
-MOST_LABEL = 30
+MAX_LABEL = 30
 _OPERATOR = re.compile(r"(?<=\s)([-+−–=·×/<>≤≥≠≈→*]) (?=\S)")  # stays with what comes after it
 _EQUATION = re.compile(r"(?<!\S)(\S{1,4}) = (?=\S)")  # d = 512 stays on one line
 _COMMAND = re.compile(r"(?<=: )(?:lemma|iconv|pip|make|torchrun) \S.*$")  # is copied as a whole
@@ -99,7 +99,7 @@ _BULLET = re.compile(r"[✓✗•·*–-] +(?=\S)")
 
 
 def wrap(
-    text: str, width: int | None = None, indent: str = "", hanging: str | None = None, anywhere: bool = False
+    text: str, width: int | None = None, indent: str = "", hanging: str | None = None, break_anywhere: bool = False
 ) -> list[str]:
     """Break one line at spaces, a formula before its operators; the first line after `indent`, others after `hanging`.
 
@@ -108,27 +108,27 @@ def wrap(
     >>> wrap("parameters = d·(V + 2) + L·d", 18, hanging="  ")
     ['parameters = d·(V', '  + 2) + L·d']
     """
-    width, hanging = width or columns(), indent if hanging is None else hanging
+    width, hanging = width or text_width(), indent if hanging is None else hanging
     lines, line, empty = [], indent, True
-    kept = _EQUATION.sub(rf"\1{FIXED}={FIXED}", text.strip(" "))
-    kept = _COMMAND.sub(lambda found: together(found[0]), _OPERATOR.sub(rf"\1{FIXED}", kept))
+    kept = _EQUATION.sub(rf"\1{NO_BREAK_SPACE}={NO_BREAK_SPACE}", text.strip(" "))
+    kept = _COMMAND.sub(lambda found: keep_together(found[0]), _OPERATOR.sub(rf"\1{NO_BREAK_SPACE}", kept))
     for space, word in _WORD.findall(kept):
-        for place, piece in enumerate(_pieces(word, width - across(hanging), anywhere)):
+        for place, piece in enumerate(_split_word(word, width - display_width(hanging), break_anywhere)):
             between = "" if empty or place else space
-            if not empty and across(line + between + piece) > width:
+            if not empty and display_width(line + between + piece) > width:
                 lines.append(line)
                 line, between = hanging, ""
             line, empty = line + between + piece, False
-    return [one.replace(FIXED, " ").rstrip() for one in [*lines, line]]
+    return [one.replace(NO_BREAK_SPACE, " ").rstrip() for one in [*lines, line]]
 
 
-def _pieces(word: str, room: int, anywhere: bool) -> list[str]:
+def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
     """A word as it is; a formula or a module's path that is too long cut after its dots. A file's stays whole."""
-    if across(word) <= room or ("/" in word and not anywhere):
+    if display_width(word) <= width or ("/" in word and not break_anywhere):
         return [word]
     pieces = [""]
-    for factor in word if anywhere else _DOTTED.findall(word):
-        if pieces[-1] and across(pieces[-1] + factor) > room:
+    for factor in word if break_anywhere else _DOTTED.findall(word):
+        if pieces[-1] and display_width(pieces[-1] + factor) > width:
             pieces.append("")
         pieces[-1] += factor
     parts: list[str] = []
@@ -136,7 +136,7 @@ def _pieces(word: str, room: int, anywhere: bool) -> list[str]:
         parts.append("")
         used = 0
         for character, wide in graphemes(piece):
-            if parts[-1] and used + wide > room:
+            if parts[-1] and used + wide > width:
                 parts.append("")
                 used = 0
             parts[-1] += character
@@ -144,17 +144,17 @@ def _pieces(word: str, room: int, anywhere: bool) -> list[str]:
     return parts
 
 
-def paragraph(text: str, width: int | None = None) -> str:
+def wrap_paragraph(text: str, width: int | None = None) -> str:
     """A text whose lines are broken where they are too long, all of them flush left.
 
     >>> print(paragraph("to be or not to be", 10))
     to be or
     not to be
     """
-    return "\n".join(part for line in text.split("\n") for part in _broken(line, width or columns(), ""))
+    return "\n".join(part for line in text.split("\n") for part in _wrap_line(line, width or text_width(), ""))
 
 
-def fit(text: str, width: int | None = None) -> str:
+def wrap_lines(text: str, width: int | None = None) -> str:
     """A text whose lines are broken where they are too long, the rest of each a little to the right.
 
     Where a line begins with a name and two spaces, it goes on below what comes after them.
@@ -163,30 +163,32 @@ def fit(text: str, width: int | None = None) -> str:
     loss    1.5 nats/token,
             lower is better
     """
-    width = width or columns()
-    return "\n".join(part for line in text.split("\n") for part in _broken(line, width, None))
+    width = width or text_width()
+    return "\n".join(part for line in text.split("\n") for part in _wrap_line(line, width, None))
 
 
-def _broken(line: str, width: int, hanging: str | None) -> list[str]:
-    if across(line) <= width:
-        return [line.replace(FIXED, " ")]
+def _wrap_line(line: str, width: int, hanging: str | None) -> list[str]:
+    if display_width(line) <= width:
+        return [line.replace(NO_BREAK_SPACE, " ")]
     indent = line[: len(line) - len(line.lstrip(" "))]
     if hanging is None:  # a line goes on below what follows its bullet or its label
         begun = (_BULLET.match(line.lstrip(" ")), _LABEL.match(line.lstrip(" ")))
-        short = [found[0] for found in begun if found and across(found[0]) <= MOST_LABEL]
-        hanging = " " * across(short[0]) if short else HANGING
+        short = [found[0] for found in begun if found and display_width(found[0]) <= MAX_LABEL]
+        hanging = " " * display_width(short[0]) if short else HANGING
     return wrap(line, width, indent, indent + hanging)
 
 
-def label(name: str, value: str, width: int, anywhere: bool = False) -> str:
+def label_line(name: str, value: str, width: int, break_anywhere: bool = False) -> str:
     """A name and its value, the value in its own column however long it is.
 
     >>> print(label("loss", "1.5 nats", 6))
     loss   1.5 nats
     """
-    lead = f"{name}{' ' * (width - across(name))} "
+    lead = f"{name}{' ' * (width - display_width(name))} "
     return "\n".join(
-        wrap(value, indent=lead, hanging=" " * across(lead), anywhere=anywhere) if value else [lead.rstrip()]
+        wrap(value, indent=lead, hanging=" " * display_width(lead), break_anywhere=break_anywhere)
+        if value
+        else [lead.rstrip()]
     )
 
 
@@ -194,17 +196,17 @@ def label(name: str, value: str, width: int, anywhere: bool = False) -> str:
 
 
 GAP, NARROW_GAP = "  ", " "
-NARROWEST_COLUMN = 12
+MIN_COLUMN = 12
 """Columns that a broken cell is given at least."""
 
 
-def table(
+def format_table(
     rows: Sequence[Sequence[str]],
     *,
     left: Collection[int] = (0,),
-    flexible: Collection[int] = (),
-    head: bool = True,
-    rule: bool = False,
+    breakable: Collection[int] = (),
+    has_header: bool = True,
+    underline_header: bool = False,
     width: int | None = None,
 ) -> list[str]:
     """Align a table: columns in `left` to the left, others to the right; cells in `flexible` may be broken.
@@ -223,14 +225,14 @@ def table(
     """
     if not rows:
         return []
-    room = width or columns()
+    room = width or text_width()
     widths, least = [], []  # as the cells are, and with all cells broken that may be
     for place, column in enumerate(zip(*rows, strict=True)):
-        widths.append(max(map(across, column)))
+        widths.append(max(map(display_width, column)))
         broken = (
-            max(map(across, _cell(cell, NARROWEST_COLUMN)))
-            if place in flexible or (head and number == 0)
-            else across(cell)
+            max(map(display_width, _wrap_cell(cell, MIN_COLUMN)))
+            if place in breakable or (has_header and number == 0)
+            else display_width(cell)
             for number, cell in enumerate(column)
         )
         least.append(max(broken))
@@ -238,7 +240,7 @@ def table(
     def total(some: Sequence[int], between: str) -> int:
         return sum(some) + len(between) * (len(some) - 1)
 
-    gap = NARROW_GAP if rule and total(least, GAP) > room >= total(least, NARROW_GAP) else GAP
+    gap = NARROW_GAP if underline_header and total(least, GAP) > room >= total(least, NARROW_GAP) else GAP
     while total(widths, gap) > room and (wide := [at for at in range(len(widths)) if widths[at] > least[at]]):
         widths[max(wide, key=lambda at: widths[at])] -= 1
     blocks = [list(range(len(widths)))]
@@ -253,22 +255,22 @@ def table(
     for places in blocks:
         lines += [""] if lines else []
         for number, row in enumerate(rows):
-            cells = [_cell(row[place], widths[place]) for place in places]
+            cells = [_wrap_cell(row[place], widths[place]) for place in places]
             height = max(map(len, cells))
             for at, place in enumerate(places):  # cells of the head end on its last line, others begin on their first
                 empty = [""] * (height - len(cells[at]))
-                filled = empty + cells[at] if head and number == 0 else cells[at] + empty
-                spaces = [" " * (widths[place] - across(part)) for part in filled]
+                filled = empty + cells[at] if has_header and number == 0 else cells[at] + empty
+                spaces = [" " * (widths[place] - display_width(part)) for part in filled]
                 pairs = zip(filled, spaces, strict=True)
                 cells[at] = [part + space if place in left else space + part for part, space in pairs]
             lines += [gap.join(line).rstrip() for line in zip(*cells, strict=True)]
-            if rule and number == 0:
+            if underline_header and number == 0:
                 lines.append(gap.join("─" * widths[place] for place in places))
     return lines
 
 
-def _cell(text: str, width: int) -> list[str]:
-    if across(text) <= width:
+def _wrap_cell(text: str, width: int) -> list[str]:
+    if display_width(text) <= width:
         return [text]
     indent = text[: len(text) - len(text.lstrip(" "))]
     return wrap(text, width, indent, indent)

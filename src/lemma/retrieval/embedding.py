@@ -12,19 +12,19 @@ from jaxtyping import Bool, Float32, UInt8
 from torch.nn import functional
 
 from lemma.data.batches import TokenRows
-from lemma.data.images import lowercase
-from lemma.data.store import encode_texts, fit_rows, unknown_tokens
+from lemma.data.images import normalise_caption
+from lemma.data.store import encode_texts, find_unknown, fit_rows
 from lemma.errors import InputError, RunError
-from lemma.models.base import by_length, measuring, positions_on
-from lemma.models.classifier import pooled
+from lemma.models.base import batch_by_length, measuring, tokens_per_batch
+from lemma.models.classifier import pool
 from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_texts
 from lemma.models.transformer import EncoderModel
-from lemma.report.numbers import counted
+from lemma.report.numbers import pluralize
 from lemma.runs.load import Run
-from lemma.spec.models import Transformer, longest
+from lemma.spec.models import Transformer, max_text_tokens
 
-READING = 1  # the version of how image files become pixels: another one makes other vectors
-OF_TEXTS = {"body", "pool", "temperature"}  # fields of the spec on which no image's vector depends
+READING_VERSION = 1  # the version of how image files become pixels: another one makes other vectors
+TEXT_FIELDS = {"body", "pool", "temperature"}  # fields of the spec on which no image's vector depends
 
 Vectors = Float32[np.ndarray, "batch shared"]
 
@@ -34,8 +34,8 @@ class TokenizedTexts:
     """Texts as rows of tokens, what was left out of each, and whether the tokenizer knows anything of it."""
 
     rows: TokenRows
-    known: Bool[np.ndarray, " texts"]
-    remarks: tuple[str, ...]
+    has_known_tokens: Bool[np.ndarray, " texts"]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Embedder:
     @property
     def side(self) -> int:
         """Pixels per side of an image as it is read."""
-        return self.towers.spec.side
+        return self.towers.spec.image_side
 
     @property
     def width(self) -> int:
@@ -63,39 +63,39 @@ class Embedder:
     @cached_property
     def hash(self) -> str:
         """Identifies the image vectors: by the image tower, its projection, and how images are read."""
-        fields = {name: value for name, value in self.towers.spec.to_dict().items() if name not in OF_TEXTS}
-        digest = hashlib.sha256(json.dumps([READING, fields], sort_keys=True).encode())
+        fields = {name: value for name, value in self.towers.spec.to_dict().items() if name not in TEXT_FIELDS}
+        digest = hashlib.sha256(json.dumps([READING_VERSION, fields], sort_keys=True).encode())
         for part in (self.towers.image, self.towers.image_projection):
             for name, tensor in part.state_dict().items():
                 digest.update(f"{name} {tuple(tensor.shape)}".encode())
                 digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
-    def made_by(self, framed: bool) -> str:
+    def fingerprint(self, crop_margins: bool) -> str:
         """What an index records as the origin of its vectors."""
-        return f"{self.hash} framed" if framed else self.hash
+        return f"{self.hash} framed" if crop_margins else self.hash
 
-    def images(self, pixels: UInt8[np.ndarray, "batch 3 side side"]) -> Vectors:
+    def image_vectors(self, pixels: UInt8[np.ndarray, "batch 3 side side"]) -> Vectors:
         """The vectors of some images."""
         return self._checked(embed_images(self.towers, pixels))
 
-    def texts(self, texts: Sequence[str]) -> tuple[Vectors, TokenizedTexts]:
+    def text_vectors(self, texts: Sequence[str]) -> tuple[Vectors, TokenizedTexts]:
         """The vectors of some texts, and what was read of each, as in training: cut to what the body reads."""
         body, tokenizer = self.towers.spec.body, self.run.tokenizer
-        texts, special = [lowercase(text) for text in texts], isinstance(body, Transformer)
+        texts, special = [normalise_caption(text) for text in texts], isinstance(body, Transformer)
         rows, _ = encode_texts(tokenizer, texts, lambda size: None)
-        known, room = ~unknown_tokens(rows, tokenizer)[1], longest(body) - 2 * special
+        known, room = ~find_unknown(rows, tokenizer)[1], max_text_tokens(body) - 2 * special
         remarks: list[str] = []
         for text, length in zip(texts, rows.lengths.tolist(), strict=True):
-            ids, left_out = tokenizer.encode_known(text)
+            ids, left_out = tokenizer.encode_lossy(text)
             strange = int((ids == tokenizer.unk).sum()) if tokenizer.unk is not None else 0
             said = {
-                f"{counted(left_out, 'character')} left out: not in the tokenizer's vocabulary": left_out,
-                f"{counted(strange, 'word')} of {length} unknown": strange,
+                f"{pluralize(left_out, 'character')} left out: not in the tokenizer's vocabulary": left_out,
+                f"{pluralize(strange, 'word')} of {length} unknown": strange,
                 f"only the first {room} of {length} tokens were read": length > room,
             }
             remarks.append("; ".join(remark for remark, holds in said.items() if holds))
-        rows = fit_rows(rows, tokenizer, longest(body), special)
+        rows = fit_rows(rows, tokenizer, max_text_tokens(body), special)
         return self._checked(embed_texts(self.towers, rows)), TokenizedTexts(rows, known, tuple(remarks))
 
     def _checked(self, vectors: Vectors) -> Vectors:
@@ -117,14 +117,14 @@ def embed_inputs(run: Run, inputs: Sequence[str | Sequence[int]]) -> tuple[list[
     towers = run.require(DualEncoderModel, "an encoder or a dual encoder") if dual else None
     body, tokenizer = towers.spec.body if towers else run.spec, run.tokenizer
     special = isinstance(body, Transformer)
-    before, after = tokenizer.marks(special)
-    room = longest(body) - len(before) - len(after)  # pyright: ignore[reportArgumentType]
+    before, after = tokenizer.boundary_tokens(special)
+    room = max_text_tokens(body) - len(before) - len(after)  # pyright: ignore[reportArgumentType]
     rows: list[Sequence[int]] = []
     for number, given in enumerate(inputs):
         ids = given
         if isinstance(given, str):
-            text = lowercase(given) if dual else given
-            found, _ = tokenizer.encode_all([text])
+            text = normalise_caption(given) if dual else given
+            found, _ = tokenizer.encode_batch([text])
             ids = found.tolist() if (found >= 0).all() else tokenizer.encode(text).tolist()  # which names what is wrong
         wrong = next((token for token in ids if not 0 <= int(token) < tokenizer.vocabulary), None)
         if wrong is not None:
@@ -140,11 +140,11 @@ def embed_inputs(run: Run, inputs: Sequence[str | Sequence[int]]) -> tuple[list[
     model = run.require(EncoderModel, "an encoder")
     vectors = np.zeros((len(rows), model.vector_width), dtype=np.float32)
     with measuring(model) as device:
-        for group in by_length(marked.lengths, positions_on(device)):
-            tokens = torch.from_numpy(marked.padded(group)).to(device)
+        for group in batch_by_length(marked.lengths, tokens_per_batch(device)):
+            tokens = torch.from_numpy(marked.pad(group)).to(device)
             places = torch.arange(tokens.shape[1], device=device)
             ends = torch.from_numpy(marked.lengths[group]).to(device)[:, None] - len(after)
             there = (places >= len(before)) & (places < ends)
-            mean = pooled(model.vectors(tokens), there, "mean")
+            mean = pool(model.vectors(tokens), there, "mean")
             vectors[group] = functional.normalize(mean.float(), dim=-1).cpu().numpy()
     return vectors.tolist(), int(bounds[-1])

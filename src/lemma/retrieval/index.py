@@ -28,27 +28,27 @@ from lemma.data.corpora import IMAGES
 from lemma.data.files import (
     BLOCK_BYTES,
     Progress,
-    check_once,
-    counting,
+    explain_storage_errors,
     file_hash,
+    matches_checksum,
+    progress_counter,
+    read_checked_json,
     read_json,
-    read_sealed,
-    seal,
-    storing,
+    with_checksum,
     write_atomically,
 )
-from lemma.data.images import ImageFile, decode_images, image_files, list_images
-from lemma.errors import DataError, RunError, StorageError, unknown
+from lemma.data.images import ImageFile, decode_images, find_images, list_images
+from lemma.errors import DataError, RunError, StorageError, describe_unknown
 from lemma.retrieval.embedding import Embedder
-from lemma.runs.folder import only_writer
-from lemma.runs.verify import Verified, judged
+from lemma.runs.folder import write_lock
+from lemma.runs.verify import Verification, check_files
 from lemma.spec.base import exists
 
-HEADER = "index.json"
-FORMAT = 2
-FLOAT = 4
+HEADER_FILE = "index.json"
+INDEX_FORMAT = 2
+FLOAT_BYTES = 4
 GOOD = b', ""]'  # how the line of an image ends that is not broken
-ROWS = 1 << 14  # vectors that are copied at once
+COPY_ROWS = 1 << 14  # vectors that are copied at once
 BLOCK = 256  # images that are read, embedded and written at once: no more work than this is ever lost
 
 Matrix = Float32[np.ndarray, "images width"]
@@ -57,7 +57,7 @@ Matrix = Float32[np.ndarray, "images width"]
 # What an index knows
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """An image by its name, as it was when it was read: enough to see that it has changed, moved or is broken."""
 
     name: str
@@ -70,7 +70,7 @@ class Entry(NamedTuple):
     broken: str = ""
     """Why it could not be read; a broken image has no vector."""
 
-    def line(self) -> str:
+    def to_json_line(self) -> str:
         """The entry as a line of JSON.
 
         >>> Entry("a.png", 3, 5, "ab").line()
@@ -96,7 +96,7 @@ class IndexHeader:
     vectors_sum: int = 0
     entries_sum: int = 0
     """The CRC-32 of what counts of the two files."""
-    format: int = FORMAT
+    format: int = INDEX_FORMAT
 
     @property
     def vectors(self) -> str:
@@ -109,56 +109,56 @@ class IndexHeader:
         return f"entries-{self.generation}.jsonl"
 
     @classmethod
-    def read(cls, place: Path) -> Self:
+    def read(cls, folder: Path) -> Self:
         """Read index.json; one that is missing, damaged or of another format is a RunError."""
-        path = place / HEADER
+        path = folder / HEADER_FILE
         if not path.is_file():
             raise RunError(
-                f"{place} holds no index ({HEADER} is missing). "
-                f"To make one: lemma search RUN --images FOLDER --index {place}"
+                f"{folder} holds no index ({HEADER_FILE} is missing). "
+                f"To make one: lemma search RUN --images FOLDER --index {folder}"
             )
-        if (found := read_json(path).get("format")) != FORMAT:
-            raise RunError(f"{path}: format {found!r}, expected {FORMAT}. Remove {place}.")
-        fields: dict[str, Any] = read_sealed(path)
+        if (found := read_json(path).get("format")) != INDEX_FORMAT:
+            raise RunError(f"{path}: format {found!r}, expected {INDEX_FORMAT}. Remove {folder}.")
+        fields: dict[str, Any] = read_checked_json(path)
         try:
             header = cls(**{"images" if name == "pictures" else name: value for name, value in fields.items()})
         except TypeError:
-            raise RunError(f"{path} is damaged: it has unexpected fields. Remove {place}.") from None
+            raise RunError(f"{path} is damaged: it has unexpected fields. Remove {folder}.") from None
         sizes = (header.width, header.generation, header.rows, header.lines, header.size)
         numbers = (*sizes, header.vectors_sum, header.entries_sum)
         if not all(type(number) is int and number >= 0 for number in numbers) or header.width < 1:
-            raise RunError(f"{path} is damaged: a size is not a whole number. Remove {place}.")
+            raise RunError(f"{path} is damaged: a size is not a whole number. Remove {folder}.")
         return header
 
-    def write(self, place: Path) -> None:
+    def write(self, folder: Path) -> None:
         """Replace index.json atomically."""
         fields = {"pictures" if name == "images" else name: value for name, value in asdict(self).items()}
-        write_atomically(place / HEADER, json.dumps(seal(fields), indent=1, ensure_ascii=False) + "\n")
+        write_atomically(folder / HEADER_FILE, json.dumps(with_checksum(fields), indent=1, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True, eq=False)
 class Index:
     """An index as it is: its images in the order of their vectors, and those that are broken."""
 
-    place: Path
+    folder: Path
     header: IndexHeader
     lines: Sequence[bytes] = field(repr=False)
     """The entries as they are in their file, those of images in the order of their vectors."""
-    broken_lines: Sequence[bytes] = field(repr=False)
+    unreadable_lines: Sequence[bytes] = field(repr=False)
     vectors: Matrix = field(repr=False)
     """Memory-mapped: only what is used is read."""
 
     @classmethod
-    def open(cls, place: Path) -> Self:
+    def open(cls, folder: Path) -> Self:
         """Open an index; while another process turns to a new generation, the header is read once more."""
         try:
-            return cls._open(place)
+            return cls._open(folder)
         except FileNotFoundError:
             pass
         try:
-            return cls._open(place)
+            return cls._open(folder)
         except FileNotFoundError as error:
-            raise RunError(f"{place} is damaged: {Path(str(error.filename)).name} is missing. Remove it.") from None
+            raise RunError(f"{folder} is damaged: {Path(str(error.filename)).name} is missing. Remove it.") from None
 
     @classmethod
     def _open(cls, place: Path) -> Self:
@@ -167,17 +167,19 @@ class Index:
         with entries.open("rb") as file:
             content = file.read(header.size)
         if zlib.crc32(content) != header.entries_sum:
-            raise RunError(f"{entries} is damaged: it does not have the checksum in {HEADER}. Remove {place}.")
+            raise RunError(f"{entries} is damaged: it does not have the checksum in {HEADER_FILE}. Remove {place}.")
         lines = content.splitlines()
         good = [line for line in lines if line.endswith(GOOD)]
         if len(lines) != header.lines or len(good) != header.rows:
-            raise RunError(f"{entries} is damaged: it does not have the entries that {HEADER} counts. Remove {place}.")
+            raise RunError(
+                f"{entries} is damaged: it does not have the entries that {HEADER_FILE} counts. Remove {place}."
+            )
         broken = [line for line in lines if not line.endswith(GOOD)] if len(good) < len(lines) else []
-        size = header.rows * header.width * FLOAT
+        size = header.rows * header.width * FLOAT_BYTES
         if vectors.stat().st_size < size:
-            raise RunError(f"{vectors} is damaged: shorter than {HEADER} says. Remove {place}.")
-        if not check_once(vectors, f"{size} {header.vectors_sum}", lambda: f"{size} {_crc(vectors, size)}"):
-            raise RunError(f"{vectors} is damaged: it does not have the checksum in {HEADER}. Remove {place}.")
+            raise RunError(f"{vectors} is damaged: shorter than {HEADER_FILE} says. Remove {place}.")
+        if not matches_checksum(vectors, f"{size} {header.vectors_sum}", lambda: f"{size} {_crc(vectors, size)}"):
+            raise RunError(f"{vectors} is damaged: it does not have the checksum in {HEADER_FILE}. Remove {place}.")
         shape = (header.rows, header.width)
         mapped = np.memmap(vectors, "<f4", "r", shape=shape) if header.rows else np.zeros(shape, dtype=np.float32)
         return cls(place, header, good, broken, mapped)
@@ -186,28 +188,28 @@ class Index:
         return self.header.rows
 
     @cached_property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[IndexEntry, ...]:
         """The images in the order of their vectors."""
         return self._read(self.lines)
 
     @cached_property
-    def broken(self) -> tuple[Entry, ...]:
+    def unreadable(self) -> tuple[IndexEntry, ...]:
         """The images that could not be read."""
-        return self._read(self.broken_lines)
+        return self._read(self.unreadable_lines)
 
     def read(self) -> Self:
         """Read all entries now, so that damage is found."""
-        assert len(self.entries) + len(self.broken) == self.header.lines
+        assert len(self.entries) + len(self.unreadable) == self.header.lines
         return self
 
-    def entry(self, row: int) -> Entry:
+    def entry(self, row: int) -> IndexEntry:
         """The image of one vector; the others are not read."""
         return self._read(self.lines[row : row + 1])[0]
 
-    def _read(self, lines: Sequence[bytes]) -> tuple[Entry, ...]:
-        where = self.place / self.header.entries
+    def _read(self, lines: Sequence[bytes]) -> tuple[IndexEntry, ...]:
+        where = self.folder / self.header.entries
         try:
-            found = tuple(Entry(*fields) for fields in json.loads(b"[" + b",".join(lines) + b"]"))
+            found = tuple(IndexEntry(*fields) for fields in json.loads(b"[" + b",".join(lines) + b"]"))
         except (ValueError, TypeError):
             raise RunError(f"{where} is damaged. Remove its folder, and the index is made again.") from None
         if len(found) != len(lines) or any(type(one.name) is not str or type(one.size) is not int for one in found):
@@ -231,21 +233,21 @@ class ImageSource:
     """Those of a set."""
 
     @property
-    def framed(self) -> bool:
+    def crop_margins(self) -> bool:
         """Whether transparent margins are cut off first, as of a set's drawings."""
         return self.folder is None
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[IndexEntry]:
         """All images as they are now, none of them read yet; files of a set never change, so they have no time."""
         if self.folder is None:
-            return [Entry(name, image.path.stat().st_size, 0) for name, image in self.images.items()]
+            return [IndexEntry(name, image.path.stat().st_size, 0) for name, image in self.images.items()]
         found = []
-        for path in image_files(self.folder):
+        for path in find_images(self.folder):
             try:
                 about = path.stat()
             except OSError:  # gone since it was listed, or a broken link
                 continue
-            found.append(Entry(path.relative_to(self.folder).as_posix(), about.st_size, about.st_mtime_ns))
+            found.append(IndexEntry(path.relative_to(self.folder).as_posix(), about.st_size, about.st_mtime_ns))
         return found
 
     def path(self, name: str) -> Path:
@@ -258,7 +260,7 @@ class ImageSource:
         """What a set says of an image; nothing for a folder."""
         return self.images[name].captions[0] if name in self.images else ""
 
-    def sum(self, name: str) -> str | None:
+    def checksum(self, name: str) -> str | None:
         """The checksum of an image's file; None if it cannot be read."""
         try:
             return file_hash(self.path(name))
@@ -273,7 +275,7 @@ def open_images(name: str | Path, progress: Progress | None = None) -> ImageSour
         return ImageSource(str(name), images={image.name: image for image in sorted(listing.images)})
     folder = Path(name)
     if not exists(folder) and folder.name == str(name):
-        raise DataError(unknown("images", str(name), IMAGES) + " Or give the path of a folder of images.")
+        raise DataError(describe_unknown("images", str(name), IMAGES) + " Or give the path of a folder of images.")
     if not folder.exists():
         raise DataError(f"{folder}: there is no such folder. Give one with images in it.")
     if not folder.is_dir():
@@ -282,16 +284,18 @@ def open_images(name: str | Path, progress: Progress | None = None) -> ImageSour
 
 
 def read_entries(
-    images: ImageSource, entries: Sequence[Entry], side: int
-) -> tuple[list[Entry], UInt8[np.ndarray, "read 3 side side"], list[Entry]]:
+    images: ImageSource, entries: Sequence[IndexEntry], side: int
+) -> tuple[list[IndexEntry], UInt8[np.ndarray, "read 3 side side"], list[IndexEntry]]:
     """Read some images: those that could be read, their pixels, and those that are broken, with the reason.
 
     One that is gone or not readable now is in neither list: it is tried again the next time.
     """
-    there = [entry._replace(sum=known) for entry in entries if (known := images.sum(entry.name)) is not None]
+    there = [entry._replace(sum=known) for entry in entries if (known := images.checksum(entry.name)) is not None]
     paths = [images.path(entry.name) for entry in there]
     good, broken, pixels = [], [], []
-    for entry, path, read in zip(there, paths, decode_images(paths, side, framed=images.framed), strict=True):
+    for entry, path, read in zip(
+        there, paths, decode_images(paths, side, crop_margins=images.crop_margins), strict=True
+    ):
         if isinstance(read, DataError):
             broken.append(entry._replace(broken=str(read).removeprefix(f"{path}: ") or "it cannot be read"))
         else:
@@ -303,38 +307,40 @@ def read_entries(
 # Writing, so that a reader, or a machine that loses power, never sees half of an index
 
 
-def start(place: Path, run: str, width: int, images: str) -> Index:
+def create_index(folder: Path, run: str, width: int, images: str) -> Index:
     """Begin an empty index; the files of an earlier one go once the new header is there."""
-    generation = 1 + max((int(file.stem.rpartition("-")[2]) for file in _files(place)), default=-1)
+    generation = 1 + max((int(file.stem.rpartition("-")[2]) for file in _files(folder)), default=-1)
     header = IndexHeader(run, width, images, generation)
-    (place / header.vectors).touch()
-    (place / header.entries).touch()
-    return _turn_to(place, header)
+    (folder / header.vectors).touch()
+    (folder / header.entries).touch()
+    return _turn_to(folder, header)
 
 
-def append(place: Path, header: IndexHeader, entries: Sequence[Entry], vectors: Matrix) -> IndexHeader:
+def append_entries(folder: Path, header: IndexHeader, entries: Sequence[IndexEntry], vectors: Matrix) -> IndexHeader:
     """Write images, broken ones too, behind what counts; then let them count."""
-    lines = "".join(entry.line() for entry in entries).encode()
-    end = header.rows * header.width * FLOAT
+    lines = "".join(entry.to_json_line() for entry in entries).encode()
+    end = header.rows * header.width * FLOAT_BYTES
     content = [np.ascontiguousarray(vectors, dtype="<f4").tobytes()]
     sums = {
-        "vectors_sum": _write_at(place / header.vectors, end, content, header.vectors_sum),
-        "entries_sum": _write_at(place / header.entries, header.size, [lines], header.entries_sum),
+        "vectors_sum": _write_at(folder / header.vectors, end, content, header.vectors_sum),
+        "entries_sum": _write_at(folder / header.entries, header.size, [lines], header.entries_sum),
     }
     rows, count, size = header.rows + len(vectors), header.lines + len(entries), header.size + len(lines)
     grown = replace(header, rows=rows, lines=count, size=size, **sums)
-    grown.write(place)
+    grown.write(folder)
     return grown
 
 
-def keep(index: Index, kept: Sequence[tuple[int, Entry]], broken: Sequence[Entry], images: str) -> Index:
+def rewrite_index(
+    index: Index, kept: Sequence[tuple[int, IndexEntry]], broken: Sequence[IndexEntry], images: str
+) -> Index:
     """Go on with some rows of an index, under the entries given, and with these broken ones."""
-    old, place = index.header, index.place
+    old, place = index.header, index.folder
     entries = [entry for _, entry in kept] + list(broken)
-    lines = "".join(entry.line() for entry in entries).encode()
+    lines = "".join(entry.to_json_line() for entry in entries).encode()
     header = IndexHeader(old.run, old.width, images, old.generation + 1, len(kept), len(entries), len(lines))
     rows = np.array([row for row, _ in kept], dtype=np.int64)
-    blocks = (rows[first : first + ROWS] for first in range(0, len(rows), ROWS))
+    blocks = (rows[first : first + COPY_ROWS] for first in range(0, len(rows), COPY_ROWS))
     content = (np.ascontiguousarray(index.vectors[block]).tobytes() for block in blocks)
     sums = {
         "vectors_sum": _write_at(place / header.vectors, 0, content),
@@ -363,7 +369,7 @@ def _write_at(path: Path, offset: int, content: Iterator[bytes] | Sequence[bytes
 
     `before` is that of what is before the offset.
     """
-    with storing(path), path.open("r+b" if path.exists() else "wb") as file:
+    with explain_storage_errors(path), path.open("r+b" if path.exists() else "wb") as file:
         file.truncate(offset)
         file.seek(offset)
         for part in content:
@@ -388,23 +394,23 @@ def _sync(handle: int) -> None:
 
 
 @contextmanager
-def only_updater(place: Path) -> Iterator[None]:
+def lock_index(folder: Path) -> Iterator[None]:
     """Hold an index while it is updated."""
     with ExitStack() as held:
         try:
-            held.enter_context(only_writer(place))
+            held.enter_context(write_lock(folder))
         except RunError:
             raise RunError(
-                f"{place} is being updated by another process. Wait for it; or search it as it is, "
-                f"without --images: lemma search RUN --index {place} --query …"
+                f"{folder} is being updated by another process. Wait for it; or search it as it is, "
+                f"without --images: lemma search RUN --index {folder} --query …"
             ) from None
         yield
 
 
-def verify_index(place: Path) -> Verified:
+def verify_index(folder: Path) -> Verification:
     """Compare the files of an index with their checksums."""
-    files = [place / HEADER, *_files(place)]
-    return Verified(place, tuple(judged(files, place, lambda: Index.open(place).read())))
+    files = [folder / HEADER_FILE, *_files(folder)]
+    return Verification(folder, tuple(check_files(files, folder, lambda: Index.open(folder).read())))
 
 
 # Updating: only images that are new or changed are read
@@ -422,27 +428,31 @@ class UpdatedIndex:
 
 
 def update_index(
-    place: Path, embedder: Embedder, images: ImageSource, progress: Progress | None = None
+    folder: Path, embedder: Embedder, images: ImageSource, progress: Progress | None = None
 ) -> UpdatedIndex:
     """Make an index hold the vectors of exactly these images, as they are now; one of another run is made again."""
-    if place.exists() and not place.is_dir():
-        raise RunError(f"{place} is a file; an index is a folder. Choose another place.")
-    inside = [file.name for file in place.iterdir()] if place.is_dir() else []
-    if inside and HEADER not in inside and any(not name.startswith((".", "vectors-", "entries-")) for name in inside):
-        raise RunError(f"{place} is not empty and not an index ({HEADER} is missing). Choose another place.")
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file; an index is a folder. Choose another place.")
+    inside = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    if (
+        inside
+        and HEADER_FILE not in inside
+        and any(not name.startswith((".", "vectors-", "entries-")) for name in inside)
+    ):
+        raise RunError(f"{folder} is not empty and not an index ({HEADER_FILE} is missing). Choose another place.")
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        with only_updater(place):
-            return _update(place, embedder, images, progress)
+        folder.mkdir(parents=True, exist_ok=True)
+        with lock_index(folder):
+            return _update(folder, embedder, images, progress)
     except StorageError:
         raise
     except OSError as error:
-        raise RunError(f"{place}: the index cannot be written: {error}. Choose another place with --index.") from None
+        raise RunError(f"{folder}: the index cannot be written: {error}. Choose another place with --index.") from None
 
 
 def _update(place: Path, embedder: Embedder, images: ImageSource, progress: Progress | None) -> UpdatedIndex:
-    made_by, note, index = embedder.made_by(images.framed), "", None
-    if (place / HEADER).is_file():
+    made_by, note, index = embedder.fingerprint(images.crop_margins), "", None
+    if (place / HEADER_FILE).is_file():
         try:
             index = Index.open(place).read()
             if (index.header.run, index.header.width) != (made_by, embedder.width):
@@ -450,13 +460,13 @@ def _update(place: Path, embedder: Embedder, images: ImageSource, progress: Prog
         except RunError as error:
             note = f"the index was made again: {error}"
     if index is None:
-        index = start(place, made_by, embedder.width, images.name)
+        index = create_index(place, made_by, embedder.width, images.name)
     # Unchanged images stay where they are, moved and touched ones keep their vectors; a broken one has no row.
     now = {entry.name: entry for entry in images.entries()}
-    stay: list[tuple[int | None, Entry]] = []
-    fresh: list[Entry] = []
-    gone: dict[tuple[int, str | None], tuple[int | None, Entry]] = {}
-    for row, entry in [*enumerate(index.entries), *((None, entry) for entry in index.broken)]:
+    stay: list[tuple[int | None, IndexEntry]] = []
+    fresh: list[IndexEntry] = []
+    gone: dict[tuple[int, str | None], tuple[int | None, IndexEntry]] = {}
+    for row, entry in [*enumerate(index.entries), *((None, entry) for entry in index.unreadable)]:
         there = now.get(entry.name)
         if there is None or (entry.size, entry.time) != (there.size, there.time):
             gone[entry.size, entry.sum] = (row, entry)
@@ -465,7 +475,7 @@ def _update(place: Path, embedder: Embedder, images: ImageSource, progress: Prog
             del now[entry.name]
     sizes = {size for size, _ in gone}
     for entry in now.values():
-        found = gone.pop((entry.size, images.sum(entry.name)), None) if entry.size in sizes else None
+        found = gone.pop((entry.size, images.checksum(entry.name)), None) if entry.size in sizes else None
         if found is None:
             fresh.append(entry)
         else:
@@ -473,16 +483,16 @@ def _update(place: Path, embedder: Embedder, images: ImageSource, progress: Prog
     kept = sorted((row, entry) for row, entry in stay if row is not None)
     broken = [entry for row, entry in stay if row is None]
     removed = len(index) - len(kept)
-    if [entry for _, entry in kept] != list(index.entries) or set(broken) != set(index.broken):
-        index = keep(index, kept, broken, images.name)
+    if [entry for _, entry in kept] != list(index.entries) or set(broken) != set(index.unreadable):
+        index = rewrite_index(index, kept, broken, images.name)
     elif index.header.images != images.name:  # the folder was moved
         index = _turn_to(place, replace(index.header, images=images.name))
     before, header = len(index), index.header
-    advance = counting(progress, "embedding images", len(fresh)) if fresh else None
+    advance = progress_counter(progress, "embedding images", len(fresh)) if fresh else None
     for first in range(0, len(fresh), BLOCK):
         block = fresh[first : first + BLOCK]
         good, pixels, broken = read_entries(images, block, embedder.side)
-        header = append(place, header, [*good, *broken], embedder.images(pixels))
+        header = append_entries(place, header, [*good, *broken], embedder.image_vectors(pixels))
         if advance:
             advance(len(block))
     index = Index.open(place)

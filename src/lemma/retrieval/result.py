@@ -7,17 +7,17 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from lemma.data.images import thumbnail
+from lemma.data.images import make_thumbnail
 from lemma.errors import DataError
-from lemma.report.numbers import printable
+from lemma.report.numbers import escape_invisible
 from lemma.report.result import Block, Card, Cards, Heading, Image, Items, Result, Table, Text, as_csv
-from lemma.report.text import across, columns
+from lemma.report.text import display_width, text_width
 
-ENDINGS = (".html", ".md", ".txt", ".json", ".csv")
+FILE_SUFFIXES = (".html", ".md", ".txt", ".json", ".csv")
 """The kinds of files that a search is saved as."""
-SIDE = 144  # pixels on the longer side of a thumbnail
-MOST_LINES = 4  # of the terminal for one hit or query; the rest is cut
-NAMED = 5  # broken images that are named; --json names all
+THUMBNAIL_SIDE = 144  # pixels on the longer side of a thumbnail
+MAX_LINES = 4  # of the terminal for one hit or query; the rest is cut
+MAX_NAMED = 5  # broken images that are named; --json names all
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class QueryHits:
 
     query: str
     hits: tuple[Hit, ...]
-    remark: str = ""
+    note: str = ""
     """What of the query was not read."""
     image: Path | None = field(default=None, repr=False)
     """The query itself, if it is an image."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        remark = {"remark": self.remark} if self.remark else {}
+        remark = {"remark": self.note} if self.note else {}
         return {"query": self.query, **remark, "hits": [hit.to_dict() for hit in self.hits]}
 
 
@@ -66,16 +66,16 @@ class IndexCounts:
     indexed: int
     new: int = 0
     removed: int = 0
-    broken: tuple[tuple[str, str], ...] = ()
+    unreadable: tuple[tuple[str, str], ...] = ()
     """Names of images that cannot be read, each with the reason."""
 
     def __str__(self) -> str:
-        changes = {"new": self.new, "removed": self.removed, "broken and left out": len(self.broken)}
+        changes = {"new": self.new, "removed": self.removed, "broken and left out": len(self.unreadable)}
         return ", ".join([f"{self.indexed:,} indexed", *(f"{n:,} {what}" for what, n in changes.items() if n)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        broken = [{"name": name, "reason": reason} for name, reason in self.broken]
+        broken = [{"name": name, "reason": reason} for name, reason in self.unreadable]
         return {"indexed": self.indexed, "new": self.new, "removed": self.removed, "broken": broken}
 
 
@@ -84,13 +84,13 @@ class SearchResult(Result):
     """What each query found."""
 
     run: str
-    among: str
+    kind: str
     """What was searched: images or texts."""
-    where: str
+    source: str
     """The folder, the set or the file."""
     answers: tuple[QueryHits, ...]
     counts: IndexCounts
-    how: str
+    method: str
     """How the nearest were found: exact, or not."""
     index: Path | None = None
     notes: tuple[str, ...] = ()
@@ -103,13 +103,13 @@ class SearchResult(Result):
     def blocks(self) -> Iterator[Block]:
         """The hits of each query, and what was searched."""
         for answer in self.answers:
-            lines = [answer.query, *([f"  ({answer.remark})"] if answer.remark else [])]
+            lines = [answer.query, *([f"  ({answer.note})"] if answer.note else [])]
             for hit in answer.hits:
                 again = "" if hit.reranked_score is None else f"  {hit.reranked_score:8.3f}"
                 name = f"{hit.caption}  ({hit.name})" if hit.caption else hit.name
                 lines.append(f"{hit.rank:>4}  {hit.score:7.4f}{again}  {name}")
-            yield Text("\n".join(map(clip, lines)), apart=True)
-        yield Text("\n".join(map(clip, self.about())), apart=True)
+            yield Text("\n".join(map(clip, lines)), blank_before=True)
+        yield Text("\n".join(map(clip, self.summary_lines())), blank_before=True)
 
     def details(self) -> Iterator[Block]:
         """The same with thumbnails."""
@@ -117,10 +117,10 @@ class SearchResult(Result):
             yield Heading(answer.query)
             if answer.image:
                 yield _thumbnail(answer.image, answer.query)
-            if answer.remark:
-                yield Text(answer.remark, "note")
-            yield self._cards(answer) if self.among == "images" else self._table(answer)
-        yield Items(self.about(), "note")
+            if answer.note:
+                yield Text(answer.note, "note")
+            yield self._cards(answer) if self.kind == "images" else self._table(answer)
+        yield Items(self.summary_lines(), "note")
 
     def _cards(self, answer: QueryHits) -> Cards:
         cards = []
@@ -140,14 +140,14 @@ class SearchResult(Result):
             rows.append((str(hit.rank), f"{hit.score:.4f}", *[reranked] * again, hit.name))
         bars = [max(0.0, min(hit.score, 1.0)) for hit in answer.hits]
         last = len(header) - 1
-        return Table(header, rows, bars=bars, left=(0, last), flexible=(last,))
+        return Table(header, rows, bars=bars, left=(0, last), breakable=(last,))
 
-    def about(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         """What was searched, what was left out, and where the index is."""
         counts = self.counts if self.index else f"{self.counts.indexed:,} read"
-        lines = [f"{self.among}: {counts}", f"of: {self.where}", self.how]
-        lines += [f"  {name}: {reason}" for name, reason in self.counts.broken[:NAMED]]
-        rest = len(self.counts.broken) - NAMED
+        lines = [f"{self.kind}: {counts}", f"of: {self.source}", self.method]
+        lines += [f"  {name}: {reason}" for name, reason in self.counts.unreadable[:MAX_NAMED]]
+        rest = len(self.counts.unreadable) - MAX_NAMED
         lines += [f"  and {rest:,} more (--json names all)"] if rest > 0 else []
         return [*lines, *self.notes, *([f"index: {self.index}"] if self.index else [])]
 
@@ -155,11 +155,11 @@ class SearchResult(Result):
         """Return plain values."""
         return {
             "run": self.run,
-            "among": self.among,
-            "where": self.where,
+            "among": self.kind,
+            "where": self.source,
             "answers": [answer.to_dict() for answer in self.answers],
             **self.counts.to_dict(),
-            "how": self.how,
+            "how": self.method,
             "index": self.index and str(self.index),
             "notes": list(self.notes),
         }
@@ -178,13 +178,13 @@ class SearchResult(Result):
     def writers(self) -> dict[str, Callable[[], str]]:
         """The kinds of files that make sense for a search."""
         writers = super().writers() | {".csv": lambda: as_csv(self.records())}
-        return {ending: writers[ending] for ending in ENDINGS}
+        return {ending: writers[ending] for ending in FILE_SUFFIXES}
 
 
 def _thumbnail(path: Path | None, text: str) -> Image:
     """A small image with its description, or a note that it cannot be shown."""
     try:
-        return Image(thumbnail(path, SIDE), text) if path else Image(None, "the image is not here")
+        return Image(make_thumbnail(path, THUMBNAIL_SIDE), text) if path else Image(None, "the image is not here")
     except (DataError, OSError):
         return Image(None, "the image is not here")
 
@@ -195,7 +195,7 @@ def clip(text: str) -> str:
     >>> clip("a\\x1b[2Jb"), clip("x" * 900)[-2:]
     ('a\\\\x1b[2Jb', 'x…')
     """
-    text, room = printable(text), MOST_LINES * columns()
-    if across(text) <= room:
+    text, room = escape_invisible(text), MAX_LINES * text_width()
+    if display_width(text) <= room:
         return text
-    return text[: bisect_right(list(accumulate(map(across, text))), room - 1)] + "…"
+    return text[: bisect_right(list(accumulate(map(display_width, text))), room - 1)] + "…"

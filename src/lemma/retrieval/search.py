@@ -13,26 +13,26 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 
 from lemma.data.corpora import IMAGES
-from lemma.data.files import Progress, data_home, real_path, replacing, text_hash
-from lemma.data.images import decode_image, list_images, pillow
+from lemma.data.files import Progress, atomic_replace, data_home, real_path, text_hash
+from lemma.data.images import decode_image, import_pillow, list_images
 from lemma.data.tables import SEPARATED, Column, read_table
 from lemma.errors import DataError, InputError, RunError, SpecError
 from lemma.models.dual_encoder import CrossAttentionModel
-from lemma.report.numbers import counted
+from lemma.report.numbers import pluralize
 from lemma.retrieval.embedding import Embedder
 from lemma.retrieval.index import ImageSource, Index, open_images, update_index
 from lemma.retrieval.result import Hit, IndexCounts, QueryHits, SearchResult
 from lemma.runs.load import Run
 
-AS_IN = "As in: lemma search RUN --images FOLDER --query 'a red heart'"
+EXAMPLE = "As in: lemma search RUN --images FOLDER --query 'a red heart'"
 TEXT_COLUMNS = frozenset({"texts", "caption", "captions", "sentence", "title", "description", "name", "query"})
-BLOCK = 1 << 14  # rows multiplied at once: their scores fit the cache, and no more of a mapped file is touched
+BLOCK_ROWS = 1 << 14  # rows multiplied at once: their scores fit the cache, and no more of a mapped file is touched
 EXACT = "exact"
-CLUSTERED = "approximate: faiss searched the nearest cells"
-MANY = 1_000_000  # with more vectors faiss is used, if it is installed
-SHARE = 16  # one cell in this many is looked at
+APPROXIMATE = "approximate: faiss searched the nearest cells"
+FAISS_THRESHOLD = 1_000_000  # with more vectors faiss is used, if it is installed
+CELLS_PER_PROBE = 16  # one cell in this many is looked at
 CLUSTERED_BLOCK = 1 << 16
-SAMPLES = 64  # vectors per cell that the cells are learned from
+SAMPLES_PER_CELL = 64  # vectors per cell that the cells are learned from
 
 
 # The request
@@ -56,25 +56,27 @@ class SearchRequest:
             raise SpecError(f"k = {self.k!r}: give the number of results, a whole number of at least 1.")
         if (self.query is None) == (self.image is None):
             given = "neither" if self.query is None else "both"
-            raise InputError(f"query or image: give exactly one of them to search for, got {given}. {AS_IN}")
+            raise InputError(f"query or image: give exactly one of them to search for, got {given}. {EXAMPLE}")
         among_images = self.images is not None or self.index is not None
         if self.query is not None and self.texts is not None:
             raise InputError("query and texts: texts are ranked for an image. Give image instead of query.")
         if among_images == (self.texts is not None):
             given = "both" if among_images else "neither"
-            raise InputError(f"images (or index) or texts: give exactly one of them to search in, got {given}. {AS_IN}")
+            raise InputError(
+                f"images (or index) or texts: give exactly one of them to search in, got {given}. {EXAMPLE}"
+            )
         if self.text_column is not None and self.texts is None:
             raise InputError("text_column names a column of texts, but no texts are given.")
 
 
 def search_run(run: Run, request: SearchRequest, progress: Progress | None = None) -> SearchResult:
     """Find the images, or the texts, that are nearest to what is looked for."""
-    embedder = Embedder(run.merged())
-    texts = checked_texts([request.query] if isinstance(request.query, str) else list(request.query or []))
+    embedder = Embedder(run.merge_lora())
+    texts = validate_texts([request.query] if isinstance(request.query, str) else list(request.query or []))
     if request.query is not None and not texts:
-        raise InputError(f"query is an empty list: there is nothing to search for. {AS_IN}")
+        raise InputError(f"query is an empty list: there is nothing to search for. {EXAMPLE}")
     assert embedder.towers  # another kind of run is refused before anything is read
-    pillow()
+    import_pillow()
     image = None if request.image is None else Path(request.image)
     if image is not None and not image.exists():
         raise InputError(f"{image}: there is no such image. Check the name and the current folder.")
@@ -84,7 +86,7 @@ def search_run(run: Run, request: SearchRequest, progress: Progress | None = Non
         assert image is not None
         where = str(request.texts)
         if not isinstance(request.texts, (str, Path)):
-            among, where = checked_texts(list(request.texts), "text"), "the given texts"
+            among, where = validate_texts(list(request.texts), "text"), "the given texts"
         elif where in IMAGES:
             listing = list_images(where, progress=progress)
             among = [caption for one in listing.images for caption in one.captions]
@@ -99,10 +101,10 @@ def search_run(run: Run, request: SearchRequest, progress: Progress | None = Non
     return search_images(embedder, opened, queries, request.k, request.faiss)
 
 
-def checked_texts(texts: Sequence[object], what: str = "query") -> list[str]:
+def validate_texts(texts: Sequence[object], kind: str = "query") -> list[str]:
     """The texts, each with something in it."""
     for place, text in enumerate(texts, start=1):
-        which = what if len(texts) == 1 else f"{what} {place}"
+        which = kind if len(texts) == 1 else f"{kind} {place}"
         if not isinstance(text, str):
             raise InputError(f"{which} is {text!r} ({type(text).__name__}), not a text. Put it in quotes.")
         if not text.strip():
@@ -136,30 +138,30 @@ class SearchQuery:
 
     name: str
     vector: Float32[np.ndarray, " shared"]
-    remark: str = ""
+    note: str = ""
     tokens: np.ndarray | None = None
     image: Path | None = None
 
 
 def text_queries(embedder: Embedder, texts: Sequence[str]) -> list[SearchQuery]:
     """Texts to look for; one of which the tokenizer knows nothing is refused."""
-    vectors, read = embedder.texts(texts)
-    for text, known in zip(texts, read.known, strict=True):
+    vectors, read = embedder.text_vectors(texts)
+    for text, known in zip(texts, read.has_known_tokens, strict=True):
         if not known:
             raise InputError(
                 f"the query '{text}' has no token that the run's tokenizer knows "
-                f"({embedder.run.tokenizer.about}). Use words from the captions."
+                f"({embedder.run.tokenizer.description}). Use words from the captions."
             )
     return [
-        SearchQuery(text, vectors[place], read.remarks[place], read.rows.padded([place])[0])
+        SearchQuery(text, vectors[place], read.notes[place], read.rows.pad([place])[0])
         for place, text in enumerate(texts)
     ]
 
 
 def image_query(embedder: Embedder, path: Path, framed: bool = False) -> SearchQuery:
     """An image to look for."""
-    pixels = decode_image(path, embedder.side, framed=framed)
-    return SearchQuery(path.name, embedder.images(pixels[None])[0], image=path)
+    pixels = decode_image(path, embedder.side, crop_margins=framed)
+    return SearchQuery(path.name, embedder.image_vectors(pixels[None])[0], image=path)
 
 
 @dataclass(frozen=True)
@@ -173,29 +175,29 @@ class OpenedIndex:
 
 
 def open_index(
-    embedder: Embedder, images: str | Path | None, place: Path | None, progress: Progress | None = None
+    embedder: Embedder, images: str | Path | None, folder: Path | None, progress: Progress | None = None
 ) -> OpenedIndex:
     """Update the index of some images; without any, take the one in `place` as it is."""
     if images is None:
-        assert place is not None
-        index = Index.open(place)
+        assert folder is not None
+        index = Index.open(folder)
         if index.header.run.partition(" ")[0] != embedder.hash:
             raise RunError(
-                f"{place} holds vectors of another run than {embedder.run.path}. Search it with the run that made it; "
-                f"or make it again: lemma search {embedder.run.path} --index {place} --images {index.header.images}"
+                f"{folder} holds vectors of another run than {embedder.run.path}. Search it with the run that made it; "
+                f"or make it again: lemma search {embedder.run.path} --index {folder} --images {index.header.images}"
             )
         if not len(index):
-            raise DataError(f"{place}: the index is empty. To fill it: --images FOLDER.")
+            raise DataError(f"{folder}: the index is empty. To fill it: --images FOLDER.")
         try:
             source = open_images(index.header.images)
         except (DataError, OSError):  # it can be searched without them
             source = None
-        broken = tuple((entry.name, entry.broken) for entry in index.broken)
-        return OpenedIndex(index, source, IndexCounts(len(index), broken=broken))
+        broken = tuple((entry.name, entry.broken) for entry in index.unreadable)
+        return OpenedIndex(index, source, IndexCounts(len(index), unreadable=broken))
     source = open_images(images, progress)
-    made_by = f"{embedder.made_by(source.framed)} {source.name}"
-    done = update_index(place or data_home() / "indexes" / text_hash(made_by)[:32], embedder, source, progress)
-    broken = tuple((entry.name, entry.broken) for entry in done.index.broken)
+    made_by = f"{embedder.fingerprint(source.crop_margins)} {source.name}"
+    done = update_index(folder or data_home() / "indexes" / text_hash(made_by)[:32], embedder, source, progress)
+    broken = tuple((entry.name, entry.broken) for entry in done.index.unreadable)
     if not len(done.index):
         why = f": {broken[0][0]}: {broken[0][1]}" if broken else ""
         raise DataError(f"{source.name}: it has no image that can be searched ({len(broken)} broken{why}).")
@@ -206,19 +208,19 @@ def open_index(
 # The nearest vectors
 
 
-class Nearest(NamedTuple):
+class NearestRows(NamedTuple):
     """The rows nearest to each query, the nearest first, with their scores; of equal ones the earlier row first."""
 
     rows: Int64[np.ndarray, "queries found"]
     scores: Float32[np.ndarray, "queries found"]
 
 
-def find(
+def find_nearest(
     vectors: Float32[np.ndarray, "rows width"],
     queries: Float32[np.ndarray, "queries width"],
     k: int,
-    block: int = BLOCK,
-) -> Nearest:
+    block: int = BLOCK_ROWS,
+) -> NearestRows:
     """The k rows with the largest product with each query, block by block: cosines, where all have length 1.
 
     >>> rows = np.array([[1, 0], [0, 1], [1, 0]], dtype=np.float32)
@@ -245,12 +247,12 @@ def find(
             rows[query] = np.concatenate([rows[query], places + first])[order]
             scores[query] = joined[order]
     shape = (len(queries), found)
-    return Nearest(np.array(rows, dtype=np.int64).reshape(shape), np.array(scores, dtype=np.float32).reshape(shape))
+    return NearestRows(np.array(rows, dtype=np.int64).reshape(shape), np.array(scores, dtype=np.float32).reshape(shape))
 
 
-def find_clustered(
-    index: Index, queries: Float32[np.ndarray, "queries width"], k: int, looked: int | None = None
-) -> Nearest:
+def find_nearest_faiss(
+    index: Index, queries: Float32[np.ndarray, "queries width"], k: int, num_probes: int | None = None
+) -> NearestRows:
     """The k nearest among the vectors of the `looked` cells nearest to each query, by default one cell in sixteen.
 
     Vectors are divided among √n cells by k-means (Jégou et al. 2011, an inverted file without compression); with all
@@ -262,23 +264,23 @@ def find_clustered(
         raise InputError(
             "faiss is not installed. Install it: pip install 'lemma-lm[faiss]'; or leave it out."
         ) from None
-    path = index.place / f"cells-{index.header.generation}-{index.header.rows}.faiss"
+    path = index.folder / f"cells-{index.header.generation}-{index.header.rows}.faiss"
     if not path.exists():
-        for old in index.place.glob("cells-*.faiss"):
+        for old in index.folder.glob("cells-*.faiss"):
             old.unlink(missing_ok=True)
-        with replacing(path) as temporary:
+        with atomic_replace(path) as temporary:
             rows, width = index.vectors.shape
             count = max(1, round(math.sqrt(rows)))
             made = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, count, faiss.METRIC_INNER_PRODUCT)
-            sample = np.random.default_rng(0).permutation(rows)[: SAMPLES * count]
+            sample = np.random.default_rng(0).permutation(rows)[: SAMPLES_PER_CELL * count]
             made.train(np.ascontiguousarray(index.vectors[np.sort(sample)]))
             for first in range(0, rows, CLUSTERED_BLOCK):
                 made.add(np.ascontiguousarray(index.vectors[first : first + CLUSTERED_BLOCK]))
             faiss.write_index(made, str(temporary))
     cells: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
-    cells.nprobe = min(cells.nlist, looked or max(1, cells.nlist // SHARE))
+    cells.nprobe = min(cells.nlist, num_probes or max(1, cells.nlist // CELLS_PER_PROBE))
     scores, rows = cells.search(np.ascontiguousarray(queries, dtype=np.float32), min(k, len(index)))
-    return Nearest(rows.astype(np.int64), scores.astype(np.float32))
+    return NearestRows(rows.astype(np.int64), scores.astype(np.float32))
 
 
 # Searching
@@ -289,11 +291,11 @@ def search_images(
 ) -> SearchResult:
     """The images nearest to each query; a query that is itself among them is left out."""
     index, images = opened.index, opened.images
-    reranker = reranker_of(embedder.run)
+    reranker = get_reranker(embedder.run)
     wanted = max(k, reranker.spec.candidates if reranker else 0) + 1
-    clustered = faiss if faiss is not None else len(index) > MANY and find_spec("faiss") is not None
+    clustered = faiss if faiss is not None else len(index) > FAISS_THRESHOLD and find_spec("faiss") is not None
     vectors = np.stack([query.vector for query in queries])
-    nearest = find_clustered(index, vectors, wanted) if clustered else find(index.vectors, vectors, wanted)
+    nearest = find_nearest_faiss(index, vectors, wanted) if clustered else find_nearest(index.vectors, vectors, wanted)
     answers = []
     for query, rows, scores in zip(queries, *nearest, strict=True):
         own, hits = real_path(query.image) if query.image else None, []
@@ -305,45 +307,45 @@ def search_images(
         if reranker and images and query.tokens is not None:
             paths = [hit.path for hit in hits[: reranker.spec.candidates] if hit.path]
             with suppress(DataError):  # as they were if an image cannot be read any more
-                pixels = [decode_image(path, embedder.side, framed=images.framed) for path in paths]
+                pixels = [decode_image(path, embedder.side, crop_margins=images.crop_margins) for path in paths]
                 tokens = np.tile(query.tokens, (len(pixels), 1))
-                hits = reranked(hits, pair_scores(reranker, np.stack(pixels), tokens))
-        answers.append(QueryHits(query.name, _numbered(hits[:k]), query.remark, query.image))
+                hits = rerank(hits, score_pairs(reranker, np.stack(pixels), tokens))
+        answers.append(QueryHits(query.name, _numbered(hits[:k]), query.note, query.image))
     notes = list(opened.notes)
     if reranker and any(hit.reranked_score is None for answer in answers for hit in answer.hits[:1]):
         notes.append("not re-ranked: that needs a text query, and the image files")
     elif reranker:
         notes.append(_reranked_note(reranker))
-    where, how = images.name if images else index.header.images, CLUSTERED if clustered else EXACT
+    where, how = images.name if images else index.header.images, APPROXIMATE if clustered else EXACT
     run = str(embedder.run.path)
-    return SearchResult(run, "images", where, tuple(answers), opened.counts, how, index.place, tuple(notes))
+    return SearchResult(run, "images", where, tuple(answers), opened.counts, how, index.folder, tuple(notes))
 
 
-def search_texts(embedder: Embedder, image: Path, texts: Sequence[str], where: str, k: int) -> SearchResult:
+def search_texts(embedder: Embedder, image: Path, texts: Sequence[str], source: str, k: int) -> SearchResult:
     """The texts nearest to an image; those of which the tokenizer knows nothing are left out, and counted."""
     query = image_query(embedder, image)
-    vectors, read = embedder.texts(texts)
-    known = np.flatnonzero(read.known)
+    vectors, read = embedder.text_vectors(texts)
+    known = np.flatnonzero(read.has_known_tokens)
     if not len(known):
         raise InputError(
-            f"{where}: the run's tokenizer knows no token of any of the {len(texts):,} texts. "
+            f"{source}: the run's tokenizer knows no token of any of the {len(texts):,} texts. "
             "Use words from the captions."
         )
-    reranker = reranker_of(embedder.run)
+    reranker = get_reranker(embedder.run)
     candidates = reranker.spec.candidates if reranker else 0
-    nearest = find(vectors[known], query.vector[None], max(k, candidates))
+    nearest = find_nearest(vectors[known], query.vector[None], max(k, candidates))
     rows = known[nearest.rows[0]]
     hits = [Hit(0, texts[int(row)], float(score)) for row, score in zip(rows, nearest.scores[0], strict=True)]
     unknown = len(texts) - len(known)
-    notes = (f"{counted(unknown, 'text')} left out: the tokenizer knows no token of them",) if unknown else ()
+    notes = (f"{pluralize(unknown, 'text')} left out: the tokenizer knows no token of them",) if unknown else ()
     if reranker:
-        tokens = read.rows.padded(rows[:candidates])
+        tokens = read.rows.pad(rows[:candidates])
         pixels = decode_image(image, embedder.side)
-        hits = reranked(hits, pair_scores(reranker, np.tile(pixels, (len(tokens), 1, 1, 1)), tokens))
+        hits = rerank(hits, score_pairs(reranker, np.tile(pixels, (len(tokens), 1, 1, 1)), tokens))
         notes += (_reranked_note(reranker),)
     answer = QueryHits(query.name, _numbered(hits[:k]), image=image)
     run = str(embedder.run.path)
-    return SearchResult(run, "texts", where, (answer,), IndexCounts(len(known)), EXACT, notes=notes)
+    return SearchResult(run, "texts", source, (answer,), IndexCounts(len(known)), EXACT, notes=notes)
 
 
 def _numbered(hits: Sequence[Hit]) -> tuple[Hit, ...]:
@@ -353,13 +355,13 @@ def _numbered(hits: Sequence[Hit]) -> tuple[Hit, ...]:
 # Re-ranking: the first few hits are scored again by attention between patches and words
 
 
-def reranker_of(run: Run) -> CrossAttentionModel | None:
+def get_reranker(run: Run) -> CrossAttentionModel | None:
     """The model of a run that re-ranks; None if it does not."""
     return run.module if isinstance(run.module, CrossAttentionModel) else None
 
 
 @torch.inference_mode()
-def pair_scores(
+def score_pairs(
     model: CrossAttentionModel, pixels: UInt8[np.ndarray, "pairs 3 side side"], tokens: Int64[np.ndarray, "pairs time"]
 ) -> Float32[np.ndarray, " pairs"]:
     """The logit of each pair of an image and a text: the dual encoder's, and what cross-attention adds to it."""
@@ -369,7 +371,7 @@ def pair_scores(
     return logits.float().cpu().numpy()
 
 
-def reranked(hits: Sequence[Hit], scores: Float32[np.ndarray, " candidates"]) -> list[Hit]:
+def rerank(hits: Sequence[Hit], scores: Float32[np.ndarray, " candidates"]) -> list[Hit]:
     """The first hits ordered by their new scores, equal ones as they were; then the rest.
 
     >>> hits = [Hit(0, name, 0.5) for name in "abcd"]

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lemma.runs.export import Rewritten
+    from lemma.runs.export import ExportResult
 
 
 def save(
     model: Any, tokenizer: Any, out: Path | str, *, labels: Sequence[str] = (), overwrite: bool = False
-) -> "Rewritten":
+) -> "ExportResult":
     """Make a finished run of a model that was trained elsewhere, as in a loop of your own.
 
     Args:

@@ -28,42 +28,42 @@ from torch import Tensor
 
 from lemma.data.corpora import MODELS
 from lemma.data.files import (
-    SUFFIX,
-    check_file,
-    file_sum,
-    locked,
+    PARTIAL_SUFFIX,
+    atomic_replace,
+    check_replaceable,
+    explain_storage_errors,
+    file_checksum,
+    file_lock,
     parse_json,
+    read_checked_json,
     read_json,
-    read_sealed,
     real_path,
-    refuse_protected,
-    replacing,
-    restore,
-    seal,
-    storing,
-    sweep,
-    unreadable,
+    remove_stale_temp_files,
+    restore_moved_folder,
+    unreadable_error,
+    verify_file,
+    with_checksum,
     write_atomically,
 )
-from lemma.data.tokenizers import CONFIG, GENERATION, Tokenizer
+from lemma.data.tokenizers import CONFIG_FILE, GENERATION_FILE, Tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import DataError, RunError, SpecError, StorageError
 from lemma.hub.pretrained import Pretrained, is_pretrained, open_pretrained
-from lemma.runs.checkpoint import MANIFEST, drop_after, write_weights
+from lemma.runs.checkpoint import MANIFEST, remove_checkpoints_after, write_weights
 from lemma.spec.base import exists, is_utf8, read_toml, to_toml
 from lemma.spec.choose import read_model
 from lemma.spec.data import AnyDataSpec, PretrainedData, read_data
-from lemma.spec.models import NEW_FAMILIES, Classifier, Graph, ModelSpec, Parser
-from lemma.spec.positions import POSITIONS
+from lemma.spec.models import PLUGIN_FAMILIES, Classifier, Graph, ModelSpec, Parser
+from lemma.spec.positions import PLUGIN_POSITIONS
 from lemma.spec.recipe import AdaptationSpec, Method, Recipe
 
-TAGGED = {"family": NEW_FAMILIES, "positions": POSITIONS}
+PLUGIN_GROUPS = {"family": PLUGIN_FAMILIES, "positions": PLUGIN_POSITIONS}
 
 
-def refuse_absent(table: Mapping[str, Any], path: Path) -> None:
+def check_plugins_installed(spec: Mapping[str, Any], path: Path) -> None:
     """Refuse a run of which a family or kind of positions is neither Lemma's nor brought by an installed package."""
-    for what, name in named(table):
-        group = TAGGED[what]
+    for what, name in plugin_names(spec):
+        group = PLUGIN_GROUPS[what]
         if name not in group.own() and not group.brings(name):
             raise RunError(
                 f"{path} holds a model whose {what} is '{name}'. It is not one of Lemma's own, and the package that "
@@ -71,25 +71,25 @@ def refuse_absent(table: Mapping[str, Any], path: Path) -> None:
             )
 
 
-def named(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def plugin_names(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Every family and every kind of positions that a spec names, in its body and towers too.
 
     >>> list(named({"family": "classifier", "body": {"family": "bag", "positions": {"kind": "fading"}}}))
     [('family', 'classifier'), ('family', 'bag'), ('positions', 'fading')]
     """
-    for word, value in table.items():
+    for word, value in spec.items():
         if word == "family" and isinstance(value, str):
             yield word, value
         elif word == "positions" and isinstance(value, Mapping):
             yield word, str(value.get("kind"))
         elif isinstance(value, Mapping):
-            yield from named(value)
+            yield from plugin_names(value)
 
 
 @contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
+def write_lock(folder: Path) -> Iterator[None]:
     """Hold a folder while it is written: two processes that train in one folder would undo each other's work."""
-    with locked(folder, wait=0.2) as held:
+    with file_lock(folder, timeout=0.2) as held:
         if not held:
             raise RunError(f"{folder} is being trained by another process. Wait for it, or stop it first.")
         yield
@@ -103,7 +103,7 @@ class Metrics:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a line."""
-        with storing(self.path), self.path.open("a", encoding="utf-8") as file:
+        with explain_storage_errors(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ class Metrics:
         try:
             *whole, _half = self.path.read_bytes().split(b"\n")
         except OSError as error:
-            raise unreadable(self.path, error) from None
+            raise unreadable_error(self.path, error) from None
         return [self._row(number, line) for number, line in enumerate(whole, start=1)]
 
     def _row(self, number: int, line: bytes) -> dict[str, Any]:
@@ -134,9 +134,9 @@ class Metrics:
         """Make sure that the lines are on the disk before a checkpoint counts on them; return their checksum."""
         if not self.path.exists():
             return {}
-        with storing(self.path), self.path.open("rb+") as file:
+        with explain_storage_errors(self.path), self.path.open("rb+") as file:
             os.fsync(file.fileno())
-        return file_sum(self.path)
+        return file_checksum(self.path)
 
     def check(self, expected: Mapping[str, Any] | None, listed_in: str) -> None:
         """Compare as many bytes as a checkpoint or the manifest counts on with their checksum."""
@@ -145,7 +145,7 @@ class Metrics:
                 with self.path.open("rb") as file:
                     content = file.read(expected["bytes"])
             except OSError as error:
-                raise unreadable(self.path, error) from None
+                raise unreadable_error(self.path, error) from None
             if len(content) < expected["bytes"] or hashlib.sha256(content).hexdigest() != expected["sha256"]:
                 raise RunError(
                     f"{self.path} is damaged: its lines do not have the SHA-256 in {listed_in}. {self._without}"
@@ -159,13 +159,13 @@ class Metrics:
 SPEC, RECIPE, TOKENIZER, METRICS = "spec.toml", "recipe.toml", "tokenizer.json", "metrics.jsonl"
 LEXICON, LABELS, ADAPTATION = "lexicon.json", "labels.json", "adaptation.toml"
 WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD = "model.safetensors", "summary.json", "checkpoints", "tensorboard"
-MADE_FIRST = {SPEC, TOKENIZER, CONFIG, GENERATION, LEXICON, LABELS, ADAPTATION, MANIFEST}
+INITIAL_FILES = {SPEC, TOKENIZER, CONFIG_FILE, GENERATION_FILE, LEXICON, LABELS, ADAPTATION, MANIFEST}
 """Files that are there before the recipe, which is written last when a run folder is made."""
-TABLES, NAMES = (SPEC, RECIPE, ADAPTATION), (TOKENIZER, CONFIG, GENERATION, LEXICON, LABELS)
+TABLES, NAMES = (SPEC, RECIPE, ADAPTATION), (TOKENIZER, CONFIG_FILE, GENERATION_FILE, LEXICON, LABELS)
 """What a manifest has the words of, and what it has the SHA-256 of from the start."""
 TRAINING = "training"
 """Entry of a manifest: true until training is finished. Only then can a run without a checkpoint start again."""
-OWN = {*MADE_FIRST, RECIPE, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
+RUN_FILES = {*INITIAL_FILES, RECIPE, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class RunFolder:
         tokenizer: Tokenizer | Lexicon | None,
         overwrite: bool = False,
         labels: Sequence[str] = (),
-        held: bool = False,
+        has_lock: bool = False,
         result: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
     ) -> Self:
         """Write a new run to the disk in one go; what is there already is refused, or replaced if it is a run.
@@ -192,14 +192,14 @@ class RunFolder:
         `held` says that the caller is the only writer already. A run that is not trained here has its `result` at once:
         its weights and its summary. Only others can be resumed.
         """
-        refuse_occupied(self.path, overwrite)
+        check_run_target(self.path, overwrite)
         try:
             self.path.absolute().parent.mkdir(parents=True, exist_ok=True)
-            with nullcontext() if held else only_writer(self.path):
-                refuse_occupied(self.path, overwrite)  # again, now that nobody else writes there
-                with replacing(self.path) as temporary:
+            with nullcontext() if has_lock else write_lock(self.path):
+                check_run_target(self.path, overwrite)  # again, now that nobody else writes there
+                with atomic_replace(self.path) as temporary:
                     temporary.mkdir()
-                    self._save_words(temporary, tokenizer, labels)
+                    self._save_vocabulary(temporary, tokenizer, labels)
                     (temporary / SPEC).write_text(to_toml(self.spec.to_dict()), encoding="utf-8")
                     (temporary / RECIPE).write_text(self._recipe_toml(), encoding="utf-8")
                     if result is None:
@@ -213,28 +213,28 @@ class RunFolder:
         return self
 
     @classmethod
-    def open(cls, path: Path, settings: Collection[str] = ()) -> "RunFolder":
+    def open(cls, path: Path, overrides: Collection[str] = ()) -> "RunFolder":
         """Read the descriptions of a run; no folder, not a run and a damaged file are different errors.
 
         `settings` of the recipe are about to be given again, so that recipe.toml may differ in them.
         """
-        refuse_name(path)
-        restore(path)
+        check_utf8_path(path)
+        restore_moved_folder(path)
         if not exists(path / SPEC) and is_pretrained(path):
             source = open_pretrained(path)
             return PretrainedRun(path, source.spec, Recipe(), PretrainedData(pretrained=str(path)), "", source=source)
-        refuse_no_run(path)
+        check_is_run(path)
         try:
             words = read_toml(path / RECIPE)
             data = words.pop("data", {})
             data_hash = str(data.pop("hash", ""))
             table = read_toml(path / SPEC)
-            refuse_changed(path, settings)
-            refuse_absent(table, path)
+            check_unchanged(path, overrides)
+            check_plugins_installed(table, path)
             spec = read_model(table, str(path / SPEC))
             recipe = Recipe.read(words, f"{path / RECIPE}: recipe")
             found = read_data(data, f"{path / RECIPE}: data")
-            return cls(path, spec, recipe, found, data_hash, _adaptation(path))
+            return cls(path, spec, recipe, found, data_hash, _read_adaptation(path))
         except SpecError as error:
             raise RunError(f"The run folder {path} is damaged. {error}") from None
 
@@ -254,30 +254,30 @@ class RunFolder:
         return self.path / CHECKPOINTS
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the run is finished."""
         return (self.path / SUMMARY).exists()
 
     @property
-    def resumable(self) -> bool:
+    def is_resumable(self) -> bool:
         """Whether training can continue: from a checkpoint, or from the start if it was killed before the first one.
 
         A folder without both was cut while an earlier version wrote an export, or has lost files.
         """
         if any(self.checkpoints.glob("step-*")):
             return True
-        return bool(read_manifest(self.path).get(TRAINING)) and not exists(self.path / WEIGHTS) and not self.finished
+        return bool(read_manifest(self.path).get(TRAINING)) and not exists(self.path / WEIGHTS) and not self.is_finished
 
-    def refuse_unresumable(self) -> None:
+    def check_resumable(self) -> None:
         """Refuse to resume a run that has nothing to continue from, before its data are read."""
-        if self.resumable:
+        if self.is_resumable:
             return
-        if self.finished:
+        if self.is_finished:
             how = "Adapt its base again with more steps." if self.adaptation else "Train a new run, or adapt this one."
             raise RunError(f"{self.path} is finished, and keeps no checkpoint to resume from. {how}")
-        raise RunError(self.incomplete())
+        raise RunError(self.incomplete_message())
 
-    def incomplete(self) -> str:
+    def incomplete_message(self) -> str:
         """Say what is missing of a run that is neither finished nor resumable, and what to do."""
         return (
             f"{self.path} is incomplete: it has no {SUMMARY} and no checkpoint to resume from. "
@@ -286,13 +286,13 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """Read the summary of a finished run; None before the end."""
-        if not self.finished:
+        if not self.is_finished:
             return None
         listed = read_manifest(self.path)
         if SUMMARY in listed.get("sealed", ()):
-            return read_sealed(self.path / SUMMARY)
+            return read_checked_json(self.path / SUMMARY)
         if expected := listed["files"].get(SUMMARY):  # of an earlier version
-            check_file(self.path / SUMMARY, expected, MANIFEST)
+            verify_file(self.path / SUMMARY, expected, MANIFEST)
         return read_json(self.path / SUMMARY)
 
     def base(self) -> "RunFolder":
@@ -323,7 +323,7 @@ class RunFolder:
         """Read the tokenizer or the lexicon that the run was trained with; data without text have neither."""
         if isinstance(self.spec, Parser):
             return self.lexicon()
-        reads = "tokenizer" in type(self.data).model_fields and self.spec.learns != "graph"
+        reads = "tokenizer" in type(self.data).model_fields and self.spec.data_kind != "graph"
         return self.tokenizer() if reads else None
 
     def labels(self) -> tuple[str, ...]:
@@ -347,12 +347,12 @@ class RunFolder:
 
         What it had come to, if it was finished, stays until there is a checkpoint of the steps that follow.
         """
-        sweep(self.path)
+        remove_stale_temp_files(self.path)
         rows = self.metrics.rows()
         self._write_manifest(self.path)  # which counts on no lines any more
         self.metrics.write(row for row in rows if row["step"] <= step)
         write_atomically(self.path / RECIPE, self._recipe_toml())
-        drop_after(self.checkpoints, step)
+        remove_checkpoints_after(self.checkpoints, step)
 
     def reopen(self) -> None:
         """Forget what a finished run had come to, now that a checkpoint has more."""
@@ -367,19 +367,19 @@ class RunFolder:
         """
         write_weights(self.path / WEIGHTS, weights, self.spec, self.method)
         self._write_manifest(self.path, {METRICS: self.metrics.sync()})
-        write_atomically(self.path / SUMMARY, json.dumps(seal(summary), indent=1, ensure_ascii=False) + "\n")
+        write_atomically(self.path / SUMMARY, json.dumps(with_checksum(summary), indent=1, ensure_ascii=False) + "\n")
 
     def _write_manifest(self, folder: Path, more: Mapping[str, Any] | None = None) -> None:
         """Write what the files of the run are to be; the recipe is this one, whether it is on the disk yet or not."""
-        tables = {name: _table(folder, name) for name in TABLES if (folder / name).exists()}
-        tables[RECIPE] = json.loads(json.dumps(self._recipe_words()))
-        files = {name: file_sum(folder / name) for name in NAMES if (folder / name).exists()}
-        content = seal(
+        tables = {name: _read_table(folder, name) for name in TABLES if (folder / name).exists()}
+        tables[RECIPE] = json.loads(json.dumps(self._recipe_table()))
+        files = {name: file_checksum(folder / name) for name in NAMES if (folder / name).exists()}
+        content = with_checksum(
             {"files": {**files, **(more or {})}, "tables": tables, "sealed": [SUMMARY], TRAINING: more is None}
         )
         write_atomically(folder / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
-    def _save_words(self, folder: Path, tokenizer: Tokenizer | Lexicon | None, labels: Sequence[str]) -> None:
+    def _save_vocabulary(self, folder: Path, tokenizer: Tokenizer | Lexicon | None, labels: Sequence[str]) -> None:
         """What turns text into numbers and numbers into names, unless the base has it, and the way to the base."""
         if self.adaptation:
             (folder / ADAPTATION).write_text(to_toml(self.adaptation.to_dict()), encoding="utf-8")
@@ -389,9 +389,9 @@ class RunFolder:
             (folder / LABELS).write_text(json.dumps({"labels": list(labels)}, ensure_ascii=False), encoding="utf-8")
 
     def _recipe_toml(self) -> str:
-        return to_toml(self._recipe_words())
+        return to_toml(self._recipe_table())
 
-    def _recipe_words(self) -> dict[str, Any]:
+    def _recipe_table(self) -> dict[str, Any]:
         return {**self.recipe.to_dict(), "data": {**self.data.to_dict(), "hash": self.data_hash}}
 
 
@@ -402,7 +402,7 @@ class PretrainedRun(RunFolder):
     source: Pretrained = field(kw_only=True)
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """It is."""
         return True
 
@@ -423,17 +423,17 @@ class PretrainedRun(RunFolder):
 
 def is_run(path: Path) -> bool:
     """Whether a path is a run: a run folder, or a pretrained model in a folder, in a file or by name."""
-    restore(path)
+    restore_moved_folder(path)
     return exists(path / SPEC) or is_pretrained(path)
 
 
-def _adaptation(path: Path) -> AdaptationSpec | None:
+def _read_adaptation(path: Path) -> AdaptationSpec | None:
     if not (path / ADAPTATION).exists():
         return None
     return AdaptationSpec.read(read_toml(path / ADAPTATION), str(path / ADAPTATION))
 
 
-def _table(folder: Path, name: str) -> dict[str, Any]:
+def _read_table(folder: Path, name: str) -> dict[str, Any]:
     """What a TOML file of a run says; where the base is may be changed, since its weights have a checksum."""
     return {word: value for word, value in read_toml(folder / name).items() if (name, word) != (ADAPTATION, "base")}
 
@@ -442,19 +442,19 @@ def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
     """The checksums of a run's files and the words of its tables; of a run of version 0.1, none."""
     if not (path / MANIFEST).exists():
         return {"files": {}, "tables": {}}
-    found = read_sealed(path / MANIFEST)
+    found = read_checked_json(path / MANIFEST)
     if not all(isinstance(found.get(part), dict) for part in ("files", "tables")):
         raise RunError(f"{path / MANIFEST} is damaged: it lists no files.")
     return found
 
 
-def refuse_changed(path: Path, settings: Collection[str] = ()) -> None:
+def check_unchanged(path: Path, overrides: Collection[str] = ()) -> None:
     """Refuse a run of which a description is no longer what was written, naming the file and what differs."""
-    for _, why in changed_files(path, settings):
+    for _, why in changed_files(path, overrides):
         raise RunError(why)
 
 
-def changed_files(path: Path, settings: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+def changed_files(path: Path, overrides: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """The descriptions of a run that are no longer what was written, and what differs; `settings` may."""
     listed = read_manifest(path)
     for name, was in listed["tables"].items():
@@ -464,12 +464,12 @@ def changed_files(path: Path, settings: Collection[str] = ()) -> Iterator[tuple[
             yield name, f"{path / name} is missing."
             continue
         try:
-            now = _table(path, name)
+            now = _read_table(path, name)
         except SpecError as error:
             yield name, str(error)
             continue
         for word in {**was, **now}:
-            if was.get(word) != now.get(word) and not (name == RECIPE and word in settings):
+            if was.get(word) != now.get(word) and not (name == RECIPE and word in overrides):
                 before, after = was.get(word, "unset"), now.get(word, "unset")
                 takes = f", or take it over: lemma train --resume {quote(str(path))} {word}={after}"
                 taken = takes if name == RECIPE and word != "data" else ", or train again"
@@ -478,34 +478,34 @@ def changed_files(path: Path, settings: Collection[str] = ()) -> Iterator[tuple[
     for name, expected in listed["files"].items():
         try:
             if name in NAMES:
-                check_file(path / name, expected, MANIFEST)
+                verify_file(path / name, expected, MANIFEST)
         except RunError as error:
             yield name, str(error)
 
 
-def is_begun(path: Path) -> bool:
+def is_started(path: Path) -> bool:
     """Whether a path holds anything but what a process leaves that dies while it makes a run folder.
 
     That is nothing at all, an empty folder, temporary files, or files that are written before the recipe.
     """
-    restore(path)
+    restore_moved_folder(path)
     if not path.is_dir():
         return path.exists()
-    return any(entry.name not in MADE_FIRST and not entry.name.endswith(SUFFIX) for entry in path.iterdir())
+    return any(entry.name not in INITIAL_FILES and not entry.name.endswith(PARTIAL_SUFFIX) for entry in path.iterdir())
 
 
-def remove_unbegun(path: Path) -> None:
+def remove_unstarted(path: Path) -> None:
     """Remove a run folder that was never begun, so that the run can be trained there."""
     if path.is_dir():
-        with only_writer(path):
-            if not is_begun(path):  # asked while nobody else writes there
+        with write_lock(path):
+            if not is_started(path):  # asked while nobody else writes there
                 shutil.rmtree(path)
 
 
-def refuse_occupied(path: Path, overwrite: bool) -> None:
+def check_run_target(path: Path, overwrite: bool) -> None:
     """Refuse a place where something stands: a run unless it may be overwritten, anything else always."""
-    refuse_name(path)
-    restore(path)
+    check_utf8_path(path)
+    restore_moved_folder(path)
     try:
         path.lstat()
     except FileNotFoundError:
@@ -516,7 +516,7 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
     if not path.is_dir():
         raise RunError(f"{path} is a file. Choose another place for the run.")
     inside = {entry.name for entry in path.iterdir()}
-    foreign = sorted(name for name in inside - OWN if not name.endswith(SUFFIX))
+    foreign = sorted(name for name in inside - RUN_FILES if not name.endswith(PARTIAL_SUFFIX))
     if {SPEC, RECIPE} <= inside and not overwrite:
         goes_on = CHECKPOINTS in inside or SUMMARY not in inside
         continuing = f" To continue it: lemma train --resume {quote(str(path))}." if goes_on else ""
@@ -528,16 +528,16 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
         raise RunError(
             f"{path} also holds files that are not the run's: {', '.join(foreign)}. Move it away to overwrite the run."
         )
-    refuse_protected(path)
+    check_replaceable(path)
 
 
-def refuse_name(path: Path) -> None:
+def check_utf8_path(path: Path) -> None:
     """Refuse a name that is not UTF-8, which safetensors cannot open and a description cannot hold."""
     if not is_utf8(str(path)):
         raise RunError(f"{str(path)!r}: the name is not UTF-8. Rename the folder, or choose another name.")
 
 
-def refuse_no_run(path: Path) -> None:
+def check_is_run(path: Path) -> None:
     """Refuse a path that is not a run folder."""
     if path.suffix == ".gguf" and not exists(path):
         raise RunError(f"{path}: there is no such file. Check the name and the folder it is looked for in.")
@@ -553,7 +553,7 @@ def refuse_no_run(path: Path) -> None:
     try:
         next(path.iterdir(), None)
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise unreadable_error(path, error) from None
     if (path / "adapter_config.json").exists():
         raise RunError(
             f"{path} is an adapter that peft wrote, which needs its base: "

@@ -12,23 +12,23 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lemma.adaptation.adapt import adapt_model, merged, merged_copy
+from lemma.adaptation.adapt import adapt_model, copy_merged, merge_lora
 from lemma.data.files import real_path, text_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import RunError
-from lemma.models.base import LanguageModel, hooked, store_by_columns
-from lemma.models.build import blank, build
+from lemma.models.base import LanguageModel, has_hooks, store_column_major
+from lemma.models.build import build, build_uninitialized
 from lemma.models.classifier import ClassifierModel
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.runs.checkpoint import (
     Checkpoint,
-    hash_of,
-    latest_good,
-    put_weights,
+    check_weights_spec,
+    load_weights,
+    named_weights,
+    read_latest_checkpoint,
     read_weights,
-    refuse_other_spec,
-    weights_of,
+    weights_hash,
 )
 from lemma.runs.folder import ADAPTATION, WEIGHTS, PretrainedRun, RunFolder
 from lemma.spec.data import AnyDataSpec
@@ -38,36 +38,38 @@ from lemma.spec.recipe import AdaptationSpec, Method, Recipe
 BODY = "body."
 HEAD = ("head.*",)
 OUTPUT = ("output.*",)
-MEETING = ("image_projection.*", "text_projection.*", "log_scale")
+PROJECTIONS = ("image_projection.*", "text_projection.*", "log_scale")
 """Where a dual encoder's towers meet."""
 TOWERS = "towers."
 
 
-def model_to_fill(folder: RunFolder) -> nn.Module:
+def build_run_uninitialized(folder: RunFolder) -> nn.Module:
     """Build the model of a run for `put_weights`: what its base does not have is uninitialized.
 
     The random state of the caller stays as it is, whatever an adaptation or the family of another package draws.
     """
     with torch.random.fork_rng(devices=[]):
-        return first_model(folder, make=blank)
+        return build_initial_model(folder, builder=build_uninitialized)
 
 
-def first_model(folder: RunFolder, dropout: float = 0.0, make: Callable[..., nn.Module] = build) -> nn.Module:
+def build_initial_model(
+    folder: RunFolder, dropout: float = 0.0, builder: Callable[..., nn.Module] = build
+) -> nn.Module:
     """Build the model of a run as it begins: with new weights, or with its base's and what the adaptation adds."""
     if folder.adaptation is None:
-        return make(folder.spec, dropout)
+        return builder(folder.spec, dropout)
     base = folder.base()
-    refuse_other_base(folder, base)
+    check_base_hash(folder, base)
     if isinstance(base, PretrainedRun) and base.spec == folder.spec:
         model = base.source.model(dropout)
     else:
-        model = make(folder.spec, dropout)
-        put_base(model, plain_weights(base), base.path)
+        model = builder(folder.spec, dropout)
+        load_base_weights(model, merged_weights(base), base.path)
     method = folder.adaptation.method
-    return adapt_model(model, method, always_learned(folder.spec, method)).model
+    return adapt_model(model, method, always_trainable(folder.spec, method)).model
 
 
-def always_learned(spec: ModelSpec, method: Method) -> tuple[str, ...]:
+def always_trainable(spec: ModelSpec, method: Method) -> tuple[str, ...]:
     """What learns whatever the method: the head of a classifier, what a re-ranker adds to its dual encoder.
 
     Where all else is frozen, a language model's output layer, and the maps of a dual encoder to the shared space.
@@ -75,50 +77,50 @@ def always_learned(spec: ModelSpec, method: Method) -> tuple[str, ...]:
     if isinstance(spec, Classifier):
         return HEAD
     if isinstance(spec, CrossAttention):
-        return CrossAttentionModel.added
-    last = MEETING if isinstance(spec, DualEncoder) else OUTPUT
+        return CrossAttentionModel.new_parameters
+    last = PROJECTIONS if isinstance(spec, DualEncoder) else OUTPUT
     return last if method.kind == "frozen" else ()
 
 
-def put_base(model: nn.Module, weights: Mapping[str, Tensor], where: Path) -> None:
+def load_base_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
     """Give a model the weights of its base, or else the body of a classifier or the dual encoder of a re-ranker.
 
     What a body leaves out is not asked for.
     """
     body, own = model, weights
     if isinstance(model, ClassifierModel):
-        body, own = model.body, _inside(weights, BODY) or weights
-    elif isinstance(model, CrossAttentionModel) and not _inside(weights, TOWERS):
+        body, own = model.body, _weights_under(weights, BODY) or weights
+    elif isinstance(model, CrossAttentionModel) and not _weights_under(weights, TOWERS):
         body = model.towers
-    wanted = weights_of(body, frozen=True)
-    put_weights(body, {name: own[name] for name in wanted if name in own}, where, frozen=True)
+    wanted = named_weights(body, include_frozen=True)
+    load_weights(body, {name: own[name] for name in wanted if name in own}, path, frozen=True)
 
 
-def _inside(weights: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+def _weights_under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The weights of a part, by their names in it."""
-    return {name.removeprefix(part): tensor for name, tensor in weights.items() if name.startswith(part)}
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
-def plain_weights(folder: RunFolder) -> dict[str, Tensor]:
+def merged_weights(folder: RunFolder) -> dict[str, Tensor]:
     """All weights of a finished run; those of an adapted one with its updates folded in."""
-    refuse_unfinished(folder)
+    check_finished(folder)
     if isinstance(folder, PretrainedRun):
-        return weights_of(folder.source.model(), frozen=True)
+        return named_weights(folder.source.model(), include_frozen=True)
     if folder.adaptation:
-        return weights_of(merged(whole_model(folder)), frozen=True)
+        return named_weights(merge_lora(load_model(folder)), include_frozen=True)
     weights, trained = read_weights(folder.path / WEIGHTS)
-    refuse_other_spec(folder.path / WEIGHTS, trained, folder.spec)
+    check_weights_spec(folder.path / WEIGHTS, trained, folder.spec)
     return weights
 
 
-def whole_model(folder: RunFolder) -> nn.Module:
+def load_model(folder: RunFolder) -> nn.Module:
     """The model of a finished run with all its weights."""
     if isinstance(folder, PretrainedRun):
         return folder.source.model()
-    model = model_to_fill(folder)
+    model = build_run_uninitialized(folder)
     weights, trained = read_weights(folder.path / WEIGHTS)
-    refuse_other_spec(folder.path / WEIGHTS, trained, folder.spec, folder.method)
-    put_weights(model, weights, folder.path / WEIGHTS)
+    check_weights_spec(folder.path / WEIGHTS, trained, folder.spec, folder.method)
+    load_weights(model, weights, folder.path / WEIGHTS)
     return model
 
 
@@ -126,23 +128,23 @@ def run_hash(folder: RunFolder) -> str:
     """The hash that tells what a run answers from all others: its weights and its tokenizer, or method and base."""
     if isinstance(folder, PretrainedRun):
         return folder.source.hash
-    own = hash_of(folder.path / WEIGHTS)
+    own = weights_hash(folder.path / WEIGHTS)
     if folder.adaptation is None:
         words = folder.vocabulary()
         return text_hash(f"{own} {words.hash}") if words else own
     return text_hash(f"{own} {json.dumps(folder.adaptation.method.to_dict())} on {folder.adaptation.base_hash}")
 
 
-def refuse_unfinished(base: RunFolder) -> None:
+def check_finished(base: RunFolder) -> None:
     """Refuse a base that has not come to its end."""
-    if not base.finished:
-        if not base.resumable:
-            raise RunError(base.incomplete())
+    if not base.is_finished:
+        if not base.is_resumable:
+            raise RunError(base.incomplete_message())
         command = f"lemma train --resume {quote(str(base.path))}"
         raise RunError(f"{base.path} is not finished, so that it cannot be a base yet. To finish it: {command}")
 
 
-def refuse_own_base(base: RunFolder, out: Path) -> None:
+def check_not_base(base: RunFolder, out: Path) -> None:
     """Refuse to write where the base stands, or the base that it needs itself: both would be lost."""
     folder: RunFolder | None = base
     while folder is not None:
@@ -151,7 +153,7 @@ def refuse_own_base(base: RunFolder, out: Path) -> None:
         folder = folder.base() if folder.adaptation else None
 
 
-def refuse_adapters(base: RunFolder) -> None:
+def check_no_adapters(base: RunFolder) -> None:
     """Refuse a base that has adapters: they cannot be folded into weights that others could be put next to."""
     if base.adaptation and base.adaptation.method.kind == "adapters":
         raise RunError(
@@ -160,7 +162,7 @@ def refuse_adapters(base: RunFolder) -> None:
         )
 
 
-def refuse_other_base(folder: RunFolder, base: RunFolder) -> None:
+def check_base_hash(folder: RunFolder, base: RunFolder) -> None:
     """Refuse a base whose weights are not those that the run was adapted from."""
     assert folder.adaptation is not None
     if (got := run_hash(base)) != folder.adaptation.base_hash:
@@ -171,13 +173,13 @@ def refuse_other_base(folder: RunFolder, base: RunFolder) -> None:
         )
 
 
-def adaptation_of(base: RunFolder, out: Path, method: Method) -> AdaptationSpec:
+def make_adaptation_spec(base: RunFolder, out: Path, method: Method) -> AdaptationSpec:
     """What an adapted run in `out` says of its base: where it is, seen from there, and which weights it has.
 
     A pretrained model that is known by name is found by it from anywhere.
     """
-    refuse_unfinished(base)
-    refuse_own_base(base, out)
+    check_finished(base)
+    check_not_base(base, out)
     if isinstance(base, PretrainedRun) and not base.path.exists():
         return AdaptationSpec(method=method, base=str(base.path), base_hash=run_hash(base))
     here, there = real_path(out), real_path(base.path)
@@ -215,34 +217,34 @@ class Run:
         """The language model; a run of another kind is refused, with what it is for."""
         return self.require(LanguageModel, "a language model")
 
-    def require(self, kind: type[Kind], what: str, hint: str = "") -> Kind:
+    def require(self, model_class: type[Kind], expected: str, hint: str = "") -> Kind:
         """The model, if it is of this kind; any other is refused, with what the run holds and what it is for.
 
         `what` says in words what is expected, `hint` how to get it; "{}" in it stands for the path of the run. The dual
         encoder of a re-ranker is inside it.
         """
-        if isinstance(self.module, kind):
+        if isinstance(self.module, model_class):
             return self.module
-        if isinstance(self.module, CrossAttentionModel) and isinstance(self.module.towers, kind):
+        if isinstance(self.module, CrossAttentionModel) and isinstance(self.module.towers, model_class):
             return self.module.towers
         path = quote(str(self.path))
-        use = self.spec.use.format(path)
-        said = f"{self.path} holds a model of the family {self.spec.family}, not {what}. It is {use}"
+        use = self.spec.usage.format(path)
+        said = f"{self.path} holds a model of the family {self.spec.family}, not {expected}. It is {use}"
         raise RunError(f"{said} {hint.format(path)}".rstrip())
 
-    def merged(self) -> "Run":
+    def merge_lora(self) -> "Run":
         """Return the run with LoRA's updates merged into a copy of its model, which is as fast as the base.
 
         A model with hooks or patched forwards is used as it is, since a copy would not call them.
         """
         lora = self.adaptation is not None and self.adaptation.method.kind == "lora"
-        return replace(self, module=merged_copy(self.module)) if lora and not hooked(self.module) else self
+        return replace(self, module=copy_merged(self.module)) if lora and not has_hooks(self.module) else self
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the language model; a parser's run has a lexicon instead."""
         if self.vocabulary is None:
-            raise RunError(f"{self.path} holds {self.spec.use.format(quote(str(self.path)))}")
+            raise RunError(f"{self.path} holds {self.spec.usage.format(quote(str(self.path)))}")
         if not isinstance(self.vocabulary, Tokenizer):
             raise RunError(
                 f"{self.path} holds a parser, which reads whole words and has no tokenizer. "
@@ -276,13 +278,13 @@ def load(path: Path | str, device: str = "cpu") -> Run:
             folder.vocabulary()  # kept; read before the weights, so that what it takes for a moment is free again
         model, note = folder.source.model(by_columns=device == "cpu"), None
     else:
-        weights, note = _weights(folder)
-        model = model_to_fill(folder)
-        put_weights(model, weights, folder.path / WEIGHTS)
+        weights, note = _read_run_weights(folder)
+        model = build_run_uninitialized(folder)
+        load_weights(model, weights, folder.path / WEIGHTS)
     if note:
         warnings.warn(note, stacklevel=2)
     model = model.to(device).eval()
-    store_by_columns(model)
+    store_column_major(model)
     return Run(
         path=folder.path,
         spec=folder.spec,
@@ -298,31 +300,31 @@ def load(path: Path | str, device: str = "cpu") -> Run:
     )
 
 
-def _weights(folder: RunFolder) -> tuple[dict[str, Tensor], str | None]:
-    if not folder.finished:
-        if not folder.resumable:
-            raise RunError(folder.incomplete())
-        return _last_good(
+def _read_run_weights(folder: RunFolder) -> tuple[dict[str, Tensor], str | None]:
+    if not folder.is_finished:
+        if not folder.is_resumable:
+            raise RunError(folder.incomplete_message())
+        return _checkpoint_weights(
             folder, f"{folder.path} is not finished (lemma train --resume {quote(str(folder.path))} goes on)."
         )
     try:
         weights, trained = read_weights(folder.path / WEIGHTS)
     except RunError as error:
-        return _last_good(folder, str(error))
-    refuse_other_spec(folder.path / WEIGHTS, trained, folder.spec, folder.method)
+        return _checkpoint_weights(folder, str(error))
+    check_weights_spec(folder.path / WEIGHTS, trained, folder.spec, folder.method)
     return weights, None
 
 
-def _last_good(folder: RunFolder, reason: str) -> tuple[dict[str, Tensor], str]:
-    checkpoint = latest_good(folder.checkpoints)
+def _checkpoint_weights(folder: RunFolder, reason: str) -> tuple[dict[str, Tensor], str]:
+    checkpoint = read_latest_checkpoint(folder.checkpoints)
     if checkpoint is None:
         raise RunError(f"{reason} There is no checkpoint to take weights from either.")
-    refuse_other_spec(folder.checkpoints, checkpoint.state.get("spec", {}), folder.spec)
-    weights = kept_weights(checkpoint, folder.recipe)
+    check_weights_spec(folder.checkpoints, checkpoint.state.get("spec", {}), folder.spec)
+    weights = selected_weights(checkpoint, folder.recipe)
     return weights, f"{reason} These are its {folder.recipe.keep} weights up to step {checkpoint.step}."
 
 
-def kept_weights(checkpoint: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:
+def selected_weights(checkpoint: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:
     """Return the best or the last weights, as the recipe has it; where the last are the best, they stand once."""
     last = checkpoint.tensors["model"]
     return dict(checkpoint.tensors.get("best", last) if recipe.keep == "best" else last)

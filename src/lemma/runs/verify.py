@@ -7,17 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from lemma.data.files import SUFFIX, check_file, read_json, read_sealed, unreadable
-from lemma.data.store import HEADER as STORE
-from lemma.data.store import TOKENS, TokenStore
+from lemma.data.files import PARTIAL_SUFFIX, read_checked_json, read_json, unreadable_error, verify_file
+from lemma.data.store import HEADER_FILE as STORE
+from lemma.data.store import TOKENS_FILE, TokenStore
 from lemma.errors import LemmaError, MemoryLimitError, RunError
-from lemma.hub.pretrained import SUMS, change_since_opened, recognise
+from lemma.hub.pretrained import CHECKSUMS, change_since_opened, verify_pretrained_file
 from lemma.report.result import Block, Result, Table, Text
-from lemma.runs.checkpoint import MANIFEST, manifest, read, read_weights, saved
+from lemma.runs.checkpoint import MANIFEST, list_checkpoints, read_checkpoint, read_checksums, read_weights
 from lemma.runs.folder import (
     ADAPTATION,
     METRICS,
-    OWN,
+    RUN_FILES,
     SPEC,
     SUMMARY,
     WEIGHTS,
@@ -25,15 +25,15 @@ from lemma.runs.folder import (
     PretrainedRun,
     RunFolder,
     changed_files,
+    check_utf8_path,
     is_run,
     read_manifest,
-    refuse_name,
 )
-from lemma.runs.load import refuse_other_base
+from lemma.runs.load import check_base_hash
 from lemma.spec.base import exists
 
-STUDY = "study.toml"
-MEASURES = ("speed.json", "inference.json", "speeds/*.json", "trials/*.json", "runs/*.json")
+STUDY_FILE = "study.toml"
+MEASUREMENT_FILES = ("speed.json", "inference.json", "speeds/*.json", "trials/*.json", "runs/*.json")
 """The files that a study keeps what it measured in."""
 State = Literal["good", "damaged", "no checksum", "left over"]
 
@@ -49,7 +49,7 @@ class CheckedFile:
 
 
 @dataclass(frozen=True)
-class Verified(Result):
+class Verification(Result):
     """The files of a run or a cache compared with their checksums."""
 
     title = "Files compared with their checksums"
@@ -73,65 +73,65 @@ class Verified(Result):
     def blocks(self) -> Iterator[Block]:
         """All files, then what is wrong with some."""
         rows = [(file.path, f"{file.bytes:,}", file.state) for file in self.files]
-        yield Table(("file", "bytes", ""), rows, left=(0, 2), flexible=(0,))
+        yield Table(("file", "bytes", ""), rows, left=(0, 2), breakable=(0,))
         for file in self.files:
             if file.why:
-                yield Text(file.why, "bad" if file.state == "damaged" else "note", apart=True)
+                yield Text(file.why, "bad" if file.state == "damaged" else "note", blank_before=True)
         count = sum(file.state == "damaged" for file in self.files)
-        yield Text(f"{self.path}: " + (f"{count} damaged." if count else "nothing is damaged."), apart=True)
+        yield Text(f"{self.path}: " + (f"{count} damaged." if count else "nothing is damaged."), blank_before=True)
 
 
-def verify_folder(path: Path) -> Verified:
+def verify_folder(path: Path) -> Verification:
     """Compare every file of a run, of a study, or of all runs in a folder with its checksum."""
-    refuse_name(path)
+    check_utf8_path(path)
     if is_run(path):
-        return Verified(path, tuple(_run_files(path, path)))
-    if exists(path / SUMS):  # of peft
-        return Verified(path, tuple(_export_files(path, (), path)))
+        return Verification(path, tuple(_run_files(path, path)))
+    if exists(path / CHECKSUMS):  # of peft
+        return Verification(path, tuple(_export_files(path, (), path)))
     if not exists(path) or not path.is_dir():
         raise RunError(f"{path}: there is no such folder. Give a run, a study's folder or an index.")
     try:
         next(path.iterdir(), None)
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise unreadable_error(path, error) from None
     runs = sorted(found.parent for found in path.rglob(SPEC))
-    places = {found.parent for name in (STUDY, MANIFEST) for found in path.rglob(name)}
+    places = {found.parent for name in (STUDY_FILE, MANIFEST) for found in path.rglob(name)}
     studies = sorted(place for place in places if not any(place.is_relative_to(run) for run in runs))
     if not runs and not studies:
         raise RunError(f"{path} holds no run, no study and no index, and so has no checksums.")
     found = [file for study in studies for file in _study_files(study, runs, path)]
-    return Verified(path, (*found, *(file for run in runs for file in _run_files(run, path))))
+    return Verification(path, (*found, *(file for run in runs for file in _run_files(run, path))))
 
 
-def verify_home(home: Path) -> Verified:
+def verify_home(home: Path) -> Verification:
     """Compare the caches of the data home with their checksums; what is damaged is made again at its next use."""
     files: list[CheckedFile] = []
     sealed = [*(home / "stores").glob(f"*/{STORE}"), *(home / "tokenizers").glob("*.json")]
     for path in sorted([*sealed, *(home / "counts").glob("*.json")]):
         if b'"sha256"' not in path.read_bytes():  # of an earlier version of Lemma, and not used any more
-            files.append(_file(path, home, "no checksum"))
+            files.append(_checked_file(path, home, "no checksum"))
         elif path.name == STORE:
-            files += judged([path, path.with_name(TOKENS)], home, lambda path=path: TokenStore(path.parent))
+            files += check_files([path, path.with_name(TOKENS_FILE)], home, lambda path=path: TokenStore(path.parent))
         else:
-            files += judged([path], home, lambda path=path: read_sealed(path))
-    return Verified(home, tuple(files))
+            files += check_files([path], home, lambda path=path: read_checked_json(path))
+    return Verification(home, tuple(files))
 
 
 def _study_files(study: Path, runs: Sequence[Path], root: Path) -> Iterator[CheckedFile]:
     """What a study writes next to its runs: its description and report, listed in a manifest, and sealed measures."""
     whole = (study / MANIFEST).exists()  # it is written last, and not by version 0.1
     if whole:
-        yield from judged([study / MANIFEST], root, lambda: manifest(study))
+        yield from check_files([study / MANIFEST], root, lambda: read_checksums(study))
         with suppress(RunError):
-            for name, expected in manifest(study).items():
-                yield from judged([study / name], root, partial(check_file, study / name, expected, MANIFEST))
+            for name, expected in read_checksums(study).items():
+                yield from check_files([study / name], root, partial(verify_file, study / name, expected, MANIFEST))
     inside = [run.with_name(f"{run.name}.json") for run in runs if run.is_relative_to(study)]
-    kept = {*filter(exists, inside), *(path for pattern in MEASURES for path in study.glob(pattern))}
+    kept = {*filter(exists, inside), *(path for pattern in MEASUREMENT_FILES for path in study.glob(pattern))}
     for path in sorted(kept):
         if whole or b'"sha256"' in path.read_bytes():
-            yield from judged([path], root, partial(read_sealed, path))
+            yield from check_files([path], root, partial(read_checked_json, path))
         else:
-            yield _file(path, root, "no checksum")
+            yield _checked_file(path, root, "no checksum")
 
 
 def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
@@ -143,22 +143,24 @@ def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
     files = list(_files_of(run, folder, root))
     yield from files
     if refused and all(file.state != "damaged" for file in files):
-        yield _file(next((run / name for name in sorted(OWN) if name in refused), run), root, "damaged", refused)
+        yield _checked_file(
+            next((run / name for name in sorted(RUN_FILES) if name in refused), run), root, "damaged", refused
+        )
 
 
 def _files_of(run: Path, folder: RunFolder | None, root: Path) -> Iterator[CheckedFile]:
     if isinstance(folder, PretrainedRun):
-        files = [*folder.source.files, *folder.source.more]
-        if (files[0].parent / SUMS).exists():
+        files = [*folder.source.files, *folder.source.extra_files]
+        if (files[0].parent / CHECKSUMS).exists():
             yield from _export_files(files[0].parent, files, root)
             return
         changes = {file: change for file in files if (change := change_since_opened(file))}
         if changes:
             for file in files:
-                yield _file(file, root, "damaged" if file in changes else "no checksum", changes.get(file, ""))
+                yield _checked_file(file, root, "damaged" if file in changes else "no checksum", changes.get(file, ""))
             return
         why = "Lemma did not write this model, and has no checksums of it. The SHA-256 over its files is now "
-        yield from judged(files, root, lambda: folder.source.model(), f"{why}{folder.source.hash}.")
+        yield from check_files(files, root, lambda: folder.source.model(), f"{why}{folder.source.hash}.")
         return
     try:
         listed = read_manifest(run)
@@ -167,42 +169,44 @@ def _files_of(run: Path, folder: RunFolder | None, root: Path) -> Iterator[Check
         listed, wrong = {"files": {}, "tables": {}}, {MANIFEST: str(error)}
     names = [*listed["tables"], *(name for name in listed["files"] if name not in (METRICS, SUMMARY)), MANIFEST]
     for name in dict.fromkeys(name for name in names if (run / name).exists() or name in wrong):
-        yield _file(run / name, root, "damaged" if name in wrong else "good", wrong.get(name, ""))
+        yield _checked_file(run / name, root, "damaged" if name in wrong else "good", wrong.get(name, ""))
     if not (run / MANIFEST).exists():
         why = f"{run} was written by an earlier version of Lemma, which kept no checksums of descriptions."
-        yield _file(run / SPEC, root, "no checksum", why)
+        yield _checked_file(run / SPEC, root, "no checksum", why)
     checks: dict[str, Callable[[], object]] = {
         WEIGHTS: lambda: read_weights(run / WEIGHTS),
         METRICS: Metrics(run / METRICS).rows,
         SUMMARY: folder.summary if folder else lambda: read_json(run / SUMMARY),
     }
     for name, check in checks.items():
-        if (run / name).exists() or (name == WEIGHTS and folder is not None and folder.finished):
-            yield from judged([run / name], root, check)
-    if folder is not None and not folder.finished and not folder.resumable:
-        yield _file(run / SUMMARY, root, "damaged", folder.incomplete())
+        if (run / name).exists() or (name == WEIGHTS and folder is not None and folder.is_finished):
+            yield from check_files([run / name], root, check)
+    if folder is not None and not folder.is_finished and not folder.is_resumable:
+        yield _checked_file(run / SUMMARY, root, "damaged", folder.incomplete_message())
     if folder is not None and folder.adaptation is not None:
-        yield from judged([run / ADAPTATION], root, lambda: refuse_other_base(folder, folder.base()))
-    for checkpoint in saved(run / "checkpoints"):
+        yield from check_files([run / ADAPTATION], root, lambda: check_base_hash(folder, folder.base()))
+    for checkpoint in list_checkpoints(run / "checkpoints"):
         inside = [checkpoint / MANIFEST]
         with suppress(RunError):
-            inside += [checkpoint / name for name in manifest(checkpoint)]
-        yield from judged(inside, root, lambda checkpoint=checkpoint: read(checkpoint))
-    for left in sorted(run.rglob(f".*{SUFFIX}")):
-        yield _file(left, root, "left over", f"{left} was left by a process that was killed, or is being written.")
+            inside += [checkpoint / name for name in read_checksums(checkpoint)]
+        yield from check_files(inside, root, lambda checkpoint=checkpoint: read_checkpoint(checkpoint))
+    for left in sorted(run.rglob(f".*{PARTIAL_SUFFIX}")):
+        yield _checked_file(
+            left, root, "left over", f"{left} was left by a process that was killed, or is being written."
+        )
 
 
 def _export_files(folder: Path, files: Sequence[Path], root: Path) -> Iterator[CheckedFile]:
     """Check the files of a folder that Lemma wrote for another library, also those that are listed and missing."""
-    yield from judged([folder / SUMS], root, partial(read_sealed, folder / SUMS))
+    yield from check_files([folder / CHECKSUMS], root, partial(read_checked_json, folder / CHECKSUMS))
     listed = dict.fromkeys(files)
     with suppress(RunError):
-        listed |= dict.fromkeys(folder / str(name) for name in read_sealed(folder / SUMS).get("files", {}))
+        listed |= dict.fromkeys(folder / str(name) for name in read_checked_json(folder / CHECKSUMS).get("files", {}))
     for file in listed:
-        yield from judged([file], root, partial(recognise, file))
+        yield from check_files([file], root, partial(verify_pretrained_file, file))
 
 
-def judged(files: list[Path], root: Path, check: Callable[[], object], why: str = "") -> Iterator[CheckedFile]:
+def check_files(paths: list[Path], root: Path, check: Callable[[], object], why: str = "") -> Iterator[CheckedFile]:
     """Files that are checked together: the one that the error names is damaged, or all if it names none."""
     try:
         check()
@@ -210,15 +214,15 @@ def judged(files: list[Path], root: Path, check: Callable[[], object], why: str 
         raise
     except LemmaError as error:
         said = str(error)
-        named = [file for file in files if str(file) in said] or files
-        for file in files:
-            yield _file(file, root, "damaged" if file in named else "good", said if file == named[0] else "")
+        named = [file for file in paths if str(file) in said] or paths
+        for file in paths:
+            yield _checked_file(file, root, "damaged" if file in named else "good", said if file == named[0] else "")
         return
-    for file in files:
-        yield _file(file, root, "no checksum" if why else "good", why if file == files[0] else "")
+    for file in paths:
+        yield _checked_file(file, root, "no checksum" if why else "good", why if file == paths[0] else "")
 
 
-def _file(path: Path, root: Path, state: State, why: str = "") -> CheckedFile:
+def _checked_file(path: Path, root: Path, state: State, why: str = "") -> CheckedFile:
     inside = path.is_relative_to(root) and path != root  # a model may be a single file
     shown = str(path.relative_to(root)) if inside else path.name if path == root else str(path)
     return CheckedFile(shown, path.stat().st_size if path.exists() else 0, state, why)

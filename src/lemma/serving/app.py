@@ -27,18 +27,18 @@ from starlette.requests import ClientDisconnect
 from lemma.errors import LemmaError
 from lemma.serving.metrics import ServerMetrics
 from lemma.serving.requests import (
-    MOST_BYTES,
-    NEUTRAL,
-    WITHOUT_EFFECT,
+    IGNORED_FIELDS,
+    MAX_BYTES,
+    NOOP_VALUES,
     AnyRequest,
+    ApiError,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
     Limits,
-    Refusal,
     check_api_key,
     read_request,
-    refusal_of,
+    to_api_error,
 )
 from lemma.serving.runs import (
     INCOMPLETE,
@@ -48,21 +48,21 @@ from lemma.serving.runs import (
     TextPiece,
     Verbs,
     WorkerThreads,
-    embed,
+    embed_texts,
     find_run,
-    serve_each,
+    load_runs,
 )
 
 LOG = logging.getLogger("uvicorn.error")
-LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
-POLICY = (
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "frame-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-INSIDE = "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src data: blob:; frame-ancestors 'self'"
-WITH_SCRIPT = f"{INSIDE}; script-src 'unsafe-inline'; sandbox allow-scripts allow-downloads"
+FRAME_POLICY = "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src data: blob:; frame-ancestors 'self'"
+SCRIPT_FRAME_POLICY = f"{FRAME_POLICY}; script-src 'unsafe-inline'; sandbox allow-scripts allow-downloads"
 HEADERS = {
-    b"content-security-policy": POLICY.encode(),
+    b"content-security-policy": PAGE_POLICY.encode(),
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",
 }
@@ -71,17 +71,17 @@ ASSETS = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
 }
-MOST_CHARACTERS = 4000  # of a text to look at: an address holds no more
-MOST_PAGES = 8  # looks and counts that wait for their turn
-MOST_PARTS = 8  # tokens of what is not a whole character that are looked at again
-LARGE = 2**15  # bytes of a request, or of an answer, from which on it is read or written in a thread of its own
-BYTES_OF_TOKEN = 512  # in an answer, about, with its log-probabilities
+MAX_LOOK_CHARACTERS = 4000  # of a text to look at: an address holds no more
+MAX_WAITING_PAGES = 8  # looks and counts that wait for their turn
+MAX_PARTIAL_TOKENS = 8  # tokens of what is not a whole character that are looked at again
+LARGE_BYTES = 2**15  # bytes of a request, or of an answer, from which on it is read or written in a thread of its own
+BYTES_PER_TOKEN = 512  # in an answer, about, with its log-probabilities
 SECONDS_FOR_BODY = 30
-SECONDS_FOR_REST, MOST_OF_REST = 5, 2**24  # of a body that nobody reads, in bytes
+SECONDS_FOR_REST, MAX_UNREAD_BYTES = 5, 2**24  # of a body that nobody reads, in bytes
 SECONDS_FOR_STEP = 10  # that a model may take for what it has begun when the server ends
-UNFORESEEN = Refusal(500, "internal error; see the server's terminal.")
+INTERNAL_ERROR = ApiError(500, "internal error; see the server's terminal.")
 TEMPLATES = Environment(loader=PackageLoader("lemma.serving", "assets"), autoescape=True)
-FRAMED = TEMPLATES.get_template("framed.html")
+FRAME_TEMPLATE = TEMPLATES.get_template("framed.html")
 JSON_TYPE, HTML_TYPE = "application/json", "text/html; charset=utf-8"
 
 
@@ -90,35 +90,35 @@ class Service:
 
     def __init__(self, runs: Sequence[Any], verbs: Verbs, limits: Limits) -> None:
         self.metrics, self.limits = ServerMetrics(), limits
-        self.served = serve_each(runs, verbs, limits, self.metrics)
+        self.served = load_runs(runs, verbs, limits, self.metrics)
         self.stopping = False
-        self.pages = WorkerThreads(1, "lemma pages")  # a count takes seconds, while texts go on being written
+        self.page_worker = WorkerThreads(1, "lemma pages")  # a count takes seconds, while texts go on being written
         self.pages_waiting = 0
-        self.counts: dict[str, str] = {}
+        self.count_pages: dict[str, str] = {}
 
-    def refuse_if_stopping(self) -> None:
+    def check_running(self) -> None:
         """While requests under way are finished, no new one begins."""
         if self.stopping:
-            raise Refusal(503, "the server is stopping.", code="stopping", headers={"retry-after": "5"})
+            raise ApiError(503, "the server is stopping.", code="stopping", headers={"retry-after": "5"})
 
-    def end(self) -> None:
+    def fail_requests(self) -> None:
         """End what is still under way."""
         self.stopping = True
         for one in self.served.values():
             for job in list(one.jobs):
                 if isinstance(job, GenerationJob):
-                    job.fail(Refusal(503, "the server is stopping.", code="stopping"))
+                    job.fail(ApiError(503, "the server is stopping.", code="stopping"))
 
     def close(self) -> None:
         """Let all threads end."""
-        self.end()
+        self.fail_requests()
         for one in self.served.values():
             one.thread.close()
-            one.preparing.close()
-            one.rendering.close()
+            one.prepare_threads.close()
+            one.chat_threads.close()
         for one in self.served.values():
             one.thread.join(SECONDS_FOR_STEP)
-        self.pages.close(SECONDS_FOR_STEP)
+        self.page_worker.close(SECONDS_FOR_STEP)
 
 
 def application(
@@ -165,7 +165,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _body(kind: type[Any]) -> dict[str, Any]:
+def _body_schema(kind: type[Any]) -> dict[str, Any]:
     """The description of a body that the route reads itself."""
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
     return {"requestBody": {"required": True, "content": {JSON_TYPE: {"schema": schema}}}}
@@ -182,27 +182,34 @@ def _add_api(app: FastAPI, service: Service) -> None:
     async def model(name: str) -> Response:
         return json_response(find_run(served, name).to_dict())
 
-    @app.post("/v1/completions", summary="Continue texts", responses=ERRORS, openapi_extra=_body(CompletionRequest))
+    @app.post(
+        "/v1/completions", summary="Continue texts", responses=ERRORS, openapi_extra=_body_schema(CompletionRequest)
+    )
     async def completions(request: Request) -> Response:
         return await complete(request, CompletionRequest, service)
 
     @app.post(
-        "/v1/chat/completions", summary="Continue a conversation", responses=ERRORS, openapi_extra=_body(ChatRequest)
+        "/v1/chat/completions",
+        summary="Continue a conversation",
+        responses=ERRORS,
+        openapi_extra=_body_schema(ChatRequest),
     )
     async def chat(request: Request) -> Response:
         return await complete(request, ChatRequest, service)
 
-    @app.post("/v1/embeddings", summary="The vectors of texts", responses=ERRORS, openapi_extra=_body(EmbeddingRequest))
+    @app.post(
+        "/v1/embeddings", summary="The vectors of texts", responses=ERRORS, openapi_extra=_body_schema(EmbeddingRequest)
+    )
     async def embeddings(request: Request) -> Response:
         asked = await read_body(request, EmbeddingRequest, service)
-        answer = embed(find_run(served, asked.model), asked)
-        return json_response(await _while_there(request, answer, service.limits.seconds))
+        answer = embed_texts(find_run(served, asked.model), asked)
+        return json_response(await _await_with_client(request, answer, service.limits.seconds))
 
     @app.get("/health", summary="Whether the server answers", responses=ERRORS)
     async def health() -> Response:
-        service.refuse_if_stopping()
+        service.check_running()
         if failure := next((one.thread.failure for one in served.values() if one.thread.failure), None):
-            raise Refusal(503, failure, code="engine_failed")
+            raise ApiError(503, failure, code="engine_failed")
         return json_response({"status": "ok", "models": list(served)})
 
     about = "Counters and times, as Prometheus reads them"
@@ -228,13 +235,13 @@ def _add_pages(app: FastAPI, service: Service) -> None:
         one = find_run(served, model)
 
         async def make() -> str:
-            if len(text) > MOST_CHARACTERS:
-                message = f"the text has {len(text):,} characters; at most {MOST_CHARACTERS:,} can be looked at."
-                raise Refusal(400, message, "text")
+            if len(text) > MAX_LOOK_CHARACTERS:
+                message = f"the text has {len(text):,} characters; at most {MAX_LOOK_CHARACTERS:,} can be looked at."
+                raise ApiError(400, message, "text")
             render = await asyncio.wrap_future(one.thread.submit(partial(one.verbs.look, one.run, text)))
-            return await asyncio.wrap_future(service.pages.submit(render))
+            return await asyncio.wrap_future(service.page_worker.submit(render))
 
-        return await _framed(request, service, one, make(), WITH_SCRIPT)
+        return await _frame_response(request, service, one, make(), SCRIPT_FRAME_POLICY)
 
     about = "The formulas of a run's model, as a page"
 
@@ -243,60 +250,60 @@ def _add_pages(app: FastAPI, service: Service) -> None:
         one = find_run(served, model)
 
         def work() -> str:
-            if one.name not in service.counts:  # it is the same every time
-                service.counts[one.name] = FRAMED.render(content=Markup(one.verbs.count(one.run)))
-            return service.counts[one.name]
+            if one.name not in service.count_pages:  # it is the same every time
+                service.count_pages[one.name] = FRAME_TEMPLATE.render(content=Markup(one.verbs.count(one.run)))
+            return service.count_pages[one.name]
 
         async def make() -> str:
-            return await asyncio.wrap_future(service.pages.submit(work))
+            return await asyncio.wrap_future(service.page_worker.submit(work))
 
-        return await _framed(request, service, one, make(), INSIDE)
+        return await _frame_response(request, service, one, make(), FRAME_POLICY)
 
     @app.get("/evaluate", summary="A run's summary", responses=ERRORS)
     async def evaluate(model: str) -> Response:
         one = find_run(served, model)
         if one.run.summary is None:
-            raise Refusal(
+            raise ApiError(
                 404, f"{one.name} has no summary: it is pretrained, or its training is not finished.", "model"
             )
         return json_response(one.run.summary)
 
 
-def _asset(text: str, kind: str) -> Callable[[], Any]:
+def _asset(text: str, media_type: str) -> Callable[[], Any]:
     async def asset() -> Response:
-        return Response(text, media_type=kind, headers={"cache-control": "no-cache"})
+        return Response(text, media_type=media_type, headers={"cache-control": "no-cache"})
 
     return asset
 
 
-async def _framed(
-    request: Request, service: Service, one: ServedRun, page_coming: Coroutine[Any, Any, str], policy: str
+async def _frame_response(
+    request: Request, service: Service, run: ServedRun, make_page: Coroutine[Any, Any, str], policy: str
 ) -> Response:
     """A page for a frame, made in other threads; an error becomes a page that says so."""
     status, headers = 200, {"content-security-policy": policy}
     try:
-        if service.pages_waiting >= MOST_PAGES:
-            page_coming.close()
-            message = f"{MOST_PAGES} pages are being made already. Try again in a few seconds."
-            raise Refusal(429, message, code="busy", headers={"retry-after": "5"})
+        if service.pages_waiting >= MAX_WAITING_PAGES:
+            make_page.close()
+            message = f"{MAX_WAITING_PAGES} pages are being made already. Try again in a few seconds."
+            raise ApiError(429, message, code="busy", headers={"retry-after": "5"})
         service.pages_waiting += 1
         try:
-            page = await _while_there(request, page_coming, service.limits.seconds)
+            page = await _await_with_client(request, make_page, service.limits.seconds)
         finally:
             service.pages_waiting -= 1
     except Exception as error:
-        refusal = refusal_of(one.refusal_if_gone(error))
+        refusal = to_api_error(run.error_if_gone(error))
         if refusal is None:
             raise
         status, headers = refusal.status, headers | refusal.headers
-        page = FRAMED.render(content=Markup("<p class='trouble'>{}</p>").format(refusal.message))
+        page = FRAME_TEMPLATE.render(content=Markup("<p class='trouble'>{}</p>").format(refusal.message))
     return Response(page, status, headers, HTML_TYPE)
 
 
 MODEL = "The name of a run; may be left out where only one is served."
 
 
-def _add_description(app: FastAPI, names: Iterable[str], keyed: bool) -> None:
+def _add_description(app: FastAPI, names: Iterable[str], needs_key: bool) -> None:
     """The API as an OpenAPI document, and as a page for people."""
 
     def describe() -> dict[str, Any]:
@@ -309,7 +316,7 @@ def _add_description(app: FastAPI, names: Iterable[str], keyed: bool) -> None:
             parts["schemas"] = parts.get("schemas", {}) | schemas["$defs"]
             for kind, _ in kinds:
                 schemas["$defs"][kind.__name__]["properties"]["model"] = {"enum": [*names, None], "description": MODEL}
-            if keyed:
+            if needs_key:
                 parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
                 made["security"] = [{"key": []}]
             app.openapi_schema = made
@@ -323,11 +330,11 @@ def _add_description(app: FastAPI, names: Iterable[str], keyed: bool) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        page = TEMPLATES.get_template("docs.html").render(api=describe(), fields=_fields)
+        page = TEMPLATES.get_template("docs.html").render(api=describe(), fields=_schema_fields)
         return Response(page, media_type=HTML_TYPE)
 
 
-def _fields(schema: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _schema_fields(schema: dict[str, Any]) -> list[tuple[str, str, str]]:
     """The fields of a schema: name, type with its bounds, and what it means."""
 
     def kind(one: dict[str, Any]) -> str:
@@ -349,7 +356,7 @@ def _fields(schema: dict[str, Any]) -> list[tuple[str, str, str]]:
         return f"{name} ({', '.join(said)})" if said else name
 
     fields = schema.get("properties", {}).items()
-    unread = NEUTRAL.keys() | WITHOUT_EFFECT
+    unread = NOOP_VALUES.keys() | IGNORED_FIELDS
     return [(name, kind(one), one.get("description", "")) for name, one in fields if name not in unread]
 
 
@@ -357,25 +364,25 @@ def _add_errors(app: FastAPI) -> None:
     """Every error as JSON, in OpenAI's form."""
 
     async def known(_: Request, error: Exception) -> Response:
-        return refused(refusal_of(error) or Refusal(500, str(error)))
+        return error_response(to_api_error(error) or ApiError(500, str(error)))
 
     async def elsewhere(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = error.headers if isinstance(error, HTTPException) else None
         why = f"this route takes {headers['Allow']}" if headers and "Allow" in headers else "there is no such route"
         message = f"{request.method} {request.url.path[:200]}: {why}. The API is under /v1; see /docs."
-        return refused(Refusal(status, message, headers=headers))
+        return error_response(ApiError(status, message, headers=headers))
 
     async def unforeseen(_: Request, error: Exception) -> Response:
-        return refused(UNFORESEEN)
+        return error_response(INTERNAL_ERROR)
 
     async def incomplete(_: Request, error: Exception) -> Response:
         wrong = error.errors()[0] if isinstance(error, RequestValidationError) else {}
         name = str(wrong.get("loc", ("", ""))[-1])
-        return refused(Refusal(400, f"{name}: {wrong.get('msg', error)}.", name))
+        return error_response(ApiError(400, f"{name}: {wrong.get('msg', error)}.", name))
 
     app.add_exception_handler(RequestValidationError, incomplete)
-    app.add_exception_handler(Refusal, known)
+    app.add_exception_handler(ApiError, known)
     app.add_exception_handler(LemmaError, known)
     app.add_exception_handler(HTTPException, elsewhere)
     app.add_exception_handler(Exception, unforeseen)
@@ -384,42 +391,42 @@ def _add_errors(app: FastAPI) -> None:
 # Completions, whole or as a stream of events
 
 
-async def read_body(request: Request, kind: type[Any], service: Service) -> Any:
+async def read_body(request: Request, request_type: type[Any], service: Service) -> Any:
     """Read a request's body, which must be JSON, of bounded size and in bounded time."""
-    service.refuse_if_stopping()
+    service.check_running()
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != JSON_TYPE:
-        raise Refusal(415, "the body must be JSON: send the header 'Content-Type: application/json'.")
+        raise ApiError(415, "the body must be JSON: send the header 'Content-Type: application/json'.")
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding != "identity":
-        raise Refusal(415, f"the body is packed ('Content-Encoding: {encoding[:80]}'). Send it as it is.")
+        raise ApiError(415, f"the body is packed ('Content-Encoding: {encoding[:80]}'). Send it as it is.")
     parts: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(SECONDS_FOR_BODY):
             async for part in request.stream():
                 size += len(part)
-                if size > MOST_BYTES:
-                    raise Refusal(413, f"the request has more than {MOST_BYTES:,} bytes. Send a shorter one.")
+                if size > MAX_BYTES:
+                    raise ApiError(413, f"the request has more than {MAX_BYTES:,} bytes. Send a shorter one.")
                 parts.append(part)
     except TimeoutError:
         message = f"the request's body did not come within {SECONDS_FOR_BODY} s."
-        raise Refusal(408, message, headers={"connection": "close"}) from None
+        raise ApiError(408, message, headers={"connection": "close"}) from None
     except ClientDisconnect:
-        raise Refusal(499, "the client has left.") from None
-    return await _aside(size, read_request, b"".join(parts), kind)
+        raise ApiError(499, "the client has left.") from None
+    return await _in_thread_if_large(size, read_request, b"".join(parts), request_type)
 
 
-async def _aside(size: int, work: Callable[..., Any], *arguments: Any) -> Any:
+async def _in_thread_if_large(size: int, work: Callable[..., Any], *arguments: Any) -> Any:
     """Do what may take long in a thread, so that nobody waits for it; what is small, at once."""
-    return await asyncio.to_thread(work, *arguments) if size > LARGE else work(*arguments)
+    return await asyncio.to_thread(work, *arguments) if size > LARGE_BYTES else work(*arguments)
 
 
-async def complete(request: Request, kind: type[AnyRequest], service: Service) -> Response:
+async def complete(request: Request, request_type: type[AnyRequest], service: Service) -> Response:
     """Answer a request; whatever is wrong with it is reported before the first piece."""
-    asked = await read_body(request, kind, service)
+    asked = await read_body(request, request_type, service)
     job = GenerationJob(find_run(service.served, asked.model), asked, asyncio.get_running_loop())
-    leaving = asyncio.create_task(_leaving(request, job))
+    leaving = asyncio.create_task(_release_on_disconnect(request, job))
     try:
         await job.prepare()
         job.start()
@@ -429,52 +436,52 @@ async def complete(request: Request, kind: type[AnyRequest], service: Service) -
             return EventStream(_events(first, items, answer), job, leaving)
         found = [*first, *[item async for some in items for item in some]]
     except BaseException:
-        job.leave()
+        job.release()
         leaving.cancel()
         raise
-    job.leave()
+    job.release()
     leaving.cancel()
-    return await _aside(_size(found), lambda: json_response(answer.whole(found)))
+    return await _in_thread_if_large(_estimate_bytes(found), lambda: json_response(answer.full_response(found)))
 
 
-def _size(items: Sequence[TextPiece | FinishedText]) -> int:
+def _estimate_bytes(items: Sequence[TextPiece | FinishedText]) -> int:
     """About how many bytes pieces of texts take as JSON."""
-    return BYTES_OF_TOKEN * sum(len(item.logprobs) if isinstance(item, TextPiece) else 1 for item in items)
+    return BYTES_PER_TOKEN * sum(len(item.logprobs) if isinstance(item, TextPiece) else 1 for item in items)
 
 
-async def _gone(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     """Wait until the client is gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _while_there(request: Request, work: Awaitable[Any], limit: float) -> Any:
+async def _await_with_client(request: Request, work: Awaitable[Any], limit: float) -> Any:
     """Wait for what is being made while its client waits, and for some seconds at most; then it is not begun."""
-    answer, leaving = asyncio.ensure_future(work), asyncio.create_task(_gone(request))
+    answer, leaving = asyncio.ensure_future(work), asyncio.create_task(_wait_for_disconnect(request))
     done, _ = await asyncio.wait({answer, leaving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
     leaving.cancel()
     if answer in done:
         return answer.result()
     answer.cancel()
     if leaving in done:
-        raise Refusal(499, "the client has left.")
-    raise Refusal(504, f"the request took more than {limit:g} s. Ask for less at once.", code="timeout")
+        raise ApiError(499, "the client has left.")
+    raise ApiError(504, f"the request took more than {limit:g} s. Ask for less at once.", code="timeout")
 
 
-async def _leaving(request: Request, job: GenerationJob) -> None:
+async def _release_on_disconnect(request: Request, job: GenerationJob) -> None:
     """Wait until the client is gone, and free what its request has taken."""
-    await _gone(request)
-    job.leave()
-    job.fail(Refusal(499, "the client has left."))
+    await _wait_for_disconnect(request)
+    job.release()
+    job.fail(ApiError(499, "the client has left."))
 
 
 class EventStream(Response):
     """A stream of events that ends the generation when it ends itself, for whatever reason."""
 
-    def __init__(self, bodies: AsyncIterator[bytes], job: GenerationJob, leaving: asyncio.Task[None]) -> None:
+    def __init__(self, bodies: AsyncIterator[bytes], job: GenerationJob, disconnect: asyncio.Task[None]) -> None:
         super().__init__(headers={"cache-control": "no-store"}, media_type="text/event-stream")
         del self.headers["content-length"]
-        self._bodies, self._job, self._leaving = bodies, job, leaving
+        self._bodies, self._job, self._leaving = bodies, job, disconnect
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Send it; a reader who takes no more is not waited for longer than the time limit."""
@@ -484,10 +491,10 @@ class EventStream(Response):
                 async with asyncio.timeout(self._job.seconds_left + 1):
                     async for body in self._bodies:
                         await send({"type": "http.response.body", "body": body, "more_body": True})
-            self._job.leave()  # before the end is sent, for which a reader may take long
+            self._job.release()  # before the end is sent, for which a reader may take long
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            self._job.leave()
+            self._job.release()
             self._leaving.cancel()
 
 
@@ -498,18 +505,18 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     """The events of a stream; an error in the middle is one of them, since the status is sent by then."""
     ends: list[FinishedText] = []
-    yield answer.begin() + await _aside(_size(first), answer.events, first)
+    yield answer.start_events() + await _in_thread_if_large(_estimate_bytes(first), answer.events, first)
     try:
         ends += [item for item in first if isinstance(item, FinishedText)]
         async for some in items:
             ends += [item for item in some if isinstance(item, FinishedText)]
-            yield await _aside(_size(some), answer.events, some)
-        yield answer.end(ends)
+            yield await _in_thread_if_large(_estimate_bytes(some), answer.events, some)
+        yield answer.end_events(ends)
     except Exception as error:
-        refusal = refusal_of(error)
+        refusal = to_api_error(error)
         if refusal is None:  # raised, it would cut the answer off before its end
             LOG.error("A stream ended with an error.", exc_info=error)
-        yield event_bytes((refusal or UNFORESEEN).to_dict())
+        yield event_bytes((refusal or INTERNAL_ERROR).to_dict())
 
 
 class CompletionFormat:
@@ -519,20 +526,20 @@ class CompletionFormat:
         self._job, self._chat = job, job.request.object == "chat.completion"
         prefix = "chatcmpl" if self._chat else "cmpl"
         self._head = {"id": f"{prefix}-{uuid4().hex}", "created": int(time.time()), "model": job.served.name}
-        if job.served.writes:
+        if job.served.generates_text:
             self._head["seed"] = job.seed
-        if job.cut:
-            self._head["prompt_tokens_cut"] = job.cut
+        if job.num_cut_tokens:
+            self._head["prompt_tokens_cut"] = job.num_cut_tokens
         kind = "chat.completion.chunk" if self._chat else "text_completion"
         self._start = json.dumps({**self._head, "object": kind, "choices": 0})[:-2]
         self._end = ', "usage": null' if job.request.wants_usage else ""
-        self._begins = [len(job.prompts[row // job.request.choices]) for row in range(job.rows)]
-        self._offsets = [0] * job.rows if job.request.echo else list(self._begins)
+        self._prompt_lengths = [len(job.prompts[row // job.request.num_choices]) for row in range(job.rows)]
+        self._offsets = [0] * job.rows if job.request.echo else list(self._prompt_lengths)
         """Where the next token begins, if it is not part of a character."""
-        self._parts: list[list[int]] = [[] for _ in range(job.rows)]
+        self._partial_tokens: list[list[int]] = [[] for _ in range(job.rows)]
         """The tokens of a character that is not whole yet."""
 
-    def whole(self, items: Sequence[TextPiece | FinishedText]) -> dict[str, Any]:
+    def full_response(self, items: Sequence[TextPiece | FinishedText]) -> dict[str, Any]:
         """All texts in one response."""
         choices: list[dict[str, Any]] = []
         for row in range(self._job.rows):
@@ -545,7 +552,7 @@ class CompletionFormat:
         ends = [item for item in items if isinstance(item, FinishedText)]
         return {**self._head, "object": self._job.request.object, "choices": choices, "usage": self._usage(ends)}
 
-    def begin(self) -> bytes:
+    def start_events(self) -> bytes:
         """Of a chat, who speaks."""
         delta = {"delta": {"role": "assistant", "content": ""}}
         return b"".join(self._chunk([self._choice(row, delta)]) for row in range(self._job.rows if self._chat else 0))
@@ -565,7 +572,7 @@ class CompletionFormat:
         choice = f'{{"index": {item.row}, {content}, "logprobs": {told}, "finish_reason": null}}'
         return f"data: {self._start}[{choice}]{self._end}}}\n\n".encode("ascii")  # a chunk, for every token
 
-    def end(self, ends: Sequence[FinishedText]) -> bytes:
+    def end_events(self, ends: Sequence[FinishedText]) -> bytes:
         """The count of tokens if it was asked for, and the last event."""
         usage = self._chunk([], self._usage(ends)) if self._job.request.wants_usage else b""
         return usage + b"data: [DONE]\n\n"
@@ -573,7 +580,7 @@ class CompletionFormat:
     def _choice(
         self, row: int, content: dict[str, Any], pieces: Sequence[Sequence[Any]] = (), reason: str | None = None
     ) -> dict[str, Any]:
-        asked = self._job.request.top is not None and (pieces or reason)
+        asked = self._job.request.num_top_logprobs is not None and (pieces or reason)
         told = self._logprobs(row, pieces) if asked else None
         return {"index": row, **content, "logprobs": told, "finish_reason": reason}
 
@@ -602,7 +609,10 @@ class CompletionFormat:
                     top.setdefault(other.text, other.logprob)  # of tokens spelled alike, the more likely
                 tops.append(None if one is None else top)
             if piece and piece[0] is None:  # the prompt
-                self._offsets[row], self._parts[row] = len(self._job.prompts[row // self._job.request.choices]), []
+                self._offsets[row], self._partial_tokens[row] = (
+                    len(self._job.prompts[row // self._job.request.num_choices]),
+                    [],
+                )
         return {
             "tokens": tokens,
             "token_logprobs": numbers,
@@ -612,11 +622,11 @@ class CompletionFormat:
 
     def _offset(self, row: int, text: str, token: int) -> int:
         """Where a token begins in the text; what is part of a character, at that character."""
-        parts = self._parts[row]
-        spelled = self._job.spell(parts, self._offsets[row] == self._begins[row]) if parts else ""
-        if len(parts) > MOST_PARTS:  # bytes that are no characters: only the last may become one
+        parts = self._partial_tokens[row]
+        spelled = self._job.decode_partial(parts, self._offsets[row] == self._prompt_lengths[row]) if parts else ""
+        if len(parts) > MAX_PARTIAL_TOKENS:  # bytes that are no characters: only the last may become one
             parts[:] = parts[-4:]
-            kept = self._job.spell(parts, False)
+            kept = self._job.decode_partial(parts, False)
             self._offsets[row], spelled = self._offsets[row] + len(spelled) - len(kept), kept
         if INCOMPLETE in text:
             parts.append(token)
@@ -652,9 +662,9 @@ def json_response(values: Any, status: int = 200, headers: Any = None) -> Respon
     return Response(json_bytes(values), status, headers, JSON_TYPE)
 
 
-def refused(refusal: Refusal) -> Response:
+def error_response(error: ApiError) -> Response:
     """A refusal as a response."""
-    return json_response(refusal.to_dict(), refusal.status, refusal.headers)
+    return json_response(error.to_dict(), error.status, error.headers)
 
 
 # What is checked before any request is answered
@@ -681,7 +691,7 @@ class RequestGuard:
             await self.app(scope, receive, send)
             return
 
-        coming, left = True, MOST_OF_REST
+        coming, left = True, MAX_UNREAD_BYTES
 
         async def received() -> Any:
             nonlocal coming, left
@@ -703,29 +713,29 @@ class RequestGuard:
                 self.metrics.count("lemma_requests_total", about, route=route, status=str(message["status"]))
             await send(message)
 
-        refusal = self._refusal(scope["path"], dict(scope["headers"]))
+        refusal = self._find_error(scope["path"], dict(scope["headers"]))
         if refusal is None:
             if scope["method"] == "HEAD":  # what GET answers, of which the server sends the head alone
                 scope = {**scope, "method": "GET"}
             await self.app(scope, received, send_with_headers)
         else:
-            await refused(refusal)(scope, received, send_with_headers)
+            await error_response(refusal)(scope, received, send_with_headers)
 
-    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> Refusal | None:
+    def _find_error(self, path: str, headers: dict[bytes, bytes]) -> ApiError | None:
         given = headers.get(b"host", b"").decode("latin-1").lower()
         host = host_name(given)
         if self.hosts is not None and host not in self.hosts and not ("*" in self.hosts and _is_address(host)):
             known = ", ".join(sorted(self.hosts - {"*"}))
-            return Refusal(403, f"this server answers to {known}, not to '{host[:80]}'. See --allow-host.")
+            return ApiError(403, f"this server answers to {known}, not to '{host[:80]}'. See --allow-host.")
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         if origin and origin.partition("://")[2] != given:
-            return Refusal(403, f"a page of '{origin[:80]}' may not use this server.")
+            return ApiError(403, f"a page of '{origin[:80]}' may not use this server.")
         if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and path != "/":
-            return Refusal(403, "another site's page may not use this server.")
+            return ApiError(403, "another site's page may not use this server.")
         if self.api_key is not None and not _has_key(headers.get(b"authorization", b""), self.api_key):
             ask = {"www-authenticate": 'Basic realm="Lemma", charset="UTF-8"'}
             message = "the API key is missing or wrong: send the header 'Authorization: Bearer KEY'."
-            return Refusal(401, message, code="invalid_api_key", headers=ask)
+            return ApiError(401, message, code="invalid_api_key", headers=ask)
         return None
 
 

@@ -11,15 +11,15 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
 
-from lemma.errors import InputError, LemmaError, unknown
+from lemma.errors import InputError, LemmaError, describe_unknown
 
-MOST_BYTES = 2**20  # of a request
-DEEPEST = 16  # objects and lists inside each other
-MOST_PROMPTS, MOST_CHOICES, MOST_STOPS, MOST_LOGPROBS = 64, 16, 4, 20
-MOST_ROWS = 64  # prompts times choices
-MOST_READ = 32_768  # tokens of a prompt
-TOKENS, CHAT_TOKENS = 16, 256  # to generate by default; 16 is OpenAI's own
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+MAX_BYTES = 2**20  # of a request
+MAX_NESTING = 16  # objects and lists inside each other
+MAX_PROMPTS, MAX_CHOICES, MAX_STOPS, MAX_LOGPROBS = 64, 16, 4, 20
+MAX_ROWS = 64  # prompts times choices
+MAX_PROMPT_TOKENS = 32_768  # tokens of a prompt
+DEFAULT_TOKENS, DEFAULT_CHAT_TOKENS = 16, 256  # to generate by default; 16 is OpenAI's own
+NOOP_VALUES: dict[str, tuple[Any, ...]] = {
     "best_of": (1, None),
     "suffix": ("", None),
     "tools": ([], None),
@@ -35,7 +35,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "dimensions": (None,),
 }
 """Fields that ask for what is not supported, and the values that ask for nothing."""
-WITHOUT_EFFECT = frozenset(
+IGNORED_FIELDS = frozenset(
     {
         *("user", "metadata", "store", "service_tier", "safety_identifier"),
         *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
@@ -72,7 +72,7 @@ class Limits:
             raise InputError(f"timeout = {self.seconds:g}, grace = {self.grace:g}: give numbers of seconds.")
 
 
-class Refusal(Exception):
+class ApiError(Exception):
     """A request that is not answered: the HTTP status and the reason, in the form that OpenAI's clients expect."""
 
     def __init__(
@@ -97,23 +97,23 @@ class Refusal(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
-def refusal_of(error: Exception) -> Refusal | None:
+def to_api_error(error: Exception) -> ApiError | None:
     """An error that was raised on purpose, as a refusal; None for any other."""
-    if isinstance(error, Refusal):
+    if isinstance(error, ApiError):
         return error
     if isinstance(error, InputError):
         name = re.split(r"\W", str(error), maxsplit=1)[0]  # messages begin with the setting that is wrong
         fields = CompletionRequest.model_fields | ChatRequest.model_fields | EmbeddingRequest.model_fields
-        return Refusal(400, str(error), name if name in fields else None)
-    return Refusal(500, str(error)) if isinstance(error, LemmaError) else None
+        return ApiError(400, str(error), name if name in fields else None)
+    return ApiError(500, str(error)) if isinstance(error, LemmaError) else None
 
 
 NOT_SUPPORTED = {"description": "Not supported; accepted where it asks for nothing."}
 Name = Annotated[str, Field(max_length=256)]
 Token = Annotated[int, Field(ge=0, lt=2**31)]
-Prompts = Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
+Prompts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
 TokenPrompt = Annotated[list[Token], Field(min_length=1)]
-TokenPrompts = Annotated[list[TokenPrompt], Field(min_length=1, max_length=MOST_PROMPTS)]
+TokenPrompts = Annotated[list[TokenPrompt], Field(min_length=1, max_length=MAX_PROMPTS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
@@ -130,7 +130,7 @@ def check_api_key(key: str | None) -> None:
         )
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """A JSON object without unknown fields and without conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
@@ -153,10 +153,10 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
-class GenerationRequest(Strict):
+class GenerationRequest(StrictModel):
     """What both kinds of requests have in common."""
 
-    neutral, ignored = NEUTRAL, WITHOUT_EFFECT
+    neutral, ignored = NOOP_VALUES, IGNORED_FIELDS
     default_tokens: ClassVar[int]
     token_fields: ClassVar[tuple[str, ...]] = ("max_tokens",)  # those that limit the tokens, the stronger first
 
@@ -175,36 +175,36 @@ class GenerationRequest(Strict):
     logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Bias] | None = None
     """What is added to the logits of tokens, by their ids."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     """Texts for each prompt."""
-    stop: Name | Annotated[list[Name], Field(max_length=MOST_STOPS)] | None = None
+    stop: Name | Annotated[list[Name], Field(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     """Of a longer prompt, read only this many tokens at its end; −1: as many as the model's context."""
 
-    def tokens_within(self, limit: int) -> int:
+    def resolve_max_tokens(self, limit: int) -> int:
         """Return how many tokens to generate; a request for more than the server's limit is refused."""
         for name in self.token_fields:
             requested = getattr(self, name)
             if requested is None:
                 continue
             if requested > limit:
-                raise Refusal(400, f"{name} = {requested}: this server writes at most {limit} tokens a text.", name)
+                raise ApiError(400, f"{name} = {requested}: this server writes at most {limit} tokens a text.", name)
             return requested
         return min(self.default_tokens, limit)
 
     @property
-    def choices(self) -> int:
+    def num_choices(self) -> int:
         """The number of texts per prompt."""
         return self.n or 1
 
     @property
-    def stops(self) -> list[str]:
+    def stop_strings(self) -> list[str]:
         """The strings before which the text ends."""
         stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
         if "" in stops:
-            raise Refusal(400, "stop = '': an empty stop string would end the text at once. Leave it out.", "stop")
+            raise ApiError(400, "stop = '': an empty stop string would end the text at once. Leave it out.", "stop")
         return stops
 
     @property
@@ -212,16 +212,16 @@ class GenerationRequest(Strict):
         """Whether a stream ends with the count of tokens."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    def seed_to_use(self) -> int:
+    def resolve_seed(self) -> int:
         """The seed that was given, or a new one."""
         return secrets.randbelow(2**31) if self.seed is None else self.seed
 
-    def sampling(self) -> dict[str, Any]:
+    def sampling_settings(self) -> dict[str, Any]:
         """The settings of `generate` that were given."""
         names = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
         given = {name: getattr(self, name) for name in (*names, "repetition_penalty")}
         given["logit_bias"] = {int(token): value for token, value in (self.logit_bias or {}).items()} or None
-        return {name: value for name, value in given.items() if value is not None} | {"stop": self.stops}
+        return {name: value for name, value in given.items() if value is not None} | {"stop": self.stop_strings}
 
 
 class CompletionRequest(GenerationRequest):
@@ -231,10 +231,10 @@ class CompletionRequest(GenerationRequest):
     """A text or several, or their token ids."""
     echo: bool | None = None
     """Whether the prompt comes before the text; with `logprobs`, its tokens have theirs too."""
-    logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     """The log-probability of each token, and those of this many most likely ones."""
     object: ClassVar = "text_completion"
-    default_tokens = TOKENS
+    default_tokens = DEFAULT_TOKENS
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -244,19 +244,19 @@ class CompletionRequest(GenerationRequest):
         return [self.prompt or ""]  # pyright: ignore[reportReturnType]
 
     @property
-    def top(self) -> int | None:
+    def num_top_logprobs(self) -> int | None:
         """How many most likely tokens are wanted at each place; None without log-probabilities."""
         return self.logprobs
 
 
-class TextPart(Strict):
+class TextPart(StrictModel):
     """A part of a message; only text can be read."""
 
     type: Literal["text"]
     text: str
 
 
-class ChatMessage(Strict):
+class ChatMessage(StrictModel):
     """One message of a conversation."""
 
     neutral = MappingProxyType(
@@ -287,10 +287,10 @@ class ChatRequest(GenerationRequest):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1024)]
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     object: ClassVar = "chat.completion"
     echo: ClassVar = None
-    default_tokens = CHAT_TOKENS
+    default_tokens = DEFAULT_CHAT_TOKENS
     token_fields = ("max_completion_tokens", "max_tokens")
 
     @property
@@ -299,15 +299,15 @@ class ChatRequest(GenerationRequest):
         return ["\n".join(message.text for message in self.messages)]
 
     @property
-    def top(self) -> int | None:
+    def num_top_logprobs(self) -> int | None:
         """How many most likely tokens are wanted at each place; None without log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-class EmbeddingRequest(Strict):
+class EmbeddingRequest(StrictModel):
     """A request for the vectors of texts."""
 
-    neutral, ignored = NEUTRAL, WITHOUT_EFFECT
+    neutral, ignored = NOOP_VALUES, IGNORED_FIELDS
 
     model: Name | None = None
     input: str | Prompts | TokenPrompt | TokenPrompts
@@ -323,10 +323,10 @@ class EmbeddingRequest(Strict):
 
 
 AnyRequest = CompletionRequest | ChatRequest
-Kind = TypeVar("Kind", CompletionRequest, ChatRequest, EmbeddingRequest)
+RequestType = TypeVar("RequestType", CompletionRequest, ChatRequest, EmbeddingRequest)
 
 
-def read_request(body: bytes, kind: type[Kind]) -> Kind:
+def read_request(body: bytes, request_type: type[RequestType]) -> RequestType:
     """Read a request; whatever does not fit is refused with the field that is wrong."""
 
     def not_json(name: str) -> NoReturn:
@@ -335,29 +335,29 @@ def read_request(body: bytes, kind: type[Kind]) -> Kind:
     try:
         fields = json.loads(body, parse_constant=not_json)
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"the body is not valid JSON ({error}).") from None
+        raise ApiError(400, f"the body is not valid JSON ({error}).") from None
     if not isinstance(fields, Mapping):
         kind_of_body = type(fields).__name__
-        raise Refusal(400, f'the body is a JSON {kind_of_body}; an object is expected, as in {{"prompt": …}}.')
+        raise ApiError(400, f'the body is a JSON {kind_of_body}; an object is expected, as in {{"prompt": …}}.')
     level, depth = [fields], 0
     while level:
         depth += 1
-        if depth > DEEPEST:
-            raise Refusal(400, f"the body has more than {DEEPEST} JSON objects and lists inside each other.")
+        if depth > MAX_NESTING:
+            raise ApiError(400, f"the body has more than {MAX_NESTING} JSON objects and lists inside each other.")
         inside = [value for one in level for value in (one.values() if isinstance(one, Mapping) else one)]
         level = [value for value in inside if isinstance(value, dict | list)]
-    read = _without_neutral(fields, kind)
-    if strange := next((name for name in read if name not in kind.model_fields), None):
-        raise Refusal(400, unknown("the field", strange[:80], kind.model_fields), strange[:80])
+    read = _drop_noops(fields, request_type)
+    if strange := next((name for name in read if name not in request_type.model_fields), None):
+        raise ApiError(400, describe_unknown("the field", strange[:80], request_type.model_fields), strange[:80])
     if isinstance(messages := read.get("messages"), list):
         read["messages"] = [
-            _without_neutral(message, ChatMessage, f"messages.{index}.") if isinstance(message, dict) else message
+            _drop_noops(message, ChatMessage, f"messages.{index}.") if isinstance(message, dict) else message
             for index, message in enumerate(messages)
         ]
     try:
-        request = kind.model_validate(read)
+        request = request_type.model_validate(read)
     except ValidationError as error:
-        wrong = _most_fitting(error)
+        wrong = _closest_error(error)
         name, value, places = str(wrong["loc"][0]), read, []
         for step in wrong["loc"]:  # through fields and lists; between them are the names of alternatives
             with suppress(KeyError, IndexError, TypeError):
@@ -366,37 +366,37 @@ def read_request(body: bytes, kind: type[Kind]) -> Kind:
         places += [str(wrong["loc"][-1])] if wrong["type"] == "missing" else []
         got = f" = {json.dumps(wrong['input'], default=str)[:80]}" if wrong["type"] != "missing" else ""
         why = wrong["msg"].lower().replace(" after validation", "")
-        raise Refusal(400, f"{'.'.join(places) or name}{got}: {why}.", name) from None
+        raise ApiError(400, f"{'.'.join(places) or name}{got}: {why}.", name) from None
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
-        raise Refusal(400, f"top_logprobs = {request.top_logprobs} needs logprobs = true.", "top_logprobs")
+        raise ApiError(400, f"top_logprobs = {request.top_logprobs} needs logprobs = true.", "top_logprobs")
     if isinstance(request, ChatRequest):
         for index, message in enumerate(request.messages):
             if message.content is None and message.role != "assistant":
                 reason = f"a message of the role {message.role} needs a text"
-                raise Refusal(400, f"messages.{index}.content: {reason}.", "messages")
+                raise ApiError(400, f"messages.{index}.content: {reason}.", "messages")
     if not isinstance(request, EmbeddingRequest):
-        rows = len(request.prompts) * request.choices
-        if rows > MOST_ROWS:
-            message = f"n times the number of prompts is {rows} texts; at most {MOST_ROWS} are generated at once."
-            raise Refusal(400, message, "n")
+        rows = len(request.prompts) * request.num_choices
+        if rows > MAX_ROWS:
+            message = f"n times the number of prompts is {rows} texts; at most {MAX_ROWS} are generated at once."
+            raise ApiError(400, message, "n")
     return request
 
 
-def _without_neutral(fields: Mapping[str, Any], kind: type[Strict], path: str = "") -> dict[str, Any]:
+def _drop_noops(fields: Mapping[str, Any], model: type[StrictModel], path: str = "") -> dict[str, Any]:
     """Leave out the fields that ask for nothing; refuse those that ask for what is not supported."""
     read: dict[str, Any] = {}
     for name, value in fields.items():
-        if name in kind.neutral:
+        if name in model.neutral:
             got = json.dumps(value)  # as JSON, in which 0 is not false
-            if got not in map(json.dumps, kind.neutral[name]):
+            if got not in map(json.dumps, model.neutral[name]):
                 message = f"{path}{name} = {got[:80]}: this is not supported. Leave it out."
-                raise Refusal(400, message, path.partition(".")[0] or name)
-        elif name not in kind.ignored:
+                raise ApiError(400, message, path.partition(".")[0] or name)
+        elif name not in model.ignored:
             read[name] = value
     return read
 
 
-def _most_fitting(error: ValidationError) -> Any:
+def _closest_error(error: ValidationError) -> Any:
     """Of several forms that a value may have, the error of the one that it comes nearest to."""
     errors = error.errors(include_url=False)
     first = [one for one in errors if one["loc"][0] == errors[0]["loc"][0]]

@@ -18,17 +18,26 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any, ClassVar, TypeVar
 
-from lemma.errors import InputError, RunError, unknown
+from lemma.errors import InputError, RunError, describe_unknown
 from lemma.serving.metrics import ServerMetrics
-from lemma.serving.requests import MOST_READ, AnyRequest, ChatRequest, EmbeddingRequest, Limits, Refusal
+from lemma.serving.requests import MAX_PROMPT_TOKENS, AnyRequest, ApiError, ChatRequest, EmbeddingRequest, Limits
 from lemma.spec.models import Decoder
 
-PREPARING = 4  # requests of a run that are read at once, of each kind: their tokens, and their chat template
+NUM_PREPARE_THREADS = 4  # requests of a run that are read at once, of each kind: their tokens, and their chat template
 WEIGHT_FILES = {".gguf", ".bin"}  # files that are models by themselves
-MOST_WAITING_TOKENS = 2**21  # of the prompts of all requests that a run has
-OF_ANSWERS = {"model", "prompt", "messages", "max_tokens", "max_completion_tokens", "stream", "stream_options", "echo"}
+MAX_WAITING_TOKENS = 2**21  # of the prompts of all requests that a run has
+ANSWER_FIELDS = {
+    "model",
+    "prompt",
+    "messages",
+    "max_tokens",
+    "max_completion_tokens",
+    "stream",
+    "stream_options",
+    "echo",
+}
 """What a request to a translator or a classifier may say: they do not sample."""
-BETWEEN, FOR_EACH = 0.025, 0.0008
+SEND_INTERVAL_SECONDS, SEND_SECONDS_PER_JOB = 0.025, 0.0008
 """Seconds between two times that readers are told more, and for each reader: telling one takes a tenth of that."""
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer writes for bytes that are not a whole character
 Value = TypeVar("Value")
@@ -58,7 +67,7 @@ class Verbs:
     """From a run to a page of HTML."""
 
 
-def finish(future: "Future[Any]", work: Callable[[], Any]) -> None:
+def run_future(future: "Future[Any]", work: Callable[[], Any]) -> None:
     """Run work, and put its result or its error into a future that is not cancelled."""
     if future.set_running_or_notify_cancel():
         try:
@@ -97,7 +106,7 @@ class WorkerThreads:
 
     def _work(self) -> None:
         while item := self._queue.get():
-            finish(*item)
+            run_future(*item)
 
 
 class ModelThread:
@@ -142,13 +151,13 @@ class ModelThread:
                 self.engine, self.failure = self._new_engine(), None
             except Exception as error:
                 self.failure = f"{self._name}: its engine cannot be made ({type(error).__name__}: {error})."
-                raise Refusal(500, self.failure, code="engine_failed") from error
+                raise ApiError(500, self.failure, code="engine_failed") from error
         return self.engine
 
     def _work(self) -> None:
         while not self._closed:
             try:
-                self._turn()
+                self._run_once()
             except Exception as error:  # of the model or of the machine: no text can be trusted any more
                 self._unsent.clear()
                 self.engine = None
@@ -156,16 +165,16 @@ class ModelThread:
                 reported = error
                 try:
                     self.require_engine()
-                except Refusal as refusal:
+                except ApiError as refusal:
                     reported = refusal
-                self._tell({job: [reported] for job in list(self._jobs) if job.in_engine})
+                self._send({job: [reported] for job in list(self._jobs) if job.in_engine})
         while self._inbox:
             self._inbox.popleft()[0].cancel()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         """Do what was submitted, then take one step, or wait if there is nothing to write."""
         while self._inbox:
-            finish(*self._inbox.popleft())
+            run_future(*self._inbox.popleft())
         if self.engine is None or not self.engine.busy:
             self._wake.wait()
             self._wake.clear()
@@ -177,13 +186,15 @@ class ModelThread:
             if event.done or event.error or not job.first:
                 urgent.add(job)
         unsent = self._unsent
-        if not self.engine.busy or time.monotonic() > self._sent_at + max(BETWEEN, FOR_EACH * len(unsent)):
+        if not self.engine.busy or time.monotonic() > self._sent_at + max(
+            SEND_INTERVAL_SECONDS, SEND_SECONDS_PER_JOB * len(unsent)
+        ):
             self._unsent, self._sent_at = {}, time.monotonic()
-            self._tell(unsent)
+            self._send(unsent)
         elif urgent:
-            self._tell({job: unsent.pop(job) for job in urgent})
+            self._send({job: unsent.pop(job) for job in urgent})
 
-    def _tell(self, events: "dict[GenerationJob, list[Any]]") -> None:
+    def _send(self, events: "dict[GenerationJob, list[Any]]") -> None:
         """Tell each job what has come, in the thread of its own loop."""
         by_loop: dict[Any, list[Any]] = {}
         for job, some in events.items():
@@ -197,7 +208,7 @@ def _deliver(events: "Sequence[tuple[GenerationJob, list[Any]]]") -> None:
     """Hand each job its events; an error in one ends that one alone."""
     for job, some in events:
         try:
-            job.tell(some)
+            job.receive(some)
         except Exception as error:
             job.fail(error)
 
@@ -212,29 +223,29 @@ class ServedRun:
     verbs: Verbs
     limits: Limits
     metrics: ServerMetrics
-    answers: str = ""
-    attends: bool = False
+    answer_kind: str = ""
+    has_attention: bool = False
     jobs: "set[GenerationJob | EmbeddingJob]" = field(default_factory=set)
-    seconds: float = 1.0
+    average_seconds: float = 1.0
     """How long a request has taken lately."""
 
     def __post_init__(self) -> None:
-        self.answers, self.attends = self.verbs.answers(self.run), self.verbs.attends(self.run)
-        self.there = Path(self.run.path).exists()  # a pretrained model may be known by its name only
-        new_engine = partial(self.verbs.engine, self.run, self.limits.batch) if self.writes else None
+        self.answer_kind, self.has_attention = self.verbs.answers(self.run), self.verbs.attends(self.run)
+        self.had_folder = Path(self.run.path).exists()  # a pretrained model may be known by its name only
+        new_engine = partial(self.verbs.engine, self.run, self.limits.batch) if self.generates_text else None
         self.thread = ModelThread(self.name, new_engine, self.jobs)
-        self.preparing = WorkerThreads(PREPARING, f"lemma {self.name} requests")
-        self.rendering = WorkerThreads(PREPARING, f"lemma {self.name} chats")  # a template may take long
+        self.prepare_threads = WorkerThreads(NUM_PREPARE_THREADS, f"lemma {self.name} requests")
+        self.chat_threads = WorkerThreads(NUM_PREPARE_THREADS, f"lemma {self.name} chats")  # a template may take long
         thread, gauge = self.thread, self.metrics.gauge
         gauge("lemma_requests", "Requests that wait or are being answered.", lambda: len(self.jobs), model=self.name)
-        if self.writes:
+        if self.generates_text:
             about = "Texts that are being written."
             gauge("lemma_texts", about, lambda: thread.engine.writing if thread.engine else 0, model=self.name)
 
     @property
-    def writes(self) -> bool:
+    def generates_text(self) -> bool:
         """Whether it continues a prompt; otherwise it answers a source."""
-        return self.answers == "prompt"
+        return self.answer_kind == "prompt"
 
     @property
     def context(self) -> int | None:
@@ -242,11 +253,11 @@ class ServedRun:
         return self.run.spec.context if isinstance(self.run.spec, Decoder) else None
 
     @property
-    def shows(self) -> list[str]:
+    def page_verbs(self) -> list[str]:
         """The verbs that it can show on the page."""
         has = {
-            "generate": self.answers != "vectors",
-            "look": self.attends,
+            "generate": self.answer_kind != "vectors",
+            "look": self.has_attention,
             "count": True,
             "evaluate": self.run.summary is not None,
         }
@@ -260,35 +271,40 @@ class ServedRun:
         except OSError:
             created = 0  # of a pretrained model it is not known
         plain = {"id": self.name, "object": "model", "created": created, "owned_by": "lemma"}
-        own = {"family": self.run.spec.family, "context": self.context, "answers": self.answers, "shows": self.shows}
+        own = {
+            "family": self.run.spec.family,
+            "context": self.context,
+            "answers": self.answer_kind,
+            "shows": self.page_verbs,
+        }
         return {**plain, **own}
 
     def admit(self, job: "GenerationJob | EmbeddingJob") -> None:
         """Take a request; one too many is refused, with the time after which to try again."""
         if len(self.jobs) >= self.limits.batch + self.limits.waiting:
-            raise self._busy(len(self.jobs))
+            raise self._busy_error(len(self.jobs))
         self.jobs.add(job)
 
     def check_waiting_tokens(self, job: "GenerationJob | EmbeddingJob") -> None:
         """Refuse an admitted request if all prompts together have too many tokens."""
         others = [other.prompt_tokens for other in self.jobs if other is not job]
-        if others and sum(others) + job.prompt_tokens > MOST_WAITING_TOKENS:
-            raise self._busy(len(others))
+        if others and sum(others) + job.prompt_tokens > MAX_WAITING_TOKENS:
+            raise self._busy_error(len(others))
 
-    def _busy(self, requests: int) -> Refusal:
-        wait = min(60, max(1, math.ceil(self.seconds * requests / self.limits.batch)))
+    def _busy_error(self, requests: int) -> ApiError:
+        wait = min(60, max(1, math.ceil(self.average_seconds * requests / self.limits.batch)))
         message = f"{self.name} has {requests} requests already. Try again in {wait} s."
-        return Refusal(429, message, code="busy", headers={"retry-after": str(wait)})
+        return ApiError(429, message, code="busy", headers={"retry-after": str(wait)})
 
-    def refusal_if_gone(self, error: Exception) -> Exception:
+    def error_if_gone(self, error: Exception) -> Exception:
         """What is wrong if the run's folder is not there any more; otherwise the error itself."""
-        if not isinstance(error, InputError | OSError) or not self.there or Path(self.run.path).exists():
+        if not isinstance(error, InputError | OSError) or not self.had_folder or Path(self.run.path).exists():
             return error
         message = f"{self.name}: its folder {self.run.path} has vanished since the server began."
-        return Refusal(410, message, "model", "gone")
+        return ApiError(410, message, "model", "gone")
 
 
-def serve_each(runs: Sequence[Any], verbs: Verbs, limits: Limits, metrics: ServerMetrics) -> dict[str, ServedRun]:
+def load_runs(runs: Sequence[Any], verbs: Verbs, limits: Limits, metrics: ServerMetrics) -> dict[str, ServedRun]:
     """Load runs and name them by their folders."""
     if not runs:
         raise RunError("serve: at least one run is expected, as in: lemma serve runs/a")
@@ -321,10 +337,10 @@ def find_run(served: dict[str, ServedRun], name: str | None) -> ServedRun:
     """The run that a request means; the name may be left out if there is only one."""
     if name is None:
         if len(served) > 1:
-            raise Refusal(400, f"model is missing: which of {', '.join(served)}?", "model")
+            raise ApiError(400, f"model is missing: which of {', '.join(served)}?", "model")
         return next(iter(served.values()))
     if name not in served:
-        raise Refusal(404, unknown("model", name, served), "model", "model_not_found")
+        raise ApiError(404, describe_unknown("model", name, served), "model", "model_not_found")
     return served[name]
 
 
@@ -348,18 +364,18 @@ class FinishedText:
     """Lemma's own fields: the loop of a text at temperature 0, a remark, the probabilities of classes."""
 
 
-def ids_of(served: ServedRun, text: str | list[int], param: str) -> list[int]:
+def encode_prompt(served: ServedRun, text: str | list[int], param: str) -> list[int]:
     """The tokens of a text, or those that were given; a run without these tokens refuses them."""
     tokenizer = served.run.tokenizer
     if isinstance(text, str):
         try:
             return tokenizer.encode(text).tolist()
         except InputError as error:
-            raise Refusal(400, f"{param}: {error}", param) from None
+            raise ApiError(400, f"{param}: {error}", param) from None
     wrong = next((token for token in text if token >= tokenizer.vocabulary), None)
     if wrong is not None:
         message = f"{param}: token {wrong} is not one of 0 to {tokenizer.vocabulary - 1}, those of {served.name}."
-        raise Refusal(400, message, param)
+        raise ApiError(400, message, param)
     return text
 
 
@@ -367,25 +383,25 @@ class GenerationJob:
     """A request under way: what its run's thread makes comes as items, a few at a time, until every text has ended."""
 
     def __init__(self, served: ServedRun, request: AnyRequest, loop: asyncio.AbstractEventLoop) -> None:
-        self.served, self.request, self.seed, self.loop = served, request, request.seed_to_use(), loop
-        self.begun, self.first = time.monotonic(), 0.0
+        self.served, self.request, self.seed, self.loop = served, request, request.resolve_seed(), loop
+        self.started, self.first_event_at = time.monotonic(), 0.0
         self._prepared: asyncio.Future[None] = loop.create_future()
         self._queue: asyncio.Queue[list[TextPiece | FinishedText | Exception]] = asyncio.Queue()
-        self.cut = self.prompt_tokens = 0
+        self.num_cut_tokens = self.prompt_tokens = 0
         self.prompts: list[str] = []
         self._requests: list[Any] = []
-        self.rows = self.tokens = 0
-        self.in_engine = False
+        self.rows = self.max_tokens = 0
+        self.is_in_engine = False
         served.admit(self)
         message = f"the request took more than {served.limits.seconds:g} s. Ask for fewer tokens, or try again later."
-        timeout = Refusal(504, message, code="timeout")
+        timeout = ApiError(504, message, code="timeout")
         self._timer = loop.call_later(served.limits.seconds, self.fail, timeout)
 
     async def prepare(self) -> None:
         """Read the prompts in a worker thread, and refuse what this run cannot do."""
-        chats = isinstance(self.request, ChatRequest) and self.served.writes and self.served.run.tokenizer.chats
-        threads = self.served.rendering if chats else self.served.preparing
-        work = threads.submit(self._prepare_texts if self.served.writes else self._prepare_answers)
+        chats = isinstance(self.request, ChatRequest) and self.served.generates_text and self.served.run.tokenizer.chats
+        threads = self.served.chat_threads if chats else self.served.prepare_threads
+        work = threads.submit(self._prepare_texts if self.served.generates_text else self._prepare_answers)
 
         def tell(done: "Future[None]") -> None:
             if not done.cancelled():
@@ -397,7 +413,7 @@ class GenerationJob:
             await self._prepared
         finally:
             work.cancel()
-        self.rows = len(self.prompts) * self.request.choices
+        self.rows = len(self.prompts) * self.request.num_choices
         self.served.check_waiting_tokens(self)
 
     def _end_preparing(self, error: BaseException | None) -> None:
@@ -407,7 +423,7 @@ class GenerationJob:
     def _prepare_texts(self) -> None:
         """Count the tokens, and refuse what this run cannot do."""
         served, request, tokenizer = self.served, self.request, self.served.run.tokenizer
-        self.tokens = request.tokens_within(served.limits.tokens)
+        self.max_tokens = request.resolve_max_tokens(served.limits.tokens)
         given = request.prompts
         if isinstance(request, ChatRequest) and tokenizer.chats:
             system = "developer" if tokenizer.knows_role("developer") else "system"
@@ -415,76 +431,79 @@ class GenerationJob:
             messages = [{"role": roles.get(one.role, one.role), "content": one.text} for one in request.messages]
             given = [tokenizer.chat(messages)]
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
-        settings = {**request.sampling(), "tokens": max(1, self.tokens), "seed": self.seed}
-        settings |= {"samples": request.choices, "logprobs": request.top}
-        score = bool(request.echo) and request.top is not None
+        settings = {**request.sampling_settings(), "tokens": max(1, self.max_tokens), "seed": self.seed}
+        settings |= {"samples": request.num_choices, "logprobs": request.num_top_logprobs}
+        score = bool(request.echo) and request.num_top_logprobs is not None
         for number, prompt in enumerate(given):
-            ids = self._within_context(ids_of(served, prompt, param), param)
+            ids = self._fit_context(encode_prompt(served, prompt, param), param)
             self.prompt_tokens += len(ids)
-            plain = isinstance(prompt, str) and not self.cut
+            plain = isinstance(prompt, str) and not self.num_cut_tokens
             self.prompts.append(str(prompt) if plain else tokenizer.decode(ids))
-            first = number * request.choices
-            more = {"number": first, "owner": self, "score": score, "write": self.tokens > 0}
+            first = number * request.num_choices
+            more = {"number": first, "owner": self, "score": score, "write": self.max_tokens > 0}
             self._requests.append(served.verbs.text_request(served.run, tuple(ids), settings, **more))
 
-    def _within_context(self, ids: list[int], param: str) -> list[int]:
+    def _fit_context(self, ids: list[int], param: str) -> list[int]:
         """Refuse or cut, as was asked, a prompt that is longer than what the model reads."""
-        most, cut = min(self.served.context or MOST_READ, MOST_READ), self.request.truncate_prompt_tokens
+        most, cut = (
+            min(self.served.context or MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS),
+            self.request.truncate_prompt_tokens,
+        )
         if cut is not None:
             kept = most if cut == -1 else min(most, cut)
-            self.cut += max(0, len(ids) - kept)
+            self.num_cut_tokens += max(0, len(ids) - kept)
             return ids[len(ids) - kept :] if kept < len(ids) else ids
         if len(ids) > most:
             what = f"the context of {self.served.name} has" if self.served.context == most else "at most"
             end = "" if self.served.context == most else " are read"
             message = f"a prompt has {len(ids):,} tokens; {what} {most:,}{end}. Shorten it, or have it cut to its last "
-            raise Refusal(400, f"{message}tokens: truncate_prompt_tokens = -1", param, "context_length_exceeded")
+            raise ApiError(400, f"{message}tokens: truncate_prompt_tokens = -1", param, "context_length_exceeded")
         return ids
 
     def _prepare_answers(self) -> None:
         """Refuse what a translator or a classifier, which does not sample, has no use for."""
         served, request = self.served, self.request
-        if served.answers == "vectors":
+        if served.answer_kind == "vectors":
             message = f"{served.name} makes vectors of texts and writes none: POST /v1/embeddings"
-            raise Refusal(400, message, "model")
+            raise ApiError(400, message, "model")
         nothing = {"temperature": (0, 0.0), "top_p": (1, 1.0), "n": (1,), "logprobs": (False,), "stop": ([],)}
-        for name in type(request).model_fields.keys() - OF_ANSWERS:
+        for name in type(request).model_fields.keys() - ANSWER_FIELDS:
             if getattr(request, name) not in (None, *nothing.get(name, ())):
-                raise Refusal(
+                raise ApiError(
                     400,
-                    f"{name}: {served.name} gives the {served.answers} of a text and does not sample. Leave it out.",
+                    f"{name}: {served.name} gives the {served.answer_kind} of a text and does not sample. Leave it out.",
                     name,
                 )
         texts = [request.messages[-1].text] if isinstance(request, ChatRequest) else request.prompts
         if any(not isinstance(text, str) for text in texts):
             message = f"prompt: {served.name} reads texts, not tokens. Give a text or a list of texts."
-            raise Refusal(400, message, "prompt")
+            raise ApiError(400, message, "prompt")
         requested = any(getattr(request, name) for name in request.token_fields)
-        self.tokens = request.tokens_within(served.limits.tokens) if requested else served.limits.tokens
+        self.max_tokens = request.resolve_max_tokens(served.limits.tokens) if requested else served.limits.tokens
         self.prompts = [str(text) for text in texts]
         self.prompt_tokens = sum(len(served.run.tokenizer.encode_known(text)[0]) for text in self.prompts)
-        if self.prompt_tokens > MOST_READ:
-            message = f"the texts have {self.prompt_tokens:,} tokens; at most {MOST_READ:,} are read at once."
-            raise Refusal(400, message, None, "context_length_exceeded")
+        if self.prompt_tokens > MAX_PROMPT_TOKENS:
+            message = f"the texts have {self.prompt_tokens:,} tokens; at most {MAX_PROMPT_TOKENS:,} are read at once."
+            raise ApiError(400, message, None, "context_length_exceeded")
 
     @property
     def seconds_left(self) -> float:
         """How long it may still take."""
-        return max(0.001, self.begun + self.served.limits.seconds - time.monotonic())
+        return max(0.001, self.started + self.served.limits.seconds - time.monotonic())
 
     def first_token(self, row: int) -> tuple[int, str]:
         """A prompt's first token and its text."""
-        [token] = self._requests[row // self.request.choices].prompt[:1]
+        [token] = self._requests[row // self.request.num_choices].prompt[:1]
         return token, self.served.run.tokenizer.decode([token])
 
-    def spell(self, tokens: list[int], begins: bool) -> str:
+    def decode_partial(self, tokens: list[int], is_start: bool) -> str:
         """The text of tokens that are parts of characters; half a character at the begin of a text is left out."""
         text = self.served.run.tokenizer.decode(tokens)
-        return "" if begins and len(text) <= 3 and not text.strip(INCOMPLETE) else text
+        return "" if is_start and len(text) <= 3 and not text.strip(INCOMPLETE) else text
 
     def start(self) -> None:
         """Wait for the turn of what has been prepared."""
-        work = self._add_to_engine if self.served.writes else self._answer
+        work = self._add_to_engine if self.served.generates_text else self._answer
 
         def tell(done: Future[Any]) -> None:
             if not done.cancelled():
@@ -498,24 +517,24 @@ class GenerationJob:
         """Let the texts wait for their rows, in the run's own thread; return what comes before them."""
         engine = self.served.thread.require_engine()
         if self in self.served.jobs:  # its reader has not left meanwhile
-            self.in_engine = True
+            self.is_in_engine = True
             for request in self._requests:
                 engine.add(request)
-        echo = self.request.echo and self.request.top is None
+        echo = self.request.echo and self.request.num_top_logprobs is None
         rows = range(self.rows if echo else 0)
-        return [TextPiece(row, self.prompts[row // self.request.choices]) for row in rows]
+        return [TextPiece(row, self.prompts[row // self.request.num_choices]) for row in rows]
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Nobody listens any more, or all is told: free what it has taken."""
         if self not in self.served.jobs:
             return
         self.served.jobs.discard(self)
         self._timer.cancel()
-        if self.served.writes and self._requests:
+        if self.served.generates_text and self._requests:
             thread = self.served.thread
             thread.submit(lambda: thread.engine and thread.engine.cancel(self))
-        took = time.monotonic() - self.begun
-        self.served.seconds += 0.1 * (took - self.served.seconds)
+        took = time.monotonic() - self.started
+        self.served.average_seconds += 0.1 * (took - self.served.average_seconds)
         about = "Seconds from a request to the end of its answer."
         self.served.metrics.observe("lemma_request_seconds", about, took, model=self.served.name)
 
@@ -526,14 +545,14 @@ class GenerationJob:
         else:
             self._prepared.set_exception(error)
 
-    def tell(self, events: Sequence[Any]) -> None:
+    def receive(self, events: Sequence[Any]) -> None:
         """Take events of the engine, in the loop's own thread."""
         items: list[TextPiece | FinishedText | Exception] = []
-        metrics, name, choices = self.served.metrics, self.served.name, self.request.choices
-        if not self.first:
-            self.first = time.monotonic()
+        metrics, name, choices = self.served.metrics, self.served.name, self.request.num_choices
+        if not self.first_event_at:
+            self.first_event_at = time.monotonic()
             about = "Seconds from a request to its first token."
-            metrics.observe("lemma_first_token_seconds", about, self.first - self.begun, model=name)
+            metrics.observe("lemma_first_token_seconds", about, self.first_event_at - self.started, model=name)
         for event in events:
             if isinstance(event, Exception) or event.error:
                 items.append(event if isinstance(event, Exception) else event.error)
@@ -572,7 +591,7 @@ class GenerationJob:
                     pieces.setdefault(item.row, []).append(item.text)
                     continue
                 if isinstance(item, Exception):
-                    raise self.served.refusal_if_gone(item)
+                    raise self.served.error_if_gone(item)
                 if item.row in pieces:
                     told.append(TextPiece(item.row, "".join(pieces.pop(item.row))))
                 ended += isinstance(item, FinishedText)
@@ -584,12 +603,12 @@ class GenerationJob:
         served, found = self.served, list[TextPiece | FinishedText]()
         if self not in served.jobs:  # its reader has left meanwhile
             return found
-        limit = {"tokens": self.tokens} if served.answers == "translation" else {}
+        limit = {"tokens": self.max_tokens} if served.answer_kind == "translation" else {}
         for row, result in enumerate(served.verbs.answer(served.run, self.prompts, **limit)):
             if self.request.echo:
                 found.append(TextPiece(row, self.prompts[row]))
             extra = {"remark": result.remark} if result.remark else {}
-            if hasattr(result, "chances"):
+            if hasattr(result, "probabilities"):
                 found += [TextPiece(row, result.label)]
                 found += [FinishedText(row, "stop", 0, {"chances": result.chances, **extra})]
             else:
@@ -604,21 +623,21 @@ class EmbeddingJob:
 
     prompt_tokens: int
     """Or characters: what there is to read at most."""
-    in_engine: ClassVar = False
+    is_in_engine: ClassVar = False
 
 
-async def embed(served: ServedRun, request: EmbeddingRequest) -> dict[str, Any]:
+async def embed_texts(served: ServedRun, request: EmbeddingRequest) -> dict[str, Any]:
     """The vectors of texts, as OpenAI's clients read them."""
-    if served.answers != "vectors":
+    if served.answer_kind != "vectors":
         message = f"{served.name} makes no vectors of texts. Serve a run of an encoder or a dual encoder."
-        raise Refusal(400, message, "model")
+        raise ApiError(400, message, "model")
     served.admit(job := EmbeddingJob(sum(map(len, request.inputs))))
     try:
         served.check_waiting_tokens(job)
         work = partial(served.verbs.embed, served.run, request.inputs)
         vectors, tokens = await asyncio.wrap_future(served.thread.submit(work))
     except Exception as error:
-        raise served.refusal_if_gone(error) from error
+        raise served.error_if_gone(error) from error
     finally:
         served.jobs.discard(job)
     packed = request.encoding_format == "base64"

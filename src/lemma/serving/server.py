@@ -14,11 +14,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lemma.errors import InputError
-from lemma.serving.app import LOCAL, Service, application
+from lemma.serving.app import LOCAL_HOSTS, Service, application
 from lemma.serving.requests import Limits, check_api_key
 from lemma.serving.runs import Verbs
 
-FARTHEST = 100  # ports to try for a free one
+MAX_PORTS_TRIED = 100  # ports to try for a free one
 SECONDS_FOR_HEAD = 10
 SECONDS_FOR_READER = 60
 SECONDS_FOR_END = 0.5  # until those who have not taken the end of their answer by then are cut off
@@ -68,7 +68,7 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     def _end(self) -> None:
-        self._service.end()
+        self._service.fail_requests()
         self._loop.call_later(SECONDS_FOR_END, self._cut_off)
 
     def _cut_off(self) -> None:
@@ -76,7 +76,7 @@ class Server(uvicorn.Server):
             connection.transport.abort()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-class ImpatientProtocol(H11Protocol):
+class TimeoutProtocol(H11Protocol):
     """HTTP whose client must send the whole head of a request, and take what it is sent, within some seconds."""
 
     _timer: asyncio.TimerHandle | None = None
@@ -90,7 +90,7 @@ class ImpatientProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Read more; the time begins with the first byte of a head and ends with its last."""
         super().data_received(data)
-        if not self._waits:
+        if not self._is_waiting:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = None
@@ -98,12 +98,12 @@ class ImpatientProtocol(H11Protocol):
             self._timer = self.loop.call_later(SECONDS_FOR_HEAD, self._close)
 
     @property
-    def _waits(self) -> bool:
+    def _is_waiting(self) -> bool:
         """Whether what comes next is a head, or the rest of a body that has its answer already."""
         return self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
 
     def _close(self) -> None:
-        if self._waits:
+        if self._is_waiting:
             self.transport.close()
 
     def pause_writing(self) -> None:
@@ -145,7 +145,7 @@ def serve_runs(
     with closing(bind(host, port)) as bound, suppress(KeyboardInterrupt):
         address, port = bound.getsockname()[:2]
         local = ip_address(address.partition("%")[0]).is_loopback
-        hosts = {*LOCAL, host.lower(), *(name.lower() for name in allow_hosts)}
+        hosts = {*LOCAL_HOSTS, host.lower(), *(name.lower() for name in allow_hosts)}
         if not local:  # any address of this machine; but of names, only its own
             hosts |= {"*", socket.gethostname().lower(), socket.getfqdn().lower()}
         app = application(runs, verbs, hosts, api_key, limits)
@@ -154,7 +154,7 @@ def serve_runs(
         ready = Ready(shown, tuple(service.served), local, keyed=api_key is not None)
         config = uvicorn.Config(
             app,
-            http=ImpatientProtocol,
+            http=TimeoutProtocol,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -168,7 +168,7 @@ def bind(host: str, port: int) -> socket.socket:
     if not 0 <= port < 2**16:
         raise InputError(f"port = {port}: give a number from 0 (any free port) to 65535.")
     try:
-        return _bound(host, port)
+        return _open_socket(host, port)
     except socket.gaierror:
         raise InputError(
             f"host = '{host}' is not a name or address of this machine. The default is 127.0.0.1."
@@ -180,10 +180,10 @@ def bind(host: str, port: int) -> socket.socket:
             raise InputError(f"host = '{host}' is not an address of this machine. The default is 127.0.0.1.") from None
         if error.errno != errno.EADDRINUSE:
             raise
-        raise InputError(f"port {port} on {host} is in use.{_advice(host, port)}") from None
+        raise InputError(f"port {port} on {host} is in use.{_suggest_port(host, port)}") from None
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _open_socket(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     bound = socket.socket(family, kind, protocol)
     try:
@@ -196,10 +196,10 @@ def _bound(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _advice(host: str, port: int) -> str:
-    for other in range(port + 1, min(port + FARTHEST, 2**16)):
+def _suggest_port(host: str, port: int) -> str:
+    for other in range(port + 1, min(port + MAX_PORTS_TRIED, 2**16)):
         try:
-            _bound(host, other).close()
+            _open_socket(host, other).close()
         except OSError:
             continue
         return f" The next free one: --port {other}"

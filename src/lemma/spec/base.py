@@ -13,7 +13,7 @@ from annotated_types import Le
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from lemma.errors import SpecError, unknown
+from lemma.errors import SpecError, describe_unknown
 from lemma.spec.settings import SYNONYMS
 
 
@@ -43,7 +43,7 @@ class Spec(BaseModel):
         return {letter: name for name, field in cls.model_fields.items() if (letter := letter_of(field))}
 
     @classmethod
-    def known_words(cls) -> list[str]:
+    def setting_names(cls) -> list[str]:
         """Every setting by its names: fields, each with its letter after it."""
         return [word for name, field in cls.model_fields.items() for word in (name, letter_of(field)) if word]
 
@@ -60,27 +60,27 @@ class Spec(BaseModel):
             named[name] = value
             field = cls.model_fields.get(name)
             if field is not None and isinstance(value, int):
-                refuse_size(word, value, field)
+                check_number(word, value, field)
             for text in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(text, str) and not is_utf8(text):
-                    raise ValueError(f"{word} = {shown(text)}: the name is not UTF-8. Rename the file or folder.")
+                    raise ValueError(f"{word} = {short_repr(text)}: the name is not UTF-8. Rename the file or folder.")
         return named
 
     @classmethod
-    def read(cls, words: Mapping[str, Any], where: str) -> Self:
+    def read(cls, settings: Mapping[str, Any], source: str) -> Self:
         """Validate settings; a mistake becomes a SpecError that starts with `where`."""
         try:
-            return cls.model_validate(words)
+            return cls.model_validate(settings)
         except ValidationError as error:
-            raise SpecError(explain(error, where, cls)) from None
+            raise SpecError(explain_validation(error, source, cls)) from None
 
-    def replace(self, **words: Any) -> Self:
+    def replace(self, **settings: Any) -> Self:
         """Return a copy with some settings changed, validated like a new one."""
         letters = type(self).letters()
-        named = {letters.get(word, word): value for word, value in words.items()}
-        return type(self).read({**self.to_dict(), **named}, where=getattr(self, "family", type(self).__name__.lower()))
+        named = {letters.get(word, word): value for word, value in settings.items()}
+        return type(self).read({**self.to_dict(), **named}, source=getattr(self, "family", type(self).__name__.lower()))
 
-    def sized(self, sizes: Mapping[str, int]) -> Self:
+    def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
         """Return a copy of the sizes that the data have: vocabulary, relations, classes."""
         return self.replace(**sizes)
 
@@ -98,33 +98,33 @@ def is_utf8(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-LONGEST_LINE = 2000
-LARGEST, DEEPEST = 10**9, 1000
+MAX_LINE_LENGTH = 2000
+MAX_NUMBER, MAX_DEPTH = 10**9, 1000
 """The largest whole number that a setting may have, and the largest number of layers."""
 
 
-def refuse_size(word: str, value: int, field: FieldInfo) -> None:
+def check_number(name: str, value: int, field: FieldInfo) -> None:
     """Refuse true or false where a number is expected, and numbers that no machine can do anything with."""
     if isinstance(value, bool):
-        if not _takes_bool(field.annotation):
-            raise ValueError(f"{word} = {str(value).lower()}: a number is expected, as in {word}={field.get_default()}")
+        if not _accepts_bool(field.annotation):
+            raise ValueError(f"{name} = {str(value).lower()}: a number is expected, as in {name}={field.get_default()}")
         return
-    limit = DEEPEST if "depth" in word or word.startswith("L") else LARGEST
+    limit = MAX_DEPTH if "depth" in name or name.startswith("L") else MAX_NUMBER
     limit = next((bound.le for bound in field.metadata if isinstance(bound, Le) and type(bound.le) is int), limit)
     if not -limit <= value <= limit:
-        raise ValueError(f"{word} = {shown(value)}: at most {limit:,} is possible")
+        raise ValueError(f"{name} = {short_repr(value)}: at most {limit:,} is possible")
 
 
-def _takes_bool(annotation: Any) -> bool:
+def _accepts_bool(annotation: Any) -> bool:
     """Whether true and false are values of a field: it says so, or it is not said to be a number."""
     parts = get_args(annotation)
     if not parts:
         return annotation not in (int, float)
     kinds = [type(part) for part in parts] if get_origin(annotation) is Literal else parts
-    return any(kind is bool or (kind not in (int, float, type(None)) and _takes_bool(kind)) for kind in kinds)
+    return any(kind is bool or (kind not in (int, float, type(None)) and _accepts_bool(kind)) for kind in kinds)
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value in a message, cut where it is long.
 
     >>> shown("a" * 100), shown(10**5000)
@@ -144,27 +144,33 @@ def letter_of(field: FieldInfo) -> str | None:
     return next((mark.name for mark in field.metadata if isinstance(mark, Letter)), None)
 
 
-def explain(error: ValidationError, where: str, kind: type[Spec]) -> str:
+def explain_validation(error: ValidationError, source: str, spec_class: type[Spec]) -> str:
     """Turn pydantic's report into one line per mistake: where, what was got, what was expected."""
     lines: list[str] = []
     for mistake in error.errors():
-        path = ".".join([where, *(str(step)[:64] for step in mistake["loc"])]).strip(".")
+        path = ".".join([source, *(str(step)[:64] for step in mistake["loc"])]).strip(".")
         if mistake["type"] == "extra_forbidden":
-            place, name, known = path.rpartition(".")[0], str(mistake["loc"][-1]), _known_at(kind, mistake["loc"])
-            outer = f", or say {name}=…, which is of the {where}" if name in kind.known_words() else ""
+            place, name, known = (
+                path.rpartition(".")[0],
+                str(mistake["loc"][-1]),
+                _settings_at(spec_class, mistake["loc"]),
+            )
+            outer = f", or say {name}=…, which is of the {source}" if name in spec_class.setting_names() else ""
             lines.append(
-                unknown(f"{place}: the setting", name, known)
+                describe_unknown(f"{place}: the setting", name, known)
                 if known
                 else f"{place} has no settings, so none called '{name[:64]}'. Leave it out{outer}."
             )
         elif mistake["type"] == "value_error":
-            lines.append(str(mistake.get("ctx", {})["error"])[:LONGEST_LINE])
+            lines.append(str(mistake.get("ctx", {})["error"])[:MAX_LINE_LENGTH])
         elif mistake["type"] == "union_tag_invalid":
             about = {name: str(value).replace("'", "") for name, value in mistake.get("ctx", {}).items()}
-            lines.append(unknown(f"{path}.{about['discriminator']}", about["tag"], about["expected_tags"].split(", ")))
+            lines.append(
+                describe_unknown(f"{path}.{about['discriminator']}", about["tag"], about["expected_tags"].split(", "))
+            )
         elif mistake["type"] == "union_tag_not_found":
             tag = str(mistake.get("ctx", {})["discriminator"]).replace("'", "")
-            lines.append(f"{path} = {shown(mistake['input'])}: it must say its {tag}.")
+            lines.append(f"{path} = {short_repr(mistake['input'])}: it must say its {tag}.")
         else:
             why = f"{mistake['msg'][0].lower()}{mistake['msg'][1:]}"
             if mistake["type"] in ("tuple_type", "list_type"):
@@ -172,28 +178,28 @@ def explain(error: ValidationError, where: str, kind: type[Spec]) -> str:
             if mistake["type"] in ("dict_type", "mapping_type"):
                 why = f"a table is expected, as in {mistake['loc'][-1]}.name=…"
             if mistake["type"] == "model_type":
-                known = _known_at(kind, (*mistake["loc"], ""))
+                known = _settings_at(spec_class, (*mistake["loc"], ""))
                 why = f"it has settings of its own, as in {path.rpartition(' ')[2]}.{known[0]}=…"
-            lines.append(f"{path} = {shown(mistake['input'])}: {why}.")
+            lines.append(f"{path} = {short_repr(mistake['input'])}: {why}.")
     return "\n".join(lines)
 
 
-def _known_at(kind: type[Spec], path: Sequence[int | str]) -> list[str]:
+def _settings_at(spec_class: type[Spec], path: Sequence[int | str]) -> list[str]:
     """The settings next to that at the end of a path, which goes through fields and the kinds of tagged choices."""
-    kinds = [kind]
+    kinds = [spec_class]
     for step in path[:-1]:
         fields = [one.model_fields[step].annotation for one in kinds if step in one.model_fields]
         tagged = [one for one in kinds if (tag := one.model_fields.get("kind")) and tag.default == step]
-        kinds = [found for field in fields for found in _specs_in(field)] or tagged or kinds
-    own = kinds == [kind]
-    return list(dict.fromkeys(word for one in kinds for word in one.known_words() if own or word != "kind"))
+        kinds = [found for field in fields for found in _spec_classes_in(field)] or tagged or kinds
+    own = kinds == [spec_class]
+    return list(dict.fromkeys(word for one in kinds for word in one.setting_names() if own or word != "kind"))
 
 
-def _specs_in(annotation: Any) -> list[type[Spec]]:
+def _spec_classes_in(annotation: Any) -> list[type[Spec]]:
     """The specs that a field may hold."""
     if isinstance(annotation, type) and issubclass(annotation, Spec):
         return [annotation]
-    return [found for part in get_args(annotation) for found in _specs_in(part)]
+    return [found for part in get_args(annotation) for found in _spec_classes_in(part)]
 
 
 def exists(path: Path) -> bool:
@@ -206,8 +212,8 @@ def exists(path: Path) -> bool:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; a mistake in it is named with its place."""
     try:
-        if (size := path.stat().st_size) > LARGEST_TOML:
-            raise SpecError(f"{path} has {size:,} bytes; a file of settings has at most {LARGEST_TOML:,}.")
+        if (size := path.stat().st_size) > MAX_TOML_BYTES:
+            raise SpecError(f"{path} has {size:,} bytes; a file of settings has at most {MAX_TOML_BYTES:,}.")
         return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SpecError(f"{path}: there is no such file.") from None
@@ -221,15 +227,15 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}: not valid TOML: {error}.") from None
 
 
-LARGEST_TOML = 1 << 20
-MOST_DOTS = 64
+MAX_TOML_BYTES = 1 << 20
+MAX_KEY_DOTS = 64
 """Bytes of the largest TOML file that is read, and dots of a key: Python takes time and memory in their square."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Read TOML; whatever is wrong with it is a ValueError in a few words."""
-    if DOTTED.search(text):
-        raise ValueError(f"a key has more than {MOST_DOTS} dots")
+    if LONG_DOTTED_KEY.search(text):
+        raise ValueError(f"a key has more than {MAX_KEY_DOTS} dots")
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -240,7 +246,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("it holds a number or a date that cannot be read") from None
 
 
-DOTTED = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MOST_DOTS}}}""")
+LONG_DOTTED_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MAX_KEY_DOTS}}}""")
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
@@ -290,19 +296,19 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def parse_settings(words: Iterable[str]) -> dict[str, Any]:
+def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
     """Read `key=value` settings; a value is a TOML literal, or else plain text. Nothing is ever evaluated.
 
     >>> parse_settings(["width=128", "tied=true", "positions=sinusoidal", "learning_rate=1e-3"])
     {'width': 128, 'tied': True, 'positions': 'sinusoidal', 'learning_rate': 0.001}
     """
     parsed: dict[str, Any] = {}
-    for word in words:
+    for word in assignments:
         key, equals, value = word.partition("=")
         if not equals or not key.strip():
-            raise SpecError(f"{shown(word)} is not of the form key=value, as in width=128.")
+            raise SpecError(f"{short_repr(word)} is not of the form key=value, as in width=128.")
         if key.strip() in parsed:
-            raise SpecError(f"{shown(key.strip())} is given twice.")
+            raise SpecError(f"{short_repr(key.strip())} is given twice.")
         parsed[key.strip()] = parse_value(value.strip())
     return parsed
 
@@ -317,40 +323,42 @@ def parse_value(text: str) -> Any:
 
 
 def distribute(
-    words: Mapping[str, Any], kinds: Mapping[str, type[Spec]], others: Iterable[str] = ()
+    settings: Mapping[str, Any], spec_classes: Mapping[str, type[Spec]], extra_names: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """Give each setting to the first of `kinds` that knows it; an unknown one is an error with a guess.
 
     A dotted setting reaches into a nested choice: `positions.base=500`. `others` are settings that were taken before.
     """
-    shares: dict[str, dict[str, Any]] = {where: {} for where in kinds}
-    for word, value in nest(words).items():
-        owner = next((where for where, kind in kinds.items() if word in kind.known_words()), None)
+    shares: dict[str, dict[str, Any]] = {where: {} for where in spec_classes}
+    for word, value in nest_settings(settings).items():
+        owner = next((where for where, kind in spec_classes.items() if word in kind.setting_names()), None)
         if owner is None:
-            now = next((kind.renamed[word] for kind in kinds.values() if word in kind.renamed), None)
+            now = next((kind.renamed[word] for kind in spec_classes.values() if word in kind.renamed), None)
             if now is not None:
                 raise SpecError(f"the setting '{word}' is called '{now}' now. Say {now}={str(value)[:64]}")
-            settable = [*(known for kind in kinds.values() for known in kind.known_words()), *others]
-            if message := _translate(word, value, kinds.values(), others):
+            settable = [*(known for kind in spec_classes.values() for known in kind.setting_names()), *extra_names]
+            if message := _explain_synonym(word, value, spec_classes.values(), extra_names):
                 raise SpecError(message)
             # family and kind are chosen by name, not set
             raise SpecError(
-                unknown("the setting", word, dict.fromkeys(w for w in settable if w not in ("family", "kind")))
+                describe_unknown("the setting", word, dict.fromkeys(w for w in settable if w not in ("family", "kind")))
             )
-        shares[owner][kinds[owner].letters().get(word, word)] = value
+        shares[owner][spec_classes[owner].letters().get(word, word)] = value
     return shares
 
 
-def _translate(word: str, value: Any, kinds: Iterable[type[Spec]], others: Iterable[str]) -> str | None:
+def _explain_synonym(
+    word: str, value: Any, spec_classes: Iterable[type[Spec]], extra_names: Iterable[str]
+) -> str | None:
     """Explain a setting that another program has under this name; None for a name that none has.
 
     A value is repeated only where the setting takes it.
     """
 
     def find(name: str) -> tuple[str, type[Spec] | None] | None:
-        owner = next((kind for kind in kinds if name in kind.known_words()), None)
+        owner = next((kind for kind in spec_classes if name in kind.setting_names()), None)
         if owner is None:
-            return (name, None) if name in others else None
+            return (name, None) if name in extra_names else None
         return owner.letters().get(name, name), owner
 
     related = []
@@ -362,30 +370,30 @@ def _translate(word: str, value: Any, kinds: Iterable[type[Spec]], others: Itera
             related += owners
         elif not related:
             called = f"the setting '{word}' is called {' and '.join(name for name, _ in owners)} here"
-            if all(kind is None or _takes(kind, name, value) for name, kind in owners):
+            if all(kind is None or _accepts(kind, name, value) for name, kind in owners):
                 typed = str(value).lower() if isinstance(value, bool) else str(value)[:64]
                 return f"{called}. Say {' '.join(f'{name}={typed}' for name, _ in owners)}"
-            return f"{called}. {_about(owners)}"
-    return f"the setting '{word}' is unknown. Near it: {_about(related)}" if related else None
+            return f"{called}. {_describe_fields(owners)}"
+    return f"the setting '{word}' is unknown. Near it: {_describe_fields(related)}" if related else None
 
 
-def _about(fields: Iterable[tuple[str, type[Spec] | None]]) -> str:
+def _describe_fields(fields: Iterable[tuple[str, type[Spec] | None]]) -> str:
     """Return each setting with what it does."""
     about = ((name, kind.model_fields[name].description if kind else "") for name, kind in fields)
     return " ".join(f"{name}=…: {description}" for name, description in about)
 
 
-def _takes(kind: type[Spec], name: str, value: Any) -> bool:
+def _accepts(spec_class: type[Spec], name: str, value: Any) -> bool:
     """Tell whether a setting takes a value, whether or not it goes together with the defaults of the others."""
     try:
-        kind.model_validate({name: value})
+        spec_class.model_validate({name: value})
     except ValidationError as error:
         about = ((mistake["loc"], str(mistake.get("ctx", {}).get("error", ""))) for mistake in error.errors())
         return not any(path[:1] == (name,) or text.startswith(f"{name} = ") for path, text in about)
     return True
 
 
-def nest(words: Mapping[str, Any]) -> dict[str, Any]:
+def nest_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Turn dotted settings into tables; the plain setting names the table's kind.
 
     >>> nest({"positions.base": 500, "positions": "sinusoidal", "width": 8})
@@ -394,16 +402,16 @@ def nest(words: Mapping[str, Any]) -> dict[str, Any]:
     {'positions': {'kind': 'rotary', 'scaling': {'kind': 'linear', 'factor': 2}}}
     """
     nested: dict[str, Any] = {}
-    for word, value in words.items():
+    for word, value in settings.items():
         *path, last = word.split(".")
         table = nested
         for step in path:
-            table[step] = _table(table[step]) if step in table else {}
+            table[step] = _as_table(table[step]) if step in table else {}
             table = table[step]
-        inner = any(other.startswith(f"{word}.") for other in words)
-        table[last] = {**table.get(last, {}), **_table(value)} if inner else value
+        inner = any(other.startswith(f"{word}.") for other in settings)
+        table[last] = {**table.get(last, {}), **_as_table(value)} if inner else value
     return nested
 
 
-def _table(value: Any) -> dict[str, Any]:
+def _as_table(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {"kind": value}

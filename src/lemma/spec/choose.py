@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from lemma.errors import SpecError, unknown
-from lemma.spec.base import Spec, distribute, exists, letter_of, nest, read_toml, shown
-from lemma.spec.data import DATA_SPECS, KINDS, AnyDataSpec, BytePairs, Characters, Words
+from lemma.errors import SpecError, describe_unknown
+from lemma.spec.base import Spec, distribute, exists, letter_of, nest_settings, read_toml, short_repr
+from lemma.spec.data import DATA_SPECS, TOKENIZER_SPECS, AnyDataSpec, BytePairs, Characters, Words
 from lemma.spec.models import (
     FAMILIES,
-    NEW_FAMILIES,
+    PLUGIN_FAMILIES,
     Attentive,
     BodySpec,
     Classifier,
@@ -34,7 +34,7 @@ from lemma.spec.models import (
     TextReader,
     Tree,
     family_names,
-    family_of,
+    find_family,
 )
 from lemma.spec.positions import NewPositions, Sinusoidal
 from lemma.spec.recipe import Recipe
@@ -48,7 +48,7 @@ class Preset:
     """A named model, with its recipe settings and tokenizer."""
 
     model: ModelSpec
-    about: str
+    description: str
     recipe: dict[str, Any] = field(default_factory=dict)
     tokenizer: Characters | Words | BytePairs | None = None
 
@@ -173,7 +173,7 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-OWN = {*PRESETS, *FAMILIES}
+RESERVED_NAMES = {*PRESETS, *FAMILIES}
 """Names that other packages cannot give to a family."""
 
 
@@ -181,7 +181,7 @@ def preset(name: str) -> Preset:
     """Return the preset of that name, or say which names there are."""
     found = find_preset(name)
     if found is None:
-        raise SpecError(unknown("model", name, preset_names(), MODEL_SYNONYMS.get(name.lower())))
+        raise SpecError(describe_unknown("model", name, preset_names(), MODEL_SYNONYMS.get(name.lower())))
     return found
 
 
@@ -189,17 +189,17 @@ def find_preset(name: str) -> Preset | None:
     """The preset of that name, Lemma's own or another package's; None for an unknown name."""
     if name in PRESETS:
         return PRESETS[name]
-    family = NEW_FAMILIES.find(name)
+    family = PLUGIN_FAMILIES.find(name)
     if family is None:
         return None
     about = (family.__doc__ or "").strip().partition("\n")[0]
-    with NEW_FAMILIES.blaming(name):
+    with PLUGIN_FAMILIES.attribute_errors(name):
         return Preset(family.model_validate({}), about, dict(family.recipe), family.tokenizer)
 
 
 def preset_names() -> list[str]:
     """All models known by name, Lemma's own first."""
-    return [*PRESETS, *NEW_FAMILIES.others()]
+    return [*PRESETS, *PLUGIN_FAMILIES.names()]
 
 
 def uses_plugins(spec: Spec) -> bool:
@@ -228,9 +228,9 @@ class Choice:
     data_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the data that were given with the model's: held_out, or how a graph is divided."""
 
-    def data(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
+    def data_spec(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
         """The data spec of this choice: `kind` is text, treebank, pairs, labels, images or graph."""
-        if kind != (learns := self.model.learns):
+        if kind != (learns := self.model.data_kind):
             about = DATA_SPECS[learns].model_fields[learns].description
             raise SpecError(
                 f"--{kind} is not for a model of the family {self.model.family}: it learns --{learns}. {about}"
@@ -241,7 +241,7 @@ class Choice:
             own["tokenizer"] = self.tokenizer.to_dict()
         return spec.read({**own, **self.data_settings, **settings, kind: source}, "data")
 
-    def classified(self) -> "Choice":
+    def as_classifier(self) -> "Choice":
         """The classifier that has this choice's model for its body."""
         if isinstance(self.model, Classifier):
             return self
@@ -261,16 +261,16 @@ def choose(
     >>> choose("lstm", {"D": 64, "steps": 10}).model.hidden
     64
     """
-    base, words = _base(model), dict(words or {})
-    base = base.classified() if classify else base
+    base, words = _resolve_model(model), dict(words or {})
+    base = base.as_classifier() if classify else base
     spec, tokenizer, settings = base.model, base.tokenizer, dict(base.data_settings)
-    kind = spec.learns
+    kind = spec.data_kind
     if "tokenizer" not in DATA_SPECS[kind].model_fields:
         shares = distribute(words, {"model": type(spec), "recipe": Recipe, "data": DATA_SPECS[kind]}, ("epochs",))
         DATA_SPECS[kind].read({kind: kind, **shares["data"]}, "data")  # a wrong setting is reported first
         settings |= shares["data"]
     else:
-        tokenizer = _tokenizer(tokenizer, words)
+        tokenizer = _choose_tokenizer(tokenizer, words)
         settings |= {"held_out": words.pop("held_out")} if "held_out" in words else {}
         body = {"body": type(spec.body)} if isinstance(spec, TextReader) else {}
         kinds = {"tokenizer": type(tokenizer), "model": type(spec), **body, "recipe": Recipe}
@@ -278,9 +278,9 @@ def choose(
         tokenizer = tokenizer.replace(**shares["tokenizer"])
     if isinstance(spec, TextReader) and shares["body"]:
         shares["model"]["body"] = spec.body.replace(**shares["body"]).to_dict()
-    refuse_idle(shares["recipe"], spec)
+    check_recipe_settings(shares["recipe"], spec)
     recipe = base.recipe.replace(**shares["recipe"])
-    recipe.objective.found()  # one that is not installed is reported first
+    recipe.objective.resolve()  # one that is not installed is reported first
     return Choice(spec.replace(**shares["model"]), recipe, tokenizer, settings)
 
 
@@ -305,24 +305,28 @@ NOT_FOR_GRAPHS = {
 """Settings of the recipe that a graph model does not use."""
 
 
-def why_idle(word: str, model: ModelSpec) -> str | None:
+def reason_unused(setting: str, model: ModelSpec) -> str | None:
     """Why a setting of the recipe has no effect on this model; None if it has one."""
-    if word in ONLY_FOR and not isinstance(model, ONLY_FOR[word][0]):
-        return ONLY_FOR[word][1]
-    return NOT_FOR_GRAPHS.get(word) if isinstance(model, Graph) else None
+    if setting in ONLY_FOR and not isinstance(model, ONLY_FOR[setting][0]):
+        return ONLY_FOR[setting][1]
+    return NOT_FOR_GRAPHS.get(setting) if isinstance(model, Graph) else None
 
 
-def refuse_idle(words: Iterable[str], model: ModelSpec) -> None:
+def check_recipe_settings(settings: Iterable[str], model: ModelSpec) -> None:
     """Refuse settings of the recipe that have no effect on this model."""
-    for word in words:
-        if why := why_idle(word, model):
+    for word in settings:
+        if why := reason_unused(word, model):
             raise SpecError(
                 f"recipe.{word} has no effect on a model of the family {model.family}: {why}. Leave it out."
             )
 
 
-def _tokenizer(default: Characters | Words | BytePairs, words: dict[str, Any]) -> Characters | Words | BytePairs:
-    value = nest({word: words.pop(word) for word in list(words) if word.partition(".")[0] == "tokenizer"})
+def _choose_tokenizer(
+    default: Characters | Words | BytePairs, settings: dict[str, Any]
+) -> Characters | Words | BytePairs:
+    value = nest_settings(
+        {word: settings.pop(word) for word in list(settings) if word.partition(".")[0] == "tokenizer"}
+    )
     if value.get("tokenizer") is None:
         return default
     requested = value["tokenizer"]
@@ -333,15 +337,15 @@ def _tokenizer(default: Characters | Words | BytePairs, words: dict[str, Any]) -
     return read_tokenizer(requested, "tokenizer", default.kind)
 
 
-def read_tokenizer(value: Any, where: str, kind: str) -> Characters | Words | BytePairs:
+def read_tokenizer(value: Any, source: str, default_kind: str) -> Characters | Words | BytePairs:
     """Read a tokenizer: its kind, or a table of its settings, of this `kind` unless it says another."""
-    table = {"kind": kind, **value} if isinstance(value, Mapping) else {"kind": value}
-    if not isinstance(table["kind"], str) or table["kind"] not in KINDS:
-        raise SpecError(unknown(where, shown(table["kind"]).strip("'"), KINDS))
-    return KINDS[table["kind"]].read(table, where)
+    table = {"kind": default_kind, **value} if isinstance(value, Mapping) else {"kind": value}
+    if not isinstance(table["kind"], str) or table["kind"] not in TOKENIZER_SPECS:
+        raise SpecError(describe_unknown(source, short_repr(table["kind"]).strip("'"), TOKENIZER_SPECS))
+    return TOKENIZER_SPECS[table["kind"]].read(table, source)
 
 
-def _base(model: str | Path | ModelSpec | Choice) -> Choice:
+def _resolve_model(model: str | Path | ModelSpec | Choice) -> Choice:
     if isinstance(model, Choice):
         return model
     if isinstance(model, ModelSpec):
@@ -354,16 +358,18 @@ def _base(model: str | Path | ModelSpec | Choice) -> Choice:
         )
     path = Path(model)
     if str(model) not in PRESETS and (path.suffix == ".toml" or (exists(path) and path.is_file())):
-        return read_choice(path)
+        return read_spec_file(path)
     if preset := find_preset(str(model)):
         return Choice(preset.model, Recipe.read(preset.recipe, f"{model}: recipe"), preset.tokenizer or BytePairs())
     more = " A spec file (name.toml) is possible too."
     if exists(path) and path.is_dir():
         more = f" To train a run or a pretrained model further: lemma adapt {model} --text FILE --out FOLDER"
-    raise SpecError(unknown("model", str(model), preset_names(), MODEL_SYNONYMS.get(str(model).lower())) + more)
+    raise SpecError(
+        describe_unknown("model", str(model), preset_names(), MODEL_SYNONYMS.get(str(model).lower())) + more
+    )
 
 
-def read_choice(path: Path) -> Choice:
+def read_spec_file(path: Path) -> Choice:
     """Read a spec file: the model's settings, and optionally the tables [recipe] and [tokenizer]."""
     words = read_toml(path)
     recipe = Recipe.read(words.pop("recipe", {}), f"{path}: recipe")
@@ -371,15 +377,15 @@ def read_choice(path: Path) -> Choice:
     return Choice(read_model(words, str(path)), recipe, tokenizer)
 
 
-def read_model(words: Mapping[str, Any], where: str) -> ModelSpec:
+def read_model(settings: Mapping[str, Any], source: str) -> ModelSpec:
     """Read a model's settings; `family` says which family they belong to."""
-    family = words.get("family")
+    family = settings.get("family")
     if family is None:
-        raise SpecError(f"{where}: 'family' is missing. Known: {', '.join(family_names())}.")
-    found = family_of(str(family))
+        raise SpecError(f"{source}: 'family' is missing. Known: {', '.join(family_names())}.")
+    found = find_family(str(family))
     if found is None:
-        raise SpecError(f"{where}: " + unknown("family", str(family), family_names()))
-    return found.read(words, f"{where}: {family}")
+        raise SpecError(f"{source}: " + describe_unknown("family", str(family), family_names()))
+    return found.read(settings, f"{source}: {family}")
 
 
 @dataclass(frozen=True)
@@ -410,24 +416,26 @@ def describe_settings(model: str) -> list[SettingRow]:
     'width (d) = 128'
     """
     chosen = choose(model)
-    kind = chosen.model.learns
-    data = (chosen if kind != "labels" else chosen.classified()).data(kind, ("text",) if kind == "text" else kind)
-    own = _rows("model", chosen.model)
+    kind = chosen.model.data_kind
+    data = (chosen if kind != "labels" else chosen.as_classifier()).data_spec(
+        kind, ("text",) if kind == "text" else kind
+    )
+    own = _setting_rows("model", chosen.model)
     hidden = {row.word for row in own}  # an encoder's objective is the model's
-    tokenizer = _rows("tokenizer", chosen.tokenizer) if "tokenizer" in type(data).model_fields else []
+    tokenizer = _setting_rows("tokenizer", chosen.tokenizer) if "tokenizer" in type(data).model_fields else []
     if not tokenizer:  # settings without effect are hidden, unless the model as a body of a classifier has them
-        hidden |= {word for word in Recipe.model_fields if why_idle(word, chosen.model)}
-    recipe = [row for row in _rows("recipe", chosen.recipe) if row.word not in hidden]
-    return [*own, *recipe, *(row for row in _rows("data", data) if row.word != "nodes_file"), *tokenizer]
+        hidden |= {word for word in Recipe.model_fields if reason_unused(word, chosen.model)}
+    recipe = [row for row in _setting_rows("recipe", chosen.recipe) if row.word not in hidden]
+    return [*own, *recipe, *(row for row in _setting_rows("data", data) if row.word != "nodes_file"), *tokenizer]
 
 
-def _rows(where: str, spec: Spec) -> list[SettingRow]:
+def _setting_rows(source: str, spec: Spec) -> list[SettingRow]:
     values = {
         name: value["kind"] if isinstance(value, dict) and "kind" in value else value
         for name, value in spec.to_dict().items()
     }
     return [
-        SettingRow(where, name, letter_of(field), values.get(name), field.description or "")
+        SettingRow(source, name, letter_of(field), values.get(name), field.description or "")
         for name, field in type(spec).model_fields.items()
         if name not in {"family", "kind"} and field.default is not PydanticUndefined
     ]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from lemma.spec.base import Letter, Spec
-from lemma.spec.plugins import by_name
+from lemma.spec.plugins import kind_validator
 
 
 class Characters(Spec):
@@ -39,14 +39,14 @@ class PretrainedTokenizer(Spec):
     kind: Literal["pretrained"] = "pretrained"
 
 
-KINDS = {"characters": Characters, "words": Words, "byte-pairs": BytePairs}
+TOKENIZER_SPECS = {"characters": Characters, "words": Words, "byte-pairs": BytePairs}
 """The tokenizers that are trained."""
 
 
 TokenizerSpec = Annotated[
     Characters | Words | BytePairs | PretrainedTokenizer,
     Field(discriminator="kind"),
-    by_name("tokenizer", {**KINDS, "pretrained": PretrainedTokenizer}),
+    kind_validator("tokenizer", {**TOKENIZER_SPECS, "pretrained": PretrainedTokenizer}),
 ]
 
 
@@ -103,14 +103,14 @@ class TreebankSpec(Spec):
     """The share of your own sentences in the validation split, where it is not given."""
 
 
-def _nodes(value: int | str) -> int | str:
+def _check_node_count(value: int | str) -> int | str:
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
     if isinstance(number, int) and number < 1:
         raise ValueError(f"data: {value} nodes are too few. Give a number from 1 on, or a file with one node per line.")
     return number
 
 
-Nodes = Annotated[int | str, AfterValidator(_nodes)]
+Nodes = Annotated[int | str, AfterValidator(_check_node_count)]
 """A number of nodes, or a file that names them, one node per line."""
 
 
@@ -192,7 +192,7 @@ DATA_SPECS: dict[str, type[AnyDataSpec]] = {next(iter(spec.model_fields)): spec 
 """The kinds of data by their first field, which names the source."""
 
 
-def read_data(words: Mapping[str, Any], where: str) -> AnyDataSpec:
+def read_data(settings: Mapping[str, Any], source: str) -> AnyDataSpec:
     """Read the settings of any kind of data; the setting that names the source says which kind it is."""
-    kind = next((kind for name, kind in DATA_SPECS.items() if name in words), DataSpec)
-    return kind.read(words, where)
+    kind = next((kind for name, kind in DATA_SPECS.items() if name in settings), DataSpec)
+    return kind.read(settings, source)

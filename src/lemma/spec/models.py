@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from lemma.errors import unknown
+from lemma.errors import describe_unknown
 from lemma.spec.base import Letter, Spec
 from lemma.spec.data import BytePairs, Characters, Words
-from lemma.spec.plugins import OpenChoice, PluginGroup, by_name
+from lemma.spec.plugins import OpenChoice, PluginGroup, kind_validator
 from lemma.spec.positions import Learned, Positions, Rotary, Sinusoidal
 
 Size = Annotated[int, Field(ge=1)]
@@ -24,7 +24,7 @@ def check_heads(width_name: str, width: int, heads_name: str, heads: int) -> Non
         raise ValueError(f"{heads_name} = {heads} does not divide {width_name} = {width}. Nearest widths: {near}.")
 
 
-class Sized(Spec):
+class SizedSpec(Spec):
     """A spec whose sizes have textbook letters."""
 
     def sizes(self) -> dict[str, int]:
@@ -36,7 +36,7 @@ class Sized(Spec):
         """
         return {letter: getattr(self, name) for letter, name in type(self).letters().items()}
 
-    def at(self, sizes: Mapping[str, int]) -> Self:
+    def with_sizes(self, sizes: Mapping[str, int]) -> Self:
         """Return a copy with other sizes, given by their letters.
 
         >>> from lemma.spec.models import FeedForward
@@ -46,22 +46,22 @@ class Sized(Spec):
         return self.replace(**sizes)
 
 
-class Family(Sized):
+class TokenModel(SizedSpec):
     """What all families that read tokens share.
 
     Models with a bounded memory have a `context` too: N for the window models, which predict a word from the N−1 words
     before it, and T for the Transformer, the most tokens that it sees at once.
     """
 
-    use: ClassVar[str] = "a language model. To generate with it: lemma generate {} --prompt '…'"
+    usage: ClassVar[str] = "a language model. To generate with it: lemma generate {} --prompt '…'"
     """What a run of it is for, and what to type; {} is its path."""
-    learns: ClassVar[str] = "text"
+    data_kind: ClassVar[str] = "text"
     """The kind of data that it learns, by its option."""
     vocabulary: Annotated[Size, Letter("V")] = 256
     """Number of tokens in the vocabulary; training takes it from the tokenizer."""
 
 
-class FeedForward(Family):
+class FeedForward(TokenModel):
     """The feed-forward neural language model (Bengio et al. 2003): embed the N−1 previous words, one hidden layer."""
 
     family: Literal["feed-forward"] = "feed-forward"
@@ -75,7 +75,7 @@ class FeedForward(Family):
     """Activation function of the hidden layer."""
 
 
-class Attentive(Family):
+class Attentive(TokenModel):
     """A feed-forward model that reads its window through one attention head; only the last word has a query."""
 
     family: Literal["attentive"] = "attentive"
@@ -93,7 +93,7 @@ class Attentive(Family):
     """Activation function of the hidden layer."""
 
 
-class Recurrent(Family):
+class Recurrent(TokenModel):
     """What the recurrent families share: an embedding, layers of cells, an output layer."""
 
     width: Annotated[Size, Letter("d")] = 128
@@ -139,7 +139,7 @@ class Gru(Recurrent):
     family: Literal["gru"] = "gru"
 
 
-class Attending(Family):
+class AttentionModel(TokenModel):
     """What the Transformers share except their fields, whose order differs."""
 
     if TYPE_CHECKING:
@@ -151,41 +151,41 @@ class Attending(Family):
         positions: Positions
 
     @property
-    def attention(self) -> int:
+    def query_width(self) -> int:
         """The width of all heads together."""
         return self.attention_width or self.width
 
     @property
-    def inner(self) -> int:
+    def feed_forward_width(self) -> int:
         """The units of each feed-forward layer."""
         return self.feed_forward or 4 * self.width
 
     def sizes(self) -> dict[str, int]:
         """The sizes by their letters, the widths of attention and feed-forward computed if they are unset."""
-        sizes = super().sizes() | {"d_h": self.attention, "d_ff": self.inner}
+        sizes = super().sizes() | {"d_h": self.query_width, "d_ff": self.feed_forward_width}
         return {letter: size for letter, size in sizes.items() if size is not None}
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
         name = "attention_width" if self.attention_width else "width"
-        check_heads(f"{self.family}.{name}", self.attention, f"{self.family}.heads", self.heads)
-        width, places = self.attention // self.heads, self.positions
+        check_heads(f"{self.family}.{name}", self.query_width, f"{self.family}.heads", self.heads)
+        width, places = self.query_width // self.heads, self.positions
         if places.paired and width % 2:
             near = ", ".join(str(self.heads * even) for even in (width - 1, width + 1) if even)
             raise ValueError(
                 f"{self.family}.positions = '{places.kind}' rotates pairs, so that a head must have an even "
-                f"width; it is {width} ({self.attention} over {self.heads} heads). Nearest: {near}."
+                f"width; it is {width} ({self.query_width} over {self.heads} heads). Nearest: {near}."
             )
-        if isinstance(places, Rotary) and (places.turned(width) % 2 or not places.turned(width)):
+        if isinstance(places, Rotary) and (places.rotary_dim(width) % 2 or not places.rotary_dim(width)):
             near = 2 * max(1, round(width * places.share / 2)) / width
             raise ValueError(
-                f"{self.family}.positions.share = {places.share} rotates {places.turned(width)} of the {width} "
+                f"{self.family}.positions.share = {places.share} rotates {places.rotary_dim(width)} of the {width} "
                 f"coordinates of a head, where whole pairs are needed. Nearest: {near:g}."
             )
         return self
 
 
-class Decoder(Attending):
+class Decoder(AttentionModel):
     """A pre-norm decoder-only Transformer (Radford et al. 2019)."""
 
     family: Literal["decoder"] = "decoder"
@@ -260,7 +260,7 @@ class Decoder(Attending):
                 "decoder.key_query = 'merged' is not possible with query_key_norm: the norms act between the two "
                 "matrices. Use key_query=separate, or query_key_norm=false."
             )
-        if self.window and not self.positions.endless:
+        if self.window and not self.positions.extrapolates:
             raise ValueError(
                 f"decoder.window = {self.window} needs positions that depend on distances only, since the window moves "
                 f"on without end; {self.positions.kind} positions end with the context. Use positions=rotary, alibi or "
@@ -269,7 +269,7 @@ class Decoder(Attending):
         return self
 
 
-class TableA5(Family):
+class TableA5(TokenModel):
     """The Transformer of the table in problem A5: PyTorch decoder layers over a window of N−1 words.
 
     The cross-attention of the layers reads the embedded window itself. Positions are sinusoidal, so that the number of
@@ -298,14 +298,14 @@ class TableA5(Family):
         return self
 
 
-MARKS = ("<start>", "<end>", "<mask>")
+SPECIAL_TOKENS = ("<start>", "<end>", "<mask>")
 """Special tokens that no text contains; they come after the tokenizer's own, so that V counts both."""
 
 
-class Transformer(Attending):
+class Transformer(AttentionModel):
     """What the encoder and the encoder–decoder share: Transformers that read a whole text at once."""
 
-    vocabulary: Annotated[int, Field(ge=len(MARKS) + 1), Letter("V")] = 256
+    vocabulary: Annotated[int, Field(ge=len(SPECIAL_TOKENS) + 1), Letter("V")] = 256
     """Number of tokens in the vocabulary, special tokens included; training takes it from the tokenizer."""
     width: Annotated[Size, Letter("d")] = 128
     """Width of the residual stream."""
@@ -339,7 +339,7 @@ class Transformer(Attending):
     """Ids of <start>, <end> and <mask> in a vocabulary made elsewhere; the last three of the vocabulary if unset."""
 
     @property
-    def marks(self) -> tuple[int, int, int]:
+    def special_ids(self) -> tuple[int, int, int]:
         """The ids of <start>, <end> and <mask>."""
         last = self.vocabulary
         return self.special_tokens or (last - 3, last - 2, last - 1)
@@ -358,7 +358,7 @@ class Encoder(Transformer):
     """A Transformer in which every token attends to all tokens; it learns masked tokens (Devlin et al. 2019)."""
 
     family: Literal["encoder"] = "encoder"
-    use: ClassVar[str] = (
+    usage: ClassVar[str] = (
         "an encoder, which predicts hidden tokens and writes no text. To adapt it: lemma adapt {} --labels …"
     )
     positions: Positions = Rotary()
@@ -376,9 +376,9 @@ class Encoder(Transformer):
     output_bias: bool = False
     """Whether the output layer for tokens has a bias (BERT)."""
 
-    def sized(self, sizes: Mapping[str, int]) -> Self:
+    def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
         """Return a copy for a tokenizer of this size; the special tokens are added to it, unless they are in it."""
-        return self.replace(vocabulary=sizes["vocabulary"] + (0 if self.special_tokens else len(MARKS)))
+        return self.replace(vocabulary=sizes["vocabulary"] + (0 if self.special_tokens else len(SPECIAL_TOKENS)))
 
 
 class EncoderDecoder(Transformer):
@@ -388,8 +388,8 @@ class EncoderDecoder(Transformer):
     """
 
     family: Literal["encoder-decoder"] = "encoder-decoder"
-    learns: ClassVar[str] = "pairs"
-    use: ClassVar[str] = "a translator. To translate: lemma generate {} --source '…'"
+    data_kind: ClassVar[str] = "pairs"
+    usage: ClassVar[str] = "a translator. To translate: lemma generate {} --source '…'"
     positions: Positions = Sinusoidal()
     """Position encoding: none, learned, sinusoidal, rotary, alibi or relative; cross-attention has none."""
     encoder_depth: Annotated[Size, Letter("L_enc")] = 3
@@ -400,19 +400,19 @@ class EncoderDecoder(Transformer):
     """Whether the output layer reads vectors divided by √d, where it shares the embedding (Raffel et al. 2020)."""
 
 
-class Tree(Family):
+class Tree(TokenModel):
     """Graph convolution (Kipf & Welling 2017) over a sentence's dependency tree; a body for classifiers only."""
 
     family: Literal["tree"] = "tree"
-    learns: ClassVar[str] = "labels"
-    use: ClassVar[str] = "the body of a classifier, which writes nothing."
+    data_kind: ClassVar[str] = "labels"
+    usage: ClassVar[str] = "the body of a classifier, which writes nothing."
     width: Annotated[Size, Letter("d")] = 64
     """Width of the word embeddings and of every layer."""
     depth: Annotated[int, Letter("L"), Field(ge=0)] = 2
     """Number of graph layers: a word sees others up to this many arcs away; 0 reads the words alone."""
 
 
-class NewFamily(Family):
+class NewFamily(TokenModel):
     """The spec of a family that another package brings: its settings, and where the model is.
 
     A subclass has its name as `family: Literal["bag"] = "bag"`, a default for every setting, and `model`. Its module
@@ -437,46 +437,52 @@ class NewFamily(Family):
         return None
 
 
-def _own() -> set[str]:
-    from lemma.spec.choose import OWN  # it is made of all families
+def _reserved_names() -> set[str]:
+    from lemma.spec.choose import RESERVED_NAMES  # it is made of all families
 
-    return OWN
+    return RESERVED_NAMES
 
 
-NEW_FAMILIES: PluginGroup[NewFamily] = PluginGroup("lemma.families", "family", NewFamily, "family", _own)
+PLUGIN_FAMILIES: PluginGroup[NewFamily] = PluginGroup("lemma.families", "family", NewFamily, "family", _reserved_names)
 """The families of other packages."""
 
 _OWN_BODIES = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree
 BodySpec = _OWN_BODIES | NewFamily
 BODIES: dict[str, type[BodySpec]] = {body.model_fields["family"].default: body for body in get_args(_OWN_BODIES)}
-LONGEST = 256
+DEFAULT_MAX_TOKENS = 256
 """The most tokens of a text that are read by a body without a context."""
-POOLS = {"feed-forward": "mean", "attentive": "mean", "encoder": "first", "encoder-decoder": "first", "tree": "mean"}
+DEFAULT_POOLING = {
+    "feed-forward": "mean",
+    "attentive": "mean",
+    "encoder": "first",
+    "encoder-decoder": "first",
+    "tree": "mean",
+}
 """The default pooling of a body; of all others the last token, the only one that has seen all."""
 
 
-def longest(body: BodySpec) -> int:
+def max_text_tokens(body: BodySpec) -> int:
     """The most tokens of a text that a body reads: the context of a Transformer."""
     if isinstance(body, NewFamily):
-        return body.longest or LONGEST
+        return body.longest or DEFAULT_MAX_TOKENS
     bounded = isinstance(body, Transformer) or body.family == "decoder"
-    return getattr(body, "context", LONGEST) if bounded else LONGEST
+    return getattr(body, "context", DEFAULT_MAX_TOKENS) if bounded else DEFAULT_MAX_TOKENS
 
 
-def from_name(value: Any) -> Any:
+def body_from_name(value: Any) -> Any:
     """Let a body be given by its name alone."""
     if isinstance(value, dict) and "kind" in value:  # as in body=lstm body.hidden=64
         value = {"family": value["kind"], **{word: inner for word, inner in value.items() if word != "kind"}}
     family = value if isinstance(value, str) else value.get("family") if isinstance(value, dict) else None
-    if isinstance(family, str) and family not in BODIES and not NEW_FAMILIES.brings(family):
-        raise ValueError(unknown("body", family, [*BODIES, *NEW_FAMILIES.others()]))
+    if isinstance(family, str) and family not in BODIES and not PLUGIN_FAMILIES.provides(family):
+        raise ValueError(describe_unknown("body", family, [*BODIES, *PLUGIN_FAMILIES.names()]))
     return {"family": value} if isinstance(value, str) else value
 
 
 AnyBody = Annotated[
     BodySpec,
-    OpenChoice(Annotated[_OWN_BODIES, Field(discriminator="family")], NEW_FAMILIES),
-    BeforeValidator(from_name),
+    OpenChoice(Annotated[_OWN_BODIES, Field(discriminator="family")], PLUGIN_FAMILIES),
+    BeforeValidator(body_from_name),
 ]
 
 
@@ -505,9 +511,9 @@ class TextReader(Pooling):
     @property
     def pooling(self) -> str:
         """The pooling of this body."""
-        return POOLS.get(self.body.family, "last") if self.pool == "auto" else self.pool
+        return DEFAULT_POOLING.get(self.body.family, "last") if self.pool == "auto" else self.pool
 
-    def sized(self, sizes: Mapping[str, int]) -> Self:
+    def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
         """Return a copy of the sizes that the data have; the vocabulary is the body's."""
         own = {word: size for word, size in sizes.items() if word != "vocabulary"}
         return self.replace(
@@ -519,7 +525,7 @@ class TextReader(Pooling):
         own = {letter: getattr(self, name) for letter, name in type(self).letters().items()}
         return {**self.body.sizes(), **own}
 
-    def at(self, sizes: Mapping[str, int]) -> Self:
+    def with_sizes(self, sizes: Mapping[str, int]) -> Self:
         """Return a copy with other sizes, given by their letters: those that are not the model's own are the body's.
 
         >>> from lemma.spec.models import Classifier
@@ -528,7 +534,7 @@ class TextReader(Pooling):
         """
         own = {letter: size for letter, size in sizes.items() if letter in type(self).letters()}
         others = {letter: size for letter, size in sizes.items() if letter not in own}
-        return self.replace(**own, body=self.body.at(others).to_dict())
+        return self.replace(**own, body=self.body.with_sizes(others).to_dict())
 
 
 class ClassifierHead(Pooling):
@@ -542,8 +548,8 @@ class Classifier(TextReader, ClassifierHead):
     """A body that reads a text, pooling of its vectors, and one linear layer to the classes."""
 
     family: Literal["classifier"] = "classifier"
-    learns: ClassVar[str] = "labels"
-    use: ClassVar[str] = "a classifier. To classify a text: lemma generate {} --source '…'"
+    data_kind: ClassVar[str] = "labels"
+    usage: ClassVar[str] = "a classifier. To classify a text: lemma generate {} --source '…'"
     classes: Annotated[int, Field(ge=2), Letter("K")] = 2
     """Number of classes; training takes it from the labels."""
 
@@ -560,8 +566,8 @@ class DualEncoder(TextReader):
     """
 
     family: Literal["dual-encoder"] = "dual-encoder"
-    learns: ClassVar[str] = "images"
-    use: ClassVar[str] = "a dual encoder. To search with it: lemma search {} --images FOLDER --query '…'"
+    data_kind: ClassVar[str] = "images"
+    usage: ClassVar[str] = "a dual encoder. To search with it: lemma search {} --images FOLDER --query '…'"
     body: AnyBody = Encoder(width=128, depth=1, context=32)
     """The model that reads the text: a language model without its output layer, or an encoder."""
     grid: Annotated[Size, Letter("G")] = 4
@@ -582,12 +588,12 @@ class DualEncoder(TextReader):
     """Initial temperature, by which cosines are divided; it is learned, and never below 0.01."""
 
     @property
-    def side(self) -> int:
+    def image_side(self) -> int:
         """Pixels along each side of an image as it is read."""
         return self.grid * self.patch
 
     @property
-    def maps(self) -> int:
+    def num_projections(self) -> int:
         """The number of matrices that map patches to the shared space: one for every position, or one for all."""
         return self.grid**2 if self.image_pool == "places" else 1
 
@@ -612,8 +618,8 @@ class CrossAttention(Reranking):
     """
 
     family: Literal["cross-attention"] = "cross-attention"
-    learns: ClassVar[str] = "images"
-    use: ClassVar[str] = "a re-ranker. To search with it: lemma search {} --images FOLDER --query '…'"
+    data_kind: ClassVar[str] = "images"
+    usage: ClassVar[str] = "a re-ranker. To search with it: lemma search {} --images FOLDER --query '…'"
     towers: DualEncoder = DualEncoder()
     """The dual encoder whose results are ranked again."""
 
@@ -622,17 +628,17 @@ class CrossAttention(Reranking):
         """The text tower's."""
         return self.towers.vocabulary
 
-    def sized(self, sizes: Mapping[str, int]) -> Self:
+    def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
         """Return a copy of the sizes that the data have."""
-        return self.replace(towers=self.towers.sized(sizes).to_dict())
+        return self.replace(towers=self.towers.with_data_sizes(sizes).to_dict())
 
     def sizes(self) -> dict[str, int]:
         """The towers' sizes by their letters."""
         return self.towers.sizes()
 
-    def at(self, sizes: Mapping[str, int]) -> Self:
+    def with_sizes(self, sizes: Mapping[str, int]) -> Self:
         """Return a copy with other sizes of the towers, given by their letters."""
-        return self.replace(towers=self.towers.at(sizes).to_dict())
+        return self.replace(towers=self.towers.with_sizes(sizes).to_dict())
 
 
 class BiLstm(Spec):
@@ -676,16 +682,18 @@ PARSER_ENCODERS = {"bilstm": BiLstm, "transformer": TransformerEncoder}
 
 
 ParserEncoder = Annotated[
-    BiLstm | TransformerEncoder, Field(discriminator="kind"), by_name("encoder", PARSER_ENCODERS, default="bilstm")
+    BiLstm | TransformerEncoder,
+    Field(discriminator="kind"),
+    kind_validator("encoder", PARSER_ENCODERS, default="bilstm"),
 ]
 
 
-class Parser(Sized):
+class Parser(SizedSpec):
     """A dependency parser: the attention head of a relation attends from a word to its dependents (problem B1)."""
 
     family: Literal["parser"] = "parser"
-    learns: ClassVar[str] = "treebank"
-    use: ClassVar[str] = "a parser, which draws trees. To see one: lemma look parse {} --text '…'"
+    data_kind: ClassVar[str] = "treebank"
+    usage: ClassVar[str] = "a parser, which draws trees. To see one: lemma look parse {} --text '…'"
     vocabulary: Annotated[Size, Letter("V")] = 256
     """Number of words in the vocabulary; training takes it from the treebank."""
     relations: Annotated[Size, Letter("R")] = 40
@@ -710,12 +718,12 @@ class Parser(Sized):
     """Weight of the loss that makes each attention head attend along its relation, next to the parser's loss."""
 
 
-class Graph(Sized):
+class Graph(SizedSpec):
     """A graph convolutional network (Kipf & Welling 2017): H ← σ(Â H W + b), the last layer to the classes."""
 
     family: Literal["graph"] = "graph"
-    learns: ClassVar[str] = "graph"
-    use: ClassVar[str] = "a classifier of a graph's nodes, which writes nothing. To evaluate it: lemma evaluate {}"
+    data_kind: ClassVar[str] = "graph"
+    usage: ClassVar[str] = "a classifier of a graph's nodes, which writes nothing. To evaluate it: lemma evaluate {}"
     features: Annotated[Size, Letter("F")] = 16
     """Features per node; training takes it from the graph."""
     hidden: Annotated[Size, Letter("D")] = 64
@@ -755,11 +763,11 @@ FAMILIES: dict[str, type[ModelSpec]] = {
 }
 
 
-def family_of(name: str) -> type[ModelSpec] | None:
+def find_family(name: str) -> type[ModelSpec] | None:
     """The family of that name, Lemma's own or another package's; None for an unknown name."""
-    return FAMILIES.get(name) or NEW_FAMILIES.find(name)
+    return FAMILIES.get(name) or PLUGIN_FAMILIES.find(name)
 
 
 def family_names() -> list[str]:
     """The names of all families, Lemma's own first."""
-    return [*FAMILIES, *NEW_FAMILIES.others()]
+    return [*FAMILIES, *PLUGIN_FAMILIES.names()]

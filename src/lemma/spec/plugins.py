@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 from pydantic import BeforeValidator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from lemma.errors import LemmaError, PackageError, SpecError, unknown
+from lemma.errors import LemmaError, PackageError, SpecError, describe_unknown
 from lemma.spec.base import Spec
 
 if TYPE_CHECKING:
@@ -33,98 +33,102 @@ class PluginGroup(Generic[Kind]):
 
     name: str
     """The group in the packages' metadata, such as lemma.families."""
-    what: str
+    noun: str
     """What it holds, such as family."""
-    kind: type[Kind]
+    base_class: type[Kind]
     """The base class of the classes."""
     tag: str
     """The field with the name: family, or kind."""
-    own: Callable[[], Collection[str]]
+    reserved_names: Callable[[], Collection[str]]
     """Lemma's own names."""
     registered: dict[str, type[Kind]] = field(default_factory=dict)
     """What was registered in this process."""
     parts: dict[str, Any] = field(default_factory=dict)
     """What the registered classes name, by the paths that stand for it."""
 
-    def register(self, kind: type[Kind], parts: Mapping[str, Any]) -> None:
+    def register(self, spec_class: type[Kind], parts: Mapping[str, Any]) -> None:
         """Make a class known by its name in this process, with the parts that it names; a second time replaces it."""
-        tag = kind.model_fields.get(self.tag)
+        tag = spec_class.model_fields.get(self.tag)
         name = str(tag.default) if tag else ""
-        if name in self.own():
-            raise SpecError(f"register: '{name}' is a {self.what} of Lemma's own. Choose another name.")
-        self._check(kind, name, f"register: {kind.__name__}")
-        unset = [word for word in self.kind.__class_vars__ if vars(self.kind).get(word) in ("", False)]
+        if name in self.reserved_names():
+            raise SpecError(f"register: '{name}' is a {self.noun} of Lemma's own. Choose another name.")
+        self._check(spec_class, name, f"register: {spec_class.__name__}")
+        unset = [word for word in self.base_class.__class_vars__ if vars(self.base_class).get(word) in ("", False)]
         for word, part in parts.items():
             if word not in unset:
-                raise SpecError(unknown(f"register {name}: the part", word, sorted(unset)))
-            path = f"{getattr(part, '__module__', kind.__module__)}:{name} {word}"
+                raise SpecError(describe_unknown(f"register {name}: the part", word, sorted(unset)))
+            path = f"{getattr(part, '__module__', spec_class.__module__)}:{name} {word}"
             self.parts[path] = part
-            setattr(kind, word, path)
+            setattr(spec_class, word, path)
         for word in unset:
-            if getattr(kind, word) == "":
+            if getattr(spec_class, word) == "":
                 raise SpecError(
-                    f"register: {kind.__name__} needs its {word}: lemma.register({kind.__name__}, {word}=…)"
+                    f"register: {spec_class.__name__} needs its {word}: lemma.register({spec_class.__name__}, {word}=…)"
                 )
-        self.registered[name] = kind
+        self.registered[name] = spec_class
 
-    def others(self) -> list[str]:
+    def names(self) -> list[str]:
         """The names of other packages; one that is Lemma's own is ignored with a warning."""
-        own = self.own()
+        own = self.reserved_names()
         for entry in (entry for name, entries in self._entries().items() if name in own for entry in entries):
             warnings.warn(
-                f"the package {_title(entry)} brings a {self.what} '{entry.name}', which is a name of Lemma's own: "
+                f"the package {_package_title(entry)} brings a {self.noun} '{entry.name}', which is a name of Lemma's own: "
                 "it is ignored. It needs another name.",
                 stacklevel=2,
             )
         return [*self.registered, *(name for name in self._entries() if name not in {*own, *self.registered})]
 
-    def brings(self, name: str) -> bool:
+    def provides(self, name: str) -> bool:
         """Whether another package has this name; one installed a moment ago counts too."""
-        if name not in self.own() and name not in self.registered and name not in self._entries():
+        if name not in self.reserved_names() and name not in self.registered and name not in self._entries():
             entry_points_of.cache_clear()
-        return name in self.others()
+        return name in self.names()
 
     def find(self, name: str) -> type[Kind] | None:
         """The class of another package by this name; None if the name is Lemma's or unknown."""
-        if not self.brings(name):
+        if not self.provides(name):
             return None
         if name in self.registered:
             return self.registered[name]
         entry, *more = self._entries()[name]
         if more:
-            titles = " and ".join(_title(one) for one in (entry, *more))
-            raise PackageError(f"{self.what} '{name}' is brought by two packages, {titles}. Uninstall one of them.")
-        with blaming(_title(entry), f"the {self.what} '{name}'"):
+            titles = " and ".join(_package_title(one) for one in (entry, *more))
+            raise PackageError(f"{self.noun} '{name}' is brought by two packages, {titles}. Uninstall one of them.")
+        with attribute_errors(_package_title(entry), f"the {self.noun} '{name}'"):
             found = entry.load()
         return self._checked(found, entry)
 
-    def part(self, name: str, path: str) -> Any:
+    def load_part(self, name: str, path: str) -> Any:
         """Import what belongs to a name, given as `package.module:attribute`, unless it was registered."""
         if path in self.parts:
             return self.parts[path]
         module, colon, attribute = path.partition(":")
-        with self.blaming(name, path):
+        with self.attribute_errors(name, path):
             if not colon:
                 raise ValueError(f"'{path}' is not of the form package.module:attribute")
             return getattr(import_module(module), attribute)
 
-    def blaming(self, name: str, path: str = "") -> Any:
+    def attribute_errors(self, name: str, path: str = "") -> Any:
         """A context in which every error is reported as one of the package that has this name."""
         entries = self._entries().get(name)
-        return blaming(_title(entries[0]) if entries else path.partition(".")[0], f"the {self.what} '{name}'")
+        return attribute_errors(
+            _package_title(entries[0]) if entries else path.partition(".")[0], f"the {self.noun} '{name}'"
+        )
 
     def _entries(self) -> dict[str, list["EntryPoint"]]:
         return entry_points_of(self.name, tuple(sys.path))
 
     def _checked(self, found: Any, entry: "EntryPoint") -> type[Kind]:
-        start = f"the package {_title(entry)} brings the {self.what} '{entry.name}' as {entry.value}"
+        start = f"the package {_package_title(entry)} brings the {self.noun} '{entry.name}' as {entry.value}"
         self._check(found, entry.name, start)
         return found
 
     def _check(self, found: Any, name: str, start: str) -> None:
         """Refuse what is not a class of the right kind, or has another name inside."""
-        if not (isinstance(found, type) and issubclass(found, self.kind)):
-            raise PackageError(f"{start}, which is not a subclass of {self.kind.__module__}.{self.kind.__name__}.")
+        if not (isinstance(found, type) and issubclass(found, self.base_class)):
+            raise PackageError(
+                f"{start}, which is not a subclass of {self.base_class.__module__}.{self.base_class.__name__}."
+            )
         tag = found.model_fields.get(self.tag)
         names = get_args(tag.annotation) if tag else ()
         if not name or names != (name,) or (tag and tag.default != name):
@@ -133,7 +137,7 @@ class PluginGroup(Generic[Kind]):
 
 
 @contextmanager
-def blaming(package: str, what: str) -> Iterator[None]:
+def attribute_errors(package: str, noun: str) -> Iterator[None]:
     """Turn any error in another package's code into one that names the package."""
     try:
         yield
@@ -141,7 +145,7 @@ def blaming(package: str, what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         raise PackageError(
-            f"{what} comes from the package {package}, which fails: {type(error).__name__}: {error}. "
+            f"{noun} comes from the package {package}, which fails: {type(error).__name__}: {error}. "
             "Fix or uninstall that package; --debug shows where it fails."
         ) from error
 
@@ -157,12 +161,12 @@ def entry_points_of(group: str, path: tuple[str, ...]) -> dict[str, list["EntryP
     return found
 
 
-def _title(entry: "EntryPoint") -> str:
+def _package_title(entry: "EntryPoint") -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value.partition(".")[0]
 
 
-def by_name(
-    what: str, own: Collection[str], group: PluginGroup[Any] | None = None, default: str | None = None
+def kind_validator(
+    noun: str, kinds: Collection[str], group: PluginGroup[Any] | None = None, default: str | None = None
 ) -> BeforeValidator:
     """Let one of several specs be given by its `kind` alone; a table that does not name it has the default kind."""
 
@@ -173,8 +177,8 @@ def by_name(
             value = str(value)
         if not isinstance(value, str):
             return value
-        if value not in own and not (group and group.brings(value)):
-            raise ValueError(unknown(what, value, [*own, *(group.others() if group else ())]))
+        if value not in kinds and not (group and group.provides(value)):
+            raise ValueError(describe_unknown(noun, value, [*kinds, *(group.names() if group else ())]))
         return {"kind": value}
 
     return BeforeValidator(read)
@@ -184,7 +188,7 @@ def by_name(
 class OpenChoice:
     """An annotation: a value is read by the union of our own, or by the plugin class of its name."""
 
-    ours: Any
+    built_in: Any
     """The tagged union of Lemma's own."""
     group: PluginGroup[Any]
 
@@ -192,14 +196,14 @@ class OpenChoice:
         """Wrap the union in the look-up of names, and serialise a value by its own class."""
         written = core_schema.plain_serializer_function_ser_schema(Spec.to_dict)
         return core_schema.no_info_wrap_validator_function(
-            self._read, handler.generate_schema(self.ours), serialization=written
+            self._read, handler.generate_schema(self.built_in), serialization=written
         )
 
     def _read(self, value: Any, ours: Callable[[Any], Any]) -> Any:
-        if isinstance(value, self.group.kind):
+        if isinstance(value, self.group.base_class):
             return value
         name = value.get(self.group.tag) if isinstance(value, Mapping) else None
-        if not isinstance(name, str) or name in self.group.own():
+        if not isinstance(name, str) or name in self.group.reserved_names():
             return ours(value)
         found = self.group.find(name)
         return found.read(value, name) if found else ours(value)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from lemma.spec.base import Spec
-from lemma.spec.plugins import OpenChoice, PluginGroup, by_name
+from lemma.spec.plugins import OpenChoice, PluginGroup, kind_validator
 
 
 class PositionsSpec(Spec):
     """What every position encoding says of itself."""
 
-    endless: ClassVar[bool] = False
+    extrapolates: ClassVar[bool] = False
     """Whether it depends on distances only, so that the model can read past the trained context."""
     tabled: ClassVar[bool] = False
     """Whether it learns something for each position of the context, and has nothing for later ones."""
@@ -118,7 +118,7 @@ SCALINGS = ("none", "linear", "llama3", "yarn")
 Scaling = Annotated[
     NoScaling | LinearScaling | Llama3Scaling | YarnScaling,
     Field(discriminator="kind"),
-    by_name("scaling", SCALINGS, default="none"),
+    kind_validator("scaling", SCALINGS, default="none"),
 ]
 
 
@@ -128,7 +128,7 @@ class Rotary(PositionsSpec):
     A score then depends only on the distance of two tokens, so that the model can read past the trained context.
     """
 
-    endless: ClassVar[bool] = True
+    extrapolates: ClassVar[bool] = True
     paired: ClassVar[bool] = True
     rotates: ClassVar[bool | str] = True
     kind: Literal["rotary"] = "rotary"
@@ -143,7 +143,7 @@ class Rotary(PositionsSpec):
     scaling: Scaling = NoScaling()
     """How angles change for a longer context: none, linear, llama3 or yarn."""
 
-    def turned(self, head_width: int) -> int:
+    def rotary_dim(self, head_width: int) -> int:
         """How many coordinates of a head are rotated.
 
         >>> Rotary(share=0.25).turned(64)
@@ -163,7 +163,7 @@ class Alibi(PositionsSpec):
     The slopes are the geometric sequence 2^(−8/h), 2^(−16/h), …, 2^(−8); the model can read past the trained context.
     """
 
-    endless: ClassVar[bool] = True
+    extrapolates: ClassVar[bool] = True
     biases: ClassVar[bool | str] = True
     kind: Literal["alibi"] = "alibi"
 
@@ -175,7 +175,7 @@ class Relative(PositionsSpec):
     both sides, half of the buckets are for the tokens after them.
     """
 
-    endless: ClassVar[bool] = True
+    extrapolates: ClassVar[bool] = True
     biases: ClassVar[bool | str] = True
     shared: ClassVar[bool] = True
     kind: Literal["relative"] = "relative"
@@ -209,14 +209,16 @@ class NewPositions(PositionsSpec):
     """Adds to scores: made with the number of heads, called with distances (n) and gives (heads, n)."""
 
 
-KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi", "relative")
-POSITIONS: PluginGroup[NewPositions] = PluginGroup("lemma.positions", "positions", NewPositions, "kind", lambda: KINDS)
+BUILT_IN_KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi", "relative")
+PLUGIN_POSITIONS: PluginGroup[NewPositions] = PluginGroup(
+    "lemma.positions", "positions", NewPositions, "kind", lambda: BUILT_IN_KINDS
+)
 """The position encodings of other packages."""
 
 
 _OURS = Annotated[NoPositions | Learned | Sinusoidal | Rotary | Alibi | Relative, Field(discriminator="kind")]
 Positions = Annotated[
     NoPositions | Learned | Sinusoidal | Rotary | Alibi | Relative | NewPositions,
-    OpenChoice(_OURS, POSITIONS),
-    by_name("positions", KINDS, POSITIONS),
+    OpenChoice(_OURS, PLUGIN_POSITIONS),
+    kind_validator("positions", BUILT_IN_KINDS, PLUGIN_POSITIONS),
 ]

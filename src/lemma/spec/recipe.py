@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_serializer
 
-from lemma.errors import SpecError, unknown
+from lemma.errors import SpecError, describe_unknown
 from lemma.spec.base import Letter, Spec
-from lemma.spec.plugins import PluginGroup, by_name
+from lemma.spec.plugins import PluginGroup, kind_validator
 
 CAUSAL = "causal"
 
@@ -30,13 +30,13 @@ class NewObjective(Spec):
         return {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}
 
 
-OBJECTIVES: PluginGroup[NewObjective] = PluginGroup(
+PLUGIN_OBJECTIVES: PluginGroup[NewObjective] = PluginGroup(
     "lemma.objectives", "objective", NewObjective, "kind", lambda: (CAUSAL,)
 )
 """The objectives of other packages."""
 
 
-class ChosenObjective(Spec):
+class ObjectiveChoice(Spec):
     """An objective by its name, with settings that are read when it is used.
 
     So a run can be opened, evaluated and generated from where the package that it was trained with is not installed.
@@ -47,29 +47,31 @@ class ChosenObjective(Spec):
     kind: str
 
     @property
-    def words(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Its settings as they were given."""
         return dict(self.model_extra or {})
 
     @model_serializer
     def _written(self) -> str | dict[str, Any]:
-        return {"kind": self.kind, **self.words} if self.words else self.kind
+        return {"kind": self.kind, **self.settings} if self.settings else self.kind
 
-    def found(self) -> NewObjective | None:
+    def resolve(self) -> NewObjective | None:
         """The objective with its settings; None is the causal one. One that is not installed is refused."""
-        kind = None if self.kind == CAUSAL else OBJECTIVES.find(self.kind)
+        kind = None if self.kind == CAUSAL else PLUGIN_OBJECTIVES.find(self.kind)
         if kind is None and self.kind != CAUSAL:
-            known = [CAUSAL, *OBJECTIVES.others()]
+            known = [CAUSAL, *PLUGIN_OBJECTIVES.names()]
             more = " If another package brings it, that package is not installed."
-            raise SpecError(unknown("recipe.objective", self.kind, known) + more)
-        if kind is None and self.words:
-            raise SpecError(f"recipe.objective: causal has no settings; got {', '.join(self.words)}. Leave them out.")
-        return kind.read({"kind": self.kind, **self.words}, f"recipe.objective {self.kind}") if kind else None
+            raise SpecError(describe_unknown("recipe.objective", self.kind, known) + more)
+        if kind is None and self.settings:
+            raise SpecError(
+                f"recipe.objective: causal has no settings; got {', '.join(self.settings)}. Leave them out."
+            )
+        return kind.read({"kind": self.kind, **self.settings}, f"recipe.objective {self.kind}") if kind else None
 
 
 Objective = Annotated[
-    ChosenObjective,
-    BeforeValidator(lambda value: value if isinstance(value, (Mapping, ChosenObjective)) else {"kind": value}),
+    ObjectiveChoice,
+    BeforeValidator(lambda value: value if isinstance(value, (Mapping, ObjectiveChoice)) else {"kind": value}),
 ]
 
 
@@ -98,7 +100,7 @@ class CustomOptimizer(Spec):
     kind: Literal["custom"] = "custom"
 
 
-def _custom(value: Any) -> Any:
+def _name_function(value: Any) -> Any:
     """What a recipe says of a function that is given in its place."""
     return "custom" if callable(value) else value
 
@@ -107,19 +109,19 @@ OPTIMIZERS = {"adamw": AdamWSpec, "muon": MuonSpec, "custom": CustomOptimizer}
 Optimizer = Annotated[
     AdamWSpec | MuonSpec | CustomOptimizer,
     Field(discriminator="kind"),
-    by_name("optimizer", OPTIMIZERS, default="adamw"),
-    BeforeValidator(_custom),
+    kind_validator("optimizer", OPTIMIZERS, default="adamw"),
+    BeforeValidator(_name_function),
 ]
-Schedule = Annotated[Literal["cosine", "linear", "wsd", "constant", "custom"], BeforeValidator(_custom)]
+Schedule = Annotated[Literal["cosine", "linear", "wsd", "constant", "custom"], BeforeValidator(_name_function)]
 
 
-def _tracker(value: Any) -> Any:
+def _read_tracker(value: Any) -> Any:
     """What `tensorboard = true` and `false` of earlier versions are now."""
     known = {True: "tensorboard", False: None, "none": None}
     return known.get(value, value) if isinstance(value, bool | str) else value
 
 
-Tracker = Annotated[Literal["tensorboard", "wandb", "mlflow", "trackio"] | None, BeforeValidator(_tracker)]
+Tracker = Annotated[Literal["tensorboard", "wandb", "mlflow", "trackio"] | None, BeforeValidator(_read_tracker)]
 
 
 class Recipe(Spec):
@@ -167,7 +169,7 @@ class Recipe(Spec):
     """The share of the target's probability that is spread over all tokens or classes (Szegedy et al. 2016)."""
     augment: float = Field(default=1.0, ge=0)
     """Strength of the augmentation of images (rotation, colour) and captions (rewording); 0 switches it off."""
-    objective: Objective = ChosenObjective(kind=CAUSAL)
+    objective: Objective = ObjectiveChoice(kind=CAUSAL)
     """The loss of a language model: causal (next token), or an objective that another package brings."""
     entropy_penalty: float = Field(default=0.0, ge=0)
     """Weight of the entropy penalty on attention, the mean entropy of its rows (problem B2); 0 switches it off."""
@@ -201,7 +203,7 @@ class Recipe(Spec):
     """Tracker that gets the rows of metrics.jsonl too: tensorboard, wandb, mlflow or trackio; none if unset."""
 
 
-def fit_warm_up(recipe: Recipe, usual: Recipe | None = None, longest: int | None = None) -> Recipe:
+def fit_warm_up(recipe: Recipe, reference: Recipe | None = None, max_steps: int | None = None) -> Recipe:
     """Shorten a warm-up to a tenth of the steps, or to its share of the `usual` recipe's steps if that is more.
 
     A warm-up of up to `longest` steps stays, as one that a person set.
@@ -209,19 +211,19 @@ def fit_warm_up(recipe: Recipe, usual: Recipe | None = None, longest: int | None
     >>> fit_warm_up(Recipe(steps=12)).warm_up, fit_warm_up(Recipe(steps=12, warm_up=6), longest=12).warm_up
     (1, 6)
     """
-    share = usual.warm_up * recipe.steps // usual.steps if usual else 0
-    fitting = max(recipe.steps // WARM_UP_SHARE, share)
-    if recipe.warm_up <= (fitting if longest is None else longest):
+    share = reference.warm_up * recipe.steps // reference.steps if reference else 0
+    fitting = max(recipe.steps // STEPS_PER_WARM_UP_STEP, share)
+    if recipe.warm_up <= (fitting if max_steps is None else max_steps):
         return recipe
     return recipe.replace(warm_up=min(fitting, recipe.warm_up))
 
 
-def shortened_warm_up(recipe: Recipe, requested: int) -> str:
+def warm_up_message(recipe: Recipe, requested: int) -> str:
     """Return the message that a warm-up was shortened."""
     return f"The warm-up takes {recipe.warm_up} of {recipe.steps:,} steps, not {requested}: set it by warm_up=…"
 
 
-WARM_UP_SHARE = 10  # one step in ten warms up
+STEPS_PER_WARM_UP_STEP = 10  # one step in ten warms up
 
 
 Patterns = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
@@ -265,7 +267,7 @@ class Lora(Spec):
 
 
 METHODS = {"frozen": Frozen, "full": Full, "adapters": Adapters, "lora": Lora}
-Method = Annotated[Frozen | Full | Adapters | Lora, Field(discriminator="kind"), by_name("method", METHODS)]
+Method = Annotated[Frozen | Full | Adapters | Lora, Field(discriminator="kind"), kind_validator("method", METHODS)]
 
 
 class AdaptationSpec(Spec):

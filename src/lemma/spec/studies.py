@@ -6,14 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from lemma.errors import SpecError, unknown
-from lemma.spec.base import Letter, Spec, exists, read_toml, shown
+from lemma.errors import SpecError, describe_unknown
+from lemma.spec.base import Letter, Spec, exists, read_toml, short_repr
 from lemma.spec.data import BytePairs, DataSpec, GraphSpec, LabelsSpec, Nodes, TokenizerSpec
 from lemma.spec.models import FAMILIES, check_heads
 from lemma.spec.recipe import Full, Method, Recipe
 
 
-def counted_seeds(value: Any) -> Any:
+def parse_seeds(value: Any) -> Any:
     """A number means that many seeds, from 1 on; a list means just these.
 
     >>> counted_seeds(3), counted_seeds([7])
@@ -29,14 +29,14 @@ def counted_seeds(value: Any) -> Any:
     return seeds
 
 
-def _several(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     """One value or several, each once."""
     if isinstance(value, (int, float, str)):
         return (value,)
     return tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
 
 
-def _models(value: Any) -> Any:
+def _read_models(value: Any) -> Any:
     """Models by their names, or with settings of their own."""
     several = (value,) if isinstance(value, str) else value
     if not isinstance(several, (list, tuple)):
@@ -62,12 +62,12 @@ class ComparedModel(Spec):
         return self.name or self.model
 
 
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(counted_seeds), Field(min_length=1)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_several), Field(min_length=1)]
-Counts = Annotated[tuple[Annotated[int, Field(ge=2)], ...], BeforeValidator(_several), Field(min_length=1)]
-Models = Annotated[tuple[ComparedModel, ...], BeforeValidator(_models), Field(min_length=1)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(parse_seeds), Field(min_length=1)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Counts = Annotated[tuple[Annotated[int, Field(ge=2)], ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Models = Annotated[tuple[ComparedModel, ...], BeforeValidator(_read_models), Field(min_length=1)]
 Size = Annotated[int, Field(ge=1, le=2**20)]  # whether it fits is asked of the machine; this catches slips
-Sizes = Annotated[tuple[Size, ...], BeforeValidator(_several), Field(min_length=1)]
+Sizes = Annotated[tuple[Size, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 
 
 class StudySpec(Spec):
@@ -75,7 +75,7 @@ class StudySpec(Spec):
 
     renamed: ClassVar[Mapping[str, str]] = {"words": "settings", "contenders": "models", "base_a_seed": "base_per_seed"}
 
-    merges: ClassVar[bool] = False
+    merges_tables: ClassVar[bool] = False
     """Whether a table that is given whole changes only what it names."""
     name: str
     """The study's name."""
@@ -114,7 +114,7 @@ class StudyBudget(Spec):
 class StudyTuning(Spec):
     """How each model's learning rate is chosen before its runs: short runs, judged on the validation text."""
 
-    learning_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_several)] = (1e-3, 2e-3, 4e-3)
+    learning_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_as_tuple)] = (1e-3, 2e-3, 4e-3)
     """The learning rates tried."""
     share: float = Field(default=0.1, gt=0, le=1)
     """The share of a run's steps that each is tried for."""
@@ -128,7 +128,7 @@ class StudyTuning(Spec):
         return self
 
 
-def _tuning(value: Any) -> Any:
+def _read_tuning(value: Any) -> Any:
     """A list of learning rates, or true for the usual ones, is enough."""
     if isinstance(value, bool):
         return {} if value else None
@@ -179,13 +179,13 @@ class GridStudy(StudySpec):
     """How many seeds, from 1 on, or which: one run per seed."""
     budget: StudyBudget = StudyBudget()
     """What every model gets alike."""
-    tune: Annotated[StudyTuning | None, BeforeValidator(_tuning)] = None
+    tune: Annotated[StudyTuning | None, BeforeValidator(_read_tuning)] = None
     """Learning rates from which each model's own is chosen, by short runs that count as cost; not chosen if unset."""
     claims: tuple[StudyClaim, ...] = ()
     """Statements to be judged from the numbers."""
     validations: int | None = Field(default=None, ge=1)
     """Validations per run, the points of its learning curve; as in the recipe if unset."""
-    measures: Annotated[tuple[Literal["positions", "attention", "steps"], ...], BeforeValidator(_several)] = ()
+    measures: Annotated[tuple[Literal["positions", "attention", "steps"], ...], BeforeValidator(_as_tuple)] = ()
     """What else is measured of each trained model: `positions`, its loss against position past the trained length;
     `attention`, the entropy and the distance of each head; `steps`, how many steps each model needs for the loss that
     the first one ends with, where the grid has numbers of steps."""
@@ -215,7 +215,7 @@ class GridStudy(StudySpec):
         for comparison in (comparison for claim in self.claims for comparison in claim.comparisons):
             for word, value in [*comparison.at.items(), *comparison.against.items()]:
                 if word not in places:
-                    raise ValueError(unknown("study.claims: the setting", word, places))
+                    raise ValueError(describe_unknown("study.claims: the setting", word, places))
                 if value not in places[word]:
                     known = ", ".join(map(str, places[word]))
                     raise ValueError(
@@ -254,7 +254,7 @@ class TuneStudy(GridStudy):
 class LabelStudy(StudySpec):
     """What studies of classifiers share: labelled texts, one recipe for every run, seeds."""
 
-    merges: ClassVar[bool] = True
+    merges_tables: ClassVar[bool] = True
     labels: str = "tweets"
     """Labelled texts by name, or a CSV, TSV or JSONL file of texts and labels."""
     text: str | None = None
@@ -326,7 +326,7 @@ class PretrainingStudy(LabelStudy):
 class GraphStudy(StudySpec):
     """Graph models compared on one graph: accuracy over random splits, each against the first."""
 
-    merges: ClassVar[bool] = True
+    merges_tables: ClassVar[bool] = True
     kind: Literal["graph"] = "graph"
     graph: str = "cora"
     """A graph by name (cora, karate, blocks), a folder with nodes and edges, a table of edges, or a node-link JSON."""
@@ -386,7 +386,7 @@ class HeadsStudy(CostStudy):
     """Numbers of heads; each is compared with the first."""
     lengths: Annotated[Sizes, Letter("T")] = (64, 256)
     """Numbers of tokens."""
-    paths: Annotated[tuple[Literal["fused", "explicit"], ...], BeforeValidator(_several), Field(min_length=1)] = (
+    paths: Annotated[tuple[Literal["fused", "explicit"], ...], BeforeValidator(_as_tuple), Field(min_length=1)] = (
         "fused",
         "explicit",
     )
@@ -406,7 +406,7 @@ class LengthStudy(CostStudy):
     lengths: Annotated[Sizes, Letter("T")] = (16, 32, 64, 128, 256, 512, 1024)
     """Numbers of tokens."""
     models: Annotated[
-        tuple[Literal["rnn", "lstm", "gru", "attention"], ...], BeforeValidator(_several), Field(min_length=1)
+        tuple[Literal["rnn", "lstm", "gru", "attention"], ...], BeforeValidator(_as_tuple), Field(min_length=1)
     ] = ("rnn", "lstm", "gru", "attention")
     """What is compared: one layer of each, of equal width."""
     heads: Annotated[Size, Letter("h")] = 4
@@ -418,7 +418,7 @@ class LengthStudy(CostStudy):
         return self
 
 
-KINDS: dict[str, type[StudySpec]] = {
+STUDY_KINDS: dict[str, type[StudySpec]] = {
     "tune": TuneStudy,
     "classifiers": ClassifiersStudy,
     "pretraining": PretrainingStudy,
@@ -428,7 +428,7 @@ KINDS: dict[str, type[StudySpec]] = {
 }
 """By the `kind` in a study file; a file without one is a grid."""
 STUDIES: dict[str, StudySpec] = {
-    name: KINDS.get(table.get("kind", ""), GridStudy).read({"name": name, **table}, name)
+    name: STUDY_KINDS.get(table.get("kind", ""), GridStudy).read({"name": name, **table}, name)
     for name, table in read_toml(Path(__file__).with_suffix(".toml")).items()
 }
 """The built-in studies."""
@@ -437,7 +437,7 @@ SET_BY_STUDY = {"seed", "family", "vocabulary", "V", "features", "F", "classes",
 """Settings of models and recipes that a study sets itself."""
 
 
-def read_study(name: str | Path, words: Mapping[str, Any] | None = None) -> StudySpec:
+def read_study(name: str | Path, settings: Mapping[str, Any] | None = None) -> StudySpec:
     """Read a built-in study or a TOML file with the same fields, then let settings change it.
 
     A dotted word reaches inside and leaves the rest as it was: `budget.tokens`, `data.text`, `settings.batch`.
@@ -454,26 +454,30 @@ def read_study(name: str | Path, words: Mapping[str, Any] | None = None) -> Stud
         kind, where, table = type(STUDIES[str(name)]), f"study {name}", STUDIES[str(name)].to_dict()
     elif path.suffix == ".toml" or (exists(path) and path.is_file()):
         where, table = str(path), {"name": path.stem, **read_toml(path)}
-        if table.get("kind", "classifiers") not in KINDS:
-            raise SpecError(unknown(f"{path}: kind", str(table["kind"]), KINDS) + " A study of texts has no kind.")
-        kind = KINDS[table["kind"]] if "kind" in table else GridStudy
+        if table.get("kind", "classifiers") not in STUDY_KINDS:
+            raise SpecError(
+                describe_unknown(f"{path}: kind", str(table["kind"]), STUDY_KINDS) + " A study of texts has no kind."
+            )
+        kind = STUDY_KINDS[table["kind"]] if "kind" in table else GridStudy
     else:
-        raise SpecError(unknown("study", str(name), STUDIES) + " A study file (name.toml) will do too.")
+        raise SpecError(describe_unknown("study", str(name), STUDIES) + " A study file (name.toml) will do too.")
     letters, specs = kind.letters(), (*FAMILIES.values(), Recipe)
-    of_runs = {word for spec in specs for word in spec.known_words()}
-    for word, value in sorted((words or {}).items(), key=lambda item: item[0].count(".")):
+    of_runs = {word for spec in specs for word in spec.setting_names()}
+    for word, value in sorted((settings or {}).items(), key=lambda item: item[0].count(".")):
         first, *rest = word.split(".")
         first = letters.get(first, first)
         if "settings" in kind.model_fields and first not in kind.model_fields and first in of_runs - SET_BY_STUDY:
             raise SpecError(f"{where}: '{word}' is a setting of the runs. Say settings.{word}={value}")
         inner = getattr(kind.model_fields.get(first), "annotation", None)
-        if rest and isinstance(inner, type) and issubclass(inner, Spec) and rest[0] not in inner.known_words():
-            raise SpecError(unknown(f"{where}: the setting", word, [f"{first}.{name}" for name in inner.known_words()]))
+        if rest and isinstance(inner, type) and issubclass(inner, Spec) and rest[0] not in inner.setting_names():
+            raise SpecError(
+                describe_unknown(f"{where}: the setting", word, [f"{first}.{name}" for name in inner.setting_names()])
+            )
         if first == "budget" and rest and rest[0] in CLOCKS:  # one clock takes the place of the other
             old = table.get(first)
             if isinstance(old, Mapping):
                 table[first] = {key: value for key, value in old.items() if key not in CLOCKS}
-        table[first] = _changed(table.get(first), rest, value, kind.merges, f"{where}: '{word}'")
+        table[first] = _changed(table.get(first), rest, value, kind.merges_tables, f"{where}: '{word}'")
     return kind.read(table, where)
 
 
@@ -481,7 +485,7 @@ def _changed(old: Any, path: list[str], value: Any, merges: bool, where: str) ->
     """What is at a place of a study after `value` was set at the dotted `path` below it."""
     if path:
         if not isinstance(old, (str, Mapping)) and old is not None:
-            kind = "a list" if isinstance(old, (list, tuple)) else f"{shown(old)}"
+            kind = "a list" if isinstance(old, (list, tuple)) else f"{short_repr(old)}"
             raise SpecError(f"{where} cannot be set: it is {kind}, which holds no settings of its own.")
         table = {"kind": old} if isinstance(old, str) else dict(old or {})
         return {**table, path[0]: _changed(table.get(path[0]), path[1:], value, merges, where)}

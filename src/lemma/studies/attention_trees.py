@@ -8,38 +8,40 @@ import torch
 
 from lemma.data.conllu import Sentence
 from lemma.data.treebanks import read_trees
-from lemma.errors import InputError, SpecError, unknown
+from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.inspection.trees import (
     WordAttention,
     align,
     attention_tree,
     check_heads,
+    measure_word_attention,
     most_attended,
-    shuffled,
-    word_attention,
+    shuffle_attention,
 )
 from lemma.models.build import build
-from lemma.report.progress import Observer, watched_reading
+from lemma.report.progress import Observer, reading_progress
 from lemma.runs.load import Run
 from lemma.tasks.base import DataArgs
 from lemma.tasks.parsing import (
     WINDOWS,
     ParsingScore,
-    checked_limit,
+    read_limit,
     relation_findings,
     score_trees,
     tree_protocol,
 )
 
-HOW = "maximum spanning tree of A + Aᵀ between words, hung from the word attended to most on average; no labels"
-CAUSAL = "causal: a word sees only those before it, so that a head further on can be found from itself alone"
+DECODING_NOTE = (
+    "maximum spanning tree of A + Aᵀ between words, hung from the word attended to most on average; no labels"
+)
+CAUSAL_NOTE = "causal: a word sees only those before it, so that a head further on can be found from itself alone"
 
 
 SETTINGS = ("layer", "head", "limit", "seed")
 
 
 def evaluate_attention(
-    run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
+    run: Run, data_args: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
 ) -> ParsingScore:
     """Score the trees of one attention head, or of the mean of all, and for each relation the head that finds it best.
 
@@ -49,14 +51,16 @@ def evaluate_attention(
         if word in ("context", "stride"):
             raise SpecError(f"evaluate: {WINDOWS}. Leave {word} out.")
         if word not in SETTINGS:
-            raise SpecError(unknown("evaluate: the setting", word, SETTINGS))
-    limit, seed = checked_limit(settings), settings.get("seed", 1)
+            raise SpecError(describe_unknown("evaluate: the setting", word, SETTINGS))
+    limit, seed = read_limit(settings), settings.get("seed", 1)
     layer, head = settings.get("layer"), settings.get("head")
     model, most = run.model, run.model.receptive_field
     check_heads(model, layer, head)
-    own = given.settings.get("test") or given.settings.get("validation")  # a split that is given is all that is read
-    trees = read_trees(own or given.name, watched_reading(observer), split)
-    gold = trees.tokens(trees.splits[0]).sentences[:limit]
+    own = data_args.settings.get("test") or data_args.settings.get(
+        "validation"
+    )  # a split that is given is all that is read
+    trees = read_trees(own or data_args.name, reading_progress(observer), split)
+    gold = trees.item(trees.split_names[0]).sentences[:limit]
     sizes = [len(align(sentence.words, run.tokenizer).ids) for sentence in gold]
     chosen = [one for one, size in zip(gold, sizes, strict=True) if size and (most is None or size <= most)]
     if not chosen:
@@ -69,24 +73,25 @@ def evaluate_attention(
     attention: dict[str, list[WordAttention]] = {}
     for name, reader in (("trained", model), ("untrained", untrained)):
         weights = "random" if name == "untrained" else name
-        observer.begin(f"reading with {weights} weights", len(chosen), "sentences" if len(chosen) != 1 else "sentence")
+        observer.start(f"reading with {weights} weights", len(chosen), "sentences" if len(chosen) != 1 else "sentence")
         attention[name] = []
         for number, sentence in enumerate(chosen, start=1):
-            attention[name].append(word_attention(reader, run.tokenizer, sentence.words))
+            attention[name].append(measure_word_attention(reader, run.tokenizer, sentence.words))
             observer.advance(number)
-        observer.end()
+        observer.finish()
     attention["shuffled"] = [
-        replace(one, weights=shuffled(one.weights, seed + place)) for place, one in enumerate(attention["trained"])
+        replace(one, weights=shuffle_attention(one.weights, seed + place))
+        for place, one in enumerate(attention["trained"])
     ]
     found = {
         name: [
-            Sentence(sentence.words, attention_tree(one.chosen(layer, head)), ("_",) * len(sentence.words))
+            Sentence(sentence.words, attention_tree(one.select(layer, head)), ("_",) * len(sentence.words))
             for sentence, one in zip(chosen, some, strict=True)
         ]
         for name, some in attention.items()
     }
     guesses = {name: [most_attended(one.weights) for one in some] for name, some in attention.items()}
-    how = {"decoded": HOW, "attention": CAUSAL, **tree_protocol(trees), "left out": too_long}
+    how = {"decoded": DECODING_NOTE, "attention": CAUSAL_NOTE, **tree_protocol(trees), "left out": too_long}
     score = score_trees(chosen, found.pop("trained"), how)
     uas = {f"{name} attention": score_trees(chosen, some).uas for name, some in found.items()}
     names = attention["trained"][0].names

@@ -24,23 +24,23 @@ from lemma import __version__
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray
 from lemma.errors import SpecError
-from lemma.models.build import parameters_of
+from lemma.models.build import count_spec_parameters
 from lemma.runs.folder import RunFolder
 from lemma.spec.data import DataSpec
 from lemma.spec.models import Decoder, ModelSpec
 from lemma.spec.positions import PositionsSpec
 from lemma.spec.recipe import Recipe, fit_warm_up
 from lemma.spec.studies import CostStudy, StudyBudget
-from lemma.tasks.language import sequence_length_of
+from lemma.tasks.language import training_length
 from lemma.training.distributed import Distributed
 from lemma.training.loop import train
-from lemma.training.optimizer import VALIDATIONS
+from lemma.training.optimizer import VALIDATIONS_PER_RUN
 from lemma.training.precision import fork_random
 from lemma.training.session import Session
 
 SIZES = ("width", "hidden", "key_width", "value_width", "feed_forward", "attention_width", "embedding")
 HALVINGS = 60
-WARM_UP, TRIAL = 4, 12  # steps of a speed trial: not timed, and in all
+TRIAL_WARM_UP, TRIAL_STEPS = 4, 12  # steps of a speed trial: not timed, and in all
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class FittedModel:
     budget: int
 
     @property
-    def gap(self) -> float:
+    def relative_excess(self) -> float:
         """How much more the model has than the budget, as a share of it."""
         return self.parameters / self.budget - 1
 
@@ -71,7 +71,7 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
     named = {name: getattr(model, name, None) for name in SIZES if name not in fixed}
     sizes = {name: size for name, size in named.items() if size}
     if not sizes and isinstance(model, Decoder) and "feed_forward" not in fixed:
-        sizes = {"feed_forward": model.inner}  # its width is fixed, that of its feed-forward layers is not
+        sizes = {"feed_forward": model.feed_forward_width}  # its width is fixed, that of its feed-forward layers is not
     if not sizes:
         held = ", ".join(f"{name}={getattr(model, name)}" for name in SIZES if name in fixed)
         raise SpecError(
@@ -93,7 +93,7 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
 
     @cache
     def count(values: tuple[int, ...]) -> int:
-        return parameters_of(resized(values))
+        return count_spec_parameters(resized(values))
 
     if count(at(0.0)) > budget:
         smallest = resized(at(0.0))
@@ -115,14 +115,14 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
 
 def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
     """How many tokens a step predicts."""
-    return recipe.batch * sequence_length_of(model, recipe)
+    return recipe.batch * training_length(model, recipe)
 
 
-WORTH = 3  # a token is read forward and backward in training, only forward in validation
+TRAINING_COST = 3  # a token is read forward and backward in training, only forward in validation
 
 
-def pace(
-    recipe: Recipe, given: Collection[str], validations: int | None, tokens: int = 0, validation: int = 0
+def fit_schedule(
+    recipe: Recipe, fixed: Collection[str], validations: int | None, tokens: int = 0, validation: int = 0
 ) -> tuple[Recipe, list[str]]:
     """Warm up and validate in proportion to the steps; return the recipe, and what of the settings does not fit.
 
@@ -135,13 +135,13 @@ def pace(
     (1, 19, ['a warm-up of 50 does not fit into 19 steps: it takes 1'])
     """
     said, asked = [], recipe.warm_up
-    recipe = fit_warm_up(recipe, longest=recipe.steps // 2 if "warm_up" in given else None)
-    if "warm_up" in given and recipe.warm_up != asked:
+    recipe = fit_warm_up(recipe, max_steps=recipe.steps // 2 if "warm_up" in fixed else None)
+    if "warm_up" in fixed and recipe.warm_up != asked:
         said.append(f"a warm-up of {asked} does not fit into {recipe.steps:,} steps: it takes {recipe.warm_up}")
     if recipe.evaluate_every:
         return recipe, said
-    most = WORTH * tokens * recipe.steps // validation if tokens and validation else recipe.steps
-    count = max(1, min(validations or VALIDATIONS, most, recipe.steps))
+    most = TRAINING_COST * tokens * recipe.steps // validation if tokens and validation else recipe.steps
+    count = max(1, min(validations or VALIDATIONS_PER_RUN, most, recipe.steps))
     if count < (validations or 1):
         times = "once" if count == 1 else f"{count} times"
         said.append(f"validated {times}, not {validations}: more would take longer than {recipe.steps:,} steps")
@@ -162,7 +162,7 @@ def fit_steps(model: ModelSpec, recipe: Recipe, budget: StudyBudget, speed: floa
     if steps < 1 and budget.tokens:
         raise SpecError(
             f"study.budget.tokens = {budget.tokens:,} is less than one step of {model.family}: batch {recipe.batch} × "
-            f"sequence_length {sequence_length_of(model, recipe)} = {tokens_per_step(model, recipe):,}. Raise it, or "
+            f"sequence_length {training_length(model, recipe)} = {tokens_per_step(model, recipe):,}. Raise it, or "
             "lower settings.batch."
         )
     return recipe.replace(steps=max(1, steps))
@@ -172,11 +172,11 @@ def measure_speed(model: ModelSpec, recipe: Recipe, data: DataSpec, dataset: Spl
     """Train for a few real steps and return the tokens/s of all but the first ones."""
     with TemporaryDirectory(prefix="lemma-trial-") as folder:
         path = Path(folder) / "trial"
-        trial = recipe.replace(steps=TRIAL, evaluate_every=TRIAL, tracker=None)
+        trial = recipe.replace(steps=TRIAL_STEPS, evaluate_every=TRIAL_STEPS, tracker=None)
         no_score = SimpleNamespace(loss=0.0, perplexity=1.0)  # in place of a validation
         train(model, trial, data, dataset, path, evaluate=lambda model: no_score, sample=lambda model: [])
         rows = RunFolder.open(path).metrics.rows()
-    first, last = rows[WARM_UP - 1], rows[-1]
+    first, last = rows[TRIAL_WARM_UP - 1], rows[-1]
     return (last["tokens"] - first["tokens"]) / (last["seconds"] - first["seconds"])
 
 
@@ -205,12 +205,12 @@ def describe_hardware(device: str = "cpu") -> dict[str, str]:
 # Times: all candidates in one process, in turns, many times over.
 
 
-LEAST = 2e-3  # seconds: what is quicker is repeated within one measurement
-MOST = 1000  # repetitions within one measurement
+MIN_SECONDS = 2e-3  # seconds: what is quicker is repeated within one measurement
+MAX_REPEATS = 1000  # repetitions within one measurement
 
 
 @dataclass(frozen=True)
-class Spread:
+class Quartiles:
     """A median with the quartiles around it."""
 
     median: float
@@ -228,29 +228,29 @@ class Spread:
         places = 2 if self.median < 100 else 0
         return f"{self.median:.{places}f} ({self.low:.{places}f}–{self.high:.{places}f})"
 
-    def scaled(self, factor: float) -> "Spread":
+    def scale(self, factor: float) -> "Quartiles":
         """The same in another unit."""
-        return Spread(self.median * factor, self.low * factor, self.high * factor)
+        return Quartiles(self.median * factor, self.low * factor, self.high * factor)
 
 
-def spread(values: Sequence[float]) -> Spread:
+def quartiles(values: Sequence[float]) -> Quartiles:
     """The median and the quartiles of some measurements.
 
     >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
     Spread(median=3.0, low=2.0, high=4.0)
     """
     if len(values) < 2:
-        return Spread(values[0], values[0], values[0])
+        return Quartiles(values[0], values[0], values[0])
     low, median, high = quantiles(values, n=4, method="inclusive")
-    return Spread(median, low, high)
+    return Quartiles(median, low, high)
 
 
-def ratio(ones: Sequence[float], others: Sequence[float]) -> Spread:
+def time_ratio(times: Sequence[float], baseline: Sequence[float]) -> Quartiles:
     """One candidate's time divided by another's, round by round: what slows a round down slows down both."""
-    return spread([one / other for one, other in zip(ones, others, strict=True)])
+    return quartiles([one / other for one, other in zip(times, baseline, strict=True)])
 
 
-def race(
+def time_in_turns(
     calls: Mapping[str, Callable[[], Any]], repetitions: int, device: str = "cpu", limit: float = math.inf
 ) -> dict[str, list[float]]:
     """Time every candidate once a round, each round beginning with another one; seconds per call.
@@ -273,7 +273,7 @@ def race(
 
     def repeats(call: Callable[[], Any]) -> int:
         seconds(call, 1)  # warms up
-        return min(MOST, max(1, round(LEAST / max(seconds(call, 1), 1e-7))))
+        return min(MAX_REPEATS, max(1, round(MIN_SECONDS / max(seconds(call, 1), 1e-7))))
 
     names = list(calls)
     taken: dict[str, list[float]] = {name: [] for name in names}
@@ -283,7 +283,7 @@ def race(
         times = {name: repeats(calls[name]) for name in names}
         end = time.perf_counter() + limit
         for turn in range(repetitions):
-            if turn >= LEAST_ROUNDS and time.perf_counter() > end:
+            if turn >= MIN_ROUNDS and time.perf_counter() > end:
                 break
             for place in range(len(names)):
                 name = names[(turn + place) % len(names)]
@@ -294,15 +294,15 @@ def race(
     return taken
 
 
-CANNOT_MATTER = {"seed", "steps", "learning_rate", "final_rate", "warm_up", "schedule", "weight_decay", "beta2"}
-CANNOT_MATTER |= {"evaluate_every", "checkpoint_every", "patience", "keep", "tensorboard", "distance_max"}
+TIME_NEUTRAL_SETTINGS = {"seed", "steps", "learning_rate", "final_rate", "warm_up", "schedule", "weight_decay", "beta2"}
+TIME_NEUTRAL_SETTINGS |= {"evaluate_every", "checkpoint_every", "patience", "keep", "tensorboard", "distance_max"}
 """Settings of a recipe that do not change the time of a step."""
-ROUNDS = 20  # at most
-LEAST_ROUNDS = 5
-SECONDS = 5.0  # that all rounds may take together, if there are more than the least
+MAX_ROUNDS = 20  # at most
+MIN_ROUNDS = 5
+MAX_SECONDS = 5.0  # that all rounds may take together, if there are more than the least
 
 
-def race_steps(plans: Mapping[str, tuple[ModelSpec, Recipe]], tokens: Any) -> dict[str, list[float]]:
+def time_steps(plans: Mapping[str, tuple[ModelSpec, Recipe]], tokens: Any) -> dict[str, list[float]]:
     """Seconds per token of one training step of each model, in turns; nothing if they do not fit into memory at once.
 
     Weights are new, and nothing is written or validated: a step is all that is timed.
@@ -315,7 +315,9 @@ def race_steps(plans: Mapping[str, tuple[ModelSpec, Recipe]], tokens: Any) -> di
             random_states.enter_context(fork_random(device))
             sessions[name] = Session(model, recipe, tokens, Distributed(device), lambda message: None)
         device = next(iter(sessions.values())).processes.device.type
-        taken = race({name: session.step for name, session in sessions.items()}, ROUNDS, device, SECONDS)
+        taken = time_in_turns(
+            {name: session.step for name, session in sessions.items()}, MAX_ROUNDS, device, MAX_SECONDS
+        )
     except torch.OutOfMemoryError:
         return {}
     finally:
@@ -328,7 +330,7 @@ def race_steps(plans: Mapping[str, tuple[ModelSpec, Recipe]], tokens: Any) -> di
 # Memory: weights, gradients, the optimizer's state and activations at the peak of one training step.
 
 
-def peak_of_step(session: Session) -> int:
+def peak_step_bytes(session: Session) -> int:
     """The bytes of all tensors at the peak of a session's second step; the first makes the optimizer's state."""
     session.step()
     if session.processes.device.type == "cuda":

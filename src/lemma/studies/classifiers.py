@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from lemma.data.corpora import LABELLED
-from lemma.data.labels import Labelled
+from lemma.data.corpora import LABELLED_CORPORA
+from lemma.data.labels import LabelledExamples
 from lemma.data.splits import Splits, split_files
-from lemma.errors import SpecError, unknown
+from lemma.errors import SpecError, describe_unknown
 from lemma.models.base import count_parameters
 from lemma.models.classifier import ClassifierModel
 from lemma.report.curves import Curve, Plot
 from lemma.report.progress import Observer
-from lemma.report.statistics import Estimate, PairedTest, estimate, holm, items_error
+from lemma.report.statistics import Estimate, PairedTest, estimate, holm_correct, item_standard_error
 from lemma.runs.load import Run, load
 from lemma.spec.base import Spec, distribute
 from lemma.spec.choose import choose
@@ -31,28 +31,28 @@ from lemma.spec.data import LabelsSpec
 from lemma.spec.models import Classifier
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.spec.studies import ClassifiersStudy, ComparedModel, LabelStudy
-from lemma.studies.budget import describe_hardware, device_of, pace, race, ratio
+from lemma.studies.budget import describe_hardware, device_of, fit_schedule, time_in_turns, time_ratio
 from lemma.studies.experiment import (
     CellOutcome,
     RunPlan,
     StudyCell,
     StudyRow,
     TrainingExperiment,
-    gather,
-    paired,
+    compare_rows,
+    describe_seeds,
+    group_rows,
     read_json,
-    seeds_in_words,
-    validations_of,
+    validation_rows,
     write_json,
 )
-from lemma.studies.grid import RESERVED, Verdict, knows, refuse_reserved
-from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.tasks.base import rooted, say_skipped
+from lemma.studies.grid import RESERVED_SETTINGS, Verdict, check_reserved, has_setting
+from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
+from lemma.tasks.base import absolute_path, report_skipped
 from lemma.tasks.classification import ClassificationScore, classify, load_labels, score_classes
 
 FROM_TOKENIZER = "It comes from the tokenizer, the same for every run: set tokenizer.vocabulary."
-NOT_TO_SET = {
-    **RESERVED,
+RESERVED_CLASSIFIER_SETTINGS = {
+    **RESERVED_SETTINGS,
     "vocabulary": FROM_TOKENIZER,
     "V": FROM_TOKENIZER,
     "classes": "They come from the labels.",
@@ -109,7 +109,7 @@ LabelRow = StudyRow[ClassifierMeasures]
 LabelOutcome = CellOutcome[ClassifierMeasures]
 
 
-def measures_of(run: Run, score: ClassificationScore, right: np.ndarray, layers: int) -> ClassifierMeasures:
+def make_measures(run: Run, score: ClassificationScore, right: np.ndarray, layers: int) -> ClassifierMeasures:
     """What a run was, what it took, and how well it did."""
     summary: Mapping[str, Any] = run.summary or {}
     low, high = score.accuracy.interval or (None, None)
@@ -124,77 +124,77 @@ def measures_of(run: Run, score: ClassificationScore, right: np.ndarray, layers:
         low=low,
         high=high,
         right="".join(str(int(one)) for one in right),
-        curve=tuple(LearningPoint(*map(row.__getitem__, names)) for row in validations_of(run)),
+        curve=tuple(LearningPoint(*map(row.__getitem__, names)) for row in validation_rows(run)),
     )
 
 
-def layers_of(model: ClassifierModel) -> int:
+def count_layer_parameters(model: ClassifierModel) -> int:
     """The parameters of the body without its embeddings."""
     embeddings = (part for part in model.body.modules() if isinstance(part, nn.Embedding))
     return count_parameters(model.body) - sum(map(count_parameters, embeddings))
 
 
-def text_gaps(ones: LabelRow, others: LabelRow) -> list[float]:
+def accuracy_differences(ones: LabelRow, others: LabelRow) -> list[float]:
     """The difference of accuracies on each test text, its seeds averaged."""
-    both = sorted(ones.measured.keys() & others.measured.keys())
-    digits = [zip(*(row.measured[seed].right for seed in both), strict=True) for row in (ones, others)]
+    both = sorted(ones.measures.keys() & others.measures.keys())
+    digits = [zip(*(row.measures[seed].right for seed in both), strict=True) for row in (ones, others)]
     shares = [[fmean(map(int, of_text)) for of_text in texts] for texts in digits]
     return [one - other for one, other in zip(*shares, strict=True)]
 
 
-def over_texts(ones: LabelRow, others: LabelRow) -> Estimate | None:
+def estimate_over_texts(row: LabelRow, baseline: LabelRow) -> Estimate | None:
     """The difference of accuracies with its interval over the test texts."""
-    gaps = text_gaps(ones, others)
+    gaps = accuracy_differences(row, baseline)
     return estimate(gaps) if gaps else None
 
 
-def accuracy_test(ones: LabelRow, others: LabelRow) -> PairedTest | None:
+def accuracy_test(row: LabelRow, baseline: LabelRow) -> PairedTest | None:
     """Accuracies compared seed by seed; the standard error is never below that of the test texts."""
-    return paired(ones, others, "accuracy", False, items_error(text_gaps(ones, others)))
+    return compare_rows(row, baseline, "accuracy", False, item_standard_error(accuracy_differences(row, baseline)))
 
 
-def record_of(row: LabelRow) -> dict[str, Any]:
+def row_record(row: LabelRow) -> dict[str, Any]:
     """A row's unrounded figures: shares as they are, not in per cent."""
     figures: dict[str, Any] = {}
     for name in (*SCORES, "seconds"):
         found = row.estimate(name)
         figures |= {name: found and found.mean, f"{name}_margin": found and found.margin}
     counts = {name: row.count(name) for name in ("parameters", "layers", "learned", "steps")}
-    place = {"model": row.condition, **row.point, "seeds": len(row.measured)}
-    return {**place, **figures, **counts, "notes": "; ".join(row.missing)}
+    place = {"model": row.condition, **row.point, "seeds": len(row.measures)}
+    return {**place, **figures, **counts, "notes": "; ".join(row.missing_seeds)}
 
 
-def percent(found: Estimate | None) -> str:
+def format_percent(estimate: Estimate | None) -> str:
     """A share in per cent.
 
     >>> percent(Estimate(0.8123, 0.0123, 3))
     '81.2 ± 1.2'
     """
-    if found is None:
-        return NONE
-    if found.margin is None:
-        return " / ".join(f"{100 * value:.1f}" for value in found.values or (found.mean,))
-    return str(Estimate(100 * found.mean, 100 * found.margin, found.count))
+    if estimate is None:
+        return NO_VALUE
+    if estimate.margin is None:
+        return " / ".join(f"{100 * value:.1f}" for value in estimate.values or (estimate.mean,))
+    return str(Estimate(100 * estimate.mean, 100 * estimate.margin, estimate.count))
 
 
-def points(gap: Estimate) -> str:
+def format_points(difference: Estimate) -> str:
     """A difference of shares in points, with its sign.
 
     >>> points(Estimate(-0.0123, 0.02, 3))
     '−1.2 ± 2.0 points'
     """
-    return f"{'+' if gap.mean > 0 else ''}{percent(gap)} points".replace("-", "−")
+    return f"{'+' if difference.mean > 0 else ''}{format_percent(difference)} points".replace("-", "−")
 
 
-def percent_curve(title: str, x: Sequence[float], found: Sequence[Estimate]) -> Curve:
+def percent_curve(title: str, x: Sequence[float], estimates: Sequence[Estimate]) -> Curve:
     """Shares in per cent over some axis, with their intervals."""
-    low, mean, high = (tuple(100 * getattr(one, end) for one in found) for end in ("low", "mean", "high"))
+    low, mean, high = (tuple(100 * getattr(one, end) for one in estimates) for end in ("low", "mean", "high"))
     return Curve(title, tuple(x), mean, low, high, dots=True)
 
 
 def learning_curve(row: LabelRow, axis: str) -> Curve | None:
     """The mean validation accuracy over the seeds, as far as all of them go."""
-    validations = list(zip(*(one.curve for one in row.measured.values()), strict=False))
+    validations = list(zip(*(one.curve for one in row.measures.values()), strict=False))
     if len(validations) < 2:
         return None
     found = [estimate([point.accuracy for point in several]) for several in validations]
@@ -203,11 +203,11 @@ def learning_curve(row: LabelRow, axis: str) -> Curve | None:
     )
 
 
-def caption_of(rows: Sequence[LabelRow], means: str) -> str:
+def table_caption(rows: Sequence[LabelRow], means: str) -> str:
     """What the figures of a table are."""
-    if not any(row.measured for row in rows):
+    if not any(row.measures for row in rows):
         return "No run has come to its end."
-    return f"On the test texts; {means} over the classes.{seeds_in_words(rows)}"
+    return f"On the test texts; {means} over the classes.{describe_seeds(rows)}"
 
 
 # Classifiers trained on labelled texts.
@@ -234,20 +234,27 @@ def choose_classifiers(models: Iterable[ComparedModel], shared: Mapping[str, Any
         model = choose(one.model, classify=True).model
         assert isinstance(model, Classifier)
         kinds: dict[str, type[Spec]] = {"body": type(model.body), "model": Classifier, "recipe": Recipe}
-        known = {word: value for word, value in shared.items() if knows(kinds, word)}
-        refuse_reserved([*known, *one.settings], NOT_TO_SET)
+        known = {word: value for word, value in shared.items() if has_setting(kinds, word)}
+        check_reserved([*known, *one.settings], RESERVED_CLASSIFIER_SETTINGS)
         shares = [distribute(words, kinds) for words in (known, one.settings)]
         body, own, recipe = ({**shares[0][kind], **shares[1][kind]} for kind in kinds)
         model = model.replace(**own, body=model.body.replace(**body).to_dict())
         choices.append(ClassifierChoice(one.title, model, recipe))
         used |= known.keys()
-        names |= {word: None for kind in kinds.values() for word in kind.known_words() if word not in NOT_TO_SET}
+        names |= {
+            word: None
+            for kind in kinds.values()
+            for word in kind.setting_names()
+            if word not in RESERVED_CLASSIFIER_SETTINGS
+        }
     for word in (word for word in shared if word not in used):
-        raise SpecError(unknown("study.settings: the setting", word, names))
+        raise SpecError(describe_unknown("study.settings: the setting", word, names))
     return choices
 
 
-def cell_of(study: LabelStudy, choice: ClassifierChoice, point: Mapping[str, Any], seed: int, texts: int) -> StudyCell:
+def make_cell(
+    study: LabelStudy, choice: ClassifierChoice, point: Mapping[str, Any], seed: int, texts: int
+) -> StudyCell:
     """One run: its recipe reads that many labelled texts `epochs` times, but takes `least_steps` at least.
 
     >>> choice = ClassifierChoice("lstm", Classifier(), {"batch": 8})
@@ -257,27 +264,31 @@ def cell_of(study: LabelStudy, choice: ClassifierChoice, point: Mapping[str, Any
     recipe = Recipe.read(choice.recipe, "study.settings")
     if "steps" not in choice.recipe:
         recipe = recipe.replace(steps=max(study.least_steps, math.ceil(study.epochs * texts / recipe.batch)))
-    recipe = paced(recipe, choice.recipe, study.validations).replace(seed=seed)
+    recipe = schedule_recipe(recipe, choice.recipe, study.validations).replace(seed=seed)
     return StudyCell(choice.title, point, seed, choice.model, recipe)
 
 
-def paced(recipe: Recipe, words: Mapping[str, Any], validations: int) -> Recipe:
+def schedule_recipe(recipe: Recipe, settings: Mapping[str, Any], validations: int) -> Recipe:
     """Warm up over a tenth of the steps and validate so often, unless the settings say otherwise and fit."""
-    tenth = recipe if "warm_up" in words else recipe.replace(warm_up=recipe.steps // WARM_UP)
-    return pace(tenth, words, min(validations, recipe.steps))[0]
+    tenth = recipe if "warm_up" in settings else recipe.replace(warm_up=recipe.steps // WARM_UP)
+    return fit_schedule(tenth, settings, min(validations, recipe.steps))[0]
 
 
 class LabelExperiment(TrainingExperiment[ClassifierMeasures]):
     """An experiment whose runs are classifiers of labelled texts."""
 
-    measures = ClassifierMeasures
+    measures_type = ClassifierMeasures
 
     def plan_labels(
-        self, cell: StudyCell, data: LabelsSpec, dataset: Splits[Labelled], adaptation: AdaptationSpec | None = None
+        self,
+        cell: StudyCell,
+        data: LabelsSpec,
+        dataset: Splits[LabelledExamples],
+        adaptation: AdaptationSpec | None = None,
     ) -> RunPlan:
         """The run of a classifier on these texts, from these weights."""
         assert isinstance(cell.model, Classifier)
-        model = cell.model.sized(dataset.sizes())
+        model = cell.model.with_data_sizes(dataset.sizes())
         return RunPlan(self.path(cell), model, cell.recipe, data, dataset, adaptation=adaptation)
 
     def measure(self, run: Run, plan: RunPlan) -> ClassifierMeasures:
@@ -285,25 +296,25 @@ class LabelExperiment(TrainingExperiment[ClassifierMeasures]):
         examples, model = plan.dataset.tokens(TEST), run.require(ClassifierModel, "a classifier")
         found = classify(model, examples)
         score = score_classes(examples.classes, found, plan.dataset.labels, {})
-        return measures_of(run, score, found.argmax(-1) == examples.classes, layers_of(model))
+        return make_measures(run, score, found.argmax(-1) == examples.classes, count_layer_parameters(model))
 
 
-def labels_of(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
+def label_data(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
     """The study's labelled texts, a file by its absolute path, so that a run finds it from anywhere."""
     data = study.data(limit)
-    files = {split: rooted(file) for split, file in split_files(data).items()}
-    return data.replace(labels=rooted(study.labels, LABELLED), **files)
+    files = {split: absolute_path(file) for split, file in split_files(data).items()}
+    return data.replace(labels=absolute_path(study.labels, LABELLED_CORPORA), **files)
 
 
-def describe_labels(dataset: Splits[Labelled]) -> dict[str, str]:
+def describe_labels(dataset: Splits[LabelledExamples]) -> dict[str, str]:
     """What the labelled texts are, in words, and the accuracy of always predicting the most frequent label."""
     names = {"train": "to learn from", "validation": "for validation", TEST: "for the test"}
-    sizes = ", ".join(f"{len(dataset.tokens(split).texts):,} {name}" for split, name in names.items())
-    learned = Counter(label for _, label in dataset.tokens("train").texts)
+    sizes = ", ".join(f"{len(dataset.item(split).texts):,} {name}" for split, name in names.items())
+    learned = Counter(label for _, label in dataset.item("train").texts)
     guess = max(sorted(learned), key=learned.__getitem__)
-    labels = [label for _, label in dataset.tokens(TEST).texts]
+    labels = [label for _, label in dataset.item(TEST).texts]
     return {
-        "labelled texts": f"{dataset.about}: {sizes}",
+        "labelled texts": f"{dataset.description}: {sizes}",
         "labels": ", ".join(dataset.labels),
         "always the most frequent label": f"accuracy {100 * labels.count(guess) / len(labels):.1f} %",
         "tokenizer": dataset.tokenizer.about,
@@ -371,7 +382,7 @@ class SameButCheaper:
     @property
     def same(self) -> Verdict:
         """Whether the accuracies are about the same."""
-        return about_the_same(self.gap and self.gap.difference, self.tolerance)
+        return judge_equivalence(self.gap and self.gap.difference, self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -420,8 +431,8 @@ class SameButCheaper:
         accuracy = f"Accuracy: {SAME[self.same]}."
         if self.gap is not None:
             within = f"a difference within ±{100 * self.tolerance:g} points counts as the same"
-            texts = f" Over the test texts instead of the seeds: {points(self.texts)}." if self.texts else ""
-            said = "a significant difference, though " if self.same == "not decided" and self.gap.significant else ""
+            texts = f" Over the test texts instead of the seeds: {format_points(self.texts)}." if self.texts else ""
+            said = "a significant difference, though " if self.same == "not decided" and self.gap.is_significant else ""
             accuracy = f"Accuracy: {self.gap}: {said}{SAME[self.same]} ({within}).{texts}"
         return claim, accuracy, f"Cost of {self.title} against {self.against}: {', '.join(map(str, self.costs))}."
 
@@ -430,19 +441,19 @@ def _joined(names: Sequence[str], word: str) -> str:
     return f" {word} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def about_the_same(gap: Estimate | None, tolerance: float) -> Verdict:
+def judge_equivalence(difference: Estimate | None, tolerance: float) -> Verdict:
     """Judge a difference by its whole interval: within the tolerance, outside it, or partly both.
 
     >>> [about_the_same(Estimate(mean, 0.01, 3), 0.02) for mean in (0.005, 0.02, -0.04)]
     ['held', 'not decided', 'not held']
     """
-    if gap is None:
+    if difference is None:
         return "not measured"
-    if gap.margin is None:
+    if difference.margin is None:
         return "too few seeds"
-    if max(abs(gap.low), abs(gap.high)) <= tolerance:
+    if max(abs(difference.low), abs(difference.high)) <= tolerance:
         return "held"
-    return "not held" if gap.low > tolerance or gap.high < -tolerance else "not decided"
+    return "not held" if difference.low > tolerance or difference.high < -tolerance else "not decided"
 
 
 def compare(row: LabelRow, base: LabelRow, tolerance: float, seconds: Mapping[str, Sequence[float]]) -> SameButCheaper:
@@ -462,13 +473,13 @@ def compare(row: LabelRow, base: LabelRow, tolerance: float, seconds: Mapping[st
         ends = (None, None) if logs.margin is None else (math.exp(logs.low), math.exp(logs.high))
         costs.append(CostRatio("training time", math.exp(logs.mean), *ends))
     if row.title in seconds and base.title in seconds:
-        raced = ratio(seconds[row.title], seconds[base.title])
+        raced = time_ratio(seconds[row.title], seconds[base.title])
         costs.append(CostRatio("inference time", raced.median, raced.low, raced.high))
     gap = accuracy_test(row, base)
-    return SameButCheaper(row.title, base.title, gap, over_texts(row, base), tolerance, tuple(costs))
+    return SameButCheaper(row.title, base.title, gap, estimate_over_texts(row, base), tolerance, tuple(costs))
 
 
-APART = 0.08  # between the marks of two rows at one tick
+ROW_OFFSET = 0.08  # between the marks of two rows at one tick
 PROTOCOL = {
     "recipe": "the same for every body, and the same steps; the recipes of presets are not used",
     "scores": "on the test texts, which neither trained nor chose the weights; precision, recall and F1 are means over "
@@ -491,22 +502,22 @@ class ClassifiersExperiment(LabelExperiment):
     def __init__(self, spec: ClassifiersStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
         self.choices = choose_classifiers(spec.models, spec.settings)
-        self.data = labels_of(spec, spec.limit)
-        self.datasets: dict[str, Splits[Labelled]] = {}
+        self.data = label_data(spec, spec.limit)
+        self.datasets: dict[str, Splits[LabelledExamples]] = {}
         for choice in self.choices:  # each body has its own length; the tokenizer, learned from the same texts, is one
             dataset = load_labels(self.data, choice.model.body, None, (), observer)
-            self.datasets[choice.title] = dataset if self.datasets else say_skipped(dataset, observer)
+            self.datasets[choice.title] = dataset if self.datasets else report_skipped(dataset, observer)
 
     @property
-    def dataset(self) -> Splits[Labelled]:
+    def dataset(self) -> Splits[LabelledExamples]:
         """The labelled texts as the first body reads them."""
         return next(iter(self.datasets.values()))
 
     def cells(self) -> list[StudyCell]:
         """Seeds × bodies."""
-        texts = {title: len(dataset.tokens("train").texts) for title, dataset in self.datasets.items()}
+        texts = {title: len(dataset.item("train").texts) for title, dataset in self.datasets.items()}
         return [
-            cell_of(self.spec, choice, {}, seed, texts[choice.title])
+            make_cell(self.spec, choice, {}, seed, texts[choice.title])
             for seed in self.spec.seeds
             for choice in self.choices
         ]
@@ -536,7 +547,7 @@ class ClassifiersExperiment(LabelExperiment):
         for title, plan in plans.items():
             model = load(plan.path, device).require(ClassifierModel, "a classifier")
             calls[title] = partial(classify, model, plan.dataset.tokens(TEST))
-        seconds = race(calls, self.spec.repetitions, device)
+        seconds = time_in_turns(calls, self.spec.repetitions, device)
         write_json(self.out / "inference.json", {"of": of, "seconds": seconds})
         return seconds
 
@@ -558,18 +569,18 @@ def report_classifiers(
     interrupted: bool = False,
 ) -> StudyResult:
     """Put the findings together."""
-    rows = gather(outcomes)
+    rows = group_rows(outcomes)
     compared = [compare(row, rows[0], spec.tolerance, seconds) for row in rows[1:]]
-    tests = iter(holm([one.gap for one in compared if one.gap]))
+    tests = iter(holm_correct([one.gap for one in compared if one.gap]))
     compared = [replace(one, gap=next(tests)) if one.gap else one for one in compared]
     said = [sentence for one in compared for sentence in one.sentences()]
-    firsts = [(row.title, *next(iter(row.measured.items()))) for row in rows if row.measured]
+    firsts = [(row.title, *next(iter(row.measures.items()))) for row in rows if row.measures]
     alone = "; ".join(
         f"{title}, seed {seed}: accuracy {100 * one.accuracy:.1f} % ({100 * one.low:.1f} to {100 * one.high:.1f})"
         for title, seed, one in firsts
         if one.low is not None and one.high is not None
     )
-    scores = [f"{row.title}: accuracy {percent(row.estimate('accuracy'))} %." for row in rows if row.measured]
+    scores = [f"{row.title}: accuracy {format_percent(row.estimate('accuracy'))} %." for row in rows if row.measures]
     return StudyResult(
         title=spec.name,
         question=spec.question,
@@ -580,14 +591,14 @@ def report_classifiers(
         protocol={
             **PROTOCOL,
             "one run alone": f"95 % intervals over the test texts (bootstrap): {alone}" if alone else "none yet",
-            "models": models_in_words(rows, ("steps", "batch", "learning_rate")),
+            "models": describe_models(rows, ("steps", "batch", "learning_rate")),
         },
         table=make_table(rows, seconds),
         conclusion=tuple(said or scores or ["No run came to its end, so that there is nothing to compare."]),
-        plots=tuple(plot_classifiers([row for row in rows if row.measured])),
+        plots=tuple(plot_classifiers([row for row in rows if row.measures])),
         runs=outcomes,
         rows=tuple(rows),
-        more={"claims": [one.to_dict() for one in compared], "inference_seconds": dict(seconds)},
+        extra={"claims": [one.to_dict() for one in compared], "inference_seconds": dict(seconds)},
         interrupted=interrupted,
     )
 
@@ -600,27 +611,27 @@ def make_table(rows: Sequence[LabelRow], seconds: Mapping[str, Sequence[float]])
         return len(row.first.right) / median(taken) if taken and row.first else None
 
     def count(value: float | None) -> str:
-        return NONE if value is None else f"{value:,.0f}"
+        return NO_VALUE if value is None else f"{value:,.0f}"
 
     return StudyTable(
         header=("body", *(f"{name} %" for name in SCORES.values()), "parameters", "of layers", "train s", "texts/s"),
         rows=[
             (
                 row.title,
-                *(percent(row.estimate(name)) for name in SCORES),
+                *(format_percent(row.estimate(name)) for name in SCORES),
                 *map(count, (row.count("parameters"), row.count("layers"))),
-                str(row.estimate("seconds") or NONE),
+                str(row.estimate("seconds") or NO_VALUE),
                 count(texts_per_second(row)),
             )
             for row in rows
         ],
-        records=[{**record_of(row), "texts_per_second": texts_per_second(row)} for row in rows],
-        caption=caption_of(rows, "precision, recall and F1 are means"),
+        records=[{**row_record(row), "texts_per_second": texts_per_second(row)} for row in rows],
+        caption=table_caption(rows, "precision, recall and F1 are means"),
         notes=tuple(note for row in rows for note in row.notes),
     )
 
 
-def models_in_words(rows: Sequence[LabelRow], recipe: Sequence[str], sizes: Collection[str] = ()) -> str:
+def describe_models(rows: Sequence[LabelRow], recipe: Sequence[str], sizes: Collection[str] = ()) -> str:
     """What each model is, by some of its settings or all that are whole numbers, and how it was trained."""
     said = []
     for title, one in ((row.title, row.first) for row in rows if row.first):
@@ -639,7 +650,7 @@ def plot_classifiers(rows: Sequence[LabelRow]) -> Iterable[Plot]:
     curves = []
     for place, row in enumerate(rows):
         found = [one for name in SCORES if (one := row.estimate(name))]
-        shift = APART * (place - (len(rows) - 1) / 2)
+        shift = ROW_OFFSET * (place - (len(rows) - 1) / 2)
         curves.append(percent_curve(row.title, [tick + shift for tick in range(len(found))], found))
     caption = "Scores on the test texts: means over the seeds (dots) with their 95 % intervals (bars)."
     ticks = tuple(SCORES.values())

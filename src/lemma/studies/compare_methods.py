@@ -12,39 +12,55 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lemma.adaptation.adapt import merged
-from lemma.counting.count import trainable_text
-from lemma.data.labels import Labelled
+from lemma.adaptation.adapt import merge_lora
+from lemma.counting.count import trainable_formula
+from lemma.data.labels import LabelledExamples
 from lemma.data.pairs import TokenPairs
 from lemma.errors import SpecError
 from lemma.report.progress import Observer
 from lemma.report.result import Result, Text
-from lemma.runs.folder import RunFolder, refuse_occupied
-from lemma.runs.load import first_model, load
+from lemma.runs.folder import RunFolder, check_run_target
+from lemma.runs.load import build_initial_model, load
 from lemma.spec.base import distribute
 from lemma.spec.models import ClassifierHead, ModelSpec
 from lemma.spec.recipe import METHODS, Recipe
-from lemma.studies.budget import Spread, describe_hardware, device_of, peak_of_step, race, ratio, spread
+from lemma.studies.budget import (
+    Quartiles,
+    describe_hardware,
+    device_of,
+    peak_step_bytes,
+    quartiles,
+    time_in_turns,
+    time_ratio,
+)
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, run_experiment
-from lemma.studies.result import NONE, StudyResult, StudyTable
+from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
 from lemma.tasks.base import DataArgs, Headline
 from lemma.tasks.translation import teacher_forcing
-from lemma.training.adapt import AdaptationPlan, Adapted, AdaptedBase, Forgetting, finish_run, is_same, plan_adaptation
+from lemma.training.adapt import (
+    AdaptationPlan,
+    AdaptResult,
+    BaseEvaluation,
+    Forgetting,
+    adapt_or_resume,
+    has_same_plan,
+    plan_adaptation,
+)
 from lemma.training.distributed import Distributed
 from lemma.training.loop import TrainingResult
 from lemma.training.precision import fork_random
 from lemma.training.session import Session
 
 MEGA = 1e6
-TEXTS = 32
+MAX_TEXTS = 32
 """Texts that are read at once when inference is timed, or as many as a step of training takes if these are fewer."""
-LENGTH = 64
+MAX_LENGTH = 64
 """Tokens of each of them, where they are cut from running text and the context allows it."""
-ROUNDS, SECONDS = 15, 20.0
+MAX_ROUNDS, MAX_SECONDS = 15, 20.0
 """Rounds in which inference is timed, and the seconds after which there are no more."""
-ALIKE = 1.05
+TIE_RATIO = 1.05
 """Costs within this ratio of the least count as alike: the noise of a shared machine is larger than less."""
-HOW = (
+TABLE_NOTE = (
     "Memory: all tensors at the peak of one training step. Inference: one pass over the same batch, all methods in "
     "turns in one process, median of the rounds; merged: updates folded into plain weights. Forgetting: perplexity of "
     "the base's own validation data with the base's weights and with the adapted ones."
@@ -52,14 +68,19 @@ HOW = (
 
 
 def compare_methods(
-    run: Path | str, asked: DataArgs, words: Mapping[str, Any], out: Path, observer: Observer, overwrite: bool = False
+    run: Path | str,
+    data_args: DataArgs,
+    settings: Mapping[str, Any],
+    out: Path,
+    observer: Observer,
+    overwrite: bool = False,
 ) -> "StudyResult | UnfinishedComparison":
     """Adapt a base by every method into a folder of its own below `out`, measure each, and compare them."""
-    if asked.option == "images":
+    if data_args.option == "images":
         raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
     kinds = {"recipe": Recipe, "model": ClassifierHead, **METHODS}
     distribute(
-        {word: value for word, value in words.items() if word != "epochs"}, kinds, ("epochs",)
+        {word: value for word, value in settings.items() if word != "epochs"}, kinds, ("epochs",)
     )  # refuses a setting that nothing knows
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")
@@ -68,8 +89,8 @@ def compare_methods(
         ready = next((plan.data for plan in plans.values()), None)
         others = {word for other, kind in METHODS.items() if other != name for word in kind.known_words()}
         known = METHODS[name].known_words()  # a setting that only another method has is left to that one
-        own = {word: value for word, value in words.items() if word in known or word not in others}
-        plans[name] = plan_adaptation(run, asked, name, own, observer, ready)
+        own = {word: value for word, value in settings.items() if word in known or word not in others}
+        plans[name] = plan_adaptation(run, data_args, name, own, observer, ready)
     experiment = MethodsExperiment(plans, out, observer, overwrite)
     try:
         return run_experiment(experiment)
@@ -81,13 +102,13 @@ def compare_methods(
 class MethodRow:
     """One method: what came of it, and what it cost."""
 
-    adapted: Adapted
+    adapted: AdaptResult
     peak_bytes: int
-    unmerged: Spread
+    unmerged: Quartiles
     """Milliseconds of a pass as the run is loaded."""
-    merged: Spread | None
+    merged: Quartiles | None
     """The same with updates folded in, where there are any that can be."""
-    slower: Spread
+    time_ratio: Quartiles
     """The pass's time against that of the fully tuned model, which has nothing added."""
     forgetting: Forgetting | None
 
@@ -97,12 +118,12 @@ class MethodRow:
         return self.adapted.method.kind
 
     @property
-    def figure(self) -> Headline:
+    def headline(self) -> Headline:
         """The score it is judged by."""
         return self.adapted.score.headline
 
     @property
-    def fastest(self) -> float:
+    def fastest_ms(self) -> float:
         """The milliseconds of a pass in its quickest form."""
         return min(self.unmerged.median, self.merged.median if self.merged else self.unmerged.median)
 
@@ -113,13 +134,13 @@ class MethodRow:
             "peak_bytes": self.peak_bytes,
             "inference_ms": self.unmerged.median,
             "inference_merged_ms": self.merged.median if self.merged else None,
-            "inference_against_full": asdict(self.slower),
+            "inference_against_full": asdict(self.time_ratio),
             "forgetting": self.forgetting.to_dict() if self.forgetting else None,
         }
 
     def cells(self) -> dict[str, str]:
         """What a person reads of it, by the names of the table's lines."""
-        guess = {"  by guessing": self.figure.guess} if self.figure.guessed is not None else {}
+        guess = {"  by guessing": self.headline.baseline_text} if self.headline.baseline is not None else {}
         before, after = (self.forgetting.before, self.forgetting.after) if self.forgetting else (None, None)
         return {
             "learned parameters": f"{self.adapted.learned:,}",
@@ -128,14 +149,14 @@ class MethodRow:
             "peak memory, MB": f"{self.peak_bytes / MEGA:,.1f}",
             "training, s": f"{self.adapted.training.seconds:,.1f}",
             "inference, ms": f"{self.unmerged.median:.3g}",
-            "  against full": f"{self.slower.median:.2f}",
-            "  quartiles": f"{self.slower.low:.2f}–{self.slower.high:.2f}",
-            "inference merged, ms": f"{self.merged.median:.3g}" if self.merged else NONE,
-            self.figure.name: self.figure.shown,
-            "  95 % interval": self.figure.interval,
+            "  against full": f"{self.time_ratio.median:.2f}",
+            "  quartiles": f"{self.time_ratio.low:.2f}–{self.time_ratio.high:.2f}",
+            "inference merged, ms": f"{self.merged.median:.3g}" if self.merged else NO_VALUE,
+            self.headline.name: self.headline.text,
+            "  95 % interval": self.headline.interval,
             **guess,
-            "base perplexity": NONE if before is None else f"{before:,.2f}",
-            "  after adapting": NONE if after is None else f"{after:,.2f}",
+            "base perplexity": NO_VALUE if before is None else f"{before:,.2f}",
+            "  after adapting": NO_VALUE if after is None else f"{after:,.2f}",
         }
 
 
@@ -143,8 +164,8 @@ class MethodRow:
 class Scenario:
     """A person with a need, and the cost that counts for them."""
 
-    says: str
-    measured: str
+    title: str
+    metric: str
     cost: Callable[[MethodRow], float]
     unit: str
     scale: float = 1.0
@@ -153,21 +174,21 @@ class Scenario:
 SCENARIOS = (
     Scenario("Many tasks on one base", "stored bytes per task", lambda row: row.adapted.stored_bytes, "kB", 1e3),
     Scenario("Little memory to train in", "peak training memory", lambda row: row.peak_bytes, "MB", MEGA),
-    Scenario("Fast answers", "inference time, merged where possible", lambda row: row.fastest, "ms"),
+    Scenario("Fast answers", "inference time, merged where possible", lambda row: row.fastest_ms, "ms"),
 )
 
 
-def winner(scenario: Scenario, rows: Sequence[MethodRow]) -> str:
+def describe_winner(scenario: Scenario, rows: Sequence[MethodRow]) -> str:
     """Name the method that costs least among those that do the task about as well as the best."""
-    best = max(rows, key=lambda row: row.figure.goodness)
-    good = [row for row in rows if row.figure.reaches(best.figure)]
+    best = max(rows, key=lambda row: row.headline.signed_value)
+    good = [row for row in rows if row.headline.is_on_par_with(best.headline)]
     least = min(scenario.cost(row) for row in good)
-    alike = [row for row in good if scenario.cost(row) <= ALIKE * least]
-    chosen = min(alike, key=lambda row: (-row.figure.goodness, scenario.cost(row)))
+    alike = [row for row in good if scenario.cost(row) <= TIE_RATIO * least]
+    chosen = min(alike, key=lambda row: (-row.headline.signed_value, scenario.cost(row)))
     cost = f"{scenario.cost(chosen) / scenario.scale:,.4g} {scenario.unit}"
     others = [row.method for row in alike if row is not chosen]
     same = f" ({' and '.join(others)}: about the same)" if others else ""
-    said = f"{scenario.says}: {chosen.method}, by {scenario.measured} ({cost}){same}."
+    said = f"{scenario.title}: {chosen.method}, by {scenario.metric} ({cost}){same}."
     cheaper = [row.method for row in rows if row not in good and scenario.cost(row) < least]
     return f"{said} Cheaper, but worse at the task: {' and '.join(cheaper)}." if cheaper else said
 
@@ -199,10 +220,10 @@ class UnfinishedComparison(Result):
         return [Text(f"Interrupted in {self.method}, at {where}. The same command goes on where it stopped.")]
 
 
-class MethodsExperiment(Experiment[Adapted]):
+class MethodsExperiment(Experiment[AdaptResult]):
     """Adapt a base by every method; all or none, since the table compares them with each other."""
 
-    keeps = tolerant = False
+    stores_measures = tolerates_failures = False
     spec = None
 
     def __init__(self, plans: Mapping[str, AdaptationPlan], out: Path, observer: Observer, overwrite: bool) -> None:
@@ -218,21 +239,21 @@ class MethodsExperiment(Experiment[Adapted]):
 
     def check(self, cell: StudyCell) -> None:
         """Refuse a folder in which something else is."""
-        if not is_same(self.plans[cell.condition], self.path(cell)):  # known now, not after an hour
-            refuse_occupied(self.path(cell), self.overwrite)
+        if not has_same_plan(self.plans[cell.condition], self.path(cell)):  # known now, not after an hour
+            check_run_target(self.path(cell), self.overwrite)
 
     def prepare(self, cells: Sequence[StudyCell]) -> None:
         """Evaluate the base on its own data, before anything is trained."""
-        self.base = AdaptedBase.of(self.plans["full"])
+        self.base = BaseEvaluation.measure(self.plans["full"])
 
-    def run(self, cell: StudyCell, observer: Observer) -> Adapted:
+    def run(self, cell: StudyCell, observer: Observer) -> AdaptResult:
         """Adapt the base by one method, or go on with that."""
-        done = finish_run(self.plans[cell.condition], self.path(cell), observer, trainable_text, self.overwrite)
+        done = adapt_or_resume(self.plans[cell.condition], self.path(cell), observer, trainable_formula, self.overwrite)
         if isinstance(done, TrainingResult):
             raise UnfinishedMethod(done, cell.condition)
         return done
 
-    def report(self, outcomes: tuple[CellOutcome[Adapted], ...], interrupted: bool) -> StudyResult:
+    def report(self, outcomes: tuple[CellOutcome[AdaptResult], ...], interrupted: bool) -> StudyResult:
         """Measure memory, time of inference and forgetting, and name a winner for each scenario."""
         if interrupted:  # not in a method's training, which goes on by itself
             raise KeyboardInterrupt
@@ -241,10 +262,10 @@ class MethodsExperiment(Experiment[Adapted]):
         lines = [row.cells() for row in rows]
         header = ["", *adapted]
         table = [[title, *(line[title] for line in lines)] for title in lines[0]]
-        plan, note = self.plans["full"], self.base.why_not
-        about = plan.data.about
-        winners = [winner(scenario, rows) for scenario in SCENARIOS]
-        if all(row.figure.guesses for row in rows):
+        plan, note = self.plans["full"], self.base.reason
+        about = plan.data.description
+        winners = [describe_winner(scenario, rows) for scenario in SCENARIOS]
+        if all(row.headline.is_at_baseline for row in rows):
             advice = "give more texts or steps to compare them."
             winners.insert(0, f"No method beats the majority-class baseline: {advice}")
         return StudyResult(
@@ -252,13 +273,13 @@ class MethodsExperiment(Experiment[Adapted]):
             kicker="Ways to adapt",
             out=self.out,
             table=StudyTable(
-                header, table, [dict(zip(header, line, strict=True)) for line in table], f"{HOW} {note}".strip()
+                header, table, [dict(zip(header, line, strict=True)) for line in table], f"{TABLE_NOTE} {note}".strip()
             ),
             conclusion=tuple(winners),
             hardware=describe_hardware(device_of(plan.recipe)),
             rows=tuple(rows),
             formulas={f"learned by {row.method}": row.adapted.formula for row in rows},
-            more={
+            extra={
                 "base": str(plan.base.path),
                 "data": about,
                 "rows": [row.to_dict() for row in rows],
@@ -269,12 +290,12 @@ class MethodsExperiment(Experiment[Adapted]):
             files=("board.md", "board.csv", "board.json", "board.html"),
         )
 
-    def measure(self, adapted: Mapping[str, Adapted]) -> list[MethodRow]:
+    def measure(self, adapted: Mapping[str, AdaptResult]) -> list[MethodRow]:
         """What training does not show of each method: memory, time of inference, what it has forgotten."""
         plan = self.plans["full"]
         device = device_of(plan.recipe)
-        self.observer.say("measuring memory, time of inference and forgetting")
-        inputs = inference_batch(plan.data, plan.model, min(TEXTS, plan.recipe.batch), device)
+        self.observer.log("measuring memory, time of inference and forgetting")
+        inputs = inference_batch(plan.data, plan.model, min(MAX_TEXTS, plan.recipe.batch), device)
 
         @torch.no_grad()
         def forward(model: nn.Module) -> Any:
@@ -282,19 +303,19 @@ class MethodsExperiment(Experiment[Adapted]):
 
         calls = {name: partial(forward, load(one.path, device).module) for name, one in adapted.items()}
         if "lora" in adapted:  # also with its updates folded in
-            calls["lora, merged"] = partial(forward, merged(load(adapted["lora"].path, device).module))
-        times = race(calls, ROUNDS, device, SECONDS)
+            calls["lora, merged"] = partial(forward, merge_lora(load(adapted["lora"].path, device).module))
+        times = time_in_turns(calls, MAX_ROUNDS, device, MAX_SECONDS)
         rows = []
         for name, one in adapted.items():
             folded = times.get(f"{name}, merged")
             rows.append(
                 MethodRow(
                     adapted=one,
-                    peak_bytes=peak_bytes(self.plans[name], one.path, device),
-                    unmerged=spread(times[name]).scaled(1e3),
-                    merged=spread(folded).scaled(1e3) if folded else None,
-                    slower=ratio(times[name], times["full"]),
-                    forgetting=self.base.forgotten(load(one.path, device)) if self.base.run else None,
+                    peak_bytes=measure_peak_bytes(self.plans[name], one.path, device),
+                    unmerged=quartiles(times[name]).scale(1e3),
+                    merged=quartiles(folded).scale(1e3) if folded else None,
+                    time_ratio=time_ratio(times[name], times["full"]),
+                    forgetting=self.base.measure_forgetting(load(one.path, device)) if self.base.run else None,
                 )
             )
         return rows
@@ -303,7 +324,7 @@ class MethodsExperiment(Experiment[Adapted]):
 def inference_batch(data: Any, spec: ModelSpec, texts: int, device: str) -> tuple[Tensor, ...]:
     """A batch of the validation or test split, as the model is called with it."""
     match data.tokens("validation"):
-        case Labelled():
+        case LabelledExamples():
             examples = data.tokens("test")
             inputs, _ = examples.batch(np.arange(min(texts, len(examples.lengths))))
             return (torch.from_numpy(inputs).to(device),)
@@ -312,19 +333,21 @@ def inference_batch(data: Any, spec: ModelSpec, texts: int, device: str) -> tupl
             fed, _ = teacher_forcing(torch.from_numpy(targets).to(device))
             return torch.from_numpy(sources).to(device), fed
         case text:
-            length = min(LENGTH, getattr(spec, "context", LENGTH), len(text))
+            length = min(MAX_LENGTH, getattr(spec, "context", MAX_LENGTH), len(text))
             rows = min(texts, len(text) // length)
             tokens = np.asarray(text[: rows * length], dtype=np.int64).reshape(rows, length)
             return (torch.from_numpy(tokens).to(device),)
 
 
-def peak_bytes(plan: AdaptationPlan, path: Path, device: str) -> int:
+def measure_peak_bytes(plan: AdaptationPlan, path: Path, device: str) -> int:
     """The most memory that one step of this method's training holds."""
     folder = RunFolder.open(path)
     recipe = folder.recipe.replace(compile=False)
-    tokens: Any = plan.data.tokens("train")
+    tokens: Any = plan.data.item("train")
     processes = Distributed(torch.device(device))
     with fork_random(processes.device):
-        session = Session(folder.spec, recipe, tokens, processes, lambda message: None, partial(first_model, folder))
+        session = Session(
+            folder.spec, recipe, tokens, processes, lambda message: None, partial(build_initial_model, folder)
+        )
         with closing(session.batches):
-            return peak_of_step(session)
+            return peak_step_bytes(session)

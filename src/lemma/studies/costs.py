@@ -17,22 +17,22 @@ from torch import Tensor, nn
 
 from lemma.counting.account import Account
 from lemma.counting.count import count
-from lemma.counting.subject import subject_of
+from lemma.counting.subject import resolve_subject
 from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape
-from lemma.layers.recurrent import recurrent
+from lemma.layers.recurrent import build_recurrent
 from lemma.report.curves import Curve, Plot
 from lemma.report.progress import Observer
 from lemma.report.result import Heading, Text
 from lemma.spec.studies import HeadsStudy, LengthStudy
-from lemma.studies.budget import Spread, describe_hardware, device_of, race, ratio, spread
+from lemma.studies.budget import Quartiles, describe_hardware, device_of, quartiles, time_in_turns, time_ratio
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell
 from lemma.studies.result import StudyResult, StudyTable
 from lemma.training.precision import fork_random
 from lemma.training.session import seed_random
 
 Vectors = Float[Tensor, "batch time width"]
-HOW = (
+TIMING_NOTE = (
     "Times: median of the rounds with the quartiles in brackets. All models run in one process, once a round, each "
     "round beginning with another one; ratios are taken round by round."
 )
@@ -42,27 +42,31 @@ HOW = (
 class LayerCost:
     """One layer at one size: what it is, its counts by formula, and how long it took, in seconds."""
 
-    place: Mapping[str, Any]
+    settings: Mapping[str, Any]
     counts: Mapping[str, int]
-    forward: Spread
-    both: Spread
+    forward: Quartiles
+    both: Quartiles
     """Forward and backward."""
-    forward_ratio: Spread
-    both_ratio: Spread
+    forward_ratio: Quartiles
+    both_ratio: Quartiles
 
     def to_dict(self, flat: bool = False) -> dict[str, Any]:
         """Return plain values; `flat` ones without tables inside, for CSV."""
         spreads = {name: asdict(getattr(self, name)) for name in ("forward", "both", "forward_ratio", "both_ratio")}
         ends = {f"{name}_{end}": value for name, one in spreads.items() for end, value in one.items()}
-        return {**self.place, **self.counts, **(ends if flat else spreads)}
+        return {**self.settings, **self.counts, **(ends if flat else spreads)}
 
     def cells(self) -> list[str]:
         """One row as a person reads it, times in milliseconds."""
-        times = (self.forward.scaled(1e3), self.forward_ratio, self.both.scaled(1e3), self.both_ratio)
-        return [*map(str, self.place.values()), *(f"{number:,}" for number in self.counts.values()), *map(str, times)]
+        times = (self.forward.scale(1e3), self.forward_ratio, self.both.scale(1e3), self.both_ratio)
+        return [
+            *map(str, self.settings.values()),
+            *(f"{number:,}" for number in self.counts.values()),
+            *map(str, times),
+        ]
 
     @property
-    def times(self) -> str:
+    def ratio_text(self) -> str:
         """Both ratios in words."""
         return f"forward {self.forward_ratio} ×, forward and backward {self.both_ratio} ×"
 
@@ -81,14 +85,14 @@ class RaceCosts:
 class CostExperiment(Experiment[RaceCosts]):
     """Count every layer by formula, then time all of them in turns; each cell is one race."""
 
-    keeps = False
+    stores_measures = False
     formulas: Mapping[str, str]
     convention: str
     """How the formulas count."""
-    base: Any
+    baseline: Any
     """The racer with which all others are compared."""
-    base_name: str
-    unplotted: str
+    baseline_name: str
+    no_plot_reason: str
     """Why there is no plot, for results without one."""
 
     def __init__(self, spec: HeadsStudy | LengthStudy, out: Path, observer: Observer) -> None:
@@ -101,7 +105,7 @@ class CostExperiment(Experiment[RaceCosts]):
         """What runs in the race at a place: by its name, its place in the table and a forward pass."""
 
     @abstractmethod
-    def counts_of(self, place: Mapping[str, Any]) -> dict[str, int]:
+    def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
         """What is counted by formula at a place."""
 
     @abstractmethod
@@ -112,7 +116,7 @@ class CostExperiment(Experiment[RaceCosts]):
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
         """Times, or ratios of times, as curves."""
 
-    def stream(self, length: int) -> Vectors:
+    def random_inputs(self, length: int) -> Vectors:
         """Random inputs of some length."""
         return torch.randn(self.spec.batch, length, self.spec.width, device=self.device)
 
@@ -126,25 +130,27 @@ class CostExperiment(Experiment[RaceCosts]):
         def learn(forward: Callable[[], Vectors]) -> None:
             forward().sum().backward()
 
-        observer.begin("timing", 2, "races")
+        observer.start("timing", 2, "races")
         with fork_random(torch.device(self.device)):
             racers = {str(name): racer for name, racer in self.racers(cell.point).items()}
         taken = []
         for done, act in enumerate((infer, learn), start=1):
             calls = {name: partial(act, forward) for name, (_, forward) in racers.items()}
-            taken.append(race(calls, self.spec.repetitions, self.device))
+            taken.append(time_in_turns(calls, self.spec.repetitions, self.device))
             observer.advance(done)
-        observer.end()
+        observer.finish()
         rows = []
         for name, (place, _) in racers.items():
-            ratios = [ratio(seconds[name], seconds[str(self.base)]) for seconds in taken]
-            rows.append(LayerCost(place, self.counts_of(place), *(spread(seconds[name]) for seconds in taken), *ratios))
+            ratios = [time_ratio(seconds[name], seconds[str(self.baseline)]) for seconds in taken]
+            rows.append(
+                LayerCost(place, self.count_costs(place), *(quartiles(seconds[name]) for seconds in taken), *ratios)
+            )
         return RaceCosts(tuple(rows))
 
     def report(self, outcomes: tuple[CellOutcome[RaceCosts], ...], interrupted: bool) -> StudyResult:
         """Formulas, times and what follows from them."""
         rows = tuple(row for one in outcomes if one.measures for row in one.measures.rows)
-        times = ["forward ms", f"× {self.base_name}", "forward+backward ms", f"× {self.base_name} "]
+        times = ["forward ms", f"× {self.baseline_name}", "forward+backward ms", f"× {self.baseline_name} "]
         missing = [
             f"{one.cell} {f'failed: {one.reason}' if one.reason else 'not run yet'}"
             for one in outcomes
@@ -158,42 +164,42 @@ class CostExperiment(Experiment[RaceCosts]):
             out=self.out,
             hardware=describe_hardware(self.device),
             table=StudyTable(
-                header=[*rows[0].place, *rows[0].counts, *times] if rows else ["race"],
+                header=[*rows[0].settings, *rows[0].counts, *times] if rows else ["race"],
                 rows=[row.cells() for row in rows],
                 records=[row.to_dict(flat=True) for row in rows],
-                caption=HOW,
+                caption=TIMING_NOTE,
                 notes=missing,
                 left=(),
             ),
             conclusion=tuple(self.conclude(rows)) if rows else nothing,
             formulas=self.formulas,
             convention=self.convention,
-            plots=tuple(self.plots(rows)) if rows and not self.unplotted else (),
-            printed=(Text(self.unplotted, "note", apart=True),) if self.unplotted else (),
-            sections=(Heading("Plots"), Text(self.unplotted)) if self.unplotted else (),
+            plots=tuple(self.plots(rows)) if rows and not self.no_plot_reason else (),
+            terminal_blocks=(Text(self.no_plot_reason, "note", blank_before=True),) if self.no_plot_reason else (),
+            page_blocks=(Heading("Plots"), Text(self.no_plot_reason)) if self.no_plot_reason else (),
             runs=outcomes,
             rows=rows,
-            more={
+            extra={
                 "formulas": dict(self.formulas),
                 "convention": self.convention,
-                "against": self.base_name,
+                "against": self.baseline_name,
                 "rows": [row.to_dict() for row in rows],
             },
             interrupted=interrupted,
         )
 
 
-def typeset(account: Account, name: str) -> str:
+def format_formula(account: Account, name: str) -> str:
     """A formula as `lemma count` writes it: 3·d²."""
-    return account.quantities[name].formula(account.order, "unicode")
+    return account.quantities[name].write_formula(account.order, "unicode")
 
 
-def vectors(d: int, B: int = 1, T: int = 64) -> Vectors:
+def zero_inputs(d: int, B: int = 1, T: int = 64) -> Vectors:
     """What a layer is called with when it is counted."""
     return torch.zeros(B, T, d)
 
 
-def spread_curve(title: str, x: Sequence[float], spreads: Sequence[Spread], dashed: bool = False) -> Curve:
+def spread_curve(title: str, x: Sequence[float], spreads: Sequence[Quartiles], dashed: bool = False) -> Curve:
     """Medians over an axis, with a band between the quartiles."""
     low, median, high = (tuple(getattr(one, end) for one in spreads) for end in ("low", "median", "high"))
     return Curve(title, tuple(map(float, x)), median, low, high, dashed, dots=True)
@@ -207,15 +213,15 @@ def bare_attention(d: int = 64, h: int = 4) -> Attention:
     return Attention(AttentionShape(d, h, causal=False, value_output="none", bias=False))
 
 
-bare_attention.inputs = vectors  # pyright: ignore[reportFunctionMemberAccess]
+bare_attention.inputs = zero_inputs  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def explicit(part: Attention, stream: Vectors) -> Vectors:
+def explicit_attention(attention: Attention, inputs: Vectors) -> Vectors:
     """The same attention with its T × T weights written out, one softmax per head and row."""
-    batch, time, width = stream.shape
-    joined = part.query_key_value(stream).view(batch, time, 3, part.heads, -1).permute(2, 0, 3, 1, 4)
+    batch, time, width = inputs.shape
+    joined = attention.query_key_value(inputs).view(batch, time, 3, attention.heads, -1).permute(2, 0, 3, 1, 4)
     queries, keys, values = joined.unbind(0)
-    weights = (queries @ keys.mT * part.scale).softmax(-1)
+    weights = (queries @ keys.mT * attention.scale).softmax(-1)
     return (weights @ values).transpose(1, 2).reshape(batch, time, width)
 
 
@@ -227,15 +233,15 @@ class HeadsExperiment(CostExperiment):
     def __init__(self, spec: HeadsStudy, out: Path, observer: Observer) -> None:
         super().__init__(spec, out, observer)
         sizes = {"d": spec.width, "h": spec.heads[0]}
-        self.account = count(subject_of(bare_attention, sizes), ["parameters", "flops"])
+        self.account = count(resolve_subject(bare_attention, sizes), ["parameters", "flops"])
         names = {"parameters": "parameters", "operations, forward": "flops"}
-        self.formulas = {said: typeset(self.account, name) for said, name in names.items()}
+        self.formulas = {said: format_formula(self.account, name) for said, name in names.items()}
         convention = self.account.quantities["flops"].convention
         self.convention = f"Operations: {convention}. Softmax apart: h·B·T rows, h·B·T² exponentials."
-        self.base, self.base_name = spec.heads[0], f"h={spec.heads[0]}"
-        self.others = "one" if self.base == 1 else str(self.base)
+        self.baseline, self.baseline_name = spec.heads[0], f"h={spec.heads[0]}"
+        self.baseline_text = "one" if self.baseline == 1 else str(self.baseline)
         one = "No plot: one number of heads makes no line. Give several, as in heads=[1,2,4]."
-        self.unplotted = one if len(spec.heads) == 1 else ""
+        self.no_plot_reason = one if len(spec.heads) == 1 else ""
 
     def cells(self) -> list[StudyCell]:
         """Lengths × paths; the numbers of heads race in each."""
@@ -248,17 +254,17 @@ class HeadsExperiment(CostExperiment):
         def forward(heads: int) -> Callable[[], Vectors]:
             seed_random(self.spec.seed, torch.device(self.device))
             part = bare_attention(self.spec.width, heads).to(self.device)
-            stream = self.stream(point["T"])
-            return partial(explicit, part, stream) if point["path"] == "explicit" else lambda: part(stream)[0]
+            stream = self.random_inputs(point["T"])
+            return partial(explicit_attention, part, stream) if point["path"] == "explicit" else lambda: part(stream)[0]
 
         places = {heads: {"T": point["T"], "h": heads, "path": point["path"]} for heads in self.spec.heads}
         return {heads: (place, forward(heads)) for heads, place in places.items()}
 
-    def counts_of(self, place: Mapping[str, Any]) -> dict[str, int]:
+    def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
         """Parameters, operations, and the exponentials of all softmaxes."""
-        sizes = {"d": self.spec.width, "h": place["h"], "B": self.spec.batch, "T": place["T"]}
+        sizes = {"d": self.spec.width, "h": settings["h"], "B": self.spec.batch, "T": settings["T"]}
         counted = {name: self.account.quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
-        return {**counted, "exponentials": place["h"] * self.spec.batch * place["T"] ** 2}
+        return {**counted, "exponentials": settings["h"] * self.spec.batch * settings["T"] ** 2}
 
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
         """Whether counts depend on the number of heads, and whether times do."""
@@ -267,60 +273,60 @@ class HeadsExperiment(CostExperiment):
             free = "h" not in {symbol for monomial in terms for symbol, _ in monomial}
             holds = "whatever the number of heads: the claim holds."
             said = holds if free else "which depends on h: the claim is false."
-            yield f"{what} by formula: {typeset(self.account, name)}, {said}"
+            yield f"{what} by formula: {format_formula(self.account, name)}, {said}"
         for row in rows:
-            if row.place["h"] == max(self.spec.heads) and len(self.spec.heads) > 1:
-                where = f"T = {row.place['T']}, {row.place['path']}"
-                said = verdict_on(row.both_ratio)
-                yield f"{where}: {row.place['h']} heads take {row.times} the time of {self.others}: {said}."
+            if row.settings["h"] == max(self.spec.heads) and len(self.spec.heads) > 1:
+                where = f"T = {row.settings['T']}, {row.settings['path']}"
+                said = judge_time_ratio(row.both_ratio)
+                yield f"{where}: {row.settings['h']} heads take {row.ratio_text} the time of {self.baseline_text}: {said}."
 
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
         """The ratios against the number of heads, a plot for each path."""
         for path in self.spec.paths:
             curves = []
             for length in self.spec.lengths:
-                mine = [row for row in rows if row.place["T"] == length and row.place["path"] == path]
-                x = [row.place["h"] for row in mine]
+                mine = [row for row in rows if row.settings["T"] == length and row.settings["path"] == path]
+                x = [row.settings["h"] for row in mine]
                 forward, both = [row.forward_ratio for row in mine], [row.both_ratio for row in mine]
                 if mine:
                     curves.append(spread_curve(f"T = {length}, forward", x, forward))
                     curves.append(spread_curve(f"T = {length}, forward+backward", x, both, dashed=True))
             caption = (
-                f"Time of h heads as a multiple of that of {self.others}, {path} attention, width {self.spec.width}; "
+                f"Time of h heads as a multiple of that of {self.baseline_text}, {path} attention, width {self.spec.width}; "
                 "the band holds the middle half of the rounds. By formula the products are the same for all: 1."
             )
             if curves:
-                axis = f"time / time of h = {self.base}"
+                axis = f"time / time of h = {self.baseline}"
                 yield Plot("heads h", axis, tuple(curves), log_x=True, caption=caption)
 
 
-def verdict_on(times: Spread) -> str:
+def judge_time_ratio(time_ratio: Quartiles) -> str:
     """Say what a ratio of times means, given its quartiles.
 
     >>> verdict_on(Spread(1.3, 1.2, 1.4)), verdict_on(Spread(1.0, 0.9, 1.1))
     ('slower', 'no difference beyond the spread')
     """
-    if times.low > 1:
+    if time_ratio.low > 1:
         return "slower"
-    return "faster" if times.high < 1 else "no difference beyond the spread"
+    return "faster" if time_ratio.high < 1 else "no difference beyond the spread"
 
 
 # Length (problem C4): recurrent layers against attention as the text grows longer.
 
 
 ATTENTION = "attention"
-AS_LINEAR = 1.2  # an exponent up to which time is said to grow as T
+MAX_LINEAR_EXPONENT = 1.2  # an exponent up to which time is said to grow as T
 
 
-def layer_of(kind: str, heads: int) -> Callable[..., nn.Module]:
+def layer_factory(kind: str, heads: int) -> Callable[..., nn.Module]:
     """What builds a layer of that kind from its width d: cells of width d, or causal attention with its output map."""
 
     def layer(d: int = 64) -> nn.Module:
         if kind == ATTENTION:
             return Attention(AttentionShape(d, heads))
-        return recurrent(kind, d, d, 1, 1, 0.0)  # pyright: ignore[reportArgumentType]
+        return build_recurrent(kind, d, d, 1, 1, 0.0)  # pyright: ignore[reportArgumentType]
 
-    layer.inputs, layer.__name__ = vectors, kind  # pyright: ignore[reportFunctionMemberAccess]
+    layer.inputs, layer.__name__ = zero_inputs, kind  # pyright: ignore[reportFunctionMemberAccess]
     layer.probe_sizes = {"d": [heads * number for number in (2, 3, 4, 5, 6)]}  # pyright: ignore[reportFunctionMemberAccess]
     return layer
 
@@ -337,17 +343,17 @@ class LengthExperiment(CostExperiment):
 
     def __init__(self, spec: LengthStudy, out: Path, observer: Observer) -> None:
         super().__init__(spec, out, observer)
-        subjects = {kind: subject_of(layer_of(kind, spec.heads), {"d": spec.width}) for kind in spec.models}
+        subjects = {kind: resolve_subject(layer_factory(kind, spec.heads), {"d": spec.width}) for kind in spec.models}
         self.accounts = {kind: count(subject, ["parameters", "flops"]) for kind, subject in subjects.items()}
         self.convention = f"Operations: {next(iter(self.accounts.values())).quantities['flops'].convention}."
         self.formulas = {}
         for kind, account in self.accounts.items():
-            self.formulas[f"{kind}, parameters"] = typeset(account, "parameters")
-            self.formulas[f"{kind}, operations forward"] = typeset(account, "flops")
+            self.formulas[f"{kind}, parameters"] = format_formula(account, "parameters")
+            self.formulas[f"{kind}, operations forward"] = format_formula(account, "flops")
             self.formulas[f"{kind}, steps in a row"] = "1" if kind == ATTENTION else "T"
-        self.base = self.base_name = ATTENTION if ATTENTION in spec.models else spec.models[0]
+        self.baseline = self.baseline_name = ATTENTION if ATTENTION in spec.models else spec.models[0]
         one = "No plot: one length makes no line. Give several, as in lengths=[16,32,64]."
-        self.unplotted = one if len(spec.lengths) == 1 else ""
+        self.no_plot_reason = one if len(spec.lengths) == 1 else ""
 
     def cells(self) -> list[StudyCell]:
         """Lengths; the layers race at each."""
@@ -358,43 +364,43 @@ class LengthExperiment(CostExperiment):
 
         def forward(kind: str) -> Callable[[], Vectors]:
             seed_random(self.spec.seed, torch.device(self.device))
-            layer = layer_of(kind, self.spec.heads)(self.spec.width).to(self.device)
-            stream = self.stream(point["T"])
+            layer = layer_factory(kind, self.spec.heads)(self.spec.width).to(self.device)
+            stream = self.random_inputs(point["T"])
             return lambda: layer(stream)[0]
 
         return {kind: ({"T": point["T"], "layer": kind}, forward(kind)) for kind in self.spec.models}
 
-    def counts_of(self, place: Mapping[str, Any]) -> dict[str, int]:
+    def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
         """Parameters, operations, and steps that must wait for each other."""
-        kind, sizes = place["layer"], {"d": self.spec.width, "B": self.spec.batch, "T": place["T"]}
+        kind, sizes = settings["layer"], {"d": self.spec.width, "B": self.spec.batch, "T": settings["T"]}
         quantities = self.accounts[kind].quantities
         counted = {name: quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
-        return {**counted, "steps in a row": serial_steps(kind, place["T"])}
+        return {**counted, "steps in a row": serial_steps(kind, settings["T"])}
 
-    def of_kind(self, rows: Sequence[LayerCost], kind: str) -> list[LayerCost]:
+    def rows_of_layer(self, rows: Sequence[LayerCost], kind: str) -> list[LayerCost]:
         """The rows of one layer, shortest text first."""
-        return sorted((row for row in rows if row.place["layer"] == kind), key=lambda row: row.place["T"])
+        return sorted((row for row in rows if row.settings["layer"] == kind), key=lambda row: row.settings["T"])
 
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
         """Serial steps, how each layer's time grows, the ratios at the longest text, and where curves cross."""
         yield "Steps that must wait for each other: T in a recurrent layer, one in attention, whatever T."
-        longest, others = max(self.spec.lengths), [kind for kind in self.spec.models if kind != self.base]
+        longest, others = max(self.spec.lengths), [kind for kind in self.spec.models if kind != self.baseline]
         for kind in self.spec.models:
-            mine = self.of_kind(rows, kind)
+            mine = self.rows_of_layer(rows, kind)
             if len(mine) > 1:
                 before, now = mine[-2:]
-                lengths = before.place["T"], now.place["T"]
+                lengths = before.settings["T"], now.settings["T"]
                 exponent = math.log(now.both.median / before.both.median) / math.log(lengths[1] / lengths[0])
-                grows = "about as T" if exponent < AS_LINEAR else "faster than T"
+                grows = "about as T" if exponent < MAX_LINEAR_EXPONENT else "faster than T"
                 where = f"from T = {lengths[0]} to {lengths[1]}"
                 yield f"{kind}: {where} its time (forward and backward) grows as T^{exponent:.2f}, {grows}."
         for row in rows:
-            if row.place["T"] == longest and row.place["layer"] != self.base:
-                yield f"At T = {longest}, {row.place['layer']} takes {row.times} the time of {self.base}."
-        for kind in others if self.base == ATTENTION else ():
-            for before, now in pairwise(self.of_kind(rows, kind)):
+            if row.settings["T"] == longest and row.settings["layer"] != self.baseline:
+                yield f"At T = {longest}, {row.settings['layer']} takes {row.ratio_text} the time of {self.baseline}."
+        for kind in others if self.baseline == ATTENTION else ():
+            for before, now in pairwise(self.rows_of_layer(rows, kind)):
                 if before.both_ratio.median > 1 > now.both_ratio.median:
-                    between = f"T = {before.place['T']} and T = {now.place['T']}"
+                    between = f"T = {before.settings['T']} and T = {now.settings['T']}"
                     yield f"Between {between} its T² products make attention slower than {kind} here."
                     break
 
@@ -403,9 +409,9 @@ class LengthExperiment(CostExperiment):
         for word, what in (("forward", "forward"), ("both", "forward and backward")):
             curves = []
             for kind in self.spec.models:
-                mine = self.of_kind(rows, kind)
+                mine = self.rows_of_layer(rows, kind)
                 times = [getattr(row, word).scaled(1e3) for row in mine]
-                curves.append(spread_curve(kind, [row.place["T"] for row in mine], times))
+                curves.append(spread_curve(kind, [row.settings["T"] for row in mine], times))
             caption = (
                 f"Time of one layer, {what}, against the length of the text (width {self.spec.width}, batch "
                 f"{self.spec.batch}); the band holds the middle half of the rounds."
@@ -416,13 +422,13 @@ class LengthExperiment(CostExperiment):
 # Whether a study of costs fits into memory, asked before anything is built.
 
 
-FLOAT = 4  # bytes
-SQUARES = 5  # T × T matrices per head in the backward pass: scores, scaled, weights, and the gradients of two
-VECTORS = 24  # vectors per token: inputs, four gates or queries, keys and values, their states and gradients
-MATRICES = 16  # d × d weights of a model, with their gradients
+BYTES_PER_FLOAT = 4  # bytes
+SQUARES_PER_HEAD = 5  # T × T matrices per head in the backward pass: scores, scaled, weights, and the gradients of two
+VECTORS_PER_TOKEN = 24  # vectors per token: inputs, four gates or queries, keys and values, their states and gradients
+MATRICES_PER_MODEL = 16  # d × d weights of a model, with their gradients
 
 
-def bytes_needed(spec: HeadsStudy | LengthStudy) -> int:
+def estimate_bytes(spec: HeadsStudy | LengthStudy) -> int:
     """About what the largest race holds: Bh·T² where weights are written out, BT·d, and d² per model.
 
     >>> from lemma.spec.studies import STUDIES
@@ -432,9 +438,9 @@ def bytes_needed(spec: HeadsStudy | LengthStudy) -> int:
     length, squares = max(spec.lengths), 0
     models = len(spec.heads if isinstance(spec, HeadsStudy) else spec.models)
     if isinstance(spec, HeadsStudy) and "explicit" in spec.paths:
-        squares = SQUARES * max(spec.heads) * length**2
-    tokens = VECTORS * length * spec.width
-    return FLOAT * (spec.batch * (squares + tokens) + MATRICES * models * spec.width**2)
+        squares = SQUARES_PER_HEAD * max(spec.heads) * length**2
+    tokens = VECTORS_PER_TOKEN * length * spec.width
+    return BYTES_PER_FLOAT * (spec.batch * (squares + tokens) + MATRICES_PER_MODEL * models * spec.width**2)
 
 
 def check_memory(spec: HeadsStudy | LengthStudy, device: str) -> None:
@@ -446,7 +452,7 @@ def check_memory(spec: HeadsStudy | LengthStudy, device: str) -> None:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         with suppress(OSError, ValueError):  # no container, or one without a limit ("max")
             there = min(there, float(Path("/sys/fs/cgroup/memory.max").read_text()))
-    needed = bytes_needed(spec)
+    needed = estimate_bytes(spec)
     if needed > there:
         sizes = f"width={spec.width}, batch={spec.batch}, lengths up to {max(spec.lengths)}"
         raise SpecError(

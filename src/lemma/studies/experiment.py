@@ -21,14 +21,20 @@ from typing import Any, ClassVar, Generic, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from lemma.data.files import discard, read_sealed, seal, storing, write_atomically
-from lemma.errors import LemmaError, RunError, SpecError, StorageError, unknown
-from lemma.report.progress import Observer, Silent
-from lemma.report.statistics import LEAST, Estimate, PairedTest, estimate, paired_test
+from lemma.data.files import (
+    explain_storage_errors,
+    read_checked_json,
+    remove_atomically,
+    with_checksum,
+    write_atomically,
+)
+from lemma.errors import LemmaError, RunError, SpecError, StorageError, describe_unknown
+from lemma.report.progress import Observer, SilentObserver
+from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest, estimate, paired_test
 from lemma.runs.checkpoint import MANIFEST
-from lemma.runs.folder import SPEC, RunFolder, is_begun, refuse_name, remove_unbegun
+from lemma.runs.folder import SPEC, RunFolder, check_utf8_path, is_started, remove_unstarted
 from lemma.runs.load import Run, load
-from lemma.runs.verify import STUDY
+from lemma.runs.verify import STUDY_FILE
 from lemma.spec.base import to_toml
 from lemma.spec.data import AnyDataSpec, DataSpec, LabelsSpec
 from lemma.spec.models import ModelSpec
@@ -59,17 +65,17 @@ class StudyCell:
     seed: int | None
     model: ModelSpec | None = None
     recipe: Recipe = field(default_factory=Recipe)
-    fixed: frozenset[str] = frozenset()
+    fixed_sizes: frozenset[str] = frozenset()
     """Settings of the model that the study sets itself, so that no budget may change them."""
-    given: frozenset[str] = frozenset()
+    recipe_settings: frozenset[str] = frozenset()
     """Settings of the recipe that the study sets itself."""
-    trial: bool = False
+    is_trial: bool = False
     """Whether it is a short run by which a setting of others is chosen, and is not in the table."""
 
     @property
     def row_name(self) -> str:
         """The name of its row, which all its seeds share: `lstm-depth-2`."""
-        parts = [self.condition, *(f"{word}-{plain(value)}" for word, value in self.point.items())]
+        parts = [self.condition, *(f"{word}-{format_value(value)}" for word, value in self.point.items())]
         return "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)
 
     @property
@@ -78,16 +84,16 @@ class StudyCell:
         return self.row_name if self.seed is None else f"{self.row_name}-seed-{self.seed}"
 
     @property
-    def place(self) -> str:
+    def point_text(self) -> str:
         """Its place in the grid: `depth=2, context=5`."""
-        return in_words(self.point)
+        return format_settings(self.point)
 
     def __str__(self) -> str:
         seed = "" if self.seed is None else f"seed {self.seed}"
-        return ", ".join(filter(None, (self.condition, self.place, seed)))
+        return ", ".join(filter(None, (self.condition, self.point_text, seed)))
 
 
-def plain(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Write a grid value as a person would.
 
     >>> plain(True), plain(0.001)
@@ -96,19 +102,19 @@ def plain(value: Any) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def in_words(point: Mapping[str, Any]) -> str:
+def format_settings(point: Mapping[str, Any]) -> str:
     """Settings with their values.
 
     >>> in_words({"depth": 2, "tied": True})
     'depth=2, tied=true'
     """
-    return ", ".join(f"{word}={plain(value)}" for word, value in point.items())
+    return ", ".join(f"{word}={format_value(value)}" for word, value in point.items())
 
 
 @cache
-def adapter(measures: Any) -> TypeAdapter[Any]:
+def measures_adapter(measures_type: Any) -> TypeAdapter[Any]:
     """What reads measures of a class; it takes longer to make than to use."""
-    return TypeAdapter(measures)
+    return TypeAdapter(measures_type)
 
 
 M = TypeVar("M")
@@ -143,32 +149,32 @@ class StudyRow(Generic[M]):
     point: Mapping[str, Any]
     title: str
     """What distinguishes it from the other rows: the condition, its place in the grid, or both."""
-    measured: Mapping[int, M]
+    measures: Mapping[int, M]
     """By their seeds."""
-    failed: Mapping[int, str]
+    failures: Mapping[int, str]
     """Why seeds failed."""
-    waiting: tuple[int, ...] = ()
+    pending: tuple[int, ...] = ()
     """The seeds that were not run yet."""
 
     @property
     def first(self) -> M | None:
         """What the first seed came to."""
-        return next(iter(self.measured.values()), None)
+        return next(iter(self.measures.values()), None)
 
     @property
-    def missing(self) -> tuple[str, ...]:
+    def missing_seeds(self) -> tuple[str, ...]:
         """Why seeds are missing, in words."""
-        failed = (f"seed {seed} failed: {reason}" for seed, reason in self.failed.items())
-        return (*failed, *(f"seed {seed} not run yet" for seed in self.waiting))
+        failed = (f"seed {seed} failed: {reason}" for seed, reason in self.failures.items())
+        return (*failed, *(f"seed {seed} not run yet" for seed in self.pending))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """The same, each with the row's title."""
-        return tuple(f"{self.title}, {note}" for note in self.missing)
+        return tuple(f"{self.title}, {note}" for note in self.missing_seeds)
 
     def values(self, name: str) -> dict[int, float]:
         """Something measured, by the seeds that have it."""
-        found = {seed: getattr(one, name) for seed, one in self.measured.items()}
+        found = {seed: getattr(one, name) for seed, one in self.measures.items()}
         return {seed: float(value) for seed, value in found.items() if value is not None}
 
     def estimate(self, name: str) -> Estimate | None:
@@ -181,11 +187,11 @@ class StudyRow(Generic[M]):
         return None if self.first is None else int(getattr(self.first, name))
 
 
-def gather(outcomes: Iterable[CellOutcome[M]]) -> list[StudyRow[M]]:
+def group_rows(outcomes: Iterable[CellOutcome[M]]) -> list[StudyRow[M]]:
     """Put the seeds of each condition at each place together, in the order in which they first come."""
     groups: dict[tuple[str, str], list[CellOutcome[M]]] = {}
     for outcome in outcomes:
-        groups.setdefault((outcome.cell.condition, outcome.cell.place), []).append(outcome)
+        groups.setdefault((outcome.cell.condition, outcome.cell.point_text), []).append(outcome)
     several = len({condition for condition, _ in groups}) > 1
     rows = []
     for group in groups.values():
@@ -196,34 +202,34 @@ def gather(outcomes: Iterable[CellOutcome[M]]) -> list[StudyRow[M]]:
             StudyRow(
                 condition=cell.condition,
                 point=cell.point,
-                title=", ".join(filter(None, [*named, cell.place])),
-                measured={seed: one.measures for seed, one in by_seed.items() if one.measures},
-                failed={seed: one.reason for seed, one in by_seed.items() if one.reason and not one.measures},
-                waiting=tuple(seed for seed, one in by_seed.items() if not one.reason and not one.measures),
+                title=", ".join(filter(None, [*named, cell.point_text])),
+                measures={seed: one.measures for seed, one in by_seed.items() if one.measures},
+                failures={seed: one.reason for seed, one in by_seed.items() if one.reason and not one.measures},
+                pending=tuple(seed for seed, one in by_seed.items() if not one.reason and not one.measures),
             )
         )
     return rows
 
 
-def paired(
-    ones: StudyRow[Any], others: StudyRow[Any], name: str, log: bool = True, floor: float = 0.0
+def compare_rows(
+    row: StudyRow[Any], baseline: StudyRow[Any], name: str, log: bool = True, min_error: float = 0.0
 ) -> PairedTest | None:
     """One row's figure against another's, over the seeds that both have; None if there are none.
 
     A seed fixes the order of the batches and the numbers that initial weights are drawn from, for both alike; what it
     does to both cancels in the difference.
     """
-    mine, theirs = ones.values(name), others.values(name)
+    mine, theirs = row.values(name), baseline.values(name)
     both = sorted(mine.keys() & theirs.keys())
     figures = [[values[seed] for seed in both] for values in (mine, theirs)]
-    return paired_test(figures[0], figures[1], log, floor) if both else None
+    return paired_test(figures[0], figures[1], log, min_error) if both else None
 
 
-def seeds_in_words(rows: Sequence[StudyRow[Any]]) -> str:
+def describe_seeds(rows: Sequence[StudyRow[Any]]) -> str:
     """What ± means in a table of these rows; empty if no seed came to its end."""
-    counts = {len(row.measured) for row in rows if row.measured}
+    counts = {len(row.measures) for row in rows if row.measures}
     words = ""
-    if counts and max(counts) >= LEAST:
+    if counts and max(counts) >= MIN_SEEDS:
         seeds = f"{max(counts)} seeds" if len(counts) == 1 else f"up to {max(counts)} seeds"
         words = f" Mean ± half the 95 % interval over {seeds} (Student's t)."
     if 2 in counts:
@@ -235,13 +241,13 @@ def seeds_in_words(rows: Sequence[StudyRow[Any]]) -> str:
 class Experiment(ABC, Generic[M]):
     """A study that can be run: its cells, how one of them is run, and the report on all."""
 
-    measures: ClassVar[Any]
+    measures_type: ClassVar[Any]
     """The class of what is measured of a cell."""
-    keeps: ClassVar[bool] = True
+    stores_measures: ClassVar[bool] = True
     """Whether measures are kept on disk; times are measured again by every call."""
-    tolerant: ClassVar[bool] = True
+    tolerates_failures: ClassVar[bool] = True
     """Whether a cell that fails becomes a row with its reason; otherwise the error goes to the caller."""
-    alone: ClassVar[str] = ""
+    serial_reason: ClassVar[str] = ""
     """Why its cells cannot run next to each other, if so."""
 
     spec: Any
@@ -285,62 +291,66 @@ class Experiment(ABC, Generic[M]):
 
     def path(self, cell: StudyCell) -> Path:
         """The cell's run folder; its measures are kept in a JSON file next to it."""
-        return self.out / ("trials" if cell.trial else "runs") / cell.name
+        return self.out / ("trials" if cell.is_trial else "runs") / cell.name
 
-    def kept(self, cell: StudyCell) -> M | None:
+    def load_measures(self, cell: StudyCell) -> M | None:
         """What an earlier call measured of the same cell, if it is readable and complete."""
-        identity = self.identity(cell) if self.keeps else None
-        kept = read_json(self.file(cell)) if identity is not None else None
+        identity = self.identity(cell) if self.stores_measures else None
+        kept = read_json(self.measures_path(cell)) if identity is not None else None
         if not kept or kept.get("of") != identity:
             return None
         try:
-            measures = adapter(self.measures).validate_python(kept["measures"])
+            measures = measures_adapter(self.measures_type).validate_python(kept["measures"])
         except (KeyError, ValidationError):  # written by another version of Lemma: measured again
             return None
         return measures if self.is_complete(cell, measures) else None
 
-    def find(self, cell: StudyCell) -> CellOutcome[M]:
+    def load_outcome(self, cell: StudyCell) -> CellOutcome[M]:
         """What there is of a cell that is not run now."""
-        measures = self.kept(cell)
-        failed = (read_json(self.file(cell)) or {}).get("failed") if self.keeps and measures is None else None
+        measures = self.load_measures(cell)
+        failed = (
+            (read_json(self.measures_path(cell)) or {}).get("failed")
+            if self.stores_measures and measures is None
+            else None
+        )
         return CellOutcome(cell, measures, failed)
 
-    def finish(self, cell: StudyCell, observer: Observer) -> CellOutcome[M]:
+    def run_cell(self, cell: StudyCell, observer: Observer) -> CellOutcome[M]:
         """Bring a cell to its end; if it fails, keep the reason, and let the study go on."""
         try:
             measures: Any = self.run(cell, observer)
-            if self.keeps:
-                write_json(self.file(cell), {"of": self.identity(cell), "measures": measures.to_dict()})
+            if self.stores_measures:
+                write_json(self.measures_path(cell), {"of": self.identity(cell), "measures": measures.to_dict()})
             return CellOutcome(cell, measures)
         except Exception as error:
-            if not self.tolerant:
+            if not self.tolerates_failures:
                 raise
             reason = str(error) if isinstance(error, LemmaError) else f"{type(error).__name__}: {error}"
-            return self.fail(cell, reason, observer)
+            return self.record_failure(cell, reason, observer)
 
-    def fail(self, cell: StudyCell, reason: str, observer: Observer) -> CellOutcome[M]:
+    def record_failure(self, cell: StudyCell, reason: str, observer: Observer) -> CellOutcome[M]:
         """Keep why a cell failed; the next call tries it again."""
-        if self.keeps:
-            write_json(self.file(cell), {"failed": reason})
-        observer.say(f"failed: {reason}")
+        if self.stores_measures:
+            write_json(self.measures_path(cell), {"failed": reason})
+        observer.log(f"failed: {reason}")
         return CellOutcome(cell, reason=reason)
 
-    def file(self, cell: StudyCell) -> Path:
+    def measures_path(self, cell: StudyCell) -> Path:
         """Where its measures are kept, or the reason why it has none."""
         path = self.path(cell)
         return path.with_name(f"{path.name}.json")
 
-    def settled(self, cell: StudyCell, failed: Mapping[str, int]) -> CellOutcome[M] | None:
+    def final_outcome(self, cell: StudyCell, failed_before: Mapping[str, int]) -> CellOutcome[M] | None:
         """What became of a cell if it is over: it was measured, or failed at another time than `failed` says."""
-        again = self.failed_at(cell) not in (0, failed.get(cell.name, 0))
+        again = self.failure_time(cell) not in (0, failed_before.get(cell.name, 0))
         with suppress(LemmaError):  # a damaged run: to try it is to say what is wrong with it
-            found = self.find(cell)
+            found = self.load_outcome(cell)
             return found if again or (found.measures and self.is_finished(cell)) else None
         return None
 
-    def failed_at(self, cell: StudyCell) -> int:
+    def failure_time(self, cell: StudyCell) -> int:
         """When the cell failed, in nanoseconds of its file's clock; 0 if it did not."""
-        return changed_at(self.file(cell)) if "failed" in (read_json(self.file(cell)) or {}) else 0
+        return modified_ns(self.measures_path(cell)) if "failed" in (read_json(self.measures_path(cell)) or {}) else 0
 
 
 def run_experiment(
@@ -352,38 +362,38 @@ def run_experiment(
     names the conditions or runs to train now; of the others what is there is shown. With `jobs` cells run in that many
     processes, `on` this machine, a Ray cluster or Slurm. Several calls on one folder share its cells.
     """
-    alone = experiment.alone or ("" if experiment.keeps else "its times would disturb each other")
+    alone = experiment.serial_reason or ("" if experiment.stores_measures else "its times would disturb each other")
     if alone and (jobs or on):
         raise SpecError(f"study: this study runs in one process, since {alone}. Leave --jobs and --on out.")
     cells = experiment.cells()
     names = {name: None for cell in cells for name in (cell.condition, cell.name)}
     for name in only or ():
         if name not in names:
-            raise SpecError(unknown("only", name, names))
+            raise SpecError(describe_unknown("only", name, names))
     chosen = [cell for cell in cells if only is None or {cell.condition, cell.name} & set(only)]
     for cell in cells:
         experiment.check(cell)
-    refuse_name(experiment.out)
-    with storing(experiment.out):
+    check_utf8_path(experiment.out)
+    with explain_storage_errors(experiment.out):
         experiment.out.mkdir(parents=True, exist_ok=True)
         (experiment.out / MANIFEST).unlink(missing_ok=True)  # the report that it has checksums of is written again
     if experiment.spec is not None:
-        write_atomically(experiment.out / STUDY, to_toml(experiment.spec.to_dict()))
+        write_atomically(experiment.out / STUDY_FILE, to_toml(experiment.spec.to_dict()))
     runs = experiment.out / "runs"
-    if experiment.keeps:
+    if experiment.stores_measures:
         runs.mkdir(exist_ok=True)
     done: dict[str, CellOutcome[Any]] = {}
     interrupted = False
     try:
-        with hold(runs / ".prepare.lock", experiment.observer) if experiment.keeps else nullcontext():
+        with hold_lock(runs / ".prepare.lock", experiment.observer) if experiment.stores_measures else nullcontext():
             experiment.prepare(chosen)  # who comes second finds it done
         stages = [list(experiment.trials(chosen)), chosen]
         for cell in stages[0]:
             experiment.check(cell)
-        failed = {cell.name: experiment.failed_at(cell) for stage in stages for cell in stage}
+        failed = {cell.name: experiment.failure_time(cell) for stage in stages for cell in stage}
         if jobs is None and on is None:
             for title, stage in zip(("trial", "run"), stages, strict=True):
-                share_cells(experiment, stage, failed, done, title)
+                run_cells(experiment, stage, failed, done, title)
         else:
             from lemma.studies.workers import run_workers  # only where it is asked for
 
@@ -393,17 +403,17 @@ def run_experiment(
     cells = experiment.cells()  # a search finds its cells on the way
     if interrupted and not cells:
         raise KeyboardInterrupt  # there is nothing to report yet
-    outcomes = tuple(done.get(cell.name) or experiment.find(cell) for cell in cells)
+    outcomes = tuple(done.get(cell.name) or experiment.load_outcome(cell) for cell in cells)
     result = experiment.report(outcomes, interrupted)
     result.save()
     return result
 
 
-WAIT = 0.5  # seconds until it is asked again whether another process has finished a cell
+LOCK_POLL_SECONDS = 0.5  # seconds until it is asked again whether another process has finished a cell
 
 
 @contextmanager
-def hold(lock_file: Path, observer: Observer) -> Iterator[None]:
+def hold_lock(lock_file: Path, observer: Observer) -> Iterator[None]:
     """Hold a lock of a study; if another process holds it, say which and wait for it.
 
     The holder writes its name next to the lock file, which filelock empties whenever a process tries it. A file system
@@ -416,10 +426,10 @@ def hold(lock_file: Path, observer: Observer) -> Iterator[None]:
         except Timeout:
             other = {"process": "?", "host": "another machine", **(read_json(holder) or {})}
             name = f"process {other['process']} on {other['host']}"
-            observer.say(
+            observer.log(
                 f"waiting for {name}, which works on this study and holds {lock_file} (Ctrl-C to stop waiting)"
             )
-            lock.acquire(poll_interval=WAIT)
+            lock.acquire(poll_interval=LOCK_POLL_SECONDS)
     try:
         with suppress(OSError, LemmaError):
             write_json(holder, {"process": os.getpid(), "host": platform.node()})
@@ -430,11 +440,11 @@ def hold(lock_file: Path, observer: Observer) -> Iterator[None]:
         lock.release()
 
 
-def share_cells(
+def run_cells(
     experiment: Experiment[Any],
     cells: Sequence[StudyCell],
-    failed: Mapping[str, int],
-    done: dict[str, CellOutcome[Any]],
+    failed_before: Mapping[str, int],
+    outcomes: dict[str, CellOutcome[Any]],
     title: str = "run",
 ) -> None:
     """Run each cell that no other process is running, until all are `done`, here or elsewhere.
@@ -447,7 +457,7 @@ def share_cells(
     while waiting:
         for number, cell in list(waiting.items()):
             lock = FileLock(experiment.path(cell).with_name(f".{cell.name}.cell.lock"), blocking=False)
-            if experiment.keeps:
+            if experiment.stores_measures:
                 Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
                 try:
                     lock.acquire()
@@ -456,18 +466,18 @@ def share_cells(
                 except OSError:  # a file system without locks: other calls are not seen
                     pass
             try:
-                over = experiment.settled(cell, failed) if experiment.keeps else None
+                over = experiment.final_outcome(cell, failed_before) if experiment.stores_measures else None
                 observer = TitledObserver(experiment.observer, f"{title} {number} of {len(cells)}: {cell}")
-                done[cell.name] = over or experiment.finish(cell, observer)
+                outcomes[cell.name] = over or experiment.run_cell(cell, observer)
                 del waiting[number]
             finally:
                 lock.release()
         if waiting:
             if not reported:
                 names = ", ".join(str(cell) for cell in waiting.values())
-                experiment.observer.say(f"waiting for other processes, which train {names} (Ctrl-C to stop waiting)")
+                experiment.observer.log(f"waiting for other processes, which train {names} (Ctrl-C to stop waiting)")
                 reported = True
-            time.sleep(WAIT)
+            time.sleep(LOCK_POLL_SECONDS)
 
 
 class TitledObserver(Observer):
@@ -475,18 +485,18 @@ class TitledObserver(Observer):
 
     def __init__(self, observer: Observer, title: str) -> None:
         self.observer, self.title = observer, title
-        self.advance, self.report, self.end = observer.advance, observer.report, observer.end
+        self.advance, self.report, self.finish = observer.advance, observer.report, observer.finish
 
-    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """A phase of the run begins."""
-        self.observer.begin(self.title if phase == "training" else f"{self.title}, {phase}", total, unit, done)
+        self.observer.start(self.title if phase == "training" else f"{self.title}, {phase}", total, unit, done)
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         """Something worth reading has happened in this run."""
-        self.observer.say(f"{self.title}: {message}")
+        self.observer.log(f"{self.title}: {message}")
 
 
-def changed_at(path: Path) -> int:
+def modified_ns(path: Path) -> int:
     """When a file was written last, in nanoseconds of its own clock; 0 if it is missing."""
     try:
         return path.stat().st_mtime_ns
@@ -497,7 +507,7 @@ def changed_at(path: Path) -> int:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; None if the file is missing or damaged, for all that is kept can be made again."""
     try:
-        return read_sealed(path)
+        return read_checked_json(path)
     except (RunError, StorageError):
         return None
 
@@ -505,7 +515,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write a JSON object atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(seal(values), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_atomically(path, json.dumps(with_checksum(values), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 # Experiments whose cells are training runs.
@@ -532,7 +542,7 @@ class RunPlan:
         same: dict[str, Any] = {"model": self.model.to_dict(), "recipe": self.recipe.to_dict()}
         same["data"] = self.dataset.hash
         if not isinstance(self.data, DataSpec):
-            same["labels" if isinstance(self.data, LabelsSpec) else "graph"] = data_settings(self.data)
+            same["labels" if isinstance(self.data, LabelsSpec) else "graph"] = split_settings(self.data)
         if isinstance(self.data, LabelsSpec):
             same["tokenizer"] = self.dataset.tokenizer.hash
         if self.adaptation:
@@ -540,14 +550,14 @@ class RunPlan:
         return same
 
 
-def data_settings(data: AnyDataSpec) -> dict[str, Any]:
+def split_settings(data: AnyDataSpec) -> dict[str, Any]:
     """How the data are divided; which data they are, their hash says."""
     return {name: value for name, value in data.to_dict().items() if name not in ("labels", "graph", "nodes_file")}
 
 
-def refuse_other_run(plan: RunPlan) -> None:
+def check_same_run(plan: RunPlan) -> None:
     """Refuse a folder that holds a run of another model, recipe, data or base, or that is not a run."""
-    if not is_begun(plan.path):
+    if not is_started(plan.path):
         return
     if plan.path.is_dir() and not (plan.path / SPEC).exists():
         found = ", ".join(sorted(entry.name for entry in plan.path.iterdir()))
@@ -567,7 +577,7 @@ def refuse_other_run(plan: RunPlan) -> None:
                 "Choose another --out, or remove that folder."
             )
     other = ""
-    if not isinstance(plan.data, DataSpec) and data_settings(held.data) != data_settings(plan.data):
+    if not isinstance(plan.data, DataSpec) and split_settings(held.data) != split_settings(plan.data):
         other = "other labelled texts" if isinstance(plan.data, LabelsSpec) else "another split"
     origins = [one and (one.method, one.base_hash) for one in (held.adaptation, plan.adaptation)]
     if not other and origins[0] != origins[1]:
@@ -578,14 +588,14 @@ def refuse_other_run(plan: RunPlan) -> None:
         )
 
 
-def train_to_end(plan: RunPlan, observer: Observer) -> None:
+def train_or_resume(plan: RunPlan, observer: Observer) -> None:
     """Train a run, go on with one that was stopped, or leave a finished one as it is."""
     given: dict[str, Any] = {"evaluate": plan.evaluate, "sample": lambda model: [], "observer": observer}
-    if not is_begun(plan.path):
-        remove_unbegun(plan.path)
+    if not is_started(plan.path):
+        remove_unstarted(plan.path)
         given["adaptation"] = plan.adaptation
         result = train(plan.model, plan.recipe, plan.data, plan.dataset, plan.path, **given)
-    elif RunFolder.open(plan.path).finished:
+    elif RunFolder.open(plan.path).is_finished:
         return
     else:
         result = resume(plan.path, plan.dataset, **given)
@@ -611,21 +621,21 @@ class TrainingExperiment(Experiment[M]):
         """Train the cell's run to its end, and measure it."""
         plan = self.plan(cell)
         assert plan is not None
-        refuse_other_run(plan)
-        train_to_end(plan, observer)
+        check_same_run(plan)
+        train_or_resume(plan, observer)
         run = load(plan.path, device_of(plan.recipe))
         if run.note:  # the weights are not those that the run ended with
             raise RunError(run.note)
         measures = self.measure(run, plan)
         if not self.keeps_checkpoints:
             with suppress(OSError):
-                discard(RunFolder.open(plan.path).checkpoints)
+                remove_atomically(RunFolder.open(plan.path).checkpoints)
         return measures
 
     def check(self, cell: StudyCell) -> None:
         """Refuse a folder that holds another run."""
         if plan := self.plan(cell):
-            refuse_other_run(plan)
+            check_same_run(plan)
 
     def identity(self, cell: StudyCell) -> Mapping[str, Any] | None:
         """The model, the recipe, the data and the base of its run."""
@@ -635,10 +645,10 @@ class TrainingExperiment(Experiment[M]):
     def is_finished(self, cell: StudyCell) -> bool:
         """Whether its run is there and finished."""
         path = self.path(cell)
-        return is_begun(path) and RunFolder.open(path).finished
+        return is_started(path) and RunFolder.open(path).is_finished
 
 
-def validations_of(run: Run) -> list[dict[str, Any]]:
+def validation_rows(run: Run) -> list[dict[str, Any]]:
     """The rows of a run's metrics that hold a validation: the points of its learning curve."""
     return [row for row in RunFolder.open(run.path).metrics.rows() if "validation_loss" in row]
 
@@ -658,7 +668,7 @@ def run_study(
     models or runs to train now; of the others what is there is shown. With `jobs`, runs are trained in that many
     processes, `on` "ray" or "slurm" if not on this machine.
     """
-    return run_experiment(open_experiment(spec, out, observer or Silent()), only, jobs, on)
+    return run_experiment(open_experiment(spec, out, observer or SilentObserver()), only, jobs, on)
 
 
 def open_experiment(spec: StudySpec, out: Path, observer: Observer) -> Experiment[Any]:

@@ -11,8 +11,8 @@ from lemma.errors import SpecError
 from lemma.models.base import count_parameters
 from lemma.models.graph import GraphModel
 from lemma.report.curves import Curve, Plot
-from lemma.report.progress import Observer, Silent
-from lemma.report.statistics import holm, items_error
+from lemma.report.progress import Observer, SilentObserver
+from lemma.report.statistics import holm_correct, item_standard_error
 from lemma.runs.load import Run
 from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec
@@ -24,21 +24,21 @@ from lemma.studies.classifiers import (
     ClassifierMeasures,
     LabelOutcome,
     LabelRow,
+    describe_models,
+    format_percent,
     learning_curve,
-    measures_of,
-    models_in_words,
-    percent,
+    make_measures,
     percent_curve,
-    record_of,
+    row_record,
 )
-from lemma.studies.experiment import RunPlan, StudyCell, TrainingExperiment, gather, paired, seeds_in_words
-from lemma.studies.grid import refuse_reserved
-from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.tasks.base import rooted
+from lemma.studies.experiment import RunPlan, StudyCell, TrainingExperiment, compare_rows, describe_seeds, group_rows
+from lemma.studies.grid import check_reserved
+from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
+from lemma.tasks.base import absolute_path
 from lemma.tasks.classification import score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes
 
-NOT_TO_SET = {
+RESERVED_GRAPH_SETTINGS = {
     "seed": "Give the study `seeds`, as in seeds=10.",
     "features": "They come from the graph.",
     "F": "They come from the graph.",
@@ -60,13 +60,13 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
     """Train every model with every seed, which draws the split and the initial weights."""
 
     spec: GraphStudy
-    measures = ClassifierMeasures
+    measures_type = ClassifierMeasures
 
     def __init__(self, spec: GraphStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
         chosen, load = choose("graph"), NodesTask().load
         self.graphs = {
-            seed: load(self._data(seed), chosen.model, chosen.recipe, observer if not place else Silent())
+            seed: load(self._data(seed), chosen.model, chosen.recipe, observer if not place else SilentObserver())
             for place, seed in enumerate(spec.seeds)
         }
 
@@ -74,15 +74,15 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
         """The graph with the split of a seed, files by their absolute paths."""
         data = self.spec.data(seed)
         files = {name: getattr(data, name) for name in ("nodes_file", "labelled", "validation", "test")}
-        files = {name: rooted(file) for name, file in files.items() if isinstance(file, str)}
-        return data.replace(graph=rooted(data.graph, GRAPHS), **files)
+        files = {name: absolute_path(file) for name, file in files.items() if isinstance(file, str)}
+        return data.replace(graph=absolute_path(data.graph, GRAPHS), **files)
 
     def cells(self) -> list[StudyCell]:
         """Seeds × models."""
         models = []
         for model in self.spec.models:
             words = {**self.spec.settings, **model.settings}
-            refuse_reserved(list(words), NOT_TO_SET)
+            check_reserved(list(words), RESERVED_GRAPH_SETTINGS)
             chosen = choose(model.model, words)
             if not isinstance(chosen.model, Graph):
                 raise SpecError(
@@ -100,7 +100,7 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
         """The run of a model and a seed."""
         assert isinstance(cell.model, Graph) and cell.seed is not None
         graph = self.graphs[cell.seed]
-        model = cell.model.sized(graph.sizes())
+        model = cell.model.with_data_sizes(graph.sizes())
         return RunPlan(self.path(cell), model, cell.recipe, self._data(cell.seed), graph)
 
     def measure(self, run: Run, plan: RunPlan) -> ClassifierMeasures:
@@ -108,14 +108,14 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
         chosen = plan.dataset.tokens(TEST)
         found = classify_nodes(run.require(GraphModel, "a graph model"), chosen.graph)[chosen.nodes]
         score = score_classes(chosen.classes, found, plan.dataset.labels, unit="node")
-        return measures_of(run, score, found.argmax(-1) == chosen.classes, count_parameters(run.module))
+        return make_measures(run, score, found.argmax(-1) == chosen.classes, count_parameters(run.module))
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
         """What the first model reached, and how each other differs from it."""
-        rows, graph = gather(outcomes), self.graphs[self.spec.seeds[0]]
-        whole, tested = graph.tokens("train").graph, graph.tokens(TEST).classes
-        labelled, learned = int((whole.classes >= 0).sum()), len(graph.tokens("train").classes)
-        tested_nodes = np.concatenate([graph.tokens(TEST).nodes for graph in self.graphs.values()])
+        rows, graph = group_rows(outcomes), self.graphs[self.spec.seeds[0]]
+        whole, tested = graph.item("train").graph, graph.item(TEST).classes
+        labelled, learned = int((whole.classes >= 0).sum()), len(graph.item("train").classes)
+        tested_nodes = np.concatenate([graph.item(TEST).nodes for graph in self.graphs.values()])
         frequent = np.bincount(tested, minlength=len(graph.labels)).max() / len(tested)
         recipe, sizes = ("steps", "learning_rate", "weight_decay", "dropout"), ("depth", "hidden", "normalise")
         return StudyResult(
@@ -124,7 +124,7 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
             spec=self.spec,
             out=self.out,
             data={
-                "graph": f"{graph.about}: {len(whole.classes):,} nodes, {whole.edges.shape[1]:,} edges, "
+                "graph": f"{graph.description}: {len(whole.classes):,} nodes, {whole.edges.shape[1]:,} edges, "
                 f"{whole.width:,} features",
                 "classes": f"{', '.join(graph.labels)}; {labelled:,} nodes have a label, {learned:,} of them are "
                 "learned",
@@ -135,10 +135,10 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
                 "seeds": ", ".join(map(str, self.spec.seeds)),
             },
             hardware=describe_hardware(device_of(outcomes[0].cell.recipe)),
-            protocol={**PROTOCOL, "models": models_in_words(rows, recipe, sizes)},
+            protocol={**PROTOCOL, "models": describe_models(rows, recipe, sizes)},
             table=make_table(rows),
             conclusion=tuple(conclude(rows, len(np.unique(tested_nodes)))),
-            plots=tuple(plot_graph_models([row for row in rows if row.measured])),
+            plots=tuple(plot_graph_models([row for row in rows if row.measures])),
             runs=outcomes,
             rows=tuple(rows),
             interrupted=interrupted,
@@ -148,22 +148,22 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
 def conclude(rows: Sequence[LabelRow], nodes: int) -> Iterator[str]:
     """What the first model reached, and what each other makes of the same splits, which test that many nodes in all."""
     first = rows[0]
-    if not first.measured:
+    if not first.measures:
         yield "No run of the first model came to its end, so that there is nothing to compare."
         return
-    several = f"{len(first.measured)} random splits" if len(first.measured) > 1 else "one split"
-    yield f"{first.title}: accuracy {percent(first.estimate('accuracy'))} % over {several}."
+    several = f"{len(first.measures)} random splits" if len(first.measures) > 1 else "one split"
+    yield f"{first.title}: accuracy {format_percent(first.estimate('accuracy'))} % over {several}."
     tests = {}
     for row in rows[1:]:
-        both = sorted(row.measured.keys() & first.measured.keys())
+        both = sorted(row.measures.keys() & first.measures.keys())
         gaps = [
             int(one) - int(other)
             for seed in both
-            for one, other in zip(row.measured[seed].right, first.measured[seed].right, strict=True)
+            for one, other in zip(row.measures[seed].right, first.measures[seed].right, strict=True)
         ]
-        if test := paired(row, first, "accuracy", False, items_error(gaps, min(nodes, len(gaps)))):
+        if test := compare_rows(row, first, "accuracy", False, item_standard_error(gaps, min(nodes, len(gaps)))):
             tests[row.title] = test
-    for title, test in zip(tests, holm(list(tests.values())), strict=True):
+    for title, test in zip(tests, holm_correct(list(tests.values())), strict=True):
         yield f"{title} against {first.title}: {test}: {test.verdict}."
 
 
@@ -172,13 +172,15 @@ def make_table(rows: Sequence[LabelRow]) -> StudyTable:
     cells = []
     for row in rows:
         parameters, trained = row.count("parameters"), row.estimate("seconds")
-        scores = (percent(row.estimate(name)) for name in ("accuracy", "f1"))
-        cells.append((row.title, *scores, NONE if parameters is None else f"{parameters:,}", str(trained or NONE)))
+        scores = (format_percent(row.estimate(name)) for name in ("accuracy", "f1"))
+        cells.append(
+            (row.title, *scores, NO_VALUE if parameters is None else f"{parameters:,}", str(trained or NO_VALUE))
+        )
     return StudyTable(
         header=("model", "accuracy %", "F1 %", "parameters", "train s"),
         rows=cells,
-        records=tuple(map(record_of, rows)),
-        caption=f"On the test nodes; F1 is the mean over the classes.{seeds_in_words(rows)}",
+        records=tuple(map(row_record, rows)),
+        caption=f"On the test nodes; F1 is the mean over the classes.{describe_seeds(rows)}",
         notes=tuple(note for row in rows for note in row.notes),
     )
 

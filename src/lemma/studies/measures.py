@@ -20,16 +20,16 @@ from lemma.errors import RunError, TrainingError
 from lemma.generation.decode import Generation, Sampling, generate_text
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import LanguageModel, evaluating
-from lemma.models.build import blank
+from lemma.models.build import build_uninitialized
 from lemma.report.curves import Curve, Plot
-from lemma.report.result import Block, Heading, Table, Text, plots
-from lemma.report.statistics import Estimate, PairedTest, estimate, holm
+from lemma.report.result import Block, Heading, Table, Text, plot_blocks
+from lemma.report.statistics import Estimate, PairedTest, estimate, holm_correct
 from lemma.runs.load import Run
 from lemma.spec.models import Decoder
 from lemma.spec.studies import GridStudy
-from lemma.studies.experiment import RunPlan, StudyRow, paired, validations_of
-from lemma.studies.result import NONE
-from lemma.tasks.language import PerplexityScore, TextSource, perplexity, sequence_length_of
+from lemma.studies.experiment import RunPlan, StudyRow, compare_rows, validation_rows
+from lemma.studies.result import NO_VALUE
+from lemma.tasks.language import PerplexityScore, TextSource, perplexity, training_length
 
 SPLIT = "validation"
 TEMPERATURE = 0.6
@@ -94,7 +94,7 @@ class LanguageMeasures:
 Row = StudyRow[LanguageMeasures]
 
 
-ON_THE_WAY = 16_384
+VALIDATION_TOKENS = 16_384
 """Tokens of the validation text that a validation on the way reads: enough for a curve, the best step or the choice
 of a learning rate, each of which compares scores of the same tokens."""
 
@@ -106,73 +106,77 @@ class Scorer:
     is finished, unless it is to be judged by those alone, as a trial is: `whole` is then False.
     """
 
-    def __init__(self, dataset: Splits[TokenArray], most: int | None = None, whole: bool = True) -> None:
-        tokens = dataset.tokens(SPLIT)
-        self.dataset, self.most, self.whole = dataset, most if most and most < len(tokens) else None, whole
-        self.given: dict[float, PerplexityScore] = {}
+    def __init__(self, dataset: Splits[TokenArray], max_tokens: int | None = None, full_pass: bool = True) -> None:
+        tokens = dataset.item(SPLIT)
+        self.dataset, self.max_tokens, self.full_pass = (
+            dataset,
+            max_tokens if max_tokens and max_tokens < len(tokens) else None,
+            full_pass,
+        )
+        self.scores_by_loss: dict[float, PerplexityScore] = {}
 
     def __call__(self, model: LanguageModel) -> PerplexityScore:
         """Read the validation text as far as a validation on the way does."""
-        score = self._read(model, self.most)
-        self.given[score.loss] = score
+        score = self._score(model, self.max_tokens)
+        self.scores_by_loss[score.loss] = score
         return score
 
-    def of(self, run: Run) -> PerplexityScore:
+    def score_run(self, run: Run) -> PerplexityScore:
         """The score of a finished run: the one that training ended with, if it was given here, or else a new pass."""
-        if self.most and self.whole:
-            return self._read(run.model, None)
+        if self.max_tokens and self.full_pass:
+            return self._score(run.model, None)
         summary = run.summary or {}
         ended_with = summary["best_loss"] if run.recipe.keep == "best" else summary["validation_loss"]
-        return self.given.get(ended_with) or self(run.model)
+        return self.scores_by_loss.get(ended_with) or self(run.model)
 
-    def _read(self, model: LanguageModel, most: int | None) -> PerplexityScore:
-        tokens = self.dataset.tokens(SPLIT)
+    def _score(self, model: LanguageModel, max_tokens: int | None) -> PerplexityScore:
+        tokens = self.dataset.item(SPLIT)
         source = TextSource(self.dataset.tokenizer.about, self.dataset.hash, SPLIT)
-        return perplexity(model, tokens[:most], bytes=None if most else tokens.bytes, source=source)
+        return perplexity(model, tokens[:max_tokens], bytes=None if max_tokens else tokens.bytes, source=source)
 
 
 def generate_sample(model: LanguageModel, tokenizer: Tokenizer, study: GridStudy, temperature: float) -> TextSample:
     """Let a model go on from the study's prompt; an `<eos>` does not end it, since loops may lead through it."""
     settings = Sampling(tokens=study.sample_tokens, temperature=temperature, stop_at_eos=False)
     [said] = generate_text(model, tokenizer, [study.prompt], settings)
-    return TextSample(said.prompt, said.text, cut_loop(said, tokenizer))
+    return TextSample(said.prompt, said.text, locate_loop(said, tokenizer))
 
 
-def cut_loop(said: Generation, tokenizer: Tokenizer) -> SampleLoop | None:
+def locate_loop(generation: Generation, tokenizer: Tokenizer) -> SampleLoop | None:
     """Find where in the text the first round of a loop begins and ends.
 
     A token may be a part of a character, or bring a space with it only after another: so the places are where the
     text of the first tokens parts from the text of them all.
     """
-    if said.loop is None:
+    if generation.loop is None:
         return None
-    last = tokenizer.encode(said.prompt).tolist()[-1:]
+    last = tokenizer.encode(generation.prompt).tolist()[-1:]
     lead = len(tokenizer.decode(last))
 
     def end_of(count: int) -> int:
-        text = tokenizer.decode([*last, *said.tokens[:count]])[lead:]
-        pairs = enumerate(zip(said.text, text, strict=False))
-        return next((place for place, (a, b) in pairs if a != b), min(len(said.text), len(text)))
+        text = tokenizer.decode([*last, *generation.tokens[:count]])[lead:]
+        pairs = enumerate(zip(generation.text, text, strict=False))
+        return next((place for place, (a, b) in pairs if a != b), min(len(generation.text), len(text)))
 
-    loop = said.loop
+    loop = generation.loop
     ends = end_of(loop.onset), end_of(loop.onset + loop.period)
     return SampleLoop(loop.onset, loop.period, loop.proved, loop.state, *ends)
 
 
-def measure(run: Run, plan: RunPlan, study: GridStudy, scorer: Scorer) -> LanguageMeasures:
+def measure_run(run: Run, plan: RunPlan, study: GridStudy, scorer: Scorer) -> LanguageMeasures:
     """Measure all that the report shows of a finished run."""
-    score = scorer.of(run)
+    score = scorer.score_run(run)
     if not math.isfinite(score.perplexity):
         raise TrainingError(f"{plan.path}: the validation loss is {score.loss}, so that there is no perplexity.")
     summary: Mapping[str, Any] = run.summary or {}
-    trained, tokens = sequence_length_of(plan.model, plan.recipe), scorer.dataset.tokens(SPLIT)
+    trained, tokens = training_length(plan.model, plan.recipe), scorer.dataset.item(SPLIT)
     return LanguageMeasures(
         model=plan.model.to_dict(),
         recipe=plan.recipe.to_dict(),
         **{name: summary[name] for name in ("parameters", "tokens", "seconds", "tokens_per_second")},
         **{name: getattr(score, name) for name in ("loss", "perplexity", "bits_per_byte")},
         protocol=score.protocol.to_dict(),
-        curve=tuple(CurvePoint(row["tokens"], row["seconds"], row["validation_loss"]) for row in validations_of(run)),
+        curve=tuple(CurvePoint(row["tokens"], row["seconds"], row["validation_loss"]) for row in validation_rows(run)),
         sample=generate_sample(run.model, run.tokenizer, study, TEMPERATURE),
         greedy=generate_sample(run.model, run.tokenizer, study, 0.0),
         trial_speed=plan.trial_speed,
@@ -186,58 +190,65 @@ class MeasureView:
 
     heading: str
     header: Sequence[str]
-    lines: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str]]
     plots: Sequence[Plot]
     notes: Sequence[str]
     """Said below the table of the page."""
     sentences: Sequence[str]
     """Said in the conclusion."""
-    plain: Mapping[str, Any]
+    values: Mapping[str, Any]
     title: str = ""
 
-    def printed(self) -> list[Block]:
+    def terminal_blocks(self) -> list[Block]:
         """The table, for the terminal; nothing if no row was measured."""
-        return [Table(self.header, self.lines, title=self.title, left=())] if self.lines else []
+        return [Table(self.header, self.rows, title=self.title, left=())] if self.rows else []
 
-    def section(self) -> list[Block]:
+    def page_blocks(self) -> list[Block]:
         """The section of the page; nothing if no row was measured."""
         notes = [Text(note, "note") for note in self.notes]
-        table = Table(self.header, self.lines)
-        return [Heading(self.heading), *plots(self.plots), table, *notes] if self.lines else []
+        table = Table(self.header, self.rows)
+        return [Heading(self.heading), *plot_blocks(self.plots), table, *notes] if self.rows else []
 
 
 # Windows of the validation text, all of one length.
 
 
-AT_ONCE = 8192  # tokens read in one batch
+BATCH_TOKENS = 8192  # tokens read in one batch
 
 
-def windows_of(tokens: np.ndarray, length: int, most: int) -> Int[Tensor, "windows length"]:
+def sample_windows(tokens: np.ndarray, length: int, max_windows: int) -> Int[Tensor, "windows length"]:
     """Up to `most` windows that do not overlap, spread evenly over the text.
 
     >>> windows_of(np.arange(10), 3, 2).tolist()
     [[0, 1, 2], [6, 7, 8]]
     """
     count = len(tokens) // length
-    chosen = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+    chosen = np.unique(np.linspace(0, count - 1, min(count, max_windows)).round().astype(int))
     rows = [np.asarray(tokens[place * length : (place + 1) * length], dtype=np.int64) for place in chosen]
     return torch.from_numpy(np.stack(rows))
 
 
-def in_batches(windows: Int[Tensor, "windows length"]) -> tuple[Int[Tensor, "batch length"], ...]:
+def split_batches(windows: Int[Tensor, "windows length"]) -> tuple[Int[Tensor, "batch length"], ...]:
     """The windows, as many at a time as fit into one batch."""
-    return windows.split(max(1, AT_ONCE // windows.shape[1]))
+    return windows.split(max(1, BATCH_TOKENS // windows.shape[1]))
 
 
 # Attention: how widely and how far each head looks, and whether shaping that helped (problem B4).
 
 
 ATTENTION_WINDOWS = 32
-KINDS = {"entropy": "mean entropy (nats)", "distance": "mean distance (tokens)"}
-SHIFT = 0.08  # of the distance from one head to the next
-TERMS = ("entropy_penalty", "distance_penalty")
-OWN = {*TERMS, "distance_max", "seed", "steps", "evaluate_every", "checkpoint_every"}  # under a clock steps differ
-MATTERS = 0.001  # of the plain perplexity: a smaller difference does not matter, however sure it is
+STATISTICS = {"entropy": "mean entropy (nats)", "distance": "mean distance (tokens)"}
+ROW_OFFSET = 0.08  # of the distance from one head to the next
+PENALTIES = ("entropy_penalty", "distance_penalty")
+IGNORED_SETTINGS = {
+    *PENALTIES,
+    "distance_max",
+    "seed",
+    "steps",
+    "evaluate_every",
+    "checkpoint_every",
+}  # under a clock steps differ
+NEGLIGIBLE = 0.001  # of the plain perplexity: a smaller difference does not matter, however sure it is
 
 
 def measure_attention(run: Run, tokens: np.ndarray, trained: int, beyond: int) -> dict[str, Any]:
@@ -246,15 +257,15 @@ def measure_attention(run: Run, tokens: np.ndarray, trained: int, beyond: int) -
     Read in windows of the trained length. A model without attention has no layers here.
     """
     device = next(run.model.parameters()).device
-    windows = windows_of(tokens, min(trained, len(tokens)), ATTENTION_WINDOWS)
+    windows = sample_windows(tokens, min(trained, len(tokens)), ATTENTION_WINDOWS)
     sums: dict[str, Float[Tensor, "two heads"]] = {}
     with torch.inference_mode(), evaluating(run.model):
-        for batch in in_batches(windows):
+        for batch in split_batches(windows):
             with record_attention(run.model) as records:
                 run.model(batch.to(device))
             for place, record in enumerate(records):
                 name = f"{place}: {record.name}"
-                sums[name] = sums.get(name, torch.zeros(())) + len(batch) * habits(record)
+                sums[name] = sums.get(name, torch.zeros(())) + len(batch) * entropy_and_distance(record)
     layers = [(name.partition(": ")[2], total / len(windows)) for name, total in sums.items()]
     return {
         "pieces": len(windows),
@@ -264,27 +275,27 @@ def measure_attention(run: Run, tokens: np.ndarray, trained: int, beyond: int) -
     }
 
 
-def habits(record: AttentionRecord) -> Float[Tensor, "two heads"]:
+def entropy_and_distance(record: AttentionRecord) -> Float[Tensor, "two heads"]:
     """Mean entropy −Σ α ln α and mean distance Σ α |t₁ − t₂| of each head, over the rows of one call."""
     weights = record.weights().double()
     entropy = torch.special.entr(weights).sum(-1)
     distance = (weights * record.distances().abs()).sum(-1)
-    real = record.counted()
+    real = record.unmasked_rows()
     rows = (weights.sum(-1) > 0) & (True if real is None else real)
     return torch.stack(
         [(habit * rows).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1) for habit in (entropy, distance)]
     ).cpu()
 
 
-def found(row: Row, name: str) -> list[Mapping[str, Any]]:
+def results_by_seed(row: Row, name: str) -> list[Mapping[str, Any]]:
     """What a measure found, per seed; nothing of models without attention."""
-    measured = [one.more.get(name, {}) for one in row.measured.values()]
+    measured = [one.more.get(name, {}) for one in row.measures.values()]
     return [one for one in measured if one.get("layers", one.get("positions"))]
 
 
-def heads_of(row: Row, kind: str) -> list[tuple[int, int, Estimate]]:
+def estimate_heads(row: Row, statistic: str) -> list[tuple[int, int, Estimate]]:
     """Layer, head and the mean over the seeds, of every head."""
-    values = [[layer[kind] for layer in one["layers"]] for one in found(row, "attention")]
+    values = [[layer[statistic] for layer in one["layers"]] for one in results_by_seed(row, "attention")]
     return [
         (layer, head, estimate([seed[layer][head] for seed in values]))
         for layer in range(len(values[0]))
@@ -292,29 +303,32 @@ def heads_of(row: Row, kind: str) -> list[tuple[int, int, Estimate]]:
     ]
 
 
-def over_heads(row: Row, kind: str) -> Estimate:
+def mean_over_heads(row: Row, statistic: str) -> Estimate:
     """The mean over all heads, with its interval over the seeds."""
-    means = [fmean(value for layer in one["layers"] for value in layer[kind]) for one in found(row, "attention")]
+    means = [
+        fmean(value for layer in one["layers"] for value in layer[statistic])
+        for one in results_by_seed(row, "attention")
+    ]
     return estimate(means)
 
 
-def plot_heads(rows: Sequence[Row], kind: str) -> Plot:
+def plot_heads(rows: Sequence[Row], statistic: str) -> Plot:
     """One curve per row over all its heads, in order."""
-    places = sorted({(layer, head) for row in rows for layer, head, _ in heads_of(row, kind)})
+    places = sorted({(layer, head) for row in rows for layer, head, _ in estimate_heads(row, statistic)})
     curves = []
     for number, row in enumerate(rows):
-        heads = heads_of(row, kind)
-        x = tuple(places.index((layer, head)) + SHIFT * (number - (len(rows) - 1) / 2) for layer, head, _ in heads)
+        heads = estimate_heads(row, statistic)
+        x = tuple(places.index((layer, head)) + ROW_OFFSET * (number - (len(rows) - 1) / 2) for layer, head, _ in heads)
         means = [one for _, _, one in heads]
-        several = means if len(found(row, "attention")) > 1 else []
+        several = means if len(results_by_seed(row, "attention")) > 1 else []
         low, high = tuple(max(0.0, one.low) for one in several), tuple(one.high for one in several)
         curves.append(Curve(row.title, x, tuple(one.mean for one in means), low, high, dots=True))
     caption = (
-        f"The {KINDS[kind]} of each head; layers and heads are counted from 0. The bars are the 95 % intervals "
+        f"The {STATISTICS[statistic]} of each head; layers and heads are counted from 0. The bars are the 95 % intervals "
         "over the seeds. The models are a little apart so that all bars can be seen."
     )
     ticks = tuple(f"{layer}.{head}" for layer, head in places)
-    return Plot("layer.head", KINDS[kind], tuple(curves), caption=caption, bars=True, ticks=ticks)
+    return Plot("layer.head", STATISTICS[statistic], tuple(curves), caption=caption, bars=True, ticks=ticks)
 
 
 @dataclass(frozen=True)
@@ -330,9 +344,9 @@ class ShapingEffect:
         gap = self.test.difference
         if gap.margin is None:
             return "too few seeds for a test"
-        if abs(gap.mean) < MATTERS and (self.test.significant or gap.margin < MATTERS):
-            return f"no difference that matters (below {MATTERS:.1%})".replace("%", " %")
-        if not self.test.significant:
+        if abs(gap.mean) < NEGLIGIBLE and (self.test.is_significant or gap.margin < NEGLIGIBLE):
+            return f"no difference that matters (below {NEGLIGIBLE:.1%})".replace("%", " %")
+        if not self.test.is_significant:
             return "not significant"
         return "helped" if gap.mean < 0 else "hurt"
 
@@ -349,28 +363,32 @@ def shaping_effects(rows: Sequence[Row]) -> list[ShapingEffect]:
     found: dict[str, PairedTest] = {}
 
     def shapes(row: Row) -> bool:
-        return any(row.first.recipe.get(term) for term in TERMS) if row.first else False
+        return any(row.first.recipe.get(term) for term in PENALTIES) if row.first else False
 
     def rest(row: Row) -> Any:
-        recipe = {word: value for word, value in row.first.recipe.items() if word not in OWN} if row.first else {}
+        recipe = (
+            {word: value for word, value in row.first.recipe.items() if word not in IGNORED_SETTINGS}
+            if row.first
+            else {}
+        )
         return row.first and (row.first.model, recipe)
 
     for row in rows:
         base = next((one for one in rows if one.first and not shapes(one) and rest(one) == rest(row)), None)
         if base is None or not shapes(row):
             continue
-        if test := paired(row, base, "perplexity"):
+        if test := compare_rows(row, base, "perplexity"):
             found[row.title] = test
-    return list(map(ShapingEffect, found, holm(list(found.values()))))
+    return list(map(ShapingEffect, found, holm_correct(list(found.values()))))
 
 
 def view_attention(rows: Sequence[Row]) -> MeasureView:
     """Entropy and distance of each head, and whether shaping them helped."""
-    shown, effects = [row for row in rows if found(row, "attention")], shaping_effects(rows)
-    heads = {row.title: {kind: heads_of(row, kind) for kind in KINDS} for row in shown}
+    shown, effects = [row for row in rows if results_by_seed(row, "attention")], shaping_effects(rows)
+    heads = {row.title: {kind: estimate_heads(row, kind) for kind in STATISTICS} for row in shown}
     habits_said = []
     for row in shown:
-        entropy, distance = (over_heads(row, kind) for kind in KINDS)
+        entropy, distance = (mean_over_heads(row, kind) for kind in STATISTICS)
         habits_said.append(f"{row.title}: heads have a mean entropy of {entropy} nats and look {distance} tokens back.")
     plain = {
         title: {
@@ -381,19 +399,19 @@ def view_attention(rows: Sequence[Row]) -> MeasureView:
     }
     return MeasureView(
         heading="What the heads do",
-        header=["model", "layer", "head", *KINDS.values()],
-        lines=[
+        header=["model", "layer", "head", *STATISTICS.values()],
+        rows=[
             [title, str(layer), str(head), str(entropy), str(distance)]
             for title, by_kind in heads.items()
             for (layer, head, entropy), (_, _, distance) in zip(*by_kind.values(), strict=True)
         ],
-        plots=[plot_heads(shown, kind) for kind in KINDS] if shown else [],
+        plots=[plot_heads(shown, kind) for kind in STATISTICS] if shown else [],
         notes=[
             "Over all rows of attention on the validation text, in windows of the trained length. Entropy −Σ α ln α, "
             "distance Σ α |t₁ − t₂|."
         ],
         sentences=[*habits_said, *map(str, effects)],
-        plain={"rows": plain, "helped": [one.to_dict() for one in effects]},
+        values={"rows": plain, "helped": [one.to_dict() for one in effects]},
     )
 
 
@@ -401,7 +419,7 @@ def view_attention(rows: Sequence[Row]) -> MeasureView:
 
 
 POSITION_WINDOWS = 256
-BINS = 16  # points of the curve for each trained length
+BINS_PER_LENGTH = 16  # points of the curve for each trained length
 
 
 def measure_positions(run: Run, tokens: np.ndarray, trained: int, beyond: int) -> dict[str, Any]:
@@ -413,10 +431,10 @@ def measure_positions(run: Run, tokens: np.ndarray, trained: int, beyond: int) -
     asked = min(beyond * trained, len(tokens) - 1)
     if asked < 1:
         raise RunError(f"measures.positions: the validation text has {len(tokens)} tokens; at least 2 are needed.")
-    windows = windows_of(tokens, asked + 1, POSITION_WINDOWS)
-    model, readable = lengthened(run.model, asked)
+    windows = sample_windows(tokens, asked + 1, POSITION_WINDOWS)
+    model, readable = extend_context(run.model, asked)
     losses = losses_by_position(model, windows[:, : readable + 1])
-    edges = list(range(0, readable, max(1, trained // BINS)))
+    edges = list(range(0, readable, max(1, trained // BINS_PER_LENGTH)))
     bins = [(begin, min(end, readable)) for begin, end in zip(edges, [*edges[1:], readable], strict=True)]
     return {
         "trained": trained,
@@ -429,7 +447,7 @@ def measure_positions(run: Run, tokens: np.ndarray, trained: int, beyond: int) -
     }
 
 
-def lengthened(model: LanguageModel, length: int) -> tuple[LanguageModel, int]:
+def extend_context(model: LanguageModel, length: int) -> tuple[LanguageModel, int]:
     """The same weights with a context of at least `length`, and how much of it the model can read.
 
     A Transformer without learned position vectors is rebuilt longer; learned vectors end where the context does.
@@ -440,7 +458,7 @@ def lengthened(model: LanguageModel, length: int) -> tuple[LanguageModel, int]:
     if spec.positions.tabled:
         return model, spec.context
     device = next(model.parameters()).device
-    longer = blank(spec.replace(context=length)).to(device)
+    longer = build_uninitialized(spec.replace(context=length)).to(device)
     longer.load_state_dict(model.state_dict())
     assert isinstance(longer, LanguageModel)
     return longer, length
@@ -451,7 +469,7 @@ def losses_by_position(model: LanguageModel, windows: Int[Tensor, "windows lengt
     device = next(model.parameters()).device
     sums = torch.zeros(windows.shape[1] - 1, dtype=torch.float64)
     with torch.inference_mode(), evaluating(model):
-        for batch in in_batches(windows):
+        for batch in split_batches(windows):
             rows = batch.to(device)
             logits = model(rows[:, :-1])[0]
             losses = functional.cross_entropy(logits.transpose(1, 2).float(), rows[:, 1:], reduction="none")
@@ -459,9 +477,9 @@ def losses_by_position(model: LanguageModel, windows: Int[Tensor, "windows lengt
     return sums / len(windows)
 
 
-def by_length(row: Row) -> list[Estimate | None]:
+def loss_by_length(row: Row) -> list[Estimate | None]:
     """The mean loss within the trained length, within the second of that length, and so on; None where it cannot go."""
-    seeds = found(row, "positions")
+    seeds = results_by_seed(row, "positions")
     trained, count = seeds[0]["trained"], -(-seeds[0]["asked"] // seeds[0]["trained"])
     means: list[Estimate | None] = []
     for begin in range(0, count * trained, trained):
@@ -475,7 +493,7 @@ def by_length(row: Row) -> list[Estimate | None]:
 
 def position_curve(row: Row) -> Curve:
     """The loss against position, with the interval over the seeds."""
-    seeds = found(row, "positions")
+    seeds = results_by_seed(row, "positions")
     points = [estimate(losses) for losses in zip(*(one["losses"] for one in seeds), strict=True)]
     several = points if len(seeds) > 1 else []
     low, high = tuple(point.low for point in several), tuple(point.high for point in several)
@@ -484,9 +502,12 @@ def position_curve(row: Row) -> Curve:
 
 def view_positions(rows: Sequence[Row]) -> MeasureView:
     """Loss against position: by trained length, and along the curve."""
-    shown = {row.title: row for row in rows if found(row, "positions")}
-    firsts = {title: found(row, "positions")[0] for title, row in shown.items()}
-    lengths, curves = {title: by_length(row) for title, row in shown.items()}, list(map(position_curve, shown.values()))
+    shown = {row.title: row for row in rows if results_by_seed(row, "positions")}
+    firsts = {title: results_by_seed(row, "positions")[0] for title, row in shown.items()}
+    lengths, curves = (
+        {title: loss_by_length(row) for title, row in shown.items()},
+        list(map(position_curve, shown.values())),
+    )
     trained = next((one["trained"] for one in firsts.values()), 0)
     columns = max(map(len, lengths.values()), default=0)
     ends = [(title, means[0], means[-1]) for title, means in lengths.items() if len(means) > 1]
@@ -509,14 +530,14 @@ def view_positions(rows: Sequence[Row]) -> MeasureView:
         heading="Loss against position",
         title=f"Loss by position, T = {trained} the trained length",
         header=["model", *(f"{place}T to {place + 1}T" if place else "up to T" for place in range(columns))],
-        lines=[
-            [title, *(NONE if one is None else str(one) for one in means), *[NONE] * (columns - len(means))]
+        rows=[
+            [title, *(NO_VALUE if one is None else str(one) for one in means), *[NO_VALUE] * (columns - len(means))]
             for title, means in lengths.items()
         ],
         plots=[Plot("position", "loss (nats/token)", tuple(curves), rule=float(trained), caption=caption)],
         notes=[how, *early],
         sentences=[*sentences, *early],
-        plain={
+        values={
             curve.title: {
                 "trained": firsts[curve.title]["trained"],
                 "positions": curve.x,
@@ -555,7 +576,7 @@ def view_steps(rows: Sequence[Row]) -> MeasureView:
     """How many steps each model needs for the loss that the first one ends with, seed by seed."""
     runs: dict[str, dict[int, list[tuple[int, float]]]] = {}
     for row in rows:
-        for seed, one in row.measured.items():
+        for seed, one in row.measures.items():
             runs.setdefault(row.condition, {}).setdefault(seed, []).append((int(one.recipe["steps"]), one.loss))
     first, *others = runs or [""]
     ends = {seed: max(curve) for seed, curve in runs.get(first, {}).items()}
@@ -569,7 +590,7 @@ def view_steps(rows: Sequence[Row]) -> MeasureView:
             found[name] = {seed: reached[seed][0] for seed in both}, [bound for _, bound in reached.values()], test
     # bounds vary less than the steps themselves: a test of them would find too much
     exact = [name for name, (_, bounds, _) in found.items() if not any(bounds)]
-    tests = dict(zip(exact, holm([found[name][-1] for name in exact]), strict=True))
+    tests = dict(zip(exact, holm_correct([found[name][-1] for name in exact]), strict=True))
     lines, sentences = [], []
     for name, (steps, bounds, test) in found.items():
         bound = next((one for one in ("more than ", "at most ") if one in bounds), "")
@@ -589,11 +610,11 @@ def view_steps(rows: Sequence[Row]) -> MeasureView:
         heading="Steps to the same loss",
         title=f"Steps to the loss that {first} ends with, {target:.3f} nats/token on average",
         header=["model", "steps", f"share of {first}", "difference"],
-        lines=lines,
+        rows=lines,
         plots=[],
         notes=["Read off the runs of several lengths, seed by seed; the test is of the logarithm of the share."],
         sentences=sentences,
-        plain={
+        values={
             name: {"steps": steps, "bounds": bounds, "share": math.exp(test.mean)}
             | (tests[name].to_dict() if name in tests else {"p": None})
             for name, (steps, bounds, test) in found.items()

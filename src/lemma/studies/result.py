@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lemma.data.files import file_sum, locked, seal, write_atomically
+from lemma.data.files import file_checksum, file_lock, with_checksum, write_atomically
 from lemma.report.curves import Plot
 from lemma.report.result import (
     Block,
@@ -21,14 +21,14 @@ from lemma.report.result import (
     as_json,
     as_markdown,
     as_text,
-    plots,
+    plot_blocks,
 )
 from lemma.runs.checkpoint import MANIFEST
-from lemma.runs.verify import STUDY
+from lemma.runs.verify import STUDY_FILE
 from lemma.spec.studies import StudySpec
 
-NONE = "–"
-AGAIN = "Interrupted: the same command goes on where it stopped."
+NO_VALUE = "–"
+RESUME_HINT = "Interrupted: the same command goes on where it stopped."
 FOOTER = "Made by Lemma. This page needs no network and no script. The unrounded figures are in {}."
 
 
@@ -43,24 +43,24 @@ class StudyTable:
     caption: str
     notes: Sequence[str] = ()
     """Why runs are missing."""
-    best: int | None = None
+    best_row: int | None = None
     """The row that is marked as the best."""
-    mark: str = ""
+    mark_meaning: str = ""
     """What the mark means, where it is printed as a sign."""
     left: Sequence[int] = (0,)
     """Columns that are aligned left."""
 
     def blocks(self) -> Iterator[Block]:
         """The table as it is printed, with its caption and notes."""
-        rows = [[f"{row[0]} *", *row[1:]] if place == self.best else row for place, row in enumerate(self.rows)]
-        yield Table(self.header, rows, left=self.left, ruled=True)
-        marked = self.mark if self.best is not None else ""
+        rows = [[f"{row[0]} *", *row[1:]] if place == self.best_row else row for place, row in enumerate(self.rows)]
+        yield Table(self.header, rows, left=self.left, underline_header=True)
+        marked = self.mark_meaning if self.best_row is not None else ""
         yield from (Text(text, "note") for text in (f"{self.caption} {marked}".strip(), *self.notes))
 
     def details(self) -> Iterator[Block]:
         """The table of a page."""
-        kinds = ["best" if place == self.best else "" for place in range(len(self.rows))]
-        yield Table(self.header, self.rows, left=self.left, kinds=kinds, caption=self.caption)
+        kinds = ["best" if place == self.best_row else "" for place in range(len(self.rows))]
+        yield Table(self.header, self.rows, left=self.left, row_kinds=kinds, caption=self.caption)
         if self.notes:
             yield from (Heading("Missing runs", 3), Items(self.notes))
 
@@ -109,14 +109,14 @@ class StudyResult(Result):
     convention: str = ""
     """How the formulas count."""
     plots: tuple[Plot, ...] = ()
-    printed: tuple[Block, ...] = ()
+    terminal_blocks: tuple[Block, ...] = ()
     """What else is printed, below the table."""
-    sections: tuple[Block, ...] = ()
+    page_blocks: tuple[Block, ...] = ()
     """What else is shown on the page, below the table."""
-    more: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
     """What else was found, as plain values."""
     interrupted: bool = False
-    next: str = ""
+    next_command: str = ""
     """The command that one might type next."""
     kicker: str = "A study by Lemma"
     files: tuple[str, str, str, str] = ("table.md", "table.csv", "results.json", "report.html")
@@ -138,15 +138,15 @@ class StudyResult(Result):
 
     def blocks(self) -> Iterator[Block]:
         """Table, conclusion and claims."""
-        yield from (Heading(self.title), *self.table.blocks(), *self.printed)
+        yield from (Heading(self.title), *self.table.blocks(), *self.terminal_blocks)
         formulas = [f"{what}: {formula}" for what, formula in self.formulas.items()]
         if formulas:
-            yield Text("\n".join(filter(None, [*formulas, self.convention])), apart=True)
-        yield from (Text(said, "finding", apart=not place) for place, said in enumerate(self.conclusion))
-        yield from (Text(str(claim), apart=True) for claim in self.claims)
-        yield Text("; ".join(self.hardware.values()), "note", apart=True)
-        following = [f"Next: {self.next}"] if self.next else []
-        yield Text("\n".join([*([AGAIN] if self.interrupted else []), f"Report: {self.report}", *following]))
+            yield Text("\n".join(filter(None, [*formulas, self.convention])), blank_before=True)
+        yield from (Text(said, "finding", blank_before=not place) for place, said in enumerate(self.conclusion))
+        yield from (Text(str(claim), blank_before=True) for claim in self.claims)
+        yield Text("; ".join(self.hardware.values()), "note", blank_before=True)
+        following = [f"Next: {self.next_command}"] if self.next_command else []
+        yield Text("\n".join([*([RESUME_HINT] if self.interrupted else []), f"Report: {self.report}", *following]))
 
     def details(self) -> Iterator[Block]:
         """The page: the answer first, then all that it rests on."""
@@ -156,9 +156,9 @@ class StudyResult(Result):
         yield from (Text(said, "finding") for said in self.conclusion)
         if self.data:
             yield Facts(self.data)
-        yield from (Heading("Result"), *self.table.details(), *self.sections)
+        yield from (Heading("Result"), *self.table.details(), *self.page_blocks)
         if self.plots:
-            yield from (Heading("Plots"), *plots(self.plots))
+            yield from (Heading("Plots"), *plot_blocks(self.plots))
         if self.formulas:
             yield from (Heading("By formula"), Facts(self.formulas), Text(self.convention, "note"))
         yield from (Heading("Protocol and hardware"), Facts({**self.protocol, **self.hardware}))
@@ -180,7 +180,7 @@ class StudyResult(Result):
             "conclusion": list(self.conclusion),
             "runs": [run.to_dict() for run in self.runs],
             "report": str(self.report),
-            **self.more,
+            **self.extra,
         }
 
     def save(self, path: Path | str | None = None) -> Path:
@@ -199,13 +199,13 @@ class StudyResult(Result):
             as_html(self.details(), self.title),
         )
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / MANIFEST, wait=60):  # other processes may write the same report
+        with file_lock(folder / MANIFEST, timeout=60):  # other processes may write the same report
             if path is None:
                 (folder / MANIFEST).unlink(missing_ok=True)  # until all that it lists is there
             for name, content in zip(self.files, texts, strict=True):
                 write_atomically(folder / name, content)
             if path is None:
-                names = [name for name in (STUDY, *self.files) if (folder / name).exists()]
-                sums = {name: file_sum(folder / name) for name in names}
-                write_atomically(folder / MANIFEST, json.dumps(seal({"files": sums}), indent=1) + "\n")
+                names = [name for name in (STUDY_FILE, *self.files) if (folder / name).exists()]
+                sums = {name: file_checksum(folder / name) for name in names}
+                write_atomically(folder / MANIFEST, json.dumps(with_checksum({"files": sums}), indent=1) + "\n")
         return folder / self.files[-1]

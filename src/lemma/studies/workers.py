@@ -22,36 +22,36 @@ from uuid import uuid4
 
 import torch
 
-from lemma.errors import InputError, SpecError, unknown
+from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.processes import child_environment, python_command
-from lemma.report.progress import Silent
-from lemma.report.statistics import needed
-from lemma.runs.verify import STUDY
+from lemma.report.progress import SilentObserver
+from lemma.report.statistics import import_optional
+from lemma.runs.verify import STUDY_FILE
 from lemma.spec.base import exists
 from lemma.spec.studies import read_study
 from lemma.studies.experiment import (
     Experiment,
     StudyCell,
     TitledObserver,
-    changed_at,
+    modified_ns,
     open_experiment,
     read_json,
-    share_cells,
+    run_cells,
     write_json,
 )
 
-WATCH = 0.5  # seconds between two looks at the folder
-PATIENCE = 60.0  # seconds that workers have to write a checkpoint before they are ended
-PLACES = ("ray", "slurm")
+POLL_SECONDS = 0.5  # seconds between two looks at the folder
+GRACE_SECONDS = 60.0  # seconds that workers have to write a checkpoint before they are ended
+CLUSTERS = ("ray", "slurm")
 
 
-def work(order: str) -> None:
+def run_worker(job_file: str) -> None:
     """Run cells of a study until all are done: what a worker does, wherever it is. `order` is the file that says so.
 
     A worker stops after the current step, and saves it, once that file is gone or the process that started it is, or
     when Slurm warns that its time is nearly over.
     """
-    told = read_json(Path(order))
+    told = read_json(Path(job_file))
     if told is None:  # stopped before it began
         return
     os.chdir(told["folder"])
@@ -59,8 +59,8 @@ def work(order: str) -> None:
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(WATCH):
-            if not exists(Path(order)) or told["parent"] not in (None, os.getppid()):
+        while not over.wait(POLL_SECONDS):
+            if not exists(Path(job_file)) or told["parent"] not in (None, os.getppid()):
                 interrupt_main()  # not a signal from outside: Ray starts its workers with SIGINT blocked
                 return
 
@@ -69,12 +69,12 @@ def work(order: str) -> None:
         signal.signal(signal.SIGUSR2, lambda number, frame: interrupt_main())
     threading.Thread(target=watch, daemon=True).start()
     try:
-        out = Path(order).parent
-        experiment = open_experiment(read_study(out / STUDY), out, Silent())
+        out = Path(job_file).parent
+        experiment = open_experiment(read_study(out / STUDY_FILE), out, SilentObserver())
         cells = {cell.name: cell for cell in experiment.cells()}
         chosen = [cells[name] for name in told["cells"]]
         for stage in (experiment.trials(chosen), chosen):
-            share_cells(experiment, stage, told["failed"], {})
+            run_cells(experiment, stage, told["failed"], {})
     except KeyboardInterrupt:
         pass
     finally:
@@ -85,19 +85,19 @@ class Workers(ABC):
     """Several workers that were started together."""
 
     @abstractmethod
-    def start(self, order: Path, count: int, threads: int) -> None:
+    def start(self, job_file: Path, count: int, threads: int) -> None:
         """Start `count` of them, each with `threads` threads."""
 
     @abstractmethod
-    def running(self) -> int:
+    def count_running(self) -> int:
         """How many have not ended yet."""
 
     @abstractmethod
-    def complaint(self) -> str:
+    def failure_message(self) -> str:
         """Why one of them ended before its time, if it did."""
 
     @abstractmethod
-    def end(self) -> None:
+    def stop(self) -> None:
         """End those that do not stop by themselves."""
 
 
@@ -121,7 +121,7 @@ def allocated_threads() -> int:
 class LocalWorkers(Workers):
     """Processes on this machine, in sessions of their own: Ctrl-C reaches the call that started them, and it alone."""
 
-    def start(self, order: Path, count: int, threads: int) -> None:
+    def start(self, job_file: Path, count: int, threads: int) -> None:
         """Start processes of the same Python; where there are several GPUs, each process sees one of them."""
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         command = python_command("-c", "import sys; from lemma.studies.workers import work; work(sys.argv[1])")
@@ -129,7 +129,7 @@ class LocalWorkers(Workers):
         self.errors = [TemporaryFile() for _ in range(count)]  # noqa: SIM115
         self.processes = [
             subprocess.Popen(
-                [*command, str(order)],
+                [*command, str(job_file)],
                 env=child_environment(**limits, **({"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {})),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -139,11 +139,11 @@ class LocalWorkers(Workers):
             for number, errors in enumerate(self.errors)
         ]
 
-    def running(self) -> int:
+    def count_running(self) -> int:
         """How many processes are alive."""
         return sum(process.poll() is None for process in self.processes)
 
-    def complaint(self) -> str:
+    def failure_message(self) -> str:
         """The last line that a process which failed has written."""
         for process, errors in zip(self.processes, self.errors, strict=True):
             if process.poll():
@@ -153,7 +153,7 @@ class LocalWorkers(Workers):
                 return f"a worker ended with status {process.returncode}: {last}"
         return ""
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Kill what is left."""
         for process in self.processes:
             if process.poll() is None:
@@ -164,20 +164,20 @@ class LocalWorkers(Workers):
 class RayWorkers(Workers):
     """Tasks of a Ray cluster: that of RAY_ADDRESS, or one on this machine for as long as the study takes."""
 
-    def start(self, order: Path, count: int, threads: int) -> None:
+    def start(self, job_file: Path, count: int, threads: int) -> None:
         """Submit the tasks; where the cluster has GPUs each gets one."""
-        self.ray = needed("ray", "ray", "study --on ray")
+        self.ray = import_optional("ray", "ray", "study --on ray")
         if not self.ray.is_initialized():
             self.ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
         gpus = 1 if self.ray.cluster_resources().get("GPU") else 0
-        task = self.ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(work)
-        self.tasks = [task.remote(str(order)) for _ in range(count)]
+        task = self.ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(run_worker)
+        self.tasks = [task.remote(str(job_file)) for _ in range(count)]
 
-    def running(self) -> int:
+    def count_running(self) -> int:
         """How many tasks have no result yet."""
         return len(self.ray.wait(self.tasks, num_returns=len(self.tasks), timeout=0)[1])
 
-    def complaint(self) -> str:
+    def failure_message(self) -> str:
         """What a task raised."""
         for task in self.ray.wait(self.tasks, num_returns=len(self.tasks), timeout=0)[0]:
             try:
@@ -186,7 +186,7 @@ class RayWorkers(Workers):
                 return f"a task of Ray failed: {error}"
         return ""
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Cancel what is left."""
         for task in self.tasks:
             self.ray.cancel(task, force=True)
@@ -198,66 +198,66 @@ class SlurmWorkers(Workers):
     cluster = "slurm"
     """Where submitit sends them; "local" runs them on this machine."""
 
-    def start(self, order: Path, count: int, threads: int) -> None:
+    def start(self, job_file: Path, count: int, threads: int) -> None:
         """Submit the jobs; their logs are in the folder `slurm` of the study."""
-        submitit = needed("submitit", "submitit", "study --on slurm")
+        submitit = import_optional("submitit", "submitit", "study --on slurm")
         if self.cluster == "slurm" and not shutil.which("sbatch"):
             raise InputError("study --on slurm: there is no sbatch on this machine. Submit from a node of the cluster.")
         kinds = {"slurm": submitit.SlurmExecutor, "local": submitit.LocalExecutor}
         # the jobs start in the current folder, of which -P keeps them from importing
-        executor = kinds[self.cluster](order.parent / "slurm", python=shlex.join(python_command()))
+        executor = kinds[self.cluster](job_file.parent / "slurm", python=shlex.join(python_command()))
         if self.cluster == "slurm":  # without a time limit that of the partition applies, not submitit's five minutes
             executor.update_parameters(job_name="lemma-study", cpus_per_task=threads, time=None)
-        self.jobs = [executor.submit(work, str(order)) for _ in range(count)]
+        self.jobs = [executor.submit(run_worker, str(job_file)) for _ in range(count)]
 
-    def running(self) -> int:
+    def count_running(self) -> int:
         """How many jobs are not done."""
         return sum(not job.done() for job in self.jobs)
 
-    def complaint(self) -> str:
+    def failure_message(self) -> str:
         """What a job raised, or how it ended."""
         for job in self.jobs:
             if job.done() and (error := job.exception()):
                 return f"job {job.job_id} of Slurm failed: {str(error).strip().splitlines()[-1]}"
         return ""
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Cancel what is left."""
         for job in self.jobs:
             if not job.done():
                 job.cancel()
 
 
-KINDS: Mapping[str | None, type[Workers]] = {None: LocalWorkers, "ray": RayWorkers, "slurm": SlurmWorkers}
+WORKERS: Mapping[str | None, type[Workers]] = {None: LocalWorkers, "ray": RayWorkers, "slurm": SlurmWorkers}
 
 
 def run_workers(
     experiment: Experiment[Any],
     stages: Sequence[Sequence[StudyCell]],
-    failed: Mapping[str, int],
+    failed_before: Mapping[str, int],
     jobs: int | None,
-    on: str | None,
+    cluster: str | None,
 ) -> bool:
     """Let workers run all cells, and watch them; return whether that was interrupted.
 
     On this machine its threads are divided between the workers. A worker that dies leaves its cell to the others.
     """
-    if on not in KINDS:
-        raise SpecError(unknown("study --on", str(on), PLACES))
+    if cluster not in WORKERS:
+        raise SpecError(describe_unknown("study --on", str(cluster), CLUSTERS))
     cells = [cell for stage in stages for cell in stage]
     cores, most = torch.get_num_threads(), max(map(len, stages))
     # Ray and Slurm queue what does not fit; the cores of the submitting machine say nothing about theirs.
-    count = min(jobs or (cores if on is None else most), most)
+    count = min(jobs or (cores if cluster is None else most), most)
     if count < 1:
         return False
-    threads = max(1, cores // count) if on is None else 1
+    threads = max(1, cores // count) if cluster is None else 1
     out = experiment.out.resolve()
     order = out / f".workers-{uuid4().hex}.json"
-    parent = os.getpid() if on is None else None
-    told = {"cells": [cell.name for cell in stages[-1]], "failed": dict(failed), "folder": str(Path.cwd())}
-    write_json(order, {**told, "threads": threads if on is None else None, "parent": parent})
-    workers, observer = KINDS[on](), experiment.observer
-    where = f"{count} process{'es' if count > 1 else ''}" + (f" on {on}" if on else "")
+    parent = os.getpid() if cluster is None else None
+    told = {"cells": [cell.name for cell in stages[-1]], "failed": dict(failed_before), "folder": str(Path.cwd())}
+    write_json(order, {**told, "threads": threads if cluster is None else None, "parent": parent})
+    workers, observer = WORKERS[cluster](), experiment.observer
+    where = f"{count} process{'es' if count > 1 else ''}" + (f" on {cluster}" if cluster else "")
     left = {cell.name: cell for cell in cells}
     seen: dict[str, int] = {}
     interrupted = False
@@ -267,39 +267,41 @@ def run_workers(
         order.unlink()
         raise
     try:
-        observer.begin(f"{len(cells)} runs in {where}", len(cells), "runs")
+        observer.start(f"{len(cells)} runs in {where}", len(cells), "runs")
         while left:
-            running = workers.running()  # asked first: what they did before they ended is found below
+            running = workers.count_running()  # asked first: what they did before they ended is found below
             for cell in list(left.values()):
-                changed = changed_at(experiment.file(cell))  # to look into all files each time would take a while
+                changed = modified_ns(
+                    experiment.measures_path(cell)
+                )  # to look into all files each time would take a while
                 if changed == seen.get(cell.name):
                     continue
                 seen[cell.name] = changed
-                if found := experiment.settled(cell, failed):
+                if found := experiment.final_outcome(cell, failed_before):
                     del left[cell.name]
                     score = getattr(found.measures, "perplexity", None)
                     figure = (
                         f"failed: {found.reason}" if found.reason else f"perplexity {score:.3f}" if score else "done"
                     )
-                    observer.say(f"{'trial of ' if cell.trial else ''}{cell}: {figure}")
+                    observer.log(f"{'trial of ' if cell.is_trial else ''}{cell}: {figure}")
             observer.advance(len(cells) - len(left))
             if not running:
                 break
-            time.sleep(WATCH)
+            time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         interrupted = True
     finally:
-        observer.end()
+        observer.finish()
         order.unlink(missing_ok=True)
-        limit = time.monotonic() + PATIENCE
+        limit = time.monotonic() + GRACE_SECONDS
         try:
-            while workers.running() and time.monotonic() < limit:
-                time.sleep(WATCH / 5)
+            while workers.count_running() and time.monotonic() < limit:
+                time.sleep(POLL_SECONDS / 5)
         except KeyboardInterrupt:  # a second Ctrl-C does not wait for checkpoints
             interrupted = True
-        workers.end()
+        workers.stop()
     for cell in left.values():
-        if not interrupted and not experiment.settled(cell, failed):
-            reason = workers.complaint() or "its worker ended early"
-            experiment.fail(cell, reason, TitledObserver(observer, str(cell)))
+        if not interrupted and not experiment.final_outcome(cell, failed_before):
+            reason = workers.failure_message() or "its worker ended early"
+            experiment.record_failure(cell, reason, TitledObserver(observer, str(cell)))
     return interrupted

@@ -17,18 +17,18 @@ from torch.nn import functional
 
 from lemma.data.batches import BucketedExamples, ExampleSet
 from lemma.data.splits import Item, Splits, split_files
-from lemma.errors import DataError, RunError, SpecError, unknown
+from lemma.errors import DataError, RunError, SpecError, describe_unknown
 from lemma.layers.state import State
 from lemma.report.progress import Observer
 from lemma.report.result import Block, Pre, Result, Table
-from lemma.report.statistics import Lines
+from lemma.report.statistics import NamedValues
 from lemma.runs.load import Run
-from lemma.spec.base import exists, shown
+from lemma.spec.base import exists, short_repr
 from lemma.spec.choose import Choice
 from lemma.spec.data import AnyDataSpec
 from lemma.spec.recipe import Recipe
 
-IGNORED = -1
+IGNORE_INDEX = -1
 """The target where nothing is to be predicted."""
 
 
@@ -40,14 +40,14 @@ class Worker:
     rank: int = 0
     size: int = 1
 
-    def rows(self, batch: int) -> slice:
+    def local_rows(self, batch_size: int) -> slice:
         """The rows of the global batch that this process takes."""
-        own = batch // self.size
+        own = batch_size // self.size
         return slice(self.rank * own, (self.rank + 1) * own)
 
-    def send(self, numbers: np.ndarray) -> Tensor:
+    def to_device(self, array: np.ndarray) -> Tensor:
         """Move numbers to this process's device, without waiting for them."""
-        tensor = torch.from_numpy(numbers)
+        tensor = torch.from_numpy(array)
         if self.device.type == "cpu":
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
@@ -71,18 +71,18 @@ class Batches:
     """What the user should know about these batches."""
 
     def __init__(self, recipe: Recipe, worker: Worker, length: int, tokens_per_step: int) -> None:
-        self.recipe, self.worker, self.rows = recipe, worker, worker.rows(recipe.batch)
+        self.recipe, self.worker, self.rows = recipe, worker, worker.local_rows(recipe.batch)
         self.length, self.tokens_per_step = length, tokens_per_step
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the inputs and the targets of a step: this process's rows of both."""
         raise NotImplementedError
 
-    def weight(self, targets: Tensor, parts: int) -> float | Tensor:
+    def weight(self, targets: Tensor, num_parts: int) -> float | Tensor:
         """How much one of the parts of a batch counts; equal parts unless a task says otherwise."""
-        return 1 / parts
+        return 1 / num_parts
 
-    def restarts(self, step: int) -> bool:
+    def resets_state(self, step: int) -> bool:
         """Whether a carried state is dropped before this step: always, if batches are unrelated."""
         return True
 
@@ -100,24 +100,24 @@ class ExampleBatches(Batches):
         super().__init__(recipe, worker, max(1, round(mean)), max(1, round(mean * recipe.batch)))
         self.examples = examples
         self.order = BucketedExamples(examples.lengths, recipe.batch, recipe.seed)
-        self.counted = 0  # targets of the last batch, the rows of all processes together
+        self.num_targets = 0  # targets of the last batch, the rows of all processes together
 
-    def predicted(self, targets: Any) -> Any:
+    def predicted_targets(self, targets: Any) -> Any:
         """The targets that are predicted, one for each prediction."""
         return targets
 
     def batch(self, step: int) -> tuple[Int[Tensor, "rows ..."], Int[Tensor, "rows ..."]]:
         """Return the examples of a step and their targets."""
         inputs, targets = self.examples.batch(self.order.examples(step))
-        self.counted = int((self.predicted(targets) >= 0).sum())
-        return self.worker.send(inputs[self.rows]), self.worker.send(targets[self.rows])
+        self.num_targets = int((self.predicted_targets(targets) >= 0).sum())
+        return self.worker.to_device(inputs[self.rows]), self.worker.to_device(targets[self.rows])
 
-    def weight(self, targets: Int[Tensor, "rows ..."], parts: int) -> Float[Tensor, ""]:
+    def weight(self, targets: Int[Tensor, "rows ..."], num_parts: int) -> Float[Tensor, ""]:
         """How much a part counts: by its targets, so that the whole batch's mean comes out.
 
         Gradients are averaged over the processes, so each process counts as many times as there are processes.
         """
-        return (self.predicted(targets) >= 0).sum().double() * (self.worker.size / max(1, self.counted))
+        return (self.predicted_targets(targets) >= 0).sum().double() * (self.worker.size / max(1, self.num_targets))
 
 
 LossTerms = tuple[Float[Tensor, ""], tuple[Float[Tensor, ""], ...], State | None]
@@ -138,7 +138,7 @@ class TaskLoss(nn.Module):
     """Among how many, and of what, an untrained model guesses; and the symbol of that number."""
 
 
-class Entropy(NamedTuple):
+class CrossEntropy(NamedTuple):
     """Means over the targets that count, in nats; 0 where none does."""
 
     objective: Float[Tensor, ""]
@@ -149,7 +149,7 @@ class Entropy(NamedTuple):
 
 def cross_entropy(
     logits: Float[Tensor, "*places classes"], targets: Int[Tensor, "*places"], smoothing: float = 0.0
-) -> Entropy:
+) -> CrossEntropy:
     """Cross-entropy; a target of −1 does not count (label smoothing ε: Szegedy et al. 2016).
 
     >>> found = cross_entropy(torch.tensor([[2.0, 2.0], [5.0, 0.0]]), torch.tensor([1, -1]))
@@ -159,12 +159,12 @@ def cross_entropy(
     targets = targets.flatten()
     exact = torch.promote_types(logits.dtype, torch.float32)
     log = logits.flatten(0, -2).log_softmax(-1, dtype=exact)
-    count = (targets != IGNORED).sum().clamp(min=1)
-    loss = functional.nll_loss(log, targets, ignore_index=IGNORED, reduction="sum") / count
+    count = (targets != IGNORE_INDEX).sum().clamp(min=1)
+    loss = functional.nll_loss(log, targets, ignore_index=IGNORE_INDEX, reduction="sum") / count
     if not smoothing:
-        return Entropy(loss, loss)
-    even = -(log.mean(-1) * (targets != IGNORED)).sum() / count
-    return Entropy((1 - smoothing) * loss + smoothing * even, loss.detach())
+        return CrossEntropy(loss, loss)
+    even = -(log.mean(-1) * (targets != IGNORE_INDEX)).sum() / count
+    return CrossEntropy((1 - smoothing) * loss + smoothing * even, loss.detach())
 
 
 class SmoothedLoss(TaskLoss):
@@ -183,7 +183,7 @@ class SmoothedLoss(TaskLoss):
         return objective, (loss,), None
 
 
-NONE = "–"
+NO_VALUE = "–"
 
 
 @dataclass(frozen=True)
@@ -194,26 +194,26 @@ class Headline:
     value: float
     bounds: Sequence[float] | None = None
     more_is_better: bool = True
-    guessed: float | None = None
+    baseline: float | None = None
     """What always naming the most frequent class gives."""
 
     @property
-    def guess(self) -> str:
+    def baseline_text(self) -> str:
         """What guessing gives, in words."""
-        return NONE if self.guessed is None else f"{self.guessed:.3f}"
+        return NO_VALUE if self.baseline is None else f"{self.baseline:.3f}"
 
     @property
-    def guesses(self) -> bool:
+    def is_at_baseline(self) -> bool:
         """Whether it does not differ significantly from guessing."""
-        return self.guessed is not None and (self.bounds[0] if self.bounds else self.value) <= self.guessed
+        return self.baseline is not None and (self.bounds[0] if self.bounds else self.value) <= self.baseline
 
     @property
-    def goodness(self) -> float:
+    def signed_value(self) -> float:
         """The figure, turned so that more is better."""
         return self.value if self.more_is_better else -self.value
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         """The figure in words."""
         return f"{self.value:.3f}" if self.value <= 1 else f"{self.value:,.2f}"
 
@@ -221,12 +221,12 @@ class Headline:
     def interval(self) -> str:
         """Its interval in words, or a dash."""
         places = 3 if self.value <= 1 else 1
-        return "–".join(f"{bound:.{places}f}" for bound in self.bounds) if self.bounds else NONE
+        return "–".join(f"{bound:.{places}f}" for bound in self.bounds) if self.bounds else NO_VALUE
 
-    def reaches(self, best: "Headline") -> bool:
+    def is_on_par_with(self, best: "Headline") -> bool:
         """Whether it may be as good as another: the intervals overlap, or without any it is within two per cent."""
         if not self.bounds or not best.bounds:
-            return self.goodness >= best.goodness - 0.02 * abs(best.value)
+            return self.signed_value >= best.signed_value - 0.02 * abs(best.value)
         return self.bounds[1] >= best.bounds[0] if self.more_is_better else self.bounds[0] <= best.bounds[1]
 
 
@@ -258,12 +258,12 @@ class Score(Result):
 
     def blocks(self) -> Iterator[Block]:
         """Names and values, and a table."""
-        yield Table(("", ""), self._lines(), plain=True)
+        yield Table(("", ""), self._lines(), is_text=True)
         if table := self._table():
             yield Pre([("\n".join(table), "")])
 
     @abstractmethod
-    def _lines(self) -> Lines: ...
+    def _lines(self) -> NamedValues: ...
 
     def _table(self) -> list[str]:
         return []
@@ -285,26 +285,26 @@ class DataArgs:
         """The option that names the data, such as "labels"."""
         return self.task.option if self.task else None
 
-    def spec(self, chosen: Choice) -> AnyDataSpec:
+    def spec(self, choice: Choice) -> AnyDataSpec:
         """The data spec that goes with a choice of model."""
         if self.task is None:
             raise SpecError(
                 "nothing to learn from is given: text, a treebank for a parser, pairs of texts, labels, images or a "
                 "graph."
             )
-        return chosen.data(self.task.option, self.name, **self.settings)
+        return choice.data_spec(self.task.option, self.name, **self.settings)
 
 
-def rooted(name: Any, known: Collection[str] = ()) -> str:
+def absolute_path(name: Any, names: Collection[str] = ()) -> str:
     """A known name as it is, a file with its full path."""
     said = str(name)
-    return str(Path(said).resolve()) if said not in known and exists(Path(said)) else said
+    return str(Path(said).resolve()) if said not in names and exists(Path(said)) else said
 
 
-def expanded(name: Any, known: Collection[str] = ()) -> list[str]:
+def expand_pattern(name: Any, names: Collection[str] = ()) -> list[str]:
     """The files that a pattern such as shard-*.txt.gz names, in the order of their names; else the name itself."""
     said = str(name)
-    if said in known or not any(sign in said for sign in "*?[") or exists(Path(said)):
+    if said in names or not any(sign in said for sign in "*?[") or exists(Path(said)):
         return [said]
     found = sorted(glob(said, recursive=True))  # noqa: PTH207 (a pattern may begin at the root)
     if not found:
@@ -395,10 +395,10 @@ class Task(ABC):
         return []
 
 
-def steps_of_epochs(epochs: Any, task: Task, model: Any, data: Splits[Any], recipe: Recipe, observer: Observer) -> int:
+def epochs_to_steps(epochs: Any, task: Task, model: Any, data: Splits[Any], recipe: Recipe, observer: Observer) -> int:
     """Convert epochs of the training split to steps, and report them; of a model its spec is expected."""
-    steps = math.ceil(epochs * task.steps_per_epoch(model, data.tokens("train"), recipe))
-    observer.say(f"epochs = {epochs:g}: {steps:,} steps of batch {recipe.batch}.")
+    steps = math.ceil(epochs * task.steps_per_epoch(model, data.item("train"), recipe))
+    observer.log(f"epochs = {epochs:g}: {steps:,} steps of batch {recipe.batch}.")
     return steps
 
 
@@ -407,12 +407,12 @@ def check_epochs(epochs: Any, settings: Mapping[str, Any]) -> None:
     if epochs is None:
         return
     if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 < float(epochs) < math.inf:
-        raise SpecError(f"epochs = {shown(epochs)}: a number above 0 is expected, as in epochs=3.")
+        raise SpecError(f"epochs = {short_repr(epochs)}: a number above 0 is expected, as in epochs=3.")
     if "steps" in settings:
         raise SpecError("steps and epochs are both given. Leave one of them out.")
 
 
-def refuse_penalties(task: Task, recipe: Recipe) -> None:
+def check_penalties(task: Task, recipe: Recipe) -> None:
     """Refuse the penalties on attention where they do not apply."""
     if task.no_penalties and (recipe.entropy_penalty or recipe.distance_penalty):
         raise SpecError(
@@ -421,25 +421,25 @@ def refuse_penalties(task: Task, recipe: Recipe) -> None:
         )
 
 
-def say_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
+def report_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
     """Say what was skipped or cut while data were read."""
-    for message in (*data.skipped, *data.overlaps):
-        observer.say(message)
+    for message in (*data.notes, *data.overlaps):
+        observer.log(message)
     return data
 
 
-def refuse_changed(run: Run, data: Splits[Item], name: str, option: str, what: str | None = None) -> Splits[Item]:
+def check_unchanged(run: Run, data: Splits[Item], name: str, option: str, noun: str | None = None) -> Splits[Item]:
     """Refuse data that have changed since the run was trained; return them if they have not."""
     if data.hash != run.data_hash:
         raise RunError(
-            f"{run.path} was trained on {what or option} with SHA-256 {run.data_hash}, but {with_files(name, run)} now "
+            f"{run.path} was trained on {noun or option} with SHA-256 {run.data_hash}, but {describe_files(name, run)} now "
             f"has {data.hash}: its validation and test splits may contain training data. To evaluate on it anyway, "
             f"name it with --{option}."
         )
     return data
 
 
-def with_files(name: str, run: Run) -> str:
+def describe_files(name: str, run: Run) -> str:
     """The name of a run's data, and the files of the splits that were given with them."""
     given = [one if isinstance(one, tuple) else (one,) for one in split_files(run.data).values()]
     return ", ".join([name, *(file for some in given for file in some if isinstance(file, str))])
@@ -448,19 +448,19 @@ def with_files(name: str, run: Run) -> str:
 def choose_split(data: Splits[Any], split: str | None) -> str:
     """The split that is asked for; else test if there is one, else validation, else the only one."""
     if split is None:
-        return next((part for part in ("test", "validation") if part in data.splits), data.splits[0])
-    if split not in data.splits:
-        raise SpecError(unknown("split", split, data.splits))
+        return next((part for part in ("test", "validation") if part in data.split_names), data.split_names[0])
+    if split not in data.split_names:
+        raise SpecError(describe_unknown("split", split, data.split_names))
     return split
 
 
-def protocol_of(data: Splits[Any], split: str) -> dict[str, Any]:
+def data_protocol(data: Splits[Any], split: str) -> dict[str, Any]:
     """The part of a protocol that tells the data."""
-    told = {"tokenizer": data.tokenizer.about, "data": data.about, "split": split, "data hash": data.hash}
-    return {**told, **given_split(data, split)}
+    told = {"tokenizer": data.tokenizer.about, "data": data.description, "split": split, "data hash": data.hash}
+    return {**told, **split_protocol(data, split)}
 
 
-def given_split(data: Splits[Any], split: str) -> dict[str, str]:
+def split_protocol(data: Splits[Any], split: str) -> dict[str, str]:
     """The part of a protocol that tells a split that was given as a file of its own."""
     told = {"split hash": data.split_hashes.get(split), "overlap": "; ".join(data.overlaps)}
     return {name: value for name, value in told.items() if value}

@@ -12,20 +12,20 @@ import torch
 from jaxtyping import Float, Int64
 from torch import nn
 
-from lemma.data.corpora import LABELLED
-from lemma.data.labels import Labelled, holds_trees, prepare_labels, with_heads
+from lemma.data.corpora import LABELLED_CORPORA
+from lemma.data.labels import LabelledExamples, attach_heads, has_trees, prepare_labels
 from lemma.data.splits import Splits
 from lemma.data.store import encode_texts, fit_rows
 from lemma.errors import InputError, RunError, SpecError
-from lemma.models.base import by_length, measuring, positions_on
+from lemma.models.base import batch_by_length, measuring, tokens_per_batch
 from lemma.models.classifier import ClassifierModel
-from lemma.report.progress import Observer, Silent, watched_reading
+from lemma.report.progress import Observer, SilentObserver, reading_progress
 from lemma.report.result import Block, Result, Table, Text
-from lemma.report.statistics import Estimate, Lines, lay_out, needed, protocol_lines
-from lemma.report.text import fit
+from lemma.report.statistics import Estimate, NamedValues, format_named_values, import_optional, protocol_values
+from lemma.report.text import wrap_lines
 from lemma.runs.load import Run
 from lemma.spec.data import LabelsSpec
-from lemma.spec.models import BodySpec, Classifier, Transformer, Tree, longest
+from lemma.spec.models import BodySpec, Classifier, Transformer, Tree, max_text_tokens
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import (
     DataArgs,
@@ -35,10 +35,10 @@ from lemma.tasks.base import (
     SmoothedLoss,
     Task,
     Worker,
+    check_unchanged,
     choose_split,
-    protocol_of,
-    refuse_changed,
-    say_skipped,
+    data_protocol,
+    report_skipped,
 )
 from lemma.tasks.parse_texts import parser_trees, tree_source_for
 
@@ -49,7 +49,7 @@ class ClassificationTask(Task):
     name, option, example, learns = "classification", "labels", "tweets", "labelled texts"
     unit, has_perplexity = "nats/text", False
     data_spec = LabelsSpec
-    names, settings, files = LABELLED, ("text_column", "label_column", "limit", "parser"), ("parser",)
+    names, settings, files = LABELLED_CORPORA, ("text_column", "label_column", "limit", "parser"), ("parser",)
     answers = "class"
     no_penalties = "a classifier learns labels"
 
@@ -61,11 +61,11 @@ class ClassificationTask(Task):
         observer: Observer,
         vocabulary: Any = None,
         labels: tuple[str, ...] = (),
-    ) -> Splits[Labelled]:
+    ) -> Splits[LabelledExamples]:
         """Read labelled texts as the classifier's body reads them."""
-        return say_skipped(load_labels(data, model.body, vocabulary, labels, observer, recipe), observer)
+        return report_skipped(load_labels(data, model.body, vocabulary, labels, observer, recipe), observer)
 
-    def batches(self, model: Any, examples: Labelled, recipe: Recipe, worker: Worker) -> ExampleBatches:
+    def batches(self, model: Any, examples: LabelledExamples, recipe: Recipe, worker: Worker) -> ExampleBatches:
         """Texts of similar length together."""
         return ExampleBatches(examples, recipe, worker)
 
@@ -73,7 +73,7 @@ class ClassificationTask(Task):
         """The cross-entropy of the classes, with label smoothing."""
         return SmoothedLoss(model, recipe.label_smoothing, lambda model, texts, classes: (model(texts), classes[:, 0]))
 
-    def validate(self, model: ClassifierModel, data: Splits[Labelled], recipe: Recipe) -> "ClassificationScore":
+    def validate(self, model: ClassifierModel, data: Splits[LabelledExamples], recipe: Recipe) -> "ClassificationScore":
         """Classify the validation texts, without intervals."""
         return score_split(model, data, "validation", samples=0)
 
@@ -90,22 +90,22 @@ class ClassificationTask(Task):
             other = LabelsSpec(labels=given.name, **told)
             data = prepare_labels(
                 other,
-                length=most_tokens(run.spec.body, run.recipe),
+                length=max_tokens(run.spec.body, run.recipe),
                 special_tokens=isinstance(run.spec.body, Transformer),
                 tokenizer=run.tokenizer,
                 labels=run.labels,
                 trees=tree_source_for(run.spec.body, other, parser, observer, run.path),
                 evaluation=True,
-                progress=watched_reading(observer),
+                progress=reading_progress(observer),
             )
-            say_skipped(data, observer)
+            report_skipped(data, observer)
         else:
             assert isinstance(run.data, LabelsSpec)
             data = self.load(run.data, run.spec, run.recipe, observer, run.tokenizer, run.labels)
             drawn = f" with the trees of {run.data.parser}" if run.data.parser else ""
-            refuse_changed(run, data, f"{run.data.labels}{drawn}", "labels")
+            check_unchanged(run, data, f"{run.data.labels}{drawn}", "labels")
         part = choose_split(data, split)
-        return score_split(run.require(ClassifierModel, "a classifier"), data, part, protocol_of(data, part))
+        return score_split(run.require(ClassifierModel, "a classifier"), data, part, data_protocol(data, part))
 
 
 class TreeClassificationTask(ClassificationTask):
@@ -114,9 +114,9 @@ class TreeClassificationTask(ClassificationTask):
     example = "tweets --parser runs/parser"
 
 
-def most_tokens(body: BodySpec, recipe: Recipe) -> int:
+def max_tokens(body: BodySpec, recipe: Recipe) -> int:
     """The most tokens of a text that a classifier reads: what its body can read, or less where a recipe says so."""
-    return min(longest(body), recipe.sequence_length or longest(body))
+    return min(max_text_tokens(body), recipe.sequence_length or max_text_tokens(body))
 
 
 def load_labels(
@@ -126,44 +126,44 @@ def load_labels(
     labels: tuple[str, ...],
     observer: Observer,
     recipe: Recipe | None = None,
-) -> Splits[Labelled]:
+) -> Splits[LabelledExamples]:
     """Labelled texts as a body reads them; those that a tree body cannot learn are refused before anything is read."""
     if isinstance(body, Tree) and data.tokenizer.kind != "words":
         raise SpecError(
             f"tokenizer = {data.tokenizer.kind}: the tokens of a tree are its words. Say tokenizer=words, or leave it "
             "to the preset: lemma train tree …"
         )
-    if isinstance(body, Tree) and data.parser is not None and holds_trees(data.labels):
+    if isinstance(body, Tree) and data.parser is not None and has_trees(data.labels):
         raise SpecError(f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out.")
     return prepare_labels(
         data,
-        length=most_tokens(body, recipe or Recipe()),
+        length=max_tokens(body, recipe or Recipe()),
         special_tokens=isinstance(body, Transformer),
         tokenizer=tokenizer,
         labels=labels or None,
         trees=tree_source_for(body, data, data.parser, observer),
-        progress=watched_reading(observer),
+        progress=reading_progress(observer),
     )
 
 
 def score_split(
     model: ClassifierModel,
-    data: Splits[Labelled],
+    data: Splits[LabelledExamples],
     split: str,
     protocol: Mapping[str, Any] | None = None,
     samples: int = 1000,
 ) -> "ClassificationScore":
     """Classify the texts of a split, and compare with their labels."""
-    examples = data.tokens(split)
+    examples = data.item(split)
     return score_classes(examples.classes, classify(model, examples), data.labels, protocol, samples=samples)
 
 
 # Scores
 
 
-MOST_CLASSES, CONFUSIONS = 8, 10
+MAX_TABLE_CLASSES, MAX_CONFUSIONS = 8, 10
 """Of a table of more classes, not all confusions are shown but the most frequent ones."""
-NAME = 24
+LABEL_WIDTH = 24
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class ClassificationScore(Score):
     @property
     def headline(self) -> Headline:
         """The accuracy, next to that of always naming the most frequent class."""
-        return Headline("accuracy", self.accuracy.value, self.accuracy.interval, guessed=self.majority[1])
+        return Headline("accuracy", self.accuracy.value, self.accuracy.interval, baseline=self.majority[1])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that are good JSON: None for what is infinite or NaN."""
@@ -230,19 +230,19 @@ class ClassificationScore(Score):
         }
 
     def __str__(self) -> str:
-        return fit("\n".join([lay_out(self._lines()), "", *self._table()]))
+        return wrap_lines("\n".join([format_named_values(self._lines()), "", *self._table()]))
 
-    def _lines(self) -> Lines:
+    def _lines(self) -> NamedValues:
         label, share = self.majority
         return [
-            ("accuracy", self.accuracy.shown(100, " %")),
-            ("precision", f"{self.precision.shown(100, ' %')}, mean of the classes"),
-            ("recall", f"{self.recall.shown(100, ' %')}, mean of the classes"),
-            ("F1", f"{self.f1.shown(100, ' %')}, mean of the classes"),
+            ("accuracy", self.accuracy.format_interval(100, " %")),
+            ("precision", f"{self.precision.format_interval(100, ' %')}, mean of the classes"),
+            ("recall", f"{self.recall.format_interval(100, ' %')}, mean of the classes"),
+            ("F1", f"{self.f1.format_interval(100, ' %')}, mean of the classes"),
             ("majority", f"{100 * share:.2f} % by always saying '{_short(label)}'"),
             ("loss", f"{self.loss:.4f} nats/{self.unit}"),
             (f"{self.unit}s", f"{self.texts:,}"),
-            *protocol_lines(self.protocol),
+            *protocol_values(self.protocol),
         ]
 
     def _table(self) -> list[str]:
@@ -255,13 +255,13 @@ class ClassificationScore(Score):
             for name, score in zip(names, self.classes, strict=True)
         ]
         lines = [head, *lines, ""]
-        if len(names) > MOST_CLASSES:
+        if len(names) > MAX_TABLE_CLASSES:
             cells = ((n, i, j) for i, row in enumerate(self.confusion) for j, n in enumerate(row) if i != j and n)
-            most = sorted(cells, key=lambda cell: (-cell[0], cell[1:]))[:CONFUSIONS]
+            most = sorted(cells, key=lambda cell: (-cell[0], cell[1:]))[:MAX_CONFUSIONS]
             shown = [f"{count:>7,}  {names[i]} → {names[j]}" for count, i, j in most]
             return [*lines, "most frequent confusions:", *shown]
         names = [score.label for score in self.classes]
-        left = min(max(5, *map(len, names)), NAME) + 1
+        left = min(max(5, *map(len, names)), LABEL_WIDTH) + 1
         number = len(f"{max(map(max, self.confusion)):,}")
         width = max(number, min(max(map(len, names)), (78 - left) // len(names) - 1))
         left = min(left, 79 - (width + 1) * len(names))
@@ -273,20 +273,22 @@ class ClassificationScore(Score):
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= NAME else f"{label[: NAME - 1]}…"
+    return label if len(label) <= LABEL_WIDTH else f"{label[: LABEL_WIDTH - 1]}…"
 
 
 Counts = Int64[np.ndarray, "samples classes"]
-AT_ONCE = 1 << 23
+BOOTSTRAP_ELEMENTS = 1 << 23
 """Numbers drawn at once: 64 MB."""
 
 
-def classify(model: nn.Module, examples: Labelled, batch: int | None = None) -> Float[np.ndarray, "texts classes"]:
+def classify(
+    model: nn.Module, examples: LabelledExamples, batch: int | None = None
+) -> Float[np.ndarray, "texts classes"]:
     """The probability of each class for each text, by a model of tokens to logits; `batch` texts at once, if set."""
     found: list[np.ndarray] = []
     order: list[np.ndarray] = []
     with measuring(model) as device:
-        for group in by_length(examples.lengths, positions_on(device)):
+        for group in batch_by_length(examples.lengths, tokens_per_batch(device)):
             for start in range(0, len(group), batch or len(group)):
                 some = group[start : start + (batch or len(group))]
                 tokens, _ = examples.batch(some)
@@ -298,7 +300,7 @@ def classify(model: nn.Module, examples: Labelled, batch: int | None = None) -> 
 
 def score_classes(
     gold: Sequence[int] | Int64[np.ndarray, " texts"],
-    chances: Float[np.ndarray, "texts classes"],
+    probabilities: Float[np.ndarray, "texts classes"],
     labels: Sequence[str],
     protocol: Mapping[str, Any] | None = None,
     *,
@@ -310,7 +312,7 @@ def score_classes(
 
     The means over classes are over those that are there or were guessed, each counting the same ("macro").
     """
-    right, table = np.asarray(gold, dtype=np.int64), np.asarray(chances, dtype=np.float64)
+    right, table = np.asarray(gold, dtype=np.int64), np.asarray(probabilities, dtype=np.float64)
     if not len(right):
         raise InputError("no texts to score. Give a file that holds some.")
     if table.shape != (len(right), len(labels)):
@@ -322,11 +324,11 @@ def score_classes(
         wrong = int(right.min() if right.min() < 0 else right.max())
         raise InputError(f"the class {wrong} is not one of 0 to {len(labels) - 1}, the numbers of the labels.")
     guessed, numbers = table.argmax(1), list(range(len(labels)))
-    metrics = needed("sklearn.metrics", "scikit-learn", "scoring classes")
+    metrics = import_optional("sklearn.metrics", "scikit-learn", "scoring classes")
     means = metrics.precision_recall_fscore_support(right, guessed, average="macro", zero_division=0)[:3]
     figures = [metrics.accuracy_score(right, guessed), *means]
-    drawn = resample(right, guessed, len(labels), samples, seed)
-    accuracy, precision, recall, f1 = (Estimate.of(*both) for both in zip(figures, drawn, strict=True))
+    drawn = bootstrap_metrics(right, guessed, len(labels), samples, seed)
+    accuracy, precision, recall, f1 = (Estimate.from_resamples(*both) for both in zip(figures, drawn, strict=True))
     by_class = metrics.precision_recall_fscore_support(right, guessed, labels=numbers, zero_division=0)
     times = np.bincount(guessed, minlength=len(labels))
     intervals = {"intervals": f"bootstrap over {unit}s, {samples:,} samples, seed {seed}"} if samples else {}
@@ -349,8 +351,8 @@ def score_classes(
     )
 
 
-def resample(
-    gold: Int64[np.ndarray, " texts"], guessed: Int64[np.ndarray, " texts"], classes: int, samples: int, seed: int
+def bootstrap_metrics(
+    gold: Int64[np.ndarray, " texts"], predicted: Int64[np.ndarray, " texts"], num_classes: int, samples: int, seed: int
 ) -> Float[np.ndarray, "figures samples"]:
     """Accuracy, and macro precision, recall and F1, of texts drawn with replacement, as often as asked.
 
@@ -358,10 +360,10 @@ def resample(
     a thousand samples of ten thousand texts take a fraction of a second.
     """
     random = np.random.default_rng(seed)
-    pairs, counts = np.unique(np.stack([gold, guessed]), axis=1, return_counts=True)
-    step = max(1, AT_ONCE // (len(counts) + 3 * classes))
+    pairs, counts = np.unique(np.stack([gold, predicted]), axis=1, return_counts=True)
+    step = max(1, BOOTSTRAP_ELEMENTS // (len(counts) + 3 * num_classes))
     parts = [
-        _figures(random.multinomial(len(gold), counts / len(gold), size=min(step, samples - start)), pairs, classes)
+        _figures(random.multinomial(len(gold), counts / len(gold), size=min(step, samples - start)), pairs, num_classes)
         for start in range(0, samples, step)
     ]
     return np.concatenate(parts, axis=1) if parts else np.zeros((4, 0))
@@ -391,38 +393,38 @@ def _share(part: Counts, whole: Counts) -> Float[np.ndarray, "samples classes"]:
 
 
 @dataclass(frozen=True)
-class Named(Result):
+class Classification(Result):
     """A text, its most likely class, and the probability of each."""
 
     title = "Class of a text"
 
     source: str
     label: str
-    chances: dict[str, float]
-    remark: str = ""
+    probabilities: dict[str, float]
+    note: str = ""
 
     @property
-    def chance(self) -> float:
+    def probability(self) -> float:
         """The probability of the class it is given."""
-        return self.chances[self.label]
+        return self.probabilities[self.label]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        plain = {"source": self.source, "label": self.label, "chance": self.chance, "chances": self.chances}
-        return {**plain, "remark": self.remark}
+        plain = {"source": self.source, "label": self.label, "chance": self.probability, "chances": self.probabilities}
+        return {**plain, "remark": self.note}
 
     def blocks(self) -> Iterator[Block]:
         """The class and its probability."""
-        yield Text(f"{self.label}  {self.chance:.3f}" + (f"  ({self.remark})" if self.remark else ""))
+        yield Text(f"{self.label}  {self.probability:.3f}" + (f"  ({self.note})" if self.note else ""))
 
     def details(self) -> Iterator[Block]:
         """The text, and the probability of each class."""
         yield Text(self.source)
-        chances = sorted(self.chances.items(), key=lambda item: -item[1])
+        chances = sorted(self.probabilities.items(), key=lambda item: -item[1])
         yield Table(("class", "probability"), [(label, f"{chance:.3f}") for label, chance in chances])
 
 
-def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
+def classify_texts(run: Run, texts: Sequence[str]) -> list[Classification]:
     """Let a classifier name the class of each text; what is longer than it reads is cut, and the result says so."""
     assert isinstance(run.spec, Classifier)
     for place, text in enumerate(texts):
@@ -433,8 +435,8 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
     if not texts:
         return []
     body, tokenizer = run.spec.body, run.tokenizer
-    special_tokens, length = isinstance(body, Transformer), most_tokens(body, run.recipe)
-    room = length - sum(map(len, tokenizer.marks(special_tokens)))
+    special_tokens, length = isinstance(body, Transformer), max_tokens(body, run.recipe)
+    room = length - sum(map(len, tokenizer.boundary_tokens(special_tokens)))
     spoken, heads = list(texts), ()
     if isinstance(body, Tree):  # it reads the words of trees, and their heads
         if not isinstance(run.data, LabelsSpec) or run.data.parser is None:
@@ -442,21 +444,21 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
                 f"{run.path} learned trees that were given, and has no parser to draw those of a text. Evaluate on "
                 f"trees: lemma evaluate {quote(str(run.path))} --labels FILE.conllu"
             )
-        parsed = parser_trees(Path(run.data.parser), Silent()).parse(texts)
+        parsed = parser_trees(Path(run.data.parser), SilentObserver()).parse(texts)
         spoken, heads = [one.text for one in parsed], [one.heads for one in parsed]
     rows, _ = encode_texts(tokenizer, spoken, lambda size: None)
     kept = fit_rows(rows, tokenizer, length, special_tokens)
-    examples = Labelled(kept, np.zeros(len(texts), dtype=np.int64))
+    examples = LabelledExamples(kept, np.zeros(len(texts), dtype=np.int64))
     model = run.require(ClassifierModel, "a classifier")
-    chances = classify(model, with_heads(examples, heads) if heads else examples)
-    found: list[Named] = []
+    chances = classify(model, attach_heads(examples, heads) if heads else examples)
+    found: list[Classification] = []
     for text, words, length, shares in zip(texts, spoken, rows.lengths.tolist(), chances, strict=True):
-        unknown = tokenizer.encode_known(words)[1]
+        unknown = tokenizer.encode_lossy(words)[1]
         characters = "character" if unknown == 1 else "characters"
         remarks = [
             f"{unknown} {characters} left out: the tokenizer does not know them" if unknown else "",
             f"only the first {room} of {length} tokens were read" if length > room else "",
         ]
         by_label = {label: float(chance) for label, chance in zip(run.labels, shares, strict=True)}
-        found.append(Named(text, run.labels[int(shares.argmax())], by_label, "; ".join(filter(None, remarks))))
+        found.append(Classification(text, run.labels[int(shares.argmax())], by_label, "; ".join(filter(None, remarks))))
     return found

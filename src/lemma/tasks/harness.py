@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from lemma.errors import InputError
-from lemma.generation.decode import Sampling, beginning, generate_text
-from lemma.models.base import by_length, measuring, positions_on
+from lemma.generation.decode import Sampling, generate_text, start_token
+from lemma.models.base import batch_by_length, measuring, tokens_per_batch
 from lemma.report.result import Block, Result, Table, Text
 from lemma.runs.load import Run, load
 from lemma.spec.models import Decoder
@@ -32,9 +32,9 @@ try:
 except ImportError as error:
     raise InputError(f"the harness needs lm_eval ({error}): pip install 'lemma-lm[harness]'") from None
 
-GENERATED = 256  # tokens to generate where a task does not say; lm_eval's own
-PROMPTS_AT_ONCE = 64
-KNOWN = {
+DEFAULT_TOKENS = 256  # tokens to generate where a task does not say; lm_eval's own
+PROMPT_BATCH = 64
+SAMPLING_NAMES = {
     **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")},
     "no_repeat_ngram_size": "no_repeat_ngram",
 }
@@ -55,13 +55,13 @@ class HarnessModel(TemplateLM):
         device = device or "cuda"
         device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
         self.run = load(run, device) if isinstance(run, str | Path) else run
-        self.model, self.words = self.run.merged().model, self.run.tokenizer
+        self.model, self.words = self.run.merge_lora().model, self.run.tokenizer
         self.max_length = self.run.spec.context if isinstance(self.run.spec, Decoder) else None
 
     @property
     def eot_token_id(self) -> int:
         """The token before the first one of a text."""
-        return int([*self.words.encode(""), beginning(self.words)][0])
+        return int([*self.words.encode(""), start_token(self.words)][0])
 
     @property
     def tokenizer_name(self) -> str:
@@ -71,7 +71,7 @@ class HarnessModel(TemplateLM):
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """The ids of a text, with the special tokens that the model was trained with unless they are not wanted."""
         ids = self.words.encode(string)
-        return (self.words.encode_all([string])[0] if add_special_tokens is False else ids).tolist()
+        return (self.words.encode_batch([string])[0] if add_special_tokens is False else ids).tolist()
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **kwargs: Any
@@ -92,8 +92,8 @@ class HarnessModel(TemplateLM):
                 found[number] = (0.0, True)
         rows = list(inputs)
         with measuring(self.model) as device:
-            room = positions_on(device, self.model.spec.vocabulary)
-            for group in by_length(np.array([len(row) for row in rows], dtype=np.int64), room):
+            room = tokens_per_batch(device, self.model.spec.vocabulary)
+            for group in batch_by_length(np.array([len(row) for row in rows], dtype=np.int64), room):
                 taken = [rows[place] for place in group]
                 for row, (scores, greedy, last) in zip(taken, self._read(taken, device, room), strict=True):
                     for number in inputs[row]:
@@ -150,7 +150,7 @@ class HarnessModel(TemplateLM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Continue each context until one of its stop strings; greedily, unless the task says otherwise."""
         most = self.max_length
-        default = GENERATED if most is None or most > GENERATED else max(1, most // 2)
+        default = DEFAULT_TOKENS if most is None or most > DEFAULT_TOKENS else max(1, most // 2)
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for number, request in enumerate(requests):
             groups[repr(sorted(request.args[1].items()))].append(number)
@@ -158,25 +158,25 @@ class HarnessModel(TemplateLM):
         for numbers in groups.values():
             given: dict[str, Any] = {**normalize_gen_kwargs(requests[numbers[0]].args[1], default)}
             tokens, until, _ = given.pop("max_gen_toks"), given.pop("until"), given.pop("do_sample")
-            if unknown := sorted(set(given) - set(KNOWN)):
+            if unknown := sorted(set(given) - set(SAMPLING_NAMES)):
                 raise InputError(
                     f"generation_kwargs: {', '.join(unknown)} is unknown; expected until, max_gen_toks, do_sample, "
-                    f"{', '.join(KNOWN)}."
+                    f"{', '.join(SAMPLING_NAMES)}."
                 )
             if most is not None and tokens >= most:
                 raise InputError(
                     f"max_gen_toks = {tokens} leaves no room for a prompt in the context of {most}. "
                     "Set a smaller one under generation_kwargs in the task."
                 )
-            settings = {KNOWN[name]: value for name, value in given.items() if value is not None}
+            settings = {SAMPLING_NAMES[name]: value for name, value in given.items() if value is not None}
             ends = [text for text in until if text]
             sampling = Sampling(**{"tokens": tokens, "stop": ends, "temperature": 0.0, **settings})
             numbers.sort(key=lambda number: len(requests[number].args[0]))
-            for begin in range(0, len(numbers), PROMPTS_AT_ONCE):
-                batch = numbers[begin : begin + PROMPTS_AT_ONCE]
+            for begin in range(0, len(numbers), PROMPT_BATCH):
+                batch = numbers[begin : begin + PROMPT_BATCH]
                 prompts = [requests[number].args[0] for number in batch]
                 longest = None if most is None else most - tokens
-                written = generate_text(self.model, self.words, prompts, sampling, longest=longest)
+                written = generate_text(self.model, self.words, prompts, sampling, max_prompt_tokens=longest)
                 found |= {number: result.text for number, result in zip(batch, written, strict=True)}
         return [found[number] for number in range(len(requests))]
 

@@ -13,27 +13,27 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lemma.data.batches import RandomWindows, Streams
+from lemma.data.batches import ContiguousStreams, RandomWindows
 from lemma.data.corpora import CORPORA
 from lemma.data.splits import Splits
-from lemma.data.store import TokenArray, prepare, read_tokens
+from lemma.data.store import TokenArray, prepare_text, read_tokens
 from lemma.errors import DataError, InputError, PackageError, SpecError
 from lemma.generation.decode import Sampling, generate_text
 from lemma.layers import fused
 from lemma.layers.attention import Attention
-from lemma.layers.fused import available
-from lemma.layers.output_loss import MANY_CLASSES, output_loss
+from lemma.layers.fused import is_available
+from lemma.layers.output_loss import MIN_CLASSES, output_loss
 from lemma.layers.recording import record_attention
 from lemma.layers.state import State
-from lemma.models.base import LanguageModel, evaluating, positions_on
+from lemma.models.base import LanguageModel, evaluating, tokens_per_batch
 from lemma.models.decoder import DecoderModel
-from lemma.report.progress import Observer, watched_reading
-from lemma.report.statistics import Lines
-from lemma.report.text import label
+from lemma.report.progress import Observer, reading_progress
+from lemma.report.statistics import NamedValues
+from lemma.report.text import label_line
 from lemma.runs.load import Run
 from lemma.spec.data import DataSpec
-from lemma.spec.models import NEW_FAMILIES, Decoder, Encoder, ModelSpec, NewFamily
-from lemma.spec.recipe import OBJECTIVES, ChosenObjective, Recipe
+from lemma.spec.models import PLUGIN_FAMILIES, Decoder, Encoder, ModelSpec, NewFamily
+from lemma.spec.recipe import PLUGIN_OBJECTIVES, ObjectiveChoice, Recipe
 from lemma.tasks.base import (
     Batches,
     DataArgs,
@@ -42,11 +42,11 @@ from lemma.tasks.base import (
     Task,
     TaskLoss,
     Worker,
+    check_unchanged,
     choose_split,
-    refuse_changed,
-    say_skipped,
+    report_skipped,
 )
-from lemma.tasks.penalties import Shape, row_statistics
+from lemma.tasks.penalties import RowMeans, row_statistics
 
 SAMPLES, SAMPLE_TOKENS = 3, 60
 
@@ -68,11 +68,11 @@ class TextTask(Task):
         labels: tuple[str, ...] = (),
     ) -> Splits[TokenArray]:
         """Tokenise the text; the tokenizer is learned from it unless one is given."""
-        return say_skipped(prepare(data, tokenizer=vocabulary, progress=watched_reading(observer)), observer)
+        return report_skipped(prepare_text(data, tokenizer=vocabulary, progress=reading_progress(observer)), observer)
 
     def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
         """Return how many steps predict as many tokens as the text has."""
-        return max(1.0, len(examples) / (recipe.batch * sequence_length_of(model, recipe)))
+        return max(1.0, len(examples) / (recipe.batch * training_length(model, recipe)))
 
 
 class LanguageTask(TextTask):
@@ -89,19 +89,21 @@ class LanguageTask(TextTask):
         On a GPU the whole text lies in its memory if it takes less than a quarter of what is free, and batches are cut
         there; otherwise a thread cuts the next batch into pinned memory while the GPU works.
         """
-        length = sequence_length_of(model.spec, recipe)
-        order = (Streams if model.stateful else RandomWindows)(len(examples), length, recipe.batch, recipe.seed)
+        length = training_length(model.spec, recipe)
+        order = (ContiguousStreams if model.stateful else RandomWindows)(
+            len(examples), length, recipe.batch, recipe.seed
+        )
         kind = TextBatches
         if worker.device.type != "cpu":
             free, _ = torch.cuda.mem_get_info(worker.device)
-            kind = ResidentBatches if len(examples) * 4 < free / SHARE else PrefetchingBatches
+            kind = ResidentBatches if len(examples) * 4 < free / FREE_MEMORY_DIVISOR else PrefetchingBatches
         return kind(examples, order, length, recipe, worker)
 
     def loss(self, model: LanguageModel, recipe: Recipe, batches: Any = None) -> "LanguageLoss":
         """The loss that the recipe asks for; attention can only be shaped where there is some."""
         spec, tokens = model.spec, torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
         if isinstance(spec, NewFamily):  # what is wrong with it is said before it is trained
-            with NEW_FAMILIES.blaming(spec.family, spec.model), evaluating(model), torch.no_grad():
+            with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model), evaluating(model), torch.no_grad():
                 logits, state = model(tokens)
             if logits.shape != (1, 2, spec.vocabulary) or not isinstance(state, State):
                 raise PackageError(
@@ -109,7 +111,7 @@ class LanguageTask(TextTask):
                     f"{type(state).__name__} for one row of two tokens, where (1, 2, {spec.vocabulary}) and a "
                     "lemma.layers.state.State are expected. lemma.models.contract says more."
                 )
-        objective = loss_of(recipe.objective)
+        objective = objective_function(recipe.objective)
         if not (recipe.entropy_penalty or recipe.distance_penalty):
             return LanguageLoss(model, objective)
         with evaluating(model), torch.no_grad(), record_attention() as records:
@@ -128,7 +130,7 @@ class LanguageTask(TextTask):
                 f"has only one. {deeper}."
             )
         length, most = recipe.sequence_length, model.receptive_field
-        if length and most and length > most and isinstance(spec, Decoder) and not spec.positions.endless:
+        if length and most and length > most and isinstance(spec, Decoder) and not spec.positions.extrapolates:
             raise SpecError(
                 f"recipe.sequence_length = {length} is longer than decoder.context = {most}: attention is penalized "
                 "within the context only. Leave sequence_length out, or raise the context."
@@ -144,14 +146,14 @@ class LanguageTask(TextTask):
 
     def validate(self, model: LanguageModel, data: Splits[TokenArray], recipe: Recipe) -> "PerplexityScore":
         """Perplexity by a full pass over the validation text."""
-        return perplexity_of_split(model, data, "validation")
+        return split_perplexity(model, data, "validation")
 
     def evaluate(
         self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
     ) -> "PerplexityScore":
         """Perplexity on other text, or on the run's own test or validation text."""
-        data, part = text_to_evaluate(run, given, split, observer)
-        return perplexity_of_split(run.model, data, part, **settings)
+        data, part = load_evaluation_text(run, given, split, observer)
+        return split_perplexity(run.model, data, part, **settings)
 
     def samples(self, model: LanguageModel, data: Splits[TokenArray]) -> list[str]:
         """A few texts written without a prompt."""
@@ -159,25 +161,27 @@ class LanguageTask(TextTask):
         return [written.text for written in generate_text(model, data.tokenizer, [""] * SAMPLES, settings)]
 
 
-def own_text(run: Run, observer: Observer) -> Splits[TokenArray]:
+def load_training_text(run: Run, observer: Observer) -> Splits[TokenArray]:
     """The text that a run was trained on, with its validation split."""
     assert isinstance(run.data, DataSpec)
-    data = prepare(run.data, tokenizer=run.tokenizer, progress=watched_reading(observer))
-    return refuse_changed(run, data, ", ".join(run.data.text), "text")
+    data = prepare_text(run.data, tokenizer=run.tokenizer, progress=reading_progress(observer))
+    return check_unchanged(run, data, ", ".join(run.data.text), "text")
 
 
-def text_to_evaluate(
-    run: Run, given: DataArgs, split: str | None, observer: Observer
+def load_evaluation_text(
+    run: Run, args: DataArgs, split: str | None, observer: Observer
 ) -> tuple[Splits[TokenArray], str]:
     """Other text, or the run's own, and which split of it."""
-    if given.name is not None and given.settings:  # with splits of its own
-        other = DataSpec(text=tuple(given.name), **given.settings)
-        data = say_skipped(prepare(other, tokenizer=run.tokenizer, progress=watched_reading(observer)), observer)
+    if args.name is not None and args.settings:  # with splits of its own
+        other = DataSpec(text=tuple(args.name), **args.settings)
+        data = report_skipped(
+            prepare_text(other, tokenizer=run.tokenizer, progress=reading_progress(observer)), observer
+        )
         return data, choose_split(data, split)
-    if given.name is not None:
-        data = read_tokens(given.name, run.tokenizer, progress=watched_reading(observer))
-        return data, data.splits[0]
-    data = own_text(run, observer)
+    if args.name is not None:
+        data = read_tokens(args.name, run.tokenizer, progress=reading_progress(observer))
+        return data, data.split_names[0]
+    data = load_training_text(run, observer)
     return data, choose_split(data, split)
 
 
@@ -185,11 +189,11 @@ def text_to_evaluate(
 
 
 SEQUENCE_LENGTH = 64
-SHARE = 4  # the text may take this part of the GPU's free memory
+FREE_MEMORY_DIVISOR = 4  # the text may take this part of the GPU's free memory
 CHUNK = 1 << 24  # tokens moved to the GPU at once
 
 
-def sequence_length_of(spec: ModelSpec, recipe: Recipe) -> int:
+def training_length(spec: ModelSpec, recipe: Recipe) -> int:
     """The tokens of a training sequence: the recipe's `sequence_length`, or a Transformer's context, or 64."""
     if isinstance(spec, NewFamily):
         return recipe.sequence_length or spec.longest or SEQUENCE_LENGTH
@@ -204,20 +208,20 @@ class TextBatches(Batches):
     ) -> None:
         """Cut batches from `tokens` at the places of an order, `RandomWindows` or `Streams`."""
         super().__init__(recipe, worker, length, recipe.batch * length)
-        self.tokens, self.order, self.places = tokens, order, np.arange(length + 1)
+        self.tokens, self.order, self.window_offsets = tokens, order, np.arange(length + 1)
 
     def batch(self, step: int) -> tuple[Int[Tensor, "rows length"], Int[Tensor, "rows length"]]:
         """Return what the model reads at a step, and the next token after each."""
-        joined = self.joined(step)
+        joined = self.token_windows(step)
         return joined[:, :-1], joined[:, 1:]
 
-    def restarts(self, step: int) -> bool:
+    def resets_state(self, step: int) -> bool:
         """Whether a carried state is dropped before this step, since the streams begin again."""
         return isinstance(self.order, RandomWindows) or self.order.fresh(step)
 
-    def joined(self, step: int) -> Int[Tensor, "rows length+1"]:
+    def token_windows(self, step: int) -> Int[Tensor, "rows length+1"]:
         """Return the inputs and the last target in one."""
-        places = self.order.offsets(step)[self.rows, None] + self.places
+        places = self.order.offsets(step)[self.rows, None] + self.window_offsets
         return torch.from_numpy(self.tokens[places].astype(np.int64))
 
 
@@ -226,17 +230,17 @@ class ResidentBatches(TextBatches):
 
     def __init__(self, tokens: Int[np.ndarray, " length"], order: Any, length: int, recipe: Recipe, worker: Worker):
         super().__init__(tokens, order, length, recipe, worker)
-        self.resident = torch.empty(len(tokens), dtype=torch.int32, device=worker.device)
+        self.device_tokens = torch.empty(len(tokens), dtype=torch.int32, device=worker.device)
         for start in range(0, len(tokens), CHUNK):  # piece by piece, so that the host's memory stays flat
             piece = torch.from_numpy(tokens[start : start + CHUNK].astype(np.int32))
-            self.resident[start : start + len(piece)] = piece.to(worker.device)
-        self.steps = torch.from_numpy(self.places).to(worker.device)
+            self.device_tokens[start : start + len(piece)] = piece.to(worker.device)
+        self.steps = torch.from_numpy(self.window_offsets).to(worker.device)
 
-    def joined(self, step: int) -> Int[Tensor, "rows length+1"]:
+    def token_windows(self, step: int) -> Int[Tensor, "rows length+1"]:
         """Cut a batch on the GPU; only the offsets go there."""
         offsets = torch.from_numpy(self.order.offsets(step)[self.rows].astype(np.int64))
         here = offsets.pin_memory().to(self.worker.device, non_blocking=True)
-        return self.resident[here[:, None] + self.steps].long()
+        return self.device_tokens[here[:, None] + self.steps].long()
 
 
 class PrefetchingBatches(TextBatches):
@@ -244,21 +248,21 @@ class PrefetchingBatches(TextBatches):
 
     def __init__(self, tokens: Int[np.ndarray, " length"], order: Any, length: int, recipe: Recipe, worker: Worker):
         super().__init__(tokens, order, length, recipe, worker)
-        self.thread = ThreadPoolExecutor(1, "batches")
-        self.ahead: dict[int, Future[Tensor]] = {}
+        self.executor = ThreadPoolExecutor(1, "batches")
+        self.pending: dict[int, Future[Tensor]] = {}
 
-    def joined(self, step: int) -> Int[Tensor, "rows length+1"]:
+    def token_windows(self, step: int) -> Int[Tensor, "rows length+1"]:
         """Take the batch that is ready, and have the next one cut."""
-        ready = self.ahead.pop(step, None) or self.thread.submit(self._pinned, step)
-        self.ahead = {step + 1: self.thread.submit(self._pinned, step + 1)}
+        ready = self.pending.pop(step, None) or self.executor.submit(self._pinned, step)
+        self.pending = {step + 1: self.executor.submit(self._pinned, step + 1)}
         return ready.result().to(self.worker.device, non_blocking=True)
 
     def _pinned(self, step: int) -> Tensor:
-        return super().joined(step).pin_memory()
+        return super().token_windows(step).pin_memory()
 
     def close(self) -> None:
         """End the thread."""
-        self.thread.shutdown(cancel_futures=True)
+        self.executor.shutdown(cancel_futures=True)
 
 
 # Loss
@@ -267,25 +271,25 @@ class PrefetchingBatches(TextBatches):
 LossFunction = Callable[[Float[Tensor, "batch time vocabulary"], Int[Tensor, "batch time"]], Float[Tensor, ""]]
 
 
-def causal(
+def causal_loss(
     logits: Float[Tensor, "batch time vocabulary"], targets: Int[Tensor, "batch time"], reduction: str = "mean"
 ) -> Float[Tensor, "..."]:
     """Return −log p(target), averaged over all tokens, or summed with reduction="sum"."""
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
 
 
-def loss_of(chosen: ChosenObjective) -> LossFunction:
+def objective_function(objective: ObjectiveChoice) -> LossFunction:
     """The function of logits and targets that is minimised; another package's is tried on a few numbers first.
 
     >>> loss_of(ChosenObjective(kind="causal")) is causal
     True
     """
-    found = chosen.found()
+    found = objective.resolve()
     if found is None:
-        return causal
-    loss: LossFunction = partial(OBJECTIVES.part(chosen.kind, found.loss), **found.settings())
+        return causal_loss
+    loss: LossFunction = partial(PLUGIN_OBJECTIVES.load_part(objective.kind, found.loss), **found.settings())
     logits = torch.zeros(2, 3, 5, requires_grad=True)
-    with OBJECTIVES.blaming(found.kind, found.loss):
+    with PLUGIN_OBJECTIVES.attribute_errors(found.kind, found.loss):
         got = loss(logits, torch.zeros(2, 3, dtype=torch.long))
     if not isinstance(got, Tensor) or got.dim() or not got.requires_grad or not got.isfinite():
         raise PackageError(
@@ -298,43 +302,43 @@ def loss_of(chosen: ChosenObjective) -> LossFunction:
 class LanguageLoss(TaskLoss):
     """A language model and what it minimises: the causal loss, or another package's objective."""
 
-    def __init__(self, model: LanguageModel, objective: LossFunction = causal) -> None:
+    def __init__(self, model: LanguageModel, objective: LossFunction = causal_loss) -> None:
         super().__init__()
         self.model, self.objective = model, objective
-        if objective is not causal:
+        if objective is not causal_loss:
             self.terms = (*self.terms, "objective")
         self.chance = (model.spec.vocabulary, "tokens", "V")
         self.layers = list(model.layers) if isinstance(model, DecoderModel) else ()
         # the operator of a GPU that never holds all logits pays for large vocabularies only
-        self.fused_output = 0
+        self.max_fused_length = 0
         """The longest sequence that it takes; 0 if it is not used."""
-        if isinstance(model, DecoderModel) and model.cap is None and objective is causal:
+        if isinstance(model, DecoderModel) and model.logit_cap is None and objective is causal_loss:
             output = model.output
-            plain = type(output) is nn.Linear and output.bias is None and len(output.weight) >= MANY_CLASSES
-            there = fused.STANDING_IN or (output.weight.is_cuda and available(output.weight.device))
-            self.fused_output = model.spec.context if plain and there else 0
+            plain = type(output) is nn.Linear and output.bias is None and len(output.weight) >= MIN_CLASSES
+            there = fused.COST_RECORDER or (output.weight.is_cuda and is_available(output.weight.device))
+            self.max_fused_length = model.spec.context if plain and there else 0
 
     def forward(
         self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
     ) -> LossTerms:
         """Return the objective, to be minimised, the mean loss, and the state where training carries it on."""
-        weight = self.model.get_parameter("output.weight") if inputs.shape[1] <= self.fused_output else None
-        if weight is not None and (lower := fused.lowered_to(weight)) != weight.dtype:
+        weight = self.model.get_parameter("output.weight") if inputs.shape[1] <= self.max_fused_length else None
+        if weight is not None and (lower := fused.autocast_dtype(weight)) != weight.dtype:
             loss = output_loss(self.model.vectors(inputs).flatten(0, 1).to(lower), weight, targets.flatten())
             return loss, (loss,), None
         logits, state = self.model(inputs, state)
-        objective, terms = self.measured(logits, targets)
+        objective, terms = self.compute_terms(logits, targets)
         return objective, terms, state if self.model.stateful else None
 
-    def measured(
+    def compute_terms(
         self, logits: Float[Tensor, "rows length vocabulary"], targets: Int[Tensor, "rows length"]
     ) -> tuple[Float[Tensor, ""], tuple[Float[Tensor, ""], ...]]:
         """What is minimised, and what is reported."""
-        if self.objective is causal:
-            loss = causal(logits, targets)
+        if self.objective is causal_loss:
+            loss = causal_loss(logits, targets)
             return loss, (loss,)
         objective = self.objective(logits, targets)
-        return objective, (causal(logits.detach(), targets), objective)
+        return objective, (causal_loss(logits.detach(), targets), objective)
 
 
 class PenalizedLoss(LanguageLoss):
@@ -344,34 +348,34 @@ class PenalizedLoss(LanguageLoss):
     compiled with the model. Elsewhere attention is recorded, and penalized in blocks of rows.
     """
 
-    def __init__(self, model: LanguageModel, recipe: Recipe, objective: LossFunction = causal) -> None:
+    def __init__(self, model: LanguageModel, recipe: Recipe, objective: LossFunction = causal_loss) -> None:
         super().__init__(model, objective)
         self.terms, self.recipe, self.layers = (*self.terms, "entropy", "distance"), recipe, ()
         self.depth: int = getattr(model.spec, "depth", 1)
         attention = [part for part in model.modules() if isinstance(part, Attention)]
-        fused = len(attention) == self.depth and all(part.has_fused_rows() for part in attention)
-        self.fused = attention if fused and available(next(model.parameters()).device) else []
-        self.compilable = bool(self.fused)  # compiled code cannot be recorded
+        fused = len(attention) == self.depth and all(part.supports_row_statistics() for part in attention)
+        self.fused_layers = attention if fused and is_available(next(model.parameters()).device) else []
+        self.compilable = bool(self.fused_layers)  # compiled code cannot be recorded
 
     def forward(
         self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
     ) -> LossTerms:
         """Return the loss with its penalties; the loss alone and both penalties are reported."""
-        if self.fused:
+        if self.fused_layers:
             collected: list[tuple[Tensor, Tensor]] = []
-            for attention in self.fused:
-                attention.rows = collected
+            for attention in self.fused_layers:
+                attention.row_statistics = collected
             logits, state = self.model(inputs, state)
-            for attention in self.fused:
-                attention.rows = None
+            for attention in self.fused_layers:
+                attention.row_statistics = None
             entropy = torch.stack([rows.mean() for rows, _ in collected]).mean()
             near = [rows.clamp(max=self.recipe.distance_max).mean() for _, rows in collected[:-1]]
-            rows = Shape(entropy, torch.stack(near).mean() if near else torch.zeros_like(entropy))
+            rows = RowMeans(entropy, torch.stack(near).mean() if near else torch.zeros_like(entropy))
         else:
             with record_attention() as records:
                 logits, state = self.model(inputs, state)
             rows = row_statistics(records, self.recipe.distance_max, self.depth)
-        objective, terms = self.measured(logits, targets)
+        objective, terms = self.compute_terms(logits, targets)
         entropy, distance = self.recipe.entropy_penalty, self.recipe.distance_penalty
         total = objective + entropy * rows.entropy + distance * rows.distance
         reported = (*terms, rows.entropy, rows.distance)
@@ -384,13 +388,13 @@ class PenalizedLoss(LanguageLoss):
 # `scored` of them; the first row scores all of its own. Windows are short and many, streams long and few.
 
 
-WARM_UP = 128  # tokens a recurrent model reads before it scores; what it remembers of older ones is faint
-MOST_STREAMS = 32  # more rows a step gain little on two cores
+WARM_UP_TOKENS = 128  # tokens a recurrent model reads before it scores; what it remembers of older ones is faint
+MAX_STREAMS = 32  # more rows a step gain little on two cores
 NOT_SCORED = -100  # the target that cross-entropy passes over
 
 
 @dataclass(frozen=True)
-class TextCut:
+class ReadingPlan:
     """A cut of a text's `places`, the tokens that have a next one.
 
     >>> tokens = np.arange(6)
@@ -401,31 +405,33 @@ class TextCut:
            [-100,    4,    5]]))
     """
 
-    places: int
+    num_targets: int
     length: int
-    scored: int
-    carried: bool
+    stride_scored: int
+    carries_state: bool
     """Whether the rows are streams, whose state carries all that counts, or windows."""
     context: int | None = None
     stride: int | None = None
 
     @property
-    def rows(self) -> int:
+    def num_rows(self) -> int:
         """How many rows cover all places."""
-        return 1 + max(0, -(-(self.places - self.length) // self.scored))
+        return 1 + max(0, -(-(self.num_targets - self.length) // self.stride_scored))
 
     @property
     def warm_up(self) -> int:
         """Tokens each row but the first reads without scoring."""
-        return self.length - self.scored if self.rows > 1 else 0
+        return self.length - self.stride_scored if self.num_rows > 1 else 0
 
-    def cut(self, tokens: np.ndarray, rows: range, columns: range) -> tuple[np.ndarray, np.ndarray]:
+    def slice_rows(self, tokens: np.ndarray, rows: range, columns: range) -> tuple[np.ndarray, np.ndarray]:
         """Return some columns of some rows and their targets, `NOT_SCORED` where nothing is scored."""
-        starts = np.arange(rows.start, rows.stop)[:, None] * self.scored
+        starts = np.arange(rows.start, rows.stop)[:, None] * self.stride_scored
         within = np.arange(columns.start, columns.stop)
         places = starts + within
-        inputs, targets = (tokens[np.minimum(index, self.places)].astype(np.int64) for index in (places, places + 1))
-        targets[(places >= self.places) | ((starts > 0) & (within < self.warm_up))] = NOT_SCORED
+        inputs, targets = (
+            tokens[np.minimum(index, self.num_targets)].astype(np.int64) for index in (places, places + 1)
+        )
+        targets[(places >= self.num_targets) | ((starts > 0) & (within < self.warm_up))] = NOT_SCORED
         return inputs, targets
 
     def batches(self, positions: int) -> Iterator[tuple[range, list[range]]]:
@@ -438,12 +444,14 @@ class TextCut:
         def parts(whole: int, most: int) -> list[range]:
             return [range(start, min(start + most, whole)) for start in range(0, whole, most)]
 
-        together = self.rows if self.carried else max(1, positions // self.length)
+        together = self.num_rows if self.carries_state else max(1, positions // self.length)
         spans = parts(self.length, max(1, positions // together))
-        return ((rows, spans) for rows in parts(self.rows, together))
+        return ((rows, spans) for rows in parts(self.num_rows, together))
 
 
-def plan(model: LanguageModel, places: int, context: int | None, stride: int | None, streams: int | None) -> TextCut:
+def plan_reading(
+    model: LanguageModel, num_targets: int, context: int | None, stride: int | None, streams: int | None
+) -> ReadingPlan:
     """Choose how to read a text: streams where a carried state gives each token its full context, else windows.
 
     What is not given is the model's reach, and the stride that it can afford. A Transformer that sees everything gets
@@ -465,20 +473,20 @@ def plan(model: LanguageModel, places: int, context: int | None, stride: int | N
         if not 1 <= stride <= context:
             raise InputError(f"stride = {stride} is not between 1 and the context {context}.")
     if context == reach and stride in (None, 1):
-        warm_up = WARM_UP if reach is None else reach
+        warm_up = WARM_UP_TOKENS if reach is None else reach
         if streams is None:
-            streams = 1 if reach else min(MOST_STREAMS, places // (8 * WARM_UP))
+            streams = 1 if reach else min(MAX_STREAMS, num_targets // (8 * WARM_UP_TOKENS))
         elif streams < 1:
             raise InputError(f"streams = {streams} is less than 1; 1 reads the text in one pass.")
-        length = scored = places
-        if streams > 1 and places > warm_up:
-            scored = -(-(places - warm_up) // streams)
+        length = scored = num_targets
+        if streams > 1 and num_targets > warm_up:
+            scored = -(-(num_targets - warm_up) // streams)
             length = warm_up + scored
-        return TextCut(places, length, scored, True, context, stride)
+        return ReadingPlan(num_targets, length, scored, True, context, stride)
     if streams is not None:
         raise InputError(f"streams = {streams} needs a carried state, not windows of {context} tokens; leave it out.")
-    length = min(context or places, places)
-    return TextCut(places, length, min(stride or length, length), False, context, stride)
+    length = min(context or num_targets, num_targets)
+    return ReadingPlan(num_targets, length, min(stride or length, length), False, context, stride)
 
 
 @dataclass(frozen=True)
@@ -552,9 +560,9 @@ class PerplexityScore(Score):
         return {**finite, "tokens": self.tokens, "protocol": self.protocol.to_dict()}
 
     def __str__(self) -> str:
-        return "\n".join(label(name, value, 14) for name, value in self._lines())
+        return "\n".join(label_line(name, value, 14) for name, value in self._lines())
 
-    def _lines(self) -> Lines:
+    def _lines(self) -> NamedValues:
         bits, protocol = self.bits_per_byte, self.protocol
         lines = [
             ("perplexity", f"{self.perplexity:,.4f}"),
@@ -601,30 +609,30 @@ def perplexity(
         raise InputError(
             f"token {wrong} is outside the model's vocabulary of {vocabulary}. Use the tokenizer it was trained with."
         )
-    cut = plan(model, len(text) - 1, context, stride, streams)
+    cut = plan_reading(model, len(text) - 1, context, stride, streams)
     device = next(model.parameters()).device
     if torch.is_autocast_enabled(device.type):  # validations during training in bfloat16
         precision = "bfloat16"
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
     total = torch.zeros((), dtype=torch.float64, device=device)
     with evaluating(model), torch.no_grad(), autocast:
-        for rows, spans in cut.batches(batch or positions_on(device, vocabulary)):
+        for rows, spans in cut.batches(batch or tokens_per_batch(device, vocabulary)):
             state = None
             for columns in spans:
-                inputs, targets = (torch.from_numpy(part).to(device) for part in cut.cut(text, rows, columns))
+                inputs, targets = (torch.from_numpy(part).to(device) for part in cut.slice_rows(text, rows, columns))
                 logits, state = model(inputs, state)
                 skipped = max(0, cut.warm_up - columns.start) if rows.start else 0
                 logits, targets = logits[:, skipped:], targets[:, skipped:]
                 exact = logits.float() if logits.dtype == torch.bfloat16 else logits
-                total += causal(exact, targets, reduction="none").sum(dtype=torch.float64)
+                total += causal_loss(exact, targets, reduction="none").sum(dtype=torch.float64)
     known = source or TextSource()
     left_out = ["the first token, which has nothing before it (its bytes count in bits per byte)"]
     if known.unknown_characters:
         left_out.append(f"{known.unknown_characters:,} characters that are not in the tokenizer's alphabet")
-    if cut.rows > 1 and not cut.carried:
+    if cut.num_rows > 1 and not cut.carries_state:
         sees = f"past the first, a token sees {cut.warm_up + 1} to {cut.length} tokens"
         left_out.append(f"what lies further back than its window: {sees}")
-    elif cut.rows > 1 and cut.context is None:
+    elif cut.num_rows > 1 and cut.context is None:
         left_out.append(f"what lies further back than the {cut.warm_up} tokens that warm each stream but the first up")
     protocol = Protocol(
         tokenizer=known.tokenizer,
@@ -632,16 +640,16 @@ def perplexity(
         split=known.split,
         context=cut.context,
         stride=cut.stride,
-        streams=cut.rows if cut.carried else None,
+        streams=cut.num_rows if cut.carries_state else None,
         warm_up=cut.warm_up,
         precision=precision,
         left_out=tuple(left_out),
         overlaps=known.overlaps,
     )
-    return PerplexityScore(total.item() / cut.places, cut.places, bytes, protocol)
+    return PerplexityScore(total.item() / cut.num_targets, cut.num_targets, bytes, protocol)
 
 
-def perplexity_of_split(
+def split_perplexity(
     model: LanguageModel,
     dataset: Splits[TokenArray],
     split: str,
@@ -650,6 +658,6 @@ def perplexity_of_split(
     stride: int | None = None,
 ) -> PerplexityScore:
     """Measure a model on one split of a dataset by a full pass."""
-    tokens = dataset.tokens(split)
-    source = TextSource(dataset.tokenizer.about, dataset.hash, split, tokens.left_out, dataset.overlaps)
+    tokens = dataset.item(split)
+    source = TextSource(dataset.tokenizer.about, dataset.hash, split, tokens.dropped_characters, dataset.overlaps)
     return perplexity(model, tokens, bytes=tokens.bytes, context=context, stride=stride, source=source)

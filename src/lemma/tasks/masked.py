@@ -14,25 +14,25 @@ from torch.nn import functional
 from lemma.data.batches import MaskedWindows
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray
-from lemma.models.base import measuring, positions_on
+from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.transformer import EncoderModel
 from lemma.report.progress import Observer
-from lemma.report.statistics import Lines, lay_out, protocol_lines
+from lemma.report.statistics import NamedValues, format_named_values, protocol_values
 from lemma.runs.load import Run
-from lemma.spec.models import MARKS, Encoder
+from lemma.spec.models import SPECIAL_TOKENS, Encoder
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import (
     Batches,
+    CrossEntropy,
     DataArgs,
-    Entropy,
     LossTerms,
     Score,
     TaskLoss,
     Worker,
     cross_entropy,
-    protocol_of,
+    data_protocol,
 )
-from lemma.tasks.language import TextTask, text_to_evaluate
+from lemma.tasks.language import TextTask, load_evaluation_text
 
 SEED = 0
 
@@ -51,20 +51,20 @@ class MaskedTask(TextTask):
 
     def loss(self, model: EncoderModel, recipe: Recipe, batches: Any = None) -> "MaskedLoss":
         """The loss of the hidden tokens, of what follows what, or both."""
-        hidden = masked_windows(model.spec.context, model.spec, recipe.mask_rate).hidden
+        hidden = masked_windows(model.spec.context, model.spec, recipe.mask_rate).num_predicted
         return MaskedLoss(model, hidden)
 
     def validate(self, model: EncoderModel, data: Splits[TokenArray], recipe: Recipe) -> "MaskedScore":
         """Hide tokens of the validation text, the same every time, and predict them."""
-        return score_masked(model, data.tokens("validation"), recipe.mask_rate)
+        return score_masked(model, data.item("validation"), recipe.mask_rate)
 
     def evaluate(
         self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
     ) -> "MaskedScore":
         """Predict hidden tokens of other text, or of the run's own test or validation text."""
-        data, part = text_to_evaluate(run, given, split, observer)
+        data, part = load_evaluation_text(run, given, split, observer)
         encoder = run.require(EncoderModel, "an encoder")
-        return score_masked(encoder, data.tokens(part), run.recipe.mask_rate, protocol=protocol_of(data, part))
+        return score_masked(encoder, data.item(part), run.recipe.mask_rate, protocol=data_protocol(data, part))
 
 
 def masked_windows(length: int, spec: Encoder, rate: float, batch: int = 1, seed: int = 0) -> MaskedWindows:
@@ -83,23 +83,23 @@ class MaskedBatches(Batches):
     def batch(self, step: int) -> tuple[Int[Tensor, "rows context"], Int[Tensor, "rows context"]]:
         """Return what the model reads at a step, and what is to be predicted; −1 where nothing is."""
         inputs, targets = self.windows.batch(self.tokens, step)
-        return self.worker.send(inputs[self.rows]), self.worker.send(targets[self.rows])
+        return self.worker.to_device(inputs[self.rows]), self.worker.to_device(targets[self.rows])
 
 
 # The targets of a row are the tokens at the places that were hidden, −1 elsewhere. Its first place is a special token,
 # which is never hidden: its target says whether the second half of the row follows the first (Devlin et al. 2019).
 
 
-def masked(
+def masked_loss(
     logits: Float[Tensor, "batch time vocabulary"], targets: Int[Tensor, "batch time"], smoothing: float = 0.0
-) -> Entropy:
+) -> CrossEntropy:
     """The loss at every place that was hidden."""
     return cross_entropy(logits[:, 1:], targets[:, 1:], smoothing)
 
 
-def next_sentence(
+def next_sentence_loss(
     follows: Float[Tensor, "batch two"], targets: Int[Tensor, "batch time"], smoothing: float = 0.0
-) -> Entropy:
+) -> CrossEntropy:
     """The loss of the logits of 0 (does not follow) and 1 (follows)."""
     return cross_entropy(follows, targets[:, 0], smoothing)
 
@@ -110,7 +110,7 @@ class MaskedLoss(TaskLoss):
     def __init__(self, model: EncoderModel, hidden: int) -> None:
         """Take the model, and how many tokens of every row are predicted."""
         super().__init__()
-        self.model, self.hidden = model, hidden
+        self.model, self.num_hidden = model, hidden
         self.terms = ("loss", "next_sentence") if model.spec.objective == "both" else ("loss",)
 
     def forward(
@@ -124,11 +124,11 @@ class MaskedLoss(TaskLoss):
         losses = []
         if self.model.output is not None:
             inner = targets[:, 1:]  # the first target says what follows what
-            places = (inner >= 0).byte().argsort(dim=1, descending=True, stable=True)[:, : self.hidden]
+            places = (inner >= 0).byte().argsort(dim=1, descending=True, stable=True)[:, : self.num_hidden]
             picked = vectors.gather(1, (places + 1)[..., None].expand(-1, -1, vectors.shape[-1]))
             losses.append(cross_entropy(self.model.output(picked), inner.gather(1, places)).loss)
         if self.model.follow is not None:
-            losses.append(next_sentence(self.model.follow(vectors[:, 0]), targets).loss)
+            losses.append(next_sentence_loss(self.model.follow(vectors[:, 0]), targets).loss)
         return torch.stack(losses).sum(), tuple(losses), None
 
 
@@ -164,10 +164,10 @@ class MaskedScore(Score):
         return {**plain, "tokens": self.tokens, "windows": self.rows, "protocol": dict(self.protocol)}
 
     def __str__(self) -> str:
-        return lay_out(self._lines())
+        return format_named_values(self._lines())
 
-    def _lines(self) -> Lines:
-        hidden: Lines = []
+    def _lines(self) -> NamedValues:
+        hidden: NamedValues = []
         if self.accuracy is not None:
             hidden.append(("perplexity", f"{self.perplexity:,.4f} of hidden tokens"))
             hidden.append(("loss", f"{self.loss:.4f} nats/token"))
@@ -175,7 +175,7 @@ class MaskedScore(Score):
         if self.follows_accuracy is not None:
             share = f"{100 * self.follows_accuracy:.2f} % right of {self.rows:,} windows, half of which follow"
             hidden += [("next sentence", f"{share} ({self.follows_loss:.4f} nats)")]
-        return [*hidden, *protocol_lines(self.protocol)]
+        return [*hidden, *protocol_values(self.protocol)]
 
 
 def score_masked(
@@ -187,7 +187,7 @@ def score_masked(
     protocol: Mapping[str, Any] | None = None,
 ) -> MaskedScore:
     """Go through a text window by window with `rate` of its tokens hidden, the same for every model of that context."""
-    marks = 2 if model.spec.objective == "masked" else len(MARKS)
+    marks = 2 if model.spec.objective == "masked" else len(SPECIAL_TOKENS)
     context = min(model.spec.context, len(tokens) + marks)  # of a shorter text one window that is as long as the text
     spec = model.spec
     windows = MaskedWindows(len(tokens), context, 1, seed, rate, spec.objective, spec.vocabulary, spec.special_tokens)
@@ -200,15 +200,15 @@ def score_masked(
         sums[what] = [old + new for old, new in zip(sums[what], (loss, right, len(wanted)), strict=True)]
 
     with measuring(model) as device:
-        together = max(1, positions_on(device, model.spec.vocabulary) // context)  # so that their logits fit
-        for numbers in windows.passes(tokens):
+        together = max(1, tokens_per_batch(device, model.spec.vocabulary) // context)  # so that their logits fit
+        for numbers in windows.evaluation_batches(tokens):
             inputs, targets = (torch.from_numpy(part).to(device) for part in numbers)
             rows += len(inputs)
             for some, wanted in zip(inputs.split(together), targets[:, 1:].split(together), strict=True):
-                if windows.hidden:
+                if windows.num_predicted:
                     asked = wanted >= 0
                     add("hidden", model(some)[:, 1:][asked], wanted[asked])
-            if windows.paired:
+            if windows.is_paired:
                 add("follows", model.follows(inputs), targets[:, 0])
     (loss, accuracy, tokens_asked), (follows_loss, follows_accuracy, _) = (
         (total / asked if asked else None, right / asked if asked else None, asked)
@@ -216,9 +216,9 @@ def score_masked(
     )
     loss = follows_loss if loss is None else loss
     how: dict[str, Any] = {"read": f"{rows:,} windows of {context} places, one after the other"}
-    if windows.hidden:
-        how["hidden"] = f"{windows.hidden} of {windows.taken} tokens a window, seed {seed}"
-    if left := len(tokens) - rows * windows.taken:
+    if windows.num_predicted:
+        how["hidden"] = f"{windows.num_predicted} of {windows.text_tokens} tokens a window, seed {seed}"
+    if left := len(tokens) - rows * windows.text_tokens:
         how["left out"] = f"the last {left:,} tokens"
     return MaskedScore(
         loss=math.nan if loss is None else loss,

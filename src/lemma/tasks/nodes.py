@@ -13,8 +13,8 @@ from lemma.data.graphs import GraphNodes, NodeGraph, prepare_graph
 from lemma.data.splits import Splits
 from lemma.errors import RunError, SpecError
 from lemma.models.base import measuring
-from lemma.models.graph import GraphInputs, GraphModel, graph_inputs
-from lemma.report.progress import Observer, watched_reading
+from lemma.models.graph import GraphInputs, GraphModel, build_graph_inputs
+from lemma.report.progress import Observer, reading_progress
 from lemma.runs.load import Run
 from lemma.spec.data import GraphSpec
 from lemma.spec.recipe import Recipe
@@ -25,9 +25,9 @@ from lemma.tasks.base import (
     Task,
     Worker,
     choose_split,
-    given_split,
-    say_skipped,
-    with_files,
+    describe_files,
+    report_skipped,
+    split_protocol,
 )
 from lemma.tasks.classification import ClassificationScore, score_classes
 
@@ -43,7 +43,7 @@ class NodesTask(Task):
     no_penalties = "a graph model has fixed weights in its place"
 
     def __init__(self) -> None:
-        self._laid_out: tuple[NodeGraph, tuple[torch.device, str], GraphInputs] | None = None
+        self._inputs_cache: tuple[NodeGraph, tuple[torch.device, str], GraphInputs] | None = None
 
     def load(
         self,
@@ -55,8 +55,8 @@ class NodesTask(Task):
         labels: tuple[str, ...] = (),
     ) -> Splits[GraphNodes]:
         """Read a graph; its nodes are divided by the recipe's seed unless the data say another."""
-        progress = watched_reading(observer)
-        return say_skipped(prepare_graph(data, seed=recipe.seed, labels=labels or None, progress=progress), observer)
+        progress = reading_progress(observer)
+        return report_skipped(prepare_graph(data, seed=recipe.seed, labels=labels or None, progress=progress), observer)
 
     def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
         """Return 1: every step reads the whole graph."""
@@ -76,10 +76,10 @@ class NodesTask(Task):
 
     def validate(self, model: GraphModel, data: Splits[GraphNodes], recipe: Recipe) -> ClassificationScore:
         """Classify the validation nodes, without intervals; the graph is laid out for the device only once."""
-        graph, place = data.tokens("validation").graph, (next(model.parameters()).device, model.spec.normalise)
-        if self._laid_out is None or self._laid_out[0] is not graph or self._laid_out[1] != place:
-            self._laid_out = graph, place, graph_inputs(graph, model.spec.normalise, place[0])
-        return score_nodes(model, data, "validation", samples=0, inputs=self._laid_out[2])
+        graph, place = data.item("validation").graph, (next(model.parameters()).device, model.spec.normalise)
+        if self._inputs_cache is None or self._inputs_cache[0] is not graph or self._inputs_cache[1] != place:
+            self._inputs_cache = graph, place, build_graph_inputs(graph, model.spec.normalise, place[0])
+        return score_nodes(model, data, "validation", samples=0, inputs=self._inputs_cache[2])
 
     def evaluate(
         self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
@@ -91,10 +91,10 @@ class NodesTask(Task):
                 "evaluate: a graph model is evaluated on the validation or test nodes of the graph it was trained on. "
                 "Leave --graph out; --split names the split (train, validation, test)."
             )
-        progress = watched_reading(observer)
+        progress = reading_progress(observer)
         graph = prepare_graph(run.data, seed=run.recipe.seed, labels=run.labels or None, progress=progress)
         if graph.hash != run.data_hash:
-            name = with_files(run.data.graph, run)
+            name = describe_files(run.data.graph, run)
             raise RunError(
                 f"{run.path} was trained on a graph with SHA-256 {run.data_hash}, but {name} now has {graph.hash}: its "
                 "validation and test nodes may have been trained on. Train a new run."
@@ -102,7 +102,7 @@ class NodesTask(Task):
         part = choose_split(graph, split)
         seed = run.recipe.seed if run.data.split is None else run.data.split
         told = part if part in graph.split_hashes else f"{part}, drawn by the seed {seed}"
-        protocol = {"data": graph.about, "split": told, "data hash": graph.hash, **given_split(graph, part)}
+        protocol = {"data": graph.description, "split": told, "data hash": graph.hash, **split_protocol(graph, part)}
         return score_nodes(run.require(GraphModel, "a graph model"), graph, part, protocol)
 
 
@@ -118,7 +118,7 @@ class GraphBatches(Batches):
                 "Train it in one process, with accumulate=1."
             )
         super().__init__(recipe, worker, 1, len(chosen))
-        self.features, self.adjacency = graph_inputs(chosen.graph, model.spec.normalise, worker.device)
+        self.features, self.adjacency = build_graph_inputs(chosen.graph, model.spec.normalise, worker.device)
         self.nodes = torch.from_numpy(chosen.nodes).to(worker.device)
         self.classes = torch.from_numpy(chosen.classes).to(worker.device)
 
@@ -132,7 +132,7 @@ def classify_nodes(
 ) -> Float[np.ndarray, "nodes classes"]:
     """The probability of each class for each node; `inputs` is the graph if it is laid out on the device already."""
     with measuring(model) as device:
-        features, adjacency = inputs or graph_inputs(graph, model.spec.normalise, device)
+        features, adjacency = inputs or build_graph_inputs(graph, model.spec.normalise, device)
         return model(features, adjacency).double().softmax(-1).cpu().numpy()
 
 
@@ -145,6 +145,6 @@ def score_nodes(
     inputs: GraphInputs | None = None,
 ) -> ClassificationScore:
     """Classify the nodes of a split, and compare with their labels."""
-    chosen = graph.tokens(split)
+    chosen = graph.item(split)
     chances = classify_nodes(model, chosen.graph, inputs)[chosen.nodes]
     return score_classes(chosen.classes, chances, graph.labels, protocol, samples=samples, unit="node")

@@ -14,8 +14,8 @@ from shlex import quote
 import numpy as np
 import torch
 
-from lemma.data.files import home_folder, replacing
-from lemma.data.labels import ParsedWords, TreeSource, holds_trees, parsed_words, trees_in
+from lemma.data.files import atomic_replace, home_folder
+from lemma.data.labels import ParsedWords, TreeSource, has_trees, join_parses, read_tree_source
 from lemma.data.splits import split_files
 from lemma.errors import RunError, SpecError
 from lemma.models.parser import ParserModel, predict_trees
@@ -25,24 +25,24 @@ from lemma.runs.load import load, run_hash
 from lemma.spec.data import LabelsSpec
 from lemma.spec.models import BodySpec, Parser, Tree
 
-MOST_WORDS = 257
+MAX_WORDS = 257
 """Words of a text that are parsed: one more than a classifier reads, so that it is known to be longer."""
-LONGEST = 100
+MAX_SENTENCE = 100
 """Words of a sentence; a longer one is cut, since scores grow with the square."""
-AT_ONCE = 512
+BATCH_TEXTS = 512
 """Texts parsed before progress is shown."""
-FIRST = "lemma train parser --treebank ewt --out runs/parser"
+TRAIN_COMMAND = "lemma train parser --treebank ewt --out runs/parser"
 
 FORMAT = 1
-FEW = 100
+MIN_CACHED_TEXTS = 100
 """So few texts are sooner parsed again than cached."""
-DIGEST = 16  # bytes
-OFTEN = 2048
+DIGEST_BYTES = 16  # bytes
+SAVE_INTERVAL = 2048
 """Texts after which the cache is written, so that an interruption costs little."""
 
 
 def tree_source_for(
-    body: BodySpec, data: LabelsSpec, parser: str | Path | None, observer: Observer, judged: Path | None = None
+    body: BodySpec, data: LabelsSpec, parser: str | Path | None, observer: Observer, evaluated_run: Path | None = None
 ) -> TreeSource | None:
     """What gives the trees of labelled texts to a body that reads trees; any other needs none.
 
@@ -53,17 +53,17 @@ def tree_source_for(
             raise SpecError(f"parser = {parser}: only a tree body reads trees; {body.family} reads the text itself.")
         return None
     labels, files = data.labels, split_files(data)
-    if holds_trees(labels):
+    if has_trees(labels):
         for split, file in files.items():
-            if not holds_trees(file):
+            if not has_trees(file):
                 raise SpecError(f"--{split} {file}: {labels} holds trees, and so must this file. Give a CoNLL-U file.")
-        return trees_in(Path(labels), *map(Path, files.values()))
+        return read_tree_source(Path(labels), *map(Path, files.values()))
     if parser is None:
-        then = f"evaluate {quote(str(judged))}" if judged else "train tree"
-        out = "" if judged else " --out RUN"
+        then = f"evaluate {quote(str(evaluated_run))}" if evaluated_run else "train tree"
+        out = "" if evaluated_run else " --out RUN"
         raise SpecError(
             f"a tree body reads trees, and {labels} holds texts: a parser has to draw them. Train one, then name it:\n"
-            f"  {FIRST}\n"
+            f"  {TRAIN_COMMAND}\n"
             f"  lemma {then} --labels {quote(labels)} --parser runs/parser{out}\n"
             "A CoNLL-U file with a comment '# label = NAME' for each sentence needs no parser."
         )
@@ -73,57 +73,61 @@ def tree_source_for(
 def parser_trees(path: Path, observer: Observer) -> TreeSource:
     """A parser's run as a source of trees; those of many texts are cached in the data home."""
     if not path.exists():
-        raise SpecError(f"--parser {path}: there is no such folder; a parser's run is expected. To train one: {FIRST}")
+        raise SpecError(
+            f"--parser {path}: there is no such folder; a parser's run is expected. To train one: {TRAIN_COMMAND}"
+        )
     folder = RunFolder.open(path)
     if not isinstance(folder.spec, Parser):
-        raise SpecError(f"{path} is a run of the family {folder.spec.family}, not a parser. To train one: {FIRST}")
-    if not folder.finished:
+        raise SpecError(
+            f"{path} is a run of the family {folder.spec.family}, not a parser. To train one: {TRAIN_COMMAND}"
+        )
+    if not folder.is_finished:
         raise RunError(f"{path} is not finished. To finish it: lemma train --resume {quote(str(path))}")
     own = run_hash(folder)
-    return TreeSource(own, lambda texts: cached_trees(texts, own, partial(draw_texts, path, observer=observer)))
+    return TreeSource(own, lambda texts: cached_trees(texts, own, partial(parse_batches, path, observer=observer)))
 
 
 def cached_trees(
-    texts: Sequence[str], parser: str, draw: Callable[[Sequence[str]], Iterable[ParsedWords]]
+    texts: Sequence[str], parser: str, parse: Callable[[Sequence[str]], Iterable[ParsedWords]]
 ) -> list[ParsedWords]:
     """The trees of texts by the parser of that hash; those that are not cached are drawn now, and cached."""
-    if len(texts) < FEW:
-        return list(draw(texts))
+    if len(texts) < MIN_CACHED_TEXTS:
+        return list(parse(texts))
     cache = home_folder("trees") / f"{parser[:32]}-{FORMAT}.npz"
     known = _read(cache)
-    digests = [hashlib.blake2b(text.encode(), digest_size=DIGEST).digest() for text in texts]
+    digests = [hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest() for text in texts]
     missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in known}
-    drawn = draw(list(missing.values())) if missing else ()
+    drawn = parse(list(missing.values())) if missing else ()
     for number, (digest, one) in enumerate(zip(missing, drawn, strict=True), start=1):
         known[digest] = one
-        if number % OFTEN == 0 or number == len(missing):
+        if number % SAVE_INTERVAL == 0 or number == len(missing):
             _write(cache, known)
     return [known[digest] for digest in digests]
 
 
-def draw_texts(parser: Path, texts: Sequence[str], observer: Observer) -> Iterator[ParsedWords]:
+def parse_batches(parser: Path, texts: Sequence[str], observer: Observer) -> Iterator[ParsedWords]:
     """Parse texts sentence by sentence, some at a time so that it can be watched."""
     run = load(parser, "cuda" if torch.cuda.is_available() else "cpu")
     model = run.require(ParserModel, "a parser")
-    observer.begin("drawing trees", len(texts), "texts")
-    for start in range(0, len(texts), AT_ONCE):
-        cut = [sentences_of(text) for text in texts[start : start + AT_ONCE]]
+    observer.start("drawing trees", len(texts), "texts")
+    for start in range(0, len(texts), BATCH_TEXTS):
+        cut = [split_sentences(text) for text in texts[start : start + BATCH_TEXTS]]
         trees = predict_trees(model, run.lexicon, [words for sentences in cut for words in sentences])
         found = iter(tree.sentence for tree in trees)
-        yield from (parsed_words([next(found) for _ in sentences]) for sentences in cut)
-        observer.advance(min(start + AT_ONCE, len(texts)))
-    observer.end()
+        yield from (join_parses([next(found) for _ in sentences]) for sentences in cut)
+        observer.advance(min(start + BATCH_TEXTS, len(texts)))
+    observer.finish()
 
 
-def _write(path: Path, known: Mapping[bytes, ParsedWords]) -> None:
-    words = "\n".join(one.text for one in known.values())  # no word holds white space
-    heads = [place for one in known.values() for place in one.heads]
+def _write(path: Path, trees: Mapping[bytes, ParsedWords]) -> None:
+    words = "\n".join(one.text for one in trees.values())  # no word holds white space
+    heads = [place for one in trees.values() for place in one.heads]
     columns = {
-        "texts": np.frombuffer(b"".join(known), np.uint8),
+        "texts": np.frombuffer(b"".join(trees), np.uint8),
         "words": np.frombuffer(words.encode(), np.uint8),
         "governors": np.array(heads, np.int32),
     }
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with atomic_replace(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **columns)
 
 
@@ -135,7 +139,7 @@ def _read(path: Path) -> dict[bytes, ParsedWords]:
             heads = held["governors"].tolist()
     except (OSError, ValueError, LookupError, EOFError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile):
         return {}
-    digests = [texts[start : start + DIGEST] for start in range(0, len(texts), DIGEST)]
+    digests = [texts[start : start + DIGEST_BYTES] for start in range(0, len(texts), DIGEST_BYTES)]
     bounds = np.cumsum([0, *(len(line.split()) for line in words)]).tolist()
     if len(digests) != len(words) or bounds[-1] != len(heads):
         return {}
@@ -146,27 +150,31 @@ def _read(path: Path) -> dict[bytes, ParsedWords]:
     return dict(zip(digests, drawn, strict=True))
 
 
-def sentences_of(text: str) -> list[list[str]]:
+def split_sentences(text: str) -> list[list[str]]:
     """The first words of a text, cut into sentences: at line breaks, and after a full stop and what closes behind it.
 
     >>> sentences_of('"Is it?" Yes! So be it')
     [['"', 'Is', 'it', '?', '"'], ['Yes', '!'], ['So', 'be', 'it']]
     """
     found: list[list[str]] = []
-    room = MOST_WORDS
+    room = MAX_WORDS
     for line in text.splitlines():
-        words = split_sentence(line)[:room]
+        words = split_words(line)[:room]
         room, start = room - len(words), 0
         for place, word in enumerate(words, start=1):
             after = words[place] if place < len(words) else ""
-            ends = word in ENDS or (word in AFTER_END and place > 1 and words[place - 2] in ENDS)
-            if (ends and after not in ENDS | AFTER_END) or place == len(words) or place - start == LONGEST:
+            ends = word in SENTENCE_ENDS or (word in AFTER_END and place > 1 and words[place - 2] in SENTENCE_ENDS)
+            if (
+                (ends and after not in SENTENCE_ENDS | AFTER_END)
+                or place == len(words)
+                or place - start == MAX_SENTENCE
+            ):
                 found.append(words[start:place])
                 start = place
     return found
 
 
-ENDS = frozenset({".", "!", "?", "...", "…"})
+SENTENCE_ENDS = frozenset({".", "!", "?", "...", "…"})
 AFTER_END = frozenset({'"', "'", "”", "’", ")", "]", "}", "»", "''"})
 CLITIC = re.compile(r"(?i)(?<=\w)(n['’]t|['’](?:s|re|ve|ll|d|m))$")
 OPENING = re.compile(r"^([\"'“‘¿¡(\[{<«]+)(?=.)")
@@ -174,7 +182,7 @@ CLOSING = re.compile(r"(?<=[^.…])(\.\.\.|…|[.,;:!?\"'”’)\]}>»%])$")
 ABBREVIATION = re.compile(r"(?i)^(?:[a-z]\.)+$|^(?:mr|mrs|ms|dr|prof|st|vs|etc|inc|co|jr|sr)\.$")
 
 
-def split_sentence(line: str) -> list[str]:
+def split_words(line: str) -> list[str]:
     """Cut a sentence into words as UD's English treebanks do, nearly: what is cut already stays as it is.
 
     >>> split_sentence("I don't know (yet), Dr. Who.")

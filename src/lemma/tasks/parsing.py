@@ -17,11 +17,11 @@ from lemma.data.corpora import TREEBANKS
 from lemma.data.splits import Splits
 from lemma.data.treebanks import Lexicon, Trees, prepare_treebank, read_trees
 from lemma.errors import DataError, InputError, SpecError
-from lemma.layers.attention import Scores, over_dependents, over_head_words
-from lemma.models.parser import ParserModel, decode, readings
-from lemma.report.progress import Observer, watched_reading
-from lemma.report.statistics import Lines, protocol_lines
-from lemma.report.text import fit, label
+from lemma.layers.attention import RelationScores, log_arc_probabilities, log_attention
+from lemma.models.parser import ParserModel, decode_tree, score_sentences
+from lemma.report.progress import Observer, reading_progress
+from lemma.report.statistics import NamedValues, protocol_values
+from lemma.report.text import label_line, wrap_lines
 from lemma.runs.load import Run
 from lemma.spec.data import TreebankSpec
 from lemma.spec.models import Parser
@@ -34,8 +34,8 @@ from lemma.tasks.base import (
     Task,
     TaskLoss,
     Worker,
-    given_split,
-    refuse_changed,
+    check_unchanged,
+    split_protocol,
 )
 
 WINDOWS = "trees are of whole sentences; --context and --stride cut running text into windows, for perplexity"
@@ -77,12 +77,12 @@ class ParsingTask(Task):
             minimum_count=model.minimum_count,
             buckets=model.buckets,
             lexicon=vocabulary,
-            progress=watched_reading(observer),
+            progress=reading_progress(observer),
         )
-        for message in (*(f"skipped in {one}" for one in prepared.skipped), *prepared.overlaps):
-            observer.say(message)
+        for message in (*(f"skipped in {one}" for one in prepared.notes), *prepared.overlaps):
+            observer.log(message)
         if vocabulary is None:  # before training; a trained parser may be evaluated on any trees
-            refuse_unknown_relations(prepared)
+            check_relations(prepared)
         return prepared
 
     def batches(self, model: Any, examples: Trees, recipe: Recipe, worker: Worker) -> "TreeBatches":
@@ -95,34 +95,34 @@ class ParsingTask(Task):
 
     def validate(self, model: ParserModel, data: Splits[Trees], recipe: Recipe) -> "ParsingScore":
         """Parse the validation sentences, and compare."""
-        refuse_unknown_relations(data)
-        return score_parser(model, data.tokenizer, data.tokens("validation").sentences)
+        check_relations(data)
+        return score_parser(model, data.tokenizer, data.item("validation").sentences)
 
     def evaluate(
         self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
     ) -> "ParsingScore":
         """Compare a parser's trees with those of a treebank, or of its own test or validation split."""
-        limit = checked_limit(settings)
+        limit = read_limit(settings)
         if given.name is None:
             assert isinstance(run.data, TreebankSpec) and isinstance(run.spec, Parser)
             data = self.load(run.data, run.spec, run.recipe, observer, run.lexicon)
-            refuse_changed(run, data, run.data.treebank, "treebank", "trees")
-            trees = data.only(split or ("test" if "test" in data.splits else "validation"))
+            check_unchanged(run, data, run.data.treebank, "treebank", "trees")
+            trees = data.select(split or ("test" if "test" in data.split_names else "validation"))
         elif split_files := {part: given.settings[part] for part in ("validation", "test") if part in given.settings}:
             assert isinstance(run.spec, Parser)
             spec = TreebankSpec(treebank=given.name, **split_files)
             data = self.load(spec, run.spec, run.recipe, observer, run.lexicon)
-            trees = data.only(split or ("test" if "test" in split_files else "validation"))
+            trees = data.select(split or ("test" if "test" in split_files else "validation"))
         else:
-            trees = read_trees(given.name, watched_reading(observer), split)
-        gold = trees.tokens(trees.splits[0]).sentences
-        protocol = {"model": run.lexicon.about, **tree_protocol(trees)}
+            trees = read_trees(given.name, reading_progress(observer), split)
+        gold = trees.item(trees.split_names[0]).sentences
+        protocol = {"model": run.lexicon.description, **tree_protocol(trees)}
         return score_parser(run.require(ParserModel, "a parser"), run.lexicon, gold[:limit], protocol)
 
 
-def refuse_unknown_relations(data: Splits[Trees]) -> None:
+def check_relations(data: Splits[Trees]) -> None:
     """Refuse validation trees without a single relation that the parser learns: their loss is undefined."""
-    relations = {relation for sentence in data.tokens("validation").sentences for relation in sentence.relations}
+    relations = {relation for sentence in data.item("validation").sentences for relation in sentence.relations}
     learned = data.tokenizer.relations
     if relations.isdisjoint(learned):
         names = [", ".join(sorted(some)[:5]) + (", …" if len(some) > 5 else "") for some in (relations, learned)]
@@ -132,7 +132,7 @@ def refuse_unknown_relations(data: Splits[Trees]) -> None:
         )
 
 
-def checked_limit(settings: Mapping[str, Any]) -> int | None:
+def read_limit(settings: Mapping[str, Any]) -> int | None:
     """The number of sentences to read, if it is given."""
     limit = settings.get("limit")
     if limit is not None and limit < 1:
@@ -142,14 +142,14 @@ def checked_limit(settings: Mapping[str, Any]) -> int | None:
 
 def tree_protocol(trees: Splits[Trees]) -> dict[str, Any]:
     """The part of a protocol that tells the treebank."""
-    told = {"treebank": trees.about, "data hash": trees.hash, "skipped": "; ".join(trees.skipped) or None}
-    return {**told, **given_split(trees, trees.splits[0])}
+    told = {"treebank": trees.description, "data hash": trees.hash, "skipped": "; ".join(trees.notes) or None}
+    return {**told, **split_protocol(trees, trees.split_names[0])}
 
 
 class TreeBatches(ExampleBatches):
     """Batches of sentences with their trees."""
 
-    def predicted(self, targets: Any) -> Any:
+    def predicted_targets(self, targets: Any) -> Any:
         """The head of each word."""
         return targets[..., 0]
 
@@ -159,25 +159,27 @@ class TreeBatches(ExampleBatches):
 
 TreeTargets = Int[Tensor, "batch words two"]
 """The head (a place, 0 the root) and the relation of each word; −1 where there is no word or nothing to learn."""
-SCORES_AT_ONCE = 2**23  # 32 MB in float32, of which backward needs several
+MAX_SCORES = 2**23  # 32 MB in float32, of which backward needs several
 
 
-def arcs(scores: Scores, targets: TreeTargets) -> Float[Tensor, ""]:
+def arc_loss(scores: RelationScores, targets: TreeTargets) -> Float[Tensor, ""]:
     """Mean −log p(head word, relation | dependent) over the words, in nats: the parser's joint cross-entropy."""
     there, learned = targets[..., 0] >= 0, targets[..., 1] >= 0
-    log = over_head_words(scores, there).flatten(1, 2)
+    log = log_arc_probabilities(scores, there).flatten(1, 2)
     place = targets[..., 1] * scores.shape[2] + targets[..., 0]
     picked = log.gather(1, place.clamp(min=0)[:, None]).squeeze(1)
     return -torch.where(learned, picked, 0.0).sum() / learned.sum().clamp(min=1)
 
 
-def attention(scores: Scores, null: Float[Tensor, " relations"], targets: TreeTargets) -> Float[Tensor, ""]:
+def attention_loss(
+    scores: RelationScores, null: Float[Tensor, " relations"], targets: TreeTargets
+) -> Float[Tensor, ""]:
     """Mean over the words of −Σ_r log α_r on what is right: B1's loss.
 
     From each head word, a relation's head should attend evenly to the dependents, or to the null place if it has none.
     """
     there = targets[..., 0] >= 0
-    log = over_dependents(scores, null, there)
+    log = log_attention(scores, null, there)
     right = attention_targets(targets, scores.shape[1])
     governs = torch.cat([torch.ones_like(there[:, :1]), there], dim=1)
     loss = -torch.where(right > 0, right * log, 0.0).sum((1, 3))
@@ -215,7 +217,7 @@ class ParsingLoss(TaskLoss):
     ) -> LossTerms:
         """Return the weighted sum of the arcs' and the attention's losses, and each of them."""
         encoded = self.model.encode(rows)
-        step = max(1, SCORES_AT_ONCE // (self.model.spec.relations * encoded.shape[1] ** 2))
+        step = max(1, MAX_SCORES // (self.model.spec.relations * encoded.shape[1] ** 2))
         if step >= len(encoded):
             loss, attended = self._terms(encoded, targets)
         else:  # the scores do not fit in memory: part by part, and again for backward
@@ -233,8 +235,8 @@ class ParsingLoss(TaskLoss):
         self, encoded: Float[Tensor, "rows places width"], targets: TreeTargets
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         scores = self.model.heads(encoded).float()
-        loss = arcs(scores, targets)
-        return loss, attention(scores, self.model.heads.null, targets) if self.weight else torch.zeros_like(loss)
+        loss = arc_loss(scores, targets)
+        return loss, attention_loss(scores, self.model.heads.null, targets) if self.weight else torch.zeros_like(loss)
 
 
 # What attention heads know of relations (Clark et al. 2019): for each head and relation, over all arcs between two
@@ -245,7 +247,7 @@ class ParsingLoss(TaskLoss):
 
 NO_HEAD = "none"
 Direction = Literal["to the head word", "to the dependent"]
-Guesses = Sequence[Int64[np.ndarray, "heads words"]]
+MostAttended = Sequence[Int64[np.ndarray, "heads words"]]
 """For each sentence, the word (counted from 1; 0 for none) that each head attends to most from each word."""
 
 
@@ -282,11 +284,11 @@ Accuracies = dict[tuple[str, Direction], np.ndarray]
 """For each relation and direction, the accuracy of each head in per cent."""
 
 
-def head_accuracies(guesses: Guesses, gold: Sequence[Sentence]) -> tuple[Accuracies, Counter[str]]:
+def head_accuracies(most_attended: MostAttended, gold: Sequence[Sentence]) -> tuple[Accuracies, Counter[str]]:
     """Return each head's accuracy for each relation in both directions, and how many arcs each relation has."""
-    hits: dict[tuple[str, Direction], np.ndarray] = defaultdict(lambda: np.zeros(guesses[0].shape[0]))
+    hits: dict[tuple[str, Direction], np.ndarray] = defaultdict(lambda: np.zeros(most_attended[0].shape[0]))
     counts: Counter[str] = Counter()
-    for sentence, most in zip(gold, guesses, strict=True):
+    for sentence, most in zip(gold, most_attended, strict=True):
         for head_word, dependent, relation in sentence.arcs():
             if not head_word:
                 continue
@@ -315,12 +317,12 @@ def best_offsets(gold: Sequence[Sentence]) -> dict[tuple[str, Direction], tuple[
 def relation_findings(
     names: Sequence[str],
     gold: Sequence[Sentence],
-    guesses: Guesses,
-    others: Mapping[str, Guesses] | None = None,
+    most_attended: MostAttended,
+    baselines_attended: Mapping[str, MostAttended] | None = None,
 ) -> list[RelationFinding]:
     """For each relation and direction name the best head, next to the baselines; the most frequent relations first."""
-    accuracies, counts = head_accuracies(guesses, gold)
-    baselines = {name: head_accuracies(other, gold)[0] for name, other in (others or {}).items()}
+    accuracies, counts = head_accuracies(most_attended, gold)
+    baselines = {name: head_accuracies(other, gold)[0] for name, other in (baselines_attended or {}).items()}
     offsets = best_offsets(gold)
     findings = []
     for key in sorted(accuracies, key=lambda key: (-counts[key[0]], key)):
@@ -335,7 +337,7 @@ def relation_findings(
 # Scores
 
 
-NONE = "–"  # a share of nothing
+NO_VALUE = "–"  # a share of nothing
 BEST_HEADS = "the best head of each relation and direction, chosen on these sentences, as is the best offset:"
 
 
@@ -418,10 +420,10 @@ class ParsingScore(Score):
         }
 
     def __str__(self) -> str:
-        lines = [label(name, value, 20) for name, value in self._lines()]
-        return fit("\n".join([*lines, *self._table()]))
+        lines = [label_line(name, value, 20) for name, value in self._lines()]
+        return wrap_lines("\n".join([*lines, *self._table()]))
 
-    def _lines(self) -> Lines:
+    def _lines(self) -> NamedValues:
         lines = [("UAS", f"{self.uas:.2f} %  ({_percent(self.uas_without_punctuation)} without punctuation)")]
         if self.las is not None:
             lines.append(("LAS", f"{self.las:.2f} %  ({_percent(self.las_without_punctuation)} without punctuation)"))
@@ -431,7 +433,7 @@ class ParsingScore(Score):
             lines.append(("heads", f"{self.attended:.2f} % on a right dependent, from words that have one"))
         lines += [(name, f"{value:.2f} % UAS") for name, value in self.baselines.items()]
         lines.append(("words", f"{self.words:,} in {self.sentences:,} sentence{'s' * (self.sentences != 1)}"))
-        return lines + protocol_lines(self.protocol)
+        return lines + protocol_values(self.protocol)
 
     def _table(self) -> list[str]:
         if self.las is None:
@@ -441,20 +443,22 @@ class ParsingScore(Score):
         lines = [head]
         for score in self.relations:
             attended = f"{score.attended:>8.1f}" if score.attended is not None else ""
-            recall, precision = (NONE if share is None else f"{share:.1f}" for share in (score.recall, score.precision))
+            recall, precision = (
+                NO_VALUE if share is None else f"{share:.1f}" for share in (score.recall, score.precision)
+            )
             lines.append(f"{score.relation:<14}{score.count:>7,}{recall:>9}{precision:>11}{attended}")
         return lines
 
 
 def _percent(share: float | None) -> str:
-    return NONE if share is None else f"{share:.2f} %"
+    return NO_VALUE if share is None else f"{share:.2f} %"
 
 
 UNLABELLED = "_"
 
 
 def score_trees(
-    gold: Sequence[Sentence], guessed: Sequence[Sentence], protocol: Mapping[str, Any] | None = None
+    gold: Sequence[Sentence], predicted: Sequence[Sentence], protocol: Mapping[str, Any] | None = None
 ) -> ParsingScore:
     """Compare trees word by word; guessed relations `_` mean that there are none to compare.
 
@@ -464,18 +468,18 @@ def score_trees(
     """
     if not gold:
         raise InputError("no trees to compare. Give a treebank that holds sentences.")
-    if len(gold) != len(guessed):
-        raise InputError(f"{len(gold)} gold trees cannot be compared with {len(guessed)} guessed ones.")
-    for place, (right, tree) in enumerate(zip(gold, guessed, strict=True), start=1):
+    if len(gold) != len(predicted):
+        raise InputError(f"{len(gold)} gold trees cannot be compared with {len(predicted)} guessed ones.")
+    for place, (right, tree) in enumerate(zip(gold, predicted, strict=True), start=1):
         if len(right.words) != len(tree.words):
             raise InputError(f"sentence {place} has {len(right.words)} words, its guessed tree {len(tree.words)}.")
-    labelled = any(relation != UNLABELLED for sentence in guessed for relation in sentence.relations)
+    labelled = any(relation != UNLABELLED for sentence in predicted for relation in sentence.relations)
     wanted = [relation for sentence in gold for relation in sentence.relations]
-    given = [relation for sentence in guessed for relation in sentence.relations]
-    heads = ([head for sentence in some for head in sentence.heads] for some in (gold, guessed))
+    given = [relation for sentence in predicted for relation in sentence.relations]
+    heads = ([head for sentence in some for head in sentence.heads] for some in (gold, predicted))
     attached = [right == found for right, found in zip(*heads, strict=True)]
     correct = [there and right == found for there, right, found in zip(attached, wanted, given, strict=True)]
-    plain = [not mark for sentence in gold for mark in sentence.punctuation()]
+    plain = [not mark for sentence in gold for mark in sentence.is_punctuation()]
 
     def share(hits: Sequence[bool]) -> float | None:
         """In per cent; None of no words."""
@@ -485,7 +489,7 @@ def score_trees(
     hits = Counter(compress(wanted, correct))
     ranked = sorted({*counts, *guesses}, key=lambda relation: (-counts[relation], relation))
     arcs = found = 0  # between words, and those that were found in either direction
-    for right, tree in zip(gold, guessed, strict=True):
+    for right, tree in zip(gold, predicted, strict=True):
         drawn = {frozenset((head, place)) for place, head in enumerate(tree.heads, start=1) if head}
         between = [frozenset((head, place)) for place, head in enumerate(right.heads, start=1) if head]
         arcs, found = arcs + len(between), found + sum(arc in drawn for arc in between)
@@ -497,13 +501,13 @@ def score_trees(
         uas_without_punctuation=share(list(compress(attached, plain))),
         las_without_punctuation=share(list(compress(correct, plain))) if labelled else None,
         relations=tuple(RelationScore(name, counts[name], guesses[name], hits[name]) for name in ranked if labelled),
-        baselines=chains(gold),
+        baselines=chain_baselines(gold),
         protocol={"scored": "all words, punctuation too", **(protocol or {})},
         uuas=None if labelled or not arcs else 100 * found / arcs,
     )
 
 
-def chains(gold: Sequence[Sentence]) -> dict[str, float]:
+def chain_baselines(gold: Sequence[Sentence]) -> dict[str, float]:
     """The UAS of trees that know nothing: every word hangs on the word before it, or on the word after it."""
     before = [tuple(range(len(s.words))) for s in gold]
     after = [(*range(2, len(s.words) + 1), 0) for s in gold]
@@ -528,10 +532,10 @@ def score_parser(
     guessed: dict[int, Sentence] = {}
     total, counted = 0.0, 0
     attended: dict[str, list[int]] = defaultdict(lambda: [0, 0])  # by relation: times on a right dependent, times asked
-    for place, log, weights in readings(model, lexicon, [sentence.words for sentence in gold]):
+    for place, log, weights in score_sentences(model, lexicon, [sentence.words for sentence in gold]):
         sentence = gold[place]
-        guessed[place] = decode(log, sentence.words, lexicon).sentence
-        relations = np.array([lexicon.number(relation) for relation in sentence.relations])
+        guessed[place] = decode_tree(log, sentence.words, lexicon).sentence
+        relations = np.array([lexicon.relation_id(relation) for relation in sentence.relations])
         known = relations >= 0
         picked = log[relations[known], np.array(sentence.heads)[known], np.flatnonzero(known)]
         total, counted = total - float(picked.astype(np.float64).sum()), counted + int(known.sum())
@@ -539,7 +543,7 @@ def score_parser(
         for head, dependent, relation in sentence.arcs():
             wanted[head, relation].add(dependent)
         for (head, relation), dependents in wanted.items():
-            number = lexicon.number(relation)
+            number = lexicon.relation_id(relation)
             most = int(weights[number, head].argmax()) if number >= 0 else 0
             attended[relation][0] += most in dependents
             attended[relation][1] += 1

@@ -12,32 +12,32 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from lemma.data.batches import TokenRows
-from lemma.data.images import Captioned
+from lemma.data.images import CaptionedImages
 from lemma.data.splits import Splits
-from lemma.models.base import measuring, positions_on
+from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, ImageTextPairs, embed_images, embed_texts
 from lemma.report.progress import Observer
 from lemma.report.result import Block
-from lemma.report.statistics import Estimate, Lines, lay_out
+from lemma.report.statistics import Estimate, NamedValues, format_named_values
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import Run, load
 from lemma.spec.recipe import Recipe
-from lemma.tasks.base import DataArgs, LossTerms, Score, TaskLoss, protocol_of, refuse_penalties
-from lemma.tasks.image_text import ImageTextLogits, ImageTextMask, ImageTextTask, equal_rows, refuse_parts
+from lemma.tasks.base import DataArgs, LossTerms, Score, TaskLoss, check_penalties, data_protocol
+from lemma.tasks.image_text import ImageTextLogits, ImageTextMask, ImageTextTask, check_batch, equal_rows
 from lemma.tasks.retrieval_score import (
-    WAYS,
-    Belonging,
+    DIRECTIONS,
     PairScores,
+    Relevance,
     RetrievalScore,
     RowScores,
-    blocks_of,
-    places_of,
-    resampled,
+    bootstrap_ranks,
+    rank_relevant,
+    row_blocks,
     score_retrieval,
     vector_scores,
 )
 
-VALIDATED = 1000
+VALIDATION_IMAGES = 1000
 """Images that a validation looks at, if there are more: looking takes time."""
 
 
@@ -50,12 +50,12 @@ class RerankingTask(ImageTextTask):
 
     def loss(self, model: CrossAttentionModel, recipe: Recipe, batches: Any = None) -> "RerankingLoss":
         """The loss among the dual encoder's candidates."""
-        refuse_penalties(self, recipe)
+        check_penalties(self, recipe)
         return RerankingLoss(model, recipe)
 
-    def validate(self, model: CrossAttentionModel, data: Splits[Captioned], recipe: Recipe) -> "RerankingScore":
+    def validate(self, model: CrossAttentionModel, data: Splits[CaptionedImages], recipe: Recipe) -> "RerankingScore":
         """Search validation images and re-rank, without intervals."""
-        return rerank(model, part_of(data.tokens("validation"), VALIDATED), samples=0)
+        return score_reranker(model, sample_images(data.item("validation"), VALIDATION_IMAGES), samples=0)
 
     def evaluate(
         self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
@@ -67,32 +67,32 @@ class RerankingTask(ImageTextTask):
         if run.adaptation is not None and run.adaptation.method.kind != "frozen":  # the towers have changed since
             device = next(model.parameters()).device
             base = load(RunFolder.open(run.path).base().path, str(device)).require(DualEncoderModel, "a dual encoder")
-        return rerank(model, data.tokens(part), base=base, protocol=protocol_of(data, part))
+        return score_reranker(model, data.item(part), base=base, protocol=data_protocol(data, part))
 
-    def samples(self, model: CrossAttentionModel, data: Splits[Captioned]) -> list[str]:
+    def samples(self, model: CrossAttentionModel, data: Splits[CaptionedImages]) -> list[str]:
         """The caption that the dual encoder finds for each of the first few validation images."""
         return super().samples(model.towers, data)
 
 
-def part_of(examples: Captioned, number: int) -> Captioned:
+def sample_images(examples: CaptionedImages, number: int) -> CaptionedImages:
     """At most `number` of the images, with all their captions, the same ones every time."""
-    images = len(examples.first) - 1
+    images = len(examples.caption_bounds) - 1
     if images <= number:
         return examples
     chosen = np.sort(np.random.default_rng(0).permutation(images)[:number])
-    counts = np.diff(examples.first)[chosen]
-    captions = np.concatenate([np.arange(*examples.first[place : place + 2]) for place in chosen])
-    return Captioned(
+    counts = np.diff(examples.caption_bounds)[chosen]
+    captions = np.concatenate([np.arange(*examples.caption_bounds[place : place + 2]) for place in chosen])
+    return CaptionedImages(
         np.asarray(examples.pixels[chosen]),
         examples.rows.select(captions),
         np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
-        examples.names[captions],
+        examples.caption_ids[captions],
     )
 
 
-def rerank(
+def score_reranker(
     model: CrossAttentionModel,
-    examples: Captioned,
+    examples: CaptionedImages,
     *,
     base: DualEncoderModel | None = None,
     protocol: Mapping[str, Any] | None = None,
@@ -105,7 +105,7 @@ def rerank(
     )
     return score_reranking(
         before,
-        Belonging.of(examples),
+        Relevance.from_captions(examples),
         model.spec.candidates,
         PairLogits(model, examples.pixels, examples.rows),
         before=others[0] if others else None,
@@ -117,7 +117,7 @@ def rerank(
 # Loss
 
 
-LOOKED_AT_ONCE = 1 << 25
+MAX_PAIR_ELEMENTS = 1 << 25
 """Numbers in the streams of the pairs that are looked at together; of more, blocks are computed twice."""
 
 
@@ -135,7 +135,7 @@ class Candidates(NamedTuple):
         return self.texts | self.images
 
 
-def candidates_of(dual: ImageTextLogits, number: int, alike: ImageTextMask | None = None) -> Candidates:
+def select_candidates(logits: ImageTextLogits, number: int, duplicates: ImageTextMask | None = None) -> Candidates:
     """The `number` most alike of each row and of each column, its own (on the diagonal) always among them.
 
     Where `alike` is true off the diagonal, as where two images have one caption, the pair is left out of both.
@@ -144,22 +144,22 @@ def candidates_of(dual: ImageTextLogits, number: int, alike: ImageTextMask | Non
     >>> candidates_of(dual, 2).texts.int().tolist()
     [[1, 1, 0], [1, 1, 0], [1, 0, 1]]
     """
-    own = torch.eye(len(dual), dtype=torch.bool, device=dual.device)
-    likings = dual.detach().float()
-    if alike is not None:
-        likings = likings.masked_fill(alike, -torch.inf)
+    own = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
+    likings = logits.detach().float()
+    if duplicates is not None:
+        likings = likings.masked_fill(duplicates, -torch.inf)
     likings = likings.masked_fill(own, torch.inf)
-    texts, images = _best(likings, number), _best(likings.T, number).T
-    others = torch.zeros_like(own) if alike is None else alike & ~own
+    texts, images = _top_k_mask(likings, number), _top_k_mask(likings.T, number).T
+    others = torch.zeros_like(own) if duplicates is None else duplicates & ~own
     return Candidates(texts & ~others, images & ~others)
 
 
-def _best(likings: Float[Tensor, "queries candidates"], number: int) -> Bool[Tensor, "queries candidates"]:
-    best = likings.topk(min(number, likings.shape[1]), dim=1).indices
-    return torch.zeros_like(likings, dtype=torch.bool).scatter_(1, best, True)
+def _top_k_mask(similarities: Float[Tensor, "queries candidates"], number: int) -> Bool[Tensor, "queries candidates"]:
+    best = similarities.topk(min(number, similarities.shape[1]), dim=1).indices
+    return torch.zeros_like(similarities, dtype=torch.bool).scatter_(1, best, True)
 
 
-def reranking(logits: ImageTextLogits, candidates: Candidates) -> Float[Tensor, ""]:
+def reranking_loss(logits: ImageTextLogits, candidates: Candidates) -> Float[Tensor, ""]:
     """Return −log p(own) among the candidates, the mean of both ways, in nats.
 
     >>> reranking(torch.zeros(4, 4), candidates_of(torch.zeros(4, 4), 2)).exp().item()  # chance: one of two
@@ -180,7 +180,7 @@ class RerankingLoss(TaskLoss):
 
     def __init__(self, model: CrossAttentionModel, recipe: Recipe) -> None:
         super().__init__()
-        refuse_parts(recipe)
+        check_batch(recipe)
         self.model = model
 
     def forward(
@@ -188,7 +188,7 @@ class RerankingLoss(TaskLoss):
     ) -> LossTerms:
         """Return the mean loss of both ways; it begins at the dual encoder's own."""
         logits, candidates = self.logits(images, tokens)
-        loss = reranking(logits, candidates)
+        loss = reranking_loss(logits, candidates)
         return loss, (loss,), None
 
     def logits(
@@ -200,9 +200,9 @@ class RerankingLoss(TaskLoss):
         seen, read = towers.project_image(patches).float(), towers.project_text(words, there).float()
         with torch.autocast(seen.device.type, enabled=False):  # a logit of 100 has no digits left in bfloat16
             dual = towers.scale.float() * seen @ read.T
-        candidates = candidates_of(dual, self.model.spec.candidates, equal_rows(tokens))
+        candidates = select_candidates(dual, self.model.spec.candidates, equal_rows(tokens))
         pairs = ImageTextPairs(*candidates.either.nonzero(as_tuple=True))
-        at_once = max(1, LOOKED_AT_ONCE // patches[0].numel())
+        at_once = max(1, MAX_PAIR_ELEMENTS // patches[0].numel())
         if len(pairs.images) <= at_once:
             added = self.model(patches, words, there, pairs).float()
         else:  # in blocks, since all at once would take too much memory
@@ -268,43 +268,47 @@ class RerankingScore(Score):
         return {**self.score.to_dict(), "candidates": self.candidates, "gain": gains}
 
     def __str__(self) -> str:
-        return f"{self.score}\n\n{lay_out(self._lines())}"
+        return f"{self.score}\n\n{format_named_values(self._lines())}"
 
     def blocks(self) -> Iterator[Block]:
         """The score of the new order, and what it gains."""
         yield from self.score.blocks()
         yield from super().blocks()
 
-    def _lines(self) -> Lines:
+    def _lines(self) -> NamedValues:
         lines = [("ranked again", f"the first {self.candidates} of the dual encoder")]
-        for way, gain in zip(WAYS, (self.image_to_text, self.text_to_image), strict=True):
+        for way, gain in zip(DIRECTIONS, (self.image_to_text, self.text_to_image), strict=True):
             lines.append((f"gain, {way}", f"{gain} in recall@1"))
             lines.append(("", f"{gain.better:,} put first only now, {gain.worse:,} only before"))
             lines.append(("", f"at most {100 * gain.ceiling:.2f} %: only these are among the {self.candidates}"))
         return lines
 
 
-Numbers = Int64[np.ndarray, " pairs"]
-Scorer = Callable[[Numbers, Numbers], Float[np.ndarray, " pairs"]]
+Indices = Int64[np.ndarray, " pairs"]
+PairScorer = Callable[[Indices, Indices], Float[np.ndarray, " pairs"]]
 """The logits of pairs, each an image and a text by their numbers."""
 
 
 @dataclass(frozen=True)
-class Few:
+class TopK:
     """The first few candidates of each query, and the logits that they are re-ordered by."""
 
-    places: Int64[np.ndarray, "queries few"]
+    indices: Int64[np.ndarray, "queries few"]
     logits: Float[np.ndarray, "queries few"]
 
-    def put(
-        self, block: Float[np.ndarray, "queries candidates"], rows: slice
+    def rescore(
+        self, scores_block: Float[np.ndarray, "queries candidates"], rows: slice
     ) -> Float[np.ndarray, "queries candidates"]:
         """Scores that have the few before all others, in their new order; the others stay in theirs.
 
         >>> Few(np.array([[2, 0]]), np.array([[1.0, 5.0]])).put(np.array([[3.0, 1.0, 4.0]]), slice(0, 1))
         array([[6., 1., 2.]])
         """
-        scores, places, logits = block.astype(np.float64), self.places[rows], self.logits[rows].astype(np.float64)
+        scores, places, logits = (
+            scores_block.astype(np.float64),
+            self.indices[rows],
+            self.logits[rows].astype(np.float64),
+        )
         np.put_along_axis(scores, places, -np.inf, axis=1)
         highest = scores.max(1, keepdims=True, initial=-np.inf)
         behind = np.where(np.isfinite(highest), highest, 0.0)
@@ -312,17 +316,17 @@ class Few:
         return scores
 
 
-def first_few(scores: RowScores, queries: int, candidates: int, number: int) -> Int64[np.ndarray, "queries few"]:
+def top_candidates(scores: RowScores, queries: int, candidates: int, number: int) -> Int64[np.ndarray, "queries few"]:
     """The places of each query's best candidates, the best first; of equals the earlier."""
-    blocks = blocks_of(queries, candidates)
+    blocks = row_blocks(queries, candidates)
     return np.concatenate([np.argsort(-scores(rows), axis=1, kind="stable")[:, :number] for rows in blocks])
 
 
 def score_reranking(
     scores: PairScores,
-    belonging: Belonging,
+    relevance: Relevance,
     number: int,
-    score_pairs: Scorer,
+    score_pairs: PairScorer,
     *,
     before: PairScores | None = None,
     protocol: Mapping[str, Any] | None = None,
@@ -333,44 +337,46 @@ def score_reranking(
 
     The loss is that of training: −log p(own) of each text and its image among the wrong ones of the few, both ways.
     """
-    ways, before = belonging.ways(), before or scores
-    texts = len(belonging.owners)
+    ways, before = relevance.directions(), before or scores
+    texts = len(relevance.owners)
     few_texts, few_images = (
-        first_few(score, len(owners), candidates, number)
+        top_candidates(score, len(owners), candidates, number)
         for score, (_, owners, candidates) in zip(scores, ways, strict=True)
     )
     asked = [  # both kinds of few, and what belongs together: no pair is looked at twice
         np.arange(len(few_texts))[:, None] * texts + few_texts,
         few_images * texts + np.arange(texts)[:, None],
-        belonging.owners * texts + np.arange(texts),
+        relevance.owners * texts + np.arange(texts),
     ]
     pairs, places = np.unique(np.concatenate([one.ravel() for one in asked]), return_inverse=True)
     logits = np.asarray(score_pairs(*np.divmod(pairs, texts)), dtype=np.float64)[places]
     parts = np.split(logits, np.cumsum([one.size for one in asked])[:-1])
     of_texts, of_images, own = (part.reshape(one.shape) for part, one in zip(parts, asked, strict=True))
-    few = Few(few_texts, of_texts), Few(few_images, of_images)
+    few = TopK(few_texts, of_texts), TopK(few_images, of_images)
     after = PairScores(
-        lambda rows: few[0].put(scores.of_images(rows), rows), lambda rows: few[1].put(scores.of_texts(rows), rows)
+        lambda rows: few[0].rescore(scores.of_images(rows), rows),
+        lambda rows: few[1].rescore(scores.of_texts(rows), rows),
     )
     gains: list[RerankingGain] = []
     losses: list[float] = []
-    queries = belonging.owners, np.arange(texts)  # the query of each text, both ways
+    queries = relevance.owners, np.arange(texts)  # the query of each text, both ways
     for first, query, now, earlier, way in zip(few, queries, after, before, ways, strict=True):
         right, owners, candidates = way
-        blocks = list(blocks_of(len(owners), candidates))
-        mask = np.concatenate([np.take_along_axis(right(rows), first.places[rows], axis=1) for rows in blocks])
+        blocks = list(row_blocks(len(owners), candidates))
+        mask = np.concatenate([np.take_along_axis(right(rows), first.indices[rows], axis=1) for rows in blocks])
         wrong = np.where(mask, -np.inf, first.logits)[query]
         losses.append(float((np.logaddexp.reduce(np.column_stack([own, wrong]), axis=1) - own).mean()))
         hits, hits_before = (
-            np.concatenate([places_of(one(rows), right(rows)).hits(1) for rows in blocks]) for one in (now, earlier)
+            np.concatenate([rank_relevant(one(rows), right(rows)).hit_probabilities(1) for rows in blocks])
+            for one in (now, earlier)
         )
         gained = hits - hits_before
-        drawn, _ = resampled(hits, gained[None], owners, samples, seed)  # of the same images before and after
-        recall, ceiling = Estimate.of(float(gained.mean()), drawn[0]), float(mask.any(1).mean())
+        drawn, _ = bootstrap_ranks(hits, gained[None], owners, samples, seed)  # of the same images before and after
+        recall, ceiling = Estimate.from_resamples(float(gained.mean()), drawn[0]), float(mask.any(1).mean())
         gains.append(RerankingGain(recall, int((gained > 0).sum()), int((gained < 0).sum()), ceiling))
     baselines, loss = {"dual encoder": before}, sum(losses) / 2
     score = score_retrieval(
-        after, belonging, loss=loss, protocol=protocol, baselines=baselines, samples=samples, seed=seed
+        after, relevance, loss=loss, protocol=protocol, baselines=baselines, samples=samples, seed=seed
     )
     return RerankingScore(score, number, *gains)
 
@@ -384,12 +390,12 @@ class PairLogits:
     rows: TokenRows
     """The texts' tokens."""
 
-    def __call__(self, images: Numbers, texts: Numbers) -> Float[np.ndarray, " pairs"]:
+    def __call__(self, images: Indices, texts: Indices) -> Float[np.ndarray, " pairs"]:
         """Return the logit of each pair, in the order of the pairs."""
         found = np.zeros(len(images))
         towers = self.model.towers
         with measuring(self.model) as device:
-            at_once = max(1, positions_on(device) // towers.spec.grid**2)
+            at_once = max(1, tokens_per_batch(device) // towers.spec.grid**2)
             order = np.argsort(images, kind="stable")  # all pairs of an image in one group of a few images
             number = np.unique(images[order], return_inverse=True)[1]
             for first in range(0, int(number.max(initial=-1)) + 1, at_once):
@@ -398,7 +404,7 @@ class PairLogits:
                 patches = towers.patches(torch.from_numpy(np.ascontiguousarray(self.pixels[known])).to(device))
                 for some in (slice(start, start + at_once) for start in range(0, len(group), at_once)):
                     read, words = np.unique(texts[group[some]], return_inverse=True)
-                    tokens = torch.from_numpy(self.rows.padded(read)).to(device)
+                    tokens = torch.from_numpy(self.rows.pad(read)).to(device)
                     pairs = ImageTextPairs(*(torch.from_numpy(one).to(device) for one in (places[some], words)))
                     logits = self.model.logits(patches, towers.words(tokens), tokens >= 0, pairs)
                     found[group[some]] = logits.double().cpu().numpy()

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64, UInt8
 
-from lemma.data.images import Captioned
+from lemma.data.images import CaptionedImages
 from lemma.errors import InputError
-from lemma.report.statistics import Estimate, Lines, lay_out, protocol_lines
+from lemma.report.statistics import Estimate, NamedValues, format_named_values, protocol_values
 from lemma.tasks.base import Score
 
 Block = Float[np.ndarray, "queries candidates"]
@@ -39,19 +39,19 @@ def vector_scores(images: Float[np.ndarray, "images shared"], texts: Float[np.nd
 
 
 @dataclass(frozen=True)
-class Belonging:
+class Relevance:
     """Which text belongs to which image: the image that owns each, and a number that equal texts share."""
 
     owners: Int64[np.ndarray, " texts"]
-    names: Int64[np.ndarray, " texts"]
+    text_ids: Int64[np.ndarray, " texts"]
 
     @classmethod
-    def of(cls, examples: Captioned) -> Self:
+    def from_captions(cls, examples: CaptionedImages) -> Self:
         """Which of the captions belong to which of the images."""
-        _, names = np.unique(examples.names, return_inverse=True)
-        return cls(examples.owners, names.astype(np.int64))
+        _, names = np.unique(examples.caption_ids, return_inverse=True)
+        return cls(examples.image_indices, names.astype(np.int64))
 
-    def ways(self) -> tuple[tuple[RowScores, Int64[np.ndarray, " queries"], int], ...]:
+    def directions(self) -> tuple[tuple[RowScores, Int64[np.ndarray, " queries"], int], ...]:
         """From images to texts, and back: which candidates are right, the image of each query, and the candidates."""
         there = self.of_images, np.arange(self.images), len(self.owners)
         return there, (self.of_texts, self.owners, self.images)
@@ -64,35 +64,35 @@ class Belonging:
     def of_images(self, rows: slice) -> np.ndarray:
         """Which texts are right for some of the images: their own, and all that are the same."""
         mine = (self.owners >= rows.start) & (self.owners < rows.stop)
-        has = np.zeros((rows.stop - rows.start, int(self.names.max()) + 1), dtype=bool)
-        has[self.owners[mine] - rows.start, self.names[mine]] = True
-        return has[:, self.names]
+        has = np.zeros((rows.stop - rows.start, int(self.text_ids.max()) + 1), dtype=bool)
+        has[self.owners[mine] - rows.start, self.text_ids[mine]] = True
+        return has[:, self.text_ids]
 
     def of_texts(self, rows: slice) -> np.ndarray:
         """Which images are right for some of the texts: all that own the text or one that is the same."""
         right = np.zeros((rows.stop - rows.start, self.images), dtype=bool)
-        queries, texts = np.nonzero(self.names[rows, None] == self.names)
+        queries, texts = np.nonzero(self.text_ids[rows, None] == self.text_ids)
         right[queries, self.owners[texts]] = True
         return right
 
 
-BLOCK = 1 << 22
+BLOCK_SCORES = 1 << 22
 """Scores that are looked at at once."""
 
 
-class Places(NamedTuple):
+class Ranks(NamedTuple):
     """Of each query: how many wrong candidates score higher than its best right one, and how many the same."""
 
-    before: Int[np.ndarray, " queries"]
-    tied: Int[np.ndarray, " queries"]
-    right: Int[np.ndarray, " queries"]
+    num_higher: Int[np.ndarray, " queries"]
+    num_tied: Int[np.ndarray, " queries"]
+    num_relevant: Int[np.ndarray, " queries"]
     """How many right ones share that score, itself among them."""
 
-    def ranks(self) -> Float[np.ndarray, " queries"]:
+    def mean_ranks(self) -> Float[np.ndarray, " queries"]:
         """The mean rank of the first right one, over all orders of those that are tied; 1 is the best."""
-        return self.before + 1 + self.tied / (self.right + 1)
+        return self.num_higher + 1 + self.num_tied / (self.num_relevant + 1)
 
-    def hits(self, first: int) -> Float[np.ndarray, " queries"]:
+    def hit_probabilities(self, cutoff: int) -> Float[np.ndarray, " queries"]:
         """The chance that a right one is among the first N, over all orders of those that are tied.
 
         Where nothing is tied it is 0 or 1. Else, of j places left, all are wrong with C(e, j) / C(e + r, j).
@@ -100,36 +100,36 @@ class Places(NamedTuple):
         >>> Places(np.array([0]), np.array([9]), np.array([1])).hits(1)
         array([0.1])
         """
-        left = np.maximum(0, first - self.before)
+        left = np.maximum(0, cutoff - self.num_higher)
         missed = np.ones(len(left))
         for place in range(int(left.max(initial=0))):
-            there = np.maximum(self.tied - place, 0) / np.maximum(self.tied + self.right - place, 1)
+            there = np.maximum(self.num_tied - place, 0) / np.maximum(self.num_tied + self.num_relevant - place, 1)
             missed *= np.where(place < left, there, 1.0)
         return 1 - missed
 
 
-def places_of(scores: Block, right: Bool[np.ndarray, "queries candidates"]) -> Places:
+def rank_relevant(scores: Block, is_relevant: Bool[np.ndarray, "queries candidates"]) -> Ranks:
     """Find the best right candidate of every query; what is NaN scores lower than all else.
 
     >>> places_of(np.array([[0.1, 0.9, 0.5], [2.0, 2.0, 1.0]]), np.array([[0, 0, 1], [1, 0, 0]]) > 0).ranks()
     array([2. , 1.5])
     """
     known = np.where(np.isnan(scores), -np.inf, scores)
-    best = np.where(right, known, -np.inf).max(1, keepdims=True)
+    best = np.where(is_relevant, known, -np.inf).max(1, keepdims=True)
     same = known == best
-    return Places((known > best).sum(1), (same & ~right).sum(1), (same & right).sum(1))
+    return Ranks((known > best).sum(1), (same & ~is_relevant).sum(1), (same & is_relevant).sum(1))
 
 
-def blocks_of(rows: int, columns: int) -> Iterator[slice]:
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
     """Rows in blocks of about BLOCK numbers."""
-    size = max(1, BLOCK // max(1, columns))
+    size = max(1, BLOCK_SCORES // max(1, columns))
     return (slice(start, min(rows, start + size)) for start in range(0, max(rows, 1), size))
 
 
 Pixels = UInt8[np.ndarray, "images channels side side"]
-AT_ONCE = 1 << 23
+PIXEL_BLOCK = 1 << 23
 """Numbers in the images that are compared at once."""
-IMAGES = 1024
+MAX_BLOCK_IMAGES = 1024
 """Images that are compared at once at most, however small they are."""
 
 
@@ -142,30 +142,30 @@ class NearestPixel:
     """
 
     pixels: Pixels
-    names: Int64[np.ndarray, " texts"]
+    text_ids: Int64[np.ndarray, " texts"]
     """The number of each text; equal texts have equal numbers."""
-    learned: Pixels
+    training_pixels: Pixels
     owners: Int64[np.ndarray, " captions"]
     """The learned image that each of the learned captions belongs to."""
-    learned_names: Int64[np.ndarray, " captions"]
+    training_ids: Int64[np.ndarray, " captions"]
 
     def of_images(self, rows: slice) -> Float[np.ndarray, "images texts"]:
         """Some images' scores of all texts."""
-        return -self._nearest(rows, self.names)
+        return -self._nearest(rows, self.text_ids)
 
     def of_texts(self, rows: slice) -> Float[np.ndarray, "texts images"]:
         """Some texts' scores of all images."""
-        return -self._nearest(slice(0, len(self.pixels)), self.names[rows]).T
+        return -self._nearest(slice(0, len(self.pixels)), self.text_ids[rows]).T
 
-    def known(self) -> int:
+    def count_training_images(self) -> int:
         """How many of the images were learned, pixel for pixel."""
-        return int(np.isin(self._sums[0], self._sums[1]).sum())
+        return int(np.isin(self._hashes[0], self._hashes[1]).sum())
 
     @cached_property
-    def _sums(self) -> list[np.ndarray]:
+    def _hashes(self) -> list[np.ndarray]:
         """A number for each image, the same for the same pixels: 64 bits of a hash."""
         sums = []
-        for pixels in (self.pixels, self.learned):
+        for pixels in (self.pixels, self.training_pixels):
             hashes = (blake2b(np.ascontiguousarray(image).tobytes(), digest_size=8).digest() for image in pixels)
             sums.append(np.frombuffer(b"".join(hashes), dtype="<u8"))
         return sums
@@ -174,43 +174,43 @@ class NearestPixel:
         """The squared distance of some images to the nearest learned one that carries each of these texts."""
         wanted, places = np.unique(names, return_inverse=True)
         near = np.full((rows.stop - rows.start, len(wanted)), np.inf, dtype=np.float32)
-        carrying = np.flatnonzero(np.isin(self.learned_names, wanted))
+        carrying = np.flatnonzero(np.isin(self.training_ids, wanted))
         images = np.unique(self.owners[carrying])
-        for some in _cut(len(images), self.learned):
+        for some in _image_blocks(len(images), self.training_pixels):
             chosen = images[some]
             captions = carrying[np.isin(self.owners[carrying], chosen)]
-            captions = captions[np.argsort(self.learned_names[captions], kind="stable")]
-            columns = np.searchsorted(wanted, self.learned_names[captions])
+            captions = captions[np.argsort(self.training_ids[captions], kind="stable")]
+            columns = np.searchsorted(wanted, self.training_ids[captions])
             reached, starts = np.unique(columns, return_index=True)
             carriers = np.searchsorted(chosen, self.owners[captions])
-            others, sums = _flat(self.learned[chosen]), self._sums[1][chosen]
-            for block in _cut(len(near), self.pixels):
+            others, sums = _flatten_pixels(self.training_pixels[chosen]), self._hashes[1][chosen]
+            for block in _image_blocks(len(near), self.pixels):
                 here = slice(rows.start + block.start, rows.start + block.stop)
-                mine = _flat(self.pixels[here])
+                mine = _flatten_pixels(self.pixels[here])
                 distances = (mine**2).sum(1)[:, None] + (others**2).sum(1) - 2 * mine @ others.T
-                distances[self._sums[0][here, None] == sums] = np.inf
+                distances[self._hashes[0][here, None] == sums] = np.inf
                 nearest = np.minimum.reduceat(distances[:, carriers], starts, axis=1)
                 near[block, reached] = np.minimum(near[block, reached], nearest)
         return near[:, places]
 
 
-def _cut(count: int, pixels: Pixels) -> Iterator[slice]:
+def _image_blocks(count: int, pixels: Pixels) -> Iterator[slice]:
     """Images in blocks of about AT_ONCE numbers, at most IMAGES."""
-    size = min(IMAGES, max(1, AT_ONCE // int(np.prod(pixels.shape[1:]))))
+    size = min(MAX_BLOCK_IMAGES, max(1, PIXEL_BLOCK // int(np.prod(pixels.shape[1:]))))
     return (slice(start, min(count, start + size)) for start in range(0, count, size))
 
 
-def _flat(pixels: Pixels) -> Float[np.ndarray, "images pixels"]:
+def _flatten_pixels(pixels: Pixels) -> Float[np.ndarray, "images pixels"]:
     return pixels.reshape(len(pixels), -1).astype(np.float32) / 255 - 0.5
 
 
-WAYS = ("image → text", "text → image")
-FIRST = (1, 5, 10)
+DIRECTIONS = ("image → text", "text → image")
+CUTOFFS = (1, 5, 10)
 """Among how many of the first the right one is looked for."""
 
 
 @dataclass(frozen=True)
-class OneWay:
+class DirectionScore:
     """From images to texts, or from texts to images: shares from 0 to 1, and what guessing comes to."""
 
     queries: int
@@ -239,11 +239,11 @@ class OneWay:
         }
 
 
-class TwoWays(NamedTuple):
+class DirectionScores(NamedTuple):
     """Both ways."""
 
-    image_to_text: OneWay
-    text_to_image: OneWay
+    image_to_text: DirectionScore
+    text_to_image: DirectionScore
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -256,23 +256,23 @@ class RetrievalScore(Score):
 
     title = "Image and text retrieval"
 
-    found: TwoWays
+    scores: DirectionScores
     loss: float
     """The contrastive loss in batches, nats/pair."""
     images: int
     texts: int
-    baselines: Mapping[str, TwoWays]
+    baselines: Mapping[str, DirectionScores]
     protocol: Mapping[str, Any]
 
     @property
     def figures(self) -> dict[str, float]:
         """The figures that a training run writes down at each validation: means of both ways."""
-        return {f"recall_at_{first}": sum(way.recall[first].value for way in self.found) / 2 for first in (1, 10)}
+        return {f"recall_at_{first}": sum(way.recall[first].value for way in self.scores) / 2 for first in (1, 10)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that are good JSON: None for what is infinite or NaN."""
         return {
-            **self.found.to_dict(),
+            **self.scores.to_dict(),
             "loss": self.loss if math.isfinite(self.loss) else None,
             "pictures": self.images,
             "texts": self.texts,
@@ -281,21 +281,21 @@ class RetrievalScore(Score):
         }
 
     def __str__(self) -> str:
-        return "\n".join([*self._table(), "", lay_out(self._lines())])
+        return "\n".join([*self._table(), "", format_named_values(self._lines())])
 
     def _table(self) -> list[str]:
         def row(name: str, recall: Iterable[float], rank: float) -> str:
             return f"{name:<20}" + "".join(f"{100 * share:>12.2f} %" for share in recall) + f"{rank:>14,.1f}".rstrip()
 
-        def found(name: str, way: OneWay) -> str:
+        def found(name: str, way: DirectionScore) -> str:
             return row(name, [estimate.value for estimate in way.recall.values()], way.median_rank.value)
 
         def bounds(estimate: Estimate, scale: float, digits: int) -> str:
             low, high = estimate.interval or (math.nan, math.nan)
             return f"{f'{scale * low:,.{digits}f}–{scale * high:,.{digits}f}':>14}"
 
-        lines = [f"{'':<20}" + "".join(f"{f'recall@{first}':>14}" for first in FIRST) + f"{'median rank':>14}"]
-        for name, way, *others in zip(WAYS, self.found, *self.baselines.values(), strict=True):
+        lines = [f"{'':<20}" + "".join(f"{f'recall@{first}':>14}" for first in CUTOFFS) + f"{'median rank':>14}"]
+        for name, way, *others in zip(DIRECTIONS, self.scores, *self.baselines.values(), strict=True):
             lines.append(found(name, way))
             if way.median_rank.interval:
                 shares = [bounds(estimate, 100, 1) for estimate in way.recall.values()]
@@ -304,43 +304,49 @@ class RetrievalScore(Score):
             lines.append(row("  chance", way.chance.values(), way.chance_rank))
         return lines
 
-    def _lines(self) -> Lines:
+    def _lines(self) -> NamedValues:
         return [
             ("loss", f"{self.loss:.4f} nats/pair"),
             ("images", f"{self.images:,}, all of them candidates for each text"),
             ("texts", f"{self.texts:,}, all of them candidates for each image"),
-            *protocol_lines(self.protocol),
+            *protocol_values(self.protocol),
         ]
 
 
-RETRIEVAL_AT_ONCE = 1 << 22
+BOOTSTRAP_ELEMENTS = 1 << 22
 """Numbers drawn at once in the bootstrap."""
-EVEN = 1e-9
+ROUNDING = 1e-9
 """How far from a half a chance may be by rounding."""
 
 
-def two_ways(scores: PairScores | NearestPixel, belonging: Belonging, *, samples: int = 1000, seed: int = 0) -> TwoWays:
+def score_directions(
+    scores: PairScores | NearestPixel, relevance: Relevance, *, samples: int = 1000, seed: int = 0
+) -> DirectionScores:
     """Recall and median rank from images to texts and from texts to images; intervals by drawing images again."""
-    ways: list[OneWay] = []
-    for score, (right, owners, candidates) in zip((scores.of_images, scores.of_texts), belonging.ways(), strict=True):
-        parts: list[Places] = []
+    ways: list[DirectionScore] = []
+    for score, (right, owners, candidates) in zip(
+        (scores.of_images, scores.of_texts), relevance.directions(), strict=True
+    ):
+        parts: list[Ranks] = []
         counts: list[np.ndarray] = []
-        for rows in blocks_of(len(owners), candidates):
+        for rows in row_blocks(len(owners), candidates):
             mask = right(rows)
-            parts.append(places_of(score(rows), mask))
+            parts.append(rank_relevant(score(rows), mask))
             counts.append(mask.sum(1))
-        found, number = Places(*map(np.concatenate, zip(*parts, strict=True))), np.concatenate(counts)
-        chance = Places(np.zeros_like(number), candidates - number, number)  # as if all candidates were tied
-        ranks, hits = found.ranks(), np.stack([found.hits(first) for first in FIRST])
-        recalls, medians = resampled(ranks, hits, owners, samples, seed)
-        recall = {first: Estimate.of(*both) for first, *both in zip(FIRST, hits.mean(1), recalls, strict=True)}
-        guessed = {first: float(chance.hits(first).mean()) for first in FIRST}
-        median = Estimate.of(float(np.median(ranks)), medians)
-        ways.append(OneWay(len(ranks), candidates, recall, median, guessed, chance_rank(number, candidates)))
-    return TwoWays(*ways)
+        found, number = Ranks(*map(np.concatenate, zip(*parts, strict=True))), np.concatenate(counts)
+        chance = Ranks(np.zeros_like(number), candidates - number, number)  # as if all candidates were tied
+        ranks, hits = found.mean_ranks(), np.stack([found.hit_probabilities(first) for first in CUTOFFS])
+        recalls, medians = bootstrap_ranks(ranks, hits, owners, samples, seed)
+        recall = {
+            first: Estimate.from_resamples(*both) for first, *both in zip(CUTOFFS, hits.mean(1), recalls, strict=True)
+        }
+        guessed = {first: float(chance.hit_probabilities(first).mean()) for first in CUTOFFS}
+        median = Estimate.from_resamples(float(np.median(ranks)), medians)
+        ways.append(DirectionScore(len(ranks), candidates, recall, median, guessed, chance_rank(number, candidates)))
+    return DirectionScores(*ways)
 
 
-def chance_rank(right: Int[np.ndarray, " queries"], candidates: int) -> float:
+def chance_rank(num_relevant: Int[np.ndarray, " queries"], candidates: int) -> float:
     """The median rank of the first right one if all orders are as likely, over queries with these counts of right ones.
 
     Of n candidates, r of them right, none is among the first j with C(n − r, j) / C(n, j).
@@ -348,16 +354,16 @@ def chance_rank(right: Int[np.ndarray, " queries"], candidates: int) -> float:
     >>> chance_rank(np.array([1]), 20), chance_rank(np.array([2]), 20)
     (10.5, 6.0)
     """
-    numbers, counts = np.unique(right, return_counts=True)
+    numbers, counts = np.unique(num_relevant, return_counts=True)
     places, later = np.arange(candidates), np.zeros(candidates)
     for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
         passed = np.maximum(candidates - number - places, 0) / (candidates - places)
-        later += count / len(right) * np.cumprod(passed)  # at place j: the chance of a rank above j + 1
-    lower, upper = (1 + int((later <= bound).argmax()) for bound in (0.5 + EVEN, 0.5 - EVEN))
+        later += count / len(num_relevant) * np.cumprod(passed)  # at place j: the chance of a rank above j + 1
+    lower, upper = (1 + int((later <= bound).argmax()) for bound in (0.5 + ROUNDING, 0.5 - ROUNDING))
     return (lower + upper) / 2
 
 
-def resampled(
+def bootstrap_ranks(
     ranks: Float[np.ndarray, " queries"],
     hits: Float[np.ndarray, "firsts queries"],
     owners: Int64[np.ndarray, " queries"],
@@ -367,7 +373,7 @@ def resampled(
     """Recalls and median ranks of images drawn with replacement, each with all its queries; candidates stay."""
     random, images = np.random.default_rng(seed), int(owners.max()) + 1
     order = np.argsort(ranks, kind="stable")
-    step = max(1, RETRIEVAL_AT_ONCE // len(ranks))
+    step = max(1, BOOTSTRAP_ELEMENTS // len(ranks))
     recalls, medians = [np.zeros((len(hits), 0))], [np.zeros(0)]
     for start in range(0, samples, step):
         drawn = random.integers(0, images, (min(step, samples - start), images))
@@ -382,7 +388,7 @@ def resampled(
 
 def score_retrieval(
     scores: PairScores | NearestPixel,
-    belonging: Belonging,
+    relevance: Relevance,
     *,
     loss: float,
     protocol: Mapping[str, Any] | None = None,
@@ -391,15 +397,15 @@ def score_retrieval(
     seed: int = 0,
 ) -> RetrievalScore:
     """Score both ways, and next to them what other scores of the same images and texts come to."""
-    if not len(belonging.owners):
+    if not len(relevance.owners):
         raise InputError("no images to score. Give a folder or a split that holds some.")
-    measure = partial(two_ways, belonging=belonging, samples=samples, seed=seed)
+    measure = partial(score_directions, relevance=relevance, samples=samples, seed=seed)
     bootstrap = {"intervals": f"bootstrap over images, {samples:,} samples, seed {seed}"} if samples else {}
     return RetrievalScore(
-        found=measure(scores),
+        scores=measure(scores),
         loss=loss,
-        images=belonging.images,
-        texts=len(belonging.owners),
+        images=relevance.images,
+        texts=len(relevance.owners),
         baselines={name: measure(others) for name, others in (baselines or {}).items()},
         protocol={**(protocol or {}), **bootstrap},
     )

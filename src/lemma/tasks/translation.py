@@ -11,21 +11,21 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lemma.data.corpora import PAIRED
+from lemma.data.corpora import PAIR_CORPORA
 from lemma.data.pairs import TokenPairs, prepare_pairs
 from lemma.data.splits import Splits
 from lemma.errors import InputError, SpecError
 from lemma.generation.beam import Beam, translate_texts
-from lemma.models.base import by_length, measuring, positions_on
+from lemma.models.base import batch_by_length, measuring, tokens_per_batch
 from lemma.models.encoder_decoder import EncoderDecoderModel
-from lemma.report.progress import Observer, watched_reading
-from lemma.report.statistics import Estimate, Lines, lay_out, needed, protocol_lines
+from lemma.report.progress import Observer, reading_progress
+from lemma.report.statistics import Estimate, NamedValues, format_named_values, import_optional, protocol_values
 from lemma.runs.load import Run
 from lemma.spec.data import PairsSpec
 from lemma.spec.models import EncoderDecoder
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import (
-    IGNORED,
+    IGNORE_INDEX,
     DataArgs,
     ExampleBatches,
     Headline,
@@ -33,15 +33,15 @@ from lemma.tasks.base import (
     SmoothedLoss,
     Task,
     Worker,
+    check_unchanged,
     choose_split,
-    protocol_of,
-    refuse_changed,
-    say_skipped,
+    data_protocol,
+    report_skipped,
 )
 
-SHOWN = 3
+NUM_SAMPLES = 3
 """Sources translated as samples."""
-TRANSLATED_AT_ONCE = 512
+TRANSLATION_BATCH = 512
 """Sources translated before progress is shown."""
 
 
@@ -50,7 +50,7 @@ class TranslationTask(Task):
 
     name, option, example, learns = "translation", "pairs", "tatoeba-es", "pairs of texts"
     data_spec = PairsSpec
-    names, settings = PAIRED, ("source_column", "target_column")
+    names, settings = PAIR_CORPORA, ("source_column", "target_column")
     answers = "translation"
     evaluation_settings = ("beam", "length_penalty", "limit")
     no_penalties = "an encoder-decoder learns to translate"
@@ -65,9 +65,9 @@ class TranslationTask(Task):
         labels: tuple[str, ...] = (),
     ) -> Splits[TokenPairs]:
         """Read the pairs; those that are too long for the model are skipped."""
-        progress = watched_reading(observer)
+        progress = reading_progress(observer)
         pairs = prepare_pairs(data, length=model.context, tokenizer=vocabulary, progress=progress)
-        return say_skipped(pairs, observer)
+        return report_skipped(pairs, observer)
 
     def batches(self, model: Any, examples: TokenPairs, recipe: Recipe, worker: Worker) -> "PairBatches":
         """Pairs of similar length together."""
@@ -84,7 +84,7 @@ class TranslationTask(Task):
 
     def validate(self, model: EncoderDecoderModel, data: Splits[TokenPairs], recipe: Recipe) -> "PairsScore":
         """The loss of the validation targets."""
-        return score_pairs(model, data.tokens("validation"))
+        return score_pairs(model, data.item("validation"))
 
     def evaluate(
         self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
@@ -98,39 +98,39 @@ class TranslationTask(Task):
                 length=run.spec.context,
                 tokenizer=run.tokenizer,
                 evaluation=True,
-                progress=watched_reading(observer),
+                progress=reading_progress(observer),
             )
         else:
             assert isinstance(run.data, PairsSpec)
             data = self.load(run.data, run.spec, run.recipe, observer, run.tokenizer)
-            refuse_changed(run, data, run.data.pairs, "pairs")
+            check_unchanged(run, data, run.data.pairs, "pairs")
         part = choose_split(data, split)
         beam = Beam(**{name: value for name, value in settings.items() if name != "limit"})
         limit = settings.get("limit")
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise SpecError(f"evaluate: limit = {limit!r}, but at least one sentence must be translated.")
-        references = dict(list(data.tokens(part).references().items())[:limit])
+        references = dict(list(data.item(part).references().items())[:limit])
         written: list[str] = []
-        observer.begin("translating", len(references), "sentences")
-        for start in range(0, len(references), TRANSLATED_AT_ONCE):
-            some = list(references)[start : start + TRANSLATED_AT_ONCE]
+        observer.start("translating", len(references), "sentences")
+        for start in range(0, len(references), TRANSLATION_BATCH):
+            some = list(references)[start : start + TRANSLATION_BATCH]
             model = run.require(EncoderDecoderModel, "a translator")
             written += [one.text for one in translate_texts(model, run.tokenizer, some, beam)]
             observer.advance(len(written))
-        observer.end()
+        observer.finish()
         decoded = f"beam {beam.beam}, length penalty {beam.length_penalty:g}"
-        return score_translations(written, list(references.values()), {**protocol_of(data, part), "decoded": decoded})
+        return score_translations(written, list(references.values()), {**data_protocol(data, part), "decoded": decoded})
 
     def samples(self, model: EncoderDecoderModel, data: Splits[TokenPairs]) -> list[str]:
         """The first few validation sources, translated."""
-        sources = [pair.source for pair in data.tokens("validation").pairs[:SHOWN]]
+        sources = [pair.source for pair in data.item("validation").pairs[:NUM_SAMPLES]]
         return [f"{one.source} → {one.text}" for one in translate_texts(model, data.tokenizer, sources, Beam())]
 
 
 class PairBatches(ExampleBatches):
     """Batches of sources and targets."""
 
-    def predicted(self, targets: Any) -> Any:
+    def predicted_targets(self, targets: Any) -> Any:
         """All tokens of a target but its first, `<start>`."""
         return targets[:, 1:]
 
@@ -156,7 +156,7 @@ class TranslationScore(Score):
     chrf: Estimate
     signatures: Mapping[str, str]
     protocol: Mapping[str, Any]
-    short: Mapping[str, str]
+    short_signatures: Mapping[str, str]
     """The same signatures in sacrebleu's short form."""
     loss: float | None = None
 
@@ -182,17 +182,17 @@ class TranslationScore(Score):
         }
 
     def __str__(self) -> str:
-        return lay_out(self._lines(self.short))
+        return format_named_values(self._lines(self.short_signatures))
 
-    def _lines(self, signatures: Mapping[str, str] | None = None) -> Lines:
+    def _lines(self, signatures: Mapping[str, str] | None = None) -> NamedValues:
         signatures = signatures or self.signatures
         return [
-            ("BLEU", self.bleu.shown()),
+            ("BLEU", self.bleu.format_interval()),
             ("", signatures["bleu"]),
-            ("chrF", self.chrf.shown()),
+            ("chrF", self.chrf.format_interval()),
             ("", signatures["chrf"]),
             ("sentences", f"{self.sentences:,}"),
-            *protocol_lines(self.protocol),
+            *protocol_values(self.protocol),
         ]
 
 
@@ -213,15 +213,15 @@ class PairsScore(Score):
         return {"perplexity": loss and self.perplexity, "loss": loss, "tokens": self.tokens, **protocol}
 
     def __str__(self) -> str:
-        return lay_out(self._lines())
+        return format_named_values(self._lines())
 
-    def _lines(self) -> Lines:
+    def _lines(self) -> NamedValues:
         lines = [("perplexity", f"{self.perplexity:,.4f}"), ("loss", f"{self.loss:.4f} nats/token")]
-        return [*lines, ("tokens", f"{self.tokens:,}"), *protocol_lines(self.protocol)]
+        return [*lines, ("tokens", f"{self.tokens:,}"), *protocol_values(self.protocol)]
 
 
-SAMPLES = 1000
-AT_ONCE = 4_000_000
+BOOTSTRAP_SAMPLES = 1000
+BOOTSTRAP_SENTENCES = 4_000_000
 """Sentences drawn in all samples together: sacrebleu holds what it knows of each in memory at once."""
 
 
@@ -230,7 +230,7 @@ def score_translations(
     references: Sequence[str | Sequence[str]],
     protocol: Mapping[str, Any] | None = None,
     *,
-    samples: int = SAMPLES,
+    samples: int = BOOTSTRAP_SAMPLES,
 ) -> TranslationScore:
     """Compare translations with one or several right ones each."""
     several = [(one,) if isinstance(one, str) else tuple(one) for one in references]
@@ -240,22 +240,24 @@ def score_translations(
         raise InputError(f"{len(hypotheses)} translations cannot be compared with the targets of {len(several)}.")
     if bare := [place for place, some in enumerate(several, start=1) if not some]:
         raise InputError(f"translation {bare[0]} has nothing to be compared with. Give each at least one target.")
-    metrics = needed("sacrebleu.metrics", "sacrebleu", "scoring translations")
+    metrics = import_optional("sacrebleu.metrics", "sacrebleu", "scoring translations")
     streams = [[one[place] if place < len(one) else None for one in several] for place in range(max(map(len, several)))]
-    draws = 0 if samples < 2 else max(2, min(samples, AT_ONCE // len(hypotheses)))
+    draws = 0 if samples < 2 else max(2, min(samples, BOOTSTRAP_SENTENCES // len(hypotheses)))
     kinds = {"bleu": metrics.BLEU(force=True), "chrf": metrics.CHRF()}  # force: no warning of spaces before full stops
-    scored = {name: _scored(metric, hypotheses, streams, draws) for name, metric in kinds.items()}
+    scored = {name: _compute_metric(metric, hypotheses, streams, draws) for name, metric in kinds.items()}
     return TranslationScore(
         sentences=len(hypotheses),
         bleu=scored["bleu"][0],
         chrf=scored["chrf"][0],
         signatures={name: signature.format() for name, (_, signature) in scored.items()},
         protocol=dict(protocol or {}),
-        short={name: signature.format(short=True) for name, (_, signature) in scored.items()},
+        short_signatures={name: signature.format(short=True) for name, (_, signature) in scored.items()},
     )
 
 
-def _scored(metric: Any, hypotheses: Sequence[str], streams: Sequence[Any], samples: int) -> tuple[Estimate, Any]:
+def _compute_metric(
+    metric: Any, hypotheses: Sequence[str], streams: Sequence[Any], samples: int
+) -> tuple[Estimate, Any]:
     try:
         score = metric.corpus_score(list(hypotheses), streams, n_bootstrap=max(1, samples))
     except TypeError:  # sacrebleu cannot average samples without a match, a float 0.0, with others, NumPy's float32
@@ -278,10 +280,10 @@ def _scored(metric: Any, hypotheses: Sequence[str], streams: Sequence[Any], samp
 
 def score_pairs(model: nn.Module, pairs: TokenPairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:
     """Measure how well a model predicts the right targets of pairs."""
-    return PairsScore(*loss_of_pairs(model, pairs), dict(protocol or {}))
+    return PairsScore(*mean_pair_loss(model, pairs), dict(protocol or {}))
 
 
-def loss_of_pairs(model: nn.Module, pairs: TokenPairs) -> tuple[float, int]:
+def mean_pair_loss(model: nn.Module, pairs: TokenPairs) -> tuple[float, int]:
     """The mean of −log p over all target tokens, `<end>` too, in nats, and how many they are."""
     if not len(pairs):
         raise InputError("no pairs to measure: there are none, or all are longer than the model reads.")
@@ -289,12 +291,12 @@ def loss_of_pairs(model: nn.Module, pairs: TokenPairs) -> tuple[float, int]:
     with measuring(model) as device:
         total = torch.zeros((), dtype=torch.float64, device=device)
         vocabulary = getattr(getattr(model, "spec", None), "vocabulary", 1)
-        for group in by_length(pairs.lengths, positions_on(device, vocabulary)):
+        for group in batch_by_length(pairs.lengths, tokens_per_batch(device, vocabulary)):
             sources, targets = (torch.from_numpy(part).to(device) for part in pairs.batch(group))
             logits = model(sources, targets[:, :-1])
             wanted = targets[:, 1:].flatten()
             flat = logits.float().flatten(0, 1)
-            losses = functional.cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none")
+            losses = functional.cross_entropy(flat, wanted, ignore_index=IGNORE_INDEX, reduction="none")
             total += losses.sum(dtype=torch.float64)
-            count += int((wanted != IGNORED).sum())
+            count += int((wanted != IGNORE_INDEX).sum())
     return total.item() / count, count

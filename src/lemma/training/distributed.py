@@ -27,12 +27,12 @@ from lemma.spec.recipe import Recipe
 from lemma.tasks.base import Worker
 from lemma.training.precision import choose_device
 
-GROUPS = count()  # the process groups that this process has been in, one after the other
-PATIENCE = timedelta(hours=12)  # how long the others wait while the first process validates
+GROUP_NUMBERS = count()  # the process groups that this process has been in, one after the other
+TIMEOUT = timedelta(hours=12)  # how long the others wait while the first process validates
 # buffers are constants here, so there is nothing to send before each forward pass; PyTorch 2.13 renamed the switch
 NEW_NAME, OLD_NAME = "forward_sync_buffers", "broadcast_buffers"
-KNOWN = signature(DistributedDataParallel.__init__).parameters
-BUFFERS_STAY: dict[str, Any] = {NEW_NAME if NEW_NAME in KNOWN else OLD_NAME: False}
+DDP_PARAMETERS = signature(DistributedDataParallel.__init__).parameters
+KEEP_BUFFERS: dict[str, Any] = {NEW_NAME if NEW_NAME in DDP_PARAMETERS else OLD_NAME: False}
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Distributed(Worker):
 
     sharded: bool = False
     """Whether each process holds a share of the weights, the gradients and the optimizer's state."""
-    wrapped: list[DistributedDataParallel] = field(default_factory=list)
+    ddp_modules: list[DistributedDataParallel] = field(default_factory=list)
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the first process, which writes files, validates and talks."""
         return self.rank == 0
 
@@ -60,14 +60,14 @@ class Distributed(Worker):
             # the keys and values that a layer returns are views, and nothing changes them in place
             warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
             mesh = init_device_mesh(self.device.type, (self.size,))
-            for layer in layers_of(module):
+            for layer in find_layers(module):
                 fully_shard(layer, mesh=mesh)
             fully_shard(module, mesh=mesh)
             return module
         if self.size == 1:
             return module
-        self.wrapped.append(DistributedDataParallel(module, gradient_as_bucket_view=True, **BUFFERS_STAY))
-        return self.wrapped[-1]
+        self.ddp_modules.append(DistributedDataParallel(module, gradient_as_bucket_view=True, **KEEP_BUFFERS))
+        return self.ddp_modules[-1]
 
     def leave(self) -> None:
         """Leave the process group for good.
@@ -75,9 +75,9 @@ class Distributed(Worker):
         The reducers go first, while Python still holds the group: a reducer that outlives it waits for gloo's thread to
         end, and that thread may be waiting for the interpreter that the reducer holds.
         """
-        for module in self.wrapped:
+        for module in self.ddp_modules:
             del module.logger, module.reducer
-        self.wrapped.clear()
+        self.ddp_modules.clear()
         distributed.destroy_process_group()
 
     def mean(self, tensor: Tensor) -> Tensor:
@@ -108,17 +108,17 @@ class Distributed(Worker):
         found: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-            if self.leads:
+            if self.is_main:
                 found[name] = whole.cpu()
         return found
 
-    def any(self, wish: bool) -> bool:
+    def any(self, flag: bool) -> bool:
         """Whether it is true in any process."""
-        return bool(self.mean(torch.tensor(float(wish), device=self.device)).item()) if self.size > 1 else wish
+        return bool(self.mean(torch.tensor(float(flag), device=self.device)).item()) if self.size > 1 else flag
 
 
 @contextmanager
-def without_sync(module: nn.Module) -> Iterator[None]:
+def skip_gradient_sync(module: nn.Module) -> Iterator[None]:
     """Let gradients add up before they are averaged over the processes."""
     if isinstance(module, DistributedDataParallel):
         with module.no_sync():
@@ -134,13 +134,13 @@ def without_sync(module: nn.Module) -> Iterator[None]:
             synchronise(True)
 
 
-def layers_of(model: nn.Module) -> list[nn.Module]:
+def find_layers(model: nn.Module) -> list[nn.Module]:
     """The layers of a model, wherever in it: what its lists called `layers` hold."""
     lists = [part for name, part in model.named_modules() if name.rpartition(".")[2] == "layers"]
     return [layer for part in lists if isinstance(part, nn.ModuleList) for layer in part]
 
 
-def sharded_as(tensor: Tensor, other: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
     """This process's share of a whole tensor, if another one is sharded; else the tensor itself, on its device."""
     here = tensor.to(other.device)
     if not hasattr(other, "device_mesh"):
@@ -163,18 +163,18 @@ def recompute_layers(model: nn.Module) -> None:
             return forward(*inputs, **named)
         return checkpoint(forward, *inputs, use_reentrant=False, **named)
 
-    for layer in layers_of(model):
+    for layer in find_layers(model):
         layer.forward = partial(run, layer.forward)
 
 
-def refuse_without_layers(model: nn.Module, recipe: Recipe) -> None:
+def check_layers(model: nn.Module, recipe: Recipe) -> None:
     """Refuse to shard a model, or to recompute its layers, where that is not possible."""
     asked = [f"recipe.{name} = {value}" for name, value in (("shard", "true"), ("recompute", "layers"))]
     asked = [said for said, does in zip(asked, (recipe.shard, recipe.recompute == "layers"), strict=True) if does]
     if not asked:
         return
     family = getattr(getattr(model, "spec", None), "family", type(model).__name__)
-    if not layers_of(model):
+    if not find_layers(model):
         raise SpecError(f"{asked[0]}: a model of the family {family} has no list of layers. Leave it out.")
     if recipe.shard and (getattr(model, "stateful", False) or any(not one.dim() for one in model.parameters())):
         raise SpecError(
@@ -190,7 +190,7 @@ def refuse_without_layers(model: nn.Module, recipe: Recipe) -> None:
 
 
 @contextmanager
-def joined(recipe: Recipe) -> Iterator[Distributed]:
+def join_processes(recipe: Recipe) -> Iterator[Distributed]:
     """Join the processes that torchrun has started, if it has, and leave them at the end whatever happens."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     device = choose_device(recipe, int(os.environ.get("LOCAL_RANK", "0")))
@@ -200,10 +200,10 @@ def joined(recipe: Recipe) -> Iterator[Distributed]:
     if size == 1 and not sharded:
         yield Distributed(device)
         return
-    store, rank, size = next(rendezvous("env://", rank, size, timeout=PATIENCE))
-    own_store = PrefixStore(f"lemma-{next(GROUPS)}", store)  # not what an earlier group has left there
+    store, rank, size = next(rendezvous("env://", rank, size, timeout=TIMEOUT))
+    own_store = PrefixStore(f"lemma-{next(GROUP_NUMBERS)}", store)  # not what an earlier group has left there
     backend = "nccl" if device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, store=own_store, rank=rank, world_size=size, timeout=PATIENCE)
+    distributed.init_process_group(backend, store=own_store, rank=rank, world_size=size, timeout=TIMEOUT)
     processes = Distributed(device, rank, size, sharded)
     try:
         yield processes

@@ -18,35 +18,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lemma.data.files import discard
+from lemma.data.files import remove_atomically
 from lemma.data.splits import Splits
 from lemma.errors import SpecError
 from lemma.models.base import count_parameters
-from lemma.report.progress import Observer, Silent
+from lemma.report.progress import Observer, SilentObserver
 from lemma.report.result import Block, Result, Text
-from lemma.report.text import label
-from lemma.runs.checkpoint import put_weights, weights_of
-from lemma.runs.folder import RunFolder, only_writer, refuse_occupied
-from lemma.runs.load import first_model
+from lemma.report.text import label_line
+from lemma.runs.checkpoint import load_weights, named_weights
+from lemma.runs.folder import RunFolder, check_run_target, write_lock
+from lemma.runs.load import build_initial_model
 from lemma.spec.data import AnyDataSpec
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.tasks.base import Task
-from lemma.tasks.registry import OPTIONS, task_for, task_of_family
-from lemma.training.distributed import Distributed, joined
-from lemma.training.optimizer import logs, saves, validates
-from lemma.training.precision import fork_random, matrix_products
-from lemma.training.session import OwnParts, Session, refuse_to_resume, restore_latest, save_session
-from lemma.training.trackers import open_tracker, tracker_package
+from lemma.tasks.registry import TASKS_BY_OPTION, task_for, task_of_family
+from lemma.training.distributed import Distributed, join_processes
+from lemma.training.optimizer import should_log, should_save, should_validate
+from lemma.training.precision import fork_random, matmul_precision
+from lemma.training.session import Session, TrainingHooks, check_resumable, restore_latest, save_session
+from lemma.training.trackers import import_tracker, open_tracker
 
 Evaluate = Callable[[Any], Any]
 """What validates a model: its result has a `loss`, a `perplexity` and, if it wants, `figures`."""
 Sample = Callable[[Any], list[str]]
-Stopped = Literal["done", "early", "asked", "interrupted"]
-OF_STATE = ("tokens", "seconds", "training_loss", "validation_loss", "perplexity", "figures")
-OF_STATE += ("best_loss", "best_perplexity", "best_step", "best_figures", "tokenizer_sample")
+StopReason = Literal["done", "early", "asked", "interrupted"]
+STATE_FIELDS = ("tokens", "seconds", "training_loss", "validation_loss", "perplexity", "figures")
+STATE_FIELDS += ("best_loss", "best_perplexity", "best_step", "best_figures", "tokenizer_sample")
 """What the result of a run takes from its state."""
-AGREE_EVERY = 10  # steps after which several processes ask whether one of them was told to stop
+STOP_CHECK_INTERVAL = 10  # steps after which several processes ask whether one of them was told to stop
 
 
 def train(
@@ -61,19 +61,19 @@ def train(
     observer: Observer | None = None,
     overwrite: bool = False,
     adaptation: AdaptationSpec | None = None,
-    own: OwnParts | None = None,
+    hooks: TrainingHooks | None = None,
 ) -> "TrainingResult":
     """Train a new model into the folder `out`; its sizes are those of its data.
 
     With an `adaptation` it starts from the weights of a base, and keeps only what it changed. The model's task
     validates it and writes samples, unless `evaluate` and `sample` are given. `own` are a person's own functions.
     """
-    task, observer = task_for(model_spec), observer or Silent()
+    task, observer = task_for(model_spec), observer or SilentObserver()
     if not isinstance(data_spec, task.data_spec):
-        other = next(other.learns for other in OPTIONS.values() if isinstance(data_spec, other.data_spec))
+        other = next(other.learns for other in TASKS_BY_OPTION.values() if isinstance(data_spec, other.data_spec))
         raise SpecError(f"a model of the family {model_spec.family} learns {task.learns}, not {other}.")
-    folder = RunFolder(out, model_spec.sized(data.sizes()), recipe, data_spec, data.hash, adaptation)
-    return _run(folder, data, evaluate, sample, observer, overwrite, own)
+    folder = RunFolder(out, model_spec.with_data_sizes(data.sizes()), recipe, data_spec, data.hash, adaptation)
+    return _run(folder, data, evaluate, sample, observer, overwrite, hooks)
 
 
 def resume(
@@ -84,26 +84,28 @@ def resume(
     sample: Sample | None = None,
     observer: Observer | None = None,
     changes: Mapping[str, Any] | None = None,
-    own: OwnParts | None = None,
+    hooks: TrainingHooks | None = None,
 ) -> "TrainingResult":
     """Resume a run from its last good checkpoint, or from the start if it had none; `changes` are recipe settings."""
-    observer = observer or Silent()
-    folder = RunFolder.open(path, settings=changes or ())
-    refuse_to_resume(folder, data)
+    observer = observer or SilentObserver()
+    folder = RunFolder.open(path, overrides=changes or ())
+    check_resumable(folder, data)
     folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
-    return _run(folder, data, evaluate, sample, observer, None, own)
+    return _run(folder, data, evaluate, sample, observer, None, hooks)
 
 
-def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: Evaluate, stop: "Stop") -> Stopped:
+def run_steps(
+    session: Session, folder: RunFolder, log: "MetricsLog", evaluate: Evaluate, stop: "StopFlag"
+) -> StopReason:
     """The loop: step after step until all are taken, validation stops improving, or someone asks to stop.
 
     Every process ends at the same step, for the same reason.
     """
-    recipe, state, processes, on_step = session.recipe, session.state, session.processes, session.own.on_step
+    recipe, state, processes, on_step = session.recipe, session.state, session.processes, session.hooks.on_step
     while state.step < recipe.steps:
         if recipe.patience and state.without_better >= recipe.patience:
             return "early"
-        if (processes.size == 1 or state.step % AGREE_EVERY == 0) and processes.any(stop.asked):
+        if (processes.size == 1 or state.step % STOP_CHECK_INTERVAL == 0) and processes.any(stop.is_set):
             return "interrupted"
         session.step()
         answer = on_step(session) if on_step is not None else None
@@ -113,14 +115,14 @@ def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: 
             answer = bool(answer)  # as of `session.latest < 1`
         ends = on_step is not None and processes.any(answer is True)
         log.observer.advance(state.step)
-        if ends or logs(recipe, state.step):
-            row = session.measure()
-            if ends or validates(recipe, state.step):
+        if ends or should_log(recipe, state.step):
+            row = session.metrics_row()
+            if ends or should_validate(recipe, state.step):
                 row |= session.validate(evaluate)
             log.write(row)
         if ends:
             return "asked"
-        if saves(recipe, state.step):
+        if should_save(recipe, state.step):
             save_session(session, folder)
     return "done"
 
@@ -132,7 +134,7 @@ def _run(
     sample: Sample | None,
     observer: Observer,
     overwrite: bool | None,
-    own: OwnParts | None,
+    hooks: TrainingHooks | None,
 ) -> "TrainingResult":
     """Begin a run, or go on with it if `overwrite` is None; take all steps, save, and finish unless it was interrupted.
 
@@ -140,40 +142,40 @@ def _run(
     """
     recipe = folder.recipe
     with ExitStack() as stack:
-        processes = stack.enter_context(joined(recipe))
+        processes = stack.enter_context(join_processes(recipe))
         stack.enter_context(fork_random(processes.device))
         if recipe.threads is not None:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(recipe.threads)
         on_gpu = processes.device.type == "cuda"
-        stack.enter_context(matrix_products("high" if on_gpu else "highest"))  # TF32 on a GPU
-        if overwrite is not None and processes.leads:
-            refuse_occupied(folder.path, overwrite)
-        if recipe.tracker and processes.leads:
-            tracker_package(recipe.tracker)  # an early word if it is missing
+        stack.enter_context(matmul_precision("high" if on_gpu else "highest"))  # TF32 on a GPU
+        if overwrite is not None and processes.is_main:
+            check_run_target(folder.path, overwrite)
+        if recipe.tracker and processes.is_main:
+            import_tracker(recipe.tracker)  # an early word if it is missing
         begin = time.perf_counter()
-        tell = observer.say if processes.leads else Silent().say
-        first = partial(first_model, folder)
-        session = Session(folder.spec, recipe, data.tokens("train"), processes, tell, first, own)
-        if processes.leads:
+        tell = observer.log if processes.is_main else SilentObserver().log
+        first = partial(build_initial_model, folder)
+        session = Session(folder.spec, recipe, data.item("train"), processes, tell, first, hooks)
+        if processes.is_main:
             folder.path.absolute().parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(only_writer(folder.path))
+            stack.enter_context(write_lock(folder.path))
         if overwrite is None:
             restore_latest(session, folder)
-        elif processes.leads:
-            folder.create(data.tokenizer, overwrite, data.labels, held=True)
-        session.state.tokenizer_sample = session.state.tokenizer_sample or data.tokenizer_sample
+        elif processes.is_main:
+            folder.create(data.tokenizer, overwrite, data.labels, has_lock=True)
+        session.state.tokenizer_sample = session.state.tokenizer_sample or data.tokenizer_note
         setup_seconds = time.perf_counter() - begin
         stack.enter_context(closing(session.batches))
-        stop = stack.enter_context(stoppable(processes.size > 1))
+        stop = stack.enter_context(catch_signals(processes.size > 1))
         log = stack.enter_context(closing(MetricsLog(folder, observer, processes, session.state.step)))
         session.restart_clock()
         task = session.task
         validation = evaluate or (lambda model: task.validate(model, data, session.recipe))
         stopped = run_steps(session, folder, log, validation, stop)
         if stopped != "interrupted":
-            session.confirm(validation)
-        if session.saved != session.state.step:
+            session.revalidate_in_float32(validation)
+        if session.saved_step != session.state.step:
             save_session(session, folder)
         state = session.state
         result = TrainingResult(
@@ -190,21 +192,23 @@ def _run(
             split_hashes=dict(data.split_hashes),
             overlaps=data.overlaps,
             warnings=tuple(state.warnings.values()),
-            **{name: getattr(state, name) for name in OF_STATE},
+            **{name: getattr(state, name) for name in STATE_FIELDS},
         )
         if stopped == "interrupted":
             return result
         with session.evaluating() as model:
-            if not processes.leads:
+            if not processes.is_main:
                 return result
-            weights = session.best if session.best and folder.recipe.keep == "best" else weights_of(model)
-            put_weights(model, weights, folder.path)
+            weights = (
+                session.best_weights if session.best_weights and folder.recipe.keep == "best" else named_weights(model)
+            )
+            load_weights(model, weights, folder.path)
             written = sample(model) if sample else task.samples(model, data)
         result = replace(result, samples=tuple(written))
         folder.finish(weights, result.to_dict())
         if folder.adaptation:  # many tasks on one base are to be small on the disk
             with suppress(OSError):
-                discard(folder.checkpoints)
+                remove_atomically(folder.checkpoints)
         return result
 
 
@@ -212,32 +216,32 @@ def _run(
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ECHO = 2.0  # seconds in which torchrun may pass on a Ctrl-C that the terminal has sent already
+ECHO_SECONDS = 2.0  # seconds in which torchrun may pass on a Ctrl-C that the terminal has sent already
 
 
-class Stop:
+class StopFlag:
     """Whether someone has asked to stop."""
 
     def __init__(self, echo: float) -> None:
-        self.asked = False
+        self.is_set = False
         self._echo, self._when = echo, 0.0
 
-    def ask(self, number: int, frame: FrameType | None) -> None:
+    def handle_signal(self, number: int, frame: FrameType | None) -> None:
         """Note the first signal; a second Ctrl-C ends the program at once."""
-        if self.asked and number == signal.SIGINT and time.monotonic() - self._when >= self._echo:
+        if self.is_set and number == signal.SIGINT and time.monotonic() - self._when >= self._echo:
             raise KeyboardInterrupt
-        if not self.asked:
-            self.asked, self._when = True, time.monotonic()
+        if not self.is_set:
+            self.is_set, self._when = True, time.monotonic()
 
 
 @contextmanager
-def stoppable(several: bool = False) -> Iterator[Stop]:
+def catch_signals(is_distributed: bool = False) -> Iterator[StopFlag]:
     """Listen to Ctrl-C and SIGTERM for a while; signals reach only the main thread."""
-    stop = Stop(ECHO if several else 0.0)
+    stop = StopFlag(ECHO_SECONDS if is_distributed else 0.0)
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop.ask) for number in SIGNALS}
+    before = {number: signal.signal(number, stop.handle_signal) for number in SIGNALS}
     try:
         yield stop
     finally:
@@ -252,15 +256,15 @@ class MetricsLog:
     """Writes the rows of a run to metrics.jsonl, a tracker if asked, and an observer; only the first process does."""
 
     def __init__(self, folder: RunFolder, observer: Observer, processes: Distributed, step: int) -> None:
-        self.metrics, self.leads = folder.metrics, processes.leads
-        self.observer = observer if self.leads else Silent()
+        self.metrics, self.leads = folder.metrics, processes.is_main
+        self.observer = observer if self.leads else SilentObserver()
         # a graph's steps read all of it, so that its few labelled nodes per second say nothing
         task = task_for(folder.spec)
         self.hidden = {"tokens_per_second"} if task.counts != "tokens" else set()
         self.hidden |= set() if task.has_perplexity else {"perplexity"}
         with redirect_stdout(sys.stderr):  # what a tracker has to say is not the result
             self.tracker = open_tracker(folder, step) if self.leads and folder.recipe.tracker else None
-        self.observer.begin("training", folder.recipe.steps, "steps", step)
+        self.observer.start("training", folder.recipe.steps, "steps", step)
 
     def write(self, row: Mapping[str, float]) -> None:
         """Write a row of metrics; what is infinite or NaN has no place in JSON and is left out."""
@@ -274,7 +278,7 @@ class MetricsLog:
 
     def close(self) -> None:
         """End the observer's phase and the tracker's run."""
-        self.observer.end()
+        self.observer.finish()
         if self.tracker:
             with redirect_stdout(sys.stderr):
                 self.tracker[1]()
@@ -293,7 +297,7 @@ class TrainingResult(Result):
     family: str
     steps: int
     planned_steps: int
-    stopped: Stopped
+    stopped: StopReason
     parameters: int
     """All of the model, trained or not."""
     learned: int
@@ -327,7 +331,7 @@ class TrainingResult(Result):
     """On how much of the training text the tokenizer was trained, in words, where that is not all of it."""
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_dict` wrote into a summary."""
         own = {name: values.get(name) for name in cls.__dataclass_fields__ if name != "figures"}
         own |= {"path": Path(str(own["path"])), "best_figures": dict(own["best_figures"] or {})}
@@ -390,10 +394,10 @@ class TrainingResult(Result):
             lines.append(f"best        {best}{figures}, at step {self.best_step:,}")
         lines.append(f"data        {self.data_hash}")
         lines += [f"  {split:<10} {own}" for split, own in self.split_hashes.items()]
-        lines += [label("tokenizer", self.tokenizer_sample, 11)] if self.tokenizer_sample else []
-        lines += [label("overlap", overlap, 11) for overlap in self.overlaps]
-        lines += [label("warning", warning, 11) for warning in self.warnings]
-        lines += [label("sample", repr(sample), 11, anywhere=True) for sample in self.samples]
+        lines += [label_line("tokenizer", self.tokenizer_sample, 11)] if self.tokenizer_sample else []
+        lines += [label_line("overlap", overlap, 11) for overlap in self.overlaps]
+        lines += [label_line("warning", warning, 11) for warning in self.warnings]
+        lines += [label_line("sample", repr(sample), 11, break_anywhere=True) for sample in self.samples]
         path = quote(str(self.path))
         if self.interrupted:
             lines.append(f"To resume: lemma train --resume {path}")

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from lemma.errors import SpecError, TrainingError
-from lemma.layers.positions import LearnedPart
+from lemma.layers.positions import LearnedEmbedding
 from lemma.spec.recipe import MuonSpec, Recipe
-from lemma.training.distributed import sharded_as
+from lemma.training.distributed import shard_like
 
 BETA1 = 0.9
-TABLES = (nn.Embedding, LearnedPart)  # their rows are looked up, not multiplied
+LOOKUP_TABLES = (nn.Embedding, LearnedEmbedding)  # their rows are looked up, not multiplied
 
 
-def optimizer_for(model: nn.Module, recipe: Recipe, recorded: bool = False) -> AdamW:
+def build_optimizer(model: nn.Module, recipe: Recipe, capturable: bool = False) -> AdamW:
     """Build AdamW with two groups: matrices decay; biases, norms, embeddings and positions do not.
 
     Decay is apart from the gradient (Loshchilov & Hutter 2019). With Muon the matrices inside the model are a group of
@@ -29,7 +29,7 @@ def optimizer_for(model: nn.Module, recipe: Recipe, recorded: bool = False) -> A
     tables = {
         id(parameter)
         for module in model.modules()
-        if isinstance(module, TABLES)
+        if isinstance(module, LOOKUP_TABLES)
         for parameter in module.parameters(recurse=False)
     }
     groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
@@ -40,8 +40,8 @@ def optimizer_for(model: nn.Module, recipe: Recipe, recorded: bool = False) -> A
         {"params": group, "weight_decay": decay[decays]} for decays, group in groups.items() if group
     ]
     device = next(model.parameters()).device
-    rate = torch.tensor(recipe.learning_rate, device=device) if recorded else recipe.learning_rate
-    settings: dict[str, Any] = {"lr": rate, "betas": (BETA1, recipe.beta2), "fused": True, "capturable": recorded}
+    rate = torch.tensor(recipe.learning_rate, device=device) if capturable else recipe.learning_rate
+    settings: dict[str, Any] = {"lr": rate, "betas": (BETA1, recipe.beta2), "fused": True, "capturable": capturable}
     if not isinstance(recipe.optimizer, MuonSpec):
         return LightAdamW(chosen, **settings)
     ends = [end for name in ("output", "head") if isinstance(end := getattr(model, name, None), nn.Linear)]
@@ -83,7 +83,7 @@ class Muon(LightAdamW):
     that of these groups.
     """
 
-    def momentum_of(self, matrices: Sequence[nn.Parameter]) -> Float[Tensor, "count rows columns"]:
+    def batched_momentum(self, matrices: Sequence[nn.Parameter]) -> Float[Tensor, "count rows columns"]:
         """The momentum of matrices of one shape in one tensor; that of each in `state` is a part of it."""
         known = [self.state[matrix].get("mean") for matrix in matrices]
         first = known[0]
@@ -118,15 +118,15 @@ class Muon(LightAdamW):
             rate = group["lr"] * group["ratio"]
             for (rows, columns), matrices in shapes.items():
                 gradients = torch.stack([matrix.grad for matrix in matrices if matrix.grad is not None])
-                momentum = self.momentum_of(matrices).lerp_(gradients, 1 - group["momentum"])
-                steps = orthogonal(gradients.lerp_(momentum, group["momentum"])).to(gradients.dtype)
+                momentum = self.batched_momentum(matrices).lerp_(gradients, 1 - group["momentum"])
+                steps = orthogonalize(gradients.lerp_(momentum, group["momentum"])).to(gradients.dtype)
                 steps *= rate * math.sqrt(max(1, rows / columns))
                 for matrix, step in zip(matrices, steps.unbind(), strict=True):
                     matrix.mul_(1 - rate * group["weight_decay"]).sub_(step)
         return loss
 
 
-def orthogonal(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor, "count rows columns"]:
+def orthogonalize(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor, "count rows columns"]:
     """Bring all singular values near 1 (0.7 to 1.2) by five steps of Newton and Schulz, in bfloat16.
 
     X ← aX + (bXXᵀ + c(XXᵀ)²)X has the same singular vectors; a, b, c are Jordan's, chosen for the steepest rise.
@@ -142,10 +142,10 @@ def orthogonal(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor, "
     return found.mT if wide is not matrices else found
 
 
-def clip(model: nn.Module, largest: float) -> Tensor:
+def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
     """Scale the gradient down to a norm of at most `largest`, unless that is 0; return its norm before."""
-    if largest:
-        norm = nn.utils.clip_grad_norm_(model.parameters(), largest, foreach=True)
+    if max_norm:
+        norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm, foreach=True)
     else:
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients, foreach=True)
@@ -153,16 +153,16 @@ def clip(model: nn.Module, largest: float) -> Tensor:
     return norm if whole is None else whole()
 
 
-OWN_OPTIMIZER = (
+CUSTOM_OPTIMIZER_HINT = (
     "Give a function that makes the optimizer of a model: "
     "optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"
 )
 
 
-def own_optimizer(make: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
+def build_custom_optimizer(make: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
     """A person's own optimizer of a model: its groups' learning rates are their peaks, which the schedule scales."""
     if isinstance(make, type):
-        raise SpecError(f"optimizer: {make.__name__} is a class. {OWN_OPTIMIZER}")
+        raise SpecError(f"optimizer: {make.__name__} is a class. {CUSTOM_OPTIMIZER_HINT}")
     made = make(model)
     if not isinstance(made, Optimizer):
         raise SpecError(f"optimizer: a torch.optim.Optimizer is expected of the function, got {type(made).__name__}.")
@@ -180,10 +180,10 @@ def own_optimizer(make: Callable[[nn.Module], Optimizer], model: nn.Module) -> O
     return made
 
 
-NUMBER = "number"
+SCALAR_SUFFIX = "number"
 
 
-def memory_of(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
+def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """Return the optimizer's memory as `parameter:quantity` → tensor: both moments and the count of steps.
 
     Of a person's own optimizer plain numbers are kept too.
@@ -194,7 +194,7 @@ def memory_of(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
             if isinstance(value, Tensor):
                 memory[f"{name}:{quantity}"] = value
             elif isinstance(value, bool | int | float):
-                memory[f"{name}:{quantity}:{NUMBER}"] = torch.tensor(value, dtype=torch.float64)
+                memory[f"{name}:{quantity}:{SCALAR_SUFFIX}"] = torch.tensor(value, dtype=torch.float64)
             elif value is not None:
                 raise TrainingError(
                     f"{type(optimizer).__name__} keeps a {type(value).__name__} called {quantity} for each parameter, "
@@ -203,10 +203,10 @@ def memory_of(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
     return memory
 
 
-def restore_memory(optimizer: Optimizer, model: nn.Module, memory: Mapping[str, Tensor]) -> None:
+def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[str, Tensor]) -> None:
     """Give an optimizer the memory of another run of the same model."""
     parameters = dict(model.named_parameters())
-    for key, tensor in memory.items():
+    for key, tensor in saved.items():
         name, quantity, *number = key.split(":")
         parameter, kept = parameters[name], optimizer.state[parameters[name]]
         if number:
@@ -216,15 +216,15 @@ def restore_memory(optimizer: Optimizer, model: nn.Module, memory: Mapping[str, 
         else:
             here = tensor.to(parameter.device, copy=True)
             same = tensor.shape == parameter.shape  # not a count of steps
-            kept[quantity] = sharded_as(here, parameter) if same else here
+            kept[quantity] = shard_like(here, parameter) if same else here
 
 
 # What a recipe plans for each step, counted from 1: the learning rate, and when to log, validate and save.
 
 
-DECAYED = 0.2  # of all steps, in which wsd goes down
-LOGS = 100
-VALIDATIONS = 10
+WSD_DECAY_FRACTION = 0.2  # of all steps, in which wsd goes down
+LOGS_PER_RUN = 100
+VALIDATIONS_PER_RUN = 10
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
@@ -245,25 +245,25 @@ def learning_rate(recipe: Recipe, step: int) -> float:
         case "linear":
             left = 1 - done
         case "wsd":
-            decay = min(recipe.steps * DECAYED, recipe.steps - recipe.warm_up)
+            decay = min(recipe.steps * WSD_DECAY_FRACTION, recipe.steps - recipe.warm_up)
             left = min(1.0, (recipe.steps - step) / decay)
         case _:  # constant; a function of a person's own takes the place of this one
             return recipe.learning_rate
     return recipe.learning_rate * (recipe.final_rate + (1 - recipe.final_rate) * left)
 
 
-def logs(recipe: Recipe, step: int) -> bool:
+def should_log(recipe: Recipe, step: int) -> bool:
     """Whether the training loss is written down after this step: a hundred times a run, and at validations."""
-    return step % max(1, recipe.steps // LOGS) == 0 or validates(recipe, step)
+    return step % max(1, recipe.steps // LOGS_PER_RUN) == 0 or should_validate(recipe, step)
 
 
-def validates(recipe: Recipe, step: int) -> bool:
+def should_validate(recipe: Recipe, step: int) -> bool:
     """Whether a validation follows this step; one follows the last in any case."""
-    return step % (recipe.evaluate_every or math.ceil(recipe.steps / VALIDATIONS)) == 0 or step == recipe.steps
+    return step % (recipe.evaluate_every or math.ceil(recipe.steps / VALIDATIONS_PER_RUN)) == 0 or step == recipe.steps
 
 
-def saves(recipe: Recipe, step: int) -> bool:
+def should_save(recipe: Recipe, step: int) -> bool:
     """Whether a checkpoint follows this step; by default after each validation."""
     if recipe.checkpoint_every is None:
-        return validates(recipe, step)
+        return should_validate(recipe, step)
     return step % recipe.checkpoint_every == 0 or step == recipe.steps

@@ -14,13 +14,13 @@ from torch.autograd.graph import increment_version
 
 from lemma.data.files import home_folder
 from lemma.errors import SpecError
-from lemma.layers.cuda_graphs import capture, warming_up
+from lemma.layers.cuda_graphs import capture, warmup_stream
 from lemma.spec.recipe import Recipe
 
 Forward = Callable[..., Any]
-NO_KERNEL = "could not create a primitive"  # what oneDNN says
-WORTH_COMPILING = 5e15  # operations of a whole run, a minute of a fast GPU; compiling takes a quarter of that
-WORTH_RECORDING = 50  # steps; recording a CUDA graph takes as long as a few
+MISSING_KERNEL = "could not create a primitive"  # what oneDNN says
+MIN_COMPILE_FLOPS = 5e15  # operations of a whole run, a minute of a fast GPU; compiling takes a quarter of that
+MIN_RECORD_STEPS = 50  # steps; recording a CUDA graph takes as long as a few
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,21 @@ class Arithmetic:
 
     device: torch.device
     dtype: torch.dtype
-    compiles: bool
-    replays: bool = False
+    is_compiled: bool
+    uses_cuda_graph: bool = False
 
     def autocast(self) -> AbstractContextManager[object]:
         """Give the context that the forward pass runs in."""
-        return contextlib.nullcontext() if self.dtype == torch.float32 else self._lower()
+        return contextlib.nullcontext() if self.dtype == torch.float32 else self._autocast()
 
     @contextmanager
-    def _lower(self) -> Iterator[None]:
+    def _autocast(self) -> Iterator[None]:
         """A processor may lack a kernel, an LSTM's for one, that is only looked for when a model first runs."""
         try:
             with torch.autocast(self.device.type, self.dtype):
                 yield
         except RuntimeError as error:
-            if NO_KERNEL not in str(error):
+            if MISSING_KERNEL not in str(error):
                 raise
             raise SpecError(
                 "precision = 'bfloat16': PyTorch has no such arithmetic for a layer of this model on this "
@@ -52,7 +52,7 @@ class Arithmetic:
 
 
 @contextmanager
-def matrix_products(precision: Literal["high", "highest"]) -> Iterator[None]:
+def matmul_precision(precision: Literal["high", "highest"]) -> Iterator[None]:
     """Allow TF32 in float32 matrix products ("high") or not ("highest"), and put the setting back afterwards."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
@@ -67,7 +67,7 @@ def fork_random(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
-def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool, work: float = math.inf) -> Arithmetic:
+def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool, flops: float = math.inf) -> Arithmetic:
     """Settle what a recipe leaves to `auto`: on a GPU bfloat16, in long runs a compiled model; elsewhere neither.
 
     A CUDA graph is replayed wherever batches have one shape: it needs no compiler, and small models are else slowed
@@ -75,13 +75,13 @@ def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool, wo
     """
     fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     exact = recipe.precision == "float32" or (recipe.precision == "auto" and not fast)
-    pays = device.type == "cuda" and compilable and work >= WORTH_COMPILING
+    pays = device.type == "cuda" and compilable and flops >= MIN_COMPILE_FLOPS
     compiles = pays if recipe.compile == "auto" else recipe.compile
-    replays = device.type == "cuda" and compilable and recipe.accumulate == 1 and recipe.steps >= WORTH_RECORDING
+    replays = device.type == "cuda" and compilable and recipe.accumulate == 1 and recipe.steps >= MIN_RECORD_STEPS
     return Arithmetic(device, torch.float32 if exact else torch.bfloat16, compiles, replays)
 
 
-def refuse_missing_kernels(model: nn.Module, arithmetic: Arithmetic) -> None:
+def check_kernels(model: nn.Module, arithmetic: Arithmetic) -> None:
     """Let recurrent layers read one token, so that a kernel that is not there is missed before a run is written."""
     if arithmetic.dtype == torch.float32:
         return
@@ -99,8 +99,11 @@ def choose_device(recipe: Recipe, local_rank: int = 0) -> torch.device:
     return torch.device("cuda", local_rank) if there and recipe.device != "cpu" else torch.device("cpu")
 
 
-def compiled(
-    module: nn.Module, layers: Sequence[nn.Module], trial: Callable[[Forward], object], tell: Callable[[str], None]
+def compile_module(
+    module: nn.Module,
+    layers: Sequence[nn.Module],
+    try_forward: Callable[[Forward], object],
+    log_message: Callable[[str], None],
 ) -> Forward:
     """Compile a module and try it once; where that is not possible, say so and return the module as it is.
 
@@ -113,17 +116,17 @@ def compiled(
     for layer in layers:
         layer.compile(dynamic=False)
     try:
-        trial(fast)
+        try_forward(fast)
     except Exception as error:  # whatever the compiler, its C++ or its GPU back end may raise
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        tell(f"torch.compile is not possible here ({reason}); training goes on uncompiled.")
+        log_message(f"torch.compile is not possible here ({reason}); training goes on uncompiled.")
         for layer in layers:
             layer._compiled_call_impl = None
         return module
     return fast
 
 
-class Replay:
+class CudaGraphStep:
     """A training step, recorded as a CUDA graph: all its kernels are launched at once.
 
     Gradients stay where they were when it was recorded, and each replay writes them again.
@@ -141,7 +144,7 @@ class Replay:
         self.weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         for group in optimizer.param_groups:
             group["lr"].zero_()
-        with warming_up():
+        with warmup_stream():
             for _ in range(2):  # so that libraries have their workspaces, and the optimizer its memory
                 optimizer.zero_grad(set_to_none=True)
                 step(self.inputs, self.targets)

@@ -20,33 +20,47 @@ from lemma.errors import RunError, SpecError, TrainingError
 from lemma.layers.state import State
 from lemma.models.base import count_parameters
 from lemma.models.build import build
-from lemma.runs.checkpoint import Checkpoint, latest_good, put_weights, refuse_other_spec, save, weights_of
+from lemma.runs.checkpoint import (
+    Checkpoint,
+    check_weights_spec,
+    load_weights,
+    named_weights,
+    read_latest_checkpoint,
+    save_checkpoint,
+)
 from lemma.runs.folder import RunFolder
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
-from lemma.tasks.base import refuse_penalties
+from lemma.tasks.base import check_penalties
 from lemma.tasks.registry import task_for
 from lemma.training.distributed import (
     Distributed,
+    check_layers,
     recompute_layers,
-    refuse_without_layers,
-    sharded_as,
-    without_sync,
+    shard_like,
+    skip_gradient_sync,
 )
-from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, own_optimizer, restore_memory
+from lemma.training.optimizer import (
+    build_custom_optimizer,
+    build_optimizer,
+    clip_gradients,
+    learning_rate,
+    load_optimizer_state,
+    optimizer_state,
+)
 from lemma.training.precision import (
+    CudaGraphStep,
     Forward,
-    Replay,
+    check_kernels,
     choose_arithmetic,
-    compiled,
+    compile_module,
     fork_random,
-    matrix_products,
-    refuse_missing_kernels,
+    matmul_precision,
 )
 
 
 @dataclass(frozen=True)
-class OwnParts:
+class TrainingHooks:
     """What a person gives as functions in place of a part of training, or to see every step."""
 
     optimizer: Callable[[nn.Module], Optimizer] | None = None
@@ -57,7 +71,7 @@ class OwnParts:
     """Called after every step; training ends there if it returns True."""
 
 
-SEED_STEP = 1_000_003  # between the random states of two processes, whose dropout is not to be the same
+RANK_SEED_STRIDE = 1_000_003  # between the random states of two processes, whose dropout is not to be the same
 
 
 def seed_random(seed: int, device: torch.device) -> None:
@@ -100,7 +114,7 @@ class TrainingState:
     tokenizer_sample: str = ""
     """On how much of the training text the tokenizer was trained, in words, where that is not all of it."""
 
-    def judge(self, loss: float, perplexity: float) -> bool:
+    def record_validation(self, loss: float, perplexity: float) -> bool:
         """Take in a validation; return whether it is the best so far."""
         self.validation_loss, self.perplexity = loss, perplexity
         better = loss < (math.inf if self.best_loss is None else self.best_loss)  # NaN is not better
@@ -120,20 +134,20 @@ class Session:
         recipe: Recipe,
         examples: Any,
         processes: Distributed,
-        tell: Callable[[str], None],
-        first: Callable[[float], nn.Module] | None = None,
-        own: OwnParts | None = None,
+        log_message: Callable[[str], None],
+        make_model: Callable[[float], nn.Module] | None = None,
+        hooks: TrainingHooks | None = None,
     ) -> None:
         """Begin with what `first` makes for a dropout, or else with a new model of the spec."""
-        own = own or OwnParts()
+        hooks = hooks or TrainingHooks()
         for name, said in (("optimizer", recipe.optimizer.kind), ("schedule", recipe.schedule)):
-            if said == "custom" and getattr(own, name) is None:
+            if said == "custom" and getattr(hooks, name) is None:
                 raise SpecError(
                     f"recipe.{name} = custom is a function of yours, which no file holds. Give it in Python: "
                     f"lemma.train(..., {name}=function), or lemma.resume(run, {name}=function)."
                 )
-        if own.on_step is not None and not callable(own.on_step):
-            raise SpecError(f"on_step: a function of the session is expected, got {own.on_step!r}.")
+        if hooks.on_step is not None and not callable(hooks.on_step):
+            raise SpecError(f"on_step: a function of the session is expected, got {hooks.on_step!r}.")
         cuts = processes.size * recipe.accumulate
         if recipe.batch % cuts:
             raise SpecError(
@@ -141,85 +155,85 @@ class Session:
                 f"accumulate {recipe.accumulate}. Nearest batch: {max(1, round(recipe.batch / cuts)) * cuts}."
             )
         seed_random(recipe.seed, processes.device)
-        self.task, self.processes, self.tell = task_for(spec), processes, tell
-        self.first, self.own = first or partial(build, spec), own
-        model: Any = self.first(recipe.dropout)
-        refuse_without_layers(model, recipe)
+        self.task, self.processes, self.log_message = task_for(spec), processes, log_message
+        self.make_model, self.hooks = make_model or partial(build, spec), hooks
+        model: Any = self.make_model(recipe.dropout)
+        check_layers(model, recipe)
         self.model: Any = model.to(processes.device).train()
-        self.whole: Any = None if processes.sharded else self.model
+        self.full_model: Any = None if processes.sharded else self.model
         self.batches = self.task.batches(self.model, examples, recipe, processes)
         self.recipe = recipe = self.batches.recipe
         if self.batches.note:
-            tell(self.batches.note)
-        refuse_penalties(self.task, recipe)
+            log_message(self.batches.note)
+        check_penalties(self.task, recipe)
         loss = self.task.loss(self.model, recipe, self.batches)
         self.chance, self.terms, self.state = loss.chance, loss.terms[1:], TrainingState()
         self.reset_sums(0.0)
-        self.carried: list[State | None] = [None] * recipe.accumulate
-        self.best: dict[str, Tensor] | None = None
-        self.saved = 0
+        self.carried_states: list[State | None] = [None] * recipe.accumulate
+        self.best_weights: dict[str, Tensor] | None = None
+        self.saved_step = 0
         # a recurrent model runs in one kernel already, and batches of other shapes are compiled again
         stateful = getattr(self.model, "stateful", False)
         compilable = not stateful and self.batches.fixed_shape and loss.compilable and not processes.sharded
         work = 6 * count_parameters(self.model) * recipe.steps * self.batches.tokens_per_step
         self.arithmetic = choose_arithmetic(recipe, processes.device, compilable, work)
-        self.lowers = self.arithmetic.dtype != torch.float32
+        self.validates_in_bfloat16 = self.arithmetic.dtype != torch.float32
         """Whether validations during training are in bfloat16."""
-        make = own.optimizer if recipe.optimizer.kind == "custom" else None
+        make = hooks.optimizer if recipe.optimizer.kind == "custom" else None
         alone = processes.size == 1 and not processes.sharded
-        records = self.arithmetic.replays and alone and make is None and recipe.recompute == "none"
-        refuse_missing_kernels(self.model, self.arithmetic)
+        records = self.arithmetic.uses_cuda_graph and alone and make is None and recipe.recompute == "none"
+        check_kernels(self.model, self.arithmetic)
         if recipe.recompute == "layers":
             recompute_layers(self.model)
-        self.shared = processes.wrap(loss)
+        self.wrapped_loss = processes.wrap(loss)
         self.optimizer: Optimizer = (
-            own_optimizer(make, self.model) if make else optimizer_for(self.model, recipe, records)
+            build_custom_optimizer(make, self.model) if make else build_optimizer(self.model, recipe, records)
         )
-        self.applied = 0.0
+        self.applied_rate = 0.0
         """The learning rate of the latest step, in the optimizer's first group."""
-        self.rate(1)  # a schedule that is not one is refused before an older run is replaced
+        self.scheduled_rate(1)  # a schedule that is not one is refused before an older run is replaced
         self.latest = torch.zeros((), device=processes.device)
         """The loss of the latest step, of this process's share of the batch; on the device, so that nothing waits."""
         self.layers = list(loss.layers)
-        self.loss: Forward = self._compiled() if self.arithmetic.compiles else self.shared
-        self.replay: Replay | None = self._recorded() if records else None
+        self.loss: Forward = self._compile_loss() if self.arithmetic.is_compiled else self.wrapped_loss
+        self.replay: CudaGraphStep | None = self._record_step() if records else None
         if self.task.text_checks:
-            self.warn("read_too_often", read_too_often(recipe, len(examples), self.batches.length))
-        seed_random(recipe.seed + SEED_STEP * (processes.rank + 1), processes.device)
+            self.warn("read_too_often", epochs_warning(recipe, len(examples), self.batches.length))
+        seed_random(recipe.seed + RANK_SEED_STRIDE * (processes.rank + 1), processes.device)
         self.restart_clock()
 
     def step(self) -> None:
         """One step: the batch's gradients, clipped, move the weights."""
         self.state.step += 1
-        rate = self.rate(self.state.step)
+        rate = self.scheduled_rate(self.state.step)
         for group in self.optimizer.param_groups:  # Muon's groups have a `ratio` to it
             own = rate * group["peak"] / self.recipe.learning_rate if "peak" in group else rate
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(own)
             else:
                 group["lr"] = own
-            self.applied = own if group is self.optimizer.param_groups[0] else self.applied
+            self.applied_rate = own if group is self.optimizer.param_groups[0] else self.applied_rate
         if self.replay is not None:
             loss, norm, *others = self.replay(*self.batches.batch(self.state.step - 1))
         else:
-            loss, *others = self.gradients()
-            norm = clip(self.model, self.recipe.clip)
+            loss, *others = self.compute_gradients()
+            norm = clip_gradients(self.model, self.recipe.clip)
         self.latest = loss if self.replay is None else loss.clone()  # a replayed graph writes to the same tensor
         self.sums += torch.stack((loss, norm, *others))
-        self.summed += 1
+        self.summed_steps += 1
         self.state.tokens += self.batches.tokens_per_step
         if self.replay is not None:
             return
         if self.processes.device.type == "cpu" and not math.isfinite(float(loss + norm)):  # looking costs nothing there
-            self.refuse_no_number(float(loss), float(norm), 1)
+            self.check_finite(float(loss), float(norm), 1)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def rate(self, step: int) -> float:
+    def scheduled_rate(self, step: int) -> float:
         """The learning rate of a step."""
-        if self.recipe.schedule != "custom" or not self.own.schedule:
+        if self.recipe.schedule != "custom" or not self.hooks.schedule:
             return learning_rate(self.recipe, step)
-        share: Any = self.own.schedule(step)
+        share: Any = self.hooks.schedule(step)
         try:
             number = float(share)
         except (TypeError, ValueError, RuntimeError):  # the last of a tensor of several numbers
@@ -239,62 +253,62 @@ class Session:
         count = 2 + len(self.terms)
         known = [*sums, *[0.0] * count][:count]  # a resumed run may report other terms than before
         self.sums = torch.tensor(known, dtype=torch.float64, device=self.processes.device)
-        self.summed, self.since = steps, seconds
+        self.summed_steps, self.row_start = steps, seconds
 
-    def gradients(self) -> list[Float[Tensor, ""]]:
+    def compute_gradients(self) -> list[Float[Tensor, ""]]:
         """Read the step's batch, part by part, and leave its gradients; return its loss and other terms."""
         step, parts = self.state.step - 1, self.recipe.accumulate
-        if self.batches.restarts(step):
-            self.carried = [None] * parts
+        if self.batches.resets_state(step):
+            self.carried_states = [None] * parts
         inputs, targets = (tensor.chunk(parts) for tensor in self.batches.batch(step))
         totals = [torch.zeros((), device=self.processes.device) for _ in range(1 + len(self.terms))]
         for part in range(parts):
-            with without_sync(self.shared) if part < parts - 1 else nullcontext():
+            with skip_gradient_sync(self.wrapped_loss) if part < parts - 1 else nullcontext():
                 with self.arithmetic.autocast():
-                    objective, terms, state = self.loss(inputs[part], targets[part], self.carried[part])
+                    objective, terms, state = self.loss(inputs[part], targets[part], self.carried_states[part])
                 weight = self.batches.weight(targets[part], parts)
                 (objective * weight).backward()
-            self.carried[part] = state.detach() if state else None
+            self.carried_states[part] = state.detach() if state else None
             for total, term in zip(totals, terms, strict=True):
                 total += term.detach() * weight
         return totals
 
-    def refuse_no_number(self, loss: float, norm: float, steps: int) -> None:
+    def check_finite(self, loss: float, norm: float, steps: int) -> None:
         """Stop with a TrainingError if the loss or the gradient was infinite or NaN in the last few steps."""
         last = self.state.step
-        rate = self.applied
-        refuse_no_number(loss, norm, range(last - steps + 1, last + 1), rate, self.saved)
+        rate = self.applied_rate
+        check_finite(loss, norm, range(last - steps + 1, last + 1), rate, self.saved_step)
 
-    def settle(self) -> tuple[float, float, dict[str, float]]:
+    def synchronize(self) -> tuple[float, float, dict[str, float]]:
         """Wait for the device, stop the clock, and return the mean loss, gradient norm and terms since the last row."""
-        steps = max(1, self.summed)
+        steps = max(1, self.summed_steps)
         loss, norm, *terms = (self.processes.mean(self.sums) / steps).tolist()
-        self.refuse_no_number(loss, norm, steps)
+        self.check_finite(loss, norm, steps)
         now = time.perf_counter()
-        self.state.seconds += now - self.mark
-        self.mark = now
+        self.state.seconds += now - self.clock_start
+        self.clock_start = now
         return loss, norm, dict(zip(self.terms, terms, strict=True))
 
     def restart_clock(self) -> None:
         """Count the seconds of training from here on."""
-        self.mark = time.perf_counter()
+        self.clock_start = time.perf_counter()
 
-    def measure(self) -> dict[str, float]:
+    def metrics_row(self) -> dict[str, float]:
         """Return a row of metrics over the steps since the last row."""
-        loss, norm, terms = self.settle()
+        loss, norm, terms = self.synchronize()
         state = self.state
         state.training_loss = loss
-        state.interval = [state.interval[0] + loss * self.summed, state.interval[1] + self.summed]
-        speed = self.summed * self.batches.tokens_per_step / (state.seconds - self.since)
+        state.interval = [state.interval[0] + loss * self.summed_steps, state.interval[1] + self.summed_steps]
+        speed = self.summed_steps * self.batches.tokens_per_step / (state.seconds - self.row_start)
         self.reset_sums(state.seconds)
         if self.chance:
-            self.warn("nothing_learned", nothing_learned(self.recipe, state.step, loss, *self.chance))
+            self.warn("nothing_learned", chance_warning(self.recipe, state.step, loss, *self.chance))
         return {
             "step": state.step,
             "tokens": state.tokens,
             "loss": loss,
             **terms,
-            "learning_rate": self.applied,
+            "learning_rate": self.applied_rate,
             "gradient_norm": norm,
             "tokens_per_second": speed,
             "seconds": state.seconds,
@@ -306,71 +320,71 @@ class Session:
         It is done in the arithmetic of training; `confirm` gives the final figures in float32.
         """
         score = (math.nan, math.nan)
-        with self.evaluating(self.lowers) as model:
-            if self.processes.leads:
+        with self.evaluating(self.validates_in_bfloat16) as model:
+            if self.processes.is_main:
                 result = evaluate(model)
                 score = (result.loss, result.perplexity)
                 self.state.figures = dict(getattr(result, "figures", {}))
         loss, perplexity = self.processes.broadcast(score)
         if not math.isfinite(loss):
             raise TrainingError(
-                f"At step {self.state.step} the validation loss is {loss}. {good_checkpoint(self.saved)}. Try a lower "
+                f"At step {self.state.step} the validation loss is {loss}. {describe_checkpoint(self.saved_step)}. Try a lower "
                 "learning_rate."
             )
-        if self.state.judge(loss, perplexity) and self.processes.leads:
-            self.best = {name: tensor.cpu().clone() for name, tensor in weights_of(self.whole).items()}
+        if self.state.record_validation(loss, perplexity) and self.processes.is_main:
+            self.best_weights = {name: tensor.cpu().clone() for name, tensor in named_weights(self.full_model).items()}
         total, steps = self.state.interval
         self.state.interval = [0.0, 0]
-        self.state.recent = [*self.state.recent, [total / max(1, steps), loss]][-COMPARED:]
-        if len(self.state.recent) == COMPARED and self.task.text_checks:
+        self.state.recent = [*self.state.recent, [total / max(1, steps), loss]][-COMPARED_VALIDATIONS:]
+        if len(self.state.recent) == COMPARED_VALIDATIONS and self.task.text_checks:
             training = fmean(before for before, _ in self.state.recent[1:])  # of the steps between these validations
             validation = fmean(after for _, after in self.state.recent)
-            self.warn("too_good", too_good(self.recipe, self.state.step, validation, training))
+            self.warn("too_good", validation_warning(self.recipe, self.state.step, validation, training))
         self.restart_clock()
         return {"validation_loss": loss, "perplexity": perplexity, **self.state.figures}
 
-    def confirm(self, evaluate: Callable[[Any], Any]) -> None:
+    def revalidate_in_float32(self, evaluate: Callable[[Any], Any]) -> None:
         """Validate the last weights, and the best, in float32 where that has been done in bfloat16."""
         state = self.state
-        if not self.lowers or state.validation_loss is None:
+        if not self.validates_in_bfloat16 or state.validation_loss is None:
             return
         with self.evaluating() as model:
-            if not self.processes.leads:
+            if not self.processes.is_main:
                 return
             last, lowered = evaluate(model), state.validation_loss
             state.validation_loss, state.perplexity = last.loss, last.perplexity
             state.figures = dict(getattr(last, "figures", {}))
             best = last
-            if self.best is not None and state.best_step != state.step:
-                weights = {name: tensor.clone() for name, tensor in weights_of(model).items()}
-                put_weights(model, self.best, Path("the best weights"))
+            if self.best_weights is not None and state.best_step != state.step:
+                weights = {name: tensor.clone() for name, tensor in named_weights(model).items()}
+                load_weights(model, self.best_weights, Path("the best weights"))
                 best = evaluate(model)
-                put_weights(model, weights, Path("the last weights"))
+                load_weights(model, weights, Path("the last weights"))
             state.best_loss, state.best_perplexity = best.loss, best.perplexity
             state.best_figures = dict(getattr(best, "figures", {}))
-        self.tell(
+        self.log_message(
             f"Validations during training were in bfloat16; the final figures are in float32 (the last loss: "
             f"{last.loss:.4f}, in bfloat16 {lowered:.4f})."
         )
 
     @contextmanager
-    def evaluating(self, lowers: bool = False) -> Iterator[Any]:
+    def evaluating(self, in_training_precision: bool = False) -> Iterator[Any]:
         """Use the model as it is, in full precision, without a trace in gradients, dropout or random state.
 
         If it `lowers`, the arithmetic is that of training. Of a sharded model the first process gets a whole copy, on
         its device for that while; the others get theirs.
         """
         # what was compiled is for batches of training
-        eager = torch.compiler.set_stance("force_eager") if self.arithmetic.compiles else nullcontext()
-        arithmetic = self.arithmetic.autocast() if lowers else matrix_products("highest")
+        eager = torch.compiler.set_stance("force_eager") if self.arithmetic.is_compiled else nullcontext()
+        arithmetic = self.arithmetic.autocast() if in_training_precision else matmul_precision("highest")
         with eager, torch.no_grad(), fork_random(self.processes.device), arithmetic:
             if self.processes.sharded:
-                weights = self.processes.collect(weights_of(self.model))
-                if self.processes.leads:
-                    self.whole = self.first(0.0) if self.whole is None else self.whole
-                    put_weights(self.whole, weights, Path("the sharded model"))
-                    self.whole.to(self.processes.device)
-            model = self.whole if self.processes.leads else self.model
+                weights = self.processes.collect(named_weights(self.model))
+                if self.processes.is_main:
+                    self.full_model = self.make_model(0.0) if self.full_model is None else self.full_model
+                    load_weights(self.full_model, weights, Path("the sharded model"))
+                    self.full_model.to(self.processes.device)
+            model = self.full_model if self.processes.is_main else self.model
             model.eval()
             try:
                 yield model
@@ -383,9 +397,9 @@ class Session:
         """Say something once per run."""
         if message and kind not in self.state.warnings:
             self.state.warnings[kind] = message
-            self.tell(message)
+            self.log_message(message)
 
-    def _compiled(self) -> Forward:
+    def _compile_loss(self) -> Forward:
         inputs, targets = (tensor.chunk(self.recipe.accumulate)[0] for tensor in self.batches.batch(0))
 
         def attempt(loss: Forward) -> None:
@@ -394,26 +408,26 @@ class Session:
             objective.backward()
             self.optimizer.zero_grad(set_to_none=True)
 
-        self.tell("compiling the model, which takes some seconds the first time")
-        return compiled(self.shared, self.layers, attempt, lambda message: self.warn("compile", message))
+        self.log_message("compiling the model, which takes some seconds the first time")
+        return compile_module(self.wrapped_loss, self.layers, attempt, lambda message: self.warn("compile", message))
 
-    def _recorded(self) -> Replay | None:
+    def _record_step(self) -> CudaGraphStep | None:
         def step(inputs: Tensor, targets: Tensor) -> list[Tensor]:
             with self.arithmetic.autocast():
                 objective, (loss, *others), _ = self.loss(inputs, targets, None)
             objective.backward()
-            norm = clip(self.model, self.recipe.clip)
+            norm = clip_gradients(self.model, self.recipe.clip)
             self.optimizer.step()
             return [term.detach() for term in (loss, norm, *others)]
 
         try:
-            return Replay(step, self.optimizer, *self.batches.batch(0))
+            return CudaGraphStep(step, self.optimizer, *self.batches.batch(0))
         except RuntimeError as error:  # something in the step waits for the device, which cannot be recorded
             reason = str(error).strip().partition("\n")[0]
             self.warn(
                 "graph", f"a step cannot be recorded as a CUDA graph ({reason}); kernels are launched one by one."
             )
-            self.optimizer = optimizer_for(self.model, self.recipe)
+            self.optimizer = build_optimizer(self.model, self.recipe)
             self.optimizer.zero_grad(set_to_none=True)
             return None
 
@@ -426,45 +440,45 @@ class Session:
 
 def save_session(session: Session, folder: RunFolder) -> None:
     """Save a checkpoint of a session; all processes take part and the first one writes."""
-    session.settle()
+    session.synchronize()
     state, processes = session.state, session.processes
     random = {"cpu": torch.get_rng_state()}
     if processes.device.type == "cuda":
         random["cuda"] = torch.cuda.get_rng_state(processes.device)
-    carried = [part.tensors() for part in session.carried if part is not None]
+    carried = [part.tensors() for part in session.carried_states if part is not None]
     tensors: dict[str, dict[str, Tensor]] = {
-        "model": processes.collect(weights_of(session.model)),
-        "optimizer": processes.collect(memory_of(session.optimizer, session.model)),
+        "model": processes.collect(named_weights(session.model)),
+        "optimizer": processes.collect(optimizer_state(session.optimizer, session.model)),
         "random": {name: processes.gather(one[None]) for name, one in random.items()},
         "carried": {
             name: processes.gather(torch.cat([part[name] for part in carried])) for name in (carried or [{}])[0]
         },
     }
-    if session.best and state.best_step != state.step:
-        tensors["best"] = session.best
+    if session.best_weights and state.best_step != state.step:
+        tensors["best"] = session.best_weights
     values = {
         "standing": asdict(state),
         "meter": {
-            "seconds": session.since,
+            "seconds": session.row_start,
             "sums": processes.mean(session.sums).tolist(),
-            "steps": session.summed,
+            "steps": session.summed_steps,
         },
         "reading": _reading(session),
         "spec": session.model.spec.to_dict(),
         "optimizer": _optimizer_name(session),
         "threads": torch.get_num_threads(),
     }
-    if processes.leads:
+    if processes.is_main:
         values["metrics"] = folder.metrics.sync()
-        save(folder.checkpoints, Checkpoint(state.step, tensors, values))
+        save_checkpoint(folder.checkpoints, Checkpoint(state.step, tensors, values))
         folder.reopen()
-    session.saved = state.step
+    session.saved_step = state.step
     session.restart_clock()
 
 
-def refuse_to_resume(folder: RunFolder, data: Splits[Any]) -> None:
+def check_resumable(folder: RunFolder, data: Splits[Any]) -> None:
     """Refuse a run that has nothing to continue from, other data, or another tokenizer."""
-    folder.refuse_unresumable()
+    folder.check_resumable()
     if data.hash != folder.data_hash:
         what = task_for(folder.spec).option
         raise RunError(
@@ -473,13 +487,13 @@ def refuse_to_resume(folder: RunFolder, data: Splits[Any]) -> None:
         )
     own = folder.vocabulary()
     if own is not None and data.tokenizer is not None and data.tokenizer.hash != own.hash:
-        raise RunError(f"{folder.path} has another tokenizer ({own.about}) than {data.tokenizer.about}.")
+        raise RunError(f"{folder.path} has another tokenizer ({own.description}) than {data.tokenizer.about}.")
 
 
 def restore_latest(session: Session, folder: RunFolder) -> None:
     """Put a session where the last good checkpoint was saved, if there is one, and the folder with it."""
     damage: list[str] = []
-    checkpoint = latest_good(folder.checkpoints, damage.append)
+    checkpoint = read_latest_checkpoint(folder.checkpoints, damage.append)
     if checkpoint:
         if folder.metrics.path.exists():
             folder.metrics.check(checkpoint.state.get("metrics"), f"the checkpoint of step {checkpoint.step}")
@@ -487,27 +501,27 @@ def restore_latest(session: Session, folder: RunFolder) -> None:
     for message in damage:
         session.warn(message, message)
     session.processes.any(True)  # all have read before the first one tidies up
-    if session.processes.leads:
+    if session.processes.is_main:
         folder.rewind(session.state.step)
 
 
 def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> None:
     where = folder.checkpoints / f"step-{checkpoint.step}"
     state, tensors, processes = checkpoint.state, checkpoint.tensors, session.processes
-    refuse_other_spec(where, state["spec"], folder.spec)
-    own = weights_of(session.model)
-    weights = {name: sharded_as(tensor, own.get(name, tensor)) for name, tensor in tensors["model"].items()}
-    put_weights(session.model, weights, where)
+    check_weights_spec(where, state["spec"], folder.spec)
+    own = named_weights(session.model)
+    weights = {name: shard_like(tensor, own.get(name, tensor)) for name, tensor in tensors["model"].items()}
+    load_weights(session.model, weights, where)
     kind = _optimizer_name(session)
     former = state.get("optimizer", kind)  # older checkpoints do not say
     if former == kind:
-        restore_memory(session.optimizer, session.model, tensors["optimizer"])
+        load_optimizer_state(session.optimizer, session.model, tensors["optimizer"])
     before = session.state.warnings
     session.state = TrainingState(**state["standing"])
     session.state.warnings |= before
     session.reset_sums(**state["meter"])
-    session.best = dict(tensors.get("best", tensors["model"])) if session.state.best_step is not None else None
-    session.saved = checkpoint.step
+    session.best_weights = dict(tensors.get("best", tensors["model"])) if session.state.best_step is not None else None
+    session.saved_step = checkpoint.step
     if former != kind:
         message = (
             f"The checkpoint of step {checkpoint.step} holds the memory of {former}, another optimizer than {kind}: "
@@ -528,10 +542,12 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
     if reading == _reading(session) and carried:
         with session.evaluating() as model:  # a state of the model's own kind, to be filled with the saved tensors
             kind = model(torch.zeros(1, 1, dtype=torch.long, device=processes.device))[1]
-        rows = processes.rows(session.recipe.batch)
+        rows = processes.local_rows(session.recipe.batch)
         cut = {name: carried[name][rows].to(processes.device).chunk(parts) for name in kind.tensors()}
         # copied, as a part of a tensor may be misaligned in memory, which kernels round differently
-        session.carried = [kind.with_tensors({name: cut[name][part].clone() for name in cut}) for part in range(parts)]
+        session.carried_states = [
+            kind.with_tensors({name: cut[name][part].clone() for name in cut}) for part in range(parts)
+        ]
     random = tensors["random"]
     if len(random["cpu"]) == processes.size:
         torch.set_rng_state(random["cpu"][processes.rank].clone())  # torch reads past a part of a tensor, and crashes
@@ -552,33 +568,35 @@ def _reading(session: Session) -> dict[str, int]:
 # Sanity checks that save a day.
 
 
-GUESSING = 0.98  # a loss above this share of the logarithm of all choices is no better than guessing
-FAR_BELOW = 0.8  # validation below this share of the training loss, and by this many nats, is too good to be true
-NATS = 0.2
-COMPARED = 4  # validations of which means are taken: single ones, and single steps, vary too much
-READINGS = 200  # more passes through the same text than this are absurd
+CHANCE_FRACTION = 0.98  # a loss above this share of the logarithm of all choices is no better than guessing
+SUSPICIOUS_FRACTION = (
+    0.8  # validation below this share of the training loss, and by this many nats, is too good to be true
+)
+SUSPICIOUS_GAP = 0.2
+COMPARED_VALIDATIONS = 4  # validations of which means are taken: single ones, and single steps, vary too much
+MAX_EPOCHS = 200  # more passes through the same text than this are absurd
 
 
-def nothing_learned(
-    recipe: Recipe, step: int, loss: float, choices: int, what: str = "tokens", letter: str = "V"
+def chance_warning(
+    recipe: Recipe, step: int, loss: float, choices: int, noun: str = "tokens", symbol: str = "V"
 ) -> str | None:
     """Warn of a loss that still stands at chance after a fifth of the steps, the warm-up twice over and fifty steps.
 
     Chance is the logarithm of the choices: ln V among V tokens, ln B among the B captions of a batch.
     """
     guess = math.log(choices)
-    if step < max(recipe.steps / 5, 2 * recipe.warm_up, 50) or loss < GUESSING * guess:
+    if step < max(recipe.steps / 5, 2 * recipe.warm_up, 50) or loss < CHANCE_FRACTION * guess:
         return None
     return (
-        f"Nothing is learned: at step {step} the loss is {loss:.3f}, guessing among {choices} {what} gives "
-        f"ln {letter} = {guess:.3f}. Try another learning_rate (now {recipe.learning_rate:g}), and look at the "
-        f"{'text' if what == 'tokens' else what}."
+        f"Nothing is learned: at step {step} the loss is {loss:.3f}, guessing among {choices} {noun} gives "
+        f"ln {symbol} = {guess:.3f}. Try another learning_rate (now {recipe.learning_rate:g}), and look at the "
+        f"{'text' if noun == 'tokens' else noun}."
     )
 
 
-def too_good(recipe: Recipe, step: int, validation: float, training: float) -> str | None:
+def validation_warning(recipe: Recipe, step: int, validation: float, training: float) -> str | None:
     """Warn of a validation loss far below the training loss, once the first third is over and both move slowly."""
-    if step <= recipe.steps / 3 or validation >= min(FAR_BELOW * training, training - NATS):
+    if step <= recipe.steps / 3 or validation >= min(SUSPICIOUS_FRACTION * training, training - SUSPICIOUS_GAP):
         return None
     cause = f"; dropout = {recipe.dropout:g} may be too much" if recipe.dropout >= 0.3 else ""
     return (
@@ -587,24 +605,24 @@ def too_good(recipe: Recipe, step: int, validation: float, training: float) -> s
     )
 
 
-def read_too_often(recipe: Recipe, tokens: int, sequence_length: int) -> str | None:
+def epochs_warning(recipe: Recipe, tokens: int, sequence_length: int) -> str | None:
     """Warn of a text so short that the run reads it hundreds of times."""
     times = recipe.steps * recipe.batch * sequence_length / tokens
-    if times < READINGS:
+    if times < MAX_EPOCHS:
         return None
     return f"The training text has only {tokens:,} tokens: this run reads them {times:,.0f} times over."
 
 
-def refuse_no_number(loss: float, norm: float, steps: range, rate: float, saved: int) -> None:
+def check_finite(loss: float, norm: float, steps: range, rate: float, saved: int) -> None:
     """Stop with a TrainingError where the loss or the gradient is infinite or NaN."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
     what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
     where = f"At step {steps[-1]}" if len(steps) == 1 else f"Between steps {steps[0]} and {steps[-1]}"
-    good = good_checkpoint(saved)
+    good = describe_checkpoint(saved)
     raise TrainingError(f"{where} {what} (learning rate {rate:.3g}). {good}. Try a lower learning_rate.")
 
 
-def good_checkpoint(saved: int) -> str:
+def describe_checkpoint(saved_step: int) -> str:
     """Which checkpoint is good, in words."""
-    return f"The checkpoint of step {saved} is good" if saved else "No checkpoint had been saved before"
+    return f"The checkpoint of step {saved_step} is good" if saved_step else "No checkpoint had been saved before"

@@ -16,7 +16,7 @@ from lemma.runs.folder import TENSORBOARD, RunFolder
 
 PROJECT = "lemma"
 """The project, or experiment, that runs are listed in."""
-PARAMETERS = 100
+MLFLOW_BATCH = 100
 """The most that MLflow takes at once."""
 
 Row = Mapping[str, float]
@@ -24,7 +24,7 @@ Tracker = tuple[Callable[[Row], None], Callable[[], object]]
 """What takes a row, and what ends the run."""
 
 
-def tracker_package(name: str) -> Any:
+def import_tracker(name: str) -> Any:
     """Import the package of a tracker, or say how to get it."""
     try:
         match name:
@@ -81,7 +81,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _begin(name: str, folder: RunFolder, step: int) -> Tracker:
-    package, title, settings = tracker_package(name), folder.path.resolve().name, _settings(folder)
+    package, title, settings = import_tracker(name), folder.path.resolve().name, _settings(folder)
     if name == "tensorboard":
         writer = package.SummaryWriter(str(folder.path / TENSORBOARD), purge_step=step + 1)
 
@@ -96,8 +96,8 @@ def _begin(name: str, folder: RunFolder, step: int) -> Tracker:
         experiment = known.experiment_id if known else client.create_experiment(PROJECT)
         run = client.create_run(experiment, run_name=title).info.run_id
         parameters = [package.entities.Param(word, str(value)) for word, value in settings.items()]
-        for first in range(0, len(parameters), PARAMETERS):
-            client.log_batch(run, params=parameters[first : first + PARAMETERS])
+        for first in range(0, len(parameters), MLFLOW_BATCH):
+            client.log_batch(run, params=parameters[first : first + MLFLOW_BATCH])
 
         def metrics(row: Row) -> None:
             now, at = int(1000 * time.time()), int(row["step"])

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lemma.adaptation.adapt import adapt_model, trainable, trainable_bytes, trainable_number
-from lemma.adaptation.lora import fitted, listed
+from lemma.adaptation.adapt import adapt_model, count_trainable, count_trainable_bytes, trainable_parameters
+from lemma.adaptation.lora import list_paths, match_patterns
 from lemma.counting.count import count
 from lemma.counting.subject import adapted_subject
 from lemma.errors import SpecError
@@ -23,11 +23,11 @@ def test_frozen_lets_only_the_head_learn_and_full_lets_everything() -> None:
     model = build(Classifier(body=Lstm(vocabulary=13, width=6, hidden=7), classes=3))
     frozen = adapt_model(model, Frozen(), learn=("head.*",))
     assert frozen.model is model
-    assert frozen.learned == [("head.weight", (3, 7)), ("head.bias", (3,))]
-    assert (frozen.number, frozen.bytes) == (24, 96)
+    assert frozen.trainable == [("head.weight", (3, 7)), ("head.bias", (3,))]
+    assert (frozen.num_trainable, frozen.trainable_bytes) == (24, 96)
     assert str(frozen).startswith("frozen: 24 of ")
     full = adapt_model(model, Full())
-    assert full.number == sum(parameter.numel() for parameter in model.parameters())
+    assert full.num_trainable == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_a_pattern_of_learn_that_fits_nothing_is_refused() -> None:
@@ -38,22 +38,22 @@ def test_a_pattern_of_learn_that_fits_nothing_is_refused() -> None:
 def test_a_tied_parameter_learns_by_any_of_its_names_and_counts_once() -> None:
     model = build(Decoder(vocabulary=13, width=8, depth=1, heads=2))
     adapt_model(model, Frozen(), learn=("output.weight",))
-    assert trainable(model) == [("embedding.weight", (13, 8))]
-    assert trainable_number(model) == 104
-    assert trainable_bytes(model.to(torch.float64)) == 832
+    assert trainable_parameters(model) == [("embedding.weight", (13, 8))]
+    assert count_trainable(model) == 104
+    assert count_trainable_bytes(model.to(torch.float64)) == 832
 
 
 def test_parameters_that_cannot_learn_are_left_alone() -> None:
     model = nn.ParameterDict({"codes": nn.Parameter(torch.arange(3), requires_grad=False), "real": torch.ones(2)})
-    assert adapt_model(model, Full()).learned == [("real", (2,))]
+    assert adapt_model(model, Full()).trainable == [("real", (2,))]
 
 
 def test_patterns_are_case_sensitive_and_every_one_must_fit() -> None:
-    assert fitted("targets", ["a.*"], [["a.b"], ["A.b"]]) == [0]
+    assert match_patterns("targets", ["a.*"], [["a.b"], ["A.b"]]) == [0]
     with pytest.raises(SpecError, match="'c' matches nothing"):
-        fitted("targets", ["a.*", "c"], [["a.b"]])
-    assert listed(f"layer{number}.x" for number in range(30)).endswith("and 6 more")
-    assert listed([]) == "none"
+        match_patterns("targets", ["a.*", "c"], [["a.b"]])
+    assert list_paths(f"layer{number}.x" for number in range(30)).endswith("and 6 more")
+    assert list_paths([]) == "none"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,6 @@ def test_patterns_are_case_sensitive_and_every_one_must_fit() -> None:
 )
 def test_the_formula_of_what_learns_is_read_off_the_adapted_module(spec, method, learn, formula, number) -> None:
     figure = count(adapted_subject(spec, method, learn), ["parameters"]).parameters
-    assert figure.total == number == adapt_model(build(spec), method, learn).number
+    assert figure.total == number == adapt_model(build(spec), method, learn).num_trainable
     assert formula is None or figure.formula == formula
     assert not figure.quantity.refused

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lemma.adaptation.adapt import adapt_model, merged
+from lemma.adaptation.adapt import adapt_model, merge_lora
 from lemma.adaptation.adapters import Adapter
 from lemma.errors import InputError, SpecError
 from lemma.generation.decode import Sampling, generate
@@ -63,7 +63,7 @@ def test_the_family_says_where_adapters_stand(name: str, places: tuple[str, ...]
     model = build(SMALL[name]).eval()
     state, before = set(model.state_dict()), said(copy.deepcopy(model).requires_grad_(False), TOKENS)
     adaptation = adapt_model(model, Adapters(bottleneck=3))
-    assert adaptation.places == places
+    assert adaptation.paths == places
     assert torch.equal(said(model, TOKENS), before)
     assert state < set(model.state_dict())
     assert not torch.allclose(said(shake(model), TOKENS), before)
@@ -71,13 +71,13 @@ def test_the_family_says_where_adapters_stand(name: str, places: tuple[str, ...]
 
 def test_attention_to_a_source_has_its_own() -> None:
     spec = EncoderDecoder(vocabulary=11, width=8, heads=2, context=9, encoder_depth=1, decoder_depth=1)
-    places = adapt_model(build(spec), Adapters()).places
+    places = adapt_model(build(spec), Adapters()).paths
     assert [path for path in places if path.startswith("decoder")] == [
         "decoder.layers.0.attention.output",
         "decoder.layers.0.source_attention.output",
         "decoder.layers.0.feed_forward",
     ]
-    number = adapt_model(build(Encoder(width=8, heads=2, depth=3)), Adapters(bottleneck=5)).number
+    number = adapt_model(build(Encoder(width=8, heads=2, depth=3)), Adapters(bottleneck=5)).num_trainable
     assert number == 3 * 2 * (2 * 8 * 5 + 5 + 8)
 
 
@@ -89,7 +89,7 @@ def test_foreign_modules_are_asked_for_their_placement() -> None:
         adapt_model(model, Adapters())
     before = said(model, TOKENS)
     adaptation = adapt_model(model, Adapters(bottleneck=2, placement=("*.mlp", "*.attn")))
-    assert adaptation.number == 4 * (2 * 8 * 2 + 2 + 8)
+    assert adaptation.num_trainable == 4 * (2 * 8 * 2 + 2 + 8)
     assert torch.equal(said(model, TOKENS), before)
     assert not torch.allclose(said(shake(model), TOKENS), before)
 
@@ -158,7 +158,7 @@ def test_a_width_that_cannot_be_is_named_when_it_is_met() -> None:
 def test_adapters_cannot_be_merged_and_say_why() -> None:
     model = adapt_model(build(SMALL["decoder"]), Adapters()).model
     with pytest.raises(SpecError, match="σ is between W_down and W_up"):
-        merged(model)
+        merge_lora(model)
 
 
 @pytest.mark.parametrize("name", ["decoder", "lstm", "feed-forward"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from lemma.adaptation.adapt import adapt_model, fold, merged, trainable
+from lemma.adaptation.adapt import adapt_model, fold, merge_lora, trainable_parameters
 from lemma.adaptation.lora import LoraMatrices
 from lemma.errors import SpecError
 from lemma.generation.decode import Sampling, generate
@@ -40,10 +40,10 @@ def said(model: nn.Module, *given: Any) -> Tensor:
 
 
 def test_the_default_is_every_matrix_of_the_body_but_embedding_and_output() -> None:
-    paths = adapt_model(build(DECODER), Lora(rank=2)).places
+    paths = adapt_model(build(DECODER), Lora(rank=2)).paths
     inside = ("attention.query_key_value", "attention.output", "feed_forward.widen", "feed_forward.narrow")
     assert set(paths) == {f"layers.{layer}.{name}.weight" for layer in (0, 1) for name in inside}
-    recurrent = adapt_model(build(Lstm(vocabulary=13, width=6, hidden=7, depth=2)), Lora(rank=2)).places
+    recurrent = adapt_model(build(Lstm(vocabulary=13, width=6, hidden=7, depth=2)), Lora(rank=2)).paths
     assert set(recurrent) == {f"layers.weight_{kind}_l{layer}" for kind in ("ih", "hh") for layer in (0, 1)}
 
 
@@ -53,20 +53,20 @@ def test_the_default_leaves_out_the_heads_of_hugging_face_models() -> None:
     config = transformers.GPT2Config(vocab_size=13, bos_token_id=None, eos_token_id=None, **sizes)
     inside = {f"transformer.h.0.{name}.weight" for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")}
     for kind in (transformers.GPT2LMHeadModel, transformers.GPT2ForSequenceClassification):
-        assert set(adapt_model(kind(config), Lora(rank=2)).places) == inside
+        assert set(adapt_model(kind(config), Lora(rank=2)).paths) == inside
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     roberta = transformers.RobertaForSequenceClassification(transformers.RobertaConfig(vocab_size=13, **sizes))
-    assert all(".layer.0." in path for path in adapt_model(roberta, Lora(rank=2)).places)
+    assert all(".layer.0." in path for path in adapt_model(roberta, Lora(rank=2)).paths)
 
 
 def test_a_pattern_fits_paths_of_modules_and_of_parameters() -> None:
-    assert adapt_model(build(DECODER), Lora(rank=2, targets=("*.query_key_value",))).places == (
+    assert adapt_model(build(DECODER), Lora(rank=2, targets=("*.query_key_value",))).paths == (
         "layers.0.attention.query_key_value.weight",
         "layers.1.attention.query_key_value.weight",
     )
     lstm = build(Lstm(vocabulary=13, width=6, hidden=7))
-    assert adapt_model(lstm, Lora(rank=2, targets=("layers.weight_hh_l0",))).places == ("layers.weight_hh_l0",)
-    everything = adapt_model(build(DECODER), Lora(rank=2, targets=("*",))).places
+    assert adapt_model(lstm, Lora(rank=2, targets=("layers.weight_hh_l0",))).paths == ("layers.weight_hh_l0",)
+    everything = adapt_model(build(DECODER), Lora(rank=2, targets=("*",))).paths
     assert "embedding.weight" in everything
     assert "positions.weight" in everything
     assert not any("norm" in path for path in everything)
@@ -94,14 +94,14 @@ def test_a_rank_that_no_matrix_has_is_refused_and_nothing_has_changed() -> None:
     with pytest.raises(SpecError, match=r"rank = 6 is more than hidden\.weight of 5 × 6 can have. Take rank=5"):
         adapt_model(model, Lora(rank=6))
     assert all(parameter.requires_grad for parameter in model.parameters())
-    assert adapt_model(model, Lora(rank=5)).number == 5 * (6 + 5)
+    assert adapt_model(model, Lora(rank=5)).num_trainable == 5 * (6 + 5)
 
 
 def test_what_learns_as_a_whole_gets_no_update() -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
     adaptation = adapt_model(model, Lora(rank=2, targets=("*",)), learn=("1.*",))
-    assert adaptation.places == ("0.weight",)
-    assert {path for path, _ in trainable(model)} == {"0.update.A", "0.update.B", "1.weight", "1.bias"}
+    assert adaptation.paths == ("0.weight",)
+    assert {path for path, _ in trainable_parameters(model)} == {"0.update.A", "0.update.B", "1.weight", "1.bias"}
     with pytest.raises(SpecError, match="matches nothing"):
         adapt_model(nn.Sequential(nn.Linear(4, 5)), Lora(rank=2, targets=("0",)), learn=("0.weight",))
 
@@ -110,15 +110,15 @@ def test_a_model_is_adapted_once() -> None:
     model = adapted(build(DECODER))
     with pytest.raises(SpecError, match="adapted already"):
         adapt_model(model, Frozen())
-    assert adapt_model(merged(model), Lora(rank=1)).number > 0
+    assert adapt_model(merge_lora(model), Lora(rank=1)).num_trainable > 0
 
 
 def test_a_tied_matrix_has_one_update_at_all_its_places_and_stays_tied() -> None:
     tied: Any = adapted(build(DECODER), "output")
-    assert len(trainable(tied)) == 2
+    assert len(trainable_parameters(tied)) == 2
     assert tied.embedding.update is tied.output.update
     folded = said(tied, TOKENS)
-    plain: Any = merged(tied)
+    plain: Any = merge_lora(tied)
     assert plain.output.weight is plain.embedding.weight
     torch.testing.assert_close(said(plain, TOKENS), folded)
 
@@ -127,9 +127,9 @@ def test_a_module_that_stands_at_two_places_is_wrapped_once() -> None:
     layer = nn.Linear(4, 4)
     model: Any = adapted(nn.Sequential(layer, nn.ReLU(), layer))
     assert model[0] is model[2]
-    assert len(trainable(model)) == 2
+    assert len(trainable_parameters(model)) == 2
     before = said(model, torch.ones(2, 4))
-    assert merged(model)[0] is layer is model[2]
+    assert merge_lora(model)[0] is layer is model[2]
     torch.testing.assert_close(said(model, torch.ones(2, 4)), before)
 
 
@@ -138,7 +138,7 @@ def test_whoever_reads_a_matrix_directly_reads_the_updated_one() -> None:
     rows = torch.randint(4, 7, (2, 5, 3))
     adapted(parser.eval(), "pieces")  # whose matrix the parser hands to embedding_bag itself
     before = said(parser, rows)
-    torch.testing.assert_close(said(merged(parser), rows), before, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(said(merge_lora(parser), rows), before, rtol=1e-4, atol=1e-5)
 
 
 def test_torchs_fast_path_of_the_encoder_uses_the_updates() -> None:
@@ -149,7 +149,7 @@ def test_torchs_fast_path_of_the_encoder_uses_the_updates() -> None:
     fast = said(model, vectors, None, missing)
     slow = model(vectors, None, missing).detach()  # with gradients there is no fast path
     torch.testing.assert_close(fast[~missing], slow[~missing], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(said(merged(model), vectors, None, missing)[~missing], fast[~missing])
+    torch.testing.assert_close(said(merge_lora(model), vectors, None, missing)[~missing], fast[~missing])
 
 
 def test_recurrent_layers_take_packed_sequences_and_biases_fixed_at_zero() -> None:
@@ -164,7 +164,7 @@ def test_recurrent_layers_take_packed_sequences_and_biases_fixed_at_zero() -> No
     torch.testing.assert_close(unpacked[0], model(rows)[0][0])
     before = said(model, rows)
     torch.testing.assert_close(said(layers, rows), said(own, rows))  # a call leaves the base as it was
-    plain = merged(model)
+    plain = merge_lora(model)
     assert plain is layers
     torch.testing.assert_close(said(plain, rows), before)
 
@@ -208,7 +208,7 @@ def test_half_precision_and_autocast_work_and_what_learns_stays_in_float32(spec:
     assert {parameter.dtype for parameter in model.parameters() if parameter.requires_grad} == {torch.float32}
     before = said(model, TOKENS)
     assert before.dtype == torch.bfloat16
-    torch.testing.assert_close(said(merged(model), TOKENS), before, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(said(merge_lora(model), TOKENS), before, rtol=0.05, atol=0.05)
     full = adapted(build(spec).eval())
     with torch.autocast("cpu", torch.bfloat16):
         half = said(full, TOKENS)
@@ -241,7 +241,7 @@ def test_a_wrapped_model_decodes_as_its_merged_one(spec: Any) -> None:
     model: Any = adapted(build(spec).double().eval(), "*")
     settings = Sampling(tokens=20, temperature=0.0)
     wrapped = generate(model, [[1, 2, 3]], settings)[0].tokens
-    assert generate(merged(model), [[1, 2, 3]], settings)[0].tokens == wrapped
+    assert generate(merge_lora(model), [[1, 2, 3]], settings)[0].tokens == wrapped
 
 
 def test_what_a_folded_model_learned_stays_when_it_is_unfolded() -> None:
@@ -256,7 +256,7 @@ def test_what_a_folded_model_learned_stays_when_it_is_unfolded() -> None:
 
 def test_merging_a_model_without_updates_gives_a_plain_model_that_learns() -> None:
     model = adapt_model(build(DECODER), Frozen()).model
-    assert merged(model) is model
+    assert merge_lora(model) is model
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
@@ -265,5 +265,5 @@ def test_nothing_warns() -> None:
         warnings.simplefilter("always")
         model = adapted(build(Lstm(vocabulary=13, width=6, hidden=7)))
         model(TOKENS)[0].sum().backward()
-        merged(model)(TOKENS)
+        merge_lora(model)(TOKENS)
     assert not said_aloud

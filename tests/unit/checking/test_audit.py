@@ -7,22 +7,22 @@ import pytest
 from typer.testing import CliRunner
 
 import lemma.api as lemma
-from lemma.checking.audit import Audit, SourceClaim, all_claims, choose_claims, judge_claim, judge_sources, outcome_of
+from lemma.checking.audit import Audit, SourceClaim, check_claim, check_sources, load_claims, outcome_of, select_claims
 from lemma.cli.check import app
 from lemma.errors import SpecError
-from lemma.report.text import across
+from lemma.report.text import display_width
 
 TABLE = {"row": "D2", "says": "it is so", "check": "identity", "of": "d2"}
 
 
 def test_rows_are_chosen_by_number_or_letter_in_their_own_order() -> None:
-    assert {claim.row for claim in choose_claims(["c2"])} == {"C2"}
-    rows = [claim.row for claim in choose_claims(["B", "A1"])]
+    assert {claim.row for claim in select_claims(["c2"])} == {"C2"}
+    rows = [claim.row for claim in select_claims(["B", "A1"])]
     assert rows[0] == "A1" and set(rows) == {"A1", *(f"B{number}" for number in range(1, 9))}
-    order = [claim.row for claim in all_claims()]
+    order = [claim.row for claim in load_claims()]
     assert order == sorted(order, key=lambda row: (row[0], int(row[1:])))
     with pytest.raises(SpecError, match=r"row = 'C12' is unknown. Did you mean 'C\d"):
-        choose_claims(["c12"])
+        select_claims(["c12"])
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_claim_has_no_field_for_a_verdict_and_one_way_to_be_judged(changed: di
 
 def test_what_needs_training_is_left_to_be_measured() -> None:
     claim = SourceClaim.read({"row": "A6", "says": "it falls", "measure": "lemma study table-a5 --out runs/a"}, "here")
-    judged = judge_claim(claim)
+    judged = check_claim(claim)
     assert judged.right is None
     assert str(Audit((judged,))).splitlines()[:2] == [
         "– A6   it falls",
@@ -46,11 +46,11 @@ def test_what_needs_training_is_left_to_be_measured() -> None:
 
 
 def test_a_wrong_claim_is_printed_with_what_was_claimed_and_what_is_right() -> None:
-    printed = str(judge_sources(["D4"]))
+    printed = str(check_sources(["D4"]))
     assert "✗ D4   After D̃^(−1/2)" in printed
     assert "claimed: The rows of Â" in printed and "right: the rows of Â sum to one only where" in printed
     assert printed.endswith("3 claims: 2 right, 1 wrong (D4), 0 to measure.")
-    assert all(across(line) <= 80 for line in printed.splitlines())
+    assert all(display_width(line) <= 80 for line in printed.splitlines())
 
 
 def test_it_is_saved_in_three_forms(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_command_ends_with_the_verdict(words: list[str], status: int, told: 
 
 def test_who_watches_is_told_how_far_it_is_and_python_keeps_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     told: list[tuple[int, int]] = []
-    judge_sources(["D4"], lambda done, total: told.append((done, total)))
+    check_sources(["D4"], lambda done, total: told.append((done, total)))
     assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
     lemma.check("sources", "D2")
     assert capsys.readouterr().err == ""

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lemma.checking.cells import CELLS, draw, find_cell
+from lemma.checking.cells import CELL_NAMES, draw_sample, find_cell
 from lemma.checking.expressions import Evaluator
-from lemma.checking.gradients import describe_cell, judge_gradients
+from lemma.checking.gradients import check_gradients, describe_cell
 from lemma.errors import InputError
 
 
@@ -20,10 +20,10 @@ def loss_of(name: str, values: dict[str, Tensor]) -> float:
     return scope["loss"].item()
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", CELL_NAMES)
 def test_gradients_of_given_values_are_finite_differences_of_the_loss(name: str) -> None:
     values = find_cell(name).samples[1].values
-    for given in find_cell(name).given:
+    for given in find_cell(name).input_sides:
         if f"d{given}" not in find_cell(name).gradients:
             continue
         direction = torch.randn_like(values[given])
@@ -57,16 +57,16 @@ def test_attention_is_torchs_scaled_dot_product() -> None:
     torch.testing.assert_close(tokens.grad, v["dX"], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", CELL_NAMES)
 def test_all_lengths_of_a_sample_differ_so_that_no_wrong_shape_fits(name: str) -> None:
     for seed in range(20):
-        sample = draw(find_cell(name), seed)
-        assert len(sample.lengths) == len(set(sample.lengths.values()))
-        assert set(find_cell(name).sizes) <= set(sample.lengths.values())
-        assert min(set(sample.lengths) - {1}) > 1
+        sample = draw_sample(find_cell(name), seed)
+        assert len(sample.size_names) == len(set(sample.size_names.values()))
+        assert set(find_cell(name).sizes) <= set(sample.size_names.values())
+        assert min(set(sample.size_names) - {1}) > 1
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", CELL_NAMES)
 def test_the_description_names_everything(name: str) -> None:
     text = describe_cell(name)
     for known in (*find_cell(name).values, *find_cell(name).gradients, *find_cell(name).aliases):
@@ -85,13 +85,13 @@ def test_an_input_x_and_an_input_x_t_are_two(tmp_path: Path) -> None:
         'sizes = ["n"]\nforward = "z = x + 2*x_t"\nloss = "sum(z * z)"\n[inputs]\nx = "n"\nx_t = "n"\n',
         encoding="utf-8",
     )
-    verdicts = judge_gradients(str(path), ["dz = 2*z", "dx = dz", "dx_t = 2*dz"]).verdicts
+    verdicts = check_gradients(str(path), ["dz = 2*z", "dx = dz", "dx_t = 2*dz"]).verdicts
     assert [verdict.outcome for verdict in verdicts] == ["right"] * 3
-    assert judge_gradients(str(path), ["dz = 2*z", "dx_t = dz"]).verdicts[1].outcome == "wrong"
+    assert check_gradients(str(path), ["dz = 2*z", "dx_t = dz"]).verdicts[1].outcome == "wrong"
 
 
 def test_the_step_t_may_be_left_out_of_a_subscript_or_added(tmp_path: Path) -> None:
     path = tmp_path / "one.toml"
     path.write_text('sizes = ["n"]\nforward = "z_t = 3*x"\nloss = "sum(z * z)"\n[inputs]\nx_t = "n"\n')
     for lines in (["dz = 2*z", "dx = 3*dz"], ["dz_t = 2*z_t", "dx_t = 3*dz_t"], ["k_t = 2*z", "dz = k", "dx = 3*dz"]):
-        assert judge_gradients(str(path), lines).right, lines
+        assert check_gradients(str(path), lines).right, lines

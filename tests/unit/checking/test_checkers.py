@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import lemma
-from lemma.checking.checkers import ANSWERS, run_checker
+from lemma.checking.checkers import ANSWER_ARGUMENTS, run_checker
 from lemma.errors import SpecError
 
 CALLS: dict[str, tuple[Any, ...]] = {
@@ -31,8 +31,8 @@ def test_the_function_and_the_name_give_the_same(name: str) -> None:
 
 
 def test_every_checker_is_a_function_of_that_name() -> None:
-    assert set(ANSWERS) == {*CALLS, "sheet"}
-    assert all(callable(getattr(lemma.check, name)) for name in ANSWERS)
+    assert set(ANSWER_ARGUMENTS) == {*CALLS, "sheet"}
+    assert all(callable(getattr(lemma.check, name)) for name in ANSWER_ARGUMENTS)
 
 
 def test_sizes_are_keywords_of_any_name() -> None:

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lemma
-from lemma.checking.derivation import judge_derivation
+from lemma.checking.derivation import check_derivation
 from lemma.cli.main import app
 from lemma.errors import InputError, SpecError
 
@@ -19,13 +19,13 @@ P = V d + L(4d^2 + 2 d d_ff)       # embedding, attention, feed-forward
 
 
 def test_a_right_chain_is_right_and_settings_hold_for_the_step_before_too() -> None:
-    report = judge_derivation(DECODER)
+    report = check_derivation(DECODER)
     assert report.right and [step.outcome for step in report.steps] == ["given", "right", "right"]
     assert report.summary == "the derivation: all 2 steps are right"
 
 
 def test_the_first_wrong_step_is_named_with_what_differs() -> None:
-    report = judge_derivation(DECODER.replace("12 L d^2", "12 d^2") + "= d(V + 12d)\n= d V")
+    report = check_derivation(DECODER.replace("12 L d^2", "12 d^2") + "= d(V + 12d)\n= d V")
     assert [step.outcome for step in report.steps] == ["given", "right", "wrong", "right", "wrong"]
     wrong = report.first_wrong
     assert wrong is not None and wrong.line == 4
@@ -61,7 +61,7 @@ def test_the_first_wrong_step_is_named_with_what_differs() -> None:
     ],
 )
 def test_chains_in_all_forms(text: str, right: bool) -> None:
-    assert judge_derivation(text).right is right, str(judge_derivation(text))
+    assert check_derivation(text).right is right, str(check_derivation(text))
 
 
 @pytest.mark.parametrize(
@@ -76,21 +76,21 @@ def test_chains_in_all_forms(text: str, right: bool) -> None:
 )
 def test_what_can_be_read_in_two_ways_or_is_no_formula_is_refused(text: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        judge_derivation(text)
+        check_derivation(text)
 
 
 def test_a_derivation_without_a_second_step_is_not_called_right() -> None:
-    report = judge_derivation("x = 3")
+    report = check_derivation("x = 3")
     assert not report.right and "none is checked" in report.summary
 
 
 def test_own_inputs_x_and_x_t_are_two() -> None:
     words = {"sizes": {"n": "rows", "d": "width"}, "inputs": {"x": "n d", "x_t": "n d"}}
-    report = judge_derivation({**words, "steps": "Y = x + x_t\n= x_{t} + x\n= 2*x"})
+    report = check_derivation({**words, "steps": "Y = x + x_t\n= x_{t} + x\n= 2*x"})
     assert [step.outcome for step in report.steps] == ["given", "right", "wrong"]
     assert [step.text for step in report.steps] == ["Y = x + x_t", "= x_{t} + x", "= 2*x"]
     alone = {**words, "inputs": {"x": "n d"}, "steps": "Y = x_t + x_t\n= 2*x"}  # elsewhere x_t is x, as in papers
-    assert judge_derivation(alone).right
+    assert check_derivation(alone).right
 
 
 SOFTMAX = {
@@ -108,28 +108,28 @@ SOFTMAX = {
 
 
 def test_the_equality_of_a_line_that_is_wrong_is_named() -> None:
-    wrong = judge_derivation("n(n+1)/2 = (n^2 + n)/2 = n^2/2").first_wrong
+    wrong = check_derivation("n(n+1)/2 = (n^2 + n)/2 = n^2/2").first_wrong
     assert wrong and wrong.reason == "equality 2 of the line: the step before − this step = n/2"
-    wrong = judge_derivation("P = a b = b a = a + b").first_wrong
+    wrong = check_derivation("P = a b = b a = a + b").first_wrong
     assert wrong and wrong.reason.startswith("equality 3 of the line")
 
 
 def test_steps_with_matrices_are_compared_with_autograd_and_with_each_other() -> None:
-    report = judge_derivation(SOFTMAX)
+    report = check_derivation(SOFTMAX)
     assert report.right and [step.outcome for step in report.steps] == ["right"] * 4
-    wrong = judge_derivation({**SOFTMAX, "steps": SOFTMAX["steps"].replace("(P - Y) / n", "(Y - P) / n")})
+    wrong = check_derivation({**SOFTMAX, "steps": SOFTMAX["steps"].replace("(P - Y) / n", "(Y - P) / n")})
     assert wrong.first_wrong and wrong.first_wrong.line == 5 and "the sign is wrong" in wrong.first_wrong.reason
 
 
 def test_steps_need_no_loss_and_transposes_of_products_are_caught() -> None:
     words = {"sizes": {"n": "rows", "d": "width"}, "inputs": {"A": "n d", "B": "d d"}}
-    report = judge_derivation({**words, "steps": "Y = (A @ B).T\n  = B.T @ A.T\n  = A.T @ B.T"})
+    report = check_derivation({**words, "steps": "Y = (A @ B).T\n  = B.T @ A.T\n  = A.T @ B.T"})
     assert [step.outcome for step in report.steps] == ["given", "right", "wrong"]
     assert "the shapes do not fit: (d, n) @ (d, d)" in report.steps[2].reason
     with pytest.raises(InputError, match="name = 'C' is unknown"):
-        judge_derivation({**words, "steps": "A @ C"})
+        check_derivation({**words, "steps": "A @ C"})
     with pytest.raises(SpecError, match="steps is missing"):
-        judge_derivation(words)
+        check_derivation(words)
 
 
 def test_the_command_ends_with_1_at_a_wrong_step_and_with_2_at_what_cannot_be_read(tmp_path: Path) -> None:
@@ -149,4 +149,4 @@ def test_the_command_ends_with_1_at_a_wrong_step_and_with_2_at_what_cannot_be_re
 
 def test_a_step_may_use_other_spellings_of_names() -> None:
     words = {"sizes": ["n"], "inputs": {"X": "n n"}, "forward": "Y = X @ X", "aliases": {"Z": "Y"}}
-    assert judge_derivation({**words, "steps": "q = Z + Z\np = q + q\n= 4 * Z"}).right
+    assert check_derivation({**words, "steps": "q = Z + Z\np = q + q\n= 4 * Z"}).right

@@ -15,11 +15,11 @@ from torch import nn
 
 from lemma.checking.explain import explain
 from lemma.checking.formula import read_formula
-from lemma.checking.formulas import judge_formula
-from lemma.checking.question import account_for, ask
+from lemma.checking.formulas import check_formula
+from lemma.checking.question import account_for, read_question
 from lemma.counting.account import Account
-from lemma.counting.count import USUAL
-from lemma.counting.subject import subject_of
+from lemma.counting.count import DEFAULT_CONVENTIONS
+from lemma.counting.subject import resolve_subject
 
 Parts = dict[str, tuple[str, str]]
 """The parts of a model by name: how often, and what each is."""
@@ -333,8 +333,8 @@ SIZES = {
 @cache
 def counted(model: str) -> Account:
     """A model's formulas, once for all answers."""
-    subject = subject_of({"llama": Llama, "grouped": "decoder"}.get(model, model), SIZES.get(model))
-    return account_for(subject, ("parameters",), USUAL)
+    subject = resolve_subject({"llama": Llama, "grouped": "decoder"}.get(model, model), SIZES.get(model))
+    return account_for(subject, ("parameters",), DEFAULT_CONVENTIONS)
 
 
 def spelled(parts: Parts) -> str:
@@ -372,8 +372,8 @@ HEDGED = re.compile(r"\b[Ee]ither\b|one of these|No simple explanation|[Mm]ost l
 
 def judged(model: str, formula: str, slips: tuple[Slip, ...]) -> tuple[bool, bool, str]:
     """Whether every slip is named, whether a diagnosis without it is given as certain, and the diagnosis."""
-    question = ask(counted(model), "parameters", formula, {})
-    assert not question.equal
+    question = read_question(counted(model), "parameters", formula, {})
+    assert not question.is_equal
     said = explain(question)[0] or "No simple explanation."
     exact = all(re.search(one.says, said) for one in slips)
     return exact, not exact and not HEDGED.search(said), said
@@ -381,12 +381,12 @@ def judged(model: str, formula: str, slips: tuple[Slip, ...]) -> tuple[bool, boo
 
 def test_the_textbook_formulas_are_right() -> None:
     for model, (parts, _) in MODELS.items():
-        assert ask(counted(model), "parameters", spelled(parts), {}).equal, model
+        assert read_question(counted(model), "parameters", spelled(parts), {}).is_equal, model
 
 
 def test_no_part_is_explained_twice() -> None:
     """Two explanations are never about one part: what is left out by itself is not left out with its module too."""
-    said = judge_formula("decoder", "parameters", "d(V+T+2) + L(4d^2 + 4d + 4d^2 + 3d + 4d)").diagnosis[0]
+    said = check_formula("decoder", "parameters", "d(V+T+2) + L(4d^2 + 4d + 4d^2 + 3d + 4d)").diagnosis[0]
     assert said == "Your formula has 2*d where the model has d_ff = 4*d."
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.checking.expressions import Evaluator, UnfitError, parse_equation, written
+from lemma.checking.expressions import Evaluator, ShapeError, parse_equation, write_expression
 from lemma.errors import InputError
 
 GENERATOR = np.random.default_rng(0)
@@ -106,7 +106,7 @@ UNFIT = ["u @ v", "u + r", "u * M.T", "n @ u", "[u; r]", "outer(M, u)", "diag(M)
 
 @pytest.mark.parametrize("text", UNFIT)
 def test_shapes_that_do_not_fit_are_named(text: str) -> None:
-    with pytest.raises(UnfitError) as misfit:
+    with pytest.raises(ShapeError) as misfit:
         value_of(text)
     assert misfit.value.operation.count("{}") == len(misfit.value.shapes) > 0
 
@@ -114,9 +114,9 @@ def test_shapes_that_do_not_fit_are_named(text: str) -> None:
 def test_no_value_grows_without_bound() -> None:
     eight = "[u; u; u; u; u; u; u; u]"
     many = f"[{'; '.join([eight] * 8)}]"
-    with pytest.raises(UnfitError, match="too large"):
+    with pytest.raises(ShapeError, match="too large"):
         value_of(f"outer({many}, {many})")
-    with pytest.raises(UnfitError, match="too large"):
+    with pytest.raises(ShapeError, match="too large"):
         value_of(f"{many} @ {many}.T")
 
 
@@ -137,5 +137,5 @@ columns = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(columns)
 def test_what_is_written_back_has_the_same_value(text: str) -> None:
-    again = written(parse_equation(f"t = {text}").expression)
+    again = write_expression(parse_equation(f"t = {text}").expression)
     np.testing.assert_allclose(value_of(again), value_of(text), rtol=1e-9, atol=1e-9)

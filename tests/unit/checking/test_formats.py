@@ -18,10 +18,10 @@ from lemma.checking.formats import (
     nbgrader_notebook,
     otter_tests,
     points,
-    possible_shares,
+    possible_fractions,
 )
-from lemma.checking.grading import grade
-from lemma.checking.sheets import SheetQuestion, mark, read_sheet
+from lemma.checking.grading import mark_class
+from lemma.checking.sheets import SheetQuestion, mark_answers, read_sheet
 from lemma.errors import InputError
 
 WHOLE = "R*(W_in + W_out) + W_in*W_out"
@@ -54,11 +54,11 @@ POINTS = [[2, 1, 3, 1], [0.5, 0.5, 1, 0.75], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
 def test_the_marks_themselves() -> None:
-    assert [[one.points for one in mark(SHEET, given).marks] for given in STUDENTS] == POINTS
+    assert [[one.points for one in mark_answers(SHEET, given).marks] for given in STUDENTS] == POINTS
 
 
 def test_gradescope_is_given_a_test_for_each_question() -> None:
-    found = gradescope_results(mark(SHEET, STUDENTS[1]))
+    found = gradescope_results(mark_answers(SHEET, STUDENTS[1]))
     assert found == json.loads(json.dumps(found))
     assert set(found) <= {"score", "output", "output_format", "visibility", "tests"}
     assert found["score"] == sum(one["score"] for one in found["tests"]) == 2.75
@@ -69,14 +69,14 @@ def test_gradescope_is_given_a_test_for_each_question() -> None:
         ("Q4", 0.75, 1),
     ]
     assert {one["status"] for one in found["tests"]} == {"failed"}
-    assert [one["status"] for one in gradescope_results(mark(SHEET, STUDENTS[0]))["tests"]] == ["passed"] * 4
+    assert [one["status"] for one in gradescope_results(mark_answers(SHEET, STUDENTS[0]))["tests"]] == ["passed"] * 4
     assert "base" not in json.dumps(found) and "repair" not in json.dumps(found)  # nothing that the sheet keeps
 
 
 def test_lti_is_given_a_score_for_each_student(tmp_path: Path) -> None:
     table = tmp_path / "class.csv"
     table.write_text(f'student,user_id,Q1\nAda,u-1,"{WHOLE}"\nBo,u-2,V*(\nCy,,\n', encoding="utf-8")
-    marks = grade(SHEET, [table])
+    marks = mark_class(SHEET, [table])
     scores = lti_scores(marks, datetime(2026, 5, 4, 3, 2, 1, 987654, tzinfo=UTC))
     assert [(one["userId"], one["scoreGiven"], one["scoreMaximum"]) for one in scores] == [
         ("u-1", 2, 7),
@@ -89,7 +89,7 @@ def test_lti_is_given_a_score_for_each_student(tmp_path: Path) -> None:
     now = lti_scores(marks)[0]["timestamp"]
     assert abs((datetime.fromisoformat(now) - datetime.now(UTC)).total_seconds()) < 60
     with pytest.raises(InputError, match="whose are they"):
-        lti_scores(mark(SHEET, {"Q1": "R"}))
+        lti_scores(mark_answers(SHEET, {"Q1": "R"}))
 
 
 def test_lambda_feedback_is_given_a_boolean_and_a_text() -> None:
@@ -114,7 +114,7 @@ def test_points_are_a_float_and_not_a_verdict() -> None:
 def test_the_steps_of_partial_credit() -> None:
     questions = [SheetQuestion.model_validate(fields) for fields in SHEET["questions"]]
     thirds = [1 / 3, 2 / 3, 1]
-    assert [possible_shares(one) for one in questions] == [[0.25, 1], [0.5, 1], thirds, [0.25, 0.5, 0.75, 1]]
+    assert [possible_fractions(one) for one in questions] == [[0.25, 1], [0.5, 1], thirds, [0.25, 0.5, 0.75, 1]]
 
 
 def test_nothing_in_a_sheet_becomes_code_of_a_test() -> None:

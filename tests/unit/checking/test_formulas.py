@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 import lemma
-from lemma.checking.explain import neighbours
+from lemma.checking.explain import neighbor_specs
 from lemma.checking.formula import read_formula
-from lemma.checking.formulas import judge_formula
-from lemma.checking.numbers import judge_number, read_number
+from lemma.checking.formulas import check_formula
+from lemma.checking.numbers import check_number, read_number
 from lemma.counting.count import Conventions
-from lemma.errors import InputError, LedgerError
-from lemma.models.build import parameters_of
+from lemma.errors import CountingError, InputError
+from lemma.models.build import count_spec_parameters
 from lemma.spec.choose import PRESETS
 from lemma.spec.models import DualEncoder, Gru, Rnn
 
@@ -43,7 +43,7 @@ RIGHT = [
 
 @pytest.mark.parametrize(("model", "words", "formula"), RIGHT, ids=range(len(RIGHT)))
 def test_a_right_formula_is_equal_in_any_form(model: str, words: dict, formula: str) -> None:
-    verdict = judge_formula(model, "parameters", formula, words)
+    verdict = check_formula(model, "parameters", formula, words)
     assert verdict.equal, str(verdict)
     assert verdict.residual is None
     assert verdict.yours_at == verdict.right_at
@@ -81,7 +81,7 @@ REMARKS = [
 
 @pytest.mark.parametrize(("formula", "equal", "remark"), REMARKS, ids=range(len(REMARKS)))
 def test_it_is_said_how_a_formula_was_read_and_where_a_chain_breaks(formula: str, equal: bool, remark: str) -> None:
-    verdict = judge_formula("decoder", "parameters", formula.replace("2BTdV", "2TdV"))
+    verdict = check_formula("decoder", "parameters", formula.replace("2BTdV", "2TdV"))
     assert verdict.equal is equal, str(verdict)
     assert " ".join(verdict.remarks).endswith(remark) and bool(remark) == bool(verdict.remarks)
     assert " ".join(verdict.remarks) in " ".join(str(verdict).split())
@@ -91,41 +91,41 @@ def test_a_formula_that_is_equal_at_these_sizes_only_is_said_to_be_so() -> None:
     wrong = "V(d + V) + ((N-1)d + 1)d_h"
     assert (
         "yours − model = V*(V − d_h), which is 0 at these sizes only."
-        in judge_formula("feed-forward", "parameters", wrong).headline
+        in check_formula("feed-forward", "parameters", wrong).headline
     )
-    verdict = judge_formula("feed-forward", "parameters", f"{wrong} = 196,864")
+    verdict = check_formula("feed-forward", "parameters", f"{wrong} = 196,864")
     assert not verdict.equal and verdict.headline.endswith("which is 0 at these sizes only.")
 
 
 def test_a_formula_with_numbers_for_letters_is_right_only_where_these_sizes_were_set() -> None:
     for text in ("128 V + 801,536", "6518 d = 834,304", "V d + 801,536", "128 V + 801,536 = 834,304"):
-        verdict = judge_formula("decoder", "parameters", text)
+        verdict = check_formula("decoder", "parameters", text)
         assert not verdict.equal, str(verdict)
-    verdict = judge_formula("decoder", "parameters", "128 V + 801,536")
+    verdict = check_formula("decoder", "parameters", "128 V + 801,536")
     assert verdict.diagnosis == (
         "It is right only at d=128, L=4, T=64. Write the formula with d, L, T, or set the sizes that are fixed, "
         "as in d=128.",
     )
     sizes = {"width": 128, "depth": 4, "context": 64}
-    assert judge_formula("decoder", "parameters", "128 V + 801,536", sizes).equal
-    assert not judge_formula("decoder", "parameters", "128 V + 801,536", {"d": 128, "L": 4}).equal
-    assert judge_formula("decoder", "parameters", f"{DECODER} with L = 4").equal
-    assert judge_formula("decoder", "parameters", "834,304").equal  # a number says that it is at these sizes
+    assert check_formula("decoder", "parameters", "128 V + 801,536", sizes).equal
+    assert not check_formula("decoder", "parameters", "128 V + 801,536", {"d": 128, "L": 4}).equal
+    assert check_formula("decoder", "parameters", f"{DECODER} with L = 4").equal
+    assert check_formula("decoder", "parameters", "834,304").equal  # a number says that it is at these sizes
 
 
 def test_the_number_after_a_right_formula_is_judged_too() -> None:
-    assert judge_formula("decoder", "parameters", f"{DECODER} = 834,304").equal
-    verdict = judge_formula("decoder", "parameters", f"{DECODER} = 834,305")
+    assert check_formula("decoder", "parameters", f"{DECODER} = 834,304").equal
+    verdict = check_formula("decoder", "parameters", f"{DECODER} = 834,305")
     assert not verdict.equal and "yours is d*(V + L*(12*d + 13) + T + 2) = 834,305" in verdict.headline
     assert verdict.diagnosis == ("The formula is right, but not the number after it: at these sizes it is 834,304.",)
 
 
 def test_a_formula_for_one_row_is_right_where_the_batch_has_one() -> None:
     one_row = "2V d T + L T(24d^2 + 4 d T)"
-    assert judge_formula("decoder", "flops", one_row).equal
-    verdict = judge_formula("decoder", "flops", one_row, {"B": 4})
+    assert check_formula("decoder", "flops", one_row).equal
+    verdict = check_formula("decoder", "flops", one_row, {"B": 4})
     assert not verdict.equal and verdict.diagnosis == ("But it is right for one row of the batch (without B).",)
-    assert judge_formula("decoder", "flops", f"4 ({one_row})", {"B": 4}).equal
+    assert check_formula("decoder", "flops", f"4 ({one_row})", {"B": 4}).equal
 
 
 WRONG = [
@@ -249,7 +249,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("model", "words", "formula", "expected"), WRONG, ids=range(len(WRONG)))
 def test_a_wrong_formula_gets_its_mistake_named(model: str, words: dict, formula: str, expected: str) -> None:
-    verdict = judge_formula(model, "parameters", formula, words)
+    verdict = check_formula(model, "parameters", formula, words)
     assert not verdict.equal
     assert expected in " ".join(verdict.diagnosis)
 
@@ -257,9 +257,9 @@ def test_a_wrong_formula_gets_its_mistake_named(model: str, words: dict, formula
 @pytest.mark.parametrize("case", WRONG[::6], ids=range(len(WRONG[::6])))
 def test_the_residual_is_yours_less_what_the_built_model_has(case: tuple) -> None:
     model, words, formula, _ = case
-    verdict = judge_formula(model, "parameters", formula, words)
+    verdict = check_formula(model, "parameters", formula, words)
     if model in PRESETS:
-        assert verdict.right_at == parameters_of(PRESETS[model].model.replace(**words))
+        assert verdict.right_at == count_spec_parameters(PRESETS[model].model.replace(**words))
     assert verdict.residual is not None
     residual = read_formula(verdict.residual, list(verdict.symbols)).at(verdict.symbols)
     assert residual == verdict.yours_at - verdict.right_at
@@ -286,32 +286,32 @@ FLOPS = [
 
 @pytest.mark.parametrize(("formula", "expected"), FLOPS, ids=range(len(FLOPS)))
 def test_operations_under_another_convention_or_with_a_mistake(formula: str, expected: str) -> None:
-    verdict = judge_formula("decoder", "flops", formula)
+    verdict = check_formula("decoder", "flops", formula)
     assert not verdict.equal
     assert expected in " ".join(verdict.diagnosis)
 
 
 def test_operations_are_judged_under_the_convention_asked_for() -> None:
     half = Conventions(multiply_add=1, causal="half")
-    assert judge_formula("decoder", "flops", "2V d T B + 24 L T B d^2 + 4 L d B T^2").equal
-    assert judge_formula("decoder", "flops", "V d T B + 12 L T B d^2 + L d B T^2", conventions=half).equal
-    assert not judge_formula("decoder", "flops", "2V d T B + 24 L T B d^2 + 4 L d B T^2", conventions=half).equal
+    assert check_formula("decoder", "flops", "2V d T B + 24 L T B d^2 + 4 L d B T^2").equal
+    assert check_formula("decoder", "flops", "V d T B + 12 L T B d^2 + L d B T^2", conventions=half).equal
+    assert not check_formula("decoder", "flops", "2V d T B + 24 L T B d^2 + 4 L d B T^2", conventions=half).equal
 
 
 def test_a_formula_for_something_else_gets_the_nearest_part() -> None:
-    verdict = judge_formula("feed-forward", "parameters", "V(d + d_h) + 5d^3 + 7")
+    verdict = check_formula("feed-forward", "parameters", "V(d + d_h) + 5d^3 + 7")
     assert verdict.diagnosis[0].startswith("No simple explanation. Nearest to the difference is 'hidden'")
     assert "beyond that, 5*d**3 + 7 is left" in verdict.diagnosis[0]
-    fraction = judge_formula("feed-forward", "parameters", "V/(d+1)")
+    fraction = check_formula("feed-forward", "parameters", "V/(d+1)")
     assert fraction.diagnosis == ("Your formula is not a polynomial: it is divided by d + 1.",)
 
 
 def test_what_cannot_be_read_is_an_error_with_a_guess() -> None:
     with pytest.raises(InputError, match="Did you mean 'd_h'"):
-        judge_formula("feed-forward", "parameters", "V*d_hh")
+        check_formula("feed-forward", "parameters", "V*d_hh")
     with pytest.raises(InputError, match="quantity = 'params'"):
-        judge_formula("feed-forward", "params", "V")  # type: ignore[arg-type]
-    with pytest.raises(LedgerError, match="only its parameters"):
+        check_formula("feed-forward", "params", "V")  # type: ignore[arg-type]
+    with pytest.raises(CountingError, match="only its parameters"):
         lemma.check("flops", "torch.nn:Linear", "in_features", in_features=4, out_features=2)
 
 
@@ -321,42 +321,42 @@ def test_a_factory_of_ones_own_is_judged_too() -> None:
     def two_layers(inside: int = 8, outside: int = 3) -> nn.Module:
         return nn.ModuleDict({"first": nn.Linear(4, inside), "last": nn.Linear(inside, outside, bias=False)})
 
-    assert judge_formula(two_layers, "parameters", "inside*(5 + outside)").equal
-    wrong = judge_formula(two_layers, "parameters", "4*inside + inside*outside")
+    assert check_formula(two_layers, "parameters", "inside*(5 + outside)").equal
+    wrong = check_formula(two_layers, "parameters", "4*inside + inside*outside")
     assert wrong.diagnosis == ("The model has a bias of inside in 'first' that your formula leaves out.",)
 
 
 def test_a_spec_is_judged_like_its_preset() -> None:
     spec = Rnn(biases=2)
-    assert judge_formula(spec, "parameters", "V(d+D+1) + dD + (2L-1)D^2 + 2L D").equal
-    assert "biases=1" in str(judge_formula(spec, "parameters", "V(d+D+1) + dD + (2L-1)D^2 + L D"))
+    assert check_formula(spec, "parameters", "V(d+D+1) + dD + (2L-1)D^2 + 2L D").equal
+    assert "biases=1" in str(check_formula(spec, "parameters", "V(d+D+1) + dD + (2L-1)D^2 + L D"))
 
 
 def test_a_spec_file_is_judged_like_its_preset(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('family = "gru"\nwidth = 8\nhidden = 16\n', encoding="utf-8")
-    verdict = judge_formula(path, "parameters", "vocabulary*(width + hidden + 1) + 4*hidden*(width + hidden + 1)")
-    assert verdict.right_at == parameters_of(Gru(width=8, hidden=16))
+    verdict = check_formula(path, "parameters", "vocabulary*(width + hidden + 1) + 4*hidden*(width + hidden + 1)")
+    assert verdict.right_at == count_spec_parameters(Gru(width=8, hidden=16))
     assert "yours has 4" in str(verdict)
 
 
 @pytest.mark.parametrize("formula", ["(V+d+d_h+N)^12", "1/(V+d)^9+1/(N+d_h)^9", "+".join(["V*d^3"] * 600)])
 def test_a_hostile_formula_is_judged_soon(formula: str) -> None:
-    judge_formula("feed-forward", "parameters", A1)
+    check_formula("feed-forward", "parameters", A1)
     begin = time.process_time()
-    assert not judge_formula("feed-forward", "parameters", formula).equal
+    assert not check_formula("feed-forward", "parameters", formula).equal
     assert time.process_time() - begin < 3
 
 
 def test_the_verdict_shows_itself() -> None:
-    verdict = judge_formula("feed-forward", "parameters", "V(d + d_h) + (N-1)d d_h")
+    verdict = check_formula("feed-forward", "parameters", "V(d + d_h) + (N-1)d d_h")
     assert str(verdict) == (
         "Not equal: yours − model = −d_h. The model has a bias of d_h in 'hidden' that\nyour formula leaves out."
     )
     plain = verdict.to_dict()
     assert (plain["equal"], plain["residual"], plain["yours_at"], plain["right_at"]) == (False, "-d_h", 196608, 196864)
     assert "196,864" in verdict._repr_html_()
-    assert "<script" not in judge_number("feed-forward", "parameters", "1")._repr_html_()
+    assert "<script" not in check_number("feed-forward", "parameters", "1")._repr_html_()
 
 
 NUMBERS = [
@@ -379,7 +379,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("model", "quantity", "value", "equal", "expected"), NUMBERS, ids=range(len(NUMBERS)))
 def test_a_number_is_judged_as_it_is_printed(model: str, quantity: str, value: str, equal: bool, expected: str) -> None:
-    verdict = judge_number(model, quantity, value)
+    verdict = check_number(model, quantity, value)
     assert verdict.equal is equal, str(verdict)
     assert expected in " ".join(verdict.diagnosis)
 
@@ -400,33 +400,33 @@ def test_a_number_is_judged_as_it_is_printed(model: str, quantity: str, value: s
 )
 def test_what_is_no_number_is_an_error(value: str, expected: str) -> None:
     with pytest.raises(InputError, match=expected.replace("?", r"\?")):
-        judge_number("table-a5", "parameters", value)
+        check_number("table-a5", "parameters", value)
 
 
 def test_a_rounded_number_reaches_half_a_digit() -> None:
-    assert read_number("9.7M").fits(9_650_000) and read_number("9.7M").fits(9_749_999)
-    assert not read_number("9.7M").fits(9_750_001)
-    assert read_number("9,721,596").step == 0
+    assert read_number("9.7M").matches(9_650_000) and read_number("9.7M").matches(9_749_999)
+    assert not read_number("9.7M").matches(9_750_001)
+    assert read_number("9,721,596").unit == 0
 
 
 def test_a_rounded_zero_is_not_equal_to_everything() -> None:
-    assert not judge_number("table-a5", "parameters", "0e30").equal
-    assert judge_number("table-a5", "parameters", "9.7M").equal
+    assert not check_number("table-a5", "parameters", "0e30").equal
+    assert check_number("table-a5", "parameters", "9.7M").equal
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_neighbours_that_can_be_built(name: str) -> None:
-    for word, other in neighbours(PRESETS[name].model):
+    for word, other in neighbor_specs(PRESETS[name].model):
         assert "=" in word and other != PRESETS[name].model
 
 
 def test_a_wrong_formula_of_a_dual_encoder_is_judged() -> None:
     spec = DualEncoder(body=Gru(width=4, hidden=4), grid=2, patch=2, image_width=4, image_depth=1, image_heads=1)
-    assert not judge_formula(spec, "parameters", "V*d").equal
+    assert not check_formula(spec, "parameters", "V*d").equal
 
 
 def test_a_number_that_is_nearly_right_is_not_called_once_the_right_one() -> None:
-    said = str(judge_number("table-a5", "parameters", "9721596.5", {}))
+    said = str(check_number("table-a5", "parameters", "9721596.5", {}))
     assert "9721596.5" in said and "times the right number" not in said
 
 

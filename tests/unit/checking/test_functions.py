@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional
 
 import lemma
-from lemma.checking.cells import CELLS, find_cell, read_cell
-from lemma.checking.gradients import judge_gradients
+from lemma.checking.cells import CELL_NAMES, find_cell, read_cell
+from lemma.checking.gradients import check_gradients
 from lemma.errors import InputError, LemmaError, SpecError
 
 RIGHT = {
@@ -116,23 +116,23 @@ SLIPS = [
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_derivation_of_each_function_is_right(name: str) -> None:
-    report = judge_gradients(name, [RIGHT[name]])
+    report = check_gradients(name, [RIGHT[name]])
     assert report.right, str(report)
 
 
 @pytest.mark.parametrize(("name", "line", "said"), SLIPS, ids=range(len(SLIPS)))
 def test_a_typical_slip_is_named(name: str, line: str, said: str) -> None:
-    (verdict,) = judge_gradients(name, [line]).verdicts
+    (verdict,) = check_gradients(name, [line]).verdicts
     assert verdict.outcome == "wrong" and said in verdict.reason, str(verdict)
 
 
 def test_every_function_that_comes_with_lemma_is_tested() -> None:
     others = {"lstm", "gru", "rnn", "attention", "softmax-cross-entropy"}
-    assert {*CELLS} == {*RIGHT} | others == {name for name, *_ in SLIPS} | others
+    assert {*CELL_NAMES} == {*RIGHT} | others == {name for name, *_ in SLIPS} | others
 
 
 def test_no_size_is_degenerate_and_samples_differ() -> None:
-    for name in CELLS:
+    for name in CELL_NAMES:
         sizes = [
             {size: int(sample.values[size]) for size in find_cell(name).sizes} for sample in find_cell(name).samples
         ]
@@ -184,7 +184,7 @@ def test_a_batch_of_sequences_may_have_three_axes() -> None:
         "inputs": {"Q": "B n d", "K": "B n d", "V": "B n e", "dY": "B n e incoming", "b": "1 1 fixed"},
     }
     lines = ["dV = A.T @ dY", "dA = dY @ V.T", "dS = A * (dA - sum(A * dA, axis=-1))", "dQ = dS @ K", "dK = dS @ Q"]
-    report = judge_gradients(mine, lines)
+    report = check_gradients(mine, lines)
     assert [verdict.outcome for verdict in report.verdicts] == ["right"] * 4 + ["wrong"]
     assert report.verdicts[4].repair == "dK = dS.T @ Q"
 
@@ -219,15 +219,15 @@ def test_a_mistake_in_a_file_is_named_with_its_place(said: str) -> None:
 
 def test_an_unknown_function_gets_a_guess_and_a_file_without_loss_the_reason() -> None:
     with pytest.raises(InputError, match=r"Did you mean 'layer-norm'.*TOML file"):
-        judge_gradients("layernorm", ["dX = dY"])
+        check_gradients("layernorm", ["dX = dY"])
     with pytest.raises(LemmaError, match="no such file"):
-        judge_gradients("missing.toml")
+        check_gradients("missing.toml")
     with pytest.raises(InputError, match="no loss"):
-        judge_gradients({**MINE, "loss": "", "answers": ""}, ["dX = X"])
+        check_gradients({**MINE, "loss": "", "answers": ""}, ["dX = X"])
 
 
 def test_nothing_in_a_file_is_executed() -> None:
     for code in ("__import__('os')", "Z.__class__", "exec('1')", "X.tofile('x')", "lambda: 0", "open('x')"):
         for place in ("forward", "loss", "answers"):
             with pytest.raises(LemmaError):
-                judge_gradients({**MINE, place: f"Z = {code}"})
+                check_gradients({**MINE, place: f"Z = {code}"})

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lemma.checking import sheets
-from lemma.checking.grading import ClassMarks, check_sheet, grade
-from lemma.checking.sheets import mark
+from lemma.checking.grading import ClassMarks, check_sheet, mark_class
+from lemma.checking.sheets import mark_answers
 from lemma.cli.main import main
 from lemma.errors import InputError
 
@@ -75,13 +75,13 @@ def points(marks: ClassMarks) -> dict[str, tuple[float, ...]]:
 
 @pytest.fixture(scope="module")
 def marks(sheet: Path, tmp_path_factory: pytest.TempPathFactory) -> ClassMarks:
-    return grade(sheet, [write_table(tmp_path_factory.mktemp("table") / "class.csv", ANSWERS)])
+    return mark_class(sheet, [write_table(tmp_path_factory.mktemp("table") / "class.csv", ANSWERS)])
 
 
 def test_a_table_is_marked_by_student_and_question(marks: ClassMarks, sheet: Path) -> None:
     assert points(marks) == POINTS and marks.of == 6
     for student, given in ANSWERS.items():
-        assert marks[student].marks == mark(sheet, given).marks
+        assert marks[student].marks == mark_answers(sheet, given).marks
     assert [marks[name]["Q2"].verdict for name in ("Ada", "Bo", "Cy")] == ["right", "follow-through", "follow-through"]
     assert [one.verdict for one in marks["Di"].marks] == ["wrong", "not answered", "unreadable"]
     assert len(marks.left_out) == 1 and marks.left_out[0].endswith("no question is called Timestamp.")
@@ -98,7 +98,7 @@ def test_files_folders_and_tables_of_any_shape_give_the_same(marks: ClassMarks, 
     (folder / ".hidden.toml").write_text("", encoding="utf-8")
     (folder / "sheet.toml").symlink_to(sheet)
     (folder / "notes.docx").write_bytes(b"PK")
-    found = grade(sheet, [folder])
+    found = mark_class(sheet, [folder])
     assert points(found) == {name: POINTS[name] for name in ("Ada", "Bo", "Cy", "Di")}
     assert [note for note in found.left_out if "notes.docx" in note] == list(found.left_out)
     two = check_sheet(sheet, files[:2])
@@ -108,8 +108,8 @@ def test_files_folders_and_tables_of_any_shape_give_the_same(marks: ClassMarks, 
     rows = [f"{name}\t{id}\t{json.dumps(text)}" for name, given in ANSWERS.items() for id, text in given.items()]
     rows = [row.replace("\\n", "\n") for row in rows]
     long.write_text("student\tquestion\tanswer\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    assert points(grade(sheet, [long])) == {name: POINTS[name] for name in ("Ada", "Bo", "Cy", "Di")}
-    assert points(grade(sheet, [write_table(tmp_path / "class.csv", ANSWERS, ";")])) == POINTS
+    assert points(mark_class(sheet, [long])) == {name: POINTS[name] for name in ("Ada", "Bo", "Cy", "Di")}
+    assert points(mark_class(sheet, [write_table(tmp_path / "class.csv", ANSWERS, ";")])) == POINTS
     assert marks.students[0].source.endswith("class.csv, line 2")
 
 
@@ -134,7 +134,7 @@ def test_what_one_student_hands_in_never_stops_the_class(sheet: Path, tmp_path: 
     os.mkfifo(tmp_path / "pipe.toml")  # reading it would wait forever
     (tmp_path / "lost.toml").symlink_to(tmp_path / "nowhere")
     write_file(tmp_path / "good.toml", "Good", ANSWERS["Ada"])
-    found = grade(sheet, [tmp_path])
+    found = mark_class(sheet, [tmp_path])
     assert found["Good"].points == 6
     assert {one.student for one in found.students} == {"Good", "pipe", "lost"} | {Path(name).stem for name in broken}
     assert {one.points for one in found.students if one.student != "Good"} == {0}
@@ -149,7 +149,7 @@ def test_a_row_that_is_broken_spoils_no_other(sheet: Path, tmp_path: Path) -> No
     big = "9" * 200_000  # longer than the csv module takes by itself
     rows = ["student,Q1,Q2", f'"Ada","{WHOLE}",180000', "Short", f"Long,R,1,2,3\nBig,{big},1", ',"R",7']
     path.write_bytes("\n".join(rows).encode() + b"\nLatin,\xe9*R,144000\n")
-    found = grade(sheet, [path])
+    found = mark_class(sheet, [path])
     assert [one.student for one in found.students] == ["Ada", "Short", "Long", "Big", "line 6", "Latin"]
     assert [one.points for one in found.students] == [3, 0, 0, 0, 0, 0]
     assert [each.verdict for each in found["Latin"].marks] == ["unreadable", "wrong", "not answered"]
@@ -162,33 +162,33 @@ def test_each_answer_is_judged_once_however_many_give_it(
     sheet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: Counter[tuple[str, bool]] = Counter()
-    real = sheets.judge_formula
+    real = sheets.check_formula
 
     def counting(model, quantity, text, *rest, diagnose=True):
         calls[text, diagnose] += 1
         return real(model, quantity, text, *rest, diagnose=diagnose)
 
-    monkeypatch.setattr(sheets, "judge_formula", counting)
+    monkeypatch.setattr(sheets, "check_formula", counting)
     students = {f"S{number}": {"Q1": (WHOLE, "R", "W_in")[number % 3]} for number in range(60)}
-    found = grade(sheet, [write_table(tmp_path / "class.csv", students)])
+    found = mark_class(sheet, [write_table(tmp_path / "class.csv", students)])
     assert Counter(one.points for one in found.students) == {2: 20, 0: 40}
     assert calls == {(WHOLE, False): 1, ("R", False): 1, ("W_in", False): 1, ("R", True): 1, ("W_in", True): 1}
 
 
 def test_marks_do_not_wait_for_reasons(marks: ClassMarks, sheet: Path, tmp_path: Path) -> None:
-    hasty = grade(sheet, [write_table(tmp_path / "class.csv", ANSWERS)], seconds=-1)
+    hasty = mark_class(sheet, [write_table(tmp_path / "class.csv", ANSWERS)], seconds=-1)
     assert points(hasty) == points(marks)
     assert hasty.undiagnosed and not marks.undiagnosed
     assert any("not diagnosed" in note for note in hasty.notes)
-    assert not any(slip.text == "not diagnosed" for slip in hasty.slips)
+    assert not any(slip.text == "not diagnosed" for slip in hasty.mistakes)
 
 
 def test_the_most_frequent_slip_comes_first_with_those_who_made_it(marks: ClassMarks) -> None:
-    first = marks.slips[0]
+    first = marks.mistakes[0]
     assert (first.question, first.students) == ("Q1", ("Cy", "Di"))  # written differently, the same slip
     assert "W_in*W_out" in first.text and "base" in first.text
-    assert ("Q3", "db2 is missing", ("Bo", "Cy")) in [(one.question, one.text, one.students) for one in marks.slips]
-    assert not any("Ada" in slip.students for slip in marks.slips)
+    assert ("Q3", "db2 is missing", ("Bo", "Cy")) in [(one.question, one.text, one.students) for one in marks.mistakes]
+    assert not any("Ada" in slip.students for slip in marks.mistakes)
 
 
 def test_it_is_saved_as_a_table_as_json_and_as_a_page(marks: ClassMarks, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_it_is_saved_as_a_table_as_json_and_as_a_page(marks: ClassMarks, tmp_pat
 
 def test_nothing_a_student_writes_has_a_meaning_in_the_page_or_a_spreadsheet(sheet: Path, tmp_path: Path) -> None:
     answers = {"=HYPERLINK(1)": {"Q1": "<script>alert(1)</script>"}, "<b>Bo</b>\x1b[31m": {"Q2": "=1+1", "Q1": "@R"}}
-    found = grade(sheet, [write_table(tmp_path / "class.csv", answers)])
+    found = mark_class(sheet, [write_table(tmp_path / "class.csv", answers)])
     page = found._repr_html_()
     assert "<script" not in page and "<b>Bo" not in page and "&lt;b&gt;Bo" in page
     assert "\x1b" not in str(found)
@@ -217,7 +217,7 @@ def test_nothing_a_student_writes_has_a_meaning_in_the_page_or_a_spreadsheet(she
 
 def test_two_of_one_name_are_kept_apart(sheet: Path, tmp_path: Path) -> None:
     files = [write_file(tmp_path / f"{name}.toml", "Ada", ANSWERS[name]) for name in ("Ada", "Bo")]
-    assert [one.student for one in grade(sheet, files).students] == [f"Ada ({file})" for file in files]
+    assert [one.student for one in mark_class(sheet, files).students] == [f"Ada ({file})" for file in files]
 
 
 @pytest.mark.parametrize(
@@ -233,15 +233,15 @@ def test_two_of_one_name_are_kept_apart(sheet: Path, tmp_path: Path) -> None:
 def test_a_table_that_is_no_class_is_refused(sheet: Path, tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "class.csv").write_text(content, encoding="utf-8")
     with pytest.raises(InputError) as refusal:
-        grade(sheet, [tmp_path / "class.csv"])
+        mark_class(sheet, [tmp_path / "class.csv"])
     assert message in str(refusal.value) and str(tmp_path / "class.csv") in str(refusal.value)
 
 
 def test_nothing_to_mark_is_said(sheet: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing to mark"):
-        grade(sheet, [tmp_path])
+        mark_class(sheet, [tmp_path])
     with pytest.raises(InputError, match="no such file or folder"):
-        grade(sheet, [tmp_path / "nowhere", tmp_path])
+        mark_class(sheet, [tmp_path / "nowhere", tmp_path])
     with pytest.raises(InputError, match="ANSWERS expected"):
         check_sheet(sheet, [])
     with pytest.raises(InputError, match="mapping is one student"):

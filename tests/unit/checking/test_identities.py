@@ -153,9 +153,9 @@ def test_the_command_says_where_it_wrote(json_too: list[str], tmp_path: Path) ->
 def test_b7_meets_at_half_of_an_odd_width_too(J: int) -> None:
     report = check_identity("b7", {"J": J, "I": 1})
     meeting = report.findings[-1]
-    assert f"J/2 = {J / 2:g}" in meeting.says
-    assert meeting.got == J**2 - 2 * (J / 2) * J == 0
-    assert ("odd" in meeting.says) is bool(J % 2)
+    assert f"J/2 = {J / 2:g}" in meeting.label
+    assert meeting.actual == J**2 - 2 * (J / 2) * J == 0
+    assert ("odd" in meeting.label) is bool(J % 2)
     signs = {width: joined - apart for width, apart, joined, _ in report.rows}  # type: ignore[operator]
     assert signs[J // 2] * signs[(J + 1) // 2] < 0 or J % 2 == 0
     assert "2·I·J" in str(report)
@@ -192,18 +192,18 @@ def test_d4_holds_just_on_regular_graphs(graph: str, holds: bool) -> None:
     report = check_identity("d4", {"graph": graph, "nodes": 7, "edges": 9})
     assert report.confirmed
     assert report.holds is holds
-    spectral = next(finding for finding in report.findings if "spectral" in finding.says)
-    assert spectral.got == pytest.approx(1, abs=1e-10)
+    spectral = next(finding for finding in report.findings if "spectral" in finding.label)
+    assert spectral.actual == pytest.approx(1, abs=1e-10)
 
 
 def test_d4_a_star_by_hand() -> None:
     report = check_identity("d4", {"graph": "star", "nodes": 4})
-    assert report.claimed[0].got == pytest.approx(1 / 4 + 3 / 8**0.5 - 1)  # the hub: 1/4 + 3/√(4·2)
+    assert report.claimed[0].actual == pytest.approx(1 / 4 + 3 / 8**0.5 - 1)  # the hub: 1/4 + 3/√(4·2)
 
 
 def test_d2_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> None:
     report = check_identity("d2", {"V": 17, "T": 9})
-    assert report.findings[-1].got == pytest.approx(17)
+    assert report.findings[-1].actual == pytest.approx(17)
     assert {row[0] for row in report.rows} == {"feed-forward", "lstm", "decoder"}
 
 
@@ -215,7 +215,7 @@ def test_b3_the_bound_stays_while_the_uncut_value_grows_with_t_squared() -> None
 
 def test_b8_states_onset_and_period_of_loops_that_are_not_trivial() -> None:
     report = check_identity("b8", {"V": 5, "N": 4})
-    assert report.findings[0].got == 20
+    assert report.findings[0].actual == 20
     assert max(row[2] for row in report.rows) > 1 and max(row[1] for row in report.rows) > 1
 
 

@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from lemma.checking.numbers import judge_number, read_number
-from lemma.checking.sheets import mark
+from lemma.checking.numbers import check_number, read_number
+from lemma.checking.sheets import mark_answers
 from lemma.errors import InputError
 
 RIGHT = 14_980_860  # table-a5 with four layers
@@ -28,7 +28,7 @@ RIGHT = 14_980_860  # table-a5 with four layers
     ],
 )
 def test_a_rounded_number_is_right_to_its_digits_and_never_far_off(text: str, equal: bool) -> None:
-    assert judge_number("table-a5", "parameters", text, {"L": 4}).equal is equal
+    assert check_number("table-a5", "parameters", text, {"L": 4}).equal is equal
 
 
 @pytest.mark.parametrize(
@@ -42,20 +42,20 @@ def test_a_rounded_number_is_right_to_its_digits_and_never_far_off(text: str, eq
     ],
 )
 def test_a_factor_is_named_only_where_it_is_true_to_the_digits_written(text: str, said: str) -> None:
-    assert judge_number("table-a5", "parameters", text, {"L": 4}).diagnosis == (said,)
+    assert check_number("table-a5", "parameters", text, {"L": 4}).diagnosis == (said,)
 
 
 def test_a_power_of_ten_may_be_negative() -> None:
     assert read_number("125e-3").value == Fraction(1, 8)
-    assert judge_number("lora", "trainable/frozen", "1.25e-1", {"W_in": 200, "W_out": 50, "R": 5}).equal
+    assert check_number("lora", "trainable/frozen", "1.25e-1", {"W_in": 200, "W_out": 50, "R": 5}).equal
 
 
 def test_a_share_may_be_written_in_per_cent() -> None:
     sizes = {"W_in": 200, "W_out": 50, "R": 5}
     for text, equal in (("0.125", True), ("12.5 %", True), ("12.5 percent", True), ("0.125 %", False), ("12.5", False)):
-        assert judge_number("lora", "trainable/frozen", text, sizes).equal is equal, text
+        assert check_number("lora", "trainable/frozen", text, sizes).equal is equal, text
     with pytest.raises(InputError, match="needs its two sizes"):
-        judge_number("lora", "trainable", "12.5 %", sizes)
+        check_number("lora", "trainable", "12.5 %", sizes)
 
 
 SHEET = [
@@ -66,7 +66,7 @@ SHEET = [
 
 
 def verdict(question: str, answer: str) -> str:
-    return mark({"questions": SHEET}, {question: answer})[question].verdict
+    return mark_answers({"questions": SHEET}, {question: answer})[question].verdict
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import pytest
 
 from lemma.checking.cells import find_cell
-from lemma.checking.expressions import written
-from lemma.checking.gradients import judge_gradients, read_derivation
-from lemma.checking.repairs import Setting, agrees, signs, spare_factors, spare_terms, transposes
+from lemma.checking.expressions import write_expression
+from lemma.checking.gradients import check_gradients, read_derivation
+from lemma.checking.repairs import RepairContext, drop_factors, drop_terms, flip_signs, is_correct, toggle_transposes
 
 ERRORS = [
     ("softmax-cross-entropy", "dz = y - y_hat", "the sign is wrong: y_hat - y, not y - y_hat", "dz = y_hat - y"),
@@ -88,15 +88,15 @@ ERRORS = [
 
 @pytest.mark.parametrize(("cell", "line", "words", "repaired"), ERRORS, ids=lambda text: str(text)[:30])
 def test_a_common_error_is_named_and_repaired(cell: str, line: str, words: str, repaired: str) -> None:
-    (verdict,) = judge_gradients(cell, [line]).verdicts
+    (verdict,) = check_gradients(cell, [line]).verdicts
     assert verdict.outcome == "wrong"
     assert words in verdict.reason
     assert verdict.repair == repaired
-    assert judge_gradients(cell, [repaired]).right
+    assert check_gradients(cell, [repaired]).right
 
 
 def test_where_no_simple_repair_fits_that_is_said_with_the_error() -> None:
-    (verdict,) = judge_gradients("lstm", ["dpre_u = exp(c) * c_prev - tanh(a * c) * G_f"]).verdicts
+    (verdict,) = check_gradients("lstm", ["dpre_u = exp(c) * c_prev - tanh(a * c) * G_f"]).verdicts
     assert verdict.reason.startswith("relative error ")
     assert verdict.reason.endswith("no simple repair found")
     assert verdict.repair is None
@@ -104,16 +104,16 @@ def test_where_no_simple_repair_fits_that_is_said_with_the_error() -> None:
 
 
 def test_a_repair_never_rests_on_what_is_derived_only_afterwards() -> None:
-    (verdict,) = judge_gradients("lstm", ["dpre_u = dG_u"]).verdicts
+    (verdict,) = check_gradients("lstm", ["dpre_u = dG_u"]).verdicts
     assert verdict.repair == "dpre_u = dG_u * G_u * (1 - G_u)"  # and not db_u, which is the same number
 
 
 def test_an_error_inside_a_helper_is_repaired_where_it_is_used() -> None:
     lines = ["e = y - y_hat", "dW_y = e @ a.T"]
-    verdict = judge_gradients("lstm", lines).verdicts[1]
+    verdict = check_gradients("lstm", lines).verdicts[1]
     assert verdict.outcome == "wrong"
     assert verdict.repair is not None
-    assert judge_gradients("lstm", [lines[0], verdict.repair]).verdicts[1].outcome == "right"
+    assert check_gradients("lstm", [lines[0], verdict.repair]).verdicts[1].outcome == "right"
 
 
 DERIVATIONS = {
@@ -165,19 +165,21 @@ DERIVATIONS = {
 
 @pytest.mark.parametrize("cell", DERIVATIONS)
 def test_every_line_of_a_whole_derivation_is_right(cell: str) -> None:
-    report = judge_gradients(cell, [DERIVATIONS[cell]])
+    report = check_gradients(cell, [DERIVATIONS[cell]])
     assert report.right, str(report)
 
 
-@pytest.mark.parametrize("slip", [signs, transposes, spare_factors, spare_terms], ids=lambda slip: slip.__name__)
+@pytest.mark.parametrize(
+    "slip", [flip_signs, toggle_transposes, drop_factors, drop_terms], ids=lambda slip: slip.__name__
+)
 @pytest.mark.parametrize("cell", DERIVATIONS)
 def test_a_slip_in_any_line_is_caught_and_mended(cell: str, slip) -> None:
     sample = find_cell(cell).samples[1]
     for line in read_derivation(find_cell(cell), [DERIVATIONS[cell]]):
-        slips = slip(line.expression, Setting(find_cell(cell), line.name, sample))
-        wrong = [slipped.expression for slipped in slips if not agrees(slipped.expression, line.name, sample)]
+        slips = slip(line.expression, RepairContext(find_cell(cell), line.name, sample))
+        wrong = [slipped.expression for slipped in slips if not is_correct(slipped.expression, line.name, sample)]
         for expression in wrong[:2]:
-            (verdict,) = judge_gradients(cell, [f"{line.name} = {written(expression)}"]).verdicts
+            (verdict,) = check_gradients(cell, [f"{line.name} = {write_expression(expression)}"]).verdicts
             assert verdict.outcome == "wrong"
-            assert verdict.repair is None or judge_gradients(cell, [verdict.repair]).right
-            assert verdict.repair or slip in (spare_factors, spare_terms), str(verdict)
+            assert verdict.repair is None or check_gradients(cell, [verdict.repair]).right
+            assert verdict.repair or slip in (drop_factors, drop_terms), str(verdict)

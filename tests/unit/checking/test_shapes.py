@@ -4,9 +4,9 @@ import pytest
 from typer.testing import CliRunner
 
 import lemma
-from lemma.checking.formulas import judge_formula
-from lemma.checking.numbers import judge_number
-from lemma.checking.shapes import judge_shapes
+from lemma.checking.formulas import check_formula
+from lemma.checking.numbers import check_number
+from lemma.checking.shapes import check_shapes
 from lemma.cli.check import app
 from lemma.errors import InputError
 
@@ -25,7 +25,7 @@ from lemma.errors import InputError
     ],
 )
 def test_a_shape_is_judged_with_its_slip(line: str, right: bool, reason: str) -> None:
-    (judged,) = judge_shapes("self-attention", [line]).lines
+    (judged,) = check_shapes("self-attention", [line]).lines
     assert (judged.equal, judged.reason) == (right, reason)
 
 
@@ -48,13 +48,13 @@ def test_a_shape_is_judged_with_its_slip(line: str, right: bool, reason: str) ->
     ],
 )
 def test_axes_are_read_in_any_usual_notation(line: str) -> None:
-    (judged,) = judge_shapes("self-attention", [line]).lines
+    (judged,) = check_shapes("self-attention", [line]).lines
     assert judged.equal, judged
 
 
 @pytest.mark.parametrize("line", ["W_O = H×M_V×E", "W_O = H*(M_V×E)", "W_O = H*M_V*E", "Q = (H*S)×M_QK", "Y = S/E"])
 def test_axes_that_are_grouped_otherwise_are_wrong(line: str) -> None:
-    assert not judge_shapes("self-attention", [line]).right
+    assert not check_shapes("self-attention", [line]).right
 
 
 @pytest.mark.parametrize(
@@ -62,53 +62,53 @@ def test_axes_that_are_grouped_otherwise_are_wrong(line: str) -> None:
 )
 def test_what_is_no_shape_is_refused(line: str) -> None:
     with pytest.raises(InputError):
-        judge_shapes("self-attention", [line])
+        check_shapes("self-attention", [line])
 
 
 def test_an_unknown_tensor_or_line_is_explained() -> None:
     with pytest.raises(InputError, match=r"the tensor = 'score'.*Did you mean 'scores'"):
-        judge_shapes("self-attention", ["score = S×S"])
+        check_shapes("self-attention", ["score = S×S"])
     with pytest.raises(InputError, match="NAME = SHAPE"):
-        judge_shapes("self-attention", ["S×S"])
+        check_shapes("self-attention", ["S×S"])
 
 
 def test_what_learns_is_a_formula_a_number_and_a_ratio() -> None:
-    assert judge_formula("lora", "trainable", "R(W_in + W_out)").equal
-    wrong = judge_formula("lora", "trainable", "R W_in")
+    assert check_formula("lora", "trainable", "R(W_in + W_out)").equal
+    wrong = check_formula("lora", "trainable", "R W_in")
     assert wrong.residual == "-W_out*R" and "update.B" in str(wrong)
     sizes = {"W_in": 200, "W_out": 50, "R": 5}
     for quantity, value in (("trainable", "1,250"), ("frozen", "10,000"), ("trainable/frozen", "0.125")):
-        assert judge_number("lora", quantity, value, sizes).equal
-    turned = judge_number("lora", "trainable/frozen", "8", sizes)
+        assert check_number("lora", quantity, value, sizes).equal
+    turned = check_number("lora", "trainable/frozen", "8", sizes)
     assert not turned.equal and turned.right == "0.125" and "the other way round" in turned.diagnosis[0]
     with pytest.raises(InputError, match="quantity = 'learned'"):
-        judge_number("lora", "learned", "1")
+        check_number("lora", "learned", "1")
 
 
 def test_the_number_of_a_part_and_of_one_of_its_members() -> None:
-    assert judge_number("table-a5", "parameters of layers", "5,259,264").equal
-    assert judge_number("table-a5", "parameters of layers.*", "5,259,264").equal  # as a count prints it
-    assert judge_number("table-a5", "parameters of layers.0", "2,629,632").equal
-    assert judge_number("table-a5", "parameters of layers.1", "2,629,632").equal
+    assert check_number("table-a5", "parameters of layers", "5,259,264").equal
+    assert check_number("table-a5", "parameters of layers.*", "5,259,264").equal  # as a count prints it
+    assert check_number("table-a5", "parameters of layers.0", "2,629,632").equal
+    assert check_number("table-a5", "parameters of layers.1", "2,629,632").equal
     with pytest.raises(InputError, match="Did you mean 'layers'"):
-        judge_number("table-a5", "parameters of layrs", "1")
+        check_number("table-a5", "parameters of layrs", "1")
     with pytest.raises(InputError, match="is unknown"):
-        judge_number("table-a5", "parameters of layers.2", "1")  # there are two
-    assert judge_number("lstm", "parameters of layers.weight_hh_l1", str(4 * 256**2), {"L": 3}).equal
-    assert judge_number("lstm", "parameters of layers.weight_ih_l2", str(4 * 256**2), {"L": 3}).equal
+        check_number("table-a5", "parameters of layers.2", "1")  # there are two
+    assert check_number("lstm", "parameters of layers.weight_hh_l1", str(4 * 256**2), {"L": 3}).equal
+    assert check_number("lstm", "parameters of layers.weight_ih_l2", str(4 * 256**2), {"L": 3}).equal
 
 
 def test_a_path_means_in_a_check_what_it_means_in_a_count() -> None:
     counted = lemma.count("decoder", quantities=["parameters"])
     for path in ("layers.*.attention", "layers.*", "embedding.weight"):
-        parts = [part for part in counted.quantities["parameters"].parts if f"{part.path}.".startswith(f"{path}.")]
-        number = sum(part.whole.at(counted.symbols) for part in parts)
-        assert judge_number("decoder", f"parameters of {path}", str(number)).equal
+        parts = [part for part in counted.quantities["parameters"].groups if f"{part.path}.".startswith(f"{path}.")]
+        number = sum(part.total.at(counted.symbols) for part in parts)
+        assert check_number("decoder", f"parameters of {path}", str(number)).equal
 
 
 def test_the_cache_of_a_decoder_is_its_keys_and_values() -> None:
-    assert judge_number("decoder", "cache", str(2 * 4 * 64 * 128 * 4)).equal
-    assert judge_number("feed-forward", "cache", str(8 * 7)).equal  # whose state is the last tokens
+    assert check_number("decoder", "cache", str(2 * 4 * 64 * 128 * 4)).equal
+    assert check_number("feed-forward", "cache", str(8 * 7)).equal  # whose state is the last tokens
     assert lemma.count("encoder-decoder", quantities=["cache"]).cache.formula == "8*L_dec*d_h*B*(T + S)"
 
 

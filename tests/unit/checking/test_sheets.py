@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import lemma
 from lemma.checking.cells import find_cell
-from lemma.checking.sheets import Mark, Marked, mark, own_samples, read_answers, read_sheet
+from lemma.checking.sheets import Mark, StudentMarks, follow_through_samples, mark_answers, read_answers, read_sheet
 from lemma.errors import InputError
 
 RIGHT = "|V|(d + d_h) + ((N-1)d + 1) d_h"  # problem A1
@@ -62,10 +62,10 @@ def home(tmp_path_factory, monkeypatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path_factory.getbasetemp() / "ledger-home"))
 
 
-def marked(folder: Path, answers: str, show: bool = False, sheet: str = SHEET, suffix: str = ".toml") -> Marked:
+def marked(folder: Path, answers: str, show: bool = False, sheet: str = SHEET, suffix: str = ".toml") -> StudentMarks:
     (folder / "sheet.toml").write_text(sheet.format(show=str(show).lower()), encoding="utf-8")
     (folder / f"answers{suffix}").write_text(answers, encoding="utf-8")
-    return mark(folder / "sheet.toml", folder / f"answers{suffix}")
+    return mark_answers(folder / "sheet.toml", folder / f"answers{suffix}")
 
 
 def answered(**answers: str) -> str:
@@ -84,7 +84,7 @@ def test_all_right_earns_all_points(tmp_path: Path) -> None:
         ("right", 1),
         ("right", 1),
     ]
-    assert (found.points, found.of, found.student, found.strangers) == (8, 8, "Ada", ())
+    assert (found.points, found.of, found.student, found.notes) == (8, 8, "Ada", ())
 
 
 def test_what_is_missing_misspelt_or_unreadable_earns_nothing_and_stops_nothing(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_what_is_missing_misspelt_or_unreadable_earns_nothing_and_stops_nothing(
     assert [one.verdict for one in found.marks] == ["unreadable", "not answered", "not answered", "unreadable"]
     assert found.points == 0
     assert "character 6" in found.marks[0].reason
-    assert found.strangers == ("question = 'Q33' is unknown. Did you mean 'Q3'? Known: Q1, Q2, Q3, Q4.",)
+    assert found.notes == ("question = 'Q33' is unknown. Did you mean 'Q3'? Known: Q1, Q2, Q3, Q4.",)
 
 
 def test_every_right_gradient_earns_its_part(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_the_right_answer_is_shown_only_if_the_sheet_allows_it(tmp_path: Path) -
             "repair",
         ):
             assert secret not in form, secret
-    assert [found.right for found in hidden.marks] == [None] * 4
+    assert [found.right_answer for found in hidden.marks] == [None] * 4
     assert hidden.marks[0].reason == "Not right: too small at the model's sizes."
     assert hidden.marks[3].reason == "Not right: too large."
 
@@ -172,7 +172,7 @@ def test_the_right_answer_is_shown_only_if_the_sheet_allows_it(tmp_path: Path) -
 def test_a_question_may_differ_from_its_sheet(tmp_path: Path) -> None:
     sheet = SHEET.replace('kind = "parameters"', 'kind = "parameters"\nshow_answer = true')
     found = marked(tmp_path, answered(Q1="V", Q4="3"), sheet=sheet)
-    assert found.marks[0].right and not found.marks[3].right
+    assert found.marks[0].right_answer and not found.marks[3].right_answer
 
 
 MARKDOWN_SHEET = """
@@ -213,8 +213,8 @@ def test_markdown_says_the_same(tmp_path: Path) -> None:
     assert first.text == "How many parameters has Bengio's model? Remember: biases count."
     assert (first.points, first.settings, first.show_answer) == (2, {"N": 5, "d": 8}, True)
     assert (second.text, second.points, second.lines) == ("The gradients", 1.5, ("dz",))
-    found = mark(tmp_path / "sheet.md", tmp_path / "answers.md")
-    assert (found.points, found.student, found.title, found.strangers) == (3.5, "Ada", "Week 3", ())
+    found = mark_answers(tmp_path / "sheet.md", tmp_path / "answers.md")
+    assert (found.points, found.student, found.title, found.notes) == (3.5, "Ada", "Week 3", ())
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_no_text_at_all_stops_the_marking(tmp_path: Path, text: str) -> None:
     content = "\n".join(f"## Q{number}\n{text}\n" for number in range(1, 5))
     (tmp_path / "sheet.toml").write_text(SHEET.format(show="false"), encoding="utf-8")
     (tmp_path / "answers.md").write_bytes(content.encode("utf-8", "replace"))
-    assert mark(tmp_path / "sheet.toml", tmp_path / "answers.md").of == 8
+    assert mark_answers(tmp_path / "sheet.toml", tmp_path / "answers.md").of == 8
 
 
 def test_answers_without_their_table_are_refused(tmp_path: Path) -> None:
@@ -324,8 +324,8 @@ LORA = {"kind": "parameters", "model": "lora"}
 WHOLE = "R*(W_in + W_out) + W_in*W_out"  # 11,250 at the model's sizes
 
 
-def marks(questions: list[dict], **answers: object) -> Marked:
-    return mark({"questions": questions}, answers)
+def marks(questions: list[dict], **answers: object) -> StudentMarks:
+    return mark_answers({"questions": questions}, answers)
 
 
 @pytest.mark.parametrize("answer", ["11,250", "11250", "11250 + 0*R", "11250*R/R"])
@@ -479,19 +479,21 @@ def test_a_gradient_earns_nothing_from_one_that_is_derived_only_after_it() -> No
     assert verdicts(sheet, A="db1 = h", B="dz1 = db1") == ["wrong", "wrong"]
     assert verdicts(sheet, A=right, B="dz1 = db1") == ["right", "right"]
     found = marks([{**sheet[1], "builds_on": []}], B="dz1 = db1")["B"]
-    assert found.points == 0 and "db1 is not known here" in found.slips[0]
+    assert found.points == 0 and "db1 is not known here" in found.mistakes[0]
 
 
 def test_backpropagation_goes_on_from_the_students_own_gradient() -> None:
     """Against the chain rule written out, on a cell where two paths meet."""
-    for truth, own in zip(find_cell("lstm").samples, own_samples("lstm", ["da = 3 * da_next", "dz = y"]), strict=True):
+    for truth, own in zip(
+        find_cell("lstm").samples, follow_through_samples("lstm", ["da = 3 * da_next", "dz = y"]), strict=True
+    ):
         v = truth.values
         assert torch.equal(own.values["da"], 3 * v["da_next"]) and torch.equal(own.values["dz"], v["y"])
         dc = v["dc_next"] + own.values["da"] * v["G_o"] * (1 - torch.tanh(v["c"]) ** 2)
         torch.testing.assert_close(own.values["dc"], dc)
         torch.testing.assert_close(own.values["dW_y"], v["y"] @ v["a"].T)
         torch.testing.assert_close(own.values["dpre_c"], dc * v["G_u"] * (1 - v["c_tilde"] ** 2))
-    assert own_samples("lstm", ["dz = y_hat - y"]) == ()  # what is right changes nothing
+    assert follow_through_samples("lstm", ["dz = y_hat - y"]) == ()  # what is right changes nothing
 
 
 @pytest.mark.parametrize(
@@ -547,4 +549,4 @@ def test_names_of_people_and_questions_cannot_paint_the_terminal(tmp_path: Path)
 
 def test_a_thousand_answers_to_no_question_are_counted_and_not_listed(tmp_path: Path) -> None:
     found = marked(tmp_path, "[answers]\n" + "\n".join(f"x{number} = 1" for number in range(1000)))
-    assert len(found.strangers) == 11 and found.strangers[-1].startswith("990 more answers")
+    assert len(found.notes) == 11 and found.notes[-1].startswith("990 more answers")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from faults.hostile import expensive
-from lemma.checking.derivation import judge_derivation
-from lemma.checking.formulas import judge_formula
-from lemma.checking.sheets import mark
+from lemma.checking.derivation import check_derivation
+from lemma.checking.formulas import check_formula
+from lemma.checking.sheets import mark_answers
 from lemma.counting.polynomial import spend
 from lemma.errors import InputError
 
@@ -28,8 +28,8 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def test_the_difference_of_two_large_quotients_is_refused_with_a_sentence() -> None:
-    judge_formula("decoder", "parameters", "V*d")
-    for work in (lambda: judge_derivation(COSTLY), lambda: judge_formula("decoder", "parameters", COSTLY)):
+    check_formula("decoder", "parameters", "V*d")
+    for work in (lambda: check_derivation(COSTLY), lambda: check_formula("decoder", "parameters", COSTLY)):
         begin = time.process_time()
         with pytest.raises(InputError, match="too much work"):
             work()
@@ -38,29 +38,29 @@ def test_the_difference_of_two_large_quotients_is_refused_with_a_sentence() -> N
 
 @pytest.mark.parametrize("kind", ["expensive formulas", "expensive derivations"])
 def test_generated_formulas_and_derivations_end_soon(kind: str) -> None:
-    judge_formula("decoder", "parameters", "V*d")
+    check_formula("decoder", "parameters", "V*d")
     chance = random.Random(3)
     for text in [expensive(kind, chance) for _ in range(12)]:
-        judge = judge_derivation if "derivation" in kind else lambda text: judge_formula("decoder", "parameters", text)
+        judge = check_derivation if "derivation" in kind else lambda text: check_formula("decoder", "parameters", text)
         assert seconds(lambda judge=judge, text=text: judge(text)) < SECONDS, text
 
 
 def test_one_line_after_the_other_draws_from_one_budget() -> None:
     lines = "\n= ".join(f"(a + b + c + {number})^9" for number in range(90))
     with pytest.raises(InputError, match="too much work"):
-        judge_derivation(lines)
+        check_derivation(lines)
 
 
 def test_names_of_many_letters_are_read_soon() -> None:
     long = "xy" * 1_000
     text = "\n".join(f"{long} + {' + '.join(['ab' * 99] * 40)} = {number}" for number in range(150))
-    assert seconds(lambda: judge_derivation(text)) < SECONDS
+    assert seconds(lambda: check_derivation(text)) < SECONDS
 
 
 def test_a_costly_answer_is_left_to_the_teacher_and_the_others_are_marked() -> None:
     questions = [{"id": "Q1", "kind": "parameters", "model": "lora"}, {"id": "Q2", "kind": "formula", "value": "16*Q1"}]
     costly = "(R + W_in + W_out + 1)^9/(R + W_in + 2)^9 = (R + W_out + 3)^9/(R + W_out + W_in + 4)^9"
-    found = mark({"questions": questions}, {"Q1": "R*(W_in + W_out) + W_in*W_out", "Q2": costly})
+    found = mark_answers({"questions": questions}, {"Q1": "R*(W_in + W_out) + W_in*W_out", "Q2": costly})
     assert [one.verdict for one in found.marks] == ["right", "unreadable"]
     assert "too much work" in found["Q2"].reason
 
@@ -68,9 +68,9 @@ def test_a_costly_answer_is_left_to_the_teacher_and_the_others_are_marked() -> N
 def test_gradients_on_a_sheet_do_not_draw_from_the_budget_of_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lemma.checking.tokens.spend", lambda steps: spend(1_000 * steps))
     question = {"id": "Q1", "kind": "gradient", "cell": "rnn", "lines": ["dU"]}
-    assert mark({"questions": [question]}, {"Q1": "dU = h.T @ (y_hat - y)"})
+    assert mark_answers({"questions": [question]}, {"Q1": "dU = h.T @ (y_hat - y)"})
 
 
 def test_a_wrong_formula_of_many_terms_gets_a_verdict_of_few_words() -> None:
-    verdict = judge_formula("decoder", "parameters", "(V + d + L + h)^9")
+    verdict = check_formula("decoder", "parameters", "(V + d + L + h)^9")
     assert not verdict.equal and "terms" in verdict.headline and len(str(verdict)) < 500

@@ -16,11 +16,11 @@ import pytest
 from typer.testing import CliRunner
 
 import lemma
-from lemma.cli.common import patiently
+from lemma.cli.common import announce_if_slow
 from lemma.cli.main import app, choose_spin_count, main
 from lemma.errors import InputError, SpecError
 from lemma.report.curves import Curve, Plot
-from lemma.report.progress import observer
+from lemma.report.progress import make_observer
 from lemma.spec.studies import read_study
 from lemma.training.loop import TrainingResult
 
@@ -203,12 +203,12 @@ def test_a_seed_is_drawn_and_told_unless_it_is_given(book_run: Path, capsys) -> 
 
 def test_a_text_never_begins_with_half_a_character() -> None:
     from lemma.data.tokenizers import train_tokenizer
-    from lemma.generation.decode import Spelling
+    from lemma.generation.decode import Detokenizer
     from lemma.spec.data import BytePairs
 
     tokenizer = train_tokenizer(BytePairs(vocabulary=258), ["abc"])
     half, rest = tokenizer.encode("é").tolist()
-    spelling = Spelling(tokenizer, [tokenizer.eos or 0])
+    spelling = Detokenizer(tokenizer, [tokenizer.eos or 0])
     pieces = [spelling.add(token) for token in (rest, *tokenizer.encode("aé").tolist(), half, *tokenizer.encode("b"))]
     assert "".join(pieces) == "aé\N{REPLACEMENT CHARACTER}b"  # half a character within the text is told
 
@@ -230,11 +230,11 @@ def test_progress_in_a_notebook_moves_in_its_place(monkeypatch: pytest.MonkeyPat
     kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
     monkeypatch.setitem(sys.modules, "IPython", kernel)
     monkeypatch.setitem(sys.modules, "IPython.display", Display)
-    watcher = observer()
-    watcher.begin("training", 10, "steps")
+    watcher = make_observer()
+    watcher.start("training", 10, "steps")
     watcher.report({"step": 5, "loss": 1.5})
     watcher.advance(10)
-    watcher.end()
+    watcher.finish()
     assert [line.startswith("new") for line in shown] == [True, False, False]
     assert "training: 10 of 10 steps · loss 1.500" in shown[-1]
 
@@ -263,10 +263,10 @@ def test_a_language_models_json_has_a_perplexity(book_run: Path) -> None:
 
 @pytest.mark.parametrize("family", ["parser", "classifier", "graph", "dual-encoder", "lstm"])
 def test_the_json_of_trees_and_classes_has_no_perplexity(family: str, book_run: Path) -> None:
-    done = TrainingResult.read(json.loads((book_run / "summary.json").read_text()))
+    done = TrainingResult.from_dict(json.loads((book_run / "summary.json").read_text()))
     plain = replace(done, family=family).to_dict()
     assert ("perplexity" in plain, "best_perplexity" in plain) == (family == "lstm", family == "lstm")
-    assert TrainingResult.read(plain).best_loss == done.best_loss, "it can still be read"
+    assert TrainingResult.from_dict(plain).best_loss == done.best_loss, "it can still be read"
 
 
 def test_points_that_are_no_sequence_are_not_joined_by_lines() -> None:
@@ -279,11 +279,11 @@ def test_points_that_are_no_sequence_are_not_joined_by_lines() -> None:
 
 def test_waiting_is_explained_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("lemma.cli.common.PATIENCE", 0.01)
-    monkeypatch.setattr("lemma.cli.common.say", lambda message, aside: said.append(message))
+    monkeypatch.setattr("lemma.cli.common.ANNOUNCE_AFTER", 0.01)
+    monkeypatch.setattr("lemma.cli.common.print_message", lambda message, aside: said.append(message))
     for terminal in (False, True):
         monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal, raising=False)
-        with patiently("counting"):
+        with announce_if_slow("counting"):
             time.sleep(0.2)
         assert said == ["counting"] * terminal
 

@@ -18,7 +18,17 @@ from typer.main import get_command
 
 from lemma.checking.identities import IDENTITIES
 from lemma.cli.main import app, main
-from lemma.report.text import across, columns, fit, paragraph, set_to, table, together, width_of, wrap
+from lemma.report.text import (
+    display_width,
+    format_table,
+    keep_together,
+    set_text_width,
+    stream_width,
+    text_width,
+    wrap,
+    wrap_lines,
+    wrap_paragraph,
+)
 from lemma.spec.choose import PRESETS
 
 WORKED = {
@@ -75,7 +85,7 @@ def run(line: str) -> str:
 
 
 def too_wide(text: str, most: int = 80) -> list[str]:
-    return [line for line in text.splitlines() if across(line) > most]
+    return [line for line in text.splitlines() if display_width(line) > most]
 
 
 def commands(command: Any, path: str = "") -> Iterator[str]:
@@ -131,40 +141,45 @@ def test_nothing_is_lost_where_a_line_is_broken() -> None:
     for width in range(20, 110):
         lines = wrap(text, width, hanging="  ")
         assert "".join("".join(lines).split()) == "".join(text.split())
-        assert max(map(across, lines)) <= width
+        assert max(map(display_width, lines)) <= width
         assert not any(line.endswith((" +", " =", " −")) for line in lines), "a sign stands with what follows it"
 
 
 def test_a_path_and_a_command_are_not_broken() -> None:
     path = "/a/very/long/path" + "/folder" * 12
-    assert path in fit(f"{path}: there is no such file.", 60)
-    said = fit("lemma: --text is missing, as in: lemma train lstm --text shakespeare --out runs/a", 80)
+    assert path in wrap_lines(f"{path}: there is no such file.", 60)
+    said = wrap_lines("lemma: --text is missing, as in: lemma train lstm --text shakespeare --out runs/a", 80)
     assert said.splitlines()[1] == "  lemma train lstm --text shakespeare --out runs/a"
-    assert wrap("ab" * 6, 5, anywhere=True) == ["ababa", "babab", "ab"], "what a model writes may be broken anywhere"
-    assert wrap(together("d = 512") + " " + together("h = 8"), 10) == ["d = 512", "h = 8"]
+    assert wrap("ab" * 6, 5, break_anywhere=True) == ["ababa", "babab", "ab"], (
+        "what a model writes may be broken anywhere"
+    )
+    assert wrap(keep_together("d = 512") + " " + keep_together("h = 8"), 10) == ["d = 512", "h = 8"]
 
 
 def test_a_line_goes_on_below_what_it_says_and_prose_at_the_left() -> None:
-    assert fit("loss    at most nats per token", 20).splitlines() == ["loss    at most nats", "        per token"]
-    assert fit("✓ one two three four", 12).splitlines() == ["✓ one two", "  three four"]
-    assert paragraph("one two three four", 9).splitlines() == ["one two", "three", "four"]
-    assert fit("short\n\n  lines stay", 20) == "short\n\n  lines stay"
+    assert wrap_lines("loss    at most nats per token", 20).splitlines() == [
+        "loss    at most nats",
+        "        per token",
+    ]
+    assert wrap_lines("✓ one two three four", 12).splitlines() == ["✓ one two", "  three four"]
+    assert wrap_paragraph("one two three four", 9).splitlines() == ["one two", "three", "four"]
+    assert wrap_lines("short\n\n  lines stay", 20) == "short\n\n  lines stay"
 
 
 def test_wide_signs_count_twice() -> None:
-    assert max(map(across, wrap("日本語 日本語 日本語", 13))) <= 13
-    assert table([["日本", "1"], ["a", "22"]], head=False) == ["日本   1", "a     22"]
+    assert max(map(display_width, wrap("日本語 日本語 日本語", 13))) <= 13
+    assert format_table([["日本", "1"], ["a", "22"]], has_header=False) == ["日本   1", "a     22"]
 
 
 def test_a_table_breaks_its_head_then_its_cells_then_itself() -> None:
     rows = [["name", "a long head", "another head"], ["x", "1", "2"]]
-    assert table(rows, width=40)[0] == "name  a long head  another head"
-    narrow = table(rows, width=23)
-    assert max(map(across, narrow)) <= 23 and " ".join(" ".join(narrow[:-1]).split()).count("head") == 2
+    assert format_table(rows, width=40)[0] == "name  a long head  another head"
+    narrow = format_table(rows, width=23)
+    assert max(map(display_width, narrow)) <= 23 and " ".join(" ".join(narrow[:-1]).split()).count("head") == 2
     cells = [["name", "what it is"], ["x", "several words to be broken"]]
-    assert max(map(across, table(cells, left=(0, 1), flexible=(1,), width=24))) <= 24
-    folded = table([["n", *("c" * 9 for _ in range(6))], ["a", *map(str, range(6))]], width=30)
-    assert max(map(across, folded)) <= 30 and folded.count("") == 2
+    assert max(map(display_width, format_table(cells, left=(0, 1), breakable=(1,), width=24))) <= 24
+    folded = format_table([["n", *("c" * 9 for _ in range(6))], ["a", *map(str, range(6))]], width=30)
+    assert max(map(display_width, folded)) <= 30 and folded.count("") == 2
     assert sum(line.count("ccccccccc") for line in folded) == 6 and sum(line.startswith("a ") for line in folded) == 3
 
 
@@ -173,10 +188,10 @@ def test_a_pipe_has_80_columns_and_a_terminal_its_own_within_reason(monkeypatch:
         def isatty(self) -> bool:
             return True
 
-    assert columns() == width_of(io.StringIO()) == width_of(None) == 80
+    assert text_width() == stream_width(io.StringIO()) == stream_width(None) == 80
     for there, used in ((60, 60), (200, 100), (10, 40)):
         monkeypatch.setenv("COLUMNS", str(there))
-        assert width_of(Terminal()) == used and width_of(io.StringIO()) == 80
+        assert stream_width(Terminal()) == used and stream_width(io.StringIO()) == 80
 
 
 @pytest.mark.parametrize("width", [50, 100])
@@ -184,7 +199,7 @@ def test_results_follow_the_width_that_is_set(width: int) -> None:
     import lemma
 
     shown: tuple[Any, ...] = (lemma.check("identity", "b5", I=16, samples=500), lemma.look("attention", "e1"))
-    with set_to(width):
+    with set_text_width(width):
         texts = [str(one) for one in shown]
     assert all(too_wide(text, width) == [] for text in texts)
     assert width < 80 or any(too_wide(text) for text in texts)
@@ -206,12 +221,12 @@ def test_a_terminal_without_colour_gets_none(setting: dict[str, str]) -> None:
 
 def test_columns_that_are_underlined_may_stand_one_space_apart() -> None:
     rows = [["a", "1 ± 2", "3 ± 4"], ["b", "5 ± 6", "7 ± 8"]]
-    assert table(rows, rule=True, width=13) == ["a 1 ± 2 3 ± 4", "─ ───── ─────", "b 5 ± 6 7 ± 8"]
-    assert "" in table(rows, width=13), "without a rule one could not tell where a cell ends"
+    assert format_table(rows, underline_header=True, width=13) == ["a 1 ± 2 3 ± 4", "─ ───── ─────", "b 5 ± 6 7 ± 8"]
+    assert "" in format_table(rows, width=13), "without a rule one could not tell where a cell ends"
 
 
 def test_a_first_row_that_is_no_head_begins_at_its_top() -> None:
     rows = [["a", "one two three four"], ["b", "five"]]
-    plain = table(rows, left=(0, 1), flexible=(1,), head=False, width=16)
+    plain = format_table(rows, left=(0, 1), breakable=(1,), has_header=False, width=16)
     assert plain == ["a  one two three", "   four", "b  five"]
-    assert table(rows, left=(0, 1), flexible=(1,), width=16) == ["   one two three", "a  four", "b  five"]
+    assert format_table(rows, left=(0, 1), breakable=(1,), width=16) == ["   one two three", "a  four", "b  five"]

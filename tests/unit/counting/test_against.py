@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lemma.counting import against as comparing
-from lemma.counting.against import TOOLS, ToolCount, against, exact_counts
-from lemma.counting.subject import subject_of
+from lemma.counting.against import TOOLS, ToolCount, compare_tools, exact_counts
+from lemma.counting.subject import resolve_subject
 from lemma.errors import InputError
 
 DECODER = {"V": 300, "d": 32, "h": 4, "L": 2, "T": 16}
@@ -25,7 +25,7 @@ def installed(tool: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="module")
 def decoder():
-    return subject_of("decoder", DECODER)
+    return resolve_subject("decoder", DECODER)
 
 
 def made_up(monkeypatch: pytest.MonkeyPatch, reading) -> None:
@@ -36,16 +36,16 @@ def test_the_exact_figures_add_up_to_pytorchs_own(decoder) -> None:
     exact, values = exact_counts(decoder), decoder.sizes(True)
     with FlopCounterMode(display=False) as counter:
         decoder.build(values)(*decoder.inputs(values).positional)
-    assert exact.all_flops == counter.get_total_flops()
-    assert exact.all_parameters == PARAMETERS
+    assert exact.total_flops == counter.get_total_flops()
+    assert exact.total_parameters == PARAMETERS
     assert exact.flops["layers.1.feed_forward.widen"] == 2 * 16 * 32 * 128
     assert exact.functions["layers.0.attention"] == ("scaled_dot_product_attention",)
 
 
 def test_a_tool_that_is_right_needs_no_reason(decoder, monkeypatch) -> None:
     exact = exact_counts(decoder)
-    made_up(monkeypatch, lambda plain: ToolCount(exact.all_parameters, exact.all_flops, "all", exact.flops))
-    (row,) = against(decoder, ["made-up"]).rows
+    made_up(monkeypatch, lambda plain: ToolCount(exact.total_parameters, exact.total_flops, "all", exact.flops))
+    (row,) = compare_tools(decoder, ["made-up"]).rows
     assert (row.parameters_ratio, row.flops_ratio, row.reasons) == (1.0, 1.0, ())
 
 
@@ -53,20 +53,20 @@ def test_the_module_that_is_left_out_is_named_with_its_function(decoder, monkeyp
     exact = exact_counts(decoder)
     kept = {path: count for path, count in exact.flops.items() if not path.endswith("attention")}
     made_up(monkeypatch, lambda plain: ToolCount(PARAMETERS - 512, sum(kept.values()), "no attention", kept))
-    (row,) = against(decoder, ["made-up"]).rows
+    (row,) = compare_tools(decoder, ["made-up"]).rows
     left_out = 2 * 4 * 16 * 16 * 32
     assert row.reasons == (
         "parameters: positions (LearnedPart): not counted",
         "FLOPs: layers.*.attention (Attention): scaled_dot_product_attention not counted (65,536)",
     )
-    assert row.flops_ratio == pytest.approx(1 - left_out / exact.all_flops)
+    assert row.flops_ratio == pytest.approx(1 - left_out / exact.total_flops)
 
 
 def test_work_counted_too_much_is_named_and_so_is_what_is_counted_in_no_module(decoder, monkeypatch) -> None:
     exact = exact_counts(decoder)
     more = {**exact.flops, "norm": 7000, "output": exact.flops["output"] + 9000}
-    made_up(monkeypatch, lambda plain: ToolCount(PARAMETERS + 9600, exact.all_flops + 16_500, "", more))
-    (row,) = against(decoder, ["made-up"]).rows
+    made_up(monkeypatch, lambda plain: ToolCount(PARAMETERS + 9600, exact.total_flops + 16_500, "", more))
+    (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons == (
         "parameters: embedding (Embedding): counted twice",
         "FLOPs: output (Linear): 316,200 instead of 307,200; norm (LayerNorm): 7,000 where no matrices are multiplied; "
@@ -77,9 +77,9 @@ def test_work_counted_too_much_is_named_and_so_is_what_is_counted_in_no_module(d
 def test_parameters_that_many_modules_lack_are_named_where_the_tool_tells_them(decoder, monkeypatch) -> None:
     exact = exact_counts(decoder)
     held = {path: count for path, count in exact.parameters.items() if "layers" not in path}
-    reading = ToolCount(sum(held.values()), exact.all_flops, "", exact.flops, held)
+    reading = ToolCount(sum(held.values()), exact.total_flops, "", exact.flops, held)
     made_up(monkeypatch, lambda plain: reading)
-    (row,) = against(decoder, ["made-up"]).rows
+    (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons[0].startswith(
         "parameters: layers.*.feed_forward.widen (Linear): its parameters not counted (8,448)"
     )
@@ -88,7 +88,7 @@ def test_parameters_that_many_modules_lack_are_named_where_the_tool_tells_them(d
 
 def test_a_missing_tool_is_a_row_that_says_how_to_get_it(decoder, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "thop", None)
-    (row,) = against(decoder, ["thop"]).rows
+    (row,) = compare_tools(decoder, ["thop"]).rows
     assert row.reasons == ("not installed: pip install thop",)
     assert row.parameters is None
 
@@ -98,7 +98,7 @@ def test_a_tool_that_lacks_something_itself_says_what(decoder, monkeypatch) -> N
         raise ModuleNotFoundError("No module named 'accelerate.hooks'", name="accelerate.hooks")
 
     made_up(monkeypatch, needy)
-    (row,) = against(decoder, ["made-up"]).rows
+    (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons == ("not installed (it needs accelerate): pip install accelerate",)
 
 
@@ -108,21 +108,21 @@ def test_a_tool_that_fails_or_prints_disturbs_nothing(decoder, monkeypatch, caps
         raise RuntimeError("cannot trace this\nand more")
 
     made_up(monkeypatch, failing)
-    (row,) = against(decoder, ["made-up"]).rows
+    (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons == ("failed: RuntimeError: cannot trace this",)
     assert capsys.readouterr().out == ""
 
 
 def test_a_model_too_large_for_real_tensors_is_not_run(decoder, monkeypatch) -> None:
-    monkeypatch.setattr(comparing, "LARGEST_RUN", 4 * PARAMETERS - 1)
+    monkeypatch.setattr(comparing, "MAX_RUN_BYTES", 4 * PARAMETERS - 1)
     made_up(monkeypatch, lambda plain: pytest.fail("it was run"))
-    (row,) = against(decoder, ["made-up"]).rows
+    (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons[0].startswith("not run")
 
 
 def test_an_unknown_tool_is_guessed(decoder) -> None:
     with pytest.raises(InputError, match="Did you mean 'torchinfo'"):
-        against(decoder, ["torch-info"])
+        compare_tools(decoder, ["torch-info"])
 
 
 def test_tools_run_the_module_on_its_own_inputs_and_see_only_tensors(decoder, monkeypatch) -> None:
@@ -135,7 +135,7 @@ def test_tools_run_the_module_on_its_own_inputs_and_see_only_tensors(decoder, mo
         return ToolCount(1, 1.0, "", {})
 
     made_up(monkeypatch, look)
-    against(decoder, ["made-up"])
+    compare_tools(decoder, ["made-up"])
     assert seen["shapes"][0] == (1, 16, 300) and seen["lookups"] == (300, 32)
 
 
@@ -159,7 +159,7 @@ def test_torchinfo_is_read_leaf_by_leaf(monkeypatch) -> None:
         return SimpleNamespace(total_params=58, total_mult_adds=10, summary_list=leaves)
 
     fake_module("torchinfo", monkeypatch, summary=summary)
-    (row,) = against(subject_of(two_layers), ["torchinfo"]).rows
+    (row,) = compare_tools(resolve_subject(two_layers), ["torchinfo"]).rows
     assert (row.parameters, row.flops) == (58, 20)
     assert row.reasons == ("FLOPs: widen (Linear): 10 instead of 144; narrow (Linear): 10 instead of 144",)
 
@@ -173,14 +173,14 @@ def test_what_calflops_and_ptflops_write_on_the_parts_is_noted(monkeypatch) -> N
         return 144, 72, 58
 
     fake_module("calflops", monkeypatch, calculate_flops=calculate_flops)
-    (row,) = against(subject_of(two_layers), ["calflops"]).rows
+    (row,) = compare_tools(resolve_subject(two_layers), ["calflops"]).rows
     assert row.reasons == ("FLOPs: widen (Linear): linear not counted (144)",)
 
 
 def test_thops_nested_layers_are_taken_apart(monkeypatch) -> None:
     layers = {"module": (72.0, 30.0, {"widen": (72.0, 30.0, {}), "narrow": (0.0, 0.0, {})})}
     fake_module("thop", monkeypatch, profile=lambda *given, **named: (72.0, 30.0, layers))
-    (row,) = against(subject_of(two_layers), ["thop"]).rows
+    (row,) = compare_tools(resolve_subject(two_layers), ["thop"]).rows
     assert row.reasons == (
         "parameters: narrow (Linear): not counted",
         "FLOPs: narrow (Linear): linear not counted (144)",
@@ -189,20 +189,20 @@ def test_thops_nested_layers_are_taken_apart(monkeypatch) -> None:
 
 @pytest.mark.parametrize("tool", [pytest.param(tool, marks=installed(tool)) for tool in TOOLS])
 def test_the_tools_themselves_know_plain_layers(tool: str) -> None:
-    (row,) = against(subject_of(two_layers), [tool]).rows
+    (row,) = compare_tools(resolve_subject(two_layers), [tool]).rows
     assert row.parameters == 58
     assert row.flops_ratio == pytest.approx(1, abs=0.25), row  # some count biases
 
 
 @pytest.mark.parametrize("tool", [pytest.param(tool, marks=installed(tool)) for tool in ("fvcore", "thop", "ptflops")])
 def test_the_tools_themselves_leave_attention_out(tool: str, decoder) -> None:
-    (row,) = against(decoder, [tool]).rows
+    (row,) = compare_tools(decoder, [tool]).rows
     assert "layers.*.attention (Attention): scaled_dot_product_attention not counted (65,536)" in str(row.reasons)
 
 
 def test_the_table_in_every_form(decoder, monkeypatch) -> None:
     made_up(monkeypatch, lambda plain: ToolCount(PARAMETERS, 579_584.0, "<half>", {}))
-    found = against(decoder, ["made-up"])
+    found = compare_tools(decoder, ["made-up"])
     lines = str(found).splitlines()
     assert lines[2].split()[:5] == ["lemma", "35,584", "1.000", "1,159,168", "1.000"]
     assert lines[3].split()[0] == "matrix" and lines[5].split() == ["<half>"]  # what each of them counts

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import lemma
-from lemma.counting.count import count, plain_kernels
+from lemma.counting.count import count, reference_kernels
 from lemma.counting.measure import optimizer_bytes, saved_bytes, state_bytes
 from lemma.counting.polynomial import symbol
-from lemma.counting.subject import Subject, subject_of
-from lemma.errors import InputError, LedgerError, SpecError
-from lemma.models.build import parameters_of
+from lemma.counting.subject import Subject, resolve_subject
+from lemma.errors import CountingError, InputError, SpecError
+from lemma.models.build import count_spec_parameters
 from lemma.spec.models import Classifier, Encoder, FeedForward, Gru
 from lemma.spec.positions import Alibi
 
@@ -40,7 +40,7 @@ def held_out(subject: Subject, seed: int) -> dict[str, int]:
     """Sizes that are no probe sizes: odd widths, which heads divide where there are any."""
     source, sizes = random.Random(seed), {}
     heads = source.choice([3, 5])
-    for name in subject.sizes(running=True):
+    for name in subject.sizes(with_inputs=True):
         low, high = EXTREMES.get(name, (10, 40))
         sizes[name] = heads if name == "h" else source.randint(low, high)
         if "h" in subject.symbols and name in ("d", "d_h"):
@@ -52,7 +52,7 @@ def held_out(subject: Subject, seed: int) -> dict[str, int]:
 def test_formulas_equal_what_the_module_really_does_at_sizes_they_have_not_seen(
     name: str | Encoder | Classifier, words: dict
 ) -> None:
-    subject = subject_of(name, {**words, "B": 2})
+    subject = resolve_subject(name, {**words, "B": 2})
     account = count(subject)
     for seed in (1, 2):
         values = held_out(subject, seed)
@@ -61,14 +61,14 @@ def test_formulas_equal_what_the_module_really_does_at_sizes_they_have_not_seen(
         forward, backward = by_pytorch(subject, values)
         assert account.flops.polynomial.at(values) == forward
         assert account.backward.polynomial.at(values) == backward
-        assert account.cache.polynomial.at(values) == _sum(state_bytes(module, subject.inputs(values)))
+        assert account.cache.polynomial.at(values) == _sum(state_bytes(module, subject.build_inputs(values)))
         assert account.optimizer.polynomial.at(values) == _sum(optimizer_bytes(module))
         if not account.activations.quantity.refused:
             assert account.activations.polynomial.at(values) == really_saved(subject, values)
 
 
 def test_formulas_of_a_source_and_a_target_equal_what_the_module_really_does() -> None:
-    subject = subject_of("encoder-decoder")
+    subject = resolve_subject("encoder-decoder")
     account = count(subject, ["parameters", "flops", "backward"])
     for seed in (1, 2):
         values = held_out(subject, seed)
@@ -79,17 +79,17 @@ def test_formulas_of_a_source_and_a_target_equal_what_the_module_really_does() -
 
 def test_what_a_translation_keeps_is_keys_and_values_of_both_sides() -> None:
     """The tokens and the mask of the source, which the state holds too, are left out."""
-    subject = subject_of("encoder-decoder", {"d_h": 24, "L_dec": 2, "B": 3, "S": 5, "T": 7})
-    values = subject.sizes(running=True)
-    kept = _sum(state_bytes(subject.build(values), subject.inputs(values)))
+    subject = resolve_subject("encoder-decoder", {"d_h": 24, "L_dec": 2, "B": 3, "S": 5, "T": 7})
+    values = subject.sizes(with_inputs=True)
+    kept = _sum(state_bytes(subject.build(values), subject.build_inputs(values)))
     assert kept == 3 * 2 * 2 * 24 * (5 + 7) * 4
 
 
 def by_pytorch(subject: Subject, values: dict[str, int]) -> tuple[int, int]:
     """The operations that torch.utils.flop_counter counts on the meta device."""
-    module, inputs = subject.build(values), subject.inputs(values)
+    module, inputs = subject.build(values), subject.build_inputs(values)
     with FlopCounterMode(display=False) as counter:
-        logits = module(*inputs.positional, **inputs.named)[0]
+        logits = module(*inputs.args, **inputs.kwargs)[0]
         forward = counter.get_total_flops()
         logits.sum().backward()
     return forward, counter.get_total_flops() - forward
@@ -97,7 +97,7 @@ def by_pytorch(subject: Subject, values: dict[str, int]) -> tuple[int, int]:
 
 def really_saved(subject: Subject, values: dict[str, int]) -> int:
     """The storages that autograd holds after a forward pass, found by walking the graph it built."""
-    module, inputs = subject.build(values, "cpu"), subject.inputs(values, "cpu")
+    module, inputs = subject.build(values, "cpu"), subject.build_inputs(values, "cpu")
     own = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
     saved: dict[int, int] = {}
     kept = []
@@ -108,7 +108,7 @@ def really_saved(subject: Subject, values: dict[str, int]) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        module(*inputs.positional, **inputs.named)
+        module(*inputs.args, **inputs.kwargs)
     return sum(size for address, size in saved.items() if address not in own)
 
 
@@ -120,9 +120,9 @@ def test_a_part_without_a_formula_is_measured_and_says_why() -> None:
     """oneDNN's LSTM saves a workspace of whole blocks and pages."""
     account = lemma.count("lstm", quantities=["activations"], V=30, d=8, D=16, B=3, T=5)
     assert "layers" in account.activations.quantity.refused
-    subject = subject_of("lstm", {"V": 30, "d": 8, "D": 16, "B": 3, "T": 5})
-    values = subject.sizes(running=True)
-    real = saved_bytes(subject.build(values, "cpu"), subject.inputs(values, "cpu"))
+    subject = resolve_subject("lstm", {"V": 30, "d": 8, "D": 16, "B": 3, "T": 5})
+    values = subject.sizes(with_inputs=True)
+    real = saved_bytes(subject.build(values, "cpu"), subject.build_inputs(values, "cpu"))
     assert account.activations.total == _sum(real)
     assert "follows no polynomial of" in str(account)
 
@@ -194,7 +194,7 @@ def test_accounts_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*given: object) -> None:
         raise AssertionError("probed again")
 
-    monkeypatch.setattr("lemma.counting.probe.probe", never)
+    monkeypatch.setattr("lemma.counting.probe.fit_groups", never)
     assert lemma.count("gru", quantities=["parameters"], D=7).parameters.formula == first.parameters.formula
 
 
@@ -207,7 +207,7 @@ def test_wrong_words_are_told() -> None:
         lemma.count("decoder", B=0)
     with pytest.raises(SpecError, match="Expected package"):
         lemma.count("nowhere.at:all")
-    with pytest.raises(LedgerError, match="only its parameters"):
+    with pytest.raises(CountingError, match="only its parameters"):
         lemma.count("torch.nn:Linear", quantities=["flops"], in_features=4, out_features=2)
     with pytest.raises(InputError, match="needs a value for"):
         lemma.count("torch.nn:Linear", in_features=4)
@@ -265,7 +265,9 @@ def test_the_rows_of_a_csv_add_up_to_the_total(tmp_path: Path) -> None:
 
 def test_words_reach_the_body_of_a_classifier_and_its_head() -> None:
     account = lemma.count(Classifier(body=Gru(tied=True, hidden=128)), quantities=["parameters"], K=5, d=8, hidden=8)
-    assert account.parameters.total == parameters_of(Classifier(body=Gru(tied=True, width=8, hidden=8), classes=5))
+    assert account.parameters.total == count_spec_parameters(
+        Classifier(body=Gru(tied=True, width=8, hidden=8), classes=5)
+    )
     assert account.symbols["K"] == 5 and "D" not in account.symbols  # tied, D is d by another name
     with pytest.raises(SpecError, match="Did you mean 'hidden'"):
         lemma.count(Classifier(), hiden=8)
@@ -339,9 +341,9 @@ def test_what_cannot_be_built_says_why() -> None:
     def broken(d: int = 3) -> nn.Module:
         raise KeyError("no such thing")
 
-    with pytest.raises(LedgerError, match="d=3: 'no such thing'"):
+    with pytest.raises(CountingError, match="d=3: 'no such thing'"):
         lemma.count(broken)
-    with pytest.raises(LedgerError, match="gives a int"):
+    with pytest.raises(CountingError, match="gives a int"):
         lemma.count(lambda d=3: 5)  # pyright: ignore[reportArgumentType]
 
 
@@ -388,9 +390,9 @@ def test_factories_that_differ_in_what_they_hold_are_not_taken_for_one_another()
 )
 def test_what_a_batch_of_one_saves_is_what_autograd_holds(name: str, sizes: dict[str, int]) -> None:
     """With one row a view is contiguous, so that less is saved than the formula of larger batches says."""
-    subject = subject_of(name, sizes)
+    subject = resolve_subject(name, sizes)
     counted = lemma.count(name, quantities=["activations"], **sizes).activations
-    assert counted.total == really_saved(subject, subject.sizes(running=True))
+    assert counted.total == really_saved(subject, subject.sizes(with_inputs=True))
     assert counted.quantity.only_at == {"B": 1} and "holds at B = 1 only" in " ".join(counted.quantity.notes)
 
 
@@ -555,7 +557,7 @@ def test_what_cannot_be_run_says_so_in_one_sentence_before_anything_is_probed() 
         return nn.Linear(d, d)
 
     broken.inputs = lambda d, B=2: torch.zeros(B, d + 1)  # pyright: ignore[reportFunctionMemberAccess]
-    with pytest.raises(LedgerError, match="broken cannot be run at d=8 B=2: ") as refused:
+    with pytest.raises(CountingError, match="broken cannot be run at d=8 B=2: ") as refused:
         lemma.count(broken, quantities=["flops"])
     assert "\n" not in str(refused.value)
 
@@ -623,11 +625,11 @@ def test_half_a_width_and_every_second_layer_have_a_formula_for_all_sizes() -> N
 
 def every_figure(factory, **sizes: int) -> dict[str, int]:
     """What the module really does: PyTorch's counter, what autograd saves, the tensors next to the output."""
-    subject = subject_of(factory, sizes)
-    values = subject.sizes(running=True)
-    module, inputs = subject.build(values, "cpu"), subject.inputs(values, "cpu")
-    with plain_kernels(), FlopCounterMode(display=False) as counter:
-        out = module(*inputs.positional)
+    subject = resolve_subject(factory, sizes)
+    values = subject.sizes(with_inputs=True)
+    module, inputs = subject.build(values, "cpu"), subject.build_inputs(values, "cpu")
+    with reference_kernels(), FlopCounterMode(display=False) as counter:
+        out = module(*inputs.args)
         forward = counter.get_total_flops()
         out[0].sum().backward()
     backward = counter.get_total_flops() - forward
@@ -686,7 +688,7 @@ def test_a_dimension_that_only_the_module_knows_is_named_in_every_quantity() -> 
     assert account.symbols["m"] == 41 and account.flops.polynomial == 4 * d * m * B
     assert account.parameters.polynomial == 2 * d * m and account.activations.polynomial == 4 * B * (d + m)
     assert account.optimizer.total == 8 * 2 * 20 * 41 + 8
-    assert account.quantities["flops"].by_formula({"d": 21, "B": 3}) is None  # m is not known there
+    assert account.quantities["flops"].evaluate({"d": 21, "B": 3}) is None  # m is not known there
     assert account.quantities["flops"].at({"d": 21, "B": 3}) == 4 * 21 * 43 * 3  # it is read off the module
 
 

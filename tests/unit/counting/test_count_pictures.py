@@ -3,7 +3,7 @@
 import pytest
 
 import lemma
-from lemma.models.build import parameters_of
+from lemma.models.build import count_spec_parameters
 from lemma.spec.models import DualEncoder, Rnn
 
 SPEC = DualEncoder(body=Rnn(width=8, hidden=8))
@@ -18,7 +18,7 @@ def account(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_the_formula_is_that_of_the_built_module_at_odd_sizes(account) -> None:
-    assert account.parameters.total == parameters_of(SPEC.at(ODD))
+    assert account.parameters.total == count_spec_parameters(SPEC.with_sizes(ODD))
 
 
 def test_the_image_tower_is_counted_as_by_hand(account) -> None:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 import lemma
 from lemma.counting.account import NO_FORMULA, Account, Part, Quantity
+from lemma.counting.count import DEFAULT_CONVENTIONS as CONVENTIONS
 from lemma.counting.count import DEFAULT_LIMITS, CountLimits, ModuleCounter, count
-from lemma.counting.count import USUAL as CONVENTIONS
-from lemma.counting.measure import routed_sizes, saved_bytes
-from lemma.counting.polynomial import of, symbol
+from lemma.counting.measure import active_sizes, saved_bytes
+from lemma.counting.polynomial import as_polynomial, symbol
 from lemma.counting.subject import Inputs, factory_subject
-from lemma.errors import InputError, LedgerError
+from lemma.errors import CountingError, InputError
 
 
 class Patterned(nn.Module):
@@ -89,7 +89,7 @@ def test_without_its_module_a_formula_is_refused_outside_its_domain(account: Any
 
 
 def test_sizes_that_cannot_be_built_are_named(account: Any) -> None:
-    with pytest.raises(LedgerError, match="cannot be built at d=-1"):
+    with pytest.raises(CountingError, match="cannot be built at d=-1"):
         account.quantities["parameters"].at({**SIZES, "d": -1})
 
 
@@ -97,7 +97,7 @@ def test_no_form_of_output_drops_what_follows_no_formula() -> None:
     quantity = Quantity(
         "flops",
         "FLOPs",
-        (Part("patches", symbol("d") * symbol("n"), of(2)),),
+        (Part("patches", symbol("d") * symbol("n"), as_polynomial(2)),),
         refused={"encoder": "no polynomial of n"},
         measured={"encoder": 990},
         measured_at={"d": 5, "n": 1},
@@ -132,7 +132,7 @@ def test_a_quantity_that_fails_does_not_sink_the_others() -> None:
     assert account.flops.total is None
     assert "forward FLOPs = what follows no formula = unknown" in str(account)
     assert "cannot be run at d=4 B=2" in " ".join(str(account).split())
-    with pytest.raises(LedgerError, match="cannot be run at d=4 B=2"):
+    with pytest.raises(CountingError, match="cannot be run at d=4 B=2"):
         lemma.count(broken, quantities=["flops"])
 
 
@@ -203,9 +203,9 @@ class Experts(nn.Module):
 
 @pytest.mark.parametrize("stacked", [True, False])
 def test_active_parameters_are_the_same_with_and_without_memory(stacked: bool) -> None:
-    real = routed_sizes(Experts(6, 8, 2, stacked), Inputs((torch.randn(1, 6),)))
+    real = active_sizes(Experts(6, 8, 2, stacked), Inputs((torch.randn(1, 6),)))
     with torch.device("meta"):
-        meta = routed_sizes(Experts(6, 8, 2, stacked), Inputs((torch.randn(1, 6),)))
+        meta = active_sizes(Experts(6, 8, 2, stacked), Inputs((torch.randn(1, 6),)))
     assert sum(size for (size,) in meta.values()) == sum(size for (size,) in real.values()) == 6 * 8 + 2 * (36 + 6)
 
 
@@ -224,9 +224,9 @@ def test_a_counter_with_an_estimate_probes_nothing(monkeypatch: pytest.MonkeyPat
     def never(*given: object) -> None:
         raise AssertionError("probed")
 
-    monkeypatch.setattr("lemma.counting.probe.probe", never)
+    monkeypatch.setattr("lemma.counting.probe.fit_groups", never)
     counter = ModuleCounter(factory_subject(patterned, {"L": 8}), CONVENTIONS, DEFAULT_LIMITS, estimate=0)
-    assert counter.quantity("parameters").by_formula({"d": 8, "L": 8, "d_ff": 64}) == sum(
+    assert counter.quantity("parameters").evaluate({"d": 8, "L": 8, "d_ff": 64}) == sum(
         parameter.numel() for parameter in patterned(L=8).parameters()
     )
 

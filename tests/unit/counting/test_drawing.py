@@ -16,9 +16,9 @@ from lemma.counting.drawing import Box, Drawing, FlowLine, TextLine, draw, text_
 from lemma.counting.examples import self_attention
 from lemma.counting.layout import LayoutBlock, arrange
 from lemma.counting.polynomial import ONE, Polynomial, symbol
-from lemma.counting.probe import pattern_of
-from lemma.counting.subject import Subject, factory_subject, subject_of
-from lemma.errors import InputError, LedgerError
+from lemma.counting.probe import path_pattern
+from lemma.counting.subject import Subject, factory_subject, resolve_subject
+from lemma.errors import CountingError, InputError
 
 MODELS = ["self-attention", "feed-forward", "attentive", "lstm", "decoder", "torch-transformer", "table-a5"]
 HELD_OUT = {  # sizes that are no probe sizes, and T apart from what the shapes may be mistaken for
@@ -30,7 +30,7 @@ HELD_OUT = {  # sizes that are no probe sizes, and T apart from what the shapes 
 
 
 def subject(name: str) -> Subject:
-    return factory_subject(self_attention, {}, name) if name == "self-attention" else subject_of(name)
+    return factory_subject(self_attention, {}, name) if name == "self-attention" else resolve_subject(name)
 
 
 @cache
@@ -89,7 +89,7 @@ def test_single_and_multi_head_have_three_d_squared_parameters_before_the_output
         if node.name in ("W_Q", "W_K", "W_V"):
             total = total + math.prod(node.shape, start=ONE)
     E, H = symbol("E"), symbol("H")
-    assert total.put("M_QK", E / H).put("M_V", E / H) == 3 * E**2
+    assert total.substitute("M_QK", E / H).substitute("M_V", E / H) == 3 * E**2
 
 
 def test_the_formulas_of_self_attention() -> None:
@@ -121,8 +121,8 @@ def test_shapes_are_what_modules_return_in_a_real_run_at_a_held_out_size(name: s
     module = subject(name).build(values, "cpu").eval()
     for path, part in module.named_modules():
         part.register_forward_hook(lambda *given, path=path: returned.update({path: _first(given[2])}))
-    inputs = subject(name).inputs(values, "cpu")
-    module(*inputs.positional, **inputs.named)
+    inputs = subject(name).build_inputs(values, "cpu")
+    module(*inputs.args, **inputs.kwargs)
     drawn = {node.path: shape_at(node.shape, values) for node in drawing(name).nodes if node.step in ("linear", "lstm")}
     assert drawn == {path: tuple(returned[path].shape) for path in drawn}
     assert drawn.keys() == {path for path in returned if _is_drawn(module.get_submodule(path), path)}
@@ -141,21 +141,19 @@ def _is_drawn(part: nn.Module, path: str) -> bool:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_parameter_is_drawn_with_its_shape_and_number(name: str) -> None:
-    sizes = subject(name).sizes(running=True) | ({"L": 3} if "L" in subject(name).symbols else {})
+    sizes = subject(name).sizes(with_inputs=True) | ({"L": 3} if "L" in subject(name).symbols else {})
     module = subject(name).build(sizes)
     held = [node for node in drawing(name).nodes if node.kind == "parameter"]
     count = sum(int((math.prod(node.shape, start=ONE) * node.repeats).at(sizes)) for node in held)
     assert count == sum(parameter.numel() for parameter in module.parameters())
-    patterns = {pattern_of(parameter) for parameter, _ in module.named_parameters()}
-    assert {pattern_of(node.name.replace("…", "")) for node in held} == patterns
+    patterns = {path_pattern(parameter) for parameter, _ in module.named_parameters()}
+    assert {path_pattern(node.name.replace("…", "")) for node in held} == patterns
 
 
 def test_repeated_layers_are_framed_once_with_their_number() -> None:
-    texts = {
-        text.strong: text.plain for text in drawing("decoder").shapes if isinstance(text, TextLine) and text.strong
-    }
+    texts = {text.bold: text.regular for text in drawing("decoder").shapes if isinstance(text, TextLine) and text.bold}
     assert texts["× L"] == "layers, stream₃ is the next one's stream"
-    assert [shape.look for shape in drawing("decoder").shapes if isinstance(shape, Box)].count("frame") == 1
+    assert [shape.kind for shape in drawing("decoder").shapes if isinstance(shape, Box)].count("frame") == 1
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -165,7 +163,7 @@ def test_texts_stay_in_their_boxes_and_on_the_page(name: str) -> None:
     for text in (shape for shape in drawing(name).shapes if isinstance(shape, TextLine)):
         assert text.width / 2 <= text.x <= page - text.width / 2
         around = [
-            b for b in boxes if b.look != "frame" and b.x <= text.x <= b.x + b.width and b.y <= text.y <= b.y + b.height
+            b for b in boxes if b.kind != "frame" and b.x <= text.x <= b.x + b.width and b.y <= text.y <= b.y + b.height
         ]
         assert all(text.width <= box.width for box in around)
         assert len(around) <= 1
@@ -173,10 +171,10 @@ def test_texts_stay_in_their_boxes_and_on_the_page(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_boxes_do_not_overlap_and_lines_cross_none(name: str) -> None:
-    boxes = [s for s in drawing(name).shapes if isinstance(s, Box) and s.look != "frame"]
+    boxes = [s for s in drawing(name).shapes if isinstance(s, Box) and s.kind != "frame"]
     for number, one in enumerate(boxes):
         assert not any(_overlap(one, other) for other in boxes[:number])
-    for line in (shape for shape in drawing(name).shapes if isinstance(shape, FlowLine) and not shape.sideways):
+    for line in (shape for shape in drawing(name).shapes if isinstance(shape, FlowLine) and not shape.is_horizontal):
         for (x, y), (a, b) in pairwise(line.points):  # a bow between two points stays between them
             left, right = min(x, a) - 0.1, max(x, a) + 0.1
             inner = Box("result", left, y + 1, right - left, b - y - 2)
@@ -237,12 +235,12 @@ def test_steps_that_depend_on_sizes_are_refused_with_the_reason() -> None:
             x = module.inner(x)
         return x
 
-    with pytest.raises(LedgerError, match="steps differ from size to size"):
+    with pytest.raises(CountingError, match="steps differ from size to size"):
         draw(_module(often))
 
 
 def test_a_module_that_returns_no_tensor_is_refused() -> None:
-    with pytest.raises(LedgerError, match="returns no tensor"):
+    with pytest.raises(CountingError, match="returns no tensor"):
         draw(_module(lambda module, x: 3))
 
 
@@ -257,7 +255,7 @@ def test_changes_in_place_are_steps_of_their_own() -> None:
 
 def test_parameters_that_take_no_part_are_named() -> None:
     drawn = draw(_module(lambda module, x: module.inner(x)))
-    assert any(isinstance(s, TextLine) and s.plain == "not used here: spare.weight, spare.bias" for s in drawn.shapes)
+    assert any(isinstance(s, TextLine) and s.regular == "not used here: spare.weight, spare.bias" for s in drawn.shapes)
 
 
 def test_layers_that_something_else_reads_are_not_folded() -> None:

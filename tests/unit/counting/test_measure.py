@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import lemma
-from lemma.counting.count import plain_kernels
-from lemma.counting.measure import READS, differentiable_outputs, products, uncounted
+from lemma.counting.count import reference_kernels
+from lemma.counting.measure import READS_DATA, differentiable_outputs, find_uncounted, product_flops
 from lemma.counting.subject import Inputs
 
 ROWS, WIDTH, OUT = 2, 4, 5
@@ -29,8 +29,8 @@ class Applies(nn.Module):
 
 
 def passes(module: nn.Module, *inputs: Any) -> tuple[int, int]:
-    with plain_kernels():
-        rows = products(module, Inputs(inputs)).values()
+    with reference_kernels():
+        rows = product_flops(module, Inputs(inputs)).values()
     return sum(row[0] for row in rows), sum(row[2] for row in rows)
 
 
@@ -106,14 +106,14 @@ def test_operators_without_a_rule_are_named_and_others_are_not() -> None:
     def solve(m: Applies, x: Tensor) -> Tensor:
         return torch.linalg.solve(m.W[:4] + torch.eye(4), m.W[:4] @ x).norm() + torch.fft.rfft(x).abs().sum()
 
-    names = {key.partition(" ")[0] for key in uncounted(Applies(solve), Inputs((torch.zeros(WIDTH),)))}
+    names = {key.partition(" ")[0] for key in find_uncounted(Applies(solve), Inputs((torch.zeros(WIDTH),)))}
     assert {"aten._linalg_solve_ex", "aten._fft_r2c"} <= names and "aten.linalg_vector_norm" not in names
     plain = nn.Sequential(nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3), nn.GELU(), nn.AvgPool1d(2), nn.Softmax(-1))
-    assert not uncounted(plain, Inputs((torch.zeros(2, 2, 7),)))
+    assert not find_uncounted(plain, Inputs((torch.zeros(2, 2, 7),)))
     for module in (nn.LSTM(4, 3), nn.TransformerEncoderLayer(4, 2, 8), nn.MultiheadAttention(4, 2)):
-        with plain_kernels():
+        with reference_kernels():
             inputs = (torch.zeros(3, 2, 4),) * (3 if isinstance(module, nn.MultiheadAttention) else 1)
-            assert not uncounted(module, Inputs(inputs))
+            assert not find_uncounted(module, Inputs(inputs))
 
 
 def test_an_account_names_what_it_leaves_out_and_what_depends_on_numbers() -> None:
@@ -137,7 +137,7 @@ def test_an_account_names_what_it_leaves_out_and_what_depends_on_numbers() -> No
     plain = account.to_dict()
     assert len(plain["flops"]["remarks"]) == 2 and len(plain["activations"]["remarks"]) == 1
     assert "remarks" not in plain["parameters"]
-    assert READS in {key.partition(" ")[0] for key in uncounted(Settles(4), Inputs((torch.zeros(1, 4),)))}
+    assert READS_DATA in {key.partition(" ")[0] for key in find_uncounted(Settles(4), Inputs((torch.zeros(1, 4),)))}
 
 
 def test_the_fast_path_of_frozen_encoder_layers_is_not_taken() -> None:

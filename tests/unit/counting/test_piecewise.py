@@ -8,17 +8,17 @@ import pytest
 
 from lemma.counting.piecewise import (
     PRIMES,
-    NamedSize,
-    bends,
-    fit_with,
-    fraction_of,
+    DerivedSize,
+    find_bends,
+    fit_staircase,
+    fit_with_derived,
+    reconstruct_fraction,
     simplest_between,
-    solved,
-    staircase,
+    solve_modular,
 )
 from lemma.counting.polynomial import symbol
 from lemma.counting.probe import PathGroup
-from lemma.errors import LedgerError
+from lemma.errors import CountingError
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -27,7 +27,7 @@ def test_a_staircase_is_found_from_scattered_points_and_holds_everywhere_else(se
     slope, step, base = Fraction(source.randint(1, 9), source.randint(2, 40)), source.choice([1, 8, 64]), 3
     rounding = source.choice([floor, ceil])
     rule = {x: base + step * rounding(slope * x) for x in range(1, 2000)}
-    found = staircase(
+    found = fit_staircase(
         "d", {x: rule[x] for x in source.sample(range(1, 2000), 150)} | {x: rule[x] for x in range(1, 40)}
     )
     if slope.denominator == 1:
@@ -39,43 +39,43 @@ def test_a_staircase_is_found_from_scattered_points_and_holds_everywhere_else(se
 
 
 def test_what_rises_otherwise_is_no_staircase() -> None:
-    assert staircase("d", {x: x * x for x in range(1, 30)}) is None
-    assert staircase("d", dict.fromkeys(range(1, 30), 7)) is None
-    assert staircase("d", {x: -(x // 3) for x in range(1, 30)}) is None
+    assert fit_staircase("d", {x: x * x for x in range(1, 30)}) is None
+    assert fit_staircase("d", dict.fromkeys(range(1, 30), 7)) is None
+    assert fit_staircase("d", {x: -(x // 3) for x in range(1, 30)}) is None
 
 
 def test_bends_are_told_from_rounding_and_from_parabolas() -> None:
-    assert bends({x: 3 * x * x + x for x in range(2, 35)}) == (0, 0)
-    assert bends({x: min(x, 11) for x in range(2, 35)}) == (11, 0)
-    assert bends({x: x * (x // 7) for x in range(2, 35)}) == (0, 7)
-    assert bends({x: 2**x for x in range(2, 35)}) == (0, 0)
+    assert find_bends({x: 3 * x * x + x for x in range(2, 35)}) == (0, 0)
+    assert find_bends({x: min(x, 11) for x in range(2, 35)}) == (11, 0)
+    assert find_bends({x: x * (x // 7) for x in range(2, 35)}) == (0, 7)
+    assert find_bends({x: 2**x for x in range(2, 35)}) == (0, 0)
 
 
 def test_fractions_come_back_from_their_residues() -> None:
     for fraction in (Fraction(3, 7), Fraction(-12_345, 64), Fraction(0), Fraction(1_000_003)):
         residues = [fraction.numerator * pow(fraction.denominator, -1, prime) % prime for prime in PRIMES]
-        assert fraction_of(residues) == fraction
+        assert reconstruct_fraction(residues) == fraction
     assert simplest_between(Fraction(0), Fraction(1, 1000)) == Fraction(1, 1001)
 
 
 def test_a_system_without_solution_has_none() -> None:
     prime = PRIMES[0]
-    assert solved([[1, 1], [1, 2], [1, 3]], [2, 3, 4], prime) == {0: 1, 1: 1}
-    assert solved([[1, 1], [1, 2], [1, 3]], [2, 3, 5], prime) is None
-    assert solved([[1, 2], [2, 4]], [3, 6], prime) == {0: 3}  # the last unknown is not needed
+    assert solve_modular([[1, 1], [1, 2], [1, 3]], [2, 3, 4], prime) == {0: 1, 1: 1}
+    assert solve_modular([[1, 1], [1, 2], [1, 3]], [2, 3, 5], prime) is None
+    assert solve_modular([[1, 2], [2, 4]], [3, 6], prime) == {0: 3}  # the last unknown is not needed
 
 
 def test_named_sizes_are_fitted_next_to_symbols_and_what_they_do_not_explain_is_left_out() -> None:
-    half, least = NamedSize("ceil", (symbol("d") / 2,)), NamedSize("min", (symbol("T"), symbol("w") - 1))
+    half, least = DerivedSize("ceil", (symbol("d") / 2,)), DerivedSize("min", (symbol("T"), symbol("w") - 1))
     wide, long, odd = map(PathGroup, ("wide", "long", "odd"))
 
     def read(at):
         if at["d"] > 11:
-            raise LedgerError("such a width cannot be built")
+            raise CountingError("such a width cannot be built")
         m, n = ceil(at["d"] / 2), min(at["T"], at["w"] - 1)
         return {wide: (at["L"] * at["d"] * m, 0), long: (5 * n * at["T"] + at["w"],), odd: (2 ** at["d"],)}
 
     sizes = {"d": list(range(2, 10)), "L": [2, 3, 4, 5], "T": list(range(2, 10)), "w": list(range(2, 10))}
     L, d, T, w, m, n = map(symbol, ("L", "d", "T", "w", half.name, least.name))
-    assert fit_with(read, [half], sizes, NamedSize.at) == {(wide, 0): L * d * m, (wide, 1): 0}
-    assert fit_with(read, [least], sizes, NamedSize.at) == {(long, 0): 5 * n * T + w}
+    assert fit_with_derived(read, [half], sizes, DerivedSize.at) == {(wide, 0): L * d * m, (wide, 1): 0}
+    assert fit_with_derived(read, [least], sizes, DerivedSize.at) == {(long, 0): 5 * n * T + w}

@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 
 import lemma
 from lemma.cli.main import app
-from lemma.counting.plan import DEVICES, Planner, PlanSettings, device_of, interpolated
+from lemma.counting.plan import DEVICES, Planner, PlanSettings, get_device, interpolate
 from lemma.counting.polynomial import symbol
-from lemma.counting.solve import largest_within, read_bound
-from lemma.counting.subject import Subject, subject_of
-from lemma.counting.training_step import PARTS, StepSettings, follow_step, layers_of
-from lemma.errors import InputError, LedgerError
+from lemma.counting.solve import largest_below, read_bound
+from lemma.counting.subject import Subject, resolve_subject
+from lemma.counting.training_step import PARTS, StepSettings, find_layers, trace_step
+from lemma.errors import CountingError, InputError
 from lemma.spec.recipe import Recipe
 from lemma.tasks.registry import task_for
-from lemma.training.optimizer import clip, optimizer_for
+from lemma.training.optimizer import build_optimizer, clip_gradients
 
 CPU = StepSettings(gpu=False, precision=torch.float32)
 SMALL = {"d": 32, "L": 2, "h": 2, "V": 300, "T": 32, "B": 4}
@@ -34,23 +34,23 @@ def allocated(subject: Subject, recompute: bool = False, accumulate: int = 1) ->
     values, recipe = subject.sizes(True), Recipe(accumulate=accumulate, batch=accumulate)
     model: Any = subject.build(values, "cpu").train()
     loss = task_for(model.spec).loss(model, recipe)
-    inputs = subject.inputs(values, "cpu").positional
+    inputs = subject.build_inputs(values, "cpu").args
     first = inputs[0]
     targets = torch.zeros(len(first), inputs[1].shape[1] + 1, dtype=torch.long) if len(inputs) > 1 else first
     if recompute:
-        for layer in list(layers_of(model)):
+        for layer in list(find_layers(model)):
             forward = layer.forward
             layer.forward = lambda *args, forward=forward, **named: checkpoint(
                 forward, *args, use_reentrant=False, **named
             )
-    optimizer = optimizer_for(model, recipe)
+    optimizer = build_optimizer(model, recipe)
 
     def step() -> None:
         for _ in range(accumulate):
             objective, _, _ = loss(first, targets, None)
             objective.backward()
             del objective
-        clip(model, recipe.clip)
+        clip_gradients(model, recipe.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -81,8 +81,8 @@ def allocated(subject: Subject, recompute: bool = False, accumulate: int = 1) ->
 def test_planned_memory_is_what_the_allocator_gives_out_in_a_step_on_a_cpu(
     model: str, sizes: dict[str, Any], recompute: bool
 ) -> None:
-    subject = subject_of(model, sizes)
-    planned = follow_step(subject, StepSettings(False, torch.float32, recompute=recompute)).peak.total
+    subject = resolve_subject(model, sizes)
+    planned = trace_step(subject, StepSettings(False, torch.float32, recompute=recompute)).peak.total
     assert planned == pytest.approx(allocated(subject, recompute), rel=0.10 if model == "lstm" else 0.01)
 
 
@@ -90,18 +90,18 @@ def test_planned_memory_is_what_the_allocator_gives_out_in_a_step_on_a_cpu(
 def test_tensors_without_memory_are_followed_like_real_ones(
     settings: StepSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = subject_of("decoder", {**SMALL, "L": 1})
-    real = follow_step(subject, settings)
-    monkeypatch.setattr("lemma.counting.training_step.QUICK_STEP", 0)
-    fake = follow_step(subject, settings)
+    subject = resolve_subject("decoder", {**SMALL, "L": 1})
+    real = trace_step(subject, settings)
+    monkeypatch.setattr("lemma.counting.training_step.MAX_QUICK_STEP", 0)
+    fake = trace_step(subject, settings)
     assert [moment.parts for moment in fake.moments] == [moment.parts for moment in real.moments]
     assert fake.kernels == real.kernels
 
 
 def test_gradients_stay_while_they_add_up_over_the_parts_of_a_batch() -> None:
-    subject = subject_of("decoder", SMALL)
+    subject = resolve_subject("decoder", SMALL)
     settings = StepSettings(False, torch.float32, Recipe(accumulate=2, batch=8))
-    planned = follow_step(subject, settings).peak
+    planned = trace_step(subject, settings).peak
     assert planned.total == pytest.approx(allocated(subject, accumulate=2), rel=0.01)
     assert dict(zip(PARTS, planned.parts, strict=True))["gradients"] == planned.parts[0]
 
@@ -111,7 +111,7 @@ def test_flops_of_a_step_are_those_of_its_products() -> None:
     output, last = 2 * tokens * d * vocabulary, 2 * tokens * 4 * d * d
     layer = 2 * tokens * 12 * d**2 + 4 * tokens * length * d
     step, again = (
-        follow_step(subject_of("decoder", SMALL), StepSettings(False, torch.float32, recompute=recompute))
+        trace_step(resolve_subject("decoder", SMALL), StepSettings(False, torch.float32, recompute=recompute))
         for recompute in (False, True)
     )
     assert step.flops == 3 * (2 * layer + output)
@@ -139,19 +139,19 @@ both_directions.inputs = lambda d=8, B=2, T=5: torch.zeros(B, T, d)  # pyright: 
 def test_flops_of_a_planned_step_are_those_that_count_gives(model: Any, sizes: dict[str, Any]) -> None:
     counted = lemma.count(model, quantities=["flops", "backward"], **sizes)
     expected = (counted.flops.total or 0) + (counted.backward.total or 0)
-    subject = subject_of(model, sizes)
+    subject = resolve_subject(model, sizes)
     for settings in (CPU, StepSettings(True, torch.float32), StepSettings()):
-        assert follow_step(subject, settings).flops == expected
+        assert trace_step(subject, settings).flops == expected
 
 
 def test_gpt2_takes_the_same_flops_per_token_in_a_plan_as_in_a_count() -> None:
-    step = follow_step(subject_of("decoder", {"V": 50257, "d": 768, "L": 12, "h": 12, "T": 1024}), StepSettings())
+    step = trace_step(resolve_subject("decoder", {"V": 50257, "d": 768, "L": 12, "h": 12, "T": 1024}), StepSettings())
     assert step.flops == 1024 * 854_438_400
 
 
 def test_on_a_gpu_logits_and_activations_are_in_bfloat16_and_weights_are_copied() -> None:
-    subject = subject_of("decoder", {**SMALL, "V": 5000, "d": 64, "d_h": 64})
-    lower, full = (follow_step(subject, StepSettings(True, dtype)) for dtype in (torch.bfloat16, torch.float32))
+    subject = resolve_subject("decoder", {**SMALL, "V": 5000, "d": 64, "d_h": 64})
+    lower, full = (trace_step(subject, StepSettings(True, dtype)) for dtype in (torch.bfloat16, torch.float32))
     places = 4 * 32 * 5000
     half, whole = (dict(zip(PARTS, one.peak.parts, strict=True)) for one in (lower, full))
     # bfloat16: logarithms (2 bytes), their copy for the loss (4) and its gradient (4); float32: three times 4 bytes
@@ -163,28 +163,30 @@ def test_on_a_gpu_logits_and_activations_are_in_bfloat16_and_weights_are_copied(
 
 
 def planner(memory: float, **settings: Any) -> Planner:
-    return Planner(subject_of("decoder", SMALL), PlanSettings(device_of(None, memory=memory), batch=4, **settings))
+    return Planner(
+        resolve_subject("decoder", SMALL), PlanSettings(get_device(None, memory=memory), batch=4, **settings)
+    )
 
 
 def fits(plan: Planner, **sizes: int) -> bool:
-    step = plan.at(**sizes)
-    return plan.total(step, plan.peak(step)) <= plan.settings.budget
+    step = plan.trace(**sizes)
+    return plan.total_bytes(step, plan.peak_moment(step)) <= plan.settings.budget
 
 
 def test_the_largest_batch_and_context_fit_and_one_more_does_not() -> None:
     plan = planner(60e6, precision="float32")
     for name, start in (("B", 4), ("T", 32)):
-        largest = plan.largest(name, start)
+        largest = plan.find_largest(name, start)
         assert largest.root > start and largest.followed and "the root of" in str(largest)
         assert fits(plan, **{name: largest.root}) and not fits(plan, **{name: largest.root + 1})
 
 
 def test_the_largest_sizes_are_right_where_memory_is_no_polynomial() -> None:
     # the fused output layer takes 8192 rows at a time, so that memory has a bend at B·T = 8192
-    subject = subject_of("decoder", {"V": 9000, "d": 16, "L": 1, "h": 1, "T": 2048})
-    plan = Planner(subject, PlanSettings(device_of(None, memory=2e9), batch=2))
+    subject = resolve_subject("decoder", {"V": 9000, "d": 16, "L": 1, "h": 1, "T": 2048})
+    plan = Planner(subject, PlanSettings(get_device(None, memory=2e9), batch=2))
     for name, start in (("B", 2), ("T", 2048)):
-        largest = plan.largest(name, start)
+        largest = plan.find_largest(name, start)
         assert fits(plan, **{name: largest.root}) and not fits(plan, **{name: largest.root + 1})
         assert "the root of" in str(largest) and "−" not in largest.formula
 
@@ -208,13 +210,13 @@ limited.inputs = lambda d=8, B=2, T=20: torch.zeros(B, T)  # pyright: ignore[rep
 
 
 def test_no_context_beyond_that_of_the_model_is_claimed() -> None:
-    plan = Planner(subject_of(limited, {"B": 2, "T": 20}), PlanSettings(device_of(None, memory=1e9), batch=2))
-    largest = plan.largest("T", 20)
+    plan = Planner(resolve_subject(limited, {"B": 2, "T": 20}), PlanSettings(get_device(None, memory=1e9), batch=2))
+    largest = plan.find_largest("T", 20)
     assert largest.root == 40 and not largest.followed and "T = 41 fails" in str(largest)
 
 
 def test_nothing_fits_into_too_little_memory() -> None:
-    assert str(planner(17e6).largest("B", 4)).startswith("none: not even B = 1 fits")
+    assert str(planner(17e6).find_largest("B", 4)).startswith("none: not even B = 1 fits")
 
 
 @pytest.mark.parametrize(
@@ -239,11 +241,11 @@ def test_nothing_fits_into_too_little_memory() -> None:
     ],
 )
 def test_devices_are_known_by_the_names_that_drivers_print(name: str, device: str) -> None:
-    assert device_of(name).name == device and not device_of(name).note
+    assert get_device(name).name == device and not get_device(name).note
 
 
 def test_a_name_of_two_devices_is_read_as_the_first_and_said() -> None:
-    device = device_of("A100")
+    device = get_device("A100")
     assert device.name == "A100-80GB" and "gpu=A100-40GB" in device.note
     plan = lemma.count.plan("rnn", gpu="A100", V=20, d=8, D=8, T=4)
     assert device.note in plan.notes
@@ -261,13 +263,13 @@ def test_a_name_of_two_devices_is_read_as_the_first_and_said() -> None:
 )
 def test_a_device_that_is_not_in_the_table_is_never_taken_for_another(name: str, near: str) -> None:
     with pytest.raises(InputError, match=re.escape(near)):
-        device_of(name)
+        get_device(name)
 
 
 def test_shards_divide_what_belongs_to_weights_and_gather_two_layers() -> None:
     whole, cut = planner(1e9), planner(1e9, shards=4)
-    step = follow_step(subject_of("decoder", SMALL), whole.settings.step())
-    one, four = (plan.settings.parts_of(step, step.moments[-1]) for plan in (whole, cut))
+    step = trace_step(resolve_subject("decoder", SMALL), whole.settings.step_settings())
+    one, four = (plan.settings.memory_parts(step, step.moments[-1]) for plan in (whole, cut))
     for part in ("weights", "gradients", "optimizer"):
         assert four[part] == -(-one[part] // 4)
     layer = 12 * 32**2 + 13 * 32
@@ -283,7 +285,7 @@ def test_a_plan_says_memory_time_tokens_and_generation(tmp_path: Path) -> None:
         and plan.parameters == 12 * 2 * 32**2 + 13 * 2 * 32 + (300 + 32 + 2) * 32
     )
     alone = plan.compute_seconds or 0, plan.bandwidth_seconds or 0
-    assert alone[0] == plan.flops / 989e12 and alone[1] == plan.moved / 4.8e12
+    assert alone[0] == plan.flops / 989e12 and alone[1] == plan.bytes_moved / 4.8e12
     assert 0.999 * max(alone) / 0.5 <= (plan.seconds or 0) <= 1.001 * sum(alone) / 0.5
     assert plan.tokens_per_day == pytest.approx(4 * 32 / (plan.seconds or 0) * 86_400)
     assert plan.optimal_tokens == 20 * plan.parameters
@@ -322,14 +324,14 @@ def test_the_command_says_whether_it_fits_by_its_status() -> None:
 
 def test_a_polynomial_goes_through_its_points() -> None:
     d = symbol("d")
-    assert interpolated(d, (2, 5, 7), (9, 54, 104)) == 2 * d**2 + d - 1
+    assert interpolate(d, (2, 5, 7), (9, 54, 104)) == 2 * d**2 + d - 1
 
 
 @pytest.mark.parametrize("shape", [lambda d: 3 * d**2 + 10, lambda d: d**3 - 6 * d**2 + 11 * d, lambda d: d * 7 / 2])
 def test_the_largest_size_below_a_bound_is_that_of_brute_force(shape: Callable[[Any], Any]) -> None:
     for bound in (1, 7, 100, 999):
         kept = [value for value in range(1, 60) if shape(value) <= bound]
-        assert largest_within(shape(symbol("d")), "d", bound, range(1, 60)) == (max(kept) if kept else None)
+        assert largest_below(shape(symbol("d")), "d", bound, range(1, 60)) == (max(kept) if kept else None)
 
 
 def test_bounds_are_read_with_units() -> None:
@@ -342,7 +344,7 @@ def test_bounds_are_read_with_units() -> None:
     for text, (quantity, most, value, unknown) in readings.items():
         bound = read_bound(text)
         assert bound is not None
-        assert (bound.quantity, bound.most, bound.value, bound.unknown) == (quantity, most, value, unknown)
+        assert (bound.quantity, bound.is_upper, bound.value, bound.unknown) == (quantity, most, value, unknown)
     for wrong in ("activations <= 80GB", "activations <= 80XB for d", "<= 3 for d"):
         with pytest.raises(InputError):
             read_bound(wrong)
@@ -368,11 +370,11 @@ def test_the_largest_width_below_a_bound_keeps_it_and_the_next_does_not() -> Non
     assert found.size % 4 == 0 and found.root >= found.size  # four heads divide it
     smallest: Any = lemma.count.solve("decoder", "optimizer >= 8M for L")
     assert smallest.value >= 8 * 10**6 > smallest.beyond[1] and smallest.beyond[0] == smallest.size - 1
-    with pytest.raises(LedgerError, match="follow no formula"):
+    with pytest.raises(CountingError, match="follow no formula"):
         lemma.count.solve("lstm", "activations >= 1MB for B", B=3, T=5)
     with pytest.raises(InputError, match="do not depend on B"):
         lemma.count.solve("decoder", "parameters <= 1M for B")
-    with pytest.raises((InputError, LedgerError)):
+    with pytest.raises((InputError, CountingError)):
         lemma.count.solve("decoder", "parametres <= 1M for d")
 
 

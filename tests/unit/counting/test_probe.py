@@ -10,8 +10,17 @@ from hypothesis import given, settings
 
 from lemma.counting import cache
 from lemma.counting.polynomial import Polynomial, symbol
-from lemma.counting.probe import NotPolynomial, PathGroup, choose_sizes, column_sums, draws, fit, probe, prove
-from lemma.errors import LedgerError
+from lemma.counting.probe import (
+    NotPolynomial,
+    PathGroup,
+    choose_probe_sizes,
+    column_sums,
+    fit_groups,
+    fit_polynomials,
+    sample_sizes,
+    verify_fit,
+)
+from lemma.errors import CountingError
 
 NAMES = ("V", "d", "L")
 SIZES = {name: [2, 3, 4, 5, 6, 7, 8, 9] for name in NAMES}
@@ -27,9 +36,9 @@ def test_a_polynomial_is_found_from_its_values(hidden: Polynomial) -> None:
     def sample(values):
         return {"it": int(hidden.at(values))}
 
-    found = fit(sample, SIZES)
+    found = fit_polynomials(sample, SIZES)
     assert found["it"] == hidden
-    prove(found, sample, draws(SIZES, 20), SIZES)
+    verify_fit(found, sample, sample_sizes(SIZES, 20), SIZES)
 
 
 @settings(deadline=None, max_examples=30)
@@ -41,16 +50,16 @@ def test_what_differs_at_one_fresh_size_is_refused_with_the_symbol(hidden: Polyn
         return {"it": int(hidden.at(values)) + (values[name] == 9)}
 
     with pytest.raises(NotPolynomial, match=f"no polynomial of {name}: at {name} = 9") as refused:
-        prove({"it": hidden}, sample, [far], SIZES)
-    assert refused.value.name == name
+        verify_fit({"it": hidden}, sample, [far], SIZES)
+    assert refused.value.symbol == name
 
 
 def test_a_quotient_is_found_by_multiplying_with_what_divides_it() -> None:
-    found = probe(
+    found = fit_groups(
         lambda at: {"head.weight": (at["d"] // at["h"], at["d"])}, [{"d": [12, 24, 36, 48], "h": [1, 2, 3, 4]}]
     )
     d, h = symbol("d"), symbol("h")
-    assert found.groups[PathGroup("head.weight")].columns == (d / h, d)
+    assert found.fits[PathGroup("head.weight")].columns == (d / h, d)
 
 
 def test_equal_layers_are_one_group_and_a_first_one_that_differs_stands_apart() -> None:
@@ -58,7 +67,7 @@ def test_equal_layers_are_one_group_and_a_first_one_that_differs_stands_apart() 
         layers = {f"layers.{n}.weight": ((at["d"] if n else at["V"]), at["d"]) for n in range(at["L"])}
         return {**layers, "output.weight": (at["V"],)}
 
-    groups = probe(read, [SIZES]).groups
+    groups = fit_groups(read, [SIZES]).fits
     V, d, L = map(symbol, NAMES)
     assert {str(group): (fitted.repeats, fitted.columns) for group, fitted in groups.items()} == {
         "layers.0.weight": (1, (V, d)),
@@ -68,27 +77,27 @@ def test_equal_layers_are_one_group_and_a_first_one_that_differs_stands_apart() 
 
 
 def test_layers_of_all_kinds_of_sizes_are_known_by_their_sum_only() -> None:
-    found = probe(
+    found = fit_groups(
         lambda at: {f"layers.{n}": (n * at["d"],) for n in range(at["L"])}, [{"d": SIZES["d"], "L": SIZES["L"]}]
     )
-    (fitted,) = found.groups.values()
+    (fitted,) = found.fits.values()
     d, L = symbol("d"), symbol("L")
-    assert list(found.groups) == [PathGroup("layers.*", "…")] and fitted.columns == (d * L * (L - 1) / 2,)
+    assert list(found.fits) == [PathGroup("layers.*", "…")] and fitted.columns == (d * L * (L - 1) / 2,)
 
 
 def test_powers_of_two_are_refused_and_the_rest_is_fitted() -> None:
-    found = probe(lambda at: {"a": (2 ** at["d"],), "b": (3 * at["d"],)}, [{"d": SIZES["d"]}])
-    assert list(found.groups) == [PathGroup("b")]
-    assert "no polynomial of d" in found.refused[PathGroup("a")]
+    found = fit_groups(lambda at: {"a": (2 ** at["d"],), "b": (3 * at["d"],)}, [{"d": SIZES["d"]}])
+    assert list(found.fits) == [PathGroup("b")]
+    assert "no polynomial of d" in found.failures[PathGroup("a")]
 
 
 def test_sizes_are_those_that_can_be_built_and_where_there_are_none_it_says_so() -> None:
-    first = next(choose_sizes({"d": 64, "h": 4}, lambda at: at["d"] % at["h"] == 0, {}))
+    first = next(choose_probe_sizes({"d": 64, "h": 4}, lambda at: at["d"] % at["h"] == 0, {}))
     assert all(width % heads == 0 for width in first["d"] for heads in first["h"])
-    assert next(choose_sizes({"d": 64}, lambda at: True, {"d": [5, 7, 9]})) == {"d": [5, 7, 9]}
-    assert not list(choose_sizes({"d": 64}, lambda at: False, {}))
-    with pytest.raises(LedgerError, match="no small sizes that were tried"):
-        probe(lambda at: {}, [])
+    assert next(choose_probe_sizes({"d": 64}, lambda at: True, {"d": [5, 7, 9]})) == {"d": [5, 7, 9]}
+    assert not list(choose_probe_sizes({"d": 64}, lambda at: False, {}))
+    with pytest.raises(CountingError, match="no small sizes that were tried"):
+        fit_groups(lambda at: {}, [])
 
 
 def test_rows_are_added_column_by_column() -> None:

@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 
 from lemma.counting.count import count
 from lemma.counting.polynomial import Polynomial, symbol
-from lemma.counting.solve import Solutions, equation, oddness, read_range, read_total, roots, solve, solve_for
-from lemma.counting.subject import subject_of
+from lemma.counting.solve import (
+    Solutions,
+    integer_roots,
+    read_range,
+    read_total,
+    solve,
+    solve_for,
+    to_equation,
+    unroundness,
+)
+from lemma.counting.subject import resolve_subject
 from lemma.errors import InputError
 
 V, d, d_e, L, h, N = map(symbol, ["V", "d", "d_e", "L", "h", "N"])
@@ -23,8 +32,8 @@ POLYNOMIALS = st.dictionaries(MONOMIALS, COEFFICIENTS, min_size=2, max_size=5).m
 
 
 def all_of(solutions: Solutions) -> set[tuple[int, ...]]:
-    assert solutions.number == len(solutions.shown)
-    return {tuple(one.values()) for one in solutions.shown}
+    assert solutions.number == len(solutions.solutions)
+    return {tuple(one.values()) for one in solutions.solutions}
 
 
 def brute(polynomial: Polynomial, names: list[str], totals: list[tuple[int, dict[str, int]]]) -> set[tuple[int, ...]]:
@@ -64,7 +73,9 @@ def test_every_solution_of_two_totals_is_found_and_no_other(
 def test_the_whole_roots_of_a_polynomial_are_those_it_was_made_of(made_of: list[int], scale: int) -> None:
     x = symbol("x")
     left = prod((x - root for root in made_of), start=x**2 + 1) * scale
-    assert roots(equation(left, ["x"]), 0, range(-20, 41)) == sorted({root for root in made_of if -20 <= root <= 40})
+    assert integer_roots(to_equation(left, ["x"]), 0, range(-20, 41)) == sorted(
+        {root for root in made_of if -20 <= root <= 40}
+    )
 
 
 def test_values_off_the_steps_of_a_range_are_no_solutions() -> None:
@@ -74,7 +85,7 @@ def test_values_off_the_steps_of_a_range_are_no_solutions() -> None:
 
 @pytest.fixture(scope="module")
 def table_a5():
-    subject = subject_of("table-a5")
+    subject = resolve_subject("table-a5")
     return subject, count(subject, ["parameters"]).quantities["parameters"]
 
 
@@ -96,43 +107,43 @@ def test_a5_from_both_totals_gives_the_width_too(table_a5) -> None:
 
 def test_gpt2_from_its_printed_total() -> None:
     pytest.importorskip("transformers")
-    subject = subject_of("gpt2")
+    subject = resolve_subject("gpt2")
     parameters = count(subject, ["parameters"]).quantities["parameters"]
     found = solve_for(subject, parameters, ["d", "L"], [(124_439_808, {})])
-    assert found.only and found.shown == ({"d": 768, "L": 12},)
-    assert solve_for(subject, parameters, ["V", "d", "L"], [(124_439_808, {})]).shown[0]["V"] == 50_257
+    assert found.is_unique and found.solutions == ({"d": 768, "L": 12},)
+    assert solve_for(subject, parameters, ["V", "d", "L"], [(124_439_808, {})]).solutions[0]["V"] == 50_257
 
 
 def test_sizes_that_follow_others_follow_them_while_solving_and_unbuildable_ones_are_left_out() -> None:
-    subject = subject_of("decoder", {"V": 300, "h": 4})
+    subject = resolve_subject("decoder", {"V": 300, "h": 4})
     parameters = count(subject, ["parameters"]).quantities["parameters"]
     sizes = {**subject.symbols, "d": 24, "d_h": 24, "d_ff": 96}
     total = sum(parameter.numel() for parameter in subject.build(sizes).parameters())
-    assert {"d": 24} in solve_for(subject, parameters, ["d"], [(total, {})]).shown
+    assert {"d": 24} in solve_for(subject, parameters, ["d"], [(total, {})]).solutions
     odd = parameters.polynomial.at({**subject.symbols, "d": 26, "d_h": 26, "d_ff": 104})
     refused = solve_for(subject, parameters, ["d"], [(int(odd), {})])
-    assert (refused.number, refused.tried, refused.shown) == (1, 1, ())
+    assert (refused.number, refused.tried, refused.solutions) == (1, 1, ())
     assert "cannot be built" in str(refused)
 
 
 def test_round_numbers_come_first() -> None:
-    assert oddness(512) == oddness(1000) == 0 < oddness(768) < oddness(500) < oddness(509)
+    assert unroundness(512) == unroundness(1000) == 0 < unroundness(768) < unroundness(500) < unroundness(509)
     found = solve(V * d, ["V", "d"], [(50_257 * 512, {})], {})
-    assert found.shown[0] == {"V": 50_257, "d": 512}
+    assert found.solutions[0] == {"V": 50_257, "d": 512}
 
 
 def test_it_says_one_several_or_none() -> None:
     assert "The only solution" in str(solve(V + d, ["V"], [(12, {})], {"d": 8}))
     assert "No whole numbers V give that within V 1…1,000,000." in str(solve(V * d, ["V"], [(13, {})], {"d": 8}))
     several = solve(V * d, ["V", "d"], [(4096, {})], {}, limit=3)
-    assert several.number == 13 and len(several.shown) == 3
+    assert several.number == 13 and len(several.solutions) == 3
     assert "13 assignments solve the equation" in str(several) and "The 3 roundest:" in " ".join(str(several).split())
-    assert not several.only
+    assert not several.is_unique
 
 
 def test_a_space_too_large_is_refused_with_its_bounds() -> None:
     with pytest.raises(InputError, match=r"too many combinations.*N 2…1,000.*more than 5,000"):
-        solve(V * d + d_e * L + N, ["V", "d", "d_e", "L", "N"], [(1_000_003, {})], {}, most=5_000)
+        solve(V * d + d_e * L + N, ["V", "d", "d_e", "L", "N"], [(1_000_003, {})], {}, max_tried=5_000)
 
 
 @pytest.mark.parametrize(

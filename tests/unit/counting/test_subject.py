@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import lemma
-from lemma.errors import InputError, LedgerError
+from lemma.errors import CountingError, InputError
 
 
 class Live(nn.Module):
@@ -109,7 +109,7 @@ def test_counting_leaves_random_numbers_as_they_were() -> None:
 def test_a_module_that_cannot_be_copied_says_what_to_give_instead() -> None:
     module = nn.Linear(2, 2)
     module.thread = sys._getframe()  # pyright: ignore[reportArgumentType]
-    with pytest.warns(UserWarning), pytest.raises(LedgerError, match="Give what builds it"):
+    with pytest.warns(UserWarning), pytest.raises(CountingError, match="Give what builds it"):
         lemma.count(module)
     assert not hasattr(deepcopy(nn.Linear(2, 2)), "thread")
 
@@ -152,5 +152,5 @@ def test_weights_that_quantization_has_packed_are_counted() -> None:
 
 
 def test_a_lazy_module_says_that_it_has_no_shapes_yet() -> None:
-    with pytest.warns(UserWarning), pytest.raises(LedgerError, match="does not know the shape of weight"):
+    with pytest.warns(UserWarning), pytest.raises(CountingError, match="does not know the shape of weight"):
         lemma.count(nn.LazyLinear(4))

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 
 from lemma.checking.formula import read_formula
 from lemma.checking.tokens import plain_name
-from lemma.counting.polynomial import Polynomial, Rational, of, symbol, total
-from lemma.counting.writing import Repeated, Style, write, write_sum
-from lemma.report.result import latex_text
+from lemma.counting.polynomial import Polynomial, Rational, as_polynomial, sum_polynomials, symbol
+from lemma.counting.writing import RepeatedShapes, Style, write_formula, write_shapes
+from lemma.report.result import escape_latex
 
 SYMBOLS = "V d d_h N d_k d_v D L T h d_ff B d_e L_enc L_dec h_kv layers a_b_c"
 NAMES = SYMBOLS.split()
@@ -24,10 +24,10 @@ ATTENTION = [(d, d_h)] * 3 + [(d_h,)] * 3 + [(d_h, d), (d,)]
 FULL_ATTENTION = [(d, 3 * d), (3 * d,), (d, d), (d,)]
 FEED = [(d, d_ff), (d_ff,), (d_ff, d), (d,)]
 NORM = [(d,), (d,)]
-DECODER: list[Repeated] = [(1, [(V, d), (T, d), *NORM]), (L, [*NORM, *FULL_ATTENTION, *NORM, *FEED])]
+DECODER: list[RepeatedShapes] = [(1, [(V, d), (T, d), *NORM]), (L, [*NORM, *FULL_ATTENTION, *NORM, *FEED])]
 LLAMA = [(d, h * d_k), (h * d_k, d), *[(d, h_kv * d_k)] * 2, *[(d, d_ff)] * 3, (d,), (d,)]
 
-MODELS: dict[str, tuple[list[Repeated], str]] = {
+MODELS: dict[str, tuple[list[RepeatedShapes], str]] = {
     "V*(d + d_h) + d_h*((N-1)*d + 1)": ([(1, FEED_FORWARD)], "V d d_h N"),
     "V*(d + d_h) + d*(2*d_k + d_v) + d_h*(d_v + 1)": ([(1, ATTENTIVE)], "V d d_h N d_k d_v"),
     "4*D*(d + D + 1)": ([(1, LSTM)], "V d D L"),
@@ -59,7 +59,7 @@ MODELS: dict[str, tuple[list[Repeated], str]] = {
 @pytest.mark.parametrize("text", MODELS)
 def test_the_tensors_of_a_model_are_written_as_a_person_would(text: str) -> None:
     parts, order = MODELS[text]
-    assert write_sum(parts, order.split()) == text
+    assert write_shapes(parts, order.split()) == text
 
 
 BARE: dict[str, Polynomial] = {
@@ -77,27 +77,27 @@ BARE: dict[str, Polynomial] = {
     "d/h": d / h,
     "d*(d/h + 1)": d**2 / h + d,
     "d*(d + 1)/2": d**2 / 2 + d / 2,
-    "1/(2*h)": of(1) / h / 2,
-    "-3/2": of(Fraction(-3, 2)),
+    "1/(2*h)": as_polynomial(1) / h / 2,
+    "-3/2": as_polynomial(Fraction(-3, 2)),
     "(V + d)*(d_h + 1)": (V + d) * (d_h + 1),
 }
 
 
 @pytest.mark.parametrize("text", BARE)
 def test_a_bare_polynomial_is_grouped_and_factored(text: str) -> None:
-    assert write(BARE[text], ["B", "T", "V", "d", "d_h", "N", "L", "d_ff", "h"]) == text
+    assert write_formula(BARE[text], ["B", "T", "V", "d", "d_h", "N", "L", "d_ff", "h"]) == text
 
 
 def test_the_order_decides_what_is_collected() -> None:
     formula = V * d + V * d_h + d * d_h
-    assert write(formula, ["V", "d", "d_h"]) == "V*(d + d_h) + d*d_h"
-    assert write(formula, ["d", "d_h", "V"]) == "d*(d_h + V) + d_h*V"
+    assert write_formula(formula, ["V", "d", "d_h"]) == "V*(d + d_h) + d*d_h"
+    assert write_formula(formula, ["d", "d_h", "V"]) == "d*(d_h + V) + d_h*V"
 
 
 def test_another_order_is_taken_where_it_is_much_shorter() -> None:
     a, b, c, e = map(symbol, "abce")
-    assert write(a * c * e + a + b * c * e, list("abce")) == "a + c*e*(a + b)"
-    assert write(a * c * e + a + b * e, list("abce")) == "a*(c*e + 1) + b*e"
+    assert write_formula(a * c * e + a + b * c * e, list("abce")) == "a + c*e*(a + b)"
+    assert write_formula(a * c * e + a + b * e, list("abce")) == "a*(c*e + 1) + b*e"
 
 
 STYLES: dict[Style, str] = {
@@ -110,18 +110,18 @@ STYLES: dict[Style, str] = {
 @pytest.mark.parametrize("style", STYLES)
 def test_styles(style: Style) -> None:
     formula = V * d_ff**2 * layers + (N - 1) * d / h / 2 - a_b_c
-    assert write(formula, ["V", "d_ff", "layers", "d"], style) == STYLES[style]
+    assert write_formula(formula, ["V", "d_ff", "layers", "d"], style) == STYLES[style]
 
 
 def test_a_quotient_of_sums_is_written_in_brackets() -> None:
-    assert write(Rational(V + 1, d + h), ["V", "d", "h"]) == "(V + 1)/(d + h)"
-    assert write(Rational(V + 1, d + h), ["V", "d", "h"], "latex") == r"\frac{V + 1}{d + h}"
-    assert write(Rational(d**2 - 1, d - 1), ["d"]) == "d + 1"
+    assert write_formula(Rational(V + 1, d + h), ["V", "d", "h"]) == "(V + 1)/(d + h)"
+    assert write_formula(Rational(V + 1, d + h), ["V", "d", "h"], "latex") == r"\frac{V + 1}{d + h}"
+    assert write_formula(Rational(d**2 - 1, d - 1), ["d"]) == "d + 1"
 
 
 def test_brackets_do_not_nest_without_end() -> None:
-    formula = total(power**2 * d**power * (V if power % 2 else N) + V for power in range(12))
-    text = write(formula, ["d", "V", "N"])
+    formula = sum_polynomials(power**2 * d**power * (V if power % 2 else N) + V for power in range(12))
+    text = write_formula(formula, ["d", "V", "N"])
     deepest = max(text[:end].count("(") - text[:end].count(")") for end in range(len(text)))
     assert 2 < deepest <= 6
     assert read_formula(text, NAMES) == formula
@@ -147,27 +147,29 @@ SMALL = st.dictionaries(
 @settings(deadline=None, max_examples=150)
 @given(POLYNOMIALS | SMALL | st.builds(lambda one, other: one * other, SMALL, SMALL), ORDERS, ALL_STYLES)
 def test_what_is_written_reads_back_as_the_same(polynomial: Polynomial, order: list[str], style: Style) -> None:
-    text = write(polynomial, order, style)
+    text = write_formula(polynomial, order, style)
     assert read_formula(text, NAMES) == polynomial, text
 
 
 DIMENSIONS = st.sampled_from(
-    [V, d, d_h, 3 * d, N - 1, (N - 1) * d, d + D, 2 * D, d / h, of(1), 1 - N, layers, L, L + N]
+    [V, d, d_h, 3 * d, N - 1, (N - 1) * d, d + D, 2 * D, d / h, as_polynomial(1), 1 - N, layers, L, L + N]
 )
 SHAPES = st.lists(DIMENSIONS, max_size=3)
-PARTS = st.tuples(st.sampled_from([of(1), L, L - 1, of(2), L * N, L_enc + L_dec]), st.lists(SHAPES, max_size=6))
+PARTS = st.tuples(
+    st.sampled_from([as_polynomial(1), L, L - 1, as_polynomial(2), L * N, L_enc + L_dec]), st.lists(SHAPES, max_size=6)
+)
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(PARTS, max_size=4), ORDERS, ALL_STYLES)
-def test_tensors_read_back_as_their_total(parts: list[Repeated], order: list[str], style: Style) -> None:
-    expected = total(of(count) * _size(shape) for count, shapes in parts for shape in shapes)
-    text = write_sum(parts, order, style)
+def test_tensors_read_back_as_their_total(parts: list[RepeatedShapes], order: list[str], style: Style) -> None:
+    expected = sum_polynomials(as_polynomial(count) * _size(shape) for count, shapes in parts for shape in shapes)
+    text = write_shapes(parts, order, style)
     assert read_formula(text, NAMES) == expected, text
 
 
 def _size(shape: list[Polynomial]) -> Polynomial:
-    product = of(1)
+    product = as_polynomial(1)
     for dimension in shape:
         product = product * dimension
     return product
@@ -176,13 +178,13 @@ def _size(shape: list[Polynomial]) -> Polynomial:
 def test_the_total_of_a_decoder_is_written_fast() -> None:
     def seconds() -> float:
         start = perf_counter()
-        write_sum(DECODER, ["V", "d", "L", "h", "d_ff", "T"])
+        write_shapes(DECODER, ["V", "d", "L", "h", "d_ff", "T"])
         return perf_counter() - start
 
     assert min(seconds() for _ in range(5)) < 0.05
 
 
 def test_greek_letters_are_commands_in_latex() -> None:
-    assert write(symbol("λ") * symbol("Δ_t") + symbol("Α"), style="latex") == r"A + \Delta_t\,\lambda"
-    assert latex_text("λ = Λµ") == r"$\lambda$ = $\Lambda$$\mu$"
+    assert write_formula(symbol("λ") * symbol("Δ_t") + symbol("Α"), style="latex") == r"A + \Delta_t\,\lambda"
+    assert escape_latex("λ = Λµ") == r"$\lambda$ = $\Lambda$$\mu$"
     assert plain_name("λ") == "lambda"

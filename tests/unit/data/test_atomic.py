@@ -15,17 +15,17 @@ import pytest
 from faults import forked
 from lemma.data import files
 from lemma.data.files import (
-    check_once,
-    discard,
+    atomic_new_folder,
+    atomic_replace,
     file_hash,
-    locked,
-    machine,
-    new_folder,
-    read_sealed,
-    replacing,
-    restore,
-    seal,
-    sweep,
+    file_lock,
+    machine_id,
+    matches_checksum,
+    read_checked_json,
+    remove_atomically,
+    remove_stale_temp_files,
+    restore_moved_folder,
+    with_checksum,
     write_atomically,
 )
 from lemma.errors import RunError, StorageError
@@ -42,7 +42,7 @@ def killed_while_writing(path: Path) -> None:
     """Fork a process that is killed with SIGKILL in the middle of writing a folder."""
     child = os.fork()
     if child == 0:
-        with replacing(path) as temporary:
+        with atomic_replace(path) as temporary:
             temporary.mkdir()
             (temporary / "half").write_text("…")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -57,7 +57,7 @@ def test_a_file_is_replaced_and_nothing_else_stays(tmp_path: Path) -> None:
 
 def test_a_failure_leaves_the_old_file_and_no_temporary(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a.txt", "old")
-    with pytest.raises(ZeroDivisionError), replacing(tmp_path / "a.txt") as temporary:
+    with pytest.raises(ZeroDivisionError), atomic_replace(tmp_path / "a.txt") as temporary:
         temporary.write_text("half")
         raise ZeroDivisionError
     assert (tmp_path / "a.txt").read_text() == "old" and names(tmp_path) == ["a.txt"]
@@ -65,7 +65,7 @@ def test_a_failure_leaves_the_old_file_and_no_temporary(tmp_path: Path) -> None:
 
 def test_a_folder_takes_the_place_of_one_that_holds_something(tmp_path: Path) -> None:
     for content in ("old", "new"):
-        with replacing(tmp_path / "folder") as temporary:
+        with atomic_replace(tmp_path / "folder") as temporary:
             temporary.mkdir()
             (temporary / content).write_text(content)
     assert names(tmp_path / "folder") == ["new"] and names(tmp_path) == ["folder"]
@@ -74,13 +74,13 @@ def test_a_folder_takes_the_place_of_one_that_holds_something(tmp_path: Path) ->
 def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "old").touch()
-    with pytest.raises(FileNotFoundError), replacing(tmp_path / "folder"):
+    with pytest.raises(FileNotFoundError), atomic_replace(tmp_path / "folder"):
         pass  # nothing was written that could be renamed
     assert names(tmp_path / "folder") == ["old"] and names(tmp_path) == ["folder"]
 
 
 def write_folder(path: Path, content: str) -> None:
-    with replacing(path) as temporary:
+    with atomic_replace(path) as temporary:
         temporary.mkdir()
         for name in ("a", "b"):
             (temporary / name).write_text(content)
@@ -97,7 +97,9 @@ def _exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("_exchange")
-@pytest.mark.parametrize("look", [restore, lambda path: sweep(path.parent)], ids=["reader", "writer"])
+@pytest.mark.parametrize(
+    "look", [restore_moved_folder, lambda path: remove_stale_temp_files(path.parent)], ids=["reader", "writer"]
+)
 def test_a_kill_before_any_change_leaves_the_old_folder_or_the_new(tmp_path: Path, look) -> None:
     old, new = dict.fromkeys("ab", "old"), dict.fromkeys("ab", "new")
     seen: list[dict[str, str]] = []
@@ -118,14 +120,14 @@ def test_a_kill_before_any_change_leaves_the_old_folder_or_the_new(tmp_path: Pat
 def test_what_was_moved_aside_and_cannot_be_restored_now_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aside = tmp_path / f".run.3.{machine()}-{DEAD}.aside"
+    aside = tmp_path / f".run.3.{machine_id()}-{DEAD}.aside"
     aside.mkdir()
     (aside / "weights").touch()
     with monkeypatch.context() as broken:
         broken.setattr(Path, "rename", lambda *pair: (_ for _ in ()).throw(OSError(errno.EIO, "…")))
         write_atomically(tmp_path / "other.txt", "")
         assert names(aside) == ["weights"]
-    sweep(tmp_path)
+    remove_stale_temp_files(tmp_path)
     assert names(tmp_path) == ["other.txt", "run"]
 
 
@@ -155,7 +157,7 @@ def test_threads_that_write_one_path_do_not_meet(tmp_path: Path) -> None:
     def write(number: int) -> None:
         write_atomically(tmp_path / "a.txt", contents[number % 4])
         assert (tmp_path / "a.txt").read_text() in contents
-        with new_folder(tmp_path / f"folder-{number // 4}") as temporary:
+        with atomic_new_folder(tmp_path / f"folder-{number // 4}") as temporary:
             (temporary / "b").touch()
 
     with ThreadPoolExecutor(4) as pool:
@@ -217,12 +219,12 @@ def test_a_folder_of_another_user_is_not_even_moved(tmp_path: Path, protected: s
 
 def test_a_name_that_is_not_utf_8_and_a_loop_of_links_are_paths_like_others(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9.json")
-    write_atomically(path, json.dumps(seal({"path": str(path)}), ensure_ascii=False))
-    assert read_sealed(path) == {"path": str(path)} and len(names(tmp_path)) == 1
-    assert check_once(path, file_hash(path), lambda: file_hash(path))
+    write_atomically(path, json.dumps(with_checksum({"path": str(path)}), ensure_ascii=False))
+    assert read_checked_json(path) == {"path": str(path)} and len(names(tmp_path)) == 1
+    assert matches_checksum(path, file_hash(path), lambda: file_hash(path))
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(OSError, match="loop"):
-        check_once(tmp_path / "loop", "", lambda: "")
+        matches_checksum(tmp_path / "loop", "", lambda: "")
 
 
 def test_what_a_killed_process_left_is_swept_by_the_next_writer(tmp_path: Path) -> None:
@@ -238,24 +240,24 @@ def test_a_process_killed_while_it_removes_a_folder_leaves_nothing_of_it(tmp_pat
     child = os.fork()
     if child == 0:
         os.rmdir = os.unlink = lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL)
-        discard(tmp_path / "old")
+        remove_atomically(tmp_path / "old")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert [name for name in names(tmp_path) if not name.startswith(".")] == [] != names(tmp_path)
-    sweep(tmp_path)
+    remove_stale_temp_files(tmp_path)
     assert names(tmp_path) == []
-    discard(tmp_path / "old")  # which is gone
+    remove_atomically(tmp_path / "old")  # which is gone
 
 
 def test_what_a_living_process_is_writing_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / f".a.txt.{machine()}-{os.getppid()}.partial").write_text("half")
+    (tmp_path / f".a.txt.{machine_id()}-{os.getppid()}.partial").write_text("half")
     (tmp_path / f".a.txt.0123456789ab-{DEAD}.partial").write_text(
         "of another container, where that number may be alive"
     )
     (tmp_path / ".b.notes.partial").write_text("of a person")
-    sweep(tmp_path)
+    remove_stale_temp_files(tmp_path)
     assert len(names(tmp_path)) == 3
-    (tmp_path / f".a.txt.{machine()}-{DEAD}.partial").write_text("of a process that is gone")
-    sweep(tmp_path)
+    (tmp_path / f".a.txt.{machine_id()}-{DEAD}.partial").write_text("of a process that is gone")
+    remove_stale_temp_files(tmp_path)
     assert len(names(tmp_path)) == 3
 
 
@@ -269,7 +271,7 @@ def test_content_is_synced_before_it_is_renamed_and_the_folder_afterwards(
     )
     monkeypatch.setattr(Path, "replace", lambda *pair: (events.append("rename"), replace(*pair)))
     write_atomically(tmp_path / "a.txt", "content")
-    assert re.fullmatch(rf"\.a\.txt\.\d+\.{machine()}-{os.getpid()}\.partial", events[0])
+    assert re.fullmatch(rf"\.a\.txt\.\d+\.{machine_id()}-{os.getpid()}\.partial", events[0])
     assert events[1:] == ["rename", tmp_path.name]
 
 
@@ -279,7 +281,7 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(leads_to)
     for content in ("old", "new"):
         write_atomically(tmp_path / "a.txt", content)
-        with replacing(tmp_path / "folder") as temporary:
+        with atomic_replace(tmp_path / "folder") as temporary:
             temporary.mkdir()
             (temporary / content).touch()
     assert (tmp_path / "a.txt").is_symlink() and (tmp_path / "real" / "a.txt").read_text() == "new"
@@ -298,7 +300,7 @@ def test_a_disk_that_refuses_is_told_with_the_file_and_the_next_step(tmp_path: P
     write_atomically(tmp_path / "a.txt", "old")
     with (
         pytest.raises(StorageError, match=rf"a\.txt cannot be written: .*{said}"),
-        replacing(tmp_path / "a.txt") as new,
+        atomic_replace(tmp_path / "a.txt") as new,
     ):
         new.write_text("12345")
         raise OSError(number, "…")
@@ -307,13 +309,13 @@ def test_a_disk_that_refuses_is_told_with_the_file_and_the_next_step(tmp_path: P
 
 def test_a_change_of_any_value_breaks_the_seal(tmp_path: Path) -> None:
     path, values = tmp_path / "sealed.json", {"a": [1, 2.5, None], "b": {3: "ü"}}
-    path.write_text(json.dumps(seal(values)))
-    assert read_sealed(path) == {"a": [1, 2.5, None], "b": {"3": "ü"}}
+    path.write_text(json.dumps(with_checksum(values)))
+    assert read_checked_json(path) == {"a": [1, 2.5, None], "b": {"3": "ü"}}
     content = path.read_bytes()
     for place in range(len(content)):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with pytest.raises(RunError, match=r"sealed\.json is damaged"):
-            read_sealed(path)
+            read_checked_json(path)
 
 
 def test_a_file_is_read_again_only_after_a_change(tmp_path: Path) -> None:
@@ -325,20 +327,20 @@ def test_a_file_is_read_again_only_after_a_change(tmp_path: Path) -> None:
 
     path.write_text("good")
     os.utime(path, (0, 0))
-    assert check_once(path, "good", measure) and check_once(path, "good", measure)
+    assert matches_checksum(path, "good", measure) and matches_checksum(path, "good", measure)
     assert len(read) == 2  # changed within the last second: a change right after would not be seen
     time.sleep(1.1)
-    assert all(check_once(path, "good", measure) for _ in range(3)) and len(read) == 3
+    assert all(matches_checksum(path, "good", measure) for _ in range(3)) and len(read) == 3
     path.write_text("evil")
     os.utime(path, (0, 0))  # the same size and time, but not the time of the change itself
-    assert not check_once(path, "good", measure)
+    assert not matches_checksum(path, "good", measure)
 
 
 def test_two_processes_never_hold_the_same_lock(tmp_path: Path) -> None:
-    with locked(tmp_path / "a", wait=0) as first, locked(tmp_path / "a", wait=0.05) as second:
+    with file_lock(tmp_path / "a", timeout=0) as first, file_lock(tmp_path / "a", timeout=0.05) as second:
         assert first and not second
     (tmp_path / "b").symlink_to(tmp_path / "a")
-    with locked(tmp_path / "a", wait=0), locked(tmp_path / "b", wait=0.05) as second:
+    with file_lock(tmp_path / "a", timeout=0), file_lock(tmp_path / "b", timeout=0.05) as second:
         assert not second
     assert names(tmp_path) == ["b"]
 
@@ -347,22 +349,22 @@ def test_a_folder_moved_aside_is_restored_over_an_empty_one_and_kept_next_to_ano
     for content in ("", "theirs"):
         folder = tmp_path / (content or "empty")
         folder.mkdir()
-        aside = folder / f".run.0.{machine()}-999999999.aside"
-        for name in (aside.name, f".run.0.{machine()}-999999999.partial", "run"):
+        aside = folder / f".run.0.{machine_id()}-999999999.aside"
+        for name in (aside.name, f".run.0.{machine_id()}-999999999.partial", "run"):
             (folder / name).mkdir()
         (aside / "old").write_text("whole")
         if content:
             (folder / "run" / content).touch()
-        sweep(folder)
-        sweep(folder)
+        remove_stale_temp_files(folder)
+        remove_stale_temp_files(folder)
         assert (folder / "run" / (content or "old")).exists()
         assert aside.exists() == bool(content), "never removed before the new folder was in place"
 
 
 def test_a_folder_moved_aside_is_removed_once_the_new_one_is_in_place(tmp_path: Path) -> None:
-    aside = tmp_path / f".run.0.{machine()}-999999999.aside"
+    aside = tmp_path / f".run.0.{machine_id()}-999999999.aside"
     aside.mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "new").touch()
-    sweep(tmp_path)
+    remove_stale_temp_files(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data.batches import RandomWindows, Streams
+from lemma.data.batches import ContiguousStreams, RandomWindows
 from lemma.errors import DataError
 
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(1, 200)).map(
@@ -14,7 +14,7 @@ sizes = st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(1, 200)).map
 @settings(deadline=None)
 @given(sizes, st.integers(0, 2**32), st.integers(0, 10**9))
 def test_every_span_lies_within_the_text(size: tuple[int, int, int], seed: int, step: int) -> None:
-    for kind in (RandomWindows, Streams):
+    for kind in (RandomWindows, ContiguousStreams):
         length, sequence_length, batch = size
         offsets = kind(length, sequence_length, batch, seed).offsets(step)
         assert offsets.shape == (batch,)
@@ -24,7 +24,7 @@ def test_every_span_lies_within_the_text(size: tuple[int, int, int], seed: int, 
 
 
 def test_the_order_is_a_function_of_seed_and_step() -> None:
-    for kind in (RandomWindows, Streams):
+    for kind in (RandomWindows, ContiguousStreams):
         steps = [kind(10_000, 16, 4, seed=3).offsets(step).tolist() for step in range(400)]
         backwards = [kind(10_000, 16, 4, seed=3).offsets(step).tolist() for step in reversed(range(400))]
         assert steps == backwards[::-1]
@@ -43,15 +43,15 @@ def test_random_windows_reach_every_place_about_equally_often() -> None:
 @given(sizes, st.integers(0, 99))
 def test_streams_are_contiguous_within_an_epoch_and_cover_it_once(size: tuple[int, int, int], seed: int) -> None:
     length, sequence_length, batch = size
-    streams = Streams(length, sequence_length, batch, seed)
-    fresh = [step for step in range(60) if streams.fresh(step)]
+    streams = ContiguousStreams(length, sequence_length, batch, seed)
+    fresh = [step for step in range(60) if streams.starts_epoch(step)]
     assert fresh[0] == 0
     epoch = fresh[1] if len(fresh) > 1 else 60
     assert fresh == list(range(0, 60, epoch))
     seen = np.concatenate([np.arange(o, o + sequence_length) for step in range(epoch) for o in streams.offsets(step)])
     assert len(np.unique(seen)) == len(seen)
     for step in range(1, 60):
-        if not streams.fresh(step):
+        if not streams.starts_epoch(step):
             assert (streams.offsets(step) == streams.offsets(step - 1) + sequence_length).all()
     if len(fresh) > 1:
         assert len(seen) > length - 1 - sequence_length * (
@@ -60,7 +60,7 @@ def test_streams_are_contiguous_within_an_epoch_and_cover_it_once(size: tuple[in
 
 
 def test_epochs_differ_in_phase_and_reach_the_whole_text() -> None:
-    streams = Streams(length=1001, sequence_length=10, batch=4, seed=1)
+    streams = ContiguousStreams(length=1001, sequence_length=10, batch=4, seed=1)
     starts = {int(streams.offsets(epoch * streams.steps)[0]) for epoch in range(200)}
     assert len(starts) > 20
     last = {int(streams.offsets(epoch * streams.steps + streams.steps - 1)[-1]) + 10 for epoch in range(200)}
@@ -78,7 +78,7 @@ def test_a_text_that_is_too_short_is_an_error_with_the_numbers_that_fit() -> Non
         r"has 400 tokens; sequence_length 64 with batch 32 needs at least 2,049\. .*set sequence_length=12 or batch=6\."
     )
     with pytest.raises(DataError, match=expected):
-        Streams(400, 64, 32, 1)
-    Streams(400, 12, 32, 1), Streams(400, 64, 6, 1), RandomWindows(40, 39, 32, 1)
+        ContiguousStreams(400, 64, 32, 1)
+    ContiguousStreams(400, 12, 32, 1), ContiguousStreams(400, 64, 6, 1), RandomWindows(40, 39, 32, 1)
     with pytest.raises(DataError, match=r"needs at least 65\. Give more text\."):
         RandomWindows(1, 64, 32, 1)

@@ -14,7 +14,7 @@ import pytest
 
 from lemma.data import chat
 from lemma.data.chat import ChatTemplateError, chat_text, close_renderers
-from lemma.data.tokenizers import CONFIG, TEMPLATE, Tokenizer, train_tokenizer
+from lemma.data.tokenizers import CONFIG_FILE, TEMPLATE_FILE, Tokenizer, train_tokenizer
 from lemma.errors import DataError, RunError
 from lemma.processes import child_environment
 from lemma.spec.data import Characters
@@ -75,7 +75,7 @@ def test_many_threads_may_render_at_once() -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(rendered, range(36)))
-    assert len(chat._renderers) <= chat.RENDERERS
+    assert len(chat._renderers) <= chat.MAX_RENDERERS
 
 
 def test_a_forked_process_has_children_of_its_own() -> None:
@@ -126,28 +126,28 @@ def test_any_plain_data_reach_the_template_and_others_are_refused() -> None:
 def _saved(folder: Path, **config: object) -> Path:
     byte_level().save(str(folder / "tokenizer.json"))
     if config:
-        (folder / CONFIG).write_text(json.dumps(config))
+        (folder / CONFIG_FILE).write_text(json.dumps(config))
     return folder / "tokenizer.json"
 
 
 def test_a_broken_template_is_named_by_its_file(tmp_path: Path) -> None:
     path = _saved(tmp_path, chat_template="{% if %}")
-    with pytest.raises(DataError, match=f"{CONFIG}: the model's chat template cannot be rendered"):
+    with pytest.raises(DataError, match=f"{CONFIG_FILE}: the model's chat template cannot be rendered"):
         Tokenizer.load(path).chat(TALK)
-    (tmp_path / TEMPLATE).write_text("{{ 1 // 0 }}")
-    with pytest.raises(DataError, match=f"{TEMPLATE}: the model's chat template cannot be rendered: .*zero"):
+    (tmp_path / TEMPLATE_FILE).write_text("{{ 1 // 0 }}")
+    with pytest.raises(DataError, match=f"{TEMPLATE_FILE}: the model's chat template cannot be rendered: .*zero"):
         Tokenizer.load(path).chat(TALK)
-    (tmp_path / TEMPLATE).write_bytes(b"{{ messages }}\xff")
-    with pytest.raises(RunError, match=f"{TEMPLATE} is damaged.*utf-8"):
+    (tmp_path / TEMPLATE_FILE).write_bytes(b"{{ messages }}\xff")
+    with pytest.raises(RunError, match=f"{TEMPLATE_FILE} is damaged.*utf-8"):
         Tokenizer.load(path)
-    (tmp_path / TEMPLATE).write_bytes(b" " * (2 << 20))
-    with pytest.raises(DataError, match=f"{TEMPLATE} has 2,097,152 bytes"):
+    (tmp_path / TEMPLATE_FILE).write_bytes(b" " * (2 << 20))
+    with pytest.raises(DataError, match=f"{TEMPLATE_FILE} has 2,097,152 bytes"):
         Tokenizer.load(path)
 
 
 def test_a_tokenizer_that_lemma_trained_may_have_a_template_too(tmp_path: Path) -> None:
     train_tokenizer(Characters(), ["abc"]).save(tmp_path / "tokenizer.json")
-    (tmp_path / TEMPLATE).write_text(PLAIN)
+    (tmp_path / TEMPLATE_FILE).write_text(PLAIN)
     assert Tokenizer.load(tmp_path / "tokenizer.json").chat([{"role": "a", "content": "b"}]) == "a:b;"
 
 
@@ -163,7 +163,7 @@ def test_a_tokenizer_that_lemma_trained_may_have_a_template_too(tmp_path: Path) 
     ids=str,
 )
 def test_a_wrong_type_in_tokenizer_config_is_named(tmp_path: Path, field: dict[str, object]) -> None:
-    with pytest.raises(RunError, match=f"{CONFIG}: .*{next(iter(field))}"):
+    with pytest.raises(RunError, match=f"{CONFIG_FILE}: .*{next(iter(field))}"):
         Tokenizer.load(_saved(tmp_path, **field))
 
 

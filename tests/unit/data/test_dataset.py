@@ -9,7 +9,7 @@ import pytest
 from lemma.data import text as reading_module
 from lemma.data.corpora import Corpus
 from lemma.data.splits import Splits
-from lemma.data.store import TokenArray, TokenStore, prepare, read_tokens
+from lemma.data.store import TokenArray, TokenStore, prepare_text, read_tokens
 from lemma.data.text import TextSpan
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError
@@ -24,11 +24,11 @@ def spec_of(*paths: Path | str, kind: str = "characters", held_out: float = 0.1)
 
 
 def folder_of(dataset: Splits[TokenArray]) -> Path:
-    return Path(str(np.asarray(dataset.tokens("train")).base.base.filename)).parent  # pyright: ignore
+    return Path(str(np.asarray(dataset.item("train")).base.base.filename)).parent  # pyright: ignore
 
 
 def decoded(dataset: Splits[TokenArray]) -> dict[str, str]:
-    return {split: dataset.tokenizer.decode(dataset.tokens(split)) for split in dataset.splits}
+    return {split: dataset.tokenizer.decode(dataset.item(split)) for split in dataset.split_names}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -36,26 +36,26 @@ def test_the_splits_spell_the_file_and_the_tokenizer_knows_only_the_training_par
     kind: str, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading_module, "BLOCK", 500)  # many pieces
-    dataset = prepare(spec_of(write(TEXT), kind=kind))
+    dataset = prepare_text(spec_of(write(TEXT), kind=kind))
     texts = decoded(dataset)
     joined = texts["train"] + texts["validation"]
     if kind == "words":  # a number that only the last lines have is unknown
-        assert dataset.tokens("validation").tolist().count(dataset.tokenizer.unk or 0) > 0
-        assert dataset.tokens("train").tolist().count(dataset.tokenizer.unk or 0) == 0
+        assert dataset.item("validation").tolist().count(dataset.tokenizer.unk or 0) > 0
+        assert dataset.item("train").tolist().count(dataset.tokenizer.unk or 0) == 0
     else:
         assert joined == TEXT
         alone = train_tokenizer(KINDS[kind], [texts["train"]])
         assert alone.hash == dataset.tokenizer.hash
-    assert dataset.tokens("train").bytes + dataset.tokens("validation").bytes == len(TEXT.encode())
-    assert dataset.tokens("validation").bytes / len(TEXT.encode()) == pytest.approx(0.1, abs=0.01)
+    assert dataset.item("train").bytes + dataset.item("validation").bytes == len(TEXT.encode())
+    assert dataset.item("validation").bytes / len(TEXT.encode()) == pytest.approx(0.1, abs=0.01)
 
 
 def test_characters_seen_only_in_the_validation_split_are_left_out_and_counted(write: Callable[..., Path]) -> None:
-    dataset = prepare(spec_of(write("abc\n" * 90 + "aé🙂c\n" * 10), held_out=0.2))
+    dataset = prepare_text(spec_of(write("abc\n" * 90 + "aé🙂c\n" * 10), held_out=0.2))
     assert dataset.tokenizer.vocabulary == 4
-    assert (dataset.tokens("train").left_out, dataset.tokens("validation").left_out) == (0, 20)
+    assert (dataset.item("train").dropped_characters, dataset.item("validation").dropped_characters) == (0, 20)
     assert decoded(dataset)["validation"] == "ac\n" * 10
-    assert dataset.tokens("validation").bytes == 30  # only what the tokens express
+    assert dataset.item("validation").bytes == 30  # only what the tokens express
 
 
 def test_one_file_has_the_sum_that_sha256sum_prints_and_several_the_sum_of_their_sums(
@@ -63,25 +63,25 @@ def test_one_file_has_the_sum_that_sha256sum_prints_and_several_the_sum_of_their
 ) -> None:
     paths = [write(TEXT, "a.txt"), write(TEXT[::-1], "b.txt")]
     sums = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
-    assert prepare(spec_of(paths[0])).hash == sums[0]
-    assert prepare(spec_of(*paths)).hash == hashlib.sha256("".join(sums).encode()).hexdigest()
-    assert prepare(spec_of(*paths)).about == f"{paths[0]}, {paths[1]}"
+    assert prepare_text(spec_of(paths[0])).hash == sums[0]
+    assert prepare_text(spec_of(*paths)).hash == hashlib.sha256("".join(sums).encode()).hexdigest()
+    assert prepare_text(spec_of(*paths)).description == f"{paths[0]}, {paths[1]}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_are_joined_in_order_with_eos_between_them(kind: str, write: Callable[..., Path]) -> None:
     first, second = "one two\n", "three four three four three four one two\n"
-    dataset = prepare(spec_of(write(first, "z.txt"), write(second, "a.txt"), kind=kind, held_out=0.2))
-    tokens = np.concatenate([dataset.tokens(split) for split in dataset.splits]).tolist()
+    dataset = prepare_text(spec_of(write(first, "z.txt"), write(second, "a.txt"), kind=kind, held_out=0.2))
+    tokens = np.concatenate([dataset.item(split) for split in dataset.split_names]).tolist()
     encode = dataset.tokenizer.encode
     between = [] if dataset.tokenizer.eos is None else [dataset.tokenizer.eos]
     assert tokens[: len(encode(first)) + len(between)] == encode(first).tolist() + between
-    assert len(dataset.splits) == 2
+    assert len(dataset.split_names) == 2
 
 
 def test_a_second_call_reads_nothing_but_the_sums(write: Callable[..., Path], home: Path) -> None:
     path, told = write(TEXT), []
-    first = prepare(spec_of(path), progress=lambda what, done, total: told.append((what, done, total)))
+    first = prepare_text(spec_of(path), progress=lambda what, done, total: told.append((what, done, total)))
     names = list(dict.fromkeys(what for what, _, _ in told))
     assert names == ["checking the files", "training the tokenizer", "tokenising"]
     for name in names:
@@ -90,7 +90,7 @@ def test_a_second_call_reads_nothing_but_the_sums(write: Callable[..., Path], ho
         assert done == sorted(done)
         assert (done[0], done[-1]) == (0, total)
     told.clear()
-    second = prepare(spec_of(path), progress=lambda what, done, total: told.append((what, done, total)))
+    second = prepare_text(spec_of(path), progress=lambda what, done, total: told.append((what, done, total)))
     assert {what for what, _, _ in told} == {"checking the files"}
     assert folder_of(second) == folder_of(first)
     assert decoded(second) == decoded(first)
@@ -98,35 +98,35 @@ def test_a_second_call_reads_nothing_but_the_sums(write: Callable[..., Path], ho
 
 
 def test_another_text_tokenizer_or_share_gets_another_store(write: Callable[..., Path]) -> None:
-    folders = {folder_of(prepare(spec_of(write(TEXT))))}
-    folders.add(folder_of(prepare(spec_of(write(TEXT), held_out=0.3))))
-    folders.add(folder_of(prepare(spec_of(write(TEXT), kind="words"))))
-    changed = prepare(spec_of(write(TEXT.replace("line 199", "LINE 199"))))
-    assert "LINE" in decoded(changed)["validation"] or changed.tokens("validation").left_out == 4
+    folders = {folder_of(prepare_text(spec_of(write(TEXT))))}
+    folders.add(folder_of(prepare_text(spec_of(write(TEXT), held_out=0.3))))
+    folders.add(folder_of(prepare_text(spec_of(write(TEXT), kind="words"))))
+    changed = prepare_text(spec_of(write(TEXT.replace("line 199", "LINE 199"))))
+    assert "LINE" in decoded(changed)["validation"] or changed.item("validation").dropped_characters == 4
     assert len(folders | {folder_of(changed)}) == 4
 
 
 def test_a_tokenizer_learned_with_less_held_out_is_not_used_again_for_more(write: Callable[..., Path]) -> None:
     path = write("abc\n" * 75 + "abd\n" * 25)
-    assert prepare(spec_of(path, held_out=0.1)).tokenizer.vocabulary == 5
-    assert prepare(spec_of(path, held_out=0.3)).tokenizer.vocabulary == 4
+    assert prepare_text(spec_of(path, held_out=0.1)).tokenizer.vocabulary == 5
+    assert prepare_text(spec_of(path, held_out=0.3)).tokenizer.vocabulary == 4
 
 
 def test_a_damaged_store_or_tokenizer_is_made_again(write: Callable[..., Path], home: Path) -> None:
-    first = prepare(spec_of(write(TEXT)))
+    first = prepare_text(spec_of(write(TEXT)))
     before = decoded(first)
     (folder_of(first) / "tokens.bin").write_bytes(b"half")
     next((home / "tokenizers").iterdir()).write_text("{")
-    again = prepare(spec_of(write(TEXT)))
+    again = prepare_text(spec_of(write(TEXT)))
     assert decoded(again) == before
     assert tuple(TokenStore(folder_of(first)).splits) == ("train", "validation")
 
 
 def test_a_given_tokenizer_is_used_as_it_is(write: Callable[..., Path], home: Path) -> None:
     tokenizer = train_tokenizer(Characters(), ["abc "])
-    dataset = prepare(spec_of(write("abcdé " * 50)), tokenizer=tokenizer)
+    dataset = prepare_text(spec_of(write("abcdé " * 50)), tokenizer=tokenizer)
     assert dataset.tokenizer is tokenizer
-    assert dataset.tokens("train").left_out == 2 * 45
+    assert dataset.item("train").dropped_characters == 2 * 45
     assert not (home / "tokenizers").exists()
 
 
@@ -134,7 +134,7 @@ def test_a_given_tokenizer_is_used_as_it_is(write: Callable[..., Path], home: Pa
 def test_bad_bytes_far_into_the_text_leave_nothing_behind(kind: str, write: Callable[..., Path], home: Path) -> None:
     path = write(TEXT.encode() * 40 + b"caf\xe9 au lait")
     with pytest.raises(DataError, match=rf"text\.txt: byte {len(TEXT.encode()) * 40 + 3} \(0xe9\) is not UTF-8"):
-        prepare(spec_of(path, kind=kind))
+        prepare_text(spec_of(path, kind=kind))
     assert not list((home / "stores").rglob("*"))
 
 
@@ -144,7 +144,7 @@ def test_ctrl_c_while_tokenising_leaves_nothing_behind(write: Callable[..., Path
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(spec_of(write(TEXT)), progress=interrupt)
+        prepare_text(spec_of(write(TEXT)), progress=interrupt)
     assert not list((home / "stores").iterdir())
 
 
@@ -152,40 +152,40 @@ def test_a_name_that_is_neither_corpus_nor_file_is_guessed(tmp_path: Path) -> No
     with pytest.raises(
         DataError, match=r"'shakespear' is unknown\. Did you mean 'shakespeare'\?.*Or give the path of a"
     ):
-        prepare(spec_of("shakespear"))
+        prepare_text(spec_of("shakespear"))
     with pytest.raises(DataError, match=r"book\.txt: there is no such file"):
-        prepare(spec_of(tmp_path / "book.txt"))
+        prepare_text(spec_of(tmp_path / "book.txt"))
 
 
 def test_a_text_named_twice_is_refused(write: Callable[..., Path], toy: Corpus) -> None:
     path = write(TEXT)
     with pytest.raises(DataError, match=r"text\.txt is given twice"):
-        prepare(spec_of(path, path.parent / "." / "x" / ".." / path.name))
+        prepare_text(spec_of(path, path.parent / "." / "x" / ".." / path.name))
     with pytest.raises(DataError, match="toy is given twice"):
-        prepare(spec_of("toy", "toy"))
+        prepare_text(spec_of("toy", "toy"))
 
 
 def test_corpora_and_files_may_be_mixed(toy: Corpus, write: Callable[..., Path]) -> None:
     path = write("be not\n" * 20)
-    dataset = prepare(spec_of(path, "toy", held_out=0.5))
+    dataset = prepare_text(spec_of(path, "toy", held_out=0.5))
     assert decoded(dataset) == {
         "train": "to be or not\n" * 9 + "to be" + "be not\n" * 10,
         "validation": "not to be\n" * 4 + "be not\n" * 10,
     }
-    assert dataset.about == f"toy, {path}"
+    assert dataset.description == f"toy, {path}"
 
 
 def test_other_text_is_read_with_a_given_tokenizer(toy: Corpus, write: Callable[..., Path]) -> None:
     tokenizer = train_tokenizer(Characters(), ["this not be\n"])
     dataset = read_tokens([str(write("this, this"))], tokenizer)
-    assert dataset.splits == ("text",)
-    assert (decoded(dataset)["text"], dataset.tokens("text").left_out, dataset.tokens("text").bytes) == (
+    assert dataset.split_names == ("text",)
+    assert (decoded(dataset)["text"], dataset.item("text").dropped_characters, dataset.item("text").bytes) == (
         "this this",
         1,
         9,
     )
     held = read_tokens(["toy"], tokenizer)
-    assert held.about == "toy (validation)"
+    assert held.description == "toy (validation)"
     assert decoded(held)["text"] == "not to be\n" * 4
     assert held.hash == toy.hash
 
@@ -196,7 +196,7 @@ def test_of_a_corpus_the_test_split_is_read_if_it_has_one(toy: Corpus, monkeypat
 
     monkeypatch.setitem(vars(toy), "split", split)
     dataset = read_tokens(["toy"], train_tokenizer(Characters(), ["not "]))
-    assert (dataset.about, decoded(dataset)) == ("toy (test)", {"text": "not "})
+    assert (dataset.description, decoded(dataset)) == ("toy (test)", {"text": "not "})
 
 
 def test_text_that_a_tokenizer_cannot_express_at_all_is_an_error(write: Callable[..., Path]) -> None:
@@ -205,6 +205,6 @@ def test_text_that_a_tokenizer_cannot_express_at_all_is_an_error(write: Callable
 
 
 def test_the_home_can_be_removed_at_any_time(write: Callable[..., Path], home: Path) -> None:
-    before = decoded(prepare(spec_of(write(TEXT))))
+    before = decoded(prepare_text(spec_of(write(TEXT))))
     shutil.rmtree(home)
-    assert decoded(prepare(spec_of(write(TEXT)))) == before
+    assert decoded(prepare_text(spec_of(write(TEXT)))) == before

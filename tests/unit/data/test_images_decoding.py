@@ -12,7 +12,7 @@ from PIL import Image
 
 from lemma.data import images as canvas
 from lemma.data import images as decoding
-from lemma.data.images import decode_image, decode_images, image_files, thumbnail
+from lemma.data.images import decode_image, decode_images, find_images, make_thumbnail
 from lemma.errors import DataError
 
 RED, HALF_RED_ON_WHITE, WHITE = (255, 0, 0), (255, 127, 127), (255, 255, 255)
@@ -140,7 +140,7 @@ def test_a_frame_leaves_the_same_margin_wherever_the_drawing_stood(tmp_path: Pat
     def framed(box: tuple[int, int, int, int], name: str) -> np.ndarray:
         image = Image.new("RGBA", (100, 100))
         image.paste((255, 0, 0, 255), box)
-        return decode_image(saved(tmp_path, image, name), 18, framed=True)
+        return decode_image(saved(tmp_path, image, name), 18, crop_margins=True)
 
     first, second = framed((0, 0, 32, 32), "a.png"), framed((40, 60, 72, 92), "b.png")
     assert (first == second).all()
@@ -151,7 +151,7 @@ def test_a_frame_leaves_the_same_margin_wherever_the_drawing_stood(tmp_path: Pat
 def test_a_drawing_of_nothing_is_refused_when_framed(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.new("RGBA", (9, 9)), "a.png")
     with pytest.raises(DataError, match=r"a\.png: nothing is drawn in it"):
-        decode_image(path, 8, framed=True)
+        decode_image(path, 8, crop_margins=True)
 
 
 def bomb(width: int, height: int) -> bytes:
@@ -188,7 +188,7 @@ def test_a_broken_image_is_an_error_with_its_name_and_the_reason(tmp_path: Path,
     (tmp_path / name).write_bytes(content)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for read in (lambda path: decode_image(path, 8), lambda path: thumbnail(path, 8)):
+        for read in (lambda path: decode_image(path, 8), lambda path: make_thumbnail(path, 8)):
             with pytest.raises(DataError, match=name) as caught:
                 read(tmp_path / name)
             assert reason in str(caught.value)
@@ -220,7 +220,7 @@ def test_only_a_few_images_are_decoded_before_the_first_is_asked_for(
 
 def test_a_thumbnail_is_a_small_png_of_the_same_shape(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.new("RGBA", (200, 100), (255, 0, 0, 128)), "a.png")
-    small = Image.open(io.BytesIO(thumbnail(path, 50)))
+    small = Image.open(io.BytesIO(make_thumbnail(path, 50)))
     assert (small.format, small.size, small.getpixel((3, 3))) == ("PNG", (50, 25), HALF_RED_ON_WHITE)
 
 
@@ -229,13 +229,13 @@ def test_image_files_are_found_in_folders_below_and_hidden_ones_are_not(tmp_path
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
-    found = [path.relative_to(tmp_path).as_posix() for path in image_files(tmp_path)]
+    found = [path.relative_to(tmp_path).as_posix() for path in find_images(tmp_path)]
     assert found == ["b.PNG", "d.png/e.webp", "sub/deep/a.jpeg"]
 
 
 def test_without_pillow_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(DataError, match=r"pip install 'lemma-lm\[images\]'"):
-        canvas.pillow()
+        canvas.import_pillow()
     with pytest.raises(DataError, match=r"pip install 'lemma-lm\[images\]'"):
         decode_image(tmp_path / "a.png", 8)

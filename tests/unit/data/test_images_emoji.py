@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data.corpora import IMAGES, convert_font, corpus_files, emoji_names
-from lemma.data.images import Captioned, draw_emoji, prepare_images
+from lemma.data.corpora import IMAGES, convert_font, emoji_names, fetch_corpus
+from lemma.data.images import CaptionedImages, draw_emoji, prepare_images
 from lemma.data.splits import Splits
 from lemma.errors import DataError
 from lemma.spec.data import ImagesSpec
@@ -27,7 +27,7 @@ def in_usual_home() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def styles() -> dict[str, Splits[Captioned]]:
+def styles() -> dict[str, Splits[CaptionedImages]]:
     """Both styles, prepared in the usual data home, where the second is drawn once."""
     try:
         with in_usual_home():
@@ -42,75 +42,75 @@ def styles() -> dict[str, Splits[Captioned]]:
 
 
 @pytest.fixture
-def usual_home(styles: dict[str, Splits[Captioned]]) -> Iterator[None]:
+def usual_home(styles: dict[str, Splits[CaptionedImages]]) -> Iterator[None]:
     with in_usual_home():
         yield
 
 
-def names_of(data: Splits[Captioned], split: str) -> list[str]:
-    return [caption for image in data.tokens(split).images for caption in image.captions]
+def names_of(data: Splits[CaptionedImages], split: str) -> list[str]:
+    return [caption for image in data.item(split).images for caption in image.captions]
 
 
-def test_both_styles_have_the_same_names_in_the_same_splits(styles: dict[str, Splits[Captioned]]) -> None:
+def test_both_styles_have_the_same_names_in_the_same_splits(styles: dict[str, Splits[CaptionedImages]]) -> None:
     flat, drawn = (styles[name] for name in STYLES)
-    assert {split: len(names_of(flat, split)) for split in flat.splits} == {
+    assert {split: len(names_of(flat, split)) for split in flat.split_names} == {
         "train": 1323,
         "validation": 162,
         "test": 167,
     }
-    assert all(names_of(flat, split) == names_of(drawn, split) for split in flat.splits)
-    everything = [name for split in flat.splits for name in names_of(flat, split)]
+    assert all(names_of(flat, split) == names_of(drawn, split) for split in flat.split_names)
+    everything = [name for split in flat.split_names for name in names_of(flat, split)]
     assert len(everything) == len(set(everything)) == 1652
     assert {"red heart", "grinning face", "piñata", "black cat"} < set(everything)
     assert not any("skin tone" in name or (name.startswith("flag ") and name != "flag in hole") for name in everything)
-    assert flat.skipped == () and drawn.skipped[0].startswith("9 names have no image in the font: cracking face")
+    assert flat.notes == () and drawn.notes[0].startswith("9 names have no image in the font: cracking face")
 
 
 @pytest.mark.usefixtures("usual_home")
-def test_what_is_kept_is_as_large_and_as_many_as_is_said(styles: dict[str, Splits[Captioned]]) -> None:
+def test_what_is_kept_is_as_large_and_as_many_as_is_said(styles: dict[str, Splits[CaptionedImages]]) -> None:
     for name, data in styles.items():
-        assert sum(path.stat().st_size for path in corpus_files(IMAGES[name])) == IMAGES[name].size
-        assert data.hash == IMAGES[name].kept_hash
+        assert sum(path.stat().st_size for path in fetch_corpus(IMAGES[name])) == IMAGES[name].size
+        assert data.hash == IMAGES[name].stored_hash
     assert "1,652 emoji" in IMAGES["emoji"].about
 
 
-def test_both_styles_fill_their_square_alike(styles: dict[str, Splits[Captioned]]) -> None:
+def test_both_styles_fill_their_square_alike(styles: dict[str, Splits[CaptionedImages]]) -> None:
     for data in styles.values():
-        inked = (np.asarray(data.tokens("train").pixels) < 250).any(axis=1)
+        inked = (np.asarray(data.item("train").pixels) < 250).any(axis=1)
         longest = np.maximum(*(inked.any(axis=axis).sum(axis=1) for axis in (1, 2)))
         assert np.quantile(longest, 0.02) >= 27 and longest.max() <= 31  # 32 less a margin of a sixteenth on each side
 
 
-def test_a_red_heart_is_red_in_both_styles_and_near_itself(styles: dict[str, Splits[Captioned]]) -> None:
+def test_a_red_heart_is_red_in_both_styles_and_near_itself(styles: dict[str, Splits[CaptionedImages]]) -> None:
     hearts = []
     for data in styles.values():
         split, place = next(
             (split, names_of(data, split).index("red heart"))
-            for split in data.splits
+            for split in data.split_names
             if "red heart" in names_of(data, split)
         )
-        hearts.append(data.tokens(split).pixels[place])
+        hearts.append(data.item(split).pixels[place])
     assert all(heart[0, 14:18, 14:18].min() > 200 and heart[1, 14:18, 14:18].max() < 110 for heart in hearts)
     assert all(heart[:, 0, 0].tolist() == [255, 255, 255] for heart in hearts)
 
 
 @pytest.mark.usefixtures("usual_home")
-def test_judging_takes_the_test_names_unless_others_are_asked_for(styles: dict[str, Splits[Captioned]]) -> None:
+def test_judging_takes_the_test_names_unless_others_are_asked_for(styles: dict[str, Splits[CaptionedImages]]) -> None:
     data = styles["emoji-openmoji"]
     given = {"side": 32, "length": 16, "special_tokens": True, "tokenizer": styles["emoji"].tokenizer}
     assert (
-        prepare_images(ImagesSpec(images="emoji-openmoji"), evaluation=True, **given).tokens("test").images
-        == data.tokens("test").images
+        prepare_images(ImagesSpec(images="emoji-openmoji"), evaluation=True, **given).item("test").images
+        == data.item("test").images
     )
     seen = prepare_images(ImagesSpec(images="emoji-openmoji"), evaluation=True, split="train", **given)
-    assert seen.splits == ("train",) and seen.about == "emoji-openmoji (train)"
+    assert seen.split_names == ("train",) and seen.description == "emoji-openmoji (train)"
 
 
 @pytest.fixture
-def font(styles: dict[str, Splits[Captioned]]) -> Path:
+def font(styles: dict[str, Splits[CaptionedImages]]) -> Path:
     """OpenMoji's font; what is drawn goes to the test's own data home."""
     with in_usual_home():
-        return next(path for path in corpus_files(IMAGES["emoji-openmoji"]) if path.suffix == ".ttf")
+        return next(path for path in fetch_corpus(IMAGES["emoji-openmoji"]) if path.suffix == ".ttf")
 
 
 SOME = ["1f600.png", "2764-fe0f.png", "1f468-200d-1f4bb.png"]

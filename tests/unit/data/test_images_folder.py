@@ -12,7 +12,7 @@ from PIL import Image
 
 from lemma.data import images as pixels
 from lemma.data.batches import ExampleSet
-from lemma.data.images import Captioned, prepare_images
+from lemma.data.images import CaptionedImages, prepare_images
 from lemma.data.splits import Splits
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError
@@ -41,26 +41,26 @@ def many(count: int) -> list[tuple[str, str]]:
     return [(f"{number}.png", f"number {number}") for number in range(count)]
 
 
-def prepared(root: Path | str, **words: object) -> Splits[Captioned]:
+def prepared(root: Path | str, **words: object) -> Splits[CaptionedImages]:
     spec = ImagesSpec.model_validate({"images": str(root), "tokenizer": "words", **words})
     return prepare_images(spec, side=4, length=8, special_tokens=True)
 
 
-def judged(root: Path, **words: str) -> Splits[Captioned]:
+def judged(root: Path, **words: str) -> Splits[CaptionedImages]:
     tokenizer = train_tokenizer(BytePairs(vocabulary=300), ["number one two three"])
     spec = ImagesSpec(images=str(root), **words)
     return prepare_images(spec, evaluation=True, side=4, length=8, special_tokens=True, tokenizer=tokenizer)
 
 
-def named(data: Splits[Captioned]) -> dict[str, tuple[str, ...]]:
-    return {image.name: image.captions for split in data.splits for image in data.tokens(split).images}
+def named(data: Splits[CaptionedImages]) -> dict[str, tuple[str, ...]]:
+    return {image.name: image.captions for split in data.split_names for image in data.item(split).images}
 
 
 def test_an_image_and_its_caption_stay_together(folder: Folder) -> None:
     data = prepared(folder(many(50)))
-    for split in data.splits:
-        tokens = data.tokens(split)
-        for place, image in enumerate(data.tokens(split).images):
+    for split in data.split_names:
+        tokens = data.item(split)
+        for place, image in enumerate(data.item(split).images):
             shade, text = tokens.batch([place])
             assert (shade == int(Path(image.name).stem)).all()
             known = data.tokenizer.encode_known(image.captions[0])[0].tolist()
@@ -70,7 +70,7 @@ def test_an_image_and_its_caption_stay_together(folder: Folder) -> None:
 
 def test_a_tenth_each_is_held_out_and_no_image_is_in_two_splits(folder: Folder) -> None:
     data = prepared(folder(many(50)))
-    names = {split: {image.name for image in data.tokens(split).images} for split in data.splits}
+    names = {split: {image.name for image in data.item(split).images} for split in data.split_names}
     assert {split: len(some) for split, some in names.items()} == {"train": 40, "validation": 5, "test": 5}
     assert not any(one & other for one, other in combinations(names.values(), 2))
     assert data.sizes() == {"vocabulary": data.tokenizer.vocabulary + 3}
@@ -80,7 +80,7 @@ def test_the_tokenizer_is_learned_from_the_training_captions_alone(folder: Folde
     data = prepared(folder([(f"{number}.png", f"word{number}") for number in range(20)]))
     tokenizer = data.tokenizer
     learned = {word for number in range(20) if tokenizer.encode(word := f"word{number}").tolist() != [tokenizer.unk]}
-    assert learned == {image.captions[0] for image in data.tokens("train").images}
+    assert learned == {image.captions[0] for image in data.item("train").images}
 
 
 def test_equal_files_under_two_names_are_in_one_split(folder: Folder) -> None:
@@ -89,15 +89,15 @@ def test_equal_files_under_two_names_are_in_one_split(folder: Folder) -> None:
     for name, _ in rows:
         (root / "copies" / name).write_bytes((root / name).read_bytes())
     data = prepared(root)
-    split_of = {image.name: split for split in data.splits for image in data.tokens(split).images}
+    split_of = {image.name: split for split in data.split_names for image in data.item(split).images}
     assert all(split_of[name] == split_of[f"copies/{name}"] for name, _ in rows)
-    assert any(sentence.startswith("15 images are the same file as another") for sentence in data.skipped)
+    assert any(sentence.startswith("15 images are the same file as another") for sentence in data.notes)
 
 
 def test_most_images_keep_their_split_when_others_are_added(folder: Folder) -> None:
     def split_of(count: int) -> dict[str, str]:
         data = prepared(folder(many(count)))
-        return {image.name: split for split in data.splits for image in data.tokens(split).images}
+        return {image.name: split for split in data.split_names for image in data.item(split).images}
 
     before, after = split_of(100), split_of(110)
     assert sum(after[name] != split for name, split in before.items()) < 12
@@ -107,8 +107,8 @@ def test_an_image_may_have_several_captions_of_which_one_is_chosen(folder: Folde
     rows = [(f"{number}.png", caption) for number in range(8) for caption in ("a", "a b", "a b c", "a")]
     data = prepared(folder(rows))
     assert set(named(data).values()) == {("a", "a b", "a b c")}
-    tokens = data.tokens("train")
-    assert tokens.lengths.tolist() == [5] * len(data.tokens("train").images)
+    tokens = data.item("train")
+    assert tokens.lengths.tolist() == [5] * len(data.item("train").images)
     lengths = [int((tokens.batch([0, 1], choice)[1] >= 0).sum(axis=1).max()) for choice in range(4)]
     assert lengths == [3, 4, 5, 3]
     each = tokens.batch([0, 1], np.array([0, 2]))[1]
@@ -116,7 +116,7 @@ def test_an_image_may_have_several_captions_of_which_one_is_chosen(folder: Folde
 
 
 def test_batches_have_the_shapes_that_were_agreed(folder: Folder) -> None:
-    tokens: ExampleSet = prepared(folder(many(20))).tokens("train")
+    tokens: ExampleSet = prepared(folder(many(20))).item("train")
     images, text = tokens.batch([3, 1, 2])
     assert images.shape == (3, 3, 4, 4) and images.dtype == np.uint8 and images.flags.writeable
     assert text.shape == (3, int(tokens.lengths[[3, 1, 2]].max())) and text.dtype == np.int64
@@ -125,8 +125,8 @@ def test_batches_have_the_shapes_that_were_agreed(folder: Folder) -> None:
 
 def test_long_captions_are_cut_and_counted(folder: Folder) -> None:
     data = prepared(folder([(f"{number}.png", "a b c d e f g h i j") for number in range(10)]))
-    assert data.tokens("train").lengths.max() == 8
-    assert "10 of 10 captions are longer than 8 tokens: their start was kept" in data.skipped
+    assert data.item("train").lengths.max() == 8
+    assert "10 of 10 captions are longer than 8 tokens: their start was kept" in data.notes
 
 
 def test_whatever_is_wrong_with_single_images_is_named_counted_and_skipped(folder: Folder, tmp_path: Path) -> None:
@@ -142,13 +142,13 @@ def test_whatever_is_wrong_with_single_images_is_named_counted_and_skipped(folde
     data = prepared(root)
     kept = {name for name, _ in good} | ({"locked.png"} if os.access(root / "locked.png", os.R_OK) else set())
     assert set(named(data)) == kept
-    said = "\n".join(data.skipped)
+    said = "\n".join(data.notes)
     assert "3 paths lead out of the folder, and were not read: ../secret.png, /etc/passwd, sub/../../secret.png" in said
     assert "1 image of the table is not in the folder: gone.png" in said
     assert "1 image has no caption: silent.png" in said
     assert f"{24 - len(kept)} images cannot be read: empty.png (the file is empty), half.png (" in said
     again = prepared(root)
-    assert again.skipped == data.skipped
+    assert again.notes == data.notes
 
 
 def test_nothing_usable_is_an_error_that_says_why(folder: Folder) -> None:
@@ -169,10 +169,8 @@ def test_too_few_images_to_divide_are_refused_but_judged(folder: Folder) -> None
     with pytest.raises(DataError, match=r"3 different images are too few .* Give at least 4"):
         prepared(root)
     data = judged(root)
-    assert data.splits == ("images",) and len(data.tokens("images").images) == 3
-    assert {
-        split: len(prepared(folder(many(4))).tokens(split).images) for split in ("train", "validation", "test")
-    } == {
+    assert data.split_names == ("images",) and len(data.item("images").images) == 3
+    assert {split: len(prepared(folder(many(4))).item(split).images) for split in ("train", "validation", "test")} == {
         "train": 2,
         "validation": 1,
         "test": 1,
@@ -183,14 +181,14 @@ def test_a_folder_is_judged_whole_or_by_the_split_that_is_asked_for(folder: Fold
     root = folder(many(30))
     data = prepared(root)
     judge = {"side": 4, "length": 8, "special_tokens": True, "tokenizer": data.tokenizer}
-    assert len(prepare_images(ImagesSpec(images=str(root)), evaluation=True, **judge).tokens("images").images) == 30
+    assert len(prepare_images(ImagesSpec(images=str(root)), evaluation=True, **judge).item("images").images) == 30
     test = prepare_images(ImagesSpec(images=str(root)), evaluation=True, split="test", **judge)
-    assert test.splits == ("test",) and test.tokens("test").images == data.tokens("test").images
-    assert (test.tokens("test").pixels == data.tokens("test").pixels).all()
+    assert test.split_names == ("test",) and test.item("test").images == data.item("test").images
+    assert (test.item("test").pixels == data.item("test").pixels).all()
     with pytest.raises(DataError, match=r"split = 'tset' is unknown\. Did you mean 'test'"):
         prepare_images(ImagesSpec(images=str(root)), evaluation=True, split="tset", **judge)
     with pytest.raises(DataError, match="there is no split 'train' in"):
-        test.tokens("train")
+        test.item("train")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +207,7 @@ def test_tables_of_many_kinds_are_understood(folder: Folder, name: str, content:
     (root / name).write_text(content)
     data = judged(root)
     assert named(data) == {"x/1.png": ("one",), "2.png": ("two",)}
-    assert "column" in data.skipped[0]
+    assert "column" in data.notes[0]
 
 
 def test_a_caption_that_is_called_like_a_column_makes_no_header(folder: Folder) -> None:
@@ -238,7 +236,7 @@ def test_of_two_files_of_a_name_neither_is_guessed(folder: Folder) -> None:
     root = folder([("1.png", "one"), ("2.png", "two")], ["x/1.png", "y/1.png", "x/2.png"])
     data = judged(root)
     assert named(data) == {"x/2.png": ("two",)}
-    assert any("1 image of the table is not in the folder: 1.png" in sentence for sentence in data.skipped)
+    assert any("1 image of the table is not in the folder: 1.png" in sentence for sentence in data.notes)
 
 
 def test_without_a_table_an_example_of_one_is_shown(folder: Folder) -> None:
@@ -268,14 +266,14 @@ def test_pixels_are_mapped_from_one_file_and_taken_again(
     monkeypatch.setattr(pixels, "decode_images", None)
     again = prepared(root, held_out=0.3)
     for data in (first, again):
-        assert all(isinstance(data.tokens(split).pixels, np.memmap) for split in data.splits)
-    assert len(again.tokens("test").images) == 6 and len(list((home / "pictures").iterdir())) == 1
+        assert all(isinstance(data.item(split).pixels, np.memmap) for split in data.split_names)
+    assert len(again.item("test").images) == 6 and len(list((home / "pictures").iterdir())) == 1
 
 
 @pytest.mark.parametrize("damage", ["shorter", "longer", "header", "missing"])
 def test_a_damaged_cache_is_made_again(folder: Folder, home: Path, damage: str) -> None:
     root = folder(many(20))
-    before = np.array(prepared(root).tokens("train").pixels)
+    before = np.array(prepared(root).item("train").pixels)
     (cache,) = (home / "pictures").iterdir()
     if damage in ("shorter", "longer"):
         (cache / "pixels.bin").write_bytes(b"\0" if damage == "shorter" else b"\0" * 10_000)
@@ -283,7 +281,7 @@ def test_a_damaged_cache_is_made_again(folder: Folder, home: Path, damage: str) 
         (cache / "pixels.json").write_text(json.dumps([1, 2]))
     else:
         (cache / "pixels.bin").unlink()
-    assert (prepared(root).tokens("train").pixels == before).all()
+    assert (prepared(root).item("train").pixels == before).all()
 
 
 def test_a_reading_that_is_interrupted_leaves_nothing_half_written(
@@ -299,7 +297,7 @@ def test_a_reading_that_is_interrupted_leaves_nothing_half_written(
         with pytest.raises(KeyboardInterrupt):
             prepared(root)
     assert list((home / "pictures").iterdir()) == []
-    assert len(prepared(root).tokens("train").images) == 16
+    assert len(prepared(root).item("train").images) == 16
 
 
 def test_the_hash_changes_with_a_file_or_the_table_and_with_nothing_else(folder: Folder) -> None:
@@ -309,7 +307,7 @@ def test_the_hash_changes_with_a_file_or_the_table_and_with_nothing_else(folder:
     Image.new("L", (10, 10), 99).save(root / "3.png")
     second = prepared(root)
     assert second.hash != first.hash
-    shades = np.concatenate([second.tokens(split).pixels.max(axis=(1, 2, 3)) for split in second.splits])
+    shades = np.concatenate([second.item(split).pixels.max(axis=(1, 2, 3)) for split in second.split_names])
     assert 99 in shades and 3 not in shades
     with (root / "captions.csv").open("a") as file:
         file.write("4.png,another\n")
@@ -331,10 +329,10 @@ def test_captions_of_unknown_words_are_counted_and_keep_numbers_of_their_own(fol
     data = prepare_images(
         ImagesSpec(images=str(root)), evaluation=True, side=4, length=8, special_tokens=True, tokenizer=known
     )
-    assert "4 of 4 captions hold words that the tokenizer does not know" in data.skipped
-    assert "3 captions hold nothing that the tokenizer knows" in data.skipped
-    said = [image.captions[0].lower().split() for image in data.tokens("images").images]
-    names = data.tokens("images").names
+    assert "4 of 4 captions hold words that the tokenizer does not know" in data.notes
+    assert "3 captions hold nothing that the tokenizer knows" in data.notes
+    said = [image.captions[0].lower().split() for image in data.item("images").images]
+    names = data.item("images").caption_ids
     assert [[one == other for other in names] for one in names] == [[one == other for other in said] for one in said]
 
 
@@ -344,15 +342,15 @@ def test_a_blank_is_nothing_that_a_tokenizer_of_characters_knows(folder: Folder)
     data = prepare_images(
         ImagesSpec(images=str(root)), evaluation=True, side=4, length=8, special_tokens=True, tokenizer=known
     )
-    assert "1 captions hold nothing that the tokenizer knows" in data.skipped
+    assert "1 captions hold nothing that the tokenizer knows" in data.notes
 
 
 def test_rows_without_a_caption_are_left_out_named_and_counted(folder: Folder) -> None:
     root = folder([*many(12), ("3.png", " "), ("12.png", "")])
     data = prepared(root)
-    assert "2 captions are empty: line 14, line 15" in data.skipped
-    assert "1 image has no caption: 12.png" in data.skipped
-    assert sum(len(data.tokens(split).images) for split in data.splits) == 12
+    assert "2 captions are empty: line 14, line 15" in data.notes
+    assert "1 image has no caption: 12.png" in data.notes
+    assert sum(len(data.item(split).images) for split in data.split_names) == 12
     (root / "captions.csv").write_text("image,caption\n1.png,\n")
     with pytest.raises(DataError, match="in all of its 1 rows something is empty"):
         prepared(root)

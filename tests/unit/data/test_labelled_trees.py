@@ -6,32 +6,39 @@ import numpy as np
 import pytest
 
 from lemma.data.batches import TokenRows
-from lemma.data.conllu import Sentence, read_conllu, to_conllu
-from lemma.data.labels import Labelled, ParsedWords, parsed_words, read_label_file, trees_in, with_heads
+from lemma.data.conllu import Sentence, format_conllu, read_conllu
+from lemma.data.labels import (
+    LabelledExamples,
+    ParsedWords,
+    attach_heads,
+    join_parses,
+    read_label_file,
+    read_tree_source,
+)
 from lemma.errors import DataError
 from treebanks import B1, tiny
 
 
-def labelled(lengths: list[int]) -> Labelled:
+def labelled(lengths: list[int]) -> LabelledExamples:
     bounds = np.concatenate([[0], np.cumsum(lengths)])
-    return Labelled(TokenRows(np.arange(bounds[-1]), bounds), np.arange(len(lengths)))
+    return LabelledExamples(TokenRows(np.arange(bounds[-1]), bounds), np.arange(len(lengths)))
 
 
 def test_words_and_heads_are_side_by_side_and_padded() -> None:
-    examples = with_heads(labelled([3, 1]), [(1, -1, 1), (-1,)])
-    assert isinstance(examples, Labelled)
+    examples = attach_heads(labelled([3, 1]), [(1, -1, 1), (-1,)])
+    assert isinstance(examples, LabelledExamples)
     batch, classes = examples.batch([1, 0])
     assert batch.tolist() == [[[3, -1], [-1, -1], [-1, -1]], [[0, 1], [1, -1], [2, 1]]]
     assert classes.tolist() == [[1], [0]] and examples.lengths.tolist() == [3, 1]
 
 
 def test_an_arc_to_a_word_that_was_cut_off_is_lost_and_an_empty_text_has_no_arc() -> None:
-    examples = with_heads(labelled([2, 1]), [(2, 0, -1), ()])
+    examples = attach_heads(labelled([2, 1]), [(2, 0, -1), ()])
     assert examples.batch([0, 1])[0][..., 1].tolist() == [[-1, 0], [-1, -1]]
 
 
 def test_the_arcs_of_a_text_are_those_of_its_sentences_moved_to_their_places() -> None:
-    text = parsed_words([B1, tiny()[1], B1])
+    text = join_parses([B1, tiny()[1], B1])
     expected = []
     for start, sentence in ((0, B1), (7, tiny()[1]), (10, B1)):
         expected += [start + head - 1 if head else -1 for head in sentence.heads]
@@ -39,26 +46,26 @@ def test_the_arcs_of_a_text_are_those_of_its_sentences_moved_to_their_places() -
 
 
 def test_white_space_within_a_word_is_closed_up_so_that_every_word_is_one_token() -> None:
-    text = parsed_words([Sentence(("1 000", "euro\u00a0s"), (2, 0), ("nummod", "root"))])
+    text = join_parses([Sentence(("1 000", "euro\u00a0s"), (2, 0), ("nummod", "root"))])
     assert text == ParsedWords(("1_000", "euro_s"), (1, -1)) and text.text.split() == list(text.words)
 
 
 def test_a_file_of_trees_gives_texts_labels_and_its_own_trees(tmp_path: Path) -> None:
     path = tmp_path / "trees.conllu"
     sentences = [Sentence(s.words, s.heads, s.relations, label=f"l{place % 2}") for place, s in enumerate(tiny())]
-    path.write_text(to_conllu(sentences))
+    path.write_text(format_conllu(sentences))
     assert read_conllu(path)[0] == tuple(
         Sentence(s.words, s.heads, s.relations, ("_",) * len(s.words), label=s.label) for s in sentences
     )
     table = read_label_file(str(path))
     assert list(table.labels) == [s.label for s in sentences]
-    assert [one.heads for one in trees_in(path).parse(table.texts)] == [
+    assert [one.heads for one in read_tree_source(path).parse(table.texts)] == [
         tuple(head - 1 for head in s.heads) for s in sentences
     ]
 
 
 def test_a_sentence_without_a_label_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "trees.conllu"
-    path.write_text(to_conllu([Sentence(("a",), (0,), ("root",), label="x"), Sentence(("b",), (0,), ("root",))]))
+    path.write_text(format_conllu([Sentence(("a",), (0,), ("root",), label="x"), Sentence(("b",), (0,), ("root",))]))
     with pytest.raises(DataError, match=r"line 5: the sentence has no label.*# label = NAME"):
         read_label_file(str(path))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data.labels import Labelled, prepare_labels
-from lemma.data.splits import Splits, assign_splits, nested_order, normalise
+from lemma.data.labels import LabelledExamples, prepare_labels
+from lemma.data.splits import Splits, assign_splits, normalise_text, stratified_order
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, LabelsSpec, Words
@@ -28,25 +28,27 @@ def made(count: int, labels: str = "ab") -> list[tuple[str, str]]:
     return [(f"the text of number {number} is {label}", label) for number in range(count) for label in labels]
 
 
-def prepared(path: Path, *, length: int = 32, special_tokens: bool = False, **words: object) -> Splits[Labelled]:
+def prepared(
+    path: Path, *, length: int = 32, special_tokens: bool = False, **words: object
+) -> Splits[LabelledExamples]:
     spec = LabelsSpec.model_validate({"labels": str(path), "tokenizer": "words", **words})
     return prepare_labels(spec, length=length, special_tokens=special_tokens)
 
 
 def test_a_tenth_of_each_label_is_held_out_twice(write: Write) -> None:
     data = prepared(write(table(made(100)), "a.tsv"))
-    assert data.splits == SPLITS
-    counts = {split: Counter(label for _, label in data.tokens(split).texts) for split in SPLITS}
+    assert data.split_names == SPLITS
+    counts = {split: Counter(label for _, label in data.item(split).texts) for split in SPLITS}
     assert counts == {"train": {"a": 80, "b": 80}, "validation": {"a": 10, "b": 10}, "test": {"a": 10, "b": 10}}
-    assert sorted(text for split in SPLITS for text in data.tokens(split).texts) == sorted(made(100))
+    assert sorted(text for split in SPLITS for text in data.item(split).texts) == sorted(made(100))
 
 
 def test_no_text_stands_in_two_splits_whatever_its_case_and_white_space(write: Write) -> None:
     rows = [row for text, label in made(60) for row in [(text, label), (f" {text.upper()} ", label)]]
     data = prepared(write(table(rows), "a.tsv"))
-    seen = [{normalise(text) for text, _ in data.tokens(split).texts} for split in SPLITS]
+    seen = [{normalise_text(text) for text, _ in data.item(split).texts} for split in SPLITS]
     assert all(seen) and not seen[0] & seen[1] and not seen[0] & seen[2] and not seen[1] & seen[2]
-    assert sum(len(data.tokens(split).texts) for split in SPLITS) == len(rows)
+    assert sum(len(data.item(split).texts) for split in SPLITS) == len(rows)
 
 
 def test_the_order_of_the_file_changes_nothing(write: Write) -> None:
@@ -54,7 +56,7 @@ def test_the_order_of_the_file_changes_nothing(write: Write) -> None:
     one = prepared(write(table(rows), "a.tsv"), limit=30)
     random.Random(1).shuffle(rows)
     other = prepared(write(table(rows), "b.tsv"), limit=30)
-    assert [one.tokens(split).texts for split in SPLITS] == [other.tokens(split).texts for split in SPLITS]
+    assert [one.item(split).texts for split in SPLITS] == [other.item(split).texts for split in SPLITS]
     assert one.tokenizer.hash == other.tokenizer.hash and one.hash != other.hash
 
 
@@ -78,7 +80,7 @@ def test_what_is_held_out_of_a_stratum_never_passes_its_share(sizes: dict[str, i
 @settings(max_examples=50, deadline=None)
 @given(labels=st.lists(st.sampled_from("aaabc"), min_size=1, max_size=80))
 def test_the_first_few_are_of_every_label_about_in_its_share(labels: list[str]) -> None:
-    order, counts = nested_order(labels), Counter(labels)
+    order, counts = stratified_order(labels), Counter(labels)
     assert sorted(order) == list(range(len(labels)))
     for size in range(len(counts), len(labels) + 1):
         drawn = Counter(labels[place] for place in order[:size])
@@ -89,11 +91,11 @@ def test_the_first_few_are_of_every_label_about_in_its_share(labels: list[str]) 
 def test_a_limit_is_nested_and_leaves_the_held_out_texts_alone(write: Write) -> None:
     path = write(table([*made(60), *made(20, "c")]), "a.tsv")
     few, more, whole = (prepared(path, limit=limit) for limit in (10, 30, None))
-    assert set(few.tokens("train").texts) < set(more.tokens("train").texts) < set(whole.tokens("train").texts)
-    assert [len(data.tokens("train").texts) for data in (few, more)] == [10, 30]
+    assert set(few.item("train").texts) < set(more.item("train").texts) < set(whole.item("train").texts)
+    assert [len(data.item("train").texts) for data in (few, more)] == [10, 30]
     assert (
-        few.tokens("test").texts == whole.tokens("test").texts
-        and few.tokens("validation").texts == whole.tokens("validation").texts
+        few.item("test").texts == whole.item("test").texts
+        and few.item("validation").texts == whole.item("validation").texts
     )
     assert few.labels == ("a", "b", "c")
 
@@ -102,16 +104,16 @@ def test_a_limit_below_the_labels_is_refused_and_one_above_the_texts_said(write:
     path = write(table(made(20, "abc")), "a.tsv")
     with pytest.raises(DataError, match=r"limit=2 leaves no text for some of the 3 labels. Set limit=3"):
         prepared(path, limit=2)
-    assert any("limit=500 is more than the 48 training texts" in said for said in prepared(path, limit=500).skipped)
+    assert any("limit=500 is more than the 48 training texts" in said for said in prepared(path, limit=500).notes)
 
 
 def test_of_a_text_with_two_labels_the_majority_is_kept_and_a_tie_dropped(write: Write) -> None:
     rows = [*made(30), ("twice", "a"), ("Twice", "a"), ("twice", "b"), ("even", "a"), ("even", "b")]
     data = prepared(write(table(rows), "a.tsv"))
-    kept = [row for split in SPLITS for row in data.tokens(split).texts]
+    kept = [row for split in SPLITS for row in data.item(split).texts]
     assert sorted(row for row in kept if row[0].lower() == "twice") == [("Twice", "a"), ("twice", "a")]
     assert not any(row[0] == "even" for row in kept)
-    assert any(said.startswith("3 texts were left out") for said in data.skipped)
+    assert any(said.startswith("3 texts were left out") for said in data.notes)
 
 
 @pytest.mark.parametrize("special_tokens", [False, True])
@@ -119,8 +121,8 @@ def test_tokens_are_the_texts_in_their_order_between_marks_where_asked(write: Wr
     data = prepared(write(table(made(20)), "a.tsv"), special_tokens=special_tokens)
     vocabulary = data.tokenizer.vocabulary
     assert data.sizes() == {"classes": 2, "vocabulary": vocabulary + 3 * special_tokens}
-    examples = data.tokens("train")
-    for place, (text, label) in enumerate(data.tokens("train").texts):
+    examples = data.item("train")
+    for place, (text, label) in enumerate(data.item("train").texts):
         inputs, targets = examples.batch([place])
         ids = data.tokenizer.encode(text).tolist()
         assert inputs.tolist() == [[vocabulary, *ids, vocabulary + 1] if special_tokens else ids]
@@ -132,21 +134,21 @@ def test_tokens_are_the_texts_in_their_order_between_marks_where_asked(write: Wr
 def test_a_long_text_keeps_its_start_and_is_counted(write: Write, special_tokens: bool) -> None:
     rows = [*made(20), *((f"{text} and more and more", label) for text, label in made(3))]
     data = prepared(write(table(rows), "a.tsv"), length=7 + 2 * special_tokens, special_tokens=special_tokens)
-    assert data.skipped[-1] == f"6 of 46 texts are longer than {7 + 2 * special_tokens} tokens: their start was kept"
-    longest = next(place for place, (text, _) in enumerate(data.tokens("train").texts) if text.endswith("more"))
-    (row,), _ = data.tokens("train").batch([longest])
-    ids = data.tokenizer.encode(data.tokens("train").texts[longest].text)[:7]
+    assert data.notes[-1] == f"6 of 46 texts are longer than {7 + 2 * special_tokens} tokens: their start was kept"
+    longest = next(place for place, (text, _) in enumerate(data.item("train").texts) if text.endswith("more"))
+    (row,), _ = data.item("train").batch([longest])
+    ids = data.tokenizer.encode(data.item("train").texts[longest].text)[:7]
     np.testing.assert_array_equal(row[1:-1] if special_tokens else row, ids)
 
 
 @pytest.mark.parametrize("kind", [Words(), BytePairs(vocabulary=300), Characters()])
 def test_reading_only_the_opening_of_a_text_gives_the_tokens_of_the_whole(kind: Words | BytePairs | Characters) -> None:
-    from lemma.data.store import opening
+    from lemma.data.store import truncate_text
 
     text = "  it's  12 times,\n\nthe worst\tof-times " * 20
     tokenizer = train_tokenizer(kind, [text])
     for length in (1, 2, 5, 40):
-        begun = tokenizer.encode(opening(text, tokenizer.kind, length))
+        begun = tokenizer.encode(truncate_text(text, tokenizer.kind, length))
         np.testing.assert_array_equal(begun[:length], tokenizer.encode(text)[:length])
         assert len(begun) > length
 
@@ -164,16 +166,16 @@ def test_characters_that_were_not_learned_are_left_out_and_said(write: Write) ->
             length=9,
             special_tokens=special_tokens,
         )
-        assert "3 characters that the tokenizer does not know were left out" in data.skipped
-        assert "1 texts hold nothing that the tokenizer knows" in data.skipped
-        assert (data.tokens("text").lengths > 0).all()
+        assert "3 characters that the tokenizer does not know were left out" in data.notes
+        assert "1 texts hold nothing that the tokenizer knows" in data.notes
+        assert (data.item("text").lengths > 0).all()
 
 
 def test_the_tokenizer_knows_the_training_texts_alone(write: Write) -> None:
     rows = [(f"word{number} of {label}", label) for number in range(40) for label in "ab"]
     data = prepared(write(table(rows), "a.tsv"))
-    learned = {text.split()[0] for text, _ in data.tokens("train").texts}
-    assert {text.split()[0] for text, _ in data.tokens("test").texts} - learned
+    learned = {text.split()[0] for text, _ in data.item("train").texts}
+    assert {text.split()[0] for text, _ in data.item("test").texts} - learned
     assert data.tokenizer.vocabulary == 2 + len(learned | {"of", "a", "b"})
 
 
@@ -203,7 +205,7 @@ def test_files_that_cannot_be_learned_from_are_refused(write: Write, rows: list[
 
 def test_a_rare_label_is_learned_from_though_none_of_it_can_be_held_out(write: Write) -> None:
     data = prepared(write(table([*made(20), ("first c", "c"), ("second c", "c")]), "a.tsv"))
-    assert Counter(label for _, label in data.tokens("train").texts)["c"] == 2 and data.labels == ("a", "b", "c")
+    assert Counter(label for _, label in data.item("train").texts)["c"] == 2 and data.labels == ("a", "b", "c")
 
 
 def test_a_label_that_the_model_does_not_know_is_named_with_its_line(write: Write) -> None:
@@ -228,15 +230,15 @@ def test_another_file_is_judged_whole_in_its_own_order_or_by_one_split(write: Wr
     rows = [("same text", "b"), ("same text", "a"), *made(10)]
     given = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 8, "special_tokens": False}
     whole = prepare_labels(LabelsSpec(labels=str(write(table(rows), "b.tsv"))), evaluation=True, **given)
-    assert whole.splits == ("text",) and list(whole.tokens("text").texts) == rows
-    assert whole.tokens("text").classes.tolist() == [data.labels.index(label) for _, label in rows]
+    assert whole.split_names == ("text",) and list(whole.item("text").texts) == rows
+    assert whole.item("text").classes.tolist() == [data.labels.index(label) for _, label in rows]
     test = prepare_labels(
         LabelsSpec(labels=str(write(table(made(20)), "a.tsv"))), evaluation=True, split="test", **given
     )
     assert (
-        test.splits == ("test",)
-        and test.tokens("test").texts == data.tokens("test").texts
-        and test.about.endswith("(test)")
+        test.split_names == ("test",)
+        and test.item("test").texts == data.item("test").texts
+        and test.description.endswith("(test)")
     )
     with pytest.raises(DataError, match="there is no split 'train'"):
-        test.tokens("train")
+        test.item("train")

@@ -48,8 +48,8 @@ def test_a_row_is_special_tokens_and_spans_of_the_text_and_targets_are_its_own_t
     assert (whole[:, 0] == START).all() and (whole[:, -1] == END).all()
     assert ((whole[:, 1:-1] == END).sum(1) == (objective != "masked")).all() and (whole != MASK).all()
     hidden = (targets[:, 1:] >= 0).sum(1)
-    assert (hidden == order.hidden).all() and order.hidden == (
-        0 if objective == "next-sentence" else max(1, round(rate * order.taken))
+    assert (hidden == order.num_predicted).all() and order.num_predicted == (
+        0 if objective == "next-sentence" else max(1, round(rate * order.text_tokens))
     )
     changed = inputs != whole
     assert not (changed & (targets < 0)).any() and not changed[:, 0].any()
@@ -76,7 +76,7 @@ def test_every_place_but_marks_is_chosen_equally_often() -> None:
     chosen = (targets >= 0).mean(0)
     marks = [21, 41]  # behind A and behind B
     assert chosen[marks].tolist() == [0, 0] and chosen[0] == 1
-    rate = windows("both").hidden / windows("both").taken
+    rate = windows("both").num_predicted / windows("both").text_tokens
     others = np.delete(chosen, [0, *marks])
     assert np.abs(others - rate).max() < 5 * np.sqrt(rate * (1 - rate) / len(targets))
 
@@ -88,7 +88,7 @@ def test_half_of_the_spans_follow_and_the_others_never_do(objective: str) -> Non
         inputs, targets = order.batch(TEXT, step)
         assert targets[:, 0].sum() == 32 and set(targets[:, 0]) == {0, 1}
         whole = original(inputs, targets)
-        first, second = whole[:, 1 : 1 + order.first], whole[:, 2 + order.first : -1]
+        first, second = whole[:, 1 : 1 + order.first_segment], whole[:, 2 + order.first_segment : -1]
         for a, b, follows in zip(first, second, targets[:, 0], strict=True):
             assert (stands_in_text(np.concatenate([a, b])) != []) == bool(follows)
             assert stands_in_text(b)
@@ -98,9 +98,11 @@ def test_in_a_short_text_too_the_span_that_would_follow_is_never_drawn_and_every
     text = np.arange(20)  # every sequence_length tells its place
     order = MaskedWindows(20, 13, 400, 1, 0.15, "next-sentence", 23)
     inputs, targets = order.batch(text, 0)
-    apart = inputs[:, 2 + order.first] - inputs[:, 1]
-    np.testing.assert_array_equal(apart == order.first, targets[:, 0] == 1)
-    assert set(inputs[targets[:, 0] == 0, 2 + order.first]) == set(range(20 - order.taken + order.first + 1))
+    apart = inputs[:, 2 + order.first_segment] - inputs[:, 1]
+    np.testing.assert_array_equal(apart == order.first_segment, targets[:, 0] == 1)
+    assert set(inputs[targets[:, 0] == 0, 2 + order.first_segment]) == set(
+        range(20 - order.text_tokens + order.first_segment + 1)
+    )
 
 
 def test_a_token_is_always_exchanged_for_another() -> None:
@@ -126,11 +128,11 @@ def test_a_batch_is_a_function_of_seed_and_step() -> None:
 @pytest.mark.parametrize("objective", ["masked", "both"])
 def test_a_pass_reads_every_window_of_the_text_once_and_hides_the_same_each_time(objective: str) -> None:
     order = windows(objective, batch=1)
-    rows = [original(*part) for part in order.passes(TEXT)]
-    firsts = np.concatenate(rows)[:, 1 : 1 + order.first]
-    starts = np.arange(0, len(TEXT) - order.taken + 1, order.taken)
-    np.testing.assert_array_equal(firsts, [TEXT[start : start + order.first] for start in starts])
-    for one, again in zip(order.passes(TEXT), order.passes(TEXT), strict=True):
+    rows = [original(*part) for part in order.evaluation_batches(TEXT)]
+    firsts = np.concatenate(rows)[:, 1 : 1 + order.first_segment]
+    starts = np.arange(0, len(TEXT) - order.text_tokens + 1, order.text_tokens)
+    np.testing.assert_array_equal(firsts, [TEXT[start : start + order.first_segment] for start in starts])
+    for one, again in zip(order.evaluation_batches(TEXT), order.evaluation_batches(TEXT), strict=True):
         np.testing.assert_array_equal(one, again)
 
 

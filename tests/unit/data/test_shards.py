@@ -15,9 +15,17 @@ import pytest
 
 import lemma.data.store as store
 from lemma.data import text
-from lemma.data.encoding import _asked, encode_batches, start_worker, work
-from lemma.data.store import batched, encode_pieces, prepare
-from lemma.data.text import DOCUMENT_END, TextSpan, open_text, read_pieces, sample_text, sampled, shared_lines
+from lemma.data.encoding import _request, encode_batches, run_worker, start_worker
+from lemma.data.store import batch_pieces, encode_pieces, prepare_text
+from lemma.data.text import (
+    DOCUMENT_END,
+    TextSpan,
+    count_shared_lines,
+    open_text,
+    read_pieces,
+    sample_stream,
+    sample_text,
+)
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, DataSpec
@@ -65,8 +73,8 @@ def test_a_shard_gives_the_tokens_of_its_text_and_records_end_with_eos(name: str
     WRITTEN[name](path)
     plain.write_text(TEXT, encoding="utf-8")
     tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
-    data = prepare(DataSpec(text=(str(path),), held_out=0.2), tokenizer=tokenizer)
-    train, validation = data.tokens("train"), data.tokens("validation")
+    data = prepare_text(DataSpec(text=(str(path),), held_out=0.2), tokenizer=tokenizer)
+    train, validation = data.item("train"), data.item("validation")
     decoded = "".join(tokenizer.decode(tokens) for tokens in (train, validation))
     if "txt" in name:
         assert decoded == TEXT and train.bytes + validation.bytes == len(TEXT.encode())
@@ -76,7 +84,7 @@ def test_a_shard_gives_the_tokens_of_its_text_and_records_end_with_eos(name: str
         assert [*train.tolist(), tokenizer.eos, *validation.tolist()] == wanted  # cut where a record ends
     assert 0.1 < validation.bytes / len(TEXT.encode()) < 0.3
     assert len(list((home / "texts").iterdir())) == 1  # its size is remembered
-    assert prepare(DataSpec(text=(str(path),), held_out=0.2), tokenizer=tokenizer).hash == data.hash
+    assert prepare_text(DataSpec(text=(str(path),), held_out=0.2), tokenizer=tokenizer).hash == data.hash
 
 
 def test_a_sample_of_a_stream_is_that_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,13 +95,13 @@ def test_a_sample_of_a_stream_is_that_of_the_file(tmp_path: Path, monkeypatch: p
     limit = len(TEXT) // 2
     windows = sample_text([plain], limit)
     from_file = "".join(piece for window in windows for piece in read_pieces(window, "characters"))
-    from_stream = "".join(sampled([packed], limit))
+    from_stream = "".join(sample_stream([packed], limit))
     assert abs(len(from_file) - len(from_stream)) < 600  # half characters at the ends of 512 windows
     assert from_stream.replace("é", "")[:2000] == from_file.replace("é", "")[:2000]
     (tmp_path / "other.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
     spec = DataSpec(text=(str(tmp_path / "packed.txt.gz"), str(tmp_path / "other.txt.gz")))
     monkeypatch.setattr(store, "SAMPLE", limit)
-    said = prepare(spec).tokenizer_sample
+    said = prepare_text(spec).tokenizer_note
     assert "were trained on 0.0 of the 0.0 MB of training text, in 512 windows" in said
 
 
@@ -101,14 +109,16 @@ def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) ->
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join([JSON] * 60))
     tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
-    batches = list(batched([read_pieces(open_text(path), tokenizer.kind)]))
+    batches = list(batch_pieces([read_pieces(open_text(path), tokenizer.kind)]))
     one = [encode_pieces(tokenizer, batch) for batch in batches]
     two = list(encode_batches(tokenizer, batches, 2))
     assert len(one) == len(two) > 1
     assert all(np.array_equal(a.ids, b.ids) and a.bytes == b.bytes for a, b in zip(one, two, strict=True))
-    starts = [place for batch in batched([["", DOCUMENT_END], ["a", DOCUMENT_END, "b", "c"]]) for _, place in batch]
+    starts = [
+        place for batch in batch_pieces([["", DOCUMENT_END], ["a", DOCUMENT_END, "b", "c"]]) for _, place in batch
+    ]
     assert starts == [1, 2, 2, 0]
-    assert [place for batch in batched([[DOCUMENT_END, "a"]]) for _, place in batch] == [1]
+    assert [place for batch in batch_pieces([[DOCUMENT_END, "a"]]) for _, place in batch] == [1]
     with pytest.raises(DataError, match="U\\+D800"):
         encode_pieces(tokenizer, [("\ud800", 0)])
 
@@ -122,9 +132,9 @@ def test_a_process_that_is_killed_loses_no_ids_and_says_nothing(capfd: pytest.Ca
     half = json.dumps({"tokens": 3, "bytes": 9, "left_out": {}}).encode() + b"\n" + bytes(8)
     killed: Any = SimpleNamespace(stdin=io.BytesIO(), stdout=io.BytesIO(half))
     with pytest.raises(DataError, match="has ended"):
-        _asked(killed, [("a", 0)])
+        _request(killed, [("a", 0)])
     for size in (4, 8, 20):  # who wrote them was killed
-        work(io.BytesIO(((100).to_bytes(8) + b"[" * 20)[:size]), io.BytesIO())
+        run_worker(io.BytesIO(((100).to_bytes(8) + b"[" * 20)[:size]), io.BytesIO())
     assert capfd.readouterr().err == ""
 
 
@@ -174,8 +184,8 @@ def test_a_missing_package_says_what_to_type(tmp_path: Path, monkeypatch: pytest
 
 def test_characters_of_records_are_those_of_their_texts(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(JSON)
-    data = prepare(DataSpec(text=(str(tmp_path / "a.jsonl"),), tokenizer=Characters()))
-    joined = "".join(data.tokenizer.decode(data.tokens(split)) for split in ("train", "validation"))
+    data = prepare_text(DataSpec(text=(str(tmp_path / "a.jsonl"),), tokenizer=Characters()))
+    joined = "".join(data.tokenizer.decode(data.item(split)) for split in ("train", "validation"))
     assert joined == TEXT and DOCUMENT_END not in joined
     assert TextSpan(tmp_path / "a.jsonl", 0, 5).size == 5
 
@@ -238,4 +248,4 @@ def test_lines_without_end_are_compared_in_parts(tmp_path: Path, monkeypatch: py
     for name, content in lines.items():
         (tmp_path / name).write_text(content)
         splits[name] = [TextSpan(tmp_path / name, 0, len(content))]
-    assert shared_lines(splits) == ["5 of the 6 lines of the validation split are in the train split too"]
+    assert count_shared_lines(splits) == ["5 of the 6 lines of the validation split are in the train split too"]

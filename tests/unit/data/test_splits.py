@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lemma.data.splits import Splits, assign_splits, select_split, shuffled, split_groups
+from lemma.data.splits import Splits, assign_splits, select_split, shuffle_keys, split_groups
 from lemma.data.store import TokenArray
 from lemma.errors import DataError
 
@@ -14,14 +14,14 @@ def splits_of(**items: list[int]) -> Splits[list[int]]:
 
 def test_an_unknown_split_is_an_error_that_lists_the_splits() -> None:
     with pytest.raises(DataError, match=r"no split 'test' in toy\. It has: train, validation\."):
-        splits_of(train=[1], validation=[2]).tokens("test")
+        splits_of(train=[1], validation=[2]).item("test")
     with pytest.raises(DataError, match=r"split = 'tset' is unknown\. Did you mean 'test'"):
         select_split({"train": 1, "test": 2}, "tset", "toy")
 
 
 def test_one_split_is_taken_and_named() -> None:
-    data = splits_of(train=[1], test=[2]).only("test")
-    assert (data.splits, data.tokens("test"), data.about) == (("test",), [2], "toy (test)")
+    data = splits_of(train=[1], test=[2]).select("test")
+    assert (data.split_names, data.item("test"), data.description) == (("test",), [2], "toy (test)")
     assert select_split({"train": 1, "test": 2}, None, "toy") == ({"test": 2}, "toy (test)")
 
 
@@ -37,13 +37,13 @@ def test_all_of_a_group_are_in_the_split_it_is_assigned_to() -> None:
     splits = split_groups(groups, assigned)
     assert {name: len(some) for name, some in splits.items()} == {"train": 80, "validation": 10, "test": 10}
     for name, some in splits.items():
-        keys = [key for key in shuffled(groups, "order") if assigned[key] == name]
+        keys = [key for key in shuffle_keys(groups, "order") if assigned[key] == name]
         assert some == [text for key in keys for text in sorted(groups[key])]
 
 
 def test_what_is_taken_of_a_token_array_is_an_ordinary_array() -> None:
     tokens = np.arange(5, dtype=np.uint16).view(TokenArray)
-    tokens.bytes, tokens.left_out = 9, 1
+    tokens.bytes, tokens.dropped_characters = 9, 1
     assert type(tokens[1:3]) is np.ndarray and type(tokens[np.array([2])]) is np.ndarray
     assert type(tokens[0]) is np.uint16 and type(tokens + 1) is np.ndarray and isinstance(tokens.max(), np.uint16)
-    assert (tokens.bytes, tokens.left_out, len(tokens)) == (9, 1, 5)
+    assert (tokens.bytes, tokens.dropped_characters, len(tokens)) == (9, 1, 5)

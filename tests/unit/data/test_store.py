@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data.files import machine
-from lemma.data.store import Encoded, TokenStore, write_store
+from lemma.data.files import machine_id
+from lemma.data.store import EncodedText, TokenStore, write_store
 from lemma.errors import DataError
 
 
-def store_of(folder: Path, splits: dict[str, list[Encoded]], vocabulary: int = 100) -> TokenStore:
+def store_of(folder: Path, splits: dict[str, list[EncodedText]], vocabulary: int = 100) -> TokenStore:
     return write_store(folder, splits, vocabulary=vocabulary, data_hash="data", tokenizer_hash="tokenizer")
 
 
-def two_splits() -> dict[str, list[Encoded]]:
-    train = [Encoded(np.array([1, 2, 3]), 10, 0), Encoded(np.array([4]), 5, 2)]
-    return {"train": train, "validation": [Encoded(np.array([5, 6]), 7, 1)]}
+def two_splits() -> dict[str, list[EncodedText]]:
+    train = [EncodedText(np.array([1, 2, 3]), 10, 0), EncodedText(np.array([4]), 5, 2)]
+    return {"train": train, "validation": [EncodedText(np.array([5, 6]), 7, 1)]}
 
 
 def test_what_is_written_is_read_back_with_its_counts(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_what_is_written_is_read_back_with_its_counts(tmp_path: Path) -> None:
     assert tuple(store.splits) == ("train", "validation")
     assert (store.splits["train"].tolist(), store.splits["validation"].tolist()) == ([1, 2, 3, 4], [5, 6])
     assert (store.splits["train"].bytes, store.splits["validation"].bytes) == (15, 7)
-    assert (store.splits["train"].left_out, store.splits["validation"].left_out) == (2, 1)
+    assert (store.splits["train"].dropped_characters, store.splits["validation"].dropped_characters) == (2, 1)
     assert (store.data_hash, store.tokenizer_hash) == ("data", "tokenizer")
     assert isinstance(store.splits["train"].base, np.memmap)
     assert not store.splits["train"].flags.writeable
@@ -36,15 +36,15 @@ def test_what_is_written_is_read_back_with_its_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("vocabulary", "dtype"), [(65536, np.uint16), (65537, np.uint32)])
 def test_the_largest_token_fits(tmp_path: Path, vocabulary: int, dtype: type) -> None:
-    store = store_of(tmp_path / "store", {"train": [Encoded(np.array([vocabulary - 1]))]}, vocabulary)
+    store = store_of(tmp_path / "store", {"train": [EncodedText(np.array([vocabulary - 1]))]}, vocabulary)
     assert store.splits["train"].dtype == dtype
     assert store.splits["train"].tolist() == [vocabulary - 1]
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, DataError, OSError])
 def test_an_interrupted_store_leaves_nothing_behind(tmp_path: Path, failure: type[BaseException]) -> None:
-    def failing() -> Iterator[Encoded]:
-        yield Encoded(np.arange(100_000))
+    def failing() -> Iterator[EncodedText]:
+        yield EncodedText(np.arange(100_000))
         assert list(tmp_path.rglob("tokens.bin"))
         raise failure("stop")
 
@@ -60,9 +60,9 @@ def test_a_split_without_tokens_is_refused_and_leaves_nothing_behind(tmp_path: P
 
 
 def test_the_first_of_two_writers_wins(tmp_path: Path) -> None:
-    class Racing(dict[str, list[Encoded]]):
+    class Racing(dict[str, list[EncodedText]]):
         def items(self):  # type: ignore[no-untyped-def]
-            store_of(tmp_path / "store", {"train": [Encoded(np.array([7]))]})
+            store_of(tmp_path / "store", {"train": [EncodedText(np.array([7]))]})
             return super().items()
 
     store = store_of(tmp_path / "store", Racing(two_splits()))
@@ -74,9 +74,9 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
     killed = subprocess.Popen([sys.executable, "-c", ""])
     killed.wait()
     for process in (killed.pid, os.getppid()):
-        (tmp_path / f".store.0.{machine()}-{process}.partial").mkdir()
+        (tmp_path / f".store.0.{machine_id()}-{process}.partial").mkdir()
     store_of(tmp_path / "store", two_splits())
-    assert {path.name for path in tmp_path.iterdir()} == {"store", f".store.0.{machine()}-{os.getppid()}.partial"}
+    assert {path.name for path in tmp_path.iterdir()} == {"store", f".store.0.{machine_id()}-{os.getppid()}.partial"}
 
 
 @pytest.mark.parametrize("damage", ["shorter", "longer", "no header", "half a header", "another format", "missing"])

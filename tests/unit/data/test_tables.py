@@ -97,7 +97,7 @@ def test_whether_there_is_a_header_is_said(write: Write, content: str, header: b
 
 def test_a_first_label_that_the_model_knows_is_no_header_though_it_stands_alone(write: Write) -> None:
     path = str(write("good,yes\nbad,no\nso so,maybe\n", "a.csv"))
-    assert list(read_label_file(path, known=["maybe", "no", "yes"]).labels) == ["yes", "no", "maybe"]
+    assert list(read_label_file(path, allowed_labels=["maybe", "no", "yes"]).labels) == ["yes", "no", "maybe"]
 
 
 MISTAKES = [

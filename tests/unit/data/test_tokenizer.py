@@ -26,12 +26,12 @@ def test_half_a_surrogate_pair_is_refused(spec: Characters | Words | BytePairs) 
 
 def test_a_failure_of_the_library_does_no_lasting_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = BytePairEncoder(tokenizers.Tokenizer.from_str(train_tokenizer(BytePairs(), ["some text"]).json))
-    before = encoder.encode_all(["some text"])[0].tolist()
+    before = encoder.encode_batch(["some text"])[0].tolist()
     with monkeypatch.context() as patch, pytest.raises(AttributeError):
         patch.setattr(encoder, "_engine", None)
-        encoder.encode_all(["some more text"])[0]
-    assert encoder.encode_all(["some text"])[0].tolist() == before
-    assert len(encoder.encode_all(["some more text"])[0]) == 14
+        encoder.encode_batch(["some more text"])[0]
+    assert encoder.encode_batch(["some text"])[0].tolist() == before
+    assert len(encoder.encode_batch(["some more text"])[0]) == 14
 
 
 def test_words_join_with_spaces_and_lines_with_newlines() -> None:

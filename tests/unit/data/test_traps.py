@@ -48,5 +48,5 @@ def test_tokenising_processes_execute_nothing_of_the_current_folder(executed: Pa
 def test_workers_of_a_study_execute_nothing_of_the_current_folder(executed: Path, tmp_path: Path) -> None:
     workers = LocalWorkers()
     workers.start(tmp_path / "no-order.json", 1, 1)  # without an order a worker imports Lemma and ends
-    assert workers.processes[0].wait(60) == 0, workers.complaint()
+    assert workers.processes[0].wait(60) == 0, workers.failure_message()
     assert not executed.exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lemma.data import corpora as library
-from lemma.data.conllu import Sentence, read_conllu, to_conllu
+from lemma.data.conllu import Sentence, format_conllu, read_conllu
 from lemma.data.corpora import TREEBANKS, Corpus, convert_graphs, read_graphs
 from lemma.data.files import files_hash
 from lemma.data.treebanks import hold_out_sentences, prepare_treebank, read_trees
@@ -25,7 +25,7 @@ def row(number: str, word: str, head: str, relation: str = "dep", tag: str = "X"
 
 def test_what_is_written_is_read_again(write: Write) -> None:
     sentences = tiny()
-    assert list(read_conllu(write(to_conllu(sentences), "a.conllu"))[0]) == sentences
+    assert list(read_conllu(write(format_conllu(sentences), "a.conllu"))[0]) == sentences
 
 
 def test_comments_carriage_returns_marks_and_a_missing_last_line_are_no_matter(write: Write) -> None:
@@ -139,29 +139,29 @@ def test_a_named_treebank_is_fetched_converted_and_checked(
     )
     monkeypatch.setitem(TREEBANKS, "toy", toy)
     said: list[str] = []
-    assert read_trees("toy", lambda what, *_: said.append(what)).tokens("test").sentences == tuple(
+    assert read_trees("toy", lambda what, *_: said.append(what)).item("test").sentences == tuple(
         Sentence(s.words, s.heads, s.relations, s.tags, str(place)) for place, s in enumerate(splits["test"])
     )
     assert asked == ["3.12"] and said[0] == "fetching toy (0.0 MB, CC BY)"
     assert {path.name for path in (home / "corpora" / "toy").iterdir()} == {"train.conllu", "dev.conllu", "test.conllu"}
     data = prepare_treebank(TreebankSpec(treebank="toy"), minimum_count=1, buckets=50)
-    assert [len(data.tokens(split).sentences) for split in ("train", "validation", "test")] == [9, 3, 4]
-    assert read_trees("toy", split="validation").about == "toy (validation)" and len(asked) == 1
+    assert [len(data.item(split).sentences) for split in ("train", "validation", "test")] == [9, 3, 4]
+    assert read_trees("toy", split="validation").description == "toy (validation)" and len(asked) == 1
 
 
 def test_ewt_is_known_with_its_licence_size_and_sums() -> None:
     ewt = TREEBANKS["ewt"]
     assert (ewt.package, ewt.licence, ewt.python) == ("decomp==0.3.2", "CC BY-SA 4.0", "3.12")
-    assert len(ewt.hash) == len(ewt.kept_hash) == 64 and ewt.hash != ewt.kept_hash
+    assert len(ewt.hash) == len(ewt.stored_hash) == 64 and ewt.hash != ewt.stored_hash
 
 
 def test_a_file_holds_out_spaced_sentences_always_the_same(write: Write) -> None:
-    path = write(to_conllu(tiny()), "a.conllu")
+    path = write(format_conllu(tiny()), "a.conllu")
     spec = TreebankSpec(treebank=str(path), held_out=0.25)
     first, second = (prepare_treebank(spec, minimum_count=1, buckets=50) for _ in range(2))
-    assert first.tokens("validation").sentences == second.tokens("validation").sentences
-    assert set(first.tokens("train").sentences) | set(first.tokens("validation").sentences) == set(tiny())
-    assert len(first.tokens("validation").sentences) == 4 and len(first.tokens("train").sentences) == 12
+    assert first.item("validation").sentences == second.item("validation").sentences
+    assert set(first.item("train").sentences) | set(first.item("validation").sentences) == set(tiny())
+    assert len(first.item("validation").sentences) == 4 and len(first.item("train").sentences) == 12
     assert [len(part) for part in hold_out_sentences(tuple(tiny()[:2]), 0.01)] == [1, 1]
     with pytest.raises(DataError, match="--validation"):
         hold_out_sentences((B1,), 0.1)
@@ -172,20 +172,20 @@ def test_a_folder_is_divided_by_the_names_of_its_files_and_dev_may_be_named(writ
     folder.mkdir()
     parts = {"en-ud-train.conllu": tiny()[:6], "en-ud-dev.conllu": tiny()[6:8], "en-ud-test.conllu": tiny()[8:]}
     for name, sentences in parts.items():
-        (folder / name).write_text(to_conllu(sentences))
+        (folder / name).write_text(format_conllu(sentences))
     whole = prepare_treebank(TreebankSpec(treebank=str(folder)), minimum_count=1, buckets=50)
-    assert [len(whole.tokens(split).sentences) for split in whole.splits] == [6, 2, 8]
-    assert read_trees(str(folder)).about.endswith("(test)")
-    other = write(to_conllu([B1]), "other.conllu")
+    assert [len(whole.item(split).sentences) for split in whole.split_names] == [6, 2, 8]
+    assert read_trees(str(folder)).description.endswith("(test)")
+    other = write(format_conllu([B1]), "other.conllu")
     named = prepare_treebank(TreebankSpec(treebank=str(folder), dev=str(other)), minimum_count=1, buckets=50)
-    assert named.tokens("validation").sentences == (B1,) and named.hash != whole.hash
+    assert named.item("validation").sentences == (B1,) and named.hash != whole.hash
     with pytest.raises(DataError, match="no split 'x'"):
-        whole.tokens("x")
+        whole.item("x")
 
 
 def test_comments_without_a_sentence_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "head.conllu"
-    path.write_text("# a header of the file\n\n" + to_conllu([Sentence(("I", "sleep"), (2, 0), ("nsubj", "root"))]))
+    path.write_text("# a header of the file\n\n" + format_conllu([Sentence(("I", "sleep"), (2, 0), ("nsubj", "root"))]))
     assert len(read_conllu(path)[0]) == 1
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from lemma.data.batches import BucketedExamples
-from lemma.data.treebanks import PADDING, PIECES, TOP, UNKNOWN, Lexicon, Trees
+from lemma.data.treebanks import NO_WORD, NUM_PIECES, ROOT, UNKNOWN_WORD, Lexicon, Trees
 from lemma.errors import DataError
 from treebanks import B1, tiny
 
 
 def test_a_lexicon_is_saved_and_loaded_whole(tmp_path: Path) -> None:
-    lexicon = Lexicon.learn(tiny(), minimum_count=2, buckets=99)
+    lexicon = Lexicon.from_sentences(tiny(), minimum_count=2, buckets=99)
     lexicon.save(tmp_path / "lexicon.json")
     again = Lexicon.load(tmp_path / "lexicon.json")
     assert (again.hash, again.words, again.relations) == (lexicon.hash, lexicon.words, lexicon.relations)
@@ -23,17 +23,17 @@ def test_a_lexicon_is_saved_and_loaded_whole(tmp_path: Path) -> None:
 
 
 def test_a_rare_word_is_known_by_its_spelling_only() -> None:
-    lexicon = Lexicon.learn(tiny(), minimum_count=2, buckets=10_007)
+    lexicon = Lexicon.from_sentences(tiny(), minimum_count=2, buckets=10_007)
     rows = lexicon.encode(["prefer", "Prefer", "preferring", "", "日本"])
-    assert rows[0, 0] == rows[1, 0] > TOP and (rows[2:, 0] == UNKNOWN).all()
+    assert rows[0, 0] == rows[1, 0] > ROOT and (rows[2:, 0] == UNKNOWN_WORD).all()
     assert (rows[0, 1:4] == rows[2, 1:4]).all() and rows[0, 7] != rows[2, 7]  # same first letters, other last ones
-    assert rows.shape == (5, 1 + PIECES) and rows.min() >= 0 and rows[:, 1:].max() < 10_007
+    assert rows.shape == (5, 1 + NUM_PIECES) and rows.min() >= 0 and rows[:, 1:].max() < 10_007
 
 
 def test_a_batch_holds_the_top_the_words_and_padding() -> None:
-    lexicon = Lexicon.learn(tiny(), minimum_count=1, buckets=99)
+    lexicon = Lexicon.from_sentences(tiny(), minimum_count=1, buckets=99)
     rows, targets = Trees(tiny(), lexicon).batch([1, 0])
-    assert (rows[:, 0, 0] == TOP).all() and (rows[0, 4:, 0] == PADDING).all()
+    assert (rows[:, 0, 0] == ROOT).all() and (rows[0, 4:, 0] == NO_WORD).all()
     assert rows[1, 1:, 0].tolist() == lexicon.encode(B1.words)[:, 0].tolist()
     assert targets[1, :, 0].tolist() == list(B1.heads)
     assert [lexicon.relations[number] for number in targets[1, :, 1]] == list(B1.relations)

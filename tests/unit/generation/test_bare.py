@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lemma.generation import engine
-from lemma.generation.decode import Sampling, bare, generate
-from lemma.models.base import LanguageModel, hooked
+from lemma.generation.decode import Sampling, fast_copy, generate
+from lemma.models.base import LanguageModel, has_hooks
 from lemma.models.build import build
 from lemma.spec.models import Decoder
 
@@ -27,7 +27,7 @@ def small() -> LanguageModel:
 @torch.inference_mode()
 def test_a_bare_model_gives_the_same_bits_token_by_token(name: str) -> None:
     model = build(SMALL[name]).eval()
-    same, states = bare(model), (None, None)
+    same, states = fast_copy(model), (None, None)
     assert not isinstance(same, nn.Module)
     for token in TOKENS.split(1, dim=1):
         (logits, first), (bare_logits, second) = model(token, states[0]), same(token, states[1])
@@ -49,9 +49,9 @@ def test_a_model_with_hooks_has_no_step_that_is_replayed_without_them() -> None:
     handle = model.layers[1].register_forward_hook(lambda *given: None)  # pyright: ignore
     assert engine.fast_step(model, cache, model, Sampling(tokens=100), torch.bfloat16) == (None, cache)
     handle.remove()
-    assert not hooked(model)
+    assert not has_hooks(model)
     model.layers[0].forward = model.layers[0].forward  # pyright: ignore
-    assert hooked(model)
+    assert has_hooks(model)
 
 
 def test_a_hook_on_all_modules_is_called() -> None:
@@ -84,7 +84,7 @@ def patch(model: LanguageModel) -> None:
 def test_a_changed_layer_is_the_one_that_runs(change: Callable[[LanguageModel], None]) -> None:
     model = small()
     change(model)
-    assert not bare(model)(TOKENS)[0].any()
+    assert not fast_copy(model)(TOKENS)[0].any()
 
 
 class Half(nn.LayerNorm):
@@ -97,7 +97,7 @@ class Half(nn.LayerNorm):
 
 
 def test_a_layer_of_ours_keeps_its_own_forward() -> None:
-    assert torch.equal(bare(Half(8))(torch.ones(8)), torch.full((8,), 0.5))
+    assert torch.equal(fast_copy(Half(8))(torch.ones(8)), torch.full((8,), 0.5))
 
 
 class Twice(nn.LayerNorm):
@@ -113,8 +113,8 @@ class Twice(nn.LayerNorm):
 def test_a_forward_that_calls_its_parent_stays_a_module() -> None:
     model = small()
     model.norm = Twice(8)
-    assert isinstance(bare(model).norm, nn.Module)
-    assert torch.equal(bare(model)(TOKENS)[0], model(TOKENS)[0])
+    assert isinstance(fast_copy(model).norm, nn.Module)
+    assert torch.equal(fast_copy(model)(TOKENS)[0], model(TOKENS)[0])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5, 6])
@@ -129,7 +129,7 @@ def test_a_large_map_on_any_number_of_threads_gives_the_same_sums(by_columns: bo
         for shape in ((513,), (1, 1, 513), (2, 1, 513)):
             vectors = torch.randn(shape, generator=torch.Generator().manual_seed(1))
             exact = vectors.double() @ layer.weight.double().T + layer.bias.double()
-            torch.testing.assert_close(bare(layer)(vectors), exact.float(), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(fast_copy(layer)(vectors), exact.float(), atol=1e-5, rtol=1e-5)
     finally:
         torch.set_num_threads(usual)
 
@@ -137,13 +137,13 @@ def test_a_large_map_on_any_number_of_threads_gives_the_same_sums(by_columns: bo
 def test_only_large_maps_of_whole_matrices_are_divided_among_threads() -> None:
     odd = nn.Linear(512, 1024)
     odd.weight.data = torch.zeros(1024, 1024)[:, ::2]  # every other column of a wider matrix
-    divided = [isinstance(bare(layer), partial) for layer in (nn.Linear(512, 512), nn.Linear(512, 511), odd)]
+    divided = [isinstance(fast_copy(layer), partial) for layer in (nn.Linear(512, 512), nn.Linear(512, 511), odd)]
     assert divided == [True, False, False]
 
 
 def test_an_embedding_that_limits_its_norms_still_does() -> None:
     embedding = nn.Embedding(11, 8, max_norm=0.5)
-    assert bool((bare(embedding)(TOKENS).norm(dim=-1) < 0.51).all())
+    assert bool((fast_copy(embedding)(TOKENS).norm(dim=-1) < 0.51).all())
 
 
 def test_generation_leaves_training_mode_as_it_was_part_by_part() -> None:

@@ -14,13 +14,13 @@ from lemma.generation.batching import BatchEngine, TextEvent, TextRequest
 from lemma.generation.decode import (
     Generation,
     Sampling,
-    adjusted,
-    choose,
+    adjust_logits,
     generate,
     generate_text,
-    logprobs_of,
-    proved_loop,
+    make_proved_loop,
+    sample_tokens,
     stream_text,
+    token_logprobs,
 )
 from lemma.models.build import build
 from lemma.spec.data import BytePairs
@@ -69,7 +69,7 @@ def tokenizer() -> Tokenizer:
 
 def model_of(name: str, tokenizer: Tokenizer) -> Any:
     torch.manual_seed(3)
-    model = build(SPECS[name].sized({"vocabulary": tokenizer.vocabulary}), 0.0)
+    model = build(SPECS[name].with_data_sizes({"vocabulary": tokenizer.vocabulary}), 0.0)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return model.eval()
@@ -85,9 +85,9 @@ def written(events: Sequence[TextEvent], request: TextRequest) -> list[tuple[str
     found = []
     for index in range(request.settings.samples):
         own = [event for event in events if event.request is request and event.index == index]
-        assert own[-1].done and not any(event.done for event in own[:-1])
+        assert own[-1].result and not any(event.result for event in own[:-1])
         logprobs = [one for event in own for one in event.logprobs]
-        found.append(("".join(event.text for event in own), own[-1].done, logprobs))
+        found.append(("".join(event.text for event in own), own[-1].result, logprobs))
     return found
 
 
@@ -100,11 +100,11 @@ def test_texts_that_join_at_different_times_are_those_written_alone(name: str, t
         expected.append((request, generate_text(model, tokenizer, [prompt], settings)))
     engine, coming = BatchEngine(model, tokenizer, rows=6, chunk=11), [request for request, _ in expected]
     most = 0
-    while coming or engine.busy:
+    while coming or engine.is_busy:
         for _ in range(min(len(coming), chance.choice((0, 0, 1, 3)))):
             engine.add(coming.pop())
         events += engine.step()
-        most = max(most, engine.writing)
+        most = max(most, engine.num_running)
     assert most == 6  # rows were filled, and never more of them
     for request, alone in expected:
         for (text, done, logprobs), one in zip(written(events, request), alone, strict=True):
@@ -130,7 +130,7 @@ def test_a_long_prompt_does_not_hold_the_others(tokenizer: Tokenizer) -> None:
     for step in range(30):
         for event in engine.step():
             firsts.setdefault(event.request, step)
-        tokens = len(next(text.tokens for text in engine.slots.texts if text and text.request is short))
+        tokens = len(next(text.tokens for text in engine.slots.sequences if text and text.request is short))
     assert tokens == 31  # one at every step, while 200 tokens were read 8 at a time
     assert firsts[late] <= 3 and max(firsts.values()) >= 200 // 8
 
@@ -146,44 +146,44 @@ def test_of_a_large_model_less_is_read_in_one_step(tokenizer: Tokenizer, monkeyp
 
 def test_a_prompt_is_cut_only_where_it_is_longer_than_a_chunk() -> None:
     model, read = build(Decoder(vocabulary=20, width=8, heads=1, context=64)), []
-    engine = BatchEngine(model, None, chunk=20, together=True)
-    step = engine.read
-    engine.read = lambda tokens, state=None: (read.append(tuple(tokens.shape)), step(tokens, state))[1]
+    engine = BatchEngine(model, None, chunk=20, same_length=True)
+    step = engine.step_model
+    engine.step_model = lambda tokens, state=None: (read.append(tuple(tokens.shape)), step(tokens, state))[1]
     for number in range(4):
         length = 25 if number == 3 else 8
         prompt = tuple((number + place) % 20 for place in range(length))
-        engine.add(TextRequest(prompt, Sampling(tokens=1), owner=number, spell=False, follow=False))
+        engine.add(TextRequest(prompt, Sampling(tokens=1), owner=number, decode_text=False, stream=False))
     events = [event for _ in range(4) for event in engine.step()]
-    assert read == [(2, 8), (1, 8), (1, 12), (1, 13)] and len([event for event in events if event.done]) == 4
+    assert read == [(2, 8), (1, 8), (1, 12), (1, 13)] and len([event for event in events if event.result]) == 4
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_prompts_of_nearly_one_length_are_read_together_and_change_nothing(name: str, tokenizer: Tokenizer) -> None:
     model, read = model_of(name, tokenizer), []
     engine = BatchEngine(model, tokenizer, rows=8, chunk=30)
-    step, slotted = engine.read, engine.slots is not None
-    engine.read = lambda tokens, state=None: (read.append(tuple(tokens.shape)), step(tokens, state))[1]
+    step, slotted = engine.step_model, engine.slots is not None
+    engine.step_model = lambda tokens, state=None: (read.append(tuple(tokens.shape)), step(tokens, state))[1]
     chance = random.Random(name)
     settings = Sampling(tokens=12, temperature=0.8, logprobs=1, seed=3)
     prompts = [tuple(chance.choices(range(3, tokenizer.vocabulary), k=size)) for size in (5, 3, 6, 5, 40)]
-    asked = [TextRequest(prompt, settings, owner=prompt, score=prompt == prompts[2]) for prompt in prompts]
-    scored = TextRequest(prompts[1][:2], settings, owner="scored", score=True, write=False)
+    asked = [TextRequest(prompt, settings, owner=prompt, score_prompt=prompt == prompts[2]) for prompt in prompts]
+    scored = TextRequest(prompts[1][:2], settings, owner="scored", score_prompt=True, generates=False)
     for request in (*asked[:4], scored, asked[4]):
         engine.add(request)
     events = engine.step()
     assert (read[:1] == [(5, 6)]) == slotted  # the longest is cut, and read by itself
-    while engine.busy:
+    while engine.is_busy:
         events += engine.step()
     for request in asked:
         alone = BatchEngine(model, tokenizer, rows=8)
         alone.add(request)
         own: list[TextEvent] = []
-        while alone.busy:
+        while alone.is_busy:
             own += alone.step()
         (text, done, logprobs), (same, other, others) = written(events, request)[0], written(own, request)[0]
         assert text == same and done.tokens == other.tokens
         assert all(abs(a.logprob - b.logprob) < 1e-5 for a, b in zip(logprobs, others, strict=True))
-    scores = {event.request: event.scores for event in events if event.scores}
+    scores = {event.request: event.prompt_logprobs for event in events if event.prompt_logprobs}
     exact = torch.log_softmax(model(torch.tensor([prompts[2]]))[0][0].detach(), -1)
     for request in (asked[2], scored):
         assert request in scores and len(scores[request]) == len(request.prompt)
@@ -193,15 +193,15 @@ def test_prompts_of_nearly_one_length_are_read_together_and_change_nothing(name:
 
 def test_a_step_reads_no_more_than_a_chunk_padding_included(tokenizer: Tokenizer) -> None:
     engine, read = BatchEngine(model_of("rotary", tokenizer), tokenizer, rows=16, chunk=32), list[int]()
-    step = engine.read
-    engine.read = lambda tokens, state=None: (read.append(tokens.numel()), step(tokens, state))[1]
+    step = engine.step_model
+    engine.step_model = lambda tokens, state=None: (read.append(tokens.numel()), step(tokens, state))[1]
     for size in (2, 1, 16, *[1] * 9, 15):
         engine.add(TextRequest(tuple(range(3, 3 + size)), Sampling(tokens=30, temperature=0.0), owner=object()))
-    while engine.reading or engine.waiting:
+    while engine.prefilling or engine.waiting:
         read.clear()
         engine.step()
         assert sum(read) <= 32
-    assert engine.writing == 13
+    assert engine.num_running == 13
 
 
 def test_owners_take_turns(tokenizer: Tokenizer) -> None:
@@ -210,8 +210,8 @@ def test_owners_take_turns(tokenizer: Tokenizer) -> None:
         engine.add(TextRequest((5,), Sampling(tokens=2), owner="greedy"))
     engine.add(TextRequest((5,), Sampling(tokens=2), owner="modest"))
     ended = []
-    while engine.busy:
-        ended += [event.request.owner for event in engine.step() if event.done]
+    while engine.is_busy:
+        ended += [event.request.owner for event in engine.step() if event.result]
     assert ended == ["greedy", "modest", *["greedy"] * 4]
 
 
@@ -225,10 +225,10 @@ def test_who_leaves_frees_the_row_within_a_step(name: str, tokenizer: Tokenizer)
     engine.step()
     engine.cancel("waits")
     engine.step()
-    assert engine.writing == 2 and not [text for pool in engine.pools for text in pool.texts]
+    assert engine.num_running == 2 and not [text for pool in engine.groups for text in pool.sequences]
     engine.cancel("reads")
     events = []
-    while engine.busy:
+    while engine.is_busy:
         events += engine.step()
     assert {event.request.owner for event in events} == {"stays"} and events[-1].done.stopped in ("length", "eos")
     engine.cancel("nobody")
@@ -238,9 +238,9 @@ def test_who_leaves_frees_the_row_within_a_step(name: str, tokenizer: Tokenizer)
 def test_a_prompts_own_tokens_are_scored(name: str, tokenizer: Tokenizer) -> None:
     model, ids = model_of(name, tokenizer), tokenizer.encode("the cat sat on the mat").tolist()
     engine = BatchEngine(model, tokenizer, chunk=5)
-    engine.add(TextRequest(tuple(ids), Sampling(tokens=1, logprobs=1), score=True, write=False))
+    engine.add(TextRequest(tuple(ids), Sampling(tokens=1, logprobs=1), score_prompt=True, generates=False))
     events = []
-    while engine.busy:
+    while engine.is_busy:
         events += engine.step()
     logs = model(torch.tensor([ids]))[0].double().log_softmax(-1)[0]
     first, *rest = events[0].scores
@@ -258,7 +258,7 @@ def test_an_error_ends_its_own_text_only(tokenizer: Tokenizer) -> None:
     forbidding = {token: -float("inf") for token in range(tokenizer.vocabulary)}
     engine.add(TextRequest((66,), Sampling(tokens=5, temperature=0.0, logit_bias=forbidding)))
     events = []
-    while engine.busy:
+    while engine.is_busy:
         events += engine.step()
     assert sorted(str(event.error)[:20] for event in events if event.error) == ["no token is left to "]
     assert [event.done.tokens for event in events if event.done] == [(65,) * 5]
@@ -289,18 +289,18 @@ def by_hand(model: Any, prompt: list[int], settings: Sampling, number: int) -> t
     while len(tokens) < settings.tokens:
         read = [*prompt, *tokens]
         window = tuple(read[-field:]) if field else None
-        proves = settings.greedy and not settings.looks_back and getattr(model.spec, "window", None) is None
+        proves = settings.is_greedy and not settings.depends_on_history and getattr(model.spec, "window", None) is None
         if proves and window and len(read) >= field and loop is None:
             first = seen.setdefault(window, len(tokens))
             loop = (first, len(tokens)) if first < len(tokens) else None
         logits = model(torch.tensor([window or read]))[0][:, -1]
-        chances = () if settings.greedy else [drawn.random()]
-        token = choose(adjusted(logits, settings, torch.tensor([read]), len(tokens)), settings, chances)
+        chances = () if settings.is_greedy else [drawn.random()]
+        token = sample_tokens(adjust_logits(logits, settings, torch.tensor([read]), len(tokens)), settings, chances)
         if int(token) in settings.stop_tokens:
             break
-        logprobs += [] if settings.logprobs is None else logprobs_of(logits, token, settings.logprobs)
+        logprobs += [] if settings.logprobs is None else token_logprobs(logits, token, settings.logprobs)
         tokens.append(int(token))
-    return tokens, logprobs, loop and proved_loop(tokens, *loop, "").onset
+    return tokens, logprobs, loop and make_proved_loop(tokens, *loop, "").onset
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -325,14 +325,14 @@ def test_all_doors_write_what_reading_everything_again_does(name: str) -> None:
         alone = generate(model, prompts[:1], settings)
         assert [one.tokens for one in alone] == [one.tokens for one in together[: settings.samples]]
         for number, prompt in enumerate(prompts):
-            request = TextRequest(tuple(prompt), settings, number * settings.samples, owner=place, spell=False)
+            request = TextRequest(tuple(prompt), settings, number * settings.samples, owner=place, decode_text=False)
             requests.append(request)
-            expected += [((request, index), together[request.number + index]) for index in range(settings.samples)]
+            expected += [((request, index), together[request.first_row + index]) for index in range(settings.samples)]
     engine, found, chance = BatchEngine(model, None, rows=4, chunk=9), {}, random.Random(name)
-    while requests or engine.busy:
+    while requests or engine.is_busy:
         for _ in range(min(len(requests), chance.choice((0, 1, 4)))):
             engine.add(requests.pop())
-        found |= {(event.request, event.index): event.done for event in engine.step() if event.done}
+        found |= {(event.request, event.index): event.result for event in engine.step() if event.result}
     for key, one in expected:
         assert (found[key].tokens, found[key].stopped, found[key].loop) == (one.tokens, one.stopped, one.loop)
 
@@ -352,8 +352,8 @@ def test_texts_are_counted_while_they_are_written(name: str, tokenizer: Tokenize
     engine, counted = BatchEngine(model_of(name, tokenizer), tokenizer), []
     for way in ("read", "read_one"):
         read = getattr(engine, way)
-        setattr(engine, way, lambda *given, read=read: counted.append(engine.writing) or read(*given))
+        setattr(engine, way, lambda *given, read=read: counted.append(engine.num_running) or read(*given))
     engine.add(TextRequest((5, 8), Sampling(tokens=30, temperature=0.0)))
-    while engine.busy:
+    while engine.is_busy:
         engine.step()
     assert set(counted[1:]) == {1} and len(counted) >= 30  # the first is the prompt, which is only read

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import InputError
-from lemma.generation.beam import Beam, Hypotheses, translate, translate_texts
+from lemma.generation.beam import Beam, BeamSearch, translate, translate_texts
 from lemma.models.build import build
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.spec.data import Characters
@@ -95,7 +95,7 @@ def test_a_beam_is_what_a_plain_one_finds_source_by_source(penalty: float) -> No
     for seed, end, beam in ((0, 0.2, 3), (1, 0.4, 2), (2, 0.6, 3), (10, 1.5, 2), (25, 1.0, 3)):  # some end early
         model = model_of(seed, end)
         with torch.no_grad():
-            results = Hypotheses(model, SOURCES, beam, penalty, 5).run()
+            results = BeamSearch(model, SOURCES, beam, penalty, 5).run()
         for source, found in zip(SOURCES, results, strict=True):
             said, known = plain_beam(model, source, beam, penalty)
             assert (*found.tokens, *[END] * found.finished) == said
@@ -123,7 +123,7 @@ def test_a_beam_that_loses_the_greedy_translation_gives_it_all_the_same() -> Non
     for seed in (11, 93):
         model = model_of(seed, end=0.3)
         with torch.no_grad():
-            alone = Hypotheses(model, SOURCES, 2, 1.0, 5).run()
+            alone = BeamSearch(model, SOURCES, 2, 1.0, 5).run()
         greedy, both = translate(model, SOURCES), translate(model, SOURCES, Beam(2))
         assert any(one.normalised < other.normalised for one, other in zip(alone, greedy, strict=True))
         assert all(one.normalised >= other.normalised for one, other in zip(both, greedy, strict=True))
@@ -216,7 +216,7 @@ def test_texts_are_cut_with_a_remark_and_come_back_as_texts() -> None:
     model = model_of(3)
     short, long = translate_texts(model, tokenizer, ["ab", "abcdab"], Beam(2))
     assert short.text == tokenizer.decode(short.tokens) and str(short).startswith(short.text)
-    assert "has 6 tokens, of which only the first 4 were read" in long.remark
+    assert "has 6 tokens, of which only the first 4 were read" in long.note
     assert long.tokens == translate_texts(model, tokenizer, ["abcd"], Beam(2))[0].tokens
     assert long.to_dict()["source"] == "abcdab" and long.to_dict()["tokens"] == list(long.tokens)
     assert "6 tokens" in str(long) and "6 tokens" in long._repr_html_()
@@ -227,8 +227,8 @@ def test_texts_are_cut_with_a_remark_and_come_back_as_texts() -> None:
 def test_characters_that_the_tokenizer_does_not_know_are_left_out_with_a_remark() -> None:
     tokenizer, model = train_tokenizer(Characters(), ["abcd"]), model_of(3)
     known, one, three, none = translate_texts(model, tokenizer, ["ab", "aéb", "?a!b?", "??"], Beam(2))
-    assert known.tokens == one.tokens == three.tokens and known.left_out == 0 and "left out" not in known.remark
-    assert "1 character of the source left out" in one.remark and one.to_dict()["left_out"] == 1
+    assert known.tokens == one.tokens == three.tokens and known.left_out == 0 and "left out" not in known.note
+    assert "1 character of the source left out" in one.note and one.to_dict()["left_out"] == 1
     assert "3 characters of the source left out" in str(three) and three.source_tokens == 2
     assert none.tokens == translate_texts(model, tokenizer, [""], Beam(2))[0].tokens and none.left_out == 2
 

@@ -10,7 +10,7 @@ from lemma.errors import InputError
 from lemma.generation import engine
 from lemma.generation.decode import Sampling, generate
 from lemma.models.build import build
-from lemma.models.decoder import Cache, DecoderModel, DecoderSlots
+from lemma.models.decoder import DecoderCache, DecoderModel, DecoderSlotCache
 from lemma.spec.models import Decoder
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -36,17 +36,17 @@ def test_steps_through_slots_give_the_logits_of_the_cache(name: str) -> None:
     torch.manual_seed(0)
     spec = Decoder(vocabulary=11, width=16, depth=2, heads=4, context=24, **SHAPES[name])
     model = build(spec).double().eval()
-    assert isinstance(model, DecoderModel) and model.has_slots()
+    assert isinstance(model, DecoderModel) and model.supports_slots()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     prompt, tokens = torch.randint(11, (3, 7)), torch.randint(11, (3, 12))
     with torch.no_grad():
         _, cache = model(prompt)
-        slots = DecoderSlots(cache, limit=20)
+        slots = DecoderSlotCache(cache, limit=20)
         found = []
         for token in tokens.split(1, dim=1):
             found.append(model.step(token, slots))
-            slots.count += 1
+            slots.length += 1
         expected, _ = model(tokens, cache)
     torch.testing.assert_close(torch.cat(found, 1), expected, rtol=0, atol=1e-5 if "rotary" in str(spec) else 1e-9)
 
@@ -56,14 +56,14 @@ def test_rows_of_slots_go_on_alone_and_their_signature_is_the_tokens() -> None:
     model = build(Decoder(vocabulary=11, width=16, depth=2, heads=4, context=24, positions="rotary")).eval()
     with torch.no_grad():
         _, cache = model(torch.randint(11, (3, 7)))
-        slots, token = DecoderSlots(cache, limit=20), torch.tensor([[1], [2], [3]])
-        part = slots.rows(torch.tensor([2]))
+        slots, token = DecoderSlotCache(cache, limit=20), torch.tensor([[1], [2], [3]])
+        part = slots.select_rows(torch.tensor([2]))
         alone = model.step(token[2:], part)
         together = model.step(token, slots)
-    part.count += 1
+    part.length += 1
     torch.testing.assert_close(alone[0], together[2])
-    assert isinstance(cache, Cache)
-    assert part.signature() == Cache(torch.cat([cache.seen[2:], token[2:]], 1), None).signature()
+    assert isinstance(cache, DecoderCache)
+    assert part.signature() == DecoderCache(torch.cat([cache.seen[2:], token[2:]], 1), None).signature()
 
 
 def test_bfloat16_is_refused_where_it_would_be_ignored() -> None:

@@ -10,20 +10,20 @@ import torch
 
 from lemma.data.tokenizers import train_tokenizer
 from lemma.generation.decode import (
-    Generated,
+    GeneratedTokens,
     Sampling,
     StateHistory,
     TextLoop,
+    find_observed_loop,
     generate,
     generate_text,
-    observed_loop,
     smallest_period,
 )
 from lemma.spec.data import Characters
 from stand_ins import Known, Script, Table
 
 
-def greedy(model: Table | Script, prompt: list[int], tokens: int, stop_at_loop: bool = False) -> Generated:
+def greedy(model: Table | Script, prompt: list[int], tokens: int, stop_at_loop: bool = False) -> GeneratedTokens:
     [result] = generate(model, [prompt], Sampling(tokens=tokens, temperature=0, stop_at_loop=stop_at_loop))
     return result
 
@@ -108,10 +108,10 @@ def test_a_repeating_text_without_a_repeating_state_is_seen_but_not_proved() -> 
 
 
 def test_an_observed_loop_is_the_shortest_and_walks_back_to_its_beginning() -> None:
-    assert observed_loop([7, 1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1], "s") == TextLoop(1, 3, False, "s")
-    assert observed_loop([1, 2, 2, 2, 2], "s") == TextLoop(1, 1, False, "s")
-    assert observed_loop([1, 2, 1, 2], "s") is None
-    assert observed_loop([], "s") is None
+    assert find_observed_loop([7, 1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1], "s") == TextLoop(1, 3, False, "s")
+    assert find_observed_loop([1, 2, 2, 2, 2], "s") == TextLoop(1, 1, False, "s")
+    assert find_observed_loop([1, 2, 1, 2], "s") is None
+    assert find_observed_loop([], "s") is None
 
 
 def test_sampling_reports_no_loop() -> None:
@@ -126,9 +126,9 @@ def test_a_text_that_ended_has_no_loop() -> None:
 
 def test_the_watch_tells_long_signatures_apart_and_finds_them_again() -> None:
     watch = StateHistory()
-    assert watch.earlier(b"a" * 1000, 0) is None
-    assert watch.earlier(b"a" * 999 + b"b", 1) is None
-    assert watch.earlier(b"a" * 1000, 2) == 0
+    assert watch.find_earlier(b"a" * 1000, 0) is None
+    assert watch.find_earlier(b"a" * 999 + b"b", 1) is None
+    assert watch.find_earlier(b"a" * 1000, 2) == 0
 
 
 def test_a_loop_in_words() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lemma.errors import InputError, SpecError
-from lemma.generation.decode import Sampling, adjusted, choose, generate, logprobs_of, probabilities
+from lemma.generation.decode import Sampling, adjust_logits, generate, probabilities, sample_tokens, token_logprobs
 from lemma.models.build import build
 
 from families import SMALL
@@ -49,7 +49,7 @@ def test_top_p_keeps_the_token_that_reaches_the_share_exactly() -> None:
 
 def test_temperature_zero_takes_the_most_likely_and_of_equals_the_lowest_id() -> None:
     logits = torch.tensor([[0.0, 3.0, 3.0, 1.0], [5.0, 5.0, 5.0, 5.0], [-9.0, -8.0, -7.0, -6.0]])
-    assert choose(logits, Sampling(temperature=0), ()).tolist() == [1, 0, 3]
+    assert sample_tokens(logits, Sampling(temperature=0), ()).tolist() == [1, 0, 3]
     assert probabilities(logits, 0).argmax(-1).tolist() == [1, 0, 3]
     assert probabilities(logits, 0).sum(-1).tolist() == [1, 1, 1]
 
@@ -65,7 +65,7 @@ def test_each_token_is_chosen_by_exactly_its_share_of_all_numbers_of_chance(word
     logits, size = torch.randn(1, 7), 20_000
     settings = Sampling(temperature=0.9, **words)
     places = [(number + 0.5) / size for number in range(size)]
-    counts = choose(logits.expand(size, -1), settings, places).bincount(minlength=7)
+    counts = sample_tokens(logits.expand(size, -1), settings, places).bincount(minlength=7)
     expected = size * probabilities(logits, 0.9, settings.top_k, settings.top_p)[0]
     assert (counts - expected).abs().max() <= 1
     assert (counts[expected == 0] == 0).all()
@@ -74,11 +74,11 @@ def test_each_token_is_chosen_by_exactly_its_share_of_all_numbers_of_chance(word
 def test_the_ends_of_chance_never_choose_what_is_impossible() -> None:
     logits = torch.tensor([[-math.inf, 0.0, 0.1, -math.inf]])
     almost_one = math.nextafter(1.0, 0.0)
-    assert choose(logits, Sampling(temperature=1.0), [0.0]).tolist() == [1]
-    assert choose(logits, Sampling(temperature=1.0), [almost_one]).tolist() == [2]
+    assert sample_tokens(logits, Sampling(temperature=1.0), [0.0]).tolist() == [1]
+    assert sample_tokens(logits, Sampling(temperature=1.0), [almost_one]).tolist() == [2]
     for number in range(1, 200):
         wide = torch.zeros(1, number)
-        assert choose(wide, Sampling(temperature=1.0), [almost_one]).tolist() == [number - 1]
+        assert sample_tokens(wide, Sampling(temperature=1.0), [almost_one]).tolist() == [number - 1]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def their_scores(settings: Sampling, read: Tensor, logits: Tensor) -> Tensor:
     from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 
     config = GenerationConfig(
-        do_sample=not settings.greedy,
+        do_sample=not settings.is_greedy,
         temperature=settings.temperature or None,
         top_k=settings.top_k or 0,
         top_p=settings.top_p or 1.0,
@@ -182,7 +182,7 @@ def test_chances_are_those_of_transformers_processors(words: dict[str, Any], len
     settings = Sampling(**words)
     theirs = their_scores(settings, read, logits.clone()).softmax(-1)
     chosen = settings.temperature, settings.top_k, settings.top_p, settings.min_p
-    ours = probabilities(adjusted(logits, settings, read, generated=length // 2), *chosen)
+    ours = probabilities(adjust_logits(logits, settings, read, num_generated=length // 2), *chosen)
     assert torch.equal(ours > 0, theirs > 0)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
 
@@ -195,26 +195,28 @@ def test_at_temperature_zero_the_highest_of_transformers_scores_is_taken(words: 
     logits, read = torch.randn(50, VOCABULARY, dtype=torch.float64), torch.randint(6, (50, 20))
     settings = Sampling(temperature=0, **words)
     theirs = their_scores(settings, read, logits.clone()).argmax(-1)
-    assert torch.equal(choose(adjusted(logits, settings, read, 3), settings, ()), theirs)
+    assert torch.equal(sample_tokens(adjust_logits(logits, settings, read, 3), settings, ()), theirs)
 
 
 def test_frequency_and_presence_penalties_are_those_that_openai_defines() -> None:
     torch.manual_seed(5)
     logits, read, generated = torch.randn(9, 6, dtype=torch.float64), torch.randint(6, (9, 12)), 7
-    found = adjusted(logits, Sampling(frequency_penalty=0.3, presence_penalty=-0.8), read, generated)
+    found = adjust_logits(logits, Sampling(frequency_penalty=0.3, presence_penalty=-0.8), read, generated)
     for row in range(9):
         for token in range(6):
             count = read[row, -generated:].tolist().count(token)
             expected = logits[row, token].item() - 0.3 * count - (-0.8) * (count > 0)
             assert found[row, token].item() == pytest.approx(expected, abs=1e-12)
-    assert torch.equal(adjusted(logits, Sampling(frequency_penalty=0.3), read, 0), logits)  # the prompt does not count
+    assert torch.equal(
+        adjust_logits(logits, Sampling(frequency_penalty=0.3), read, 0), logits
+    )  # the prompt does not count
 
 
 def test_what_is_not_set_leaves_the_models_logits_as_they_are() -> None:
     logits = torch.randn(2, 5)
-    assert adjusted(logits, Sampling(), torch.zeros(2, 3, dtype=torch.long), 1) is logits
+    assert adjust_logits(logits, Sampling(), torch.zeros(2, 3, dtype=torch.long), 1) is logits
     before = logits.double()
-    adjusted(before, Sampling(logit_bias={0: 5.0}, repetition_penalty=2.0), torch.zeros(2, 3, dtype=torch.long), 1)
+    adjust_logits(before, Sampling(logit_bias={0: 5.0}, repetition_penalty=2.0), torch.zeros(2, 3, dtype=torch.long), 1)
     assert torch.equal(before, logits.double())  # a new tensor is returned
 
 
@@ -267,12 +269,12 @@ def test_logprobs_are_the_models_own_whatever_is_sampled(name: str) -> None:
 
 
 def test_of_equally_likely_tokens_the_lowest_id_is_listed_first() -> None:
-    [found] = logprobs_of(torch.zeros(1, 6), torch.tensor([4]), 3)
+    [found] = token_logprobs(torch.zeros(1, 6), torch.tensor([4]), 3)
     assert found.token == 4 and [one.token for one in found.top] == [0, 1, 2]
-    assert logprobs_of(torch.zeros(1, 6), torch.tensor([4]), 0)[0].top == ()
+    assert token_logprobs(torch.zeros(1, 6), torch.tensor([4]), 0)[0].top == ()
     torch.manual_seed(0)
     logits = torch.cat([torch.randn(20, 9), torch.randint(3, (20, 9)).float()])  # without and with equals
     for rows in (logits, *logits[:, None]):
         for count in (1, 4, 9, 12):
-            found = [[one.token for one in row.top] for row in logprobs_of(rows, rows.argmin(1), count)]
+            found = [[one.token for one in row.top] for row in token_logprobs(rows, rows.argmin(1), count)]
             assert found == [sorted(range(9), key=lambda token: -row[token])[:count] for row in rows.tolist()]

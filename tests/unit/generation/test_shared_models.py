@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import lemma
-from lemma.adaptation.adapt import adapt_model, merged_copy
-from lemma.generation.engine import steady_attention
+from lemma.adaptation.adapt import adapt_model, copy_merged
+from lemma.generation.engine import without_cudnn_attention
 from lemma.layers import cuda_graphs
-from lemma.layers.positions import RotaryPart
+from lemma.layers.positions import RotaryEmbedding
 from lemma.layers.recording import record_attention
 from lemma.models.base import evaluating
 from lemma.runs.load import Run
@@ -97,7 +97,7 @@ def test_training_between_two_calls_is_seen_by_the_second_and_not_by_an_open_str
             if parameter.requires_grad:
                 parameter.mul_(-1.5)
     expected = run.model(torch.tensor([[1, 2, 3]]))[0]
-    torch.testing.assert_close(run.merged().model(torch.tensor([[1, 2, 3]]))[0], expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(run.merge_lora().model(torch.tensor([[1, 2, 3]]))[0], expected, rtol=1e-4, atol=1e-4)
     assert lemma.generate(run, "the", **WRITING).text != whole
     assert written + "".join(pieces) == whole
     run.model(torch.tensor([[1, 2, 3]]))[0].sum().backward()  # the adapted model still learns
@@ -114,12 +114,12 @@ def test_threads_that_generate_from_one_run_write_what_each_writes_alone(tmp_pat
 def test_the_merged_copy_is_made_once_and_shares_what_has_no_update(tmp_path: Path) -> None:
     run = lora(tmp_path)
     with torch.inference_mode():
-        copy = merged_copy(run.module)
-    assert merged_copy(run.module) is copy and run.merged().module is copy
+        copy = copy_merged(run.module)
+    assert copy_merged(run.module) is copy and run.merge_lora().module is copy
     assert copy.embedding.weight is run.module.embedding.weight  # pyright: ignore
     assert not any(parameter.is_inference() for parameter in copy.parameters())
     run.module.to(torch.float64)
-    assert next(merged_copy(run.module).parameters()).dtype == torch.float64
+    assert next(copy_merged(run.module).parameters()).dtype == torch.float64
 
 
 def test_hooks_of_an_adapted_model_are_called(tmp_path: Path) -> None:
@@ -165,17 +165,17 @@ def test_attention_is_recorded_under_its_own_path_while_another_thread_is_in_the
 
 
 def test_a_table_of_rotations_that_another_thread_has_made_longer_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    part, rows = RotaryPart(8, 4), RotaryPart._rows
+    part, rows = RotaryEmbedding(8, 4), RotaryEmbedding._compute_rows
 
-    def rows_after_another(one: RotaryPart, start: int, stop: int, *others: Any) -> torch.Tensor:
-        monkeypatch.setattr(RotaryPart, "_rows", rows)
-        thread = threading.Thread(target=one.reach, args=(4 * stop,))
+    def rows_after_another(one: RotaryEmbedding, start: int, stop: int, *others: Any) -> torch.Tensor:
+        monkeypatch.setattr(RotaryEmbedding, "_compute_rows", rows)
+        thread = threading.Thread(target=one.ensure_length, args=(4 * stop,))
         thread.start()
         thread.join(0.2)
         return rows(one, start, stop, *others)
 
-    monkeypatch.setattr(RotaryPart, "_rows", rows_after_another)
-    part.reach(100)
+    monkeypatch.setattr(RotaryEmbedding, "_compute_rows", rows_after_another)
+    part.ensure_length(100)
     monkeypatch.undo()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
@@ -212,7 +212,7 @@ def test_cudnn_attention_is_enabled_again_after_the_last_of_several_threads() ->
     before = enabled()
     torch.backends.cuda.enable_cudnn_sdp(True)
     try:
-        first, second = steady_attention(), steady_attention()
+        first, second = without_cudnn_attention(), without_cudnn_attention()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
@@ -226,9 +226,9 @@ def test_cudnn_attention_is_enabled_again_after_the_last_of_several_threads() ->
 def test_updates_that_are_changed_without_a_trace_are_merged_again(tmp_path: Path) -> None:
     """As a fused optimizer and writes through `.data` change them."""
     run = lora(tmp_path)
-    before = merged_copy(run.module)
-    assert merged_copy(run.module) is before
+    before = copy_merged(run.module)
+    assert copy_merged(run.module) is before
     for name, parameter in run.module.named_parameters():
         if "update" in name:
             parameter.data.mul_(2)
-    assert merged_copy(run.module) is not before
+    assert copy_merged(run.module) is not before

@@ -14,14 +14,14 @@ from lemma.errors import DataError, InputError
 from lemma.generation.decode import (
     Generation,
     Sampling,
-    StopStrings,
+    StopStringFilter,
     TextLoop,
     TokenLogprob,
     generate,
     generate_text,
     stream_text,
 )
-from lemma.report.text import fit
+from lemma.report.text import wrap_lines
 from lemma.spec.data import BytePairs, Characters, Words
 from stand_ins import Script
 
@@ -127,7 +127,7 @@ def test_the_result_tells_its_loop_in_terminal_notebook_and_json() -> None:
     loop = TextLoop(37, 12, True, "the last 2 tokens")
     result = Generation("<a>", " & b", (1, 2), loop, "length", 100.0)
     line = "loop: from token 37 the text repeats every 12 tokens, for ever (proved: the last 2 tokens repeated)"
-    assert str(result) == f"<a> & b\n{fit(line)}" and result.remark == line
+    assert str(result) == f"<a> & b\n{wrap_lines(line)}" and result.note == line
     assert "&lt;a&gt;</" in (page := result._repr_html_()) and " &amp; b" in page and line in page
     plain = json.loads(json.dumps(result.to_dict()))
     assert list(plain) == ["prompt", "text", "tokens", "loop", "stopped", "tokens_per_second", "logprobs", "seed"]
@@ -137,7 +137,7 @@ def test_the_result_tells_its_loop_in_terminal_notebook_and_json() -> None:
 
 def test_without_a_loop_only_the_text_is_told() -> None:
     result = Generation("a", "b", (1,), None, "eos", 1.0)
-    assert str(result) == "ab" and result.remark == "" and "loop:" not in result._repr_html_()
+    assert str(result) == "ab" and result.note == "" and "loop:" not in result._repr_html_()
     assert result.to_dict()["loop"] is None
 
 
@@ -151,21 +151,21 @@ def test_speed_is_tokens_over_seconds() -> None:
 def test_a_text_ends_before_the_stop_that_is_complete_first_in_whatever_pieces_it_comes(
     text: str, stops: list[str], data: Any
 ) -> None:
-    ending, told, rest = StopStrings(stops), "", text
-    while rest and not ending.found:
+    ending, told, rest = StopStringFilter(stops), "", text
+    while rest and not ending.has_stopped:
         size = data.draw(st.integers(1, len(rest)))
         told, rest = told + ending.add(rest[:size]), rest[size:]
         assert not any(stop in told for stop in stops)
-    told += ending.rest()
+    told += ending.flush()
     places = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
-    assert ending.found == bool(places)
+    assert ending.has_stopped == bool(places)
     assert told == (text[: min(places)[1]] if places else text)
 
 
 @pytest.mark.parametrize("pieces", [["abcd"], ["ab", "cd"], ["a", "b", "c", "d"]])
 def test_of_overlapping_stops_the_one_that_is_complete_first_counts(pieces: list[str]) -> None:
-    stops = StopStrings(["abcd", "bc"])
-    assert "".join(map(stops.add, pieces)) == "a" and stops.found
+    stops = StopStringFilter(["abcd", "bc"])
+    assert "".join(map(stops.add, pieces)) == "a" and stops.has_stopped
 
 
 PAIRS = train_tokenizer(BytePairs(vocabulary=300), LINES)

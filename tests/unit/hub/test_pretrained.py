@@ -16,7 +16,7 @@ from tokenizers import processors
 
 import lemma
 from lemma.errors import InputError, RunError
-from lemma.report.progress import Silent
+from lemma.report.progress import SilentObserver
 from lemma.runs.folder import PretrainedRun, RunFolder, is_run
 from lemma.spec.models import Decoder
 from lemma.tasks.base import DataArgs
@@ -222,7 +222,7 @@ def test_an_adapted_run_finds_its_base_and_sees_that_it_changed(copied: Path, tm
     lemma.export(tmp_path / "adapted", to="merged", out=tmp_path / "plain")
     plain = lemma.load(tmp_path / "plain", device="cpu")
     torch.testing.assert_close(plain.model(TOKENS)[0], run.model(TOKENS)[0], rtol=0, atol=1e-5)
-    assert plain.tokenizer.stops == run.tokenizer.stops and plain.chat([{"role": "user", "content": "hi"}])
+    assert plain.tokenizer.stop_tokens == run.tokenizer.stop_tokens and plain.chat([{"role": "user", "content": "hi"}])
     changed(copied, rope_theta=5.0)
     with pytest.raises(RunError, match="was adapted from weights and a tokenizer"):
         lemma.load(tmp_path / "adapted")
@@ -232,13 +232,13 @@ def test_a_classifier_is_made_of_a_folder(folder: Path, tmp_path: Path) -> None:
     rows = [f"the cat sat {word},{label}" for word in ("well", "there") for label in "ab" for _ in range(20)]
     (tmp_path / "rows.csv").write_text("text,label\n" + "\n".join(f"{number} {row}" for number, row in enumerate(rows)))
     given: dict[str, Any] = {"labels": tmp_path / "rows.csv", "progress": False, "device": "cpu"}
-    plan = plan_adaptation(folder, DataArgs(ClassificationTask, str(given["labels"]), {}), "lora", {}, Silent())
+    plan = plan_adaptation(folder, DataArgs(ClassificationTask, str(given["labels"]), {}), "lora", {}, SilentObserver())
     recipe = plan.recipe  # 64 training texts, twice, would be fewer steps
     assert (recipe.batch, recipe.sequence_length, recipe.steps, recipe.evaluate_every) == (8, 64, 60, 20)
     lemma.adapt(folder, out=tmp_path / "out", steps=2, sequence_length=4, **given)
     found = lemma.generate(tmp_path / "out", source=["the cat", "the cat sat on the mat"])
     assert [one.label in ("a", "b") for one in found] == [True, True]
-    assert not found[0].remark and "only the first 4 of" in found[1].remark
+    assert not found[0].note and "only the first 4 of" in found[1].note
     assert lemma.evaluate(tmp_path / "out", progress=False).texts == 8
     heads = lemma.look(tmp_path / "out", text="the cat sat").heads
     assert len(heads) == 8 and heads[0].weights.shape[-1] == len(lemma.load(folder).tokenizer.encode("the cat sat"))
@@ -247,7 +247,7 @@ def test_a_classifier_is_made_of_a_folder(folder: Path, tmp_path: Path) -> None:
 def test_opening_reads_no_weights(copied: Path) -> None:
     (copied / "model.safetensors").write_bytes(b"")
     opened = RunFolder.open(copied)
-    assert isinstance(opened, PretrainedRun) and opened.finished and opened.summary() is None
+    assert isinstance(opened, PretrainedRun) and opened.is_finished and opened.summary() is None
 
 
 MEMORY = """

@@ -13,7 +13,7 @@ from lemma.data.chat import chat_text
 from lemma.data.store import encode_texts, fit_rows, read_tokens
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError
-from lemma.generation.decode import Spelling, whole_begin
+from lemma.generation.decode import Detokenizer, strip_partial_character
 from lemma.hub.huggingface import open_folder
 from pretrained_models import CHAT, TEXT, byte_level, llama, pieces, wordpiece
 
@@ -40,7 +40,7 @@ def test_ids_and_texts_are_those_of_transformers(engine: library.Tokenizer) -> N
         ids = theirs(line)["input_ids"]
         assert ours.encode(line).tolist() == ids
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
-        assert ours.encode_known(line)[0].tolist() == theirs(line, add_special_tokens=False)["input_ids"]
+        assert ours.encode_lossy(line)[0].tolist() == theirs(line, add_special_tokens=False)["input_ids"]
 
 
 def _saved(folder: Path, engine: library.Tokenizer, **settings: Any) -> Path:
@@ -84,18 +84,20 @@ def test_text_that_is_spelled_piece_by_piece_is_the_text_of_all(name: str) -> No
     for line in LINES[:4]:
         ids = ours.encode(line).tolist()
         for cut in range(1, len(ids)):
-            spelling = Spelling(ours, ids[:cut])
-            told = "".join(map(spelling.add, ids[cut:])) + spelling.rest()
+            spelling = Detokenizer(ours, ids[:cut])
+            told = "".join(map(spelling.add, ids[cut:])) + spelling.flush()
             last = ours.decode(ids[cut - 1 : cut])
-            assert told == whole_begin(ours, ours.decode(ids[cut - 1 :])[len(last) :])  # no half of a character
+            assert told == strip_partial_character(
+                ours, ours.decode(ids[cut - 1 :])[len(last) :]
+            )  # no half of a character
             assert "\ufffd" not in told or "\ufffd" in ours.decode(ids[cut - 1 :])
 
 
 def test_labels_name_special_tokens_and_keep_spaces() -> None:
     ours = Tokenizer(byte_level(begin=True).to_str())
-    assert "".join(ours.labels(ours.encode("the cat sat"))) == "<|endoftext|>the cat sat"
+    assert "".join(ours.token_strings(ours.encode("the cat sat"))) == "<|endoftext|>the cat sat"
     spaced = Tokenizer(pieces().to_str())
-    assert "".join(spaced.labels(spaced.encode("the cat sat"))) == "<s>the cat sat"
+    assert "".join(spaced.token_strings(spaced.encode("the cat sat"))) == "<s>the cat sat"
 
 
 @pytest.mark.parametrize("name", ["byte-level", "pieces", "wordpiece"])
@@ -104,9 +106,9 @@ def test_a_long_text_is_cut_where_its_tokens_do_not_change(name: str, tmp_path: 
     monkeypatch.setattr("lemma.data.text.BLOCK", 100)
     ours = Tokenizer(ENGINES[name]().to_str())
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    found = np.asarray(read_tokens([str(tmp_path / "text.txt")], ours).tokens("text"))
-    begin = () if ours.after else ours.before  # an encoder's windows have special tokens of their own
-    assert found.tolist() == [*begin, *ours.encode_known(TEXT)[0].tolist()]
+    found = np.asarray(read_tokens([str(tmp_path / "text.txt")], ours).item("text"))
+    begin = () if ours.suffix else ours.prefix  # an encoder's windows have special tokens of their own
+    assert found.tolist() == [*begin, *ours.encode_lossy(TEXT)[0].tolist()]
 
 
 def test_a_larger_vocabulary_than_the_tokens_is_the_models(tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_stop_tokens_and_sampling_come_from_generation_config(tmp_path: Path) ->
     llama(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 0, 99999], "temperature": 0.6, "top_k": 7}')
     tokenizer = lemma.load(tmp_path).tokenizer
-    assert tokenizer.eos == 2 and tokenizer.bos == 1 and tokenizer.stops == {0, 2}
+    assert tokenizer.eos == 2 and tokenizer.bos == 1 and tokenizer.stop_tokens == {0, 2}
     assert tokenizer.sampling == {"temperature": 0.6, "top_k": 7, "stop_tokens": (0,)}
     (tmp_path / "generation_config.json").write_text('{"do_sample": false}')
     assert lemma.load(tmp_path).tokenizer.sampling == {"temperature": 0.0}
@@ -133,7 +135,7 @@ def test_settings_are_saved_next_to_the_tokenizer(tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "saved" / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "saved" / "tokenizer.json")
     messages = [{"role": "user", "content": "hi"}]
-    assert again.chat(messages) == tokenizer.chat(messages) and again.stops == tokenizer.stops
+    assert again.chat(messages) == tokenizer.chat(messages) and again.stop_tokens == tokenizer.stop_tokens
 
 
 # Conversations
@@ -184,7 +186,7 @@ def test_nothing_is_added_to_a_conversation(tmp_path: Path) -> None:
     llama(tmp_path, tokenizer=pieces())
     run = lemma.load(tmp_path)
     talk = [{"role": "user", "content": "the cat"}]
-    assert run.tokenizer.before == (1,)
+    assert run.tokenizer.prefix == (1,)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert run.chat(talk) == theirs.apply_chat_template(talk, add_generation_prompt=True)["input_ids"]
     answer = lemma.generate(run, chat=talk, tokens=3, temperature=0.0)

@@ -24,7 +24,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_means_are_those_of_the_weights_of_all_windows(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "positions_on", lambda *_: 3 * 32)  # several batches, and a shorter window at the end
+    monkeypatch.setattr(
+        heads, "tokens_per_batch", lambda *_: 3 * 32
+    )  # several batches, and a shorter window at the end
     found = lemma.look.corpus(run, str(run.parent / "text.txt"))
     loaded = lemma.load(run)
     tokens = torch.from_numpy(np.asarray(loaded.tokenizer.encode(TEXT), dtype=np.int64))

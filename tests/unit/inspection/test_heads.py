@@ -16,9 +16,9 @@ from torch import nn
 
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, InputError
-from lemma.inspection.drawing import COLOURS, ink, png
+from lemma.inspection.drawing import COLOURS, png, text_colour
 from lemma.inspection.heads import Heads, look_at, look_at_run, repeated_tokens
-from lemma.inspection.page import page
+from lemma.inspection.page import render_page
 from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.spec.data import Characters
@@ -81,12 +81,12 @@ def test_an_attention_sink_takes_its_share_and_the_result_says_so() -> None:
     torch.testing.assert_close(seen_by_recorder, expected, rtol=1e-4, atol=1e-5)  # later layers see the same states
     seen = look_at(model, IDS, list(TEXT))
     for head in seen.heads:
-        assert head.sink is not None and head.sink_share is not None
-        np.testing.assert_allclose(head.weights.sum(1).mean(), 1 - head.sink_share, atol=1e-6)
-        assert 0.001 < head.sink_share < 0.999
+        assert head.sink is not None and head.sink_fraction is not None
+        np.testing.assert_allclose(head.weights.sum(1).mean(), 1 - head.sink_fraction, atol=1e-6)
+        assert 0.001 < head.sink_fraction < 0.999
     assert "to sink" in str(seen) and "attention sinks" in " ".join(seen.notes)
-    assert seen.to_dict()["heads"][0]["sink"] == seen.heads[0].sink_share
-    assert "to the sink" in page(seen)
+    assert seen.to_dict()["heads"][0]["sink"] == seen.heads[0].sink_fraction
+    assert "to the sink" in render_page(seen)
     plain = look_at(decoder(), IDS, list(TEXT))
     assert "sink" not in str(plain) and plain.to_dict()["heads"][0]["sink"] is None
 
@@ -124,7 +124,7 @@ def test_cross_attention_names_both_texts_whatever_their_lengths() -> None:
         with torch.no_grad():
             given = model(**inputs, output_attentions=True)
         encoder, itself, cross = (seen.heads[place] for place in (0, 2, 4))
-        assert [head.cross for head in (encoder, itself, cross)] == [False, False, True]
+        assert [head.is_cross for head in (encoder, itself, cross)] == [False, False, True]
         assert [word.text for word in encoder.query_tokens] == [word.text for word in cross.key_tokens] == source
         assert [word.text for word in itself.key_tokens] == [word.text for word in cross.query_tokens] == list(TEXT)
         assert cross.statistics.distance is None
@@ -280,7 +280,7 @@ def test_a_dictionary_is_plain_and_complete(tmp_path: Path) -> None:
 
 
 def test_weights_too_many_to_read_are_left_out_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lemma.inspection.heads.MOST_NUMBERS", 100)
+    monkeypatch.setattr("lemma.inspection.heads.MAX_WEIGHTS", 100)
     values = look_at(decoder(), IDS, list(TEXT)).to_dict()
     assert values["heads"][0]["weights"] is None and "left out" in values["notes"][-1]
 
@@ -337,7 +337,7 @@ def test_colours_darken_all_the_way_for_every_kind_of_colour_vision() -> None:
 
 def test_numbers_can_be_read_on_every_colour() -> None:
     for number, colour in enumerate(COLOURS):
-        lights = [luminance(np.array(list(bytes.fromhex(one[1:]))) / 255) for one in (colour, ink(number))]
+        lights = [luminance(np.array(list(bytes.fromhex(one[1:]))) / 255) for one in (colour, text_colour(number))]
         assert (max(lights) + 0.05) / (min(lights) + 0.05) > 3.9
 
 
@@ -376,9 +376,9 @@ def test_an_induction_head_made_by_hand_is_found_on_repeated_random_tokens() -> 
     text = "abcdefgh"
     run = a_run(induction_model(len(text)), text)
     seen = look_at_run(run, repeated=len(text))
-    assert [word.shown for word in seen.tokens[:8]] == [word.shown for word in seen.tokens[8:]]
-    assert len({word.shown for word in seen.tokens}) == 8
-    previous, induction = seen.found()["previous"][0], seen.found()["induction"][0]
+    assert [word.visible_text for word in seen.tokens[:8]] == [word.visible_text for word in seen.tokens[8:]]
+    assert len({word.visible_text for word in seen.tokens}) == 8
+    previous, induction = seen.heads_by_pattern()["previous"][0], seen.heads_by_pattern()["induction"][0]
     assert (previous[0].layer, induction[0].layer) == (0, 1)
     assert previous[1].score == pytest.approx(1.0, abs=1e-4)
     # the first token takes itself for the one before it, so that its second occurrence finds two places
@@ -406,7 +406,7 @@ def test_of_many_heads_the_terminal_shows_letters_and_the_best_of_each_pattern()
     shown = str(seen).splitlines()
     assert all(len(line) <= 80 for line in shown) and len(shown) < 60
     assert sum(line.lstrip().startswith("layer ") for line in shown) == 20
-    name, pairs = next(iter(seen.found().items()))
+    name, pairs = next(iter(seen.heads_by_pattern().items()))
     head, one = pairs[0]
     assert one.score == max(match.score for other in seen.heads for match in other.matches if match.pattern == name)
     assert any(line.startswith(name) and f"{head.layer}.{head.head} {one.score:.2f}" in line for line in shown)

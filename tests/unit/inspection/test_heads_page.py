@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lemma.inspection.heads import Heads, look_at
-from lemma.inspection.page import BUDGET, page, payload
+from lemma.inspection.page import MAX_CHARACTERS, build_payload, render_page
 from lemma.models.build import build
 from lemma.spec.models import Decoder
 
@@ -52,10 +52,10 @@ def packed(html: str) -> dict:
 
 def test_nothing_is_fetched_and_nothing_hostile_runs() -> None:
     reader, innocent = Reader(), Reader()
-    html = page(heads(HOSTILE, name="<b>run</b>"))
+    html = render_page(heads(HOSTILE, name="<b>run</b>"))
     reader.feed(html)
     torch.manual_seed(0)
-    innocent.feed(page(heads(list("abcdefg"))))
+    innocent.feed(render_page(heads(list("abcdefg"))))
     assert reader.tags.count("script") == 2 and set(reader.tags) == set(innocent.tags)
     assert reader.tags.count("b") == innocent.tags.count("b") and not reader.handlers
     assert all(target.startswith(("#", "data:")) for target in reader.targets)
@@ -65,7 +65,7 @@ def test_nothing_is_fetched_and_nothing_hostile_runs() -> None:
 
 def test_without_script_every_head_and_its_numbers_are_there() -> None:
     seen = heads(list("abcabcabc"))
-    html = page(seen)
+    html = render_page(seen)
     assert html.count('class="tile"') == html.count('<tr id="row-') == 8
     for head in seen.heads:
         assert f"{head.statistics.entropy:.3f}" in html
@@ -75,7 +75,7 @@ def test_without_script_every_head_and_its_numbers_are_there() -> None:
 
 def test_the_payload_holds_the_models_own_scores() -> None:
     seen = heads(list("abcabcabc"))
-    values = packed(page(seen))
+    values = packed(render_page(seen))
     for head, given in zip(seen.heads, values["heads"], strict=True):
         raw = {name: base64.b64decode(values["arrays"][given[name]]) for name in ("scores", "sums", "mask")}
         mask = np.unpackbits(np.frombuffer(raw["mask"], np.uint8))[:81].reshape(9, 9).astype(bool)
@@ -89,30 +89,30 @@ def test_the_payload_holds_the_models_own_scores() -> None:
 def test_a_large_model_stays_within_the_budget_and_says_what_is_left_out() -> None:
     seen = heads([f"w{place}" for place in range(60)], d=192, L=12, h=12, d_ff=8)
     wide = heads([f"w{place}" for place in range(60)], d=768, L=12, h=12, d_ff=8)
-    html = page(wide)
+    html = render_page(wide)
     assert len(html) < 4_500_000 and "are left out" in html
     assert packed(html)["heads"][0]["vectors"] and packed(html)["heads"][-1]["vectors"] is None
-    assert not payload(seen).notes
+    assert not build_payload(seen).notes
 
 
 def test_a_long_text_is_cut_in_images_only_and_rows_keep_their_sums() -> None:
     words = [f"w{place}" for place in range(200)]
     seen = heads(words, L=12, h=8)
-    cut = payload(seen)
-    assert cut.shown < 200 and f"first {cut.shown} of 200 tokens" in cut.notes[0]
-    assert sum(map(len, cut.values["arrays"])) <= BUDGET
+    cut = build_payload(seen)
+    assert cut.num_tokens < 200 and f"first {cut.num_tokens} of 200 tokens" in cut.notes[0]
+    assert sum(map(len, cut.values["arrays"])) <= MAX_CHARACTERS
     sums = np.frombuffer(base64.b64decode(cut.values["arrays"][cut.values["heads"][0]["sums"]]), "<f4").reshape(-1, 2)
     scores = seen.heads[0].scores
     expected = np.exp(scores - scores.max(1, keepdims=True)).sum(1)
-    np.testing.assert_allclose(sums[:, 1], expected[: cut.shown], rtol=1e-6)
+    np.testing.assert_allclose(sums[:, 1], expected[: cut.num_tokens], rtol=1e-6)
 
 
 def test_vectors_rounded_to_sixteen_bits_stay_near(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = heads(list("abcabcabc"))
-    whole = payload(seen)
+    whole = build_payload(seen)
     spent = sum(map(len, whole.values["arrays"]))
-    monkeypatch.setattr("lemma.inspection.page.BUDGET", spent * 3 // 4)
-    cut = payload(seen)
+    monkeypatch.setattr("lemma.inspection.page.MAX_CHARACTERS", spent * 3 // 4)
+    cut = build_payload(seen)
     query = cut.values["heads"][0]["vectors"][0]
     assert query["bytes"] == 2
     numbers = np.frombuffer(base64.b64decode(cut.values["arrays"][query["array"]]), "<i2") * query["unit"]

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from lemma.inspection.patterns import (
-    ENOUGH_GAIN,
+    MIN_GAIN,
     PatternMatch,
     match_pattern,
-    nearest,
+    nearest_pattern,
+    pattern_masks,
     pattern_name,
-    pattern_places,
     statistics,
 )
-from lemma.report.numbers import numbered, visible
+from lemma.report.numbers import make_visible, number_tokens
 
 TEXT = list("abracadabra!")
 
@@ -55,8 +55,8 @@ def test_a_score_is_the_mean_share_on_the_patterns_places(pattern: str, causal: 
     for seed in range(5):
         tokens = random.Random(seed).choices("abcd", k=seed * 3 + 1)
         weights, allowed = random_attention(len(tokens), causal, seed)
-        words = numbered(tokens)
-        found = match_pattern(pattern, weights, allowed, pattern_places(words, words, cross=False)[pattern])
+        words = number_tokens(tokens)
+        found = match_pattern(pattern, weights, allowed, pattern_masks(words, words, cross=False)[pattern])
         score, uniform, rows = by_loops(pattern, tokens, weights, allowed)
         assert found.rows == rows
         assert found.score == pytest.approx(score) and found.uniform == pytest.approx(uniform)
@@ -64,7 +64,7 @@ def test_a_score_is_the_mean_share_on_the_patterns_places(pattern: str, causal: 
 
 @pytest.mark.parametrize("pattern", ["previous", "itself", "first", "same word", "induction"])
 def test_a_head_made_for_a_pattern_is_called_by_it(pattern: str) -> None:
-    words, size = numbered(TEXT), len(TEXT)
+    words, size = number_tokens(TEXT), len(TEXT)
     allowed = np.tri(size, dtype=bool)
     weights = np.where(allowed, 1.0, 0.0)
     for i in range(size):
@@ -72,56 +72,54 @@ def test_a_head_made_for_a_pattern_is_called_by_it(pattern: str) -> None:
         weights[i] += 1000 * np.isin(np.arange(size), places)
     weights /= weights.sum(1, keepdims=True)
     matches = [
-        match_pattern(name, weights, allowed, where)
-        for name, where in pattern_places(words, words, cross=False).items()
+        match_pattern(name, weights, allowed, where) for name, where in pattern_masks(words, words, cross=False).items()
     ]
-    found = nearest(matches)
+    found = nearest_pattern(matches)
     assert found and found.pattern == pattern and found.score > 0.97
     assert pattern_name(found, 0.0) == pattern
 
 
 def test_uniform_attention_gains_nothing_and_is_broad() -> None:
-    words, allowed = numbered(TEXT), np.tri(len(TEXT), dtype=bool)
+    words, allowed = number_tokens(TEXT), np.tri(len(TEXT), dtype=bool)
     weights = allowed / allowed.sum(1, keepdims=True)
     matches = [
-        match_pattern(name, weights, allowed, where)
-        for name, where in pattern_places(words, words, cross=False).items()
+        match_pattern(name, weights, allowed, where) for name, where in pattern_masks(words, words, cross=False).items()
     ]
     assert all(one.gain == pytest.approx(0, abs=1e-12) for one in matches)
     breadth = statistics(weights, allowed, None).breadth
-    assert breadth == pytest.approx(1) and pattern_name(nearest(matches), breadth) == "broad"
+    assert breadth == pytest.approx(1) and pattern_name(nearest_pattern(matches), breadth) == "broad"
 
 
 def test_the_future_is_no_place_of_a_causal_head() -> None:
-    words = numbered(TEXT)
+    words = number_tokens(TEXT)
     weights, allowed = random_attention(len(TEXT), True, 0)
-    assert match_pattern("next", weights, allowed, pattern_places(words, words, cross=False)["next"]).rows == 0
+    assert match_pattern("next", weights, allowed, pattern_masks(words, words, cross=False)["next"]).rows == 0
 
 
 def test_a_single_row_loses_to_a_pattern_with_enough_rows() -> None:
     lucky, steady = PatternMatch("induction", 1.0, 0.1, 1), PatternMatch("previous", 0.5, 0.1, 9)
-    assert nearest([lucky, steady]) == steady
-    assert nearest([lucky]) == lucky
-    assert nearest([PatternMatch("next", 0.0, 0.0, 0)]) is None
+    assert nearest_pattern([lucky, steady]) == steady
+    assert nearest_pattern([lucky]) == lucky
+    assert nearest_pattern([PatternMatch("next", 0.0, 0.0, 0)]) is None
 
 
 def test_a_weak_match_has_no_name() -> None:
-    weak = PatternMatch("previous", 0.1 + 0.9 * ENOUGH_GAIN * 0.9, 0.1, 20)
+    weak = PatternMatch("previous", 0.1 + 0.9 * MIN_GAIN * 0.9, 0.1, 20)
     assert pattern_name(weak, 0.5) == "none" and pattern_name(weak, 0.9) == "broad"
 
 
 def test_across_two_texts_the_same_word_counts_at_every_place() -> None:
-    asking, known = numbered(["b", "a"]), numbered(["a", "b", "a"])
-    places = pattern_places(asking, known, cross=True)
+    asking, known = number_tokens(["b", "a"]), number_tokens(["a", "b", "a"])
+    places = pattern_masks(asking, known, cross=True)
     assert set(places) == {"first", "same word"}
     assert places["same word"].tolist() == [[False, True, False], [True, False, True]]
     assert places["first"].tolist() == [[True, False, False]] * 2
 
 
 def test_windows_keep_the_places_of_the_whole_text() -> None:
-    words = numbered(TEXT)
-    whole = pattern_places(words, words, cross=False)
-    last = pattern_places(words[-3:], words, cross=False)
+    words = number_tokens(TEXT)
+    whole = pattern_masks(words, words, cross=False)
+    last = pattern_masks(words[-3:], words, cross=False)
     assert all((last[name] == whole[name][-3:]).all() for name in whole)
 
 
@@ -147,9 +145,9 @@ def test_a_row_that_may_see_nothing_does_not_count() -> None:
 
 @pytest.mark.parametrize("hostile", ["\x1b[31m", "\u202e", "\x00", "\u2028", "\ufeff", "\ue000"])
 def test_nothing_invisible_is_left_in_a_token(hostile: str) -> None:
-    assert visible(hostile + "x").isprintable() and hostile not in visible(hostile + "x")
+    assert make_visible(hostile + "x").isprintable() and hostile not in make_visible(hostile + "x")
 
 
 def test_letters_of_all_scripts_and_joined_emoji_stay() -> None:
     for text in ("שלום", "日本", "👩‍💻", "<script>", "é"):
-        assert visible(text) == text
+        assert make_visible(text) == text

@@ -17,20 +17,20 @@ from lemma.inspection.trees import (
     align,
     arc_levels,
     attention_tree,
-    between_words,
     check_heads,
+    draw_arcs,
+    draw_svg_arcs,
+    measure_word_attention,
+    merge_token_attention,
     most_attended,
-    shuffled,
-    svg_arcs,
-    terminal_arcs,
-    word_attention,
+    shuffle_attention,
 )
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
-from lemma.report.text import across, set_to
+from lemma.report.text import display_width, set_text_width
 from lemma.spec.data import BytePairs, Characters, Words
 from lemma.spec.models import Decoder, Lstm
-from lemma.tasks.parse_texts import split_sentence
+from lemma.tasks.parse_texts import split_words
 from treebanks import B1, tiny
 
 TEXT = "\n".join(" ".join(sentence.words) for sentence in tiny())
@@ -56,7 +56,7 @@ def test_attention_between_words_is_a_sum_to_and_a_mean_from() -> None:
     random = np.random.default_rng(0)
     weights = random.dirichlet(np.ones(6), size=(2, 6))
     spans = [(0, 2), (2, 3), (3, 6)]
-    found = between_words(weights, spans)
+    found = merge_token_attention(weights, spans)
     for head in range(2):
         for a, (start, stop) in enumerate(spans):
             for b, (first, last) in enumerate(spans):
@@ -68,14 +68,14 @@ def test_attention_between_words_is_a_sum_to_and_a_mean_from() -> None:
 def test_a_models_attention_between_words_sees_the_past_only() -> None:
     tokenizer = TOKENIZERS["byte-pairs"]
     model = build(Decoder(V=tokenizer.vocabulary, width=16, depth=2, heads=2, context=64))
-    seen = word_attention(model, tokenizer, B1.words)
+    seen = measure_word_attention(model, tokenizer, B1.words)
     assert seen.names[1] == "layer 0 head 1" and seen.weights.shape == (4, 7, 7)
     assert np.triu(seen.weights, 1).max() == 0
     np.testing.assert_allclose(seen.weights.sum(-1), 1, atol=1e-5)
-    np.testing.assert_allclose(seen.chosen(1, 0), seen.weights[2])
-    np.testing.assert_allclose(seen.chosen(None, None), seen.weights.mean(0))
+    np.testing.assert_allclose(seen.select(1, 0), seen.weights[2])
+    np.testing.assert_allclose(seen.select(None, None), seen.weights.mean(0))
     with pytest.raises(InputError, match=r"layer 2, head 0: the model has 2 layers \(0 to 1\) of 2 heads \(0 to 1\)"):
-        seen.chosen(2, 0)
+        seen.select(2, 0)
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
@@ -100,9 +100,9 @@ def _has(model: LanguageModel, layer: int | None, head: int | None) -> bool:
 def test_models_without_attention_and_sentences_too_long_are_refused() -> None:
     tokenizer = TOKENIZERS["words"]
     with pytest.raises(InputError, match="family lstm has no attention"):
-        word_attention(build(Lstm(V=tokenizer.vocabulary, width=4, hidden=4)), tokenizer, B1.words)
+        measure_word_attention(build(Lstm(V=tokenizer.vocabulary, width=4, hidden=4)), tokenizer, B1.words)
     with pytest.raises(InputError, match="reads 1 to 4 at once"):
-        word_attention(build(Decoder(V=tokenizer.vocabulary, width=4, heads=1, context=4)), tokenizer, B1.words)
+        measure_word_attention(build(Decoder(V=tokenizer.vocabulary, width=4, heads=1, context=4)), tokenizer, B1.words)
 
 
 def test_a_head_that_attends_to_head_words_gives_the_tree_without_its_direction() -> None:
@@ -118,10 +118,10 @@ def test_a_head_that_attends_to_head_words_gives_the_tree_without_its_direction(
 
 def test_shuffling_keeps_what_each_word_may_see() -> None:
     weights = np.tril(np.random.default_rng(1).random((3, 8, 8)))
-    dealt = shuffled(weights, seed=0)
+    dealt = shuffle_attention(weights, seed=0)
     np.testing.assert_allclose(np.sort(dealt, -1), np.sort(weights, -1))
     np.testing.assert_array_equal(dealt > 0, weights > 0)
-    assert (dealt != weights).any() and (shuffled(weights, seed=0) == dealt).all()
+    assert (dealt != weights).any() and (shuffle_attention(weights, seed=0) == dealt).all()
 
 
 def test_arcs_overlap_on_different_levels_only() -> None:
@@ -134,7 +134,7 @@ def test_arcs_overlap_on_different_levels_only() -> None:
 
 
 def test_the_terminal_shows_b1() -> None:
-    drawn = terminal_arcs(B1.words, B1.heads, B1.relations)
+    drawn = draw_arcs(B1.words, B1.heads, B1.relations)
     assert drawn.splitlines() == [
         "      ┌─► I        nsubj",
         "┌─────┴── prefer   root",
@@ -144,7 +144,7 @@ def test_the_terminal_shows_b1() -> None:
         "  │   ┌─► through  case",
         "  └───┴─► Denver   nmod",
     ]
-    assert terminal_arcs(["一人"], [0], ["root"]) == " 一人  root"
+    assert draw_arcs(["一人"], [0], ["root"]) == " 一人  root"
 
 
 def _fan(size: int) -> ParsedSentence:
@@ -157,7 +157,7 @@ def _fan(size: int) -> ParsedSentence:
 def test_a_tree_too_wide_for_the_terminal_is_a_table(size: int, columns: int, drawn: bool) -> None:
     parsed = _fan(size)
     lines = parsed.draw(columns).splitlines()
-    assert max(map(across, lines)) <= max(columns, 80) and ("►" in "".join(lines)) == drawn
+    assert max(map(display_width, lines)) <= max(columns, 80) and ("►" in "".join(lines)) == drawn
     assert ("--out tree.svg" in lines[-1]) != drawn
     if not drawn:
         read = [line.split() for line in lines[1:-1]]
@@ -168,9 +168,9 @@ def test_a_tree_too_wide_for_the_terminal_is_a_table(size: int, columns: int, dr
 
 def test_str_is_set_to_the_width_and_files_hold_the_drawing(tmp_path: Path) -> None:
     text = ParsedText((_fan(30),), "about")
-    with set_to(50):
-        assert "►" not in str(text) and max(map(across, str(text).splitlines())) <= 50
-    with set_to(200):
+    with set_text_width(50):
+        assert "►" not in str(text) and max(map(display_width, str(text).splitlines())) <= 50
+    with set_text_width(200):
         assert "►" in str(text)
     assert text.save(tmp_path / "wide.txt") == tmp_path / "wide.txt"
     assert ParsedText((_fan(100),), "about").save(str(tmp_path / "wider.txt")).read_text().count("►") == 99
@@ -189,7 +189,7 @@ def test_what_is_wide_on_a_page_scrolls_by_itself() -> None:
 
 def test_the_svg_is_well_formed_whatever_the_words() -> None:
     words = ("<b>&", '"quoted"', "日本", "a" * 40)
-    drawing = xml.fromstring(svg_arcs(words, (2, 0, 2, 1), ("x<y", "root", "", "dep")))
+    drawing = xml.fromstring(draw_svg_arcs(words, (2, 0, 2, 1), ("x<y", "root", "", "dep")))
     texts = [element.text for element in drawing.iter() if element.tag.endswith("text")]
     assert set(words) <= set(texts) and "x<y" in texts
     assert not [name for element in drawing.iter() for name in element.attrib if name.startswith("on")]
@@ -206,7 +206,7 @@ def test_the_svg_is_well_formed_whatever_the_words() -> None:
     ],
 )
 def test_a_line_is_cut_into_words(line: str, words: list[str]) -> None:
-    assert split_sentence(line) == words
+    assert split_words(line) == words
 
 
 def test_attention_of_one_word_is_a_tree_of_one_word() -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from lemma.layers.attention import Attention, AttentionShape, attend, distance_bias, distances_of
-from lemma.layers.positions import AlibiPart
+from lemma.layers.attention import Attention, AttentionShape, attend, expand_position_bias, relative_distances
+from lemma.layers.positions import AlibiBias
 from lemma.spec.positions import Alibi, NoPositions, Rotary
 
 CHOICES = list(
@@ -52,8 +52,8 @@ def test_attend_is_attention_written_out(
     slopes = None if slope is None else torch.tensor([slope / 2**h for h in range(heads)], dtype=torch.float64)
     mask = torch.tensor([[True, True, False, True, True, False], [True, False, True, True, True, True]])[:, None, None]
     mask = mask if masked else None
-    line = None if slopes is None else -slopes[:, None] * distances_of(new, known, slopes.device).abs()
-    ours = attend(queries, keys, values, scale=0.4, causal=causal, mask=mask, line=line)
+    line = None if slopes is None else -slopes[:, None] * relative_distances(new, known, slopes.device).abs()
+    ours = attend(queries, keys, values, scale=0.4, causal=causal, mask=mask, position_bias=line)
     expected = written_out(queries, keys, values, 0.4, causal, mask, slopes)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
 
@@ -113,8 +113,8 @@ def test_a_sliding_window_is_a_mask_of_the_band(window: int, positions: Any) -> 
 
 
 def test_alibis_matrix_takes_no_memory_of_its_own() -> None:
-    line = AlibiPart(2)(distances_of(1000, 1000, torch.device("cpu")))
-    bias = distance_bias(line, 1000, 1000, True, None, torch.float32)
+    line = AlibiBias(2)(relative_distances(1000, 1000, torch.device("cpu")))
+    bias = expand_position_bias(line, 1000, 1000, True, None, torch.float32)
     assert bias.shape == (1, 2, 1000, 1000) and bias.untyped_storage().nbytes() == 2 * 1999 * 4
 
 

@@ -6,8 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from lemma.layers.attention import Attention, AttentionShape, distances_of
-from lemma.layers.positions import ROWS, RelativePart, RotaryPart, part_of, relative_buckets, rotary_frequencies
+from lemma.layers.attention import Attention, AttentionShape, relative_distances
+from lemma.layers.positions import (
+    INITIAL_ROWS,
+    RelativeBias,
+    RotaryEmbedding,
+    build_hook,
+    relative_buckets,
+    rotary_frequencies,
+)
 from lemma.spec.positions import LinearScaling, Llama3Scaling, NoScaling, Relative, Rotary, YarnScaling
 
 
@@ -27,7 +34,7 @@ def test_both_layouts_are_multiplication_by_a_complex_number(share: float, start
     turned = int(8 * share)
     expected = torch.cat([complex_rotation(vectors[..., :turned], start, 50.0), vectors[..., turned:]], dim=-1)
     pairs, halves = (
-        part_of(Rotary(base=50.0, share=share, layout=layout), "rotates", 4, 8) for layout in ("pairs", "halves")
+        build_hook(Rotary(base=50.0, share=share, layout=layout), "rotates", 4, 8) for layout in ("pairs", "halves")
     )
     assert pairs is not None and halves is not None
     torch.testing.assert_close(pairs(vectors, start), expected)
@@ -37,7 +44,7 @@ def test_both_layouts_are_multiplication_by_a_complex_number(share: float, start
 
 def test_linear_scaling_gives_later_positions_the_angles_of_earlier_ones() -> None:
     vectors = torch.randn(1, 1, 6, 4, dtype=torch.float64)
-    part = RotaryPart(8, 4, 100.0, scaling=LinearScaling(factor=3.0))
+    part = RotaryEmbedding(8, 4, 100.0, scaling=LinearScaling(factor=3.0))
     torch.testing.assert_close(part(vectors, 2), complex_rotation(vectors, 2, 100.0, factor=3.0))
 
 
@@ -56,16 +63,16 @@ def test_llama3_and_yarn_keep_fast_angles_and_divide_slow_ones() -> None:
 
 
 def test_the_table_grows_with_what_is_read_also_where_no_gradient_is_wanted() -> None:
-    part = RotaryPart(100_000, 4, layout="halves")
-    assert len(part.table) == ROWS
+    part = RotaryEmbedding(100_000, 4, layout="halves")
+    assert len(part.table) == INITIAL_ROWS
     vectors = torch.randn(1, 2, 3, 4)
     with torch.inference_mode():
-        later = part(vectors, 3 * ROWS)
-    assert len(part.table) > 3 * ROWS
+        later = part(vectors, 3 * INITIAL_ROWS)
+    assert len(part.table) > 3 * INITIAL_ROWS
     learned = torch.nn.Parameter(vectors.clone())
-    part(learned, 3 * ROWS).sum().backward()
+    part(learned, 3 * INITIAL_ROWS).sum().backward()
     assert learned.grad is not None
-    torch.testing.assert_close(later, part(vectors.double(), 3 * ROWS).float(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(later, part(vectors.double(), 3 * INITIAL_ROWS).float(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -77,14 +84,14 @@ def test_buckets_are_those_of_t5(causal: bool) -> None:
 
 
 def test_relative_positions_learn_through_the_view_of_their_numbers() -> None:
-    part = RelativePart(2, 8, 6, causal=True).double()
+    part = RelativeBias(2, 8, 6, causal=True).double()
     torch.nn.init.normal_(part.weight)
     attention = Attention(AttentionShape(8, 2, positions=Relative(buckets=8, farthest=6))).double()
     stream = torch.randn(1, 5, 8, dtype=torch.float64)
 
     def mixed(weight: Tensor) -> Tensor:
         given = {"weight": weight}
-        line = torch.func.functional_call(part, given, (distances_of(5, 5, stream.device),))
+        line = torch.func.functional_call(part, given, (relative_distances(5, 5, stream.device),))
         return attention(stream, line=line)[0]
 
     assert attention.biases is None

@@ -54,7 +54,7 @@ def test_in_half_precision_a_far_key_is_biased_by_its_own_distance() -> None:
     new = 515  # bfloat16 rounds 511 to 512, and 513 too
     queries = torch.zeros(1, 1, new, 2, dtype=torch.bfloat16)
     line = torch.arange(1 - new, new)[None].float()  # adds the distance itself
-    scores = AttentionRecord(queries, queries, None, 1.0, causal=True, line=line).scores()
+    scores = AttentionRecord(queries, queries, None, 1.0, causal=True, position_bias=line).scores()
     assert torch.equal(scores[0, 0, -1], torch.arange(new - 1, -1, -1).float())
     assert scores[0, 0, 511, :3].tolist() == [511, 510, 509] and scores[0, 0, 0, 1] == -torch.inf
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lemma.models.build import build
-from lemma.models.classifier import pooled
+from lemma.models.classifier import pool
 from lemma.spec.models import Classifier, Encoder, Gru, Lstm
 
 VECTORS = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
@@ -19,13 +19,13 @@ def test_pooling_takes_only_what_is_there(pooling: str) -> None:
         "last": [row[length - 1] for row, length in zip(VECTORS, LENGTHS, strict=True)],
         "mean": [row[:length].mean(0) for row, length in zip(VECTORS, LENGTHS, strict=True)],
     }[pooling]
-    torch.testing.assert_close(pooled(VECTORS, THERE, pooling), torch.stack(expected))
+    torch.testing.assert_close(pool(VECTORS, THERE, pooling), torch.stack(expected))
 
 
 def test_pooling_minds_nothing_that_stands_in_the_padding() -> None:
     spoiled = VECTORS.masked_fill(~THERE[..., None], torch.nan)
     for pooling in ("first", "last", "mean"):
-        torch.testing.assert_close(pooled(spoiled, THERE, pooling), pooled(VECTORS, THERE, pooling))
+        torch.testing.assert_close(pool(spoiled, THERE, pooling), pool(VECTORS, THERE, pooling))
 
 
 def test_a_gru_classifier_is_its_last_hidden_vector_through_the_head() -> None:

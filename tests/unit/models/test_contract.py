@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
-from lemma.models.contract import broken_promises, promises_of
+from lemma.models.contract import contract_checks, contract_violations
 from lemma.spec.models import FeedForward, Lstm
 
 
@@ -122,20 +122,20 @@ BROKEN = {
 
 
 def test_a_good_model_keeps_all_but_what_its_borrowed_spec_says() -> None:
-    assert list(broken_promises(Sums())) == ["counted_without_memory"]  # an LSTM's spec has other parameters
+    assert list(contract_violations(Sums())) == ["counted_without_memory"]  # an LSTM's spec has other parameters
 
 
 @pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
 def test_a_broken_promise_is_told(kind: type[Sums]) -> None:
-    assert broken_promises(kind())[BROKEN[kind]]
+    assert contract_violations(kind())[BROKEN[kind]]
 
 
 def test_a_failure_is_told_with_its_words() -> None:
-    assert broken_promises(Raising())["state_is_a_value"] == "RuntimeError: not today"
+    assert contract_violations(Raising())["state_is_a_value"] == "RuntimeError: not today"
 
 
 def test_a_model_that_gives_vectors_promises_more() -> None:
-    assert set(promises_of(build(FeedForward()))) - set(promises_of(Sums())) == {
+    assert set(contract_checks(build(FeedForward()))) - set(contract_checks(Sums())) == {
         "vectors_are_what_the_output_reads",
         "padding_changes_no_vector",
     }
@@ -146,11 +146,11 @@ def test_wrong_vectors_are_told() -> None:
     read = type(model).vectors
     type_ = type("Shifted", (type(model),), {"vectors": lambda self, tokens: read(self, tokens).roll(1, 1)})
     model.__class__ = type_
-    assert list(broken_promises(model)) == ["vectors_are_what_the_output_reads", "padding_changes_no_vector"]
+    assert list(contract_violations(model)) == ["vectors_are_what_the_output_reads", "padding_changes_no_vector"]
 
 
 def test_the_model_itself_is_left_as_it_was() -> None:
     model = Sums().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    broken_promises(model)
+    contract_violations(model)
     assert model.training and all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

@@ -52,7 +52,7 @@ def by_hand(model: CrossAttentionModel, patches: np.ndarray, words: np.ndarray) 
     rows = []
     maps = weights["towers.image_projection.weight"]
     for place, patch in enumerate(patches):
-        own = maps if model.towers.spec.maps == 1 else maps[:, place * len(patch) : (place + 1) * len(patch)]
+        own = maps if model.towers.spec.num_projections == 1 else maps[:, place * len(patch) : (place + 1) * len(patch)]
         query = own @ patch
         keys = [weights["towers.text_projection.weight"] @ word for word in words]
         scores = np.array([query @ key for key in keys]) / np.sqrt(len(query))
@@ -131,7 +131,7 @@ def test_only_what_is_not_the_dual_encoders_is_called_added() -> None:
     from lemma.spec.recipe import Frozen
 
     model = reranker(trained=False)
-    learned = {one.path for one in adapt_model(model, Frozen(), CrossAttentionModel.added).learned}
+    learned = {one.path for one in adapt_model(model, Frozen(), CrossAttentionModel.new_parameters).trainable}
     assert learned == {name for name, _ in model.named_parameters() if not name.startswith("towers.")}
 
 

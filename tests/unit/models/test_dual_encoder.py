@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lemma.models.build import build
-from lemma.models.dual_encoder import Bounded, DualEncoderModel, patches_of, standardised
+from lemma.models.dual_encoder import DualEncoderModel, UpperBound, extract_patches, standardise
 from lemma.spec.models import DualEncoder, Encoder
 
 SPEC = DualEncoder(
@@ -52,10 +52,10 @@ def test_neither_brightness_nor_contrast_reaches_the_image_tower() -> None:
     dimmed = 0.2 + 0.5 * IMAGES
     spread = IMAGES.flatten(1).std(1)
     with torch.no_grad():
-        ratio = standardised(dimmed) / standardised(IMAGES)
+        ratio = standardise(dimmed) / standardise(IMAGES)
     wanted = 0.5 * (spread + 0.05) / (0.5 * spread + 0.05)  # only what keeps a plain image from being all noise
     np.testing.assert_allclose(ratio.flatten(1).numpy(), wanted[:, None].expand(-1, 108).numpy(), rtol=1e-9)
-    assert standardised(torch.full((1, 3, 6, 6), 0.7)).abs().max() < 1e-5
+    assert standardise(torch.full((1, 3, 6, 6), 0.7)).abs().max() < 1e-5
 
 
 def test_bytes_and_their_shares_of_255_are_the_same_image() -> None:
@@ -66,7 +66,7 @@ def test_bytes_and_their_shares_of_255_are_the_same_image() -> None:
 
 
 def test_patches_are_squares_row_by_row() -> None:
-    patches = patches_of(IMAGES, 2)
+    patches = extract_patches(IMAGES, 2)
     for place in range(9):
         row, column = divmod(place, 3)
         square = IMAGES[:, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
@@ -87,6 +87,6 @@ def test_the_scale_is_bounded_and_finds_its_way_back(log_scale: float) -> None:
 
 def test_the_bound_of_the_scale_can_be_compiled() -> None:
     value = torch.tensor(4.7, requires_grad=True)
-    compiled = torch.compile(lambda x: Bounded.apply(x.exp(), 100.0), backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(lambda x: UpperBound.apply(x.exp(), 100.0), backend="aot_eager", fullgraph=True)
     compiled(value).backward()
     assert value.grad is not None and value.grad.item() == pytest.approx(np.exp(4.7))

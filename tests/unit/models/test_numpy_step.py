@@ -16,13 +16,13 @@ from lemma.layers.recording import record_attention
 from lemma.models import decoder
 from lemma.models.build import build
 from lemma.models.decoder import (
-    FIRST_ROOM,
-    Cache,
-    DecoderArrays,
+    INITIAL_CAPACITY,
+    DecoderCache,
     DecoderModel,
-    DecoderSlots,
-    read_in_numpy,
-    reads_in_numpy,
+    DecoderSlotCache,
+    NumpyDecoder,
+    step_in_numpy,
+    supports_numpy,
 )
 from lemma.spec.models import Decoder
 from lemma.spec.positions import Rotary, Sinusoidal
@@ -37,7 +37,7 @@ SPECS = {name: spec for name, spec in SMALL.items() if isinstance(spec, Decoder)
     "exact gelu": Decoder(vocabulary=11, width=8, heads=2, activation="gelu-exact", positions=Sinusoidal(first=1)),
     "wide": WIDE,
 }
-COVERED = [name for name, spec in SPECS.items() if reads_in_numpy(build(spec))]
+COVERED = [name for name, spec in SPECS.items() if supports_numpy(build(spec))]
 
 
 def drawn(spec: Decoder) -> DecoderModel:
@@ -53,7 +53,7 @@ def test_what_is_covered_and_what_is_not() -> None:
     left = {name for name in SPECS if name not in COVERED}
     assert {"decoder", "decoder-alibi", "decoder-rotary", "decoder-none", "rotary in part", "wide"} <= set(COVERED)
     assert {"decoder-merged", "decoder-merged-keys", "decoder-window", "decoder-llama"} <= left
-    assert not reads_in_numpy(build(SPECS["decoder"]).double()) and not reads_in_numpy(build(SMALL["lstm"]))
+    assert not supports_numpy(build(SPECS["decoder"]).double()) and not supports_numpy(build(SMALL["lstm"]))
 
 
 @pytest.mark.parametrize("name", COVERED)
@@ -61,20 +61,20 @@ def test_what_is_covered_and_what_is_not() -> None:
 def test_logits_are_the_decoders_own_up_to_its_window_and_past_it(name: str) -> None:
     model = drawn(SPECS[name])
     tokens = torch.randint(11, (1, 30), generator=torch.Generator().manual_seed(2))
-    step, (_, state) = partial(read_in_numpy, model, model), model(tokens[:, :3])
+    step, (_, state) = partial(step_in_numpy, model, model), model(tokens[:, :3])
     expected = model(tokens)[0]
     for place in range(3, 30):
         logits, state = step(tokens[:, place : place + 1], state)
         torch.testing.assert_close(logits[:, 0], expected[:, place], atol=2e-5, rtol=2e-5)
-        assert isinstance(state, Cache if model.window and place + 1 >= model.window else DecoderSlots)
+        assert isinstance(state, DecoderCache if model.window and place + 1 >= model.window else DecoderSlotCache)
         assert torch.equal(state.tensors()["seen"], tokens[:, : place + 1][:, -(model.window or 30) :])
 
 
 @torch.inference_mode()
 def test_room_grows_with_a_text_without_end() -> None:
     model = drawn(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=16, positions=Rotary()))
-    tokens = torch.randint(11, (1, 2 * FIRST_ROOM + 40), generator=torch.Generator().manual_seed(2))
-    step, (_, state) = partial(read_in_numpy, model, model), model(tokens[:, :3])
+    tokens = torch.randint(11, (1, 2 * INITIAL_CAPACITY + 40), generator=torch.Generator().manual_seed(2))
+    step, (_, state) = partial(step_in_numpy, model, model), model(tokens[:, :3])
     found = []
     for place in range(3, tokens.shape[1]):
         logits, state = step(tokens[:, place : place + 1], state)
@@ -86,10 +86,10 @@ def test_room_grows_with_a_text_without_end() -> None:
 def test_a_text_passes_to_the_model_and_back_between_two_tokens() -> None:
     model = drawn(SPECS["decoder-rotary"])
     tokens = torch.randint(11, (1, 24), generator=torch.Generator().manual_seed(2))
-    step, (_, state) = partial(read_in_numpy, model, model), model(tokens[:, :3])
+    step, (_, state) = partial(step_in_numpy, model, model), model(tokens[:, :3])
     for place in range(3, 24):
-        if place % 5 == 0 and isinstance(state, DecoderSlots):
-            state = state.whole()
+        if place % 5 == 0 and isinstance(state, DecoderSlotCache):
+            state = state.to_cache()
         logits, state = (model if place % 5 < 2 else step)(tokens[:, place : place + 1], state)
         torch.testing.assert_close(logits[:, 0], model(tokens)[0][:, place], atol=2e-5, rtol=2e-5)
 
@@ -97,8 +97,8 @@ def test_a_text_passes_to_the_model_and_back_between_two_tokens() -> None:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The tokens that are read in NumPy."""
-    seen, read = list[int](), DecoderArrays.read
-    monkeypatch.setattr(DecoderArrays, "read", lambda self, *given: seen.append(given[0]) or read(self, *given))
+    seen, read = list[int](), NumpyDecoder.step
+    monkeypatch.setattr(NumpyDecoder, "step", lambda self, *given: seen.append(given[0]) or read(self, *given))
     return seen
 
 
@@ -118,13 +118,13 @@ def test_a_text_that_gets_company_goes_on_where_it_was(steps: list[int]) -> None
     alone = [generate(model, [prompt], settings)[0].tokens for prompt in ([1, 2], [5, 6, 7])]
     steps.clear()
     engine, found = BatchEngine(model, None), {}
-    engine.add(TextRequest((1, 2), settings, spell=False))
+    engine.add(TextRequest((1, 2), settings, decode_text=False))
     for turn in range(60):
         if turn == 8:
-            engine.add(TextRequest((5, 6, 7), settings, number=1, spell=False))
-        for event in engine.step() if engine.busy else ():
-            if event.done:
-                found[event.request.number] = event.done.tokens
+            engine.add(TextRequest((5, 6, 7), settings, first_row=1, decode_text=False))
+        for event in engine.step() if engine.is_busy else ():
+            if event.result:
+                found[event.request.first_row] = event.result.tokens
     assert [found[0], found[1]] == alone and 5 < len(steps) < 19
 
 
@@ -138,7 +138,7 @@ def test_recorded_attention_has_every_token(steps: list[int]) -> None:
 @torch.inference_mode()
 def test_attention_that_is_recorded_later_has_all_of_the_text() -> None:
     model, tokens = drawn(SPECS["decoder"]), torch.tensor([[1, 2, 3, 4]])
-    step = partial(read_in_numpy, model, model)
+    step = partial(step_in_numpy, model, model)
     _, state = step(tokens[:, 2:3], model(tokens[:, :2])[1])
     with record_attention() as records:
         logits, _ = step(tokens[:, 3:], state)
@@ -186,9 +186,9 @@ def test_weights_in_other_memory_are_read_by_the_next_text_of_an_engine() -> Non
         if turn:
             for parameter in model.parameters():
                 parameter.data = parameter.data.roll(1, 0).clone()
-        engine.add(TextRequest((1, 2), settings, number=turn, spell=False))
-        while engine.busy:
-            found += [event.done.tokens for event in engine.step() if event.done]
+        engine.add(TextRequest((1, 2), settings, first_row=turn, decode_text=False))
+        while engine.is_busy:
+            found += [event.result.tokens for event in engine.step() if event.result]
     assert found[1] == generate(model, [[1, 2]], settings)[0].tokens != found[0]
 
 
@@ -198,9 +198,9 @@ def test_lowered_arithmetic_is_pytorchs(steps: list[int]) -> None:
         generate(model, [[1, 2]], GREEDY)
     assert not steps
     with torch.inference_mode():
-        _, state = read_in_numpy(model, model, torch.tensor([[3]]), model(torch.tensor([[1, 2]]))[1])
+        _, state = step_in_numpy(model, model, torch.tensor([[3]]), model(torch.tensor([[1, 2]]))[1])
         with torch.autocast("cpu", torch.bfloat16):
-            logits, _ = read_in_numpy(model, model, torch.tensor([[4]]), state)
+            logits, _ = step_in_numpy(model, model, torch.tensor([[4]]), state)
             expected = model(torch.tensor([[1, 2, 3, 4]]))[0][:, -1]
     assert len(steps) == 1 and logits.dtype == torch.bfloat16
     torch.testing.assert_close(logits[:, 0], expected, atol=0.1, rtol=0.1)
@@ -216,15 +216,15 @@ def test_long_texts_of_one_key_head_are_attended_by_pytorch(monkeypatch: pytest.
     expected, _ = model(tokens)
     _, state = model(tokens[:, :4094])
     for place in range(4094, 4100):
-        logits, state = read_in_numpy(model, model, tokens[:, place : place + 1], state)
+        logits, state = step_in_numpy(model, model, tokens[:, place : place + 1], state)
         torch.testing.assert_close(logits[:, 0], expected[:, place], atol=2e-5, rtol=2e-5)
     assert len(large) == 2 * 5  # from 4,096 tokens on: 64 numbers of each
 
 
 def test_an_engine_that_waits_keeps_no_text() -> None:
     engine = BatchEngine(drawn(SPECS["decoder-rotary"]), None)
-    engine.add(TextRequest((1, 2), Sampling(tokens=9, temperature=0.0), spell=False))
-    while engine.busy:
+    engine.add(TextRequest((1, 2), Sampling(tokens=9, temperature=0.0), decode_text=False))
+    while engine.is_busy:
         engine.step()
     gc.collect()
-    assert not [one for one in gc.get_objects() if type(one) is DecoderArrays]
+    assert not [one for one in gc.get_objects() if type(one) is NumpyDecoder]

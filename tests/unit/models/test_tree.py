@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lemma.errors import SpecError
-from lemma.layers.graph import adjacency_of
+from lemma.layers.graph import build_adjacency
 from lemma.models.build import build
 from lemma.models.classifier import TreeModel, tree_adjacency
 from lemma.spec.models import Classifier, Tree
@@ -33,7 +33,7 @@ def test_the_adjacency_of_a_batch_is_that_of_each_tree_alone() -> None:
     for row, tree in enumerate(TREES):
         arcs = [(word, head) for word, head in enumerate(tree) if head >= 0]
         edges = torch.tensor(arcs, dtype=torch.long).reshape(-1, 2).T
-        alone = adjacency_of(edges, len(tree)).to_dense()
+        alone = build_adjacency(edges, len(tree)).to_dense()
         torch.testing.assert_close(made[row, : len(tree), : len(tree)], alone)
         torch.testing.assert_close(made[row, len(tree) :, : len(tree)], torch.zeros(4 - len(tree), len(tree)))
 
@@ -82,7 +82,7 @@ def test_a_word_sees_as_many_arcs_far_as_there_are_layers() -> None:
 def test_a_layer_is_a_residual_step_by_an_independent_product() -> None:
     model, tokens = body(1), read()[:1]
     words = model.embedding(tokens[0, :, 0])
-    dense = adjacency_of(torch.tensor([[0, 2, 3], [1, 1, 2]]), 4).to_dense()
+    dense = build_adjacency(torch.tensor([[0, 2, 3], [1, 1, 2]]), 4).to_dense()
     layer = model.layers[0]
     expected = words + torch.relu(dense @ words @ layer.map.weight.T + layer.bias)
     torch.testing.assert_close(model.vectors(tokens)[0], expected)

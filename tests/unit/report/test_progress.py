@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from lemma.report.progress import Bar, Lines, Silent, describe, observer, watched_reading
+from lemma.report.progress import (
+    BarObserver,
+    LineObserver,
+    SilentObserver,
+    describe_metrics,
+    make_observer,
+    reading_progress,
+)
 
 
 class Terminal(io.StringIO):
@@ -29,12 +36,12 @@ def a_run(watcher, steps: int = 5000) -> None:
 
 
 def test_the_choice_follows_the_stream() -> None:
-    assert isinstance(observer(Terminal()), Bar) and isinstance(observer(io.StringIO()), Lines)
+    assert isinstance(make_observer(Terminal()), BarObserver) and isinstance(make_observer(io.StringIO()), LineObserver)
 
 
 def test_a_log_gets_one_line_a_validation_and_no_control_characters() -> None:
     log = io.StringIO()
-    a_run(Lines(log))
+    a_run(LineObserver(log))
     lines = log.getvalue().splitlines()
     assert len(lines) == 12 and "\r" not in log.getvalue() and "\x1b" not in log.getvalue()
     assert lines[0] == "training: 5,000 steps" and lines[-1] == "Nothing [is] learned"
@@ -43,19 +50,21 @@ def test_a_log_gets_one_line_a_validation_and_no_control_characters() -> None:
 
 def test_where_there_is_no_perplexity_the_validation_loss_is_told() -> None:
     log = io.StringIO()
-    Lines(log).report({"step": 5, "loss": 0.5, "validation_loss": 0.7})
+    LineObserver(log).report({"step": 5, "loss": 0.5, "validation_loss": 0.7})
     assert log.getvalue() == "step 5 of 0: loss 0.500 · validation loss 0.700\n"
 
 
 def test_of_trees_the_loss_is_told_a_word_and_no_perplexity() -> None:
     log = io.StringIO()
-    Lines(log).report({"step": 5, "loss": 0.5, "validation_loss": 0.7, "perplexity": 2.01, "uas": 81.5, "las": 77.25})
+    LineObserver(log).report(
+        {"step": 5, "loss": 0.5, "validation_loss": 0.7, "perplexity": 2.01, "uas": 81.5, "las": 77.25}
+    )
     assert log.getvalue() == "step 5 of 0: loss 0.500 nats/word · UAS 81.50 · LAS 77.25\n"
 
 
 def test_a_terminal_gets_a_bar_with_all_figures_drawn_a_few_times() -> None:
     terminal = Terminal()
-    bar = Bar(terminal)
+    bar = BarObserver(terminal)
     bar.console.width = 160
     a_run(bar)
     shown = terminal.getvalue()
@@ -72,25 +81,25 @@ def test_a_terminal_gets_a_bar_with_all_figures_drawn_a_few_times() -> None:
 
 
 def test_telling_the_bar_to_move_costs_next_to_nothing() -> None:
-    bar = Bar(Terminal())
-    bar.begin("training", 10**6, "steps")
+    bar = BarObserver(Terminal())
+    bar.start("training", 10**6, "steps")
     begin = time.perf_counter()
     for step in range(20_000):
         bar.advance(step)
     assert time.perf_counter() - begin < 1.0  # 50 µs a step would be felt; measured: under 1 µs
-    bar.end()
+    bar.finish()
 
 
 def test_the_reading_of_a_text_is_followed_in_bytes() -> None:
     log = io.StringIO()
-    progress = watched_reading(Lines(log))
+    progress = reading_progress(LineObserver(log))
     for done in (0, 10, 20):
         progress("checking the files", done, 20)
     progress("tokenising", 0, 30)
     assert log.getvalue().splitlines() == ["checking the files: 20 bytes", "tokenising: 30 bytes"]
 
 
-@pytest.mark.parametrize("watcher", [Silent(), Lines(io.StringIO()), Bar(Terminal())])
+@pytest.mark.parametrize("watcher", [SilentObserver(), LineObserver(io.StringIO()), BarObserver(Terminal())])
 def test_ending_twice_or_unbegun_does_no_harm(watcher) -> None:
     watcher.end()
     watcher.begin("training", 3, "steps", done=1)
@@ -100,11 +109,11 @@ def test_ending_twice_or_unbegun_does_no_harm(watcher) -> None:
 
 def test_a_bar_that_ended_shows_all_that_was_done() -> None:
     stream = io.StringIO()
-    bar = Bar(stream)
-    bar.begin("judging", 17, "claims")
+    bar = BarObserver(stream)
+    bar.start("judging", 17, "claims")
     for done in range(18):
         bar.advance(done)
-    bar.end()
+    bar.finish()
     assert "17/17 claims" in stream.getvalue()
 
 
@@ -122,7 +131,7 @@ def test_every_term_that_a_task_reports_is_shown() -> None:
         }
     assert {"entropy", "distance", "objective", "attention", "next_sentence"} <= reported
     reported -= {"both"}  # an objective in the same line
-    assert [term for term in reported if not describe({term: 1.0})] == []
-    assert describe({"loss": 1.0, "entropy": 0.5, "distance": 3.25}) == (
+    assert [term for term in reported if not describe_metrics({term: 1.0})] == []
+    assert describe_metrics({"loss": 1.0, "entropy": 0.5, "distance": 3.25}) == (
         "loss 1.000 · attention entropy 0.500 · attention distance 3.25"
     )

@@ -3,7 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemma.report.numbers import bar, factor, needed_decimals, numeral, numerals, shade, short_numeral, vector
+from lemma.report.numbers import (
+    draw_bar,
+    format_factor,
+    format_number,
+    format_numbers,
+    format_short,
+    format_vector,
+    needed_decimals,
+    shade_block,
+)
 
 
 def read(text: str) -> float:
@@ -12,9 +21,9 @@ def read(text: str) -> float:
 
 @given(st.floats(-1e12, 1e12) | st.integers(-1000, 1000).map(float), st.integers(0, 8))
 def test_a_numeral_reads_as_the_number(value: float, decimals: int) -> None:
-    off = abs(read(numeral(value, decimals)) - value)
+    off = abs(read(format_number(value, decimals)) - value)
     assert off <= 1.001 * (0.005 * abs(value) if abs(value) >= 1e7 else 0.5 * 10**-decimals)
-    assert value == 0 or read(numeral(value, decimals)) != 0
+    assert value == 0 or read(format_number(value, decimals)) != 0
 
 
 @given(st.lists(st.sampled_from([0.0, 10.0, -100.0, 0.5, 0.25, -3.125, 1 / 3]), min_size=1), st.integers(0, 6))
@@ -26,24 +35,28 @@ def test_needed_decimals_lose_nothing(values: list[float], decimals: int) -> Non
 
 def test_blocks_and_bars_grow_with_the_share() -> None:
     shares = [place / 100 for place in range(101)]
-    assert [shade(share) for share in shares] == sorted(shade(share) for share in shares)
-    assert [len(bar(share)) for share in shares] == sorted(len(bar(share)) for share in shares)
-    assert vector([10, 100.5, -0.0]) == "(10, 100.5, 0)"
+    assert [shade_block(share) for share in shares] == sorted(shade_block(share) for share in shares)
+    assert [len(draw_bar(share)) for share in shares] == sorted(len(draw_bar(share)) for share in shares)
+    assert format_vector([10, 100.5, -0.0]) == "(10, 100.5, 0)"
 
 
 @given(st.lists(st.floats()), st.integers(0, 8))
 def test_a_column_may_hold_any_numbers_or_none(values: list[float], decimals: int) -> None:
-    assert len(numerals(values, decimals)) == len(values)
-    assert vector(values, decimals)[0] == "("
+    assert len(format_numbers(values, decimals)) == len(values)
+    assert format_vector(values, decimals)[0] == "("
     for value in values:
-        assert numeral(value, decimals) and short_numeral(value, decimals) and factor(value, decimals)
+        assert format_number(value, decimals) and format_short(value, decimals) and format_factor(value, decimals)
 
 
 def test_numbers_that_are_not_finite_leave_the_others_as_they_are() -> None:
     nan, inf = float("nan"), float("inf")
-    assert numerals([nan]) == ["–"] and numerals([]) == [] and numerals([-inf, 0.25, nan]) == ["−∞", "0.25", "–"]
+    assert (
+        format_numbers([nan]) == ["–"]
+        and format_numbers([]) == []
+        and format_numbers([-inf, 0.25, nan]) == ["−∞", "0.25", "–"]
+    )
 
 
 @given(st.floats())
 def test_a_share_that_is_no_share_is_drawn_all_the_same(share: float) -> None:
-    assert len(shade(share)) == 1 and isinstance(bar(share), str)
+    assert len(shade_block(share)) == 1 and isinstance(draw_bar(share), str)

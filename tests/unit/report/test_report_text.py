@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from lemma.report import text as lines
-from lemma.report.text import across, wrap
+from lemma.report.text import display_width, wrap
 
 MIXED = "xy語e\u0301z" * 300
 
@@ -15,9 +15,9 @@ def test_babble_is_measured_about_once_a_character(monkeypatch: pytest.MonkeyPat
 
     def counted(text: str) -> int:
         measured.append(len(text))
-        return across(text)
+        return display_width(text)
 
-    monkeypatch.setattr(lines, "across", counted)
+    monkeypatch.setattr(lines, "display_width", counted)
     assert "".join(wrap(MIXED, 80)) == MIXED
     assert sum(measured) < 6 * len(MIXED)
 
@@ -26,8 +26,8 @@ def test_babble_is_measured_about_once_a_character(monkeypatch: pytest.MonkeyPat
 def test_each_line_is_full_and_none_begins_with_a_mark_of_the_line_before(room: int) -> None:
     parts = wrap(MIXED, room)
     assert "".join(parts) == MIXED and not any(part.startswith("\u0301") for part in parts)
-    assert all(across(part) <= max(room, 2) for part in parts)
-    assert all(across(part + after[:1]) > room for part, after in pairwise(parts))
+    assert all(display_width(part) <= max(room, 2) for part in parts)
+    assert all(display_width(part + after[:1]) > room for part, after in pairwise(parts))
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_each_line_is_full_and_none_begins_with_a_mark_of_the_line_before(room: 
     ],
 )
 def test_what_a_reader_sees_as_one_character_is_as_wide_as_one(text: str, columns: int) -> None:
-    assert across(text) == columns and across(f"x{text}語") == columns + 3
+    assert display_width(text) == columns and display_width(f"x{text}語") == columns + 3
 
 
 def test_a_joined_emoji_is_not_cut() -> None:
     family = "👩‍👩‍👧‍👦"
-    assert wrap(family * 4, 5, anywhere=True) == [family * 2, family * 2]
+    assert wrap(family * 4, 5, break_anywhere=True) == [family * 2, family * 2]

@@ -35,9 +35,9 @@ from lemma.report.result import (
     as_latex,
     as_markdown,
     check_target,
-    plots,
+    plot_blocks,
 )
-from lemma.report.text import across, set_to
+from lemma.report.text import display_width, set_text_width
 
 EVIL = "<script>alert('1 & 2')</script> | *x* `y` $z_1$ \\end 100 %"
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"><path d="M0 0"/></svg>'
@@ -48,7 +48,7 @@ EVERY: list[Block] = [
     Items([f"item {EVIL}"], "note"),
     Table(["name", f"b {EVIL}"], [[f"  row {EVIL}", "1.5"]], f"title {EVIL}", caption=f"caption {EVIL}"),
     Table(["name", "share"], [["one", "0.5"], ["two", "0.25"]], bars=[0.5, 0.25], total=["sum", "0.75"]),
-    Table(["name", "formula"], [["d", "d_k·h"]], plain=True, formulas=[1], kinds=["best"]),
+    Table(["name", "formula"], [["d", "d_k·h"]], is_text=True, formulas=[1], row_kinds=["best"]),
     Matrix(f"matrix {EVIL}", ["r"], ["c", EVIL], np.array([[0.25, -np.inf]]), sums=[1.0]),
     Figure(SVG, f"figure {EVIL}"),
     Legend([("#0072B2", (6, 3), f"legend {EVIL}")]),
@@ -58,7 +58,7 @@ EVERY: list[Block] = [
     Cards(
         [Card(f"card {EVIL}", [Pre([("To be", "prompt"), (EVIL, ""), (" and", "loop"), (" and", "again")])], "note")]
     ),
-    Fold(f"fold {EVIL}", [Text("within")], opened=True),
+    Fold(f"fold {EVIL}", [Text("within")], is_open=True),
 ]
 
 
@@ -152,20 +152,20 @@ def test_samples_keep_their_lines_and_blanks() -> None:
 
 
 def test_printed_lines_fit_the_width() -> None:
-    with set_to(60):
+    with set_text_width(60):
         lines = str(
-            Made("x", (Text("to be or not " * 20), Table(["a", "b"], [["c", "word " * 40]], plain=True)))
+            Made("x", (Text("to be or not " * 20), Table(["a", "b"], [["c", "word " * 40]], is_text=True)))
         ).split("\n")
-    assert max(map(across, lines)) <= 60
+    assert max(map(display_width, lines)) <= 60
 
 
 def test_texts_stand_together_unless_apart_and_drawings_are_not_printed() -> None:
-    blocks = (Heading("T", 1, underlined=True), Text("a"), Text("b", apart=True), Figure(SVG), Items(["c", "d"]))
+    blocks = (Heading("T", 1, underlined=True), Text("a"), Text("b", blank_before=True), Figure(SVG), Items(["c", "d"]))
     assert str(Made("x", blocks)) == "T\n=\na\n\nb\n\nc\nd"
 
 
 def test_a_table_may_be_ruled_and_captioned_in_print() -> None:
-    table = Table(["name", "n"], [["a", "10"]], ruled=True, caption="Said.")
+    table = Table(["name", "n"], [["a", "10"]], underline_header=True, caption="Said.")
     assert str(Made("x", (table,))) == "name   n\n────  ──\na     10\n\nSaid."
 
 
@@ -230,11 +230,11 @@ def test_only_svg_goes_into_a_page_as_it_is() -> None:
 
 def test_plots_that_cannot_be_drawn_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     plot = Plot("x", "y", (Curve(f"a {EVIL}", (0.0, 1.0), (1.0, 2.0)),), caption="Said.")
-    (figure,) = plots([plot])
+    (figure,) = plot_blocks([plot])
     assert isinstance(figure, Figure) and figure.caption == "Said." and "<script" not in figure.svg
     monkeypatch.setattr(results, "can_draw", lambda: False)
-    (text,) = plots([plot])
-    assert isinstance(text, Text) and "pip install" in text.text and plots([]) == []
+    (text,) = plot_blocks([plot])
+    assert isinstance(text, Text) and "pip install" in text.text and plot_blocks([]) == []
 
 
 def test_the_template_and_the_stylesheet_come_with_the_package() -> None:

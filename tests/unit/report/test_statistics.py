@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lemma.report.statistics import Estimate, PairedTest, estimate, holm, items_error, paired_test, student_quantile
+from lemma.report.statistics import (
+    Estimate,
+    PairedTest,
+    estimate,
+    holm_correct,
+    item_standard_error,
+    paired_test,
+    student_quantile,
+)
 
 
 def share_by_trapezoids(t: float, freedom: float) -> float:
@@ -61,14 +69,14 @@ def test_a_paired_test_is_scipys(count: int, log: bool) -> None:
 
 def test_35_35_35_and_73_55_55_differ_significantly() -> None:
     test = paired_test([73.0, 55.0, 55.0], [35.0, 35.0, 35.0])
-    assert test.significant and test.p == pytest.approx(0.0286, abs=1e-4)
-    assert test.shown(test.mean) == "+72.7" and test.verdict == "significant"
+    assert test.is_significant and test.p == pytest.approx(0.0286, abs=1e-4)
+    assert test.format_difference(test.mean) == "+72.7" and test.verdict == "significant"
 
 
 @pytest.mark.parametrize("values", [[73.0], [73.0, 55.0]])
 def test_one_or_two_seeds_claim_nothing(values: list[float]) -> None:
     test = paired_test(values, [35.0] * len(values))
-    assert (test.p, test.effect, test.difference.margin, test.significant) == (None, None, None, False)
+    assert (test.p, test.effect, test.difference.margin, test.is_significant) == (None, None, None, False)
     assert "±" not in str(test) and "+108.6" in str(test)
 
 
@@ -81,9 +89,12 @@ def test_accuracies_that_agree_in_every_seed_are_not_surer_than_their_items() ->
     """Ten points on twenty nodes are two nodes, whatever the seeds say; on two thousand they are two hundred."""
     for count, significant in ((20, False), (2000, True)):
         gaps = [1.0] * (count // 10) + [0.0] * (count - count // 10)
-        test = paired_test([0.9] * 3, [0.8] * 3, log=False, floor=items_error(gaps))
-        assert test.significant is significant
-    assert paired_test([0.9] * 2, [0.8] * 2, log=False, floor=items_error(gaps)).verdict == "too few seeds for a test"
+        test = paired_test([0.9] * 3, [0.8] * 3, log=False, min_error=item_standard_error(gaps))
+        assert test.is_significant is significant
+    assert (
+        paired_test([0.9] * 2, [0.8] * 2, log=False, min_error=item_standard_error(gaps)).verdict
+        == "too few seeds for a test"
+    )
 
 
 def test_the_floor_of_items_covers_the_true_difference_where_all_seeds_agree() -> None:
@@ -91,8 +102,8 @@ def test_the_floor_of_items_covers_the_true_difference_where_all_seeds_agree() -
     covered = []
     for _ in range(600):  # two fixed classifiers, right on 70 % and on 60 %: only the sixty items are drawn
         ones, others = chance.random(60) < 0.7, chance.random(60) < 0.6
-        floor = items_error([float(one) - float(other) for one, other in zip(ones, others, strict=True)])
-        gap = paired_test([ones.mean()] * 10, [others.mean()] * 10, log=False, floor=floor).difference
+        floor = item_standard_error([float(one) - float(other) for one, other in zip(ones, others, strict=True)])
+        gap = paired_test([ones.mean()] * 10, [others.mean()] * 10, log=False, min_error=floor).difference
         covered.append(gap.low <= 0.1 <= gap.high)
     assert np.mean(covered) >= 0.94
 
@@ -108,10 +119,10 @@ def test_holms_p_values_are_those_of_closed_testing() -> None:
             max(min(1.0, len(some) * min(raw[place] for place in some)) for some in sets if own in some)
             for own in range(count)
         ]
-        assert [one.p for one in holm(tests)] == pytest.approx(closed)
-        assert [one.raw_p for one in holm(tests)] == pytest.approx(raw)
+        assert [one.p for one in holm_correct(tests)] == pytest.approx(closed)
+        assert [one.raw_p for one in holm_correct(tests)] == pytest.approx(raw)
     untested = PairedTest((0.5, 0.4))
-    assert holm([untested, *tests])[0] == untested and holm([untested, *tests])[1].comparisons == count
+    assert holm_correct([untested, *tests])[0] == untested and holm_correct([untested, *tests])[1].comparisons == count
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from lemma.data.images import decode_image
 from lemma.errors import RunError
 from lemma.retrieval import index as indexing
 from lemma.retrieval.embedding import Embedder
-from lemma.retrieval.index import HEADER, Index, UpdatedIndex, open_images, update_index
+from lemma.retrieval.index import HEADER_FILE, Index, UpdatedIndex, open_images, update_index
 from lemma.runs.load import load
 from search_runs import image_folder, untrained_run
 
@@ -52,10 +52,10 @@ def update(embedder: Embedder, folder: Path, place: Path | None = None) -> Updat
 def check_whole(index: Index, embedder: Embedder, folder: Path) -> None:
     """Every readable image is there once, with the vector that it has when embedded by itself."""
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.png"))
-    broken = {entry.name for entry in index.broken}
+    broken = {entry.name for entry in index.unreadable}
     assert sorted(entry.name for entry in index.entries) == [name for name in files if name not in broken]
     for entry, vector in zip(index.entries, index.vectors, strict=True):
-        alone = embedder.images(decode_image(folder / entry.name, embedder.side)[None])[0]
+        alone = embedder.image_vectors(decode_image(folder / entry.name, embedder.side)[None])[0]
         np.testing.assert_allclose(vector, alone, atol=1e-5)
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
 
@@ -68,7 +68,7 @@ def test_every_image_has_its_own_vector_of_length_one_mapped_from_the_disk(embed
 
 
 def test_a_second_time_nothing_is_read_and_no_file_is_written(embedder: Embedder, folder: Path, reads: list) -> None:
-    place = update(embedder, folder).index.place
+    place = update(embedder, folder).index.folder
     before = {file.name: file.stat().st_mtime_ns for file in place.iterdir()}
     reads.clear()
     assert update(embedder, folder).new == 0 and reads == []
@@ -105,7 +105,7 @@ def test_broken_images_are_named_and_not_tried_again_until_they_change(
     (folder / "bad.png").write_bytes(b"no image")
     (folder / "empty.png").touch()
     done = update(embedder, folder)
-    assert {entry.name: entry.broken for entry in done.index.broken} == {
+    assert {entry.name: entry.broken for entry in done.index.unreadable} == {
         "bad.png": "not an image of a known format",
         "empty.png": "the file is empty",
     }
@@ -114,7 +114,7 @@ def test_broken_images_are_named_and_not_tried_again_until_they_change(
     assert reads == []
     drawn("red", "square").save(folder / "bad.png")
     done = update(embedder, folder)
-    assert reads == ["bad.png"] and [entry.name for entry in done.index.broken] == ["empty.png"]
+    assert reads == ["bad.png"] and [entry.name for entry in done.index.unreadable] == ["empty.png"]
     check_whole(done.index, embedder, folder)
 
 
@@ -131,7 +131,7 @@ def test_a_damaged_index_is_told_to_a_reader_and_made_again_by_a_writer(
     embedder: Embedder, folder: Path, damage: str
 ) -> None:
     index = update(embedder, folder).index
-    place = index.place
+    place = index.folder
     if damage == "vectors":
         os.truncate(place / index.header.vectors, 100)
     elif damage == "entries":
@@ -139,7 +139,7 @@ def test_a_damaged_index_is_told_to_a_reader_and_made_again_by_a_writer(
     elif damage == "missing":
         (place / index.header.vectors).unlink()
     else:
-        (place / HEADER).write_text(json.dumps({"format": 1, "rows": "many"}))
+        (place / HEADER_FILE).write_text(json.dumps({"format": 1, "rows": "many"}))
     with pytest.raises(RunError, match="damaged"):
         Index.open(place)
     done = update(embedder, folder)
@@ -180,7 +180,7 @@ def test_a_killed_update_leaves_whole_blocks_and_the_next_one_goes_on_from_there
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
     place = folder.parent / "index"
-    kept = len(Index.open(place)) if (place / HEADER).exists() else 0
+    kept = len(Index.open(place)) if (place / HEADER_FILE).exists() else 0
     assert kept == (3 if (blow, count) in {("sync", 3), ("sync", 4), ("head", 3)} else 0)
     done = update(embedder, folder)
     assert len(reads) == 12 - kept
@@ -200,7 +200,7 @@ def test_a_killed_removal_leaves_the_old_index_or_the_new(embedder: Embedder, fo
         assert len(Index.open(folder.parent / "index")) == 12
     done = update(embedder, folder)
     assert len(done.index) == 11
-    assert len(list(done.index.place.glob("*-*"))) == 2  # what the killed ones left is gone
+    assert len(list(done.index.folder.glob("*-*"))) == 2  # what the killed ones left is gone
     check_whole(done.index, embedder, folder)
 
 
@@ -214,8 +214,8 @@ def test_a_reader_keeps_its_vectors_while_the_index_goes_on(embedder: Embedder, 
 
 
 def test_a_second_writer_is_refused_and_told_what_to_do(embedder: Embedder, folder: Path) -> None:
-    place = update(embedder, folder).index.place
-    with indexing.only_updater(place), pytest.raises(RunError, match=r"another process\. Wait for it; or search it as"):
+    place = update(embedder, folder).index.folder
+    with indexing.lock_index(place), pytest.raises(RunError, match=r"another process\. Wait for it; or search it as"):
         update(embedder, folder)
 
 

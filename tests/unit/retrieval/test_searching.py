@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import lemma
-from lemma.data.images import decode_image, lowercase
+from lemma.data.images import decode_image, normalise_caption
 from lemma.errors import DataError, InputError, LemmaError, RunError, SpecError
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
 from lemma.retrieval.embedding import Embedder
-from lemma.retrieval.index import Entry, Index, append, start
+from lemma.retrieval.index import Index, IndexEntry, append_entries, create_index
 from lemma.retrieval.result import IndexCounts, SearchResult
-from lemma.retrieval.search import find, find_clustered
+from lemma.retrieval.search import find_nearest, find_nearest_faiss
 from lemma.runs.load import Run, load
 from lemma.spec.models import Lstm
 from search_runs import LSTM, SPEC, WORDS, image_folder, untrained_reranker, untrained_run
@@ -47,14 +47,14 @@ def found(run: Run | Path, **words: Any) -> SearchResult:
 
 def cosines(run: Run, folder: Path, text: str) -> dict[str, float]:
     """What the model itself says of a text and every image, one at a time."""
-    inside = run.tokenizer.encode(lowercase(text))[:6]  # the context has room for eight, marks included
+    inside = run.tokenizer.encode(normalise_caption(text))[:6]  # the context has room for eight, marks included
     tokens = torch.tensor([[run.tokenizer.vocabulary, *inside, run.tokenizer.vocabulary + 1]])
     with torch.no_grad():
         sought = run.require(DualEncoderModel, "a dual encoder").text_vectors(tokens)
         return {
             path.relative_to(folder).as_posix(): float(
                 run.require(DualEncoderModel, "a dual encoder").image_vectors(
-                    torch.from_numpy(decode_image(path, SPEC.side))[None]
+                    torch.from_numpy(decode_image(path, SPEC.image_side))[None]
                 )
                 @ sought[0]
             )
@@ -69,7 +69,7 @@ def test_a_text_finds_the_images_that_the_model_finds_nearest(run: Run, folder: 
         assert [hit.name for hit in answer.hits] == [name for name, _ in wanted]
         assert [hit.score for hit in answer.hits] == pytest.approx([score for _, score in wanted], abs=1e-5)
         assert [hit.rank for hit in answer.hits] == [1, 2, 3, 4, 5]
-    assert (result.counts.indexed, result.counts.new, result.how) == (12, 12, "exact")
+    assert (result.counts.indexed, result.counts.new, result.method) == (12, 12, "exact")
     assert found(run, images=folder, query="blue").counts.new == 0
 
 
@@ -142,10 +142,12 @@ def test_a_re_ranker_puts_the_first_few_in_the_order_of_its_logits(folder: Path,
     assert [hit.name for hit in answer.hits[4:]] == [name for name, _ in plain[4:6]]
     assert [hit.reranked_score is None for hit in answer.hits] == [False] * 4 + [True] * 2
     tokenizer = loaded.tokenizer
-    tokens = torch.tensor([[tokenizer.vocabulary, *tokenizer.encode(lowercase("a red")), tokenizer.vocabulary + 1]])
+    tokens = torch.tensor(
+        [[tokenizer.vocabulary, *tokenizer.encode(normalise_caption("a red")), tokenizer.vocabulary + 1]]
+    )
     logits = []
     for hit in answer.hits[:4]:
-        pixels = torch.from_numpy(decode_image(folder / hit.name, SPEC.side))[None]
+        pixels = torch.from_numpy(decode_image(folder / hit.name, SPEC.image_side))[None]
         with torch.no_grad():
             parts = model.towers.patches(pixels), model.towers.words(tokens), tokens >= 0
             logits.append(float(model.logits(*parts)))
@@ -158,10 +160,10 @@ def test_a_re_ranker_puts_the_first_few_in_the_order_of_its_logits(folder: Path,
 
 def test_a_body_without_marks_is_read_without_them(folder: Path, tmp_path: Path) -> None:
     run = load(untrained_run(tmp_path / "lstm", spec=LSTM))
-    vectors, _ = Embedder(run).texts(["a red", "a blue square"])
+    vectors, _ = Embedder(run).text_vectors(["a red", "a blue square"])
     with torch.no_grad():
         alone = run.require(DualEncoderModel, "a dual encoder").text_vectors(
-            torch.from_numpy(run.tokenizer.encode(lowercase("a red")))[None]
+            torch.from_numpy(run.tokenizer.encode(normalise_caption("a red")))[None]
         )
     np.testing.assert_allclose(vectors[0], alone[0].numpy(), atol=1e-5)
 
@@ -169,8 +171,8 @@ def test_a_body_without_marks_is_read_without_them(folder: Path, tmp_path: Path)
 def test_what_is_unknown_or_cut_in_a_query_is_remarked(folder: Path, tmp_path: Path) -> None:
     run = load(untrained_run(tmp_path / "words", words=True))
     result = found(run, images=folder, query=["a red zebra", "a a a a a a a red"])
-    assert result.answers[0].remark == "1 word of 3 unknown"
-    assert result.answers[1].remark == "only the first 6 of 8 tokens were read"
+    assert result.answers[0].note == "1 word of 3 unknown"
+    assert result.answers[1].note == "only the first 6 of 8 tokens were read"
     with pytest.raises(InputError, match="has no token that the run's tokenizer knows"):
         found(run, images=folder, query="zebra")
 
@@ -266,7 +268,7 @@ def unit(rows: int, width: int = 8, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("k", [1, 5, 100, 300])
 def test_it_is_numpys_stable_sort_of_all_scores_whatever_the_blocks(block: int, k: int) -> None:
     rows, queries = unit(200), unit(3, seed=1)
-    found = find(rows, queries, k, block)
+    found = find_nearest(rows, queries, k, block)
     scores = queries @ rows.T
     wanted = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     assert found.rows.tolist() == wanted.tolist()
@@ -277,19 +279,19 @@ def test_it_is_numpys_stable_sort_of_all_scores_whatever_the_blocks(block: int, 
 def test_equal_scores_come_in_the_order_of_their_rows(block: int) -> None:
     rows = np.zeros((50, 2), dtype=np.float32)
     rows[:, 0], rows[20:25, 0] = 0.5, 1.0
-    found = find(rows, np.array([[1, 0]], dtype=np.float32), 9, block)
+    found = find_nearest(rows, np.array([[1, 0]], dtype=np.float32), 9, block)
     assert found.rows.tolist() == [[20, 21, 22, 23, 24, 0, 1, 2, 3]]
 
 
 def test_no_rows_and_no_queries_give_nothing() -> None:
-    assert find(np.zeros((0, 4), dtype=np.float32), unit(2, 4), 3).rows.shape == (2, 0)
-    assert find(unit(5, 4), np.zeros((0, 4), dtype=np.float32), 3).rows.shape == (0, 3)
+    assert find_nearest(np.zeros((0, 4), dtype=np.float32), unit(2, 4), 3).rows.shape == (2, 0)
+    assert find_nearest(unit(5, 4), np.zeros((0, 4), dtype=np.float32), 3).rows.shape == (0, 3)
 
 
 def made_index(place: Path, vectors: np.ndarray) -> Index:
     place.mkdir()
-    head = start(place, "run", vectors.shape[1], "pictures").header
-    append(place, head, [Entry(str(row), 1, 1, str(row)) for row in range(len(vectors))], vectors)
+    head = create_index(place, "run", vectors.shape[1], "pictures").header
+    append_entries(place, head, [IndexEntry(str(row), 1, 1, str(row)) for row in range(len(vectors))], vectors)
     return Index.open(place)
 
 
@@ -297,9 +299,9 @@ def test_faiss_with_all_cells_looked_at_finds_what_the_exact_ranking_finds(tmp_p
     pytest.importorskip("faiss", reason="faiss-cpu is an extra")
     vectors, queries = unit(900, 16), unit(4, 16, seed=2)
     index = made_index(tmp_path / "index", vectors)
-    all_cells, exact = find_clustered(index, queries, 10, looked=1000), find(vectors, queries, 10)
+    all_cells, exact = find_nearest_faiss(index, queries, 10, num_probes=1000), find_nearest(vectors, queries, 10)
     assert all_cells.rows.tolist() == exact.rows.tolist()
     np.testing.assert_allclose(all_cells.scores, exact.scores, atol=1e-6)
-    few = find_clustered(index, queries, 10, looked=1)
+    few = find_nearest_faiss(index, queries, 10, num_probes=1)
     assert (few.scores[:, 0] <= exact.scores[:, 0] + 1e-6).all()
-    assert [file.name for file in index.place.glob("cells-*")] == ["cells-0-900.faiss"]
+    assert [file.name for file in index.folder.glob("cells-*")] == ["cells-0-900.faiss"]

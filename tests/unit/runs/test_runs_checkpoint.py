@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from lemma.errors import RunError
-from lemma.runs.checkpoint import Checkpoint, drop_after, latest_good, refuse_other_spec, save, saved
+from lemma.runs.checkpoint import (
+    Checkpoint,
+    check_weights_spec,
+    list_checkpoints,
+    read_latest_checkpoint,
+    remove_checkpoints_after,
+    save_checkpoint,
+)
 from lemma.spec.models import Classifier, Decoder
 
 
@@ -18,13 +25,13 @@ def example(step: int) -> Checkpoint:
 
 
 def steps(folder: Path) -> list[str]:
-    return [path.name for path in saved(folder)]
+    return [path.name for path in list_checkpoints(folder)]
 
 
 def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
     before = example(7)
-    save(tmp_path / "checkpoints", before)
-    after = latest_good(tmp_path / "checkpoints")
+    save_checkpoint(tmp_path / "checkpoints", before)
+    after = read_latest_checkpoint(tmp_path / "checkpoints")
     assert after and after.step == 7 and after.state == {"step": 7, "best": 0.1 + 0.2, "none": None}
     assert {name: set(group) for name, group in after.tensors.items()} == {
         name: set(group) for name, group in before.tensors.items()
@@ -36,19 +43,19 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 def test_the_last_two_are_kept_in_the_order_of_numbers_not_of_names(tmp_path: Path) -> None:
     for step in (8, 9, 10, 100):
-        save(tmp_path, example(step))
+        save_checkpoint(tmp_path, example(step))
     assert steps(tmp_path) == ["step-10", "step-100"]
 
 
 def test_no_checkpoint_gives_none_and_not_an_error(tmp_path: Path) -> None:
-    assert latest_good(tmp_path / "checkpoints") is None
+    assert read_latest_checkpoint(tmp_path / "checkpoints") is None
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "random.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "first byte", "middle byte", "last byte"])
 def test_any_damage_is_named_and_the_checkpoint_before_is_used(tmp_path: Path, name: str, damage: str) -> None:
     for step in (1, 2):
-        save(tmp_path, example(step))
+        save_checkpoint(tmp_path, example(step))
     file = tmp_path / "step-2" / name
     content = bytearray(file.read_bytes())
     place = {"first byte": 0, "middle byte": len(content) // 2, "last byte": -1}.get(damage)
@@ -58,7 +65,7 @@ def test_any_damage_is_named_and_the_checkpoint_before_is_used(tmp_path: Path, n
     if damage == "missing":
         file.unlink()
     told: list[str] = []
-    good = latest_good(tmp_path, told.append)
+    good = read_latest_checkpoint(tmp_path, told.append)
     assert good and good.step == 1
     assert len(told) == 1 and "step-2" in told[0]
     assert name in told[0] or name == "manifest.json"  # a wrong manifest accuses the file whose sum it has wrong
@@ -66,31 +73,31 @@ def test_any_damage_is_named_and_the_checkpoint_before_is_used(tmp_path: Path, n
 
 def test_if_all_are_damaged_the_error_names_every_one(tmp_path: Path) -> None:
     for step in (1, 2):
-        save(tmp_path, example(step))
+        save_checkpoint(tmp_path, example(step))
         (tmp_path / f"step-{step}" / "model.safetensors").write_bytes(b"")
     with pytest.raises(RunError, match=r"step-2/model\.safetensors.*step-1/model\.safetensors.*--overwrite"):
-        latest_good(tmp_path, lambda message: None)
+        read_latest_checkpoint(tmp_path, lambda message: None)
 
 
 def test_by_default_damage_is_a_warning(tmp_path: Path) -> None:
     for step in (1, 2):
-        save(tmp_path, example(step))
+        save_checkpoint(tmp_path, example(step))
     (tmp_path / "step-2" / "state.json").unlink()
     with pytest.warns(UserWarning, match="state.json is missing"):
-        latest_good(tmp_path)
+        read_latest_checkpoint(tmp_path)
 
 
 def test_checkpoints_later_than_the_one_resumed_from_are_dropped(tmp_path: Path) -> None:
     for step in (1, 2):
-        save(tmp_path, example(step))
-    drop_after(tmp_path, 1)
+        save_checkpoint(tmp_path, example(step))
+    remove_checkpoints_after(tmp_path, 1)
     assert steps(tmp_path) == ["step-1"]
 
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
-    save(tmp_path, Checkpoint(1, {}, {"try": 1}))
-    save(tmp_path, Checkpoint(1, {}, {"try": 2}))
-    good = latest_good(tmp_path)
+    save_checkpoint(tmp_path, Checkpoint(1, {}, {"try": 1}))
+    save_checkpoint(tmp_path, Checkpoint(1, {}, {"try": 2}))
+    good = read_latest_checkpoint(tmp_path)
     assert good and good.state["try"] == 2 and steps(tmp_path) == ["step-1"]
 
 
@@ -99,9 +106,11 @@ def test_weights_that_are_older_than_a_setting_have_its_default() -> None:
     words = spec.to_dict()
     old = {word: value for word, value in words.items() if word not in ("gated", "residual", "norm_epsilon")}
     old["positions"] = {"kind": "rotary", "base": 10_000.0, "first": 0}
-    refuse_other_spec(Path("model.safetensors"), old, spec)
-    refuse_other_spec(Path("model.safetensors"), Classifier(body=spec).to_dict() | {"body": old}, Classifier(body=spec))
+    check_weights_spec(Path("model.safetensors"), old, spec)
+    check_weights_spec(
+        Path("model.safetensors"), Classifier(body=spec).to_dict() | {"body": old}, Classifier(body=spec)
+    )
     with pytest.raises(RunError, match=r"holds gated False, spec\.toml says True"):
-        refuse_other_spec(Path("model.safetensors"), old, spec.replace(gated=True))
+        check_weights_spec(Path("model.safetensors"), old, spec.replace(gated=True))
     with pytest.raises(RunError, match="holds heads 4"):
-        refuse_other_spec(Path("model.safetensors"), old | {"heads": 4}, spec)
+        check_weights_spec(Path("model.safetensors"), old | {"heads": 4}, spec)

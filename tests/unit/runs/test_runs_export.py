@@ -157,7 +157,7 @@ def test_a_training_that_was_killed_before_its_first_checkpoint_can_still_start_
     whole = lemma.train("lstm", text=text, out=tmp_path / "whole", width=4, hidden=4, **QUICK)
     made = RunFolder.open(tmp_path / "whole")
     cut = RunFolder(tmp_path / "cut", made.spec, made.recipe, made.data, made.data_hash).create(made.tokenizer())
-    assert cut.resumable and lemma.verify(cut.path).right
+    assert cut.is_resumable and lemma.verify(cut.path).right
     assert lemma.resume(cut.path, progress=False).best_loss == whole.best_loss
 
 

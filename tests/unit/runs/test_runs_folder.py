@@ -10,7 +10,7 @@ import pytest
 from faults import forked
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import RunError
-from lemma.runs.folder import Metrics, RunFolder, only_writer
+from lemma.runs.folder import Metrics, RunFolder, write_lock
 from lemma.runs.verify import verify_folder
 from lemma.spec.data import BytePairs, Characters, DataSpec
 from lemma.spec.models import Decoder
@@ -33,7 +33,7 @@ def folder_at(path: Path, recipe: Recipe | None = None) -> RunFolder:
 def test_what_was_described_is_read_back(tmp_path: Path, tokenizer: Tokenizer) -> None:
     made = folder_at(tmp_path / "deep" / "run").create(tokenizer)
     opened = RunFolder.open(tmp_path / "deep" / "run")
-    assert opened == made and opened.tokenizer().hash == tokenizer.hash and not opened.finished
+    assert opened == made and opened.tokenizer().hash == tokenizer.hash and not opened.is_finished
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["run"]
 
 
@@ -45,9 +45,9 @@ def test_a_run_is_refused_with_both_ways_out_and_replaced_only_if_told(tmp_path:
     folder_at(path).finish({}, {"old": True})
     with pytest.raises(RunError, match=r"holds a run already\. To replace it: --overwrite"):  # nothing to go on from
         folder_at(path).create(tokenizer)
-    assert RunFolder.open(path).finished
+    assert RunFolder.open(path).is_finished
     folder_at(path, Recipe(steps=9)).create(tokenizer, overwrite=True)
-    assert RunFolder.open(path).recipe.steps == 9 and not RunFolder.open(path).finished
+    assert RunFolder.open(path).recipe.steps == 9 and not RunFolder.open(path).is_finished
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -103,12 +103,12 @@ def test_a_damaged_description_is_named(tmp_path: Path, tokenizer: Tokenizer, na
 
 def test_two_writers_at_once_are_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder_at(tmp_path / "run").create(tokenizer)
-    with only_writer(tmp_path / "run"):
-        with pytest.raises(RunError, match="another process"), only_writer(tmp_path / "run"):
+    with write_lock(tmp_path / "run"):
+        with pytest.raises(RunError, match="another process"), write_lock(tmp_path / "run"):
             pass
         with pytest.raises(RunError, match="another process"):
             folder_at(tmp_path / "run").create(tokenizer, overwrite=True)
-    with only_writer(tmp_path / "run"):
+    with write_lock(tmp_path / "run"):
         assert RunFolder.open(tmp_path / "run").recipe.steps == 5
 
 
@@ -127,13 +127,13 @@ def test_another_process_is_refused_and_one_that_was_killed_blocks_nobody(tmp_pa
     holder = subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout and holder.stdout.readline() == "held\n"
-        with pytest.raises(RunError, match="another process"), only_writer(tmp_path / "run"):
+        with pytest.raises(RunError, match="another process"), write_lock(tmp_path / "run"):
             pass
     finally:
         holder.kill()
         holder.wait()
     assert (tmp_path / ".run.lock").exists()  # it was left behind
-    with only_writer(tmp_path / "run"):
+    with write_lock(tmp_path / "run"):
         pass
     assert not (tmp_path / ".run.lock").exists()
 
@@ -149,9 +149,9 @@ def test_rewinding_forgets_the_end_and_what_came_after_the_step(tmp_path: Path, 
     assert [row["step"] for row in folder.metrics.rows()] == [1, 2]
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["step-1", "step-2"]
     assert RunFolder.open(folder.path) == changed
-    assert folder.finished  # until there is something better
+    assert folder.is_finished  # until there is something better
     changed.reopen()
-    assert not folder.finished and not (folder.path / "model.safetensors").exists()
+    assert not folder.is_finished and not (folder.path / "model.safetensors").exists()
 
 
 def test_a_kill_at_any_change_on_the_disk_leaves_a_finished_run_good(

@@ -10,7 +10,7 @@ from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import RunError
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
-from lemma.runs.checkpoint import Checkpoint, save, weights_of
+from lemma.runs.checkpoint import Checkpoint, named_weights, save_checkpoint
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.spec.base import to_toml
@@ -30,13 +30,13 @@ def new_run(path: Path, spec: ModelSpec, recipe: Recipe | None = None) -> RunFol
 
 def finished_run(path: Path, name: str = "decoder") -> LanguageModel:
     model = build(SMALL[name]).eval()
-    new_run(path, SMALL[name]).finish(weights_of(model), {"steps": 3})
+    new_run(path, SMALL[name]).finish(named_weights(model), {"steps": 3})
     return model
 
 
 def save_step(folder: RunFolder, model: LanguageModel, step: int = 3, **best: dict[str, torch.Tensor]) -> None:
-    tensors = {"model": weights_of(model), **best}
-    save(folder.checkpoints, Checkpoint(step, tensors, {"spec": folder.spec.to_dict()}))
+    tensors = {"model": named_weights(model), **best}
+    save_checkpoint(folder.checkpoints, Checkpoint(step, tensors, {"spec": folder.spec.to_dict()}))
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -91,7 +91,7 @@ def test_an_unfinished_run_gives_the_kept_weights_of_its_last_checkpoint(tmp_pat
     with pytest.raises(RunError, match=r"not finished.*--resume"):
         load(folder.path)
     models = {"last": build(SMALL["gru"]).eval(), "best": build(SMALL["gru"]).eval()}
-    save_step(folder, models["last"], best=weights_of(models["best"]))
+    save_step(folder, models["last"], best=named_weights(models["best"]))
     with pytest.warns(UserWarning, match=f"{keep} weights up to step 3"):
         run = load(folder.path)
     assert torch.equal(run.model(TOKENS)[0], models[keep](TOKENS)[0]) and run.summary is None
@@ -101,7 +101,7 @@ def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
     folder = new_run(tmp_path / "run", SMALL["gru"])
     wide = {
         name: torch.zeros(tensor.shape[0] + 1, *tensor.shape[1:])
-        for name, tensor in weights_of(build(SMALL["gru"])).items()
+        for name, tensor in named_weights(build(SMALL["gru"])).items()
     }
     folder.finish(wide, {})
     with pytest.raises(RunError, match=r"does not fit its spec: embedding\.weight is \(12, 6\), expected \(11, 6\)"):
@@ -111,7 +111,7 @@ def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
 def test_large_maps_are_stored_by_columns_and_nothing_else_changes(tmp_path: Path) -> None:
     spec = Decoder(V=600, d=512, L=1, h=2, T=8, gated=True, activation="silu", tied=True)
     model = build(spec).eval()
-    new_run(tmp_path / "large", spec).finish(weights_of(model), {"steps": 3})
+    new_run(tmp_path / "large", spec).finish(named_weights(model), {"steps": 3})
     loaded = load(tmp_path / "large").model
     strides = {name: weight.stride(0) for name, weight in loaded.named_parameters() if weight.dim() == 2}
     assert {name for name, step in strides.items() if step == 1} == {
@@ -123,5 +123,5 @@ def test_large_maps_are_stored_by_columns_and_nothing_else_changes(tmp_path: Pat
     assert loaded.get_parameter("output.weight") is loaded.get_parameter("embedding.weight")
     assert all(torch.equal(weight, loaded.get_parameter(name)) for name, weight in model.named_parameters())
     torch.testing.assert_close(loaded(TOKENS)[0], model(TOKENS)[0])
-    RunFolder.open(tmp_path / "large").finish(weights_of(loaded), {"steps": 3})
+    RunFolder.open(tmp_path / "large").finish(named_weights(loaded), {"steps": 3})
     assert torch.equal(load(tmp_path / "large").model(TOKENS)[0], loaded(TOKENS)[0])

@@ -83,13 +83,13 @@ def test_damage_is_named_and_the_command_exits_with_1(
 def test_a_flipped_bit_in_a_cache_is_found_and_the_cache_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lemma.data.store import prepare
+    from lemma.data.store import prepare_text
     from lemma.spec.data import BytePairs, DataSpec
 
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
     (tmp_path / "book.txt").write_text("the cat sat on the mat\n" * 200)
     spec, chance = DataSpec(text=(str(tmp_path / "book.txt"),), tokenizer=BytePairs(vocabulary=280)), random.Random(2)
-    expected = {name: tokens.tolist() for name, tokens in prepare(spec).items.items()}
+    expected = {name: tokens.tolist() for name, tokens in prepare_text(spec).items.items()}
     files = sorted(path for path in data_home().rglob("*") if path.is_file())
     assert len(files) == 3 and lemma.verify().right
     for file in files:
@@ -99,5 +99,5 @@ def test_a_flipped_bit_in_a_cache_is_found_and_the_cache_made_again(
             assert [one.path for one in found.files if one.state == "damaged"][:1] == [
                 str(file.relative_to(data_home()))
             ]
-            assert {name: tokens.tolist() for name, tokens in prepare(spec).items.items()} == expected
+            assert {name: tokens.tolist() for name, tokens in prepare_text(spec).items.items()} == expected
             assert lemma.verify().right

@@ -13,7 +13,7 @@ import lemma
 from lemma.data.tokenizers import train_tokenizer
 from lemma.models.build import build
 from lemma.retrieval.embedding import Embedder
-from lemma.runs.checkpoint import weights_of
+from lemma.runs.checkpoint import named_weights
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.serving.runs import GenerationJob
@@ -139,7 +139,7 @@ def test_a_translator_and_a_classifier_answer_a_source(client: Any, runs: dict[s
     named = lemma.generate(runs["mood"], source=texts)
     answer = client.completions.create(model="mood", prompt=texts)
     assert [choice.text for choice in answer.choices] == [one.label for one in named]
-    assert answer.choices[0].chances == pytest.approx(named[0].chances) and answer.usage.prompt_tokens == 12
+    assert answer.choices[0].chances == pytest.approx(named[0].probabilities) and answer.usage.prompt_tokens == 12
     translated = lemma.generate(runs["spanish"], source="the dog", tokens=5)
     said = [{"role": "user", "content": "what went before"}, {"role": "user", "content": "the dog"}]
     answer = client.chat.completions.create(model="spanish", messages=said, max_tokens=5)
@@ -202,8 +202,10 @@ def test_offsets_count_characters_also_where_tokens_are_parts_of_one(prompt: str
 def test_offsets_of_bytes_that_are_no_characters_count_them_and_look_at_few(
     client: Any, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked, spell = [], GenerationJob.spell
-    monkeypatch.setattr(GenerationJob, "spell", lambda job, *given: looked.append(len(given[0])) or spell(job, *given))
+    looked, spell = [], GenerationJob.decode_partial
+    monkeypatch.setattr(
+        GenerationJob, "decode_partial", lambda job, *given: looked.append(len(given[0])) or spell(job, *given)
+    )
     byte = next(token for token in range(3, 259) if lemma.load(runs["bytes"]).tokenizer.decode([token]) == "\ufffd")
     asked = {"model": "bytes", "prompt": "a", "max_tokens": 300, "logprobs": 0, "logit_bias": {str(byte): 100}}
     [choice] = client.completions.create(**asked, seed=1).choices
@@ -266,11 +268,11 @@ def test_a_prompt_longer_than_the_context_is_refused_or_cut_as_asked(client: Any
 
 def test_embeddings_of_an_encoder_and_of_a_dual_encoder(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(Characters(), LINES)
-    spec = Encoder(width=8, depth=1, heads=2, context=16).sized({"vocabulary": tokenizer.vocabulary + 3})
+    spec = Encoder(width=8, depth=1, heads=2, context=16).with_data_sizes({"vocabulary": tokenizer.vocabulary + 3})
     torch.manual_seed(2)
     model = build(spec, 0.0)
     folder = RunFolder(tmp_path / "reader", spec, Recipe(device="cpu"), TEXT, "0").create(tokenizer)
-    folder.finish(weights_of(model, frozen=True), {})
+    folder.finish(named_weights(model, include_frozen=True), {})
     towers = untrained_run(tmp_path / "towers")
     with running(tmp_path / "reader", towers) as address:
         own = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
@@ -287,7 +289,7 @@ def test_embeddings_of_an_encoder_and_of_a_dual_encoder(tmp_path: Path) -> None:
             own.embeddings.create(model="reader", input="the cat sat on the mat")
         with pytest.raises(openai.BadRequestError, match="/v1/embeddings"):
             own.completions.create(model="towers", prompt="a")
-        expected, _ = Embedder(load(towers)).texts(["a red"])
+        expected, _ = Embedder(load(towers)).text_vectors(["a red"])
         found = own.embeddings.create(model="towers", input="a red", encoding_format="float").data[0].embedding
         assert found == pytest.approx(expected[0].tolist(), abs=1e-6)
 

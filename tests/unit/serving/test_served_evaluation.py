@@ -12,7 +12,7 @@ import torch
 
 from lemma.data.tokenizers import train_tokenizer
 from lemma.models.build import build
-from lemma.runs.checkpoint import weights_of
+from lemma.runs.checkpoint import named_weights
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.spec.data import BytePairs
@@ -44,13 +44,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of byte pairs, with something to say; next to it its tokenizer as transformers reads it."""
     folder = tmp_path_factory.mktemp("evaluated")
     tokenizer = train_tokenizer(BytePairs(vocabulary=290), [" ".join(WORDS) + "\n"] * 3)
-    spec = Decoder(width=16, depth=1, heads=2, context=64).sized({"vocabulary": tokenizer.vocabulary})
+    spec = Decoder(width=16, depth=1, heads=2, context=64).with_data_sizes({"vocabulary": tokenizer.vocabulary})
     torch.manual_seed(3)
     model = build(spec, 0.0)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     run = RunFolder(folder / "decoder", spec, Recipe(device="cpu"), TEXT, "0").create(tokenizer)
-    run.finish(weights_of(model, frozen=True), {})
+    run.finish(named_weights(model, include_frozen=True), {})
     (folder / "words").mkdir()
     shutil.copy(folder / "decoder" / "tokenizer.json", folder / "words")
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>"}

@@ -369,14 +369,14 @@ def test_an_error_in_reporting_one_text_ends_that_request_alone(
     from lemma.serving.runs import GenerationJob
 
     run, _ = slow_run(runs)
-    tell = GenerationJob.tell
+    tell = GenerationJob.receive
 
     def tell_or_fail(job: GenerationJob, events: Any) -> None:
         if job.request.max_tokens == 7:
             raise ZeroDivisionError
         tell(job, events)
 
-    monkeypatch.setattr(GenerationJob, "tell", tell_or_fail)
+    monkeypatch.setattr(GenerationJob, "receive", tell_or_fail)
     with running(run) as address, ThreadPoolExecutor(6) as pool:
         answers = [pool.submit(refused, address, max_tokens=size) for size in (7, 20, 7, 20, 7, 20)]
         assert [answer.result(10)[0] for answer in answers] == [500, 200] * 3
@@ -469,7 +469,7 @@ def test_counting_is_bounded_and_done_once(runs: dict[str, Path]) -> None:
     from fastapi.testclient import TestClient
 
     from lemma.api import application
-    from lemma.serving.app import MOST_PAGES
+    from lemma.serving.app import MAX_WAITING_PAGES
 
     made, counted = application(runs["trigram"]), []
     client, service = TestClient(made), made.state.service
@@ -477,6 +477,6 @@ def test_counting_is_bounded_and_done_once(runs: dict[str, Path]) -> None:
     one.verbs = dataclasses.replace(one.verbs, count=lambda run: counted.append(run) or "<p>12</p>")
     for _ in range(3):
         assert "<p>12</p>" in client.get("/count?model=trigram").text
-    service.pages_waiting = MOST_PAGES
+    service.pages_waiting = MAX_WAITING_PAGES
     answer = client.get("/count?model=trigram")
     assert answer.status_code == 429 and answer.headers["retry-after"] and len(counted) == 1

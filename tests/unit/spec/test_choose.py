@@ -196,8 +196,8 @@ def test_only_what_means_the_same_is_translated(model: str, word: str, value: ob
 
 
 def test_every_name_of_another_program_leads_to_a_setting_that_exists() -> None:
-    settable = {word for name in PRESETS for word in type(choose(name).model).known_words()}
-    settable |= {*Recipe.known_words(), *Words.known_words(), "epochs", "rank", "alpha", "targets", "classes"}
+    settable = {word for name in PRESETS for word in type(choose(name).model).setting_names()}
+    settable |= {*Recipe.setting_names(), *Words.setting_names(), "epochs", "rank", "alpha", "targets", "classes"}
     here = {name for names in SYNONYMS.values() for entry in names for name in entry.removeprefix("~").split()}
     assert here <= settable
     assert not [word for word, names in SYNONYMS.items() if word in settable - {"epochs"} or not names]
@@ -214,8 +214,8 @@ VALUES = st.recursive(
 
 def names_of(model: str) -> list[str]:
     chosen = choose(model)
-    specs = (type(chosen.model), Recipe, type(chosen.tokenizer), DATA_SPECS[chosen.model.learns])
-    names = [word for spec in specs for word in spec.known_words()]
+    specs = (type(chosen.model), Recipe, type(chosen.tokenizer), DATA_SPECS[chosen.model.data_kind])
+    names = [word for spec in specs for word in spec.setting_names()]
     return [
         *names,
         "tokenizer",

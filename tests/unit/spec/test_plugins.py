@@ -172,12 +172,12 @@ def test_an_objective_is_read_only_where_it_is_used(shop: Shop) -> None:
     assert Recipe.read(recipe.to_dict(), "recipe") == recipe
     assert Recipe().to_dict()["objective"] == "causal"
     with pytest.raises(SpecError, match="that package is not installed"):
-        recipe.objective.found()
+        recipe.objective.resolve()
     words = 'loss: ClassVar[str] = "a_loss:loss"'
     shop.install(
         "a_loss", KIND.format(module="recipe", base="NewObjective", words=words, name="sharp"), "objectives", "sharp"
     )
-    found = choose("lstm", {"objective": "sharp", "objective.size": 3}).recipe.objective.found()
+    found = choose("lstm", {"objective": "sharp", "objective.size": 3}).recipe.objective.resolve()
     assert found.settings() == {"size": 3.0}
     with pytest.raises(SpecError, match="causal has no settings; got size"):
         choose("lstm", {"objective": "causal", "objective.size": 3})

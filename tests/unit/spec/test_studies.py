@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from lemma.errors import SpecError
-from lemma.models.build import parameters_of
+from lemma.models.build import count_spec_parameters
 from lemma.spec.base import to_toml
 from lemma.spec.studies import STUDIES, read_study
-from lemma.studies.grid import open_grid
+from lemma.studies.grid import expand_grid
 
 FAMILIES: Any = STUDIES["families"]
 
@@ -22,13 +22,15 @@ def test_a_study_survives_a_file(name: str, tmp_path: Path) -> None:
 
 
 def test_families_are_six_at_two_seeds() -> None:
-    cells = open_grid(read_study("families"))
+    cells = expand_grid(read_study("families"))
     assert {cell.model.family for cell in cells} == {"feed-forward", "attentive", "rnn", "lstm", "gru", "decoder"}
     assert len(cells) == 12
 
 
 def test_table_a5_has_the_sources_counts() -> None:
-    counts = {cell.model.to_dict()["depth"]: parameters_of(cell.model) for cell in open_grid(read_study("table-a5"))}
+    counts = {
+        cell.model.to_dict()["depth"]: count_spec_parameters(cell.model) for cell in expand_grid(read_study("table-a5"))
+    }
     assert counts == {2: 9_721_596, 4: 14_980_860}
 
 

@@ -12,17 +12,17 @@ from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelS
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import StudyBudget
 from lemma.studies.budget import (
-    Spread,
+    Quartiles,
     describe_hardware,
     fit_parameters,
+    fit_schedule,
     fit_steps,
-    pace,
-    race,
-    race_steps,
-    ratio,
-    spread,
+    quartiles,
+    time_in_turns,
+    time_ratio,
+    time_steps,
 )
-from lemma.studies.costs import verdict_on
+from lemma.studies.costs import judge_time_ratio
 
 from families import SMALL
 
@@ -74,14 +74,14 @@ def test_no_factor_comes_nearer_to_the_budget(spec: ModelSpec, formula: Callable
     fit = fit_parameters(spec, budget)
     brute_force = min(abs(formula(place / 10_000) - budget) for place in range(1, 60_000))
     assert abs(fit.parameters - budget) == brute_force
-    assert fit.gap == pytest.approx(fit.parameters / budget - 1)
+    assert fit.relative_excess == pytest.approx(fit.parameters / budget - 1)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_every_family_is_built_with_what_the_fit_counts(name: str) -> None:
     fit = fit_parameters(SMALL[name], 4_000)
     assert count_parameters(build(fit.model)) == fit.parameters
-    assert abs(fit.gap) < 0.35, "these are so small that one unit of a head is much"
+    assert abs(fit.relative_excess) < 0.35, "these are so small that one unit of a head is much"
 
 
 def test_ratios_stay_those_of_the_preset() -> None:
@@ -112,7 +112,7 @@ def test_fixed_sizes_are_respected_and_the_next_free_one_is_scaled() -> None:
     decoder = fit_parameters(Decoder(V=65, width=64), 300_000, fixed={"width"})
     assert isinstance(decoder.model, Decoder)
     assert decoder.model.width == 64
-    assert abs(decoder.gap) < 0.001, "the feed-forward layers take up the rest"
+    assert abs(decoder.relative_excess) < 0.001, "the feed-forward layers take up the rest"
 
 
 def test_tied_sizes_grow_together() -> None:
@@ -148,9 +148,9 @@ def test_seconds_become_steps_through_the_measured_speed() -> None:
 
 
 def test_validations_are_spread_unless_the_recipe_says_when() -> None:
-    assert pace(Recipe(steps=101), (), 5)[0].evaluate_every == 21
-    assert pace(Recipe(steps=101, evaluate_every=7), (), 5)[0].evaluate_every == 7
-    assert pace(Recipe(steps=101), (), None)[0].evaluate_every == 11
+    assert fit_schedule(Recipe(steps=101), (), 5)[0].evaluate_every == 21
+    assert fit_schedule(Recipe(steps=101, evaluate_every=7), (), 5)[0].evaluate_every == 7
+    assert fit_schedule(Recipe(steps=101), (), None)[0].evaluate_every == 11
 
 
 @pytest.mark.parametrize(
@@ -165,26 +165,26 @@ def test_validations_are_spread_unless_the_recipe_says_when() -> None:
     ],
 )
 def test_a_warm_up_ends_long_before_the_run_does(steps: int, warm_up: int, given: bool, expected: int) -> None:
-    recipe, said = pace(Recipe(steps=steps, warm_up=warm_up), {"warm_up"} if given else (), 1)
+    recipe, said = fit_schedule(Recipe(steps=steps, warm_up=warm_up), {"warm_up"} if given else (), 1)
     assert recipe.warm_up == expected
     assert bool(said) == (given and expected != warm_up), "what was asked for and not done is said"
 
 
 def test_validations_take_no_longer_than_training() -> None:
-    short, said = pace(Recipe(steps=19), (), 5, tokens=1024, validation=111_000)
+    short, said = fit_schedule(Recipe(steps=19), (), 5, tokens=1024, validation=111_000)
     assert short.evaluate_every == 19
     assert said == ["validated once, not 5: more would take longer than 19 steps"]
-    long, said = pace(Recipe(steps=1000), (), 5, tokens=1024, validation=111_000)
+    long, said = fit_schedule(Recipe(steps=1000), (), 5, tokens=1024, validation=111_000)
     assert long.evaluate_every == 200 and not said
-    assert pace(Recipe(steps=19, evaluate_every=2), (), 5, 1024, 111_000)[0].evaluate_every == 2
+    assert fit_schedule(Recipe(steps=19, evaluate_every=2), (), 5, 1024, 111_000)[0].evaluate_every == 2
 
 
 def test_steps_are_raced_with_new_weights_and_a_model_of_twice_the_work_is_slower() -> None:
     tokens, recipe = np.arange(4000, dtype=np.int32) % 7, Recipe(batch=4, sequence_length=16, device="cpu")
     wide = {name: (Rnn(V=7, width=8, hidden=hidden), recipe) for name, hidden in (("small", 8), ("large", 400))}
-    seconds = race_steps(wide, tokens)
+    seconds = time_steps(wide, tokens)
     assert {len(one) for one in seconds.values()} == {20}
-    assert ratio(seconds["large"], seconds["small"]).low > 1
+    assert time_ratio(seconds["large"], seconds["small"]).low > 1
 
 
 def test_a_race_finds_the_slower_one_and_runs_in_turns() -> None:
@@ -197,22 +197,22 @@ def test_a_race_finds_the_slower_one_and_runs_in_turns() -> None:
 
         return run
 
-    seconds = race({"quick": runner("quick", 0.003), "slow": runner("slow", 0.009)}, 3)
+    seconds = time_in_turns({"quick": runner("quick", 0.003), "slow": runner("slow", 0.009)}, 3)
     assert [len(times) for times in seconds.values()] == [3, 3]
-    assert ratio(seconds["slow"], seconds["quick"]).low > 1.5
+    assert time_ratio(seconds["slow"], seconds["quick"]).low > 1.5
     assert calls[4:] == ["quick", "slow", "slow", "quick", "quick", "slow"], "each round begins with another one"
 
 
 def test_what_is_quick_is_called_many_times_within_a_measurement() -> None:
     calls = []
-    race({"a": lambda: calls.append(1)}, 1)
+    time_in_turns({"a": lambda: calls.append(1)}, 1)
     assert len(calls) > 100
 
 
 def test_a_spread_is_the_quartiles() -> None:
-    assert spread([4.0, 1.0, 3.0, 2.0, 5.0]) == Spread(3.0, 2.0, 4.0)
-    assert spread([7.0]) == Spread(7.0, 7.0, 7.0)
-    assert ratio([2.0, 8.0], [1.0, 4.0]) == Spread(2.0, 2.0, 2.0)
+    assert quartiles([4.0, 1.0, 3.0, 2.0, 5.0]) == Quartiles(3.0, 2.0, 4.0)
+    assert quartiles([7.0]) == Quartiles(7.0, 7.0, 7.0)
+    assert time_ratio([2.0, 8.0], [1.0, 4.0]) == Quartiles(2.0, 2.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_spread_is_the_quartiles() -> None:
     [((1.2, 1.1, 1.3), "slower"), ((0.8, 0.7, 0.9), "faster"), ((1.1, 0.9, 1.3), "no difference beyond the spread")],
 )
 def test_a_ratio_is_judged_by_its_quartiles(times: tuple[float, float, float], said: str) -> None:
-    assert verdict_on(Spread(*times)) == said
+    assert judge_time_ratio(Quartiles(*times)) == said
 
 
 @pytest.mark.parametrize(("threads", "said"), [(1, ", 1 thread"), (2, ", 2 threads"), (16, ", 16 threads")])

@@ -24,9 +24,9 @@ from lemma.models.base import count_parameters
 from lemma.models.build import build
 from lemma.report import result as report
 from lemma.report.curves import can_draw
-from lemma.report.progress import Silent
+from lemma.report.progress import SilentObserver
 from lemma.report.statistics import Estimate
-from lemma.report.text import table
+from lemma.report.text import format_table
 from lemma.runs.load import load
 from lemma.spec.base import to_toml
 from lemma.spec.models import Classifier, Gru, Lstm
@@ -35,14 +35,14 @@ from lemma.studies import classifiers, experiment
 from lemma.studies.classifiers import (
     CostRatio,
     SameButCheaper,
-    about_the_same,
     compare,
-    layers_of,
+    count_layer_parameters,
+    estimate_over_texts,
+    judge_equivalence,
     make_table,
-    over_texts,
     report_classifiers,
 )
-from lemma.studies.experiment import paired, run_study
+from lemma.studies.experiment import compare_rows, run_study
 from lemma.studies.result import StudyResult
 
 Make = Callable[..., ClassifiersStudy]
@@ -92,14 +92,14 @@ def test_the_scores_of_a_run_are_those_of_its_test_texts(small: Make, tmp_path: 
 
 def held_out_of(run: Any) -> list[tuple[str, str]]:
     dataset = prepare_labels(run.data, length=256, special_tokens=False, tokenizer=run.tokenizer)
-    return [(text, label) for text, label in dataset.tokens("test").texts]
+    return [(text, label) for text, label in dataset.item("test").texts]
 
 
 def test_a_study_that_was_interrupted_ends_like_one_that_was_not(small: Make, tmp_path: Path) -> None:
-    class Interrupting(Silent):
+    class Interrupting(SilentObserver):
         """Presses Ctrl-C in the middle of the third run."""
 
-        def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
             self.third = phase.startswith("run 3")
 
         def advance(self, done: int) -> None:
@@ -215,8 +215,8 @@ def test_layers_are_what_torch_nn_has() -> None:
     for family, kind, gates in ((Lstm, nn.LSTM, 4), (Gru, nn.GRU, 3)):
         model: Any = build(Classifier(body=family(**sizes), classes=3))
         own = kind(6, 8, 2)
-        assert layers_of(model) == count_parameters(own) == gates * 8 * (6 + 8 + 2 + 8 + 8 + 2)
-        assert count_parameters(model) == layers_of(model) + 30 * 6 + 3 * (8 + 1)
+        assert count_layer_parameters(model) == count_parameters(own) == gates * 8 * (6 + 8 + 2 + 8 + 8 + 2)
+        assert count_parameters(model) == count_layer_parameters(model) + 30 * 6 + 3 * (8 + 1)
 
 
 # The verdict on invented outcomes
@@ -235,7 +235,7 @@ def test_layers_are_what_torch_nn_has() -> None:
     ],
 )
 def test_about_the_same_is_judged_by_the_whole_interval(mean: float, margin: float | None, verdict: str) -> None:
-    assert about_the_same(Estimate(mean, margin, 3), 0.02) == verdict
+    assert judge_equivalence(Estimate(mean, margin, 3), 0.02) == verdict
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_the_claim_is_not_decided_by_one_seed_and_not_measured_without_any() -> 
 
 def test_differences_are_students_paired_by_seed() -> None:
     ones, others = [0.81, 0.84, 0.79, 0.83], [0.80, 0.80, 0.78, 0.84]
-    test = paired(made_row("a", ones), made_row("b", others), "accuracy", log=False)
+    test = compare_rows(made_row("a", ones), made_row("b", others), "accuracy", log=False)
     assert test
     expected = stats.ttest_rel(ones, others)
     low, high = expected.confidence_interval(0.95)
@@ -306,10 +306,10 @@ def test_differences_are_students_paired_by_seed() -> None:
 
 
 def test_only_seeds_that_both_have_are_paired() -> None:
-    test = paired(made_row("a", [0.9, "failed", 0.5]), made_row("b", [0.8, 0.1, None]), "accuracy", log=False)
+    test = compare_rows(made_row("a", [0.9, "failed", 0.5]), made_row("b", [0.8, 0.1, None]), "accuracy", log=False)
     assert test
     assert (test.mean, test.p, len(test.differences)) == (pytest.approx(0.1), None, 1)
-    assert paired(made_row("a", ["failed"]), made_row("b", [0.8]), "accuracy") is None
+    assert compare_rows(made_row("a", ["failed"]), made_row("b", [0.8]), "accuracy") is None
 
 
 def test_the_interval_over_texts_averages_the_seeds_first() -> None:
@@ -320,10 +320,10 @@ def test_the_interval_over_texts_averages_the_seeds_first() -> None:
         row = made_row(name, [0.5] * 3)
         kept = {
             seed: type(one)(**{**one.__dict__, "right": "".join(map(str, hits[seed - 1]))})
-            for seed, one in row.measured.items()
+            for seed, one in row.measures.items()
         }
-        rows.append(replace(row, measured=kept))
-    gap = over_texts(*rows)
+        rows.append(replace(row, measures=kept))
+    gap = estimate_over_texts(*rows)
     assert gap and gap.margin
     low, high = stats.ttest_1samp((ones - others).mean(0), 0).confidence_interval(0.95)
     assert (gap.low, gap.high) == pytest.approx((low, high), rel=1e-6)
@@ -333,7 +333,7 @@ def test_the_ratio_of_training_times_is_that_of_logarithms() -> None:
     lstm, gru = (made_row(name, [0.8, 0.8, 0.8]) for name in ("lstm", "gru"))
     seconds = {"lstm": [1.0, 2.0, 4.0], "gru": [2.0, 3.0, 5.0]}
     for row in (lstm, gru):
-        for one, taken in zip(row.measured.values(), seconds[row.title], strict=True):
+        for one, taken in zip(row.measures.values(), seconds[row.title], strict=True):
             object.__setattr__(one, "seconds", taken)
     [ratio] = [cost for cost in compare(gru, lstm, 0.02, {}).costs if cost.meaning == "training time"]
     low, high = stats.ttest_rel(np.log(seconds["gru"]), np.log(seconds["lstm"])).confidence_interval(0.95)
@@ -423,7 +423,7 @@ def test_a_misspelt_name_is_guessed_and_a_broken_file_named(tmp_path: Path) -> N
 
 def test_a_wide_table_goes_on_below_with_its_first_column() -> None:
     lines = [["name", *(f"column {place}" for place in range(12))], ["a", *("1" * place for place in range(1, 13))]]
-    blocks = "\n".join(table(lines, head=False, width=40)).split("\n\n")
+    blocks = "\n".join(format_table(lines, has_header=False, width=40)).split("\n\n")
     assert all(len(line) <= 40 for block in blocks for line in block.splitlines())
     assert len(blocks) > 1 and all(block.startswith("name") for block in blocks)
     assert " ".join(blocks).count("column") == 12

@@ -15,8 +15,8 @@ from lemma.models.base import count_parameters
 from lemma.spec.base import to_toml
 from lemma.spec.studies import STUDIES, read_study
 from lemma.studies import costs
-from lemma.studies.budget import race
-from lemma.studies.costs import bare_attention, explicit, layer_of
+from lemma.studies.budget import time_in_turns
+from lemma.studies.costs import bare_attention, explicit_attention, layer_factory
 from lemma.studies.result import StudyResult
 
 TINY: dict[str, dict[str, Any]] = {
@@ -66,7 +66,7 @@ def test_d3_parameters_and_operations_do_not_depend_on_the_heads(results: dict[s
 
 def test_the_explicit_path_is_the_same_attention() -> None:
     part, stream = bare_attention(12, 3), torch.randn(2, 5, 12)
-    torch.testing.assert_close(explicit(part, stream), part(stream)[0])
+    torch.testing.assert_close(explicit_attention(part, stream), part(stream)[0])
 
 
 def test_c4_counts_serial_steps_and_parameters(results: dict[str, StudyResult]) -> None:
@@ -78,13 +78,13 @@ def test_c4_counts_serial_steps_and_parameters(results: dict[str, StudyResult]) 
         "attention": 1,
     }
     for row in rows:
-        assert row.counts["parameters"] == count_parameters(layer_of(row.place["layer"], 2)(8))
+        assert row.counts["parameters"] == count_parameters(layer_factory(row.place["layer"], 2)(8))
     lstm = next(row for row in rows if row.place == {"T": 4, "layer": "lstm"})
     assert lstm.counts["flops"] == 2 * 2 * 4 * 4 * 8 * (8 + 8)  # multiply–add, batch, steps, gates, d, input + hidden
 
 
 def test_c4_the_layers_are_torch_nns_own() -> None:
-    layer = layer_of("lstm", 1)(6)
+    layer = layer_factory("lstm", 1)(6)
     assert isinstance(layer, nn.LSTM)
     assert layer.hidden_size == 6
 
@@ -145,7 +145,14 @@ def test_a_race_that_fails_is_named_and_ctrl_c_keeps_those_before_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
-    races: list[Any] = [race, race, MemoryError("no room"), race, race, KeyboardInterrupt()]
+    races: list[Any] = [
+        time_in_turns,
+        time_in_turns,
+        MemoryError("no room"),
+        time_in_turns,
+        time_in_turns,
+        KeyboardInterrupt(),
+    ]
 
     def failing(*given: Any) -> Any:
         found = races.pop(0)
@@ -153,7 +160,7 @@ def test_a_race_that_fails_is_named_and_ctrl_c_keeps_those_before_it(
             raise found
         return found(*given)
 
-    monkeypatch.setattr(costs, "race", failing)
+    monkeypatch.setattr(costs, "time_in_turns", failing)
     words = {**TINY[name], "device": "cpu", "repetitions": 1}
     result: Any = api.study(name, out=tmp_path / "out", progress=False, **words)
     assert [bool(run.measures) for run in result.runs] == [True, False, True, False][: len(result.runs)]

@@ -12,18 +12,18 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from lemma.data.store import prepare
+from lemma.data.store import prepare_text
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, RunError, SpecError
 from lemma.generation.decode import Generation
 from lemma.generation.decode import TextLoop as FoundLoop
-from lemma.report.progress import Silent
+from lemma.report.progress import SilentObserver
 from lemma.runs.load import load
 from lemma.spec.data import BytePairs, Words
 from lemma.spec.studies import ComparedModel, GridStudy, StudyBudget
 from lemma.studies import experiment, grid
 from lemma.studies.experiment import run_study
-from lemma.studies.measures import LanguageMeasures, cut_loop
+from lemma.studies.measures import LanguageMeasures, locate_loop
 from lemma.studies.result import StudyResult
 
 MakeStudy = Callable[..., GridStudy]
@@ -59,7 +59,7 @@ def test_the_score_is_that_of_the_weights_in_the_run_folder(tiny_study: MakeStud
     (run,) = run_study(spec, tmp_path / "out").runs
     assert run.measures
     trained = load(tmp_path / "out" / "runs" / "feed-forward-seed-3")
-    tokens = torch.from_numpy(prepare(spec.data).tokens("validation").astype("int64"))
+    tokens = torch.from_numpy(prepare_text(spec.data).item("validation").astype("int64"))
     with torch.no_grad():
         logits = trained.model(tokens[None, :-1])[0][0]
     loss = torch.nn.functional.cross_entropy(logits, tokens[1:])
@@ -103,7 +103,7 @@ def test_any_error_of_a_run_becomes_a_reason_and_the_next_call_tries_again(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(grid, "measure", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
+        patch.setattr(grid, "measure_run", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
         failed = run_study(tiny_study(), tmp_path / "out")
     assert {run.reason for run in failed.runs} == {"MemoryError: no room"}
     shown = run_study(tiny_study(), tmp_path / "out", only=[])
@@ -111,13 +111,13 @@ def test_any_error_of_a_run_becomes_a_reason_and_the_next_call_tries_again(
     assert not run_study(tiny_study(), tmp_path / "out").failed
 
 
-class Interrupting(Silent):
+class Interrupting(SilentObserver):
     """Presses Ctrl-C when the second run has taken its fourth step."""
 
     def __init__(self) -> None:
         self.phases: list[str] = []
 
-    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         self.phases.append(f"{phase}, from {done}" if done else phase)
 
     def advance(self, done: int) -> None:
@@ -211,7 +211,7 @@ def test_a_loop_is_cut_out_of_the_text_between_words(prompt: str) -> None:
     tokens = tuple(tokenizer.encode("so be it or not it or not it").tolist())
     text = " so be it or not it or not it" if prompt else "so be it or not it or not it"
     said = Generation(prompt, text, tokens, FoundLoop(2, 3, True, "the last token"), "length", 1.0)
-    loop = cut_loop(said, tokenizer)
+    loop = locate_loop(said, tokenizer)
     assert loop
     assert text[: loop.begin].split() == ["so", "be"]
     assert text[loop.begin : loop.end].split() == ["it", "or", "not"]
@@ -222,7 +222,7 @@ def test_a_loop_that_cuts_characters_in_two_is_marked_at_whole_ones() -> None:
     tokens = tuple(tokenizer.encode("aé€é€").tolist())
     assert len(tokens) == 1 + 5 + 5, "one token a byte"
     said = Generation("", "aé€é€", tokens, FoundLoop(2, 5, True, "the last token"), "length", 1.0)
-    loop = cut_loop(said, tokenizer)
+    loop = locate_loop(said, tokenizer)
     assert loop
     assert (loop.begin, loop.end) == (1, 3), "the second byte of é belongs to the character before it is whole"
 

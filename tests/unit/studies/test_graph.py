@@ -8,7 +8,7 @@ import pytest
 
 from labelled_tables import made_row
 from lemma.errors import DataError, RunError, SpecError
-from lemma.report.progress import Silent
+from lemma.report.progress import SilentObserver
 from lemma.report.statistics import estimate
 from lemma.spec.studies import GraphStudy, read_study
 from lemma.studies.experiment import run_study
@@ -23,12 +23,12 @@ def small(**words) -> GraphStudy:
     return study
 
 
-class Interrupting(Silent):
+class Interrupting(SilentObserver):
     """Presses Ctrl-C in the middle of the third run."""
 
     third = False
 
-    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         self.third = phase.startswith("run 3")
 
     def advance(self, done: int) -> None:

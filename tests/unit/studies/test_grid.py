@@ -7,7 +7,7 @@ from lemma.errors import SpecError
 from lemma.spec.data import DataSpec
 from lemma.spec.models import TableA5
 from lemma.spec.studies import ComparedModel, GridStudy, read_study
-from lemma.studies.grid import open_grid
+from lemma.studies.grid import expand_grid
 
 
 def study(**words: Any) -> GridStudy:
@@ -17,7 +17,7 @@ def study(**words: Any) -> GridStudy:
 
 
 def test_cells_are_models_times_grid_times_seeds_in_that_order() -> None:
-    cells = open_grid(study(models=(ComparedModel(model="lstm"), ComparedModel(model="gru")), grid={"depth": (1, 2)}))
+    cells = expand_grid(study(models=(ComparedModel(model="lstm"), ComparedModel(model="gru")), grid={"depth": (1, 2)}))
     assert [cell.name for cell in cells] == [
         f"{model}-depth-{depth}-seed-{seed}" for model in ("lstm", "gru") for depth in (1, 2) for seed in (1, 2)
     ]
@@ -25,28 +25,28 @@ def test_cells_are_models_times_grid_times_seeds_in_that_order() -> None:
 
 
 def test_a_cell_is_named_in_words() -> None:
-    (cell,) = open_grid(study(grid={"depth": (2,), "learning_rate": (0.001,)}, seeds=(7,)))
+    (cell,) = expand_grid(study(grid={"depth": (2,), "learning_rate": (0.001,)}, seeds=(7,)))
     assert str(cell) == "lstm, depth=2, learning_rate=0.001, seed 7"
     assert cell.name == "lstm-depth-2-learning_rate-0.001-seed-7"
 
 
 def test_grid_words_reach_the_recipe_and_letters_the_spec() -> None:
-    cells = open_grid(study(grid={"D": (8,), "batch": (3, 5)}, seeds=(1,)))
+    cells = expand_grid(study(grid={"D": (8,), "batch": (3, 5)}, seeds=(1,)))
     assert [(cell.model.to_dict()["hidden"], cell.recipe.batch) for cell in cells] == [(8, 3), (8, 5)]
-    assert cells[0].fixed == {"hidden"}
+    assert cells[0].fixed_sizes == {"hidden"}
 
 
 def test_shared_words_go_to_the_models_that_know_them() -> None:
     models = (ComparedModel(model="feed-forward"), ComparedModel(model="lstm", settings={"depth": 3}))
-    window, recurrent = open_grid(study(models=models, settings={"context": 5, "depth": 2, "steps": 9}, seeds=(1,)))
+    window, recurrent = expand_grid(study(models=models, settings={"context": 5, "depth": 2, "steps": 9}, seeds=(1,)))
     assert window.model.to_dict()["context"] == 5
     assert recurrent.model.to_dict()["depth"] == 3, "a model's own word wins"
     assert {window.recipe.steps, recurrent.recipe.steps} == {9}
 
 
 def test_table_a5_opens_into_its_four_places_with_the_exact_model() -> None:
-    cells = open_grid(read_study("table-a5", {"seeds": [1]}))
-    assert [cell.place for cell in cells] == [
+    cells = expand_grid(read_study("table-a5", {"seeds": [1]}))
+    assert [cell.point_text for cell in cells] == [
         "depth=2, context=3",
         "depth=2, context=5",
         "depth=4, context=3",
@@ -58,7 +58,7 @@ def test_table_a5_opens_into_its_four_places_with_the_exact_model() -> None:
 def test_a_spec_file_contends(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('family = "gru"\nhidden = 33\n[recipe]\nbatch = 2\n')
-    (cell,) = open_grid(study(models=(ComparedModel(model=str(file), name="my own"),), seeds=(1,)))
+    (cell,) = expand_grid(study(models=(ComparedModel(model=str(file), name="my own"),), seeds=(1,)))
     assert (cell.name, cell.model.to_dict()["hidden"], cell.recipe.batch) == ("my-own-seed-1", 33, 2)
 
 
@@ -85,5 +85,5 @@ def test_a_spec_file_contends(tmp_path: Path) -> None:
 )
 def test_mistakes_are_named(words: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError) as mistake:
-        open_grid(study(**words))
+        expand_grid(study(**words))
     assert said in str(mistake.value)

@@ -18,24 +18,24 @@ from lemma.report.curves import COLOURS
 from lemma.spec.data import DataSpec
 from lemma.spec.studies import ClaimComparison, ComparedModel, GridStudy, StudyClaim, read_study
 from lemma.studies import grid as grid_report
-from lemma.studies.experiment import gather
+from lemma.studies.experiment import group_rows
 from lemma.studies.grid import (
     ChosenRate,
     conclude,
-    judge,
-    loop_in_words,
+    describe_loop,
+    judge_claims,
+    line_styles,
     make_table,
     mean_curve,
     report_grid,
-    show_trials,
-    styles,
+    trial_blocks,
 )
 from lemma.studies.measures import CurvePoint, SampleLoop, TextSample
 from lemma.studies.result import StudyResult, StudyTable
 
 
 def table_of(outcomes: list[Any]) -> StudyTable:
-    return make_table(gather(outcomes))
+    return make_table(group_rows(outcomes))
 
 
 # The table
@@ -43,7 +43,7 @@ def table_of(outcomes: list[Any]) -> StudyTable:
 
 def test_rows_hold_means_over_seeds_and_the_lowest_is_marked() -> None:
     table = table_of([*made_up("rnn", [8.0, 8.2, 8.1]), *made_up("lstm", [6.0, 6.2, 6.1])])
-    assert table.best == 1 and [record["best"] for record in table.records] == [False, True]
+    assert table.best_row == 1 and [record["best"] for record in table.records] == [False, True]
     assert str(table).splitlines()[:4] == [
         "model    perplexity    bits/byte  parameters  1,000 tokens/s",
         "──────  ───────────  ───────────  ──────────  ──────────────",
@@ -68,7 +68,7 @@ def test_two_seeds_are_shown_as_they_are() -> None:
 
 
 def test_speed_is_one_figure_with_quartiles_and_tokens_are_shown_where_they_differ() -> None:
-    rows = gather([*made_up("rnn", [8.0]), *made_up("lstm", [6.0], tokens=4000)])
+    rows = group_rows([*made_up("rnn", [8.0]), *made_up("lstm", [6.0], tokens=4000)])
     table = make_table(rows, {"rnn": [1e-3, 2e-3, 4e-3, 1e-3, 1e-3]})
     assert table.header[-2:] == ["tokens", "1,000 tokens/s"]
     assert [row[-2:] for row in table.rows] == [["5,000", "1 (0.5–1)"], ["4,000", "–"]]
@@ -84,7 +84,7 @@ def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
 def test_failed_and_waiting_seeds_stay_rows_with_their_reason() -> None:
     table = table_of([*made_up("rnn", ["the loss is nan", "out of memory"]), *made_up("lstm", [6.0, None])])
     assert table.rows[0][1] == "–"
-    assert table.best == 1
+    assert table.best_row == 1
     assert table.notes == [
         "rnn, seed 1 failed: the loss is nan",
         "rnn, seed 2 failed: out of memory",
@@ -114,11 +114,11 @@ def test_markdown_is_one_table_whatever_the_names() -> None:
 
 
 def test_rows_are_called_by_what_distinguishes_them() -> None:
-    grid = gather([*made_up("a", [3.0], {"depth": 2, "N": 3}), *made_up("a", [4.0], {"depth": 4, "N": 3})])
+    grid = group_rows([*made_up("a", [3.0], {"depth": 2, "N": 3}), *made_up("a", [4.0], {"depth": 4, "N": 3})])
     assert [row.title for row in grid] == ["depth=2, N=3", "depth=4, N=3"]
-    both = gather([*made_up("a", [3.0], {"depth": 2}), *made_up("b", [4.0], {"depth": 2})])
+    both = group_rows([*made_up("a", [3.0], {"depth": 2}), *made_up("b", [4.0], {"depth": 2})])
     assert [row.title for row in both] == ["a, depth=2", "b, depth=2"]
-    assert [row.title for row in gather(made_up("a", [3.0]))] == ["a"]
+    assert [row.title for row in group_rows(made_up("a", [3.0]))] == ["a"]
 
 
 # Claims and the conclusion
@@ -134,7 +134,7 @@ def verdicts(numbers: Numbers) -> list[str]:
         for (depth, context), values in numbers.items()
         for outcome in made_up("table-a5", values, {"depth": depth, "context": context})
     ]
-    return [one.verdict for one in judge(A6, gather(outcomes))]
+    return [one.verdict for one in judge_claims(A6, group_rows(outcomes))]
 
 
 SOURCE: Numbers = {
@@ -170,9 +170,9 @@ def test_a_clear_refutation_outweighs_noise_elsewhere() -> None:
 
 
 def test_findings_name_the_places_and_the_difference() -> None:
-    rows = gather([*made_up("a", [9.0, 9.2, 9.1], {"depth": 2}), *made_up("a", [7.0, 7.2, 7.15], {"depth": 4})])
+    rows = group_rows([*made_up("a", [9.0, 9.2, 9.1], {"depth": 2}), *made_up("a", [7.0, 7.2, 7.15], {"depth": 4})])
     claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
-    ((judged,),) = (one.comparisons for one in judge([claim], rows))
+    ((judged,),) = (one.comparisons for one in judge_claims([claim], rows))
     expected = stats.ttest_rel(np.log([7.0, 7.2, 7.15]), np.log([9.0, 9.2, 9.1]))
     assert judged.finding.startswith(
         "depth=4 against depth=2: 7.12 ± 0.26 against 9.10 ± 0.25, −21.8 % (95 %: −22.8 to"
@@ -182,18 +182,18 @@ def test_findings_name_the_places_and_the_difference() -> None:
 
 
 def test_claims_are_corrected_for_all_comparisons_together() -> None:
-    rows = gather([*made_up("a", [9.0, 9.2, 9.4]), *made_up("b", [7.0, 7.2, 7.15]), *made_up("c", [8.0, 8.2, 8.4])])
+    rows = group_rows([*made_up("a", [9.0, 9.2, 9.4]), *made_up("b", [7.0, 7.2, 7.15]), *made_up("c", [8.0, 8.2, 8.4])])
     two = [
         StudyClaim(says=f"{at} is better.", comparisons=(ClaimComparison(at={"model": at}, against={"model": "a"}),))
         for at in ("b", "c")
     ]
-    alone = [judge([claim], rows)[0].comparisons[0].p or 0.0 for claim in two]
-    both = [one.comparisons[0].p for one in judge(two, rows)]
+    alone = [judge_claims([claim], rows)[0].comparisons[0].p or 0.0 for claim in two]
+    both = [one.comparisons[0].p for one in judge_claims(two, rows)]
     assert both == pytest.approx([max(alone) if one == max(alone) else 2 * one for one in alone])
 
 
 def test_models_can_be_compared_at_every_place_of_the_grid() -> None:
-    rows = gather(
+    rows = group_rows(
         [
             *(
                 outcome
@@ -204,7 +204,7 @@ def test_models_can_be_compared_at_every_place_of_the_grid() -> None:
         ]
     )
     claim = StudyClaim(says="x beats y.", comparisons=(ClaimComparison(at={"model": "x"}, against={"model": "y"}),))
-    findings = [judged.finding for judged in judge([claim], rows)[0].comparisons]
+    findings = [judged.finding for judged in judge_claims([claim], rows)[0].comparisons]
     assert [finding.partition(":")[0] for finding in findings] == [
         "model=x against model=y (depth=1)",
         "model=x against model=y (depth=2)",
@@ -234,11 +234,13 @@ def test_a_claim_about_nothing_is_refused(comparison: dict[str, Any], said: str)
 
 
 def test_the_conclusion_says_who_is_best_and_which_differ_significantly() -> None:
-    clear = conclude(gather([*made_up("lstm", [73.0, 55.0, 55.0]), *made_up("decoder", [35.0, 35.0, 35.0])]))
+    clear = conclude(group_rows([*made_up("lstm", [73.0, 55.0, 55.0]), *made_up("decoder", [35.0, 35.0, 35.0])]))
     assert clear[0] == "decoder has the lowest validation perplexity at this budget: 35.0 ± 0.0."
     assert clear[1] == "Significantly higher: lstm by +72.7 % (95 %: +15.1 to +159.2; p = 0.029, d = 3.3)."
     near = conclude(
-        gather([*made_up("rnn", [6.0, 6.4, 6.1]), *made_up("gru", [9.9, 9.91, 9.9]), *made_up("lstm", [6.1, 6.2, 6.1])])
+        group_rows(
+            [*made_up("rnn", [6.0, 6.4, 6.1]), *made_up("gru", [9.9, 9.91, 9.9]), *made_up("lstm", [6.1, 6.2, 6.1])]
+        )
     )
     assert near[0].startswith("lstm has the lowest")
     assert near[1].startswith("Significantly higher: gru by +61.5 %")
@@ -251,45 +253,49 @@ def test_the_best_of_equal_models_is_rarely_called_better_though_it_was_chosen_f
     alarms = 0
     for _ in range(150):
         values = np.exp(2 + 0.05 * chance.normal(size=(5, 4)))
-        rows = gather([one for name, some in zip("abcde", values.tolist(), strict=True) for one in made_up(name, some)])
+        rows = group_rows(
+            [one for name, some in zip("abcde", values.tolist(), strict=True) for one in made_up(name, some)]
+        )
         alarms += any("Significantly" in said for said in conclude(rows))
     assert alarms <= 15, "at a level of 5 % about 7 of 150 are expected"
 
 
 def test_two_seeds_are_compared_and_nothing_is_claimed() -> None:
-    said = conclude(gather([*made_up("rnn", [8.0, 8.01]), *made_up("gru", [7.0, 7.1]), *made_up("lstm", [6.0, 6.01])]))
+    said = conclude(
+        group_rows([*made_up("rnn", [8.0, 8.01]), *made_up("gru", [7.0, 7.1]), *made_up("lstm", [6.0, 6.01])])
+    )
     assert said[0] == "lstm has the lowest validation perplexity at this budget: 6.000 / 6.010."
     assert said[1] == (
         "It is ahead of every other in both seeds; next is gru with 7.000 / 7.100. "
         "Two seeds are no test: with seeds=3 or more differences get p-values."
     )
-    mixed = conclude(gather([*made_up("rnn", [8.0, 5.0]), *made_up("lstm", [6.0, 6.01])]))
+    mixed = conclude(group_rows([*made_up("rnn", [8.0, 5.0]), *made_up("lstm", [6.0, 6.01])]))
     assert mixed[1].startswith("Next is rnn with") and not any("ignificant" in one for one in (*said, *mixed))
 
 
 def test_the_conclusion_is_honest_about_single_seeds_and_missing_runs() -> None:
-    single = conclude(gather([*made_up("rnn", [8.0]), *made_up("lstm", [6.0])]))
+    single = conclude(group_rows([*made_up("rnn", [8.0]), *made_up("lstm", [6.0])]))
     assert "One seed is no test" in single[1]
-    broken = conclude(gather([*made_up("rnn", [8.0, "nan"]), *made_up("lstm", [None, None])]))
+    broken = conclude(group_rows([*made_up("rnn", [8.0, "nan"]), *made_up("lstm", [None, None])]))
     assert "1 of 4 runs failed; its reason is below the table." in broken
     assert "2 of 4 runs are still to be run." in broken
-    assert conclude(gather(made_up("rnn", ["nan"])))[0].startswith("No run came to its end")
+    assert conclude(group_rows(made_up("rnn", ["nan"])))[0].startswith("No run came to its end")
 
 
 def test_the_conclusion_says_where_the_curves_are_heading() -> None:
     falling = (CurvePoint(3000, 1.0, 3.0), CurvePoint(4000, 2.0, 2.5), CurvePoint(5000, 2.5, 2.4))
     flat = (*falling[:2], CurvePoint(5000, 2.5, 2.499))
-    said = conclude(gather([*made_up("a", [8.0], curve=falling), *made_up("b", [9.0], curve=flat)]))
+    said = conclude(group_rows([*made_up("a", [8.0], curve=falling), *made_up("b", [9.0], curve=flat)]))
     assert (
         "The curves are still falling; over the last 20 % of the training perplexity fell by: a 9.5 %, b 0.1 %. What "
         "holds at this budget need not hold at a larger one."
     ) in said
-    assert any(one.startswith("The curves are flat;") for one in conclude(gather(made_up("b", [9.0], curve=flat))))
+    assert any(one.startswith("The curves are flat;") for one in conclude(group_rows(made_up("b", [9.0], curve=flat))))
 
 
 def test_speed_is_said_once_per_model_and_only_beyond_its_spread() -> None:
     rates = [outcome for rate in (0.002, 0.008) for outcome in made_up("lstm", [6.0], {"learning_rate": rate})]
-    rows = gather([*rates, *made_up("rnn", [8.0], {"learning_rate": 0.002})])
+    rows = group_rows([*rates, *made_up("rnn", [8.0], {"learning_rate": 0.002})])
     slow, fast = [4.0, 4.1, 4.2, 4.0], [1.0, 1.1, 1.0, 1.0]
     seconds = {row.title: slow if row.condition == "rnn" else fast for row in rows}
     [said] = [one for one in conclude(rows, (), seconds) if "fastest" in one]
@@ -302,9 +308,9 @@ def test_speed_is_said_once_per_model_and_only_beyond_its_spread() -> None:
 
 def test_the_conclusion_gives_the_verdict_on_each_claim() -> None:
     outcomes = [*made_up("a", [9.0, 9.01, 9.0], {"depth": 2}), *made_up("a", [7.0, 7.01, 7.01], {"depth": 4})]
-    rows = gather(outcomes)
+    rows = group_rows(outcomes)
     claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
-    assert conclude(rows, judge([claim], rows))[-1] == "“Deeper is better”: held in every comparison."
+    assert conclude(rows, judge_claims([claim], rows))[-1] == "“Deeper is better”: held in every comparison."
 
 
 # The page
@@ -437,10 +443,10 @@ def test_a_loop_of_white_space_is_made_visible(tmp_path: Path) -> None:
 
 
 def test_loops_are_told_in_words() -> None:
-    assert loop_in_words(GREEDY) == (
+    assert describe_loop(GREEDY) == (
         "Onset 0, period 6: from token 0 on it repeats every 6 tokens. Proved: the last 7 tokens came back."
     )
-    assert loop_in_words(TextSample("", "abc")) == "No loop as far as this goes."
+    assert describe_loop(TextSample("", "abc")) == "No loop as far as this goes."
 
 
 def test_mean_curves_go_as_far_as_all_seeds_do() -> None:
@@ -449,8 +455,8 @@ def test_mean_curves_go_as_far_as_all_seeds_do() -> None:
 
 
 def test_more_rows_than_colours_differ_by_dashes() -> None:
-    rows = gather([outcome for number in range(15) for outcome in made_up(f"m{number}", [5.0])])
-    assert len({(colour, dash) for colour, dash, _ in styles(rows)}) == 15 > len(COLOURS)
+    rows = group_rows([outcome for number in range(15) for outcome in made_up(f"m{number}", [5.0])])
+    assert len({(colour, dash) for colour, dash, _ in line_styles(rows)}) == 15 > len(COLOURS)
 
 
 def test_saving_leaves_the_four_files_and_nothing_half_written(tmp_path: Path) -> None:
@@ -479,6 +485,6 @@ def test_one_validation_a_run_is_no_curve(tmp_path: Path) -> None:
 def test_a_rate_at_the_end_of_those_tried_is_named() -> None:
     tried = {0.001: 3.0, 0.002: 2.5, 0.004: 4.0}
     rows = {name: ChosenRate(rate, tried, 10) for name, rate in (("a", 0.001), ("b", 0.002), ("c", 0.004))}
-    note = str(show_trials(rows, 0.2)[-1])
+    note = str(trial_blocks(rows, 0.2)[-1])
     assert "a lower one may be better: a." in note and "a higher one may be better: c." in note and ": b" not in note
-    assert "may be better" not in str(show_trials({"b": rows["b"]}, 0.2)[-1])
+    assert "may be better" not in str(trial_blocks({"b": rows["b"]}, 0.2)[-1])

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from lemma.data.store import prepare
+from lemma.data.store import prepare_text
 from lemma.errors import RunError
-from lemma.runs.folder import RunFolder, is_begun
+from lemma.runs.folder import RunFolder, is_started
 from lemma.spec.studies import ComparedModel, GridStudy, read_study
 from lemma.studies.experiment import run_study
 from lemma.studies.result import StudyResult
@@ -72,7 +72,7 @@ def test_a_study_goes_on_after_a_death_at_every_stage_of_making_a_run_folder(
     spec = one_run(tiny_study)
     expected = score(run_study(spec, tmp_path / "whole"))
     (made,) = (tmp_path / "whole" / "runs").glob("*/")
-    whole, tokenizer = RunFolder.open(made), prepare(spec.data).tokenizer
+    whole, tokenizer = RunFolder.open(made), prepare_text(spec.data).tokenizer
     left: set[str] = set()
     seen: set[tuple[str, ...]] = set()
     for stage in range(100):
@@ -110,7 +110,7 @@ def test_a_folder_without_a_recipe_was_never_begun(tiny_study: MakeStudy, tmp_pa
     path.mkdir(parents=True)
     for name in names:
         (path / name).write_text("")
-    assert not is_begun(path)
+    assert not is_started(path)
     assert score(run_study(one_run(tiny_study), tmp_path / "out")) > 1
     assert sorted(entry.name for entry in path.iterdir() if entry.name in names) == [
         name for name in sorted(names) if name in ("tokenizer.json", "spec.toml")

@@ -22,16 +22,16 @@ from lemma.studies import experiment
 from lemma.studies.experiment import run_study
 from lemma.studies.measures import (
     Row,
-    by_length,
-    habits,
-    heads_of,
-    lengthened,
+    entropy_and_distance,
+    estimate_heads,
+    extend_context,
+    loss_by_length,
     losses_by_position,
-    over_heads,
+    mean_over_heads,
     plot_heads,
+    sample_windows,
     shaping_effects,
     view_positions,
-    windows_of,
 )
 
 MakeStudy = Callable[..., GridStudy]
@@ -46,7 +46,7 @@ def decoders(*kinds: str) -> tuple[ComparedModel, ...]:
 @pytest.mark.parametrize("kind", ["none", "sinusoidal", "rotary", "alibi"])
 def test_the_same_weights_read_further(kind: str) -> None:
     model = build(Decoder(vocabulary=5, **SMALL, positions=kind))  # pyright: ignore[reportArgumentType]
-    longer, readable = lengthened(model, 20)
+    longer, readable = extend_context(model, 20)
     tokens = torch.randint(5, (2, 20))
     with torch.no_grad():
         assert readable == 20
@@ -59,9 +59,9 @@ def test_the_same_weights_read_further(kind: str) -> None:
 
 def test_learned_vectors_end_with_the_context() -> None:
     model = build(Decoder(vocabulary=5, **SMALL))  # pyright: ignore[reportArgumentType]
-    assert lengthened(model, 20) == (model, 8)
+    assert extend_context(model, 20) == (model, 8)
     recurrent = build(Lstm(vocabulary=5, width=4, hidden=4))
-    assert lengthened(recurrent, 20) == (recurrent, 20)
+    assert extend_context(recurrent, 20) == (recurrent, 20)
 
 
 def test_losses_by_position_are_cross_entropies_of_each_place() -> None:
@@ -77,12 +77,12 @@ def test_losses_by_position_are_cross_entropies_of_each_place() -> None:
 
 
 def test_pieces_do_not_overlap_and_spread_over_the_text() -> None:
-    pieces = windows_of(np.arange(100, dtype=np.uint16), 7, 5)
+    pieces = sample_windows(np.arange(100, dtype=np.uint16), 7, 5)
     assert pieces.shape == (5, 7)
     assert pieces[0, 0] == 0
     assert pieces[-1, 0] == 91
     assert len(set(pieces.flatten().tolist())) == 35
-    assert windows_of(np.arange(3), 3, 9).tolist() == [[0, 1, 2]]
+    assert sample_windows(np.arange(3), 3, 9).tolist() == [[0, 1, 2]]
 
 
 def test_habits_are_entropy_and_distance_written_out() -> None:
@@ -95,7 +95,7 @@ def test_habits_are_entropy_and_distance_written_out() -> None:
         weights = np.exp(scores) / np.exp(scores).sum()
         entropy[head] -= (weights * np.log(weights)).sum() / 8
         distance[head] += sum(weight * (t1 - t2) for t2, weight in enumerate(weights)) / 8
-    np.testing.assert_allclose(habits(record).numpy(), [entropy, distance], rtol=1e-10)
+    np.testing.assert_allclose(entropy_and_distance(record).numpy(), [entropy, distance], rtol=1e-10)
 
 
 def test_a_study_of_positions_draws_losses_past_the_trained_length(tiny_study: MakeStudy, tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_a_study_of_positions_draws_losses_past_the_trained_length(tiny_study: M
     result = run_study(spec, tmp_path / "out")
     assert not result.failed, result.failed
     rows = {row.title: row for row in result.rows}
-    assert [one is None for one in by_length(rows["learned"])] == [False, True, True]
+    assert [one is None for one in loss_by_length(rows["learned"])] == [False, True, True]
     for kind in set(KINDS) - {"learned"}:
-        assert all(one and math.isfinite(one.mean) and one.count == 2 for one in by_length(rows[kind]))
+        assert all(one and math.isfinite(one.mean) and one.count == 2 for one in loss_by_length(rows[kind]))
     (plot,) = view_positions(result.rows).plots
     assert plot.rule == 8
     assert max(plot.curves[0].x) <= 24
@@ -121,10 +121,10 @@ def test_a_study_measures_attention_of_models_that_have_it(tiny_study: MakeStudy
     models = (*decoders("rotary"), ComparedModel(model="rnn", settings={"width": 4, "hidden": 4}))
     result = run_study(tiny_study(models=models, measures=("attention",)), tmp_path / "out")
     rotary, rnn = result.rows
-    heads = heads_of(rotary, "entropy")
+    heads = estimate_heads(rotary, "entropy")
     assert [(layer, head) for layer, head, _ in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert all(0 < one.mean < math.log(8) for _, _, one in heads)
-    assert 0 < over_heads(rotary, "distance").mean < 4
+    assert 0 < mean_over_heads(rotary, "distance").mean < 4
     assert all(one.more["attention"]["layers"] == [] for one in rnn.measured.values())
     assert "What the heads do" in result.report.read_text()
     assert set(result.to_dict()["measures"]["attention"]["rows"]) == {"rotary"}
@@ -201,7 +201,7 @@ def test_heads_are_drawn_as_layer_and_head_with_bars() -> None:
 @pytest.mark.parametrize(("high", "cut"), [(3.5, False), (9.0, True)])
 def test_a_caption_says_when_a_band_is_cut(high: float, cut: bool) -> None:
     plot = Plot("x", "y", (Curve("a", (0.0, 1.0), (1.0, 3.0), (1.0, 3.0), (1.0, high)),), caption="Loss.")
-    assert plot.whole_caption == ("Loss. Bands that reach further are cut at the edge." if cut else "Loss.")
+    assert plot.full_caption == ("Loss. Bands that reach further are cut at the edge." if cut else "Loss.")
 
 
 def test_only_rows_that_differ_in_shaping_alone_are_compared() -> None:

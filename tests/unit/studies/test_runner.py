@@ -14,9 +14,9 @@ import pytest
 from filelock import FileLock
 
 from lemma.errors import InputError, SpecError
-from lemma.report.progress import Observer, Silent
+from lemma.report.progress import Observer, SilentObserver
 from lemma.studies import experiment as experiment_runner
-from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, gather, run_experiment
+from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, group_rows, run_experiment
 from lemma.studies.result import StudyResult, StudyTable
 
 
@@ -32,23 +32,23 @@ class Square:
         return {"value": self.value}
 
 
-class Phases(Silent):
+class Phases(SilentObserver):
     """Notes what is announced."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         self.said.append(phase)
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         self.said.append(message)
 
 
 class Squares(Experiment[Square]):
     """Squares two numbers with two seeds; `broken` cells fail, and Ctrl-C comes in the cell `stop`."""
 
-    measures = Square
+    measures_type = Square
     spec = None
 
     def __init__(self, out: Path, broken: str = "", stop: str = "", factor: int = 1) -> None:
@@ -62,7 +62,7 @@ class Squares(Experiment[Square]):
         return {"cell": cell.name, "factor": self.factor}
 
     def run(self, cell: StudyCell, observer: Observer) -> Square:
-        observer.begin("training", 1, "steps")
+        observer.start("training", 1, "steps")
         if cell.name == self.stop:
             raise KeyboardInterrupt
         if cell.condition == self.broken:
@@ -71,7 +71,7 @@ class Squares(Experiment[Square]):
         return Square(self.factor * cell.point["number"] ** 2 + (cell.seed or 0))
 
     def report(self, outcomes: tuple[CellOutcome[Square], ...], interrupted: bool) -> StudyResult:
-        rows = gather(outcomes)
+        rows = group_rows(outcomes)
         cells = [[row.title, str(row.estimate("value"))] for row in rows]
         notes = [note for row in rows for note in row.notes]
         table = StudyTable(["n", "square"], cells, [{"n": row.title} for row in rows], "Squares.", notes)
@@ -116,7 +116,7 @@ def test_a_cell_that_fails_is_a_row_with_its_reason_and_is_tried_again(tmp_path:
 
 def test_an_experiment_that_tolerates_no_failure_passes_the_error_on(tmp_path: Path) -> None:
     experiment = Squares(tmp_path, broken="n3")
-    experiment.tolerant = False  # pyright: ignore[reportAttributeAccessIssue]
+    experiment.tolerates_failures = False  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(InputError, match="it broke"):
         run_experiment(experiment)
 
@@ -133,7 +133,7 @@ def test_ctrl_c_keeps_what_there_is_and_the_next_call_goes_on(tmp_path: Path) ->
 def test_a_cell_that_another_process_runs_is_waited_for_and_not_run_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experiment_runner, "WAIT", 0.01)
+    monkeypatch.setattr(experiment_runner, "LOCK_POLL_SECONDS", 0.01)
     (tmp_path / "runs").mkdir()
     kept = {name: FileLock(tmp_path / "runs" / f".{name}.cell.lock", thread_local=False) for name in NAMES[1:3]}
     for lock in kept.values():
@@ -157,10 +157,10 @@ def test_a_cell_that_another_process_runs_is_waited_for_and_not_run_twice(
 
 
 def test_a_call_that_waits_for_another_says_for_which_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment_runner, "WAIT", 0.01)
+    monkeypatch.setattr(experiment_runner, "LOCK_POLL_SECONDS", 0.01)
     (tmp_path / "runs").mkdir()
     experiment, lock = Squares(tmp_path), tmp_path / "runs" / ".prepare.lock"
-    with experiment_runner.hold(lock, Silent()):
+    with experiment_runner.hold_lock(lock, SilentObserver()):
         second = threading.Thread(target=run_experiment, args=(experiment,))
         second.start()
         while not experiment.observer.said:
@@ -203,7 +203,7 @@ def test_only_some_cells_can_be_chosen(tmp_path: Path) -> None:
 def test_what_is_not_kept_is_measured_by_every_call(tmp_path: Path) -> None:
     for _ in range(2):
         experiment = Squares(tmp_path)
-        experiment.keeps = False  # pyright: ignore[reportAttributeAccessIssue]
+        experiment.stores_measures = False  # pyright: ignore[reportAttributeAccessIssue]
         run_experiment(experiment)
         assert experiment.done == NAMES
     assert not (tmp_path / "runs").exists()

@@ -12,10 +12,10 @@ from made_up import made_up
 from scipy import stats
 
 from lemma.errors import SpecError
-from lemma.report.progress import Silent
+from lemma.report.progress import SilentObserver
 from lemma.spec.studies import ComparedModel, GridStudy, TuneStudy, read_study
-from lemma.studies.experiment import gather, run_study
-from lemma.studies.grid import TuneExperiment, open_grid, sweeps
+from lemma.studies.experiment import group_rows, run_study
+from lemma.studies.grid import TuneExperiment, expand_grid, plot_sweeps
 from lemma.studies.measures import steps_to, view_steps
 
 
@@ -38,12 +38,12 @@ def test_steps_to_a_loss_are_read_off_a_line_over_log_steps() -> None:
 def test_muon_needs_a_share_of_adamws_steps_with_the_p_value_of_log_shares() -> None:
     adamw = {100: [2.4, 2.5, 2.45], 200: [2.0, 2.1, 2.06]}
     muon = {100: [2.2, 2.25, 2.2], 200: [1.8, 1.9, 1.86]}
-    view = view_steps(gather([*lengths("adamw", adamw), *lengths("muon", muon)]))
+    view = view_steps(group_rows([*lengths("adamw", adamw), *lengths("muon", muon)]))
     shares = [
         math.exp(math.log(100) + math.log(2) * (one - target) / (one - two)) / 200
         for one, two, target in zip(muon[100], muon[200], adamw[200], strict=True)
     ]
-    found = view.plain["muon"]
+    found = view.values["muon"]
     assert found["share"] == pytest.approx(stats.gmean(shares))
     assert found["p"] == pytest.approx(stats.ttest_1samp(np.log(shares), 0).pvalue)
     assert view.sentences[0].startswith(f"muon needs {100 * stats.gmean(shares):.0f} % of the steps of adamw")
@@ -51,10 +51,10 @@ def test_muon_needs_a_share_of_adamws_steps_with_the_p_value_of_log_shares() -> 
 
 @pytest.mark.parametrize(("losses", "bound"), [([1.0, 1.1, 1.2], "at most "), ([3.0, 3.1, 3.2], "more than ")])
 def test_a_loss_that_no_length_brackets_is_a_bound(losses: list[float], bound: str) -> None:
-    view = view_steps(gather([*lengths("adamw", {200: [2.0, 2.1, 2.06]}), *lengths("muon", {100: losses})]))
-    assert view.lines[0][1] == f"{bound}100" and f"muon needs {bound}50 %" in view.sentences[0]
+    view = view_steps(group_rows([*lengths("adamw", {200: [2.0, 2.1, 2.06]}), *lengths("muon", {100: losses})]))
+    assert view.rows[0][1] == f"{bound}100" and f"muon needs {bound}50 %" in view.sentences[0]
     # all three shares are 50 % by construction, and a t-test of them would be certain
-    assert view.lines[0][3] == "no test" and view.plain["muon"]["p"] is None
+    assert view.rows[0][3] == "no test" and view.values["muon"]["p"] is None
     assert "p <" not in view.sentences[0] and "in 3 of 3 seeds" in view.sentences[0]
 
 
@@ -65,17 +65,17 @@ def test_a_swept_number_is_the_axis_of_a_plot() -> None:
         for rate in (0.004, 0.001, 0.016)
         for outcome in made_up(name, [1 / rate, 2 / rate, 3 / rate], {"learning_rate": rate, "tied": True})
     ]
-    [plot] = sweeps(gather(outcomes))
+    [plot] = plot_sweeps(group_rows(outcomes))
     assert (plot.x, plot.log_x) == ("learning rate", True) and len(plot.curves) == 2
     assert plot.curves[0].x == (0.001, 0.004, 0.016) and plot.curves[0].y == pytest.approx((2000, 500, 125))
     assert plot.curves[0].low != plot.curves[0].high
-    assert sweeps(gather(made_up("a", [3.0], {"depth": 2}))) == []
+    assert plot_sweeps(group_rows(made_up("a", [3.0], {"depth": 2}))) == []
 
 
 def test_the_optimizers_study_compares_adamw_and_muon_at_every_length() -> None:
     study = read_study("optimizers")
     assert isinstance(study, GridStudy)
-    cells = open_grid(study)
+    cells = expand_grid(study)
     assert len(cells) == 2 * len(study.grid["steps"]) * len(study.seeds)
     assert {cell.recipe.optimizer.kind for cell in cells if cell.condition == "muon"} == {"muon"}
     assert {cell.recipe.steps for cell in cells} == set(study.grid["steps"])
@@ -102,7 +102,7 @@ def test_a_search_is_a_study_whose_losing_trials_are_given_up_and_which_goes_on(
     for seeds in losses.values():
         if len(seeds) == 1:
             assert seeds[1] > best[1] + search.prune, "given up, being worse in the seed that both have"
-    assert [plot for plot in sweeps(result.rows) if plot.x == "learning rate"]
+    assert [plot for plot in plot_sweeps(result.rows) if plot.x == "learning rate"]
     monkeypatch.setattr(TuneExperiment, "run", lambda *given: pytest.fail("all of it is kept"))
     again = run_study(search, tmp_path / "out")
     assert {tuple(row.point.values()): row.values("loss") for row in again.rows} == losses
@@ -122,4 +122,4 @@ def test_the_built_in_search_takes_the_space_of_sizes_in_the_documentation(searc
     words = dict(re.findall(r"'(space\.\w+)=(\[[^]]*\])'", page))
     study = read_study("tune", {word: json.loads(values) for word, values in words.items()} | {"data": search.data})
     assert isinstance(study, TuneStudy) and set(study.space) == {"learning_rate", "hidden"}
-    TuneExperiment(study, tmp_path / "out", Silent())  # refuses what has no place in the budget
+    TuneExperiment(study, tmp_path / "out", SilentObserver())  # refuses what has no place in the budget

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data.store import prepare
+from lemma.data.store import prepare_text
 from lemma.errors import InputError, RunError, SpecError
-from lemma.report.progress import Silent
+from lemma.report.progress import SilentObserver
 from lemma.runs.load import load
 from lemma.runs.verify import verify_folder
 from lemma.spec.studies import ComparedModel, GridStudy, StudyTuning, read_study
@@ -51,7 +51,7 @@ def test_a_trial_that_fails_is_not_chosen_and_without_any_the_row_says_why(
 def test_every_damaged_file_of_a_study_is_named_and_a_damaged_trial_changes_no_choice(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grid, "race_steps", lambda models, tokens: {name: [1e-5] * 5 for name in models})
+    monkeypatch.setattr(grid, "time_steps", lambda models, tokens: {name: [1e-5] * 5 for name in models})
     monkeypatch.setattr(grid, "can_draw", lambda: False)
     out = tmp_path / "out"
     spec = tuned(tiny_study, models=(ComparedModel(model="rnn"),), seeds=(1,))
@@ -76,9 +76,9 @@ def test_every_damaged_file_of_a_study_is_named_and_a_damaged_trial_changes_no_c
 def test_trials_and_curves_are_of_the_first_tokens_and_the_score_of_a_run_is_of_all(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grid, "ON_THE_WAY", 20)
+    monkeypatch.setattr(grid, "VALIDATION_TOKENS", 20)
     result = run_study(tuned(tiny_study, seeds=(1,)), tmp_path / "out")
-    text = prepare(result.spec.data).tokens("validation")
+    text = prepare_text(result.spec.data).item("validation")
     for run in result.runs:
         model, found = load(tmp_path / "out" / "runs" / run.cell.name, "cpu").model, run.measures
         assert found and found.loss == perplexity(model, text).loss
@@ -118,11 +118,11 @@ def test_a_list_of_rates_is_enough_and_true_means_the_usual_ones() -> None:
 # Workers
 
 
-class Said(Silent):
+class Said(SilentObserver):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         self.said.append(message)
 
     def advance(self, done: int) -> None:
@@ -133,7 +133,7 @@ class Said(Silent):
 def quick() -> pytest.MonkeyPatch:
     """Look more often than in a study of hours."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(workers, "WATCH", 0.05)
+    patch.setattr(workers, "POLL_SECONDS", 0.05)
     yield patch
     patch.undo()
 
@@ -186,7 +186,7 @@ def test_a_worker_that_slurm_warns_or_whose_order_is_withdrawn_saves_and_the_nex
         for stop in (lambda: signal.raise_signal(signal.SIGUSR2), order.unlink):
             known = metrics.stat().st_size if metrics.exists() else 0
             threading.Thread(target=then, args=(stop, known), daemon=True).start()
-            workers.work(str(order))
+            workers.run_worker(str(order))
             step = max(int(path.name.removeprefix("step-")) for path in (metrics.parent / "checkpoints").iterdir())
             assert saved < step < 200
             saved = step
@@ -194,7 +194,7 @@ def test_a_worker_that_slurm_warns_or_whose_order_is_withdrawn_saves_and_the_nex
         for number, handler in before.items():
             signal.signal(number, handler)
     assert scores(run_study(spec, out)) == whole
-    workers.work(str(order))  # there is no such order any more: nothing to do
+    workers.run_worker(str(order))  # there is no such order any more: nothing to do
 
 
 @pytest.mark.usefixtures("quick")
@@ -206,10 +206,10 @@ def test_ctrl_c_withdraws_the_order_and_shows_what_there_is(
             self.order, self.processes = order, []
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-        def running(self) -> int:
+        def count_running(self) -> int:
             return int(self.order.exists())
 
-    monkeypatch.setattr(workers, "KINDS", {None: Patient})
+    monkeypatch.setattr(workers, "WORKERS", {None: Patient})
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     try:
         stopped = run_study(tiny_study(), tmp_path / "out", jobs=2)
@@ -291,7 +291,7 @@ def test_threads_are_divided_between_processes(
             super().start(order, 0, threads)
 
     monkeypatch.setattr(workers.torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(workers, "KINDS", {None: Noted})
+    monkeypatch.setattr(workers, "WORKERS", {None: Noted})
     run_study(tiny_study(), tmp_path / "out", jobs=3)
     run_study(tiny_study(), tmp_path / "out", jobs=16)
     assert orders == [(3, 2, 2), (4, 2, 2)]
@@ -337,7 +337,7 @@ def test_tasks_of_a_cluster_use_the_cores_that_they_get_there(
             super().start(order, 0, threads)
 
     monkeypatch.setattr(workers.torch, "get_num_threads", lambda: 1)  # of the machine that submits
-    monkeypatch.setattr(workers, "KINDS", {"slurm": Noted})
+    monkeypatch.setattr(workers, "WORKERS", {"slurm": Noted})
     run_study(tiny_study(), tmp_path / "out", on="slurm")
     assert orders == [(4, None)]
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda process: set(range(16)))

@@ -3,8 +3,8 @@
 import numpy as np
 
 from lemma.data.batches import TokenRows
-from lemma.data.images import lowercase
-from lemma.tasks.augmentation import inner_tokens, reworded
+from lemma.data.images import normalise_caption
+from lemma.tasks.augmentation import inner_tokens, insert_noise
 
 CAPTIONS = np.array([[90, 1, 2, 3, 91, -1, -1], [90, 4, 91, -1, -1, -1, -1], [90, 5, 6, 7, 8, 9, 91]])
 STRAYS = np.array([50, 51])
@@ -15,12 +15,12 @@ def said(row: np.ndarray) -> list[int]:
 
 
 def many(strength: float) -> list[list[list[int]]]:
-    return [[said(row) for row in reworded(CAPTIONS, STRAYS, 1, step, strength)] for step in range(400)]
+    return [[said(row) for row in insert_noise(CAPTIONS, STRAYS, 1, step, strength)] for step in range(400)]
 
 
 def test_the_ends_stay_and_padding_stays_at_the_right() -> None:
     for step in range(400):
-        for row in reworded(CAPTIONS, STRAYS, 1, step, 1.0):
+        for row in insert_noise(CAPTIONS, STRAYS, 1, step, 1.0):
             words = said(row)
             assert (words[0], words[-1]) == (90, 91) and len(words) >= 3
             assert row.tolist() == words + [-1] * (7 - len(words))
@@ -46,13 +46,13 @@ def test_where_there_is_no_room_nothing_strays_in() -> None:
 
 
 def test_it_is_a_function_of_seed_and_step_and_of_no_strength_nothing_happens() -> None:
-    assert np.array_equal(reworded(CAPTIONS, STRAYS, 3, 4, 1.0), reworded(CAPTIONS, STRAYS, 3, 4, 1.0))
+    assert np.array_equal(insert_noise(CAPTIONS, STRAYS, 3, 4, 1.0), insert_noise(CAPTIONS, STRAYS, 3, 4, 1.0))
     assert any(
-        not np.array_equal(reworded(CAPTIONS, STRAYS, 3, s, 1.0), reworded(CAPTIONS, STRAYS, 3, 4, 1.0))
+        not np.array_equal(insert_noise(CAPTIONS, STRAYS, 3, s, 1.0), insert_noise(CAPTIONS, STRAYS, 3, 4, 1.0))
         for s in range(9)
     )
-    assert np.array_equal(reworded(CAPTIONS, STRAYS, 3, 4, 0.0), CAPTIONS)
-    none = reworded(CAPTIONS, np.zeros(0, dtype=np.int64), 3, 4, 1.0)
+    assert np.array_equal(insert_noise(CAPTIONS, STRAYS, 3, 4, 0.0), CAPTIONS)
+    none = insert_noise(CAPTIONS, np.zeros(0, dtype=np.int64), 3, 4, 1.0)
     assert not {50, 51} & set(none.ravel().tolist())
 
 
@@ -62,5 +62,5 @@ def test_what_may_stray_is_what_stands_between_the_ends() -> None:
 
 
 def test_capitals_and_blanks_make_no_other_caption() -> None:
-    assert lowercase("  Red\tHeart ") == lowercase("red heart") == " red heart"
-    assert lowercase("") == ""
+    assert normalise_caption("  Red\tHeart ") == normalise_caption("red heart") == " red heart"
+    assert normalise_caption("") == ""

@@ -8,8 +8,8 @@ import torch
 from lemma.errors import PackageError, SpecError
 from lemma.models.build import build
 from lemma.spec.models import Decoder
-from lemma.spec.recipe import ChosenObjective, Recipe
-from lemma.tasks.language import LanguageTask, causal, loss_of
+from lemma.spec.recipe import ObjectiveChoice, Recipe
+from lemma.tasks.language import LanguageTask, causal_loss, objective_function
 
 SPEC = """
 from typing import ClassVar, Literal
@@ -44,7 +44,7 @@ def test_it_is_minimised_and_the_causal_loss_is_reported(install) -> None:
     model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=9))
     criterion = LanguageTask().loss(model, Recipe(objective={"kind": "doubled", "weight": 3.0}))
     minimised, terms, _ = criterion(TOKENS, TOKENS + 1, None)
-    plain = causal(model(TOKENS)[0], TOKENS + 1)
+    plain = causal_loss(model(TOKENS)[0], TOKENS + 1)
     assert criterion.terms == ("loss", "objective")
     torch.testing.assert_close(minimised, 6 * plain)
     torch.testing.assert_close(terms[0], plain)
@@ -70,7 +70,7 @@ def test_what_is_no_loss_is_refused_before_anything_is_trained(install, formula:
     module = f"bad_{abs(hash(formula))}"
     install(module, formula)
     with pytest.raises(PackageError, match=module):
-        loss_of(ChosenObjective(kind=module))
+        objective_function(ObjectiveChoice(kind=module))
 
 
 def test_one_that_is_not_installed_is_told() -> None:

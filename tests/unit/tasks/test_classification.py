@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from lemma.data.batches import TokenRows
-from lemma.data.labels import Labelled
+from lemma.data.labels import LabelledExamples
 from lemma.errors import InputError
-from lemma.models.base import by_length
+from lemma.models.base import batch_by_length
 from lemma.report.statistics import Estimate
-from lemma.tasks.classification import classify, resample, score_classes
+from lemma.tasks.classification import bootstrap_metrics, classify, score_classes
 
 GOLD = [0, 0, 0, 1, 1, 2]
 CHANCES = np.array(
@@ -39,11 +39,11 @@ class Bag(nn.Module):
         return self.dropout((self.embedding(tokens.clamp(min=0)) * there).sum(1) / there.sum(1))
 
 
-def examples(texts: int = 50) -> Labelled:
+def examples(texts: int = 50) -> LabelledExamples:
     random = np.random.default_rng(3)
     lengths = random.integers(1, 30, size=texts)
     tokens = random.integers(0, 10, size=lengths.sum())
-    return Labelled(TokenRows(tokens, np.cumsum([0, *lengths])), random.integers(0, 3, size=texts))
+    return LabelledExamples(TokenRows(tokens, np.cumsum([0, *lengths])), random.integers(0, 3, size=texts))
 
 
 @pytest.mark.parametrize("batch", [None, 1, 7])
@@ -67,7 +67,7 @@ def test_a_model_without_any_weights_can_be_asked_too() -> None:
 
 def test_groups_of_like_length_hold_every_example_once_and_few_tokens() -> None:
     lengths = np.random.default_rng(0).integers(1, 60, size=300)
-    groups = list(by_length(lengths, positions=200))
+    groups = list(batch_by_length(lengths, max_tokens=200))
     assert sorted(np.concatenate(groups)) == list(range(300))
     assert all(len(group) == 1 or lengths[group].max() * len(group) <= 200 for group in groups)
     assert len(groups) < 1.3 * lengths.sum() / 200
@@ -99,7 +99,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     for _ in range(200):
         gold = random.integers(0, 2, size=300)
         guessed = np.where(random.random(300) < 0.8, gold, 1 - gold)
-        found = Estimate.of(0.0, resample(gold, guessed, 2, 200, seed=1)[0])
+        found = Estimate.from_resamples(0.0, bootstrap_metrics(gold, guessed, 2, 200, seed=1)[0])
         covered += (found.low or 0) <= 0.8 <= (found.high or 0)
     assert 178 <= covered <= 200  # 95 % of 200, and four standard deviations less
 

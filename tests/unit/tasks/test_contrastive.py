@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.tasks.image_text import contrastive, equal_rows
+from lemma.tasks.image_text import contrastive_loss, equal_rows
 
 
 def by_hand(logits: np.ndarray, alike: np.ndarray) -> float:
@@ -27,22 +27,22 @@ def test_the_loss_is_its_definition_with_equal_captions_left_out(size: int) -> N
     tokens = torch.from_numpy(random.integers(0, 2, size=(size, 2)))
     alike = equal_rows(tokens)
     assert alike.tolist() == [[bool((one == other).all()) for other in tokens] for one in tokens]
-    found = contrastive(torch.from_numpy(logits), alike)
+    found = contrastive_loss(torch.from_numpy(logits), alike)
     assert found.loss.item() == pytest.approx(by_hand(logits, alike.numpy()), abs=1e-6)
     assert found.objective is found.loss or found.objective == found.loss
 
 
 def test_at_chance_it_is_the_logarithm_of_the_batch() -> None:
-    assert contrastive(torch.full((50, 50), 3.0)).loss.item() == pytest.approx(math.log(50), abs=1e-6)
+    assert contrastive_loss(torch.full((50, 50), 3.0)).loss.item() == pytest.approx(math.log(50), abs=1e-6)
 
 
 def test_smoothing_spreads_over_all_that_is_compared() -> None:
     logits = torch.randn(6, 6, generator=torch.Generator().manual_seed(3))
     pairs = torch.arange(6)
     theirs = [torch.nn.functional.cross_entropy(way, pairs, label_smoothing=0.2) for way in (logits, logits.T)]
-    found = contrastive(logits, smoothing=0.2)
+    found = contrastive_loss(logits, smoothing=0.2)
     torch.testing.assert_close(found.objective, sum(theirs) / 2)
-    torch.testing.assert_close(found.loss, contrastive(logits).loss)
+    torch.testing.assert_close(found.loss, contrastive_loss(logits).loss)
     alike = equal_rows(torch.tensor([[1], [1], [2], [3], [4], [5]]))
     expected = 0.0
     for pair in range(6):
@@ -50,13 +50,13 @@ def test_smoothing_spreads_over_all_that_is_compared() -> None:
         for line in (logits[pair, others], logits[others, pair]):
             log = line.log_softmax(0)
             expected -= 0.8 * log[others.index(pair)] + 0.2 * log.mean()
-    torch.testing.assert_close(contrastive(logits, alike, 0.2).objective, torch.as_tensor(expected) / 12)
+    torch.testing.assert_close(contrastive_loss(logits, alike, 0.2).objective, torch.as_tensor(expected) / 12)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_equal_captions_pull_on_nothing(smoothing: float) -> None:
     logits = torch.randn(4, 4, generator=torch.Generator().manual_seed(2)).requires_grad_()
-    contrastive(logits, equal_rows(torch.tensor([[1], [2], [1], [3]])), smoothing).objective.backward()
+    contrastive_loss(logits, equal_rows(torch.tensor([[1], [2], [1], [3]])), smoothing).objective.backward()
     gradient = logits.grad
     assert gradient is not None and gradient.isfinite().all()
     assert gradient[0, 2] == gradient[2, 0] == 0 and gradient[0, 1] > 0 > gradient[0, 0]

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from lemma.tasks.base import cross_entropy
-from lemma.tasks.masked import masked, next_sentence
+from lemma.tasks.masked import masked_loss, next_sentence_loss
 from lemma.tasks.translation import teacher_forcing
 
 LOGITS = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -49,10 +49,10 @@ def test_the_first_place_belongs_to_what_follows_and_the_others_to_what_is_hidde
     targets = TARGETS.clone()
     targets[:, 0] = torch.tensor([1, 0, 1])
     hidden = cross_entropy(LOGITS[:, 1:], targets[:, 1:])
-    torch.testing.assert_close(masked(LOGITS, targets).loss, hidden.loss)
+    torch.testing.assert_close(masked_loss(LOGITS, targets).loss, hidden.loss)
     follows = LOGITS[:, 0, :2]
     torch.testing.assert_close(
-        next_sentence(follows, targets).loss, functional.cross_entropy(follows, torch.tensor([1, 0, 1]))
+        next_sentence_loss(follows, targets).loss, functional.cross_entropy(follows, torch.tensor([1, 0, 1]))
     )
 
 

@@ -11,20 +11,20 @@ from torch.nn import functional
 
 from image_runs import LSTM, SPEC, made_up
 from lemma.data.batches import TokenRows
-from lemma.data.images import Captioned
+from lemma.data.images import CaptionedImages
 from lemma.errors import SpecError
 from lemma.models.build import build
 from lemma.spec.models import CrossAttention
 from lemma.spec.recipe import Recipe
-from lemma.tasks.augmentation import YIQ, augment, changes
-from lemma.tasks.image_text import ImageBatches, contrastive
+from lemma.tasks.augmentation import YIQ, augment, draw_transforms
+from lemma.tasks.image_text import ImageBatches, contrastive_loss
 from lemma.tasks.registry import task_for
 from lemma.training.distributed import Distributed
-from lemma.training.session import Session, nothing_learned
+from lemma.training.session import Session, chance_warning
 
 CPU = Distributed(torch.device("cpu"))
 RECIPE = Recipe(batch=6, seed=3, steps=100)
-STILL = changes(0, 0, 4, 0.0)
+STILL = draw_transforms(0, 0, 4, 0.0)
 
 
 def random_images(count: int = 4, side: int = 16, seed: int = 0) -> torch.Tensor:
@@ -63,7 +63,7 @@ def test_every_epoch_shows_every_image_once_in_a_new_order_and_all_batches_have_
 def test_captions_of_unlike_length_are_mixed_and_filled_up_to_the_longest_of_all() -> None:
     lengths = np.array([2] * 6 + [3] * 5 + [7])
     rows = TokenRows(np.arange(lengths.sum()) % 20, np.concatenate([[0], np.cumsum(lengths)]))
-    source = ImageBatches(Captioned(made_up(12).pixels, rows, np.arange(13), np.arange(12)), RECIPE, CPU)
+    source = ImageBatches(CaptionedImages(made_up(12).pixels, rows, np.arange(13), np.arange(12)), RECIPE, CPU)
     batches = [source.batch(step)[1] for step in range(8)]
     assert {tuple(tokens.shape) for tokens in batches} == {(6, 7)}
     short = [int(((tokens >= 0).sum(1) == 2).sum()) for tokens in batches]
@@ -79,7 +79,7 @@ def test_each_image_comes_with_its_own_captions_and_over_time_with_all() -> None
         images, tokens = source.batch(step)
         for image, caption in zip(images, tokens, strict=True):
             place = known[np.round(255 * image.numpy()).astype(np.uint8).tobytes()]
-            own = [examples.rows.padded([row])[0].tolist() for row in range(3 * place, 3 * place + 3)]
+            own = [examples.rows.pad([row])[0].tolist() for row in range(3 * place, 3 * place + 3)]
             met.add((place, own.index([token for token in caption.tolist() if token >= 0])))
     assert len(met) == 18
 
@@ -99,36 +99,36 @@ def test_at_strength_zero_nothing_changes() -> None:
 
 
 def test_moving_by_whole_pixels_is_a_roll_that_brings_white_in() -> None:
-    places = STILL.places.copy()
+    places = STILL.affine.copy()
     places[:, 0, 2] = 2 * 3 / 16  # each pixel is taken from three to the right
-    moved = augment(random_images(), replace(STILL, places=places))
+    moved = augment(random_images(), replace(STILL, affine=places))
     torch.testing.assert_close(moved[..., :-3], random_images()[..., 3:] / 255, atol=1e-5, rtol=0)
     assert (moved[..., -3:] == 1).all()
 
 
 def test_a_quarter_turn_is_rot90() -> None:
     places = np.tile(np.array([[[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]]), (4, 1, 1))
-    turned = augment(random_images(), replace(STILL, places=places))
+    turned = augment(random_images(), replace(STILL, affine=places))
     candidates = [torch.rot90(random_images() / 255, times, (2, 3)) for times in (1, 3)]
     assert any(torch.allclose(turned, one, atol=1e-5) for one in candidates)
 
 
 def test_what_is_drawn_moves_no_point_further_than_promised() -> None:
-    drawn = changes(0, 5, 2000, 1.0)
-    scales = np.sqrt(np.linalg.det(drawn.places[:, :, :2]))
+    drawn = draw_transforms(0, 5, 2000, 1.0)
+    scales = np.sqrt(np.linalg.det(drawn.affine[:, :, :2]))
     assert 0.89 < scales.min() < 0.9 and 1.11 < scales.max() < 1.12  # e^±0.11, and shear leaves areas alone
-    turns = np.degrees(np.arctan2(drawn.places[:, 1, 0], drawn.places[:, 0, 0]))
+    turns = np.degrees(np.arctan2(drawn.affine[:, 1, 0], drawn.affine[:, 0, 0]))
     assert 7 < np.abs(turns).max() < 7.5 * np.exp(2 * 0.05)
-    assert 0.09 < np.abs(drawn.places[:, :, 2]).max() <= 0.1  # a side is two long
-    assert np.abs(changes(0, 5, 500, 0.1).places[:, :, 2]).max() <= 0.01
+    assert 0.09 < np.abs(drawn.affine[:, :, 2]).max() <= 0.1  # a side is two long
+    assert np.abs(draw_transforms(0, 5, 500, 0.1).affine[:, :, 2]).max() <= 0.01
 
 
 def test_what_is_done_at_times_is_done_as_often_as_promised() -> None:
-    drawn = changes(0, 5, 4000, 1.0)
+    drawn = draw_transforms(0, 5, 4000, 1.0)
     often = {
-        "filtered": (drawn.filtered > 0).mean(),
-        "grey": drawn.grey.mean(),
-        "blurred": (drawn.blurred > 0).mean(),
+        "filtered": (drawn.filter_mix > 0).mean(),
+        "grey": drawn.is_grey.mean(),
+        "blurred": (drawn.blur_mix > 0).mean(),
         "painted": (drawn.box[:, 2] > drawn.box[:, 0]).mean(),
         "pointwise": (drawn.filters[:, 0, 0, 0, 0] == 0).mean(),
     }
@@ -138,7 +138,7 @@ def test_what_is_done_at_times_is_done_as_often_as_promised() -> None:
 
 
 def test_colours_turn_and_fade_while_grey_and_brightness_stay() -> None:
-    drawn = changes(1, 1, 300, 1.0).colours
+    drawn = draw_transforms(1, 1, 300, 1.0).colour_maps
     np.testing.assert_allclose(YIQ[0] @ drawn, np.broadcast_to(YIQ[0], (300, 3)), atol=1e-9)
     np.testing.assert_allclose(drawn @ np.ones(3), 1, atol=0.01)  # YIQ itself has three places
     chroma = YIQ[1:] @ drawn @ np.linalg.inv(YIQ)[:, 1:]
@@ -160,10 +160,10 @@ def test_brightness_multiplies_and_contrast_is_about_the_mean() -> None:
 
 
 def test_a_filter_is_a_convolution_brought_back_to_the_images_mean_and_spread() -> None:
-    drawn = changes(2, 2, 4, 1.0)
+    drawn = draw_transforms(2, 2, 4, 1.0)
     share = np.array([0.0, 1.0, 0.5, 0.25])
     soft = (random_images() / 4 + 96).byte()  # far from black and white, so that nothing is cut off
-    done = augment(soft, replace(STILL, filters=drawn.filters, filtered=share))
+    done = augment(soft, replace(STILL, filters=drawn.filters, filter_mix=share))
     for place in range(4):
         image = soft[place : place + 1] / 255
         filters = torch.from_numpy(drawn.filters[place]).float()
@@ -175,7 +175,7 @@ def test_a_filter_is_a_convolution_brought_back_to_the_images_mean_and_spread() 
 
 
 def test_grey_is_luma_in_all_three_channels() -> None:
-    done = augment(random_images(), replace(STILL, grey=np.array([False, True, False, True])))
+    done = augment(random_images(), replace(STILL, is_grey=np.array([False, True, False, True])))
     red, green, blue = (random_images()[1] / 255).unbind(0)
     torch.testing.assert_close(
         done[1], (0.299 * red + 0.587 * green + 0.114 * blue).expand(3, -1, -1), atol=1e-5, rtol=0
@@ -185,7 +185,7 @@ def test_grey_is_luma_in_all_three_channels() -> None:
 
 def test_blur_mixes_in_a_box_filter_applied_twice() -> None:
     share = np.array([0.0, 1.0, 0.3, 0.0])
-    done = augment(random_images(), replace(STILL, blurred=share))
+    done = augment(random_images(), replace(STILL, blur_mix=share))
     box = torch.tensor([1.0, 2, 3, 2, 1]) / 9
     for place in range(4):
         image = random_images()[place] / 255
@@ -204,7 +204,7 @@ def test_paint_fills_its_box_and_nothing_else() -> None:
 
 
 def test_changed_images_stay_images() -> None:
-    done = augment(random_images(64), changes(0, 1, 64, 2.0))
+    done = augment(random_images(64), draw_transforms(0, 1, 64, 2.0))
     assert done.shape == (64, 3, 16, 16) and done.min() >= 0 and done.max() <= 1
 
 
@@ -213,25 +213,25 @@ def test_the_loss_is_the_contrastive_loss_of_the_logits(spec) -> None:
     model = build(spec.sized({"vocabulary": 20})).eval()
     images, tokens = ImageBatches(made_up(), RECIPE, CPU).batch(0)
     found, terms, state = task_for(model.spec).loss(model, RECIPE)(images, tokens)
-    torch.testing.assert_close(found, contrastive(model(images, tokens)).loss)
+    torch.testing.assert_close(found, contrastive_loss(model(images, tokens)).loss)
     assert torch.equal(terms[0], found) and terms[1].item() == pytest.approx(spec.temperature) and state is None
 
 
 def test_what_is_smoothed_is_minimised_and_what_is_true_is_reported() -> None:
-    model = build(SPEC.sized({"vocabulary": 20})).eval()
+    model = build(SPEC.with_data_sizes({"vocabulary": 20})).eval()
     images, tokens = ImageBatches(made_up(), RECIPE, CPU).batch(0)
     found, terms, _ = task_for(model.spec).loss(model, RECIPE.replace(label_smoothing=0.3))(images, tokens)
     logits = model(images, tokens)
-    torch.testing.assert_close(found, contrastive(logits, smoothing=0.3).objective)
-    torch.testing.assert_close(terms[0], contrastive(logits).loss)
+    torch.testing.assert_close(found, contrastive_loss(logits, smoothing=0.3).objective)
+    torch.testing.assert_close(terms[0], contrastive_loss(logits).loss)
 
 
 def test_equal_captions_in_a_batch_do_not_fight() -> None:
     examples = made_up(6)
     rows = TokenRows(np.tile([4, 5], 6), 2 * np.arange(7))
-    same = Captioned(examples.pixels, rows, examples.first, np.zeros(6, dtype=np.int64))
+    same = CaptionedImages(examples.pixels, rows, examples.caption_bounds, np.zeros(6, dtype=np.int64))
     images, tokens = ImageBatches(same, RECIPE, CPU).batch(0)
-    model = build(SPEC.sized({"vocabulary": 20}))
+    model = build(SPEC.with_data_sizes({"vocabulary": 20}))
     assert task_for(model.spec).loss(model, RECIPE)(images, tokens)[0].item() == pytest.approx(0, abs=1e-6)
 
 
@@ -257,7 +257,7 @@ def test_a_batch_larger_than_all_images_is_cut_to_these_and_said() -> None:
 
 
 def session(recipe: Recipe, tell=lambda message: None) -> Session:
-    return Session(SPEC.sized({"vocabulary": 20}), recipe, made_up(64), CPU, tell)
+    return Session(SPEC.with_data_sizes({"vocabulary": 20}), recipe, made_up(64), CPU, tell)
 
 
 def test_a_loss_that_stays_at_the_logarithm_of_the_batch_is_warned_of() -> None:
@@ -267,10 +267,10 @@ def test_a_loss_that_stays_at_the_logarithm_of_the_batch_is_warned_of() -> None:
     asleep.model.log_scale.data.zero_()  # cosines of about 0: chance
     for _ in range(50):
         asleep.step()
-    row = asleep.measure()
+    row = asleep.metrics_row()
     assert row["loss"] == pytest.approx(math.log(16), abs=0.05) and "temperature" in row
     assert len(heard) == 1 and "guessing among 16 captions gives ln B = 2.773" in heard[0]
 
 
 def test_a_loss_below_chance_is_not_warned_of() -> None:
-    assert nothing_learned(RECIPE, 60, 0.9 * math.log(6), 6, "captions", "B") is None
+    assert chance_warning(RECIPE, 60, 0.9 * math.log(6), 6, "captions", "B") is None

@@ -9,13 +9,13 @@ import torch
 import lemma
 from image_runs import QUICK, SPEC, made_up, shapes, token_names
 from lemma.data.batches import TokenRows
-from lemma.data.images import Captioned
+from lemma.data.images import CaptionedImages
 from lemma.errors import RunError, SpecError
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, embed_images, embed_texts
 from lemma.runs.checkpoint import read_weights
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
-from lemma.tasks.image_text import retrieve
+from lemma.tasks.image_text import score_dual_encoder
 
 CLOCK = {"seconds", "tokens_per_second"}
 
@@ -42,15 +42,15 @@ def test_twelve_coloured_shapes_are_learned(run: Path, folder: Path) -> None:
 def test_the_score_is_of_the_vectors_of_the_model(run: Path) -> None:
     model, examples = load(run).require(DualEncoderModel, "a dual encoder"), made_up(7, captions=2, vocabulary=8)
     images = torch.stack([model.image_vectors(torch.from_numpy(one[None]))[0] for one in examples.pixels]).detach()
-    rows = [torch.from_numpy(examples.rows.padded([row])) for row in range(14)]
+    rows = [torch.from_numpy(examples.rows.pad([row])) for row in range(14)]
     texts = torch.cat([model.text_vectors(row) for row in rows]).detach()
     np.testing.assert_allclose(embed_images(model, examples.pixels), images, atol=1e-5)
     np.testing.assert_allclose(embed_texts(model, examples.rows), texts, atol=1e-5)
     table = (images @ texts.T).numpy()
     found = [min(np.argsort(-row).tolist().index(own) for own in (2 * i, 2 * i + 1)) for i, row in enumerate(table)]
-    score = retrieve(model, examples, 7, samples=0)
-    assert score.found.image_to_text.recall[5].value == pytest.approx(np.mean(np.array(found) < 5))
-    assert score.found.text_to_image.queries == 14
+    score = score_dual_encoder(model, examples, 7, samples=0)
+    assert score.scores.image_to_text.recall[5].value == pytest.approx(np.mean(np.array(found) < 5))
+    assert score.scores.text_to_image.queries == 14
 
 
 def test_the_nearest_pixel_is_next_to_it_and_does_not_find_the_image_itself(run: Path, folder: Path) -> None:
@@ -132,11 +132,13 @@ def test_a_tree_reads_no_captions(folder: Path, tmp_path: Path) -> None:
 def test_duplicate_captions_are_right_for_both_images() -> None:
     examples = made_up(4)
     rows = TokenRows(np.array([3, 4, 3, 5]), np.arange(5))
-    score = retrieve(load_small(), Captioned(examples.pixels, rows, np.arange(5), token_names(rows)), 4, samples=0)
-    assert score.found.image_to_text.chance[1] == pytest.approx((2 + 1 + 2 + 1) / 16)
+    score = score_dual_encoder(
+        load_small(), CaptionedImages(examples.pixels, rows, np.arange(5), token_names(rows)), 4, samples=0
+    )
+    assert score.scores.image_to_text.chance[1] == pytest.approx((2 + 1 + 2 + 1) / 16)
 
 
 def load_small():
     from lemma.models.build import build
 
-    return build(SPEC.sized({"vocabulary": 20}))
+    return build(SPEC.with_data_sizes({"vocabulary": 20}))

@@ -36,7 +36,7 @@ def test_loss_and_accuracy_are_those_of_every_hidden_token_asked_alone(objective
     losses: dict[str, list[float]] = {"hidden": [], "follows": []}
     right: dict[str, list[bool]] = {"hidden": [], "follows": []}
     with torch.no_grad():
-        for inputs, targets in windows.passes(TEXT):
+        for inputs, targets in windows.evaluation_batches(TEXT):
             for row, wanted in zip(torch.from_numpy(inputs), targets, strict=True):
                 asked = [("follows", model.follows(row[None])[0], wanted[0])] if objective != "masked" else []
                 places = np.flatnonzero(wanted[1:] >= 0) + 1
@@ -46,7 +46,7 @@ def test_loss_and_accuracy_are_those_of_every_hidden_token_asked_alone(objective
                     right[what].append(int(logits.argmax()) == token)
     main = "hidden" if losses["hidden"] else "follows"
     assert score.loss == pytest.approx(np.mean(losses[main]), rel=1e-5)
-    assert score.tokens == len(losses["hidden"]) and score.rows == 1003 // windows.taken
+    assert score.tokens == len(losses["hidden"]) and score.rows == 1003 // windows.text_tokens
     assert score.accuracy == (pytest.approx(np.mean(right["hidden"])) if right["hidden"] else None)
     if losses["follows"]:
         assert score.follows_loss == pytest.approx(np.mean(losses["follows"]), rel=1e-5)

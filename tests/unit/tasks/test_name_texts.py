@@ -8,7 +8,7 @@ import lemma
 from labelled_tables import made_texts, write_table
 from lemma.errors import InputError
 from lemma.runs.load import Run, load
-from lemma.tasks.classification import name_texts
+from lemma.tasks.classification import classify_texts
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_no_texts_have_no_classes(run: Run) -> None:
-    assert name_texts(run, []) == []
+    assert classify_texts(run, []) == []
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_no_texts_have_no_classes(run: Run) -> None:
 )
 def test_what_is_no_text_is_refused(run: Run, source: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        name_texts(run, ["a", source])
+        classify_texts(run, ["a", source])
 
 
 def test_unknown_characters_are_left_out_and_told(run: Run) -> None:
     text = made_texts(1)[0][0]
-    plain, strange = name_texts(run, [text, f"\u2603{text}\u2604"])
-    assert plain.remark == "" and "2 characters left out" in strange.remark
-    assert strange.chances == pytest.approx(plain.chances)
+    plain, strange = classify_texts(run, [text, f"\u2603{text}\u2604"])
+    assert plain.note == "" and "2 characters left out" in strange.note
+    assert strange.probabilities == pytest.approx(plain.probabilities)

@@ -9,16 +9,16 @@ import pytest
 
 import lemma
 from labelled_tables import made_texts, write_table
-from lemma.data.conllu import Sentence, to_conllu
+from lemma.data.conllu import Sentence, format_conllu
 from lemma.data.labels import ParsedWords
 from lemma.errors import RunError, SpecError
 from lemma.inspection.trees import parse_text
-from lemma.report.progress import Silent
+from lemma.report.progress import SilentObserver
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.tasks import parse_texts as drawing_trees
 from lemma.tasks import parse_texts as drawn_trees
-from lemma.tasks.parse_texts import cached_trees, draw_texts, parser_trees, sentences_of
+from lemma.tasks.parse_texts import cached_trees, parse_batches, parser_trees, split_sentences
 from treebanks import tiny
 
 PARSER: dict[str, Any] = {"steps": 6, "batch": 4, "width": 8, "buckets": 100, "device": "cpu"}
@@ -31,7 +31,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("trees")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(folder / "home"))
-        (folder / "bank.conllu").write_text(to_conllu(tiny()))
+        (folder / "bank.conllu").write_text(format_conllu(tiny()))
         words = {**PARSER, "encoder": {"kind": "bilstm", "hidden": 8, "depth": 1}}
         lemma.train("parser", treebank=folder / "bank.conllu", out=folder / "parser", progress=False, **words)
         table = write_table(folder / "texts.csv", made_texts(120))
@@ -41,8 +41,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_the_trees_of_a_text_are_those_that_look_parse_draws(home: Path) -> None:
     text = "I prefer the morning flight . They take a bus !\nyou want it"
-    drawn = list(draw_texts(home / "parser", [text, "it"], Silent()))
-    lines = "\n".join(" ".join(words) for words in sentences_of(text))
+    drawn = list(parse_batches(home / "parser", [text, "it"], SilentObserver()))
+    lines = "\n".join(" ".join(words) for words in split_sentences(text))
     heads = [parsed.sentence.heads for parsed in parse_text(load(home / "parser"), lines).sentences]
     starts = np.cumsum([0, *map(len, heads)])
     expected = [start + head - 1 if head else -1 for start, own in zip(starts, heads, strict=False) for head in own]
@@ -51,14 +51,14 @@ def test_the_trees_of_a_text_are_those_that_look_parse_draws(home: Path) -> None
 
 
 def test_a_text_is_cut_into_sentences_and_its_end_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sentences_of('He said "No!" Then he left.\n\nYes') == [
+    assert split_sentences('He said "No!" Then he left.\n\nYes') == [
         ["He", "said", '"', "No", "!", '"'],
         ["Then", "he", "left", "."],
         ["Yes"],
     ]
-    monkeypatch.setattr(drawing_trees, "MOST_WORDS", 5)
-    monkeypatch.setattr(drawing_trees, "LONGEST", 3)
-    assert sentences_of("a b c d e f g") == [["a", "b", "c"], ["d", "e"]]
+    monkeypatch.setattr(drawing_trees, "MAX_WORDS", 5)
+    monkeypatch.setattr(drawing_trees, "MAX_SENTENCE", 3)
+    assert split_sentences("a b c d e f g") == [["a", "b", "c"], ["d", "e"]]
 
 
 def test_the_spec_names_the_parser_from_the_root_and_the_hash_tells_another_parser(home: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_resumed_or_repeated_training_takes_the_trees_that_were_kept(
 def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawn_trees, "FEW", 0)
+    monkeypatch.setattr(drawn_trees, "MIN_CACHED_TEXTS", 0)
     monkeypatch.setenv("LEMMA_HOME", str(home / "other-home"))
     calls: list[list[str]] = []
 
@@ -110,7 +110,7 @@ def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
     cached_trees(["a b"], "q", draw)
     assert calls[1:] == [["e"], ["a b"]]
     assert cached_trees(["e", *texts], "p", draw)[1:] == first and len(calls) == 3
-    monkeypatch.setattr(drawn_trees, "OFTEN", 1)
+    monkeypatch.setattr(drawn_trees, "SAVE_INTERVAL", 1)
     with pytest.raises(ZeroDivisionError):
         cached_trees(
             ["f", "g"], "p", lambda texts: (ParsedWords((text,), (-1,)) for text in texts if text == "f" or 1 / 0)
@@ -131,7 +131,7 @@ def test_a_file_of_trees_needs_no_parser_and_its_arcs_decide(home: Path) -> None
         Sentence(one, heads[label], ("dep",) * 4, label=label) for one, label in zip(words, labels, strict=True)
     ]
     path = home / "gold.conllu"
-    path.write_text(to_conllu(sentences))
+    path.write_text(format_conllu(sentences))
     right = {}
     for depth in (0, 1):
         settings = {**TREE, "steps": 60, "learning_rate": 0.02, "warm_up": 50, "dropout": 0.0, "minimum_count": 2}
@@ -150,17 +150,17 @@ def test_a_file_of_trees_needs_no_parser_and_its_arcs_decide(home: Path) -> None
 def _relabelled(home: Path, sentences: list[Sentence]) -> Path:
     names = {"good": "positive", "bad": "negative"}
     path = home / "relabelled.conllu"
-    path.write_text(to_conllu(Sentence(s.words, s.heads, s.relations, label=names[s.label]) for s in sentences))
+    path.write_text(format_conllu(Sentence(s.words, s.heads, s.relations, label=names[s.label]) for s in sentences))
     return path
 
 
 def test_a_changed_parser_is_noticed(home: Path) -> None:
-    before = parser_trees(home / "parser", Silent()).hash
+    before = parser_trees(home / "parser", SilentObserver()).hash
     words = {**PARSER, "steps": 2, "encoder": {"kind": "bilstm", "hidden": 8, "depth": 1}}
     (home / "parser").rename(home / "kept")
     try:
         lemma.train("parser", treebank=home / "bank.conllu", out=home / "parser", progress=False, **words)
-        assert parser_trees(home / "parser", Silent()).hash != before
+        assert parser_trees(home / "parser", SilentObserver()).hash != before
         with pytest.raises(RunError, match=r"trained on labels.*with the trees of .*parser"):
             lemma.evaluate(home / "run", progress=False)
     finally:

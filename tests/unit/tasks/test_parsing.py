@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lemma
-from lemma.data.conllu import Sentence, to_conllu
+from lemma.data.conllu import Sentence, format_conllu
 from lemma.errors import DataError, InputError
 from lemma.tasks.parsing import best_offsets, head_accuracies, relation_findings, score_trees
 from treebanks import B1, tiny
@@ -119,7 +119,7 @@ def test_validation_trees_of_other_relations_are_refused_before_training(
     others = [replace(tree, relations=tuple(f"x-{relation}" for relation in tree.relations)) for tree in tiny()]
     files = {name: tmp_path / f"{name}.conllu" for name in ("train", "validation", "mixed")}
     for path, trees in zip(files.values(), (tiny(), others, [*others, B1]), strict=True):
-        path.write_text(to_conllu(trees), encoding="utf-8")
+        path.write_text(format_conllu(trees), encoding="utf-8")
     settings: dict[str, Any] = {"treebank": files["train"], "steps": 2, "batch": 4, "warm_up": 1, "device": "cpu"}
     settings |= {"width": 8, "word_dropout": 0.0, "progress": False}
     with pytest.raises(DataError, match=r"no relation of the validation trees \(x-case, x-det.*learns \(case, det"):

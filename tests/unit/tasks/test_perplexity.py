@@ -8,7 +8,7 @@ from lemma.errors import DataError, InputError
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
-from lemma.tasks.language import WARM_UP, PerplexityScore, TextSource, perplexity
+from lemma.tasks.language import WARM_UP_TOKENS, PerplexityScore, TextSource, perplexity
 
 V = 11
 FEED_FORWARD = FeedForward(V=V, d=4, d_h=8, N=4)
@@ -106,12 +106,12 @@ def test_one_stream_of_a_recurrent_model_is_the_exact_pass_however_it_is_chunked
 
 @pytest.mark.parametrize("spec", RECURRENT, ids=family)
 def test_recurrent_streams_carry_their_state_and_warm_up_on_what_precedes_them(spec: ModelSpec) -> None:
-    model, tokens, scored = exact_model(spec), text(WARM_UP + 31), 10
+    model, tokens, scored = exact_model(spec), text(WARM_UP_TOKENS + 31), 10
     places = [place - 1 for place in range(1, len(tokens))]
-    first_seen = [max(0, (place - WARM_UP) // scored) * scored for place in places]
+    first_seen = [max(0, (place - WARM_UP_TOKENS) // scored) * scored for place in places]
     score = perplexity(model, tokens, streams=3, batch=50)
     assert score.loss == pytest.approx(loss_from(model, tokens, first_seen), abs=1e-12)
-    assert (score.protocol.streams, score.protocol.warm_up) == (3, WARM_UP)
+    assert (score.protocol.streams, score.protocol.warm_up) == (3, WARM_UP_TOKENS)
 
 
 def test_every_default_number_of_streams_scores_every_token_once() -> None:

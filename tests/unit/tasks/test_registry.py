@@ -8,7 +8,7 @@ import pytest
 from lemma.errors import SpecError
 from lemma.spec.models import FAMILIES
 from lemma.tasks.base import Task
-from lemma.tasks.registry import DATA_SETTINGS, OPTIONS, data_args, task_for, task_of_family
+from lemma.tasks.registry import DATA_SETTINGS, TASKS_BY_OPTION, data_args, task_for, task_of_family
 
 
 def test_a_task_has_at_most_seven_methods() -> None:
@@ -20,7 +20,7 @@ def test_a_task_has_at_most_seven_methods() -> None:
 def test_every_family_has_a_task_whose_option_is_a_field_of_its_data_spec(family: str) -> None:
     task = task_for(FAMILIES[family])
     assert type(task) is type(task_of_family(family))
-    assert task.option in task.data_spec.model_fields and OPTIONS[task.option].data_spec is task.data_spec
+    assert task.option in task.data_spec.model_fields and TASKS_BY_OPTION[task.option].data_spec is task.data_spec
 
 
 def test_the_families_are_spread_over_the_tasks_as_before() -> None:

@@ -8,8 +8,8 @@ from lemma.data.batches import TokenRows
 from lemma.models.build import build
 from lemma.models.dual_encoder import ImageTextPairs
 from lemma.spec.models import CrossAttention, DualEncoder, Encoder
-from lemma.tasks.reranking import Few, PairLogits, candidates_of, first_few, reranking, score_reranking
-from lemma.tasks.retrieval_score import Belonging, PairScores, vector_scores
+from lemma.tasks.reranking import PairLogits, TopK, reranking_loss, score_reranking, select_candidates, top_candidates
+from lemma.tasks.retrieval_score import PairScores, Relevance, vector_scores
 
 RANDOM = np.random.default_rng(5)
 
@@ -18,8 +18,8 @@ def table_scores(table: np.ndarray) -> PairScores:
     return PairScores(lambda rows: table[rows], lambda rows: table.T[rows])
 
 
-def one_each(number: int) -> Belonging:
-    return Belonging(np.arange(number), np.arange(number))
+def one_each(number: int) -> Relevance:
+    return Relevance(np.arange(number), np.arange(number))
 
 
 def ordered_by_hand(first: np.ndarray, second: np.ndarray, number: int) -> list[list[int]]:
@@ -35,8 +35,8 @@ def ordered_by_hand(first: np.ndarray, second: np.ndarray, number: int) -> list[
 @pytest.mark.parametrize("number", [2, 3, 7, 30])
 def test_the_new_order_is_that_of_sorting_the_few_by_hand(number: int) -> None:
     first, second = RANDOM.normal(size=(5, 7)), RANDOM.normal(size=(5, 7))
-    few = first_few(lambda rows: first[rows], 5, 7, number)
-    put = Few(few, np.take_along_axis(second, few, axis=1)).put(first, slice(0, 5))
+    few = top_candidates(lambda rows: first[rows], 5, 7, number)
+    put = TopK(few, np.take_along_axis(second, few, axis=1)).rescore(first, slice(0, 5))
     assert np.argsort(-put, axis=1).tolist() == ordered_by_hand(first, second, number)
 
 
@@ -48,13 +48,13 @@ def test_gain_ceiling_and_recall_are_counted_as_their_names_say() -> None:
     way = found.image_to_text
     assert (way.better, way.worse) == ((after & ~before).sum(), (before & ~after).sum())
     assert way.recall.value == pytest.approx(after.mean() - before.mean())
-    assert found.score.found.image_to_text.recall[1].value == pytest.approx(after.mean())
+    assert found.score.scores.image_to_text.recall[1].value == pytest.approx(after.mean())
     assert found.score.baselines["dual encoder"].image_to_text.recall[1].value == pytest.approx(before.mean())
     among = np.array([i in row[:5] for i, row in enumerate(ordered_by_hand(scores, others, 5))])
     assert way.ceiling == pytest.approx(among.mean()) and after.mean() <= way.ceiling
-    assert found.score.found.image_to_text.recall[5].value == pytest.approx(among.mean())
+    assert found.score.scores.image_to_text.recall[5].value == pytest.approx(among.mean())
     columns = np.array([row[0] for row in ordered_by_hand(scores.T, others.T, 5)]) == np.arange(40)
-    assert found.score.found.text_to_image.recall[1].value == pytest.approx(columns.mean())
+    assert found.score.scores.text_to_image.recall[1].value == pytest.approx(columns.mean())
 
 
 def test_the_paired_interval_is_that_of_resampled_images() -> None:
@@ -72,7 +72,7 @@ def test_the_same_logits_again_gain_nothing_and_change_no_figure() -> None:
     images, texts = RANDOM.normal(size=(30, 4)), RANDOM.normal(size=(30, 4))
     products = images @ texts.T
     found = score_reranking(vector_scores(images, texts), one_each(30), 6, lambda i, t: 7 * products[i, t] + 2)
-    assert found.score.found.to_dict() == found.score.baselines["dual encoder"].to_dict()
+    assert found.score.scores.to_dict() == found.score.baselines["dual encoder"].to_dict()
     for gain in (found.image_to_text, found.text_to_image):
         assert (gain.recall.value, gain.better, gain.worse, gain.recall.interval) == (0, 0, 0, [0, 0])
 
@@ -81,15 +81,15 @@ def test_the_loss_is_that_of_training_where_every_image_has_one_caption() -> Non
     scores, others = RANDOM.normal(size=(12, 12)), RANDOM.normal(size=(12, 12))
     np.fill_diagonal(scores, 5.0)  # training always has the right one among the few
     found = score_reranking(table_scores(scores), one_each(12), 4, lambda i, t: others[i, t], samples=0)
-    wanted = reranking(torch.from_numpy(others), candidates_of(torch.from_numpy(scores), 4))
+    wanted = reranking_loss(torch.from_numpy(others), select_candidates(torch.from_numpy(scores), 4))
     assert found.loss == pytest.approx(wanted.item())
 
 
 def test_a_second_caption_or_an_equal_one_is_no_wrong_answer() -> None:
     scores = np.array([[9.0, 8.0, 7.0, 0.0], [0.0, 0.0, 9.0, 8.0]])
-    belonging = Belonging(np.array([0, 0, 1, 1]), np.array([0, 1, 2, 0]))  # the fourth text is the first again
+    belonging = Relevance(np.array([0, 0, 1, 1]), np.array([0, 1, 2, 0]))  # the fourth text is the first again
     found = score_reranking(table_scores(scores), belonging, 2, lambda i, t: scores[i, t], samples=0)
-    assert found.score.found.image_to_text.recall[1].value == 1
+    assert found.score.scores.image_to_text.recall[1].value == 1
     own = scores[belonging.owners, np.arange(4)]
     assert found.loss < np.log(2) and np.isfinite(own).all()
 
@@ -127,7 +127,7 @@ def test_pair_logits_are_the_models_own_whatever_the_order_of_the_pairs() -> Non
     pixels = RANDOM.integers(0, 256, (70, 3, 4, 4)).astype(np.uint8)
     rows = TokenRows(RANDOM.integers(0, 8, 210), np.arange(0, 211, 3))
     images, texts = RANDOM.integers(0, 70, 300), RANDOM.integers(0, 70, 300)
-    tokens = torch.from_numpy(rows.padded(range(70)))
+    tokens = torch.from_numpy(rows.pad(range(70)))
     with torch.no_grad():
         patches, words = model.towers.patches(torch.from_numpy(pixels)), model.towers.words(tokens)
         wanted = model.logits(
@@ -139,5 +139,5 @@ def test_pair_logits_are_the_models_own_whatever_the_order_of_the_pairs() -> Non
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, others = RANDOM.normal(size=(30, 30)), RANDOM.normal(size=(30, 30))
     whole = score_reranking(table_scores(scores), one_each(30), 4, lambda i, t: others[i, t]).to_dict()
-    monkeypatch.setattr("lemma.tasks.retrieval_score.BLOCK", 64)
+    monkeypatch.setattr("lemma.tasks.retrieval_score.BLOCK_SCORES", 64)
     assert score_reranking(table_scores(scores), one_each(30), 4, lambda i, t: others[i, t]).to_dict() == whole

@@ -12,7 +12,7 @@ from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.spec.models import CrossAttention
 from lemma.spec.recipe import Recipe
 from lemma.tasks import reranking as module
-from lemma.tasks.reranking import RerankingLoss, candidates_of, reranking
+from lemma.tasks.reranking import RerankingLoss, reranking_loss, select_candidates
 
 IMAGES = torch.rand(7, 3, 16, 16, generator=torch.Generator().manual_seed(4))
 TOKENS = torch.randint(0, 20, (7, 5), generator=torch.Generator().manual_seed(5))
@@ -62,14 +62,14 @@ def test_it_begins_at_the_dual_encoders_own_loss_among_its_candidates() -> None:
     taught = criterion(trained=False)
     dual = taught.model.towers(IMAGES.double(), TOKENS)
     loss, _, _ = taught(IMAGES.double(), TOKENS)
-    assert loss.item() == pytest.approx(reranking(dual, candidates_of(dual, 3)).item(), rel=1e-6)
+    assert loss.item() == pytest.approx(reranking_loss(dual, select_candidates(dual, 3)).item(), rel=1e-6)
 
 
 def test_blocks_change_neither_the_loss_nor_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     taught = criterion()
     whole, _, _ = taught(IMAGES.double(), TOKENS)
     wanted = torch.autograd.grad(whole, list(taught.parameters()))
-    monkeypatch.setattr(module, "LOOKED_AT_ONCE", 4 * 16 * 32)  # four pairs
+    monkeypatch.setattr(module, "MAX_PAIR_ELEMENTS", 4 * 16 * 32)  # four pairs
     blocks, _, _ = taught(IMAGES.double(), TOKENS)
     torch.testing.assert_close(blocks, whole)
     torch.testing.assert_close(torch.autograd.grad(blocks, list(taught.parameters())), wanted)
@@ -79,16 +79,16 @@ def test_images_of_one_caption_are_not_each_others_wrong_answers() -> None:
     dual = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
     alike = torch.eye(6, dtype=torch.bool)
     alike[0, 4] = alike[4, 0] = True
-    texts, images = candidates_of(dual + 9 * alike, 3, alike)
+    texts, images = select_candidates(dual + 9 * alike, 3, alike)
     assert not any(chosen[0, 4] or chosen[4, 0] for chosen in (texts, images))
     assert texts.sum(1).tolist() == images.sum(0).tolist() == [3] * 6
     assert texts.diagonal().all() and images.diagonal().all()
 
 
 def test_where_all_captions_are_one_nothing_is_asked() -> None:
-    candidates = candidates_of(torch.randn(4, 4), 3, torch.ones(4, 4, dtype=torch.bool))
+    candidates = select_candidates(torch.randn(4, 4), 3, torch.ones(4, 4, dtype=torch.bool))
     assert candidates.either.equal(torch.eye(4, dtype=torch.bool))
-    assert reranking(torch.randn(4, 4), candidates).item() == 0
+    assert reranking_loss(torch.randn(4, 4), candidates).item() == 0
 
 
 def test_frozen_towers_get_no_gradient_and_the_added_parts_all_do() -> None:

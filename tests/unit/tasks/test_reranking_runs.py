@@ -14,9 +14,9 @@ import lemma
 from adapting_runs import StopAt, same_bits
 from image_runs import shapes
 from lemma.cli.main import app
-from lemma.counting.count import trainable_text
+from lemma.counting.count import trainable_formula
 from lemma.data.batches import TokenRows
-from lemma.data.images import Captioned, prepare_images
+from lemma.data.images import CaptionedImages, prepare_images
 from lemma.errors import LemmaError, SpecError
 from lemma.models.classifier import ClassifierModel
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
@@ -24,7 +24,7 @@ from lemma.runs.checkpoint import read_tensors
 from lemma.runs.load import load
 from lemma.spec.data import ImagesSpec
 from lemma.tasks.registry import data_args
-from lemma.tasks.reranking import PairLogits, RerankingScore, part_of
+from lemma.tasks.reranking import PairLogits, RerankingScore, sample_images
 from lemma.training.adapt import adapt_run, plan_adaptation
 from two_colours import COLOURS, folder_of_halves
 
@@ -78,7 +78,7 @@ def test_looking_twice_tells_what_two_dimensions_cannot(dual: Path, images: Path
     alone = lemma.evaluate(dual, images=others, progress=False)
     before = score.score.baselines["dual encoder"]  # the dual encoder as it was, not the towers that learned since
     assert before.image_to_text.recall == alone.found.image_to_text.recall
-    assert score.score.found.image_to_text.recall[1].value <= score.image_to_text.ceiling
+    assert score.score.scores.image_to_text.recall[1].value <= score.image_to_text.ceiling
 
 
 def test_a_stopped_re_ranker_goes_on_to_the_same_bits(frozen: Path, dual: Path, images: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_stopped_re_ranker_goes_on_to_the_same_bits(frozen: Path, dual: Path, 
     words.pop("progress")
     asked, stopped = data_args({"images": images}), dual.parent / "stopped"
     plan = plan_adaptation(dual, asked, "frozen", words, StopAt(4), rerank=True)
-    result = adapt_run(plan, stopped, StopAt(4), trainable_text)
+    result = adapt_run(plan, stopped, StopAt(4), trainable_formula)
     assert getattr(result, "stopped", "") == "interrupted"
     lemma.resume(stopped, progress=False)
     assert same_bits(stopped, frozen)
@@ -188,14 +188,16 @@ def test_the_commands_say_gain_and_ceiling_also_as_json(dual: Path, frozen: Path
 def test_a_part_of_the_images_keeps_each_with_its_captions() -> None:
     rows = TokenRows(np.arange(30), np.arange(0, 31, 2))
     pixels = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, 2, 2), dtype=np.uint8)
-    whole = Captioned(pixels, rows, np.array([0, 1, 4, 6, 9, 12, 15]), np.arange(15))
-    part = part_of(whole, 4)
-    assert len(part.pixels) == 4 and part_of(whole, 6) is whole
+    whole = CaptionedImages(pixels, rows, np.array([0, 1, 4, 6, 9, 12, 15]), np.arange(15))
+    part = sample_images(whole, 4)
+    assert len(part.pixels) == 4 and sample_images(whole, 6) is whole
     for place, image in enumerate(part.pixels[:, 0, 0, 0].tolist()):
-        ours, theirs = (one.rows.padded(range(*one.first[at : at + 2])) for one, at in ((part, place), (whole, image)))
+        ours, theirs = (
+            one.rows.pad(range(*one.caption_bounds[at : at + 2])) for one, at in ((part, place), (whole, image))
+        )
         assert ours.tolist() == theirs.tolist()
-        assert part.names[slice(*part.first[place : place + 2])].tolist() == list(
-            range(*whole.first[image : image + 2])
+        assert part.caption_ids[slice(*part.caption_bounds[place : place + 2])].tolist() == list(
+            range(*whole.caption_bounds[image : image + 2])
         )
 
 
@@ -211,10 +213,8 @@ def test_a_search_finds_by_the_towers_and_orders_the_first_few_by_looking_again(
     dataset = prepare_images(
         ImagesSpec(images=str(images)), evaluation=True, side=8, length=8, special_tokens=True, tokenizer=run.tokenizer
     )
-    examples, names = dataset.tokens("images"), [image.name for image in dataset.tokens("images").images]
-    text = [caption for image in dataset.tokens("images").images for caption in image.captions].index(
-        "red left of blue"
-    )
+    examples, names = dataset.item("images"), [image.name for image in dataset.item("images").images]
+    text = [caption for image in dataset.item("images").images for caption in image.captions].index("red left of blue")
     places = np.array(
         [next(i for i, name in enumerate(names) if Path(name).name == Path(hit.name).name) for hit in hits]
     )

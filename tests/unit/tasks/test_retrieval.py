@@ -10,16 +10,16 @@ import pytest
 
 from lemma.errors import InputError
 from lemma.tasks import retrieval_score as places_module
-from lemma.tasks.image_text import loss_of_batches
+from lemma.tasks.image_text import mean_batch_loss
 from lemma.tasks.retrieval_score import (
-    Belonging,
     NearestPixel,
     PairScores,
+    Relevance,
+    bootstrap_ranks,
     chance_rank,
-    places_of,
-    resampled,
+    rank_relevant,
+    score_directions,
     score_retrieval,
-    two_ways,
     vector_scores,
 )
 
@@ -52,28 +52,28 @@ def test_ranks_and_hits_are_means_over_all_orders_of_ties(seed: int) -> None:
     mask[0, random.integers(6)] = True
     for first in (1, 2, 4):
         rank, hits = mean_rank_and_hits(scores[0].tolist(), mask[0].tolist(), first)
-        assert places_of(scores, mask).ranks()[0] == pytest.approx(rank)
-        assert places_of(scores, mask).hits(first)[0] == pytest.approx(hits)
+        assert rank_relevant(scores, mask).mean_ranks()[0] == pytest.approx(rank)
+        assert rank_relevant(scores, mask).hit_probabilities(first)[0] == pytest.approx(hits)
 
 
 def test_ranks_are_those_of_sorting() -> None:
     scores = np.random.default_rng(0).normal(size=(30, 12))
     right = np.arange(30) % 12
     by_hand = [1 + list(np.argsort(-row)).index(place) for row, place in zip(scores, right, strict=True)]
-    assert places_of(scores, np.arange(12) == right[:, None]).ranks().tolist() == by_hand
+    assert rank_relevant(scores, np.arange(12) == right[:, None]).mean_ranks().tolist() == by_hand
 
 
 def test_what_is_no_number_is_no_find() -> None:
     scores = np.array([[math.nan, 1.0, 2.0], [math.nan] * 3])
-    assert places_of(scores, np.array([[True, False, False]] * 2)).ranks().tolist() == [3.0, 2.0]
+    assert rank_relevant(scores, np.array([[True, False, False]] * 2)).mean_ranks().tolist() == [3.0, 2.0]
 
 
 @pytest.mark.parametrize("block", [1 << 22, 11])
 def test_recall_both_ways_with_several_and_with_equal_captions(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places_module, "BLOCK", block)
+    monkeypatch.setattr(places_module, "BLOCK_SCORES", block)
     random = np.random.default_rng(3)
     images, texts = random.normal(size=(5, 4)), random.normal(size=(8, 4))
-    score = score_retrieval(vector_scores(images, texts), Belonging(OWNERS, NAMES), loss=1.0, samples=50)
+    score = score_retrieval(vector_scores(images, texts), Relevance(OWNERS, NAMES), loss=1.0, samples=50)
     table = images @ texts.T
     forth, back = [], []
     for image in range(5):
@@ -82,34 +82,34 @@ def test_recall_both_ways_with_several_and_with_equal_captions(block: int, monke
     for text in range(8):
         order = np.argsort(-table[:, text])
         back.append(1 + next(place for place, image in enumerate(order) if right_of(image, text)))
-    for way, ranks in ((score.found.image_to_text, forth), (score.found.text_to_image, back)):
+    for way, ranks in ((score.scores.image_to_text, forth), (score.scores.text_to_image, back)):
         assert {first: one.value for first, one in way.recall.items()} == pytest.approx(
             {first: np.mean([rank <= first for rank in ranks]) for first in (1, 5, 10)}
         )
         assert way.median_rank.value == np.median(ranks)
-    written = score_retrieval(table_scores(table), Belonging(OWNERS, NAMES), loss=1.0, samples=50)
+    written = score_retrieval(table_scores(table), Relevance(OWNERS, NAMES), loss=1.0, samples=50)
     assert written.to_dict() == score.to_dict()
 
 
 def test_chance_is_exact_where_right_ones_are_several() -> None:
-    score = score_retrieval(table_scores(np.zeros((5, 8))), Belonging(OWNERS, NAMES), loss=1.0, samples=0)
+    score = score_retrieval(table_scores(np.zeros((5, 8))), Relevance(OWNERS, NAMES), loss=1.0, samples=0)
     for way, total, number in (
-        (score.found.image_to_text, 8, [sum(right_of(image, text) for text in range(8)) for image in range(5)]),
-        (score.found.text_to_image, 5, [sum(right_of(image, text) for image in range(5)) for text in range(8)]),
+        (score.scores.image_to_text, 8, [sum(right_of(image, text) for text in range(8)) for image in range(5)]),
+        (score.scores.text_to_image, 5, [sum(right_of(image, text) for image in range(5)) for text in range(8)]),
     ):
         for first in (1, 5):
             missed = [math.comb(total - right, first) / math.comb(total, first) for right in number]
             assert way.chance[first] == pytest.approx(1 - np.mean(missed))
             assert way.recall[first].value == pytest.approx(way.chance[first])  # all tied: guessing
-    single = score_retrieval(table_scores(np.eye(20)), Belonging(np.arange(20), np.arange(20)), loss=1.0, samples=0)
-    assert single.found.image_to_text.chance == pytest.approx({1: 0.05, 5: 0.25, 10: 0.5})
-    assert single.figures["recall_at_1"] == 1 and single.found.text_to_image.chance_rank == 10.5
+    single = score_retrieval(table_scores(np.eye(20)), Relevance(np.arange(20), np.arange(20)), loss=1.0, samples=0)
+    assert single.scores.image_to_text.chance == pytest.approx({1: 0.05, 5: 0.25, 10: 0.5})
+    assert single.figures["recall_at_1"] == 1 and single.scores.text_to_image.chance_rank == 10.5
 
 
 def test_resampling_draws_images_with_all_their_texts() -> None:
     ranks, owners = np.array([1.0, 4.0, 2.0, 9.0]), np.array([0, 0, 1, 2])
     hits = (ranks <= 2)[None].astype(float)
-    recalls, medians = resampled(ranks, hits, owners, 400, 5)
+    recalls, medians = bootstrap_ranks(ranks, hits, owners, 400, 5)
     possible_recalls, possible_medians = set(), set()
     for drawn in itertools.product(range(3), repeat=3):
         taken = np.concatenate([ranks[owners == image] for image in drawn])
@@ -124,7 +124,7 @@ def test_intervals_hold_the_value_and_shrink_with_more_images() -> None:
     for number in (40, 1000):
         table = np.random.default_rng(1).normal(size=(number, number)) + 3 * np.eye(number)
         same = np.arange(number)
-        recall = score_retrieval(table_scores(table), Belonging(same, same), loss=1.0).found.image_to_text.recall[1]
+        recall = score_retrieval(table_scores(table), Relevance(same, same), loss=1.0).scores.image_to_text.recall[1]
         low, high = cast(list[float], recall.interval)
         assert low < recall.value < high
         widths.append(high - low)
@@ -132,8 +132,8 @@ def test_intervals_hold_the_value_and_shrink_with_more_images() -> None:
 
 
 def test_the_nearest_learned_image_with_the_caption_gives_the_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lemma.tasks.retrieval_score.AT_ONCE", 36)  # three images
-    monkeypatch.setattr(places_module, "BLOCK", 30)
+    monkeypatch.setattr("lemma.tasks.retrieval_score.PIXEL_BLOCK", 36)  # three images
+    monkeypatch.setattr(places_module, "BLOCK_SCORES", 30)
     random = np.random.default_rng(2)
     pixels, learned = (random.integers(0, 256, size=(count, 3, 2, 2)).astype(np.uint8) for count in (4, 7))
     owners, names = np.array([0, 1, 1, 2, 3, 4, 5, 6, 6]), np.array([5, 1, 9, 1, 2, 5, 5, 1, 7])
@@ -142,7 +142,7 @@ def test_the_nearest_learned_image_with_the_caption_gives_the_score(monkeypatch:
     scores = NearestPixel(pixels, texts, learned, owners, names)
     found = np.concatenate([scores.of_images(slice(0, 3)), scores.of_images(slice(3, 4))])
     np.testing.assert_allclose(scores.of_texts(slice(1, 4)), found[:, 1:4].T, atol=1e-4)
-    assert scores.known() == 1
+    assert scores.count_training_images() == 1
     for image, text in itertools.product(range(4), range(5)):
         carried = [
             ((pixels[image].astype(float) - learned[owner].astype(float)) ** 2).sum() / 255**2
@@ -156,7 +156,7 @@ def test_of_names_that_were_never_learned_the_nearest_pixel_knows_nothing() -> N
     pixels = np.random.default_rng(4).integers(0, 256, size=(20, 3, 2, 2)).astype(np.uint8)
     same = np.arange(20)
     scores = NearestPixel(pixels, same, pixels, same, same + 100)
-    ways = score_retrieval(scores, Belonging(same, same), loss=1.0, baselines={"nearest pixel": scores}, samples=0)
+    ways = score_retrieval(scores, Relevance(same, same), loss=1.0, baselines={"nearest pixel": scores}, samples=0)
     for way in ways.baselines["nearest pixel"]:
         assert {first: one.value for first, one in way.recall.items()} == pytest.approx(way.chance)
 
@@ -172,15 +172,15 @@ def test_the_loss_is_the_mean_of_batches_that_leave_equal_captions_out() -> None
             others = [two for two in range(3) if two == one or names[rows[two]] != names[rows[one]]]
             for line in (logits[one, others], logits[others, one]):
                 losses.append(np.log(np.exp(line).sum()) - logits[one, one])
-    assert loss_of_batches(images, texts, names, 2.5, 3) == pytest.approx(np.mean(losses), abs=1e-6)
-    everything = loss_of_batches(np.ones((4, 2)), np.ones((4, 2)), np.arange(4), 1.0, 99)
+    assert mean_batch_loss(images, texts, names, 2.5, 3) == pytest.approx(np.mean(losses), abs=1e-6)
+    everything = mean_batch_loss(np.ones((4, 2)), np.ones((4, 2)), np.arange(4), 1.0, 99)
     assert everything == pytest.approx(math.log(4))
 
 
 def test_the_score_is_shown_within_eighty_columns_with_chance_and_baselines() -> None:
     same = np.arange(1200)
     table = table_scores(np.random.default_rng(1).normal(size=(1200, 1200)) + 2 * np.eye(1200))
-    score = score_retrieval(table, Belonging(same, same), loss=1.0, baselines={"nearest pixel": table})
+    score = score_retrieval(table, Relevance(same, same), loss=1.0, baselines={"nearest pixel": table})
     lines = str(score).splitlines()
     assert max(map(len, lines)) <= 80 and sum("chance" in line for line in lines) == 2
     assert sum("nearest pixel" in line for line in lines) == 2 and "<table" in score._repr_html_()
@@ -188,7 +188,7 @@ def test_the_score_is_shown_within_eighty_columns_with_chance_and_baselines() ->
 
 def test_nothing_to_score_is_refused() -> None:
     with pytest.raises(InputError, match="no images"):
-        score_retrieval(table_scores(np.zeros((0, 0))), Belonging(same := np.zeros(0, dtype=int), same), loss=1.0)
+        score_retrieval(table_scores(np.zeros((0, 0))), Relevance(same := np.zeros(0, dtype=int), same), loss=1.0)
 
 
 @pytest.mark.parametrize(("right", "candidates"), [([1], 20), ([1], 21), ([3], 40), ([1, 1, 5, 9], 30), ([4], 4)])
@@ -204,18 +204,18 @@ def test_the_rank_by_chance_is_exact_where_all_orders_can_be_gone_through() -> N
         orders = itertools.permutations(range(candidates))
         ranks = [1 + min(order.index(one) for one in range(right)) for order in orders]
         assert chance_rank(np.array([right]), candidates) == np.median(ranks)
-    ways = two_ways(table_scores(np.zeros((10, 20))), Belonging(np.arange(20) // 2, np.arange(20)), samples=0)
+    ways = score_directions(table_scores(np.zeros((10, 20))), Relevance(np.arange(20) // 2, np.arange(20)), samples=0)
     assert (ways.image_to_text.chance_rank, ways.text_to_image.chance_rank) == (6.0, 5.5)
 
 
 def test_the_nearest_pixel_of_many_images_never_stands_in_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places_module, "BLOCK", 1 << 17)
-    monkeypatch.setattr("lemma.tasks.retrieval_score.IMAGES", 128)
+    monkeypatch.setattr(places_module, "BLOCK_SCORES", 1 << 17)
+    monkeypatch.setattr("lemma.tasks.retrieval_score.MAX_BLOCK_IMAGES", 128)
     random, count = np.random.default_rng(5), 2000
     pixels = random.integers(0, 256, size=(count, 3, 2, 2)).astype(np.uint8)
     scores = NearestPixel(pixels, np.arange(count), pixels[::-1], np.arange(count), np.arange(count))
     tracemalloc.start()
-    two_ways(scores, Belonging(np.arange(count), np.arange(count)), samples=0)
+    score_directions(scores, Relevance(np.arange(count), np.arange(count)), samples=0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 * count**2 / 2  # half of what such a table would take

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lemma.data.batches import TokenRows
 from lemma.data.pairs import TokenPairs
 from lemma.errors import InputError
-from lemma.tasks.translation import loss_of_pairs, score_pairs, score_translations
+from lemma.tasks.translation import mean_pair_loss, score_pairs, score_translations
 
 V = 11
 
@@ -37,14 +37,14 @@ def pairs(count: int) -> TokenPairs:
     def rows(before: list[int]) -> TokenRows:
         lengths = random.integers(0, 9, size=count)
         tokens = random.integers(0, V - 3, size=lengths.sum()).astype(np.int32)
-        return TokenRows(tokens, np.cumsum([0, *lengths])).surround(before, [V - 2])
+        return TokenRows(tokens, np.cumsum([0, *lengths])).add_affixes(before, [V - 2])
 
     return TokenPairs(rows([]), rows([V - 3]))
 
 
 def test_the_loss_is_the_mean_over_all_right_tokens_of_pairs_taken_alone() -> None:
     model, given = Translator(), pairs(60)
-    loss, tokens = loss_of_pairs(model, given)
+    loss, tokens = mean_pair_loss(model, given)
     assert model.training
     total, count = 0.0, 0
     for place in range(60):
@@ -60,7 +60,7 @@ def test_the_loss_is_the_mean_over_all_right_tokens_of_pairs_taken_alone() -> No
 
 def test_no_pairs_are_refused() -> None:
     with pytest.raises(InputError, match="no pairs to measure"):
-        loss_of_pairs(Translator(), pairs(0))
+        mean_pair_loss(Translator(), pairs(0))
 
 
 def test_what_is_shown_fits_into_eighty_columns_and_json() -> None:

@@ -15,7 +15,7 @@ from lemma.data.graphs import prepare_graph
 from lemma.errors import RunError, SpecError
 from lemma.layers import graph as sparse
 from lemma.models.build import build
-from lemma.models.graph import GraphModel, graph_inputs
+from lemma.models.graph import GraphModel, build_graph_inputs
 from lemma.runs.folder import RunFolder
 from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec
@@ -116,7 +116,7 @@ def test_words_without_effect_are_refused_with_the_reason(word: str, why: str) -
 
 def test_words_of_the_graph_reach_the_data_and_unknown_ones_are_refused() -> None:
     chosen = choose("graph", {"labelled": 5, "edges": 500, "D": 8, "seed": 7})
-    data = chosen.data("graph", "blocks", nodes=200)
+    data = chosen.data_spec("graph", "blocks", nodes=200)
     assert (data.labelled, data.edges, data.nodes, data.split) == (5, 500, 200, 7)
     assert chosen.model.hidden == 8  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(SpecError, match="Did you mean 'labelled'"):
@@ -128,15 +128,15 @@ def test_words_of_the_graph_reach_the_data_and_unknown_ones_are_refused() -> Non
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_sparse_features_give_the_outputs_and_gradients_of_dense_ones(depth: int) -> None:
     random = np.random.default_rng(depth)
-    graph = prepare_graph(GraphSpec(graph="blocks", nodes=60, edges=150), seed=1).tokens("train").graph
+    graph = prepare_graph(GraphSpec(graph="blocks", nodes=60, edges=150), seed=1).item("train").graph
     table = random.random((60, 9)).astype(np.float32) * (random.random((60, 9)) < 0.3)
     kept = csr_array(table)
     model = build(Graph(features=9, hidden=5, classes=4, depth=depth))
-    _, adjacency = graph_inputs(graph, "symmetric")
+    _, adjacency = build_graph_inputs(graph, "symmetric")
     found = []
     for features in (kept, table):
         object.__setattr__(graph, "features", features)
-        laid, _ = graph_inputs(graph, "symmetric")
+        laid, _ = build_graph_inputs(graph, "symmetric")
         result = model(laid, adjacency)
         found.append((result, *torch.autograd.grad(result.square().sum(), list(model.parameters()))))
     for one, other in zip(*found, strict=True):
@@ -146,24 +146,24 @@ def test_sparse_features_give_the_outputs_and_gradients_of_dense_ones(depth: int
 def test_dropout_of_sparse_features_drops_entries_and_scales_the_rest() -> None:
     graph = prepare_graph(GraphSpec(graph="karate"), seed=1)
     model = build(Graph(features=34, classes=2), dropout=0.5).train()
-    features: Any = graph_inputs(graph.tokens("train").graph, "symmetric")[0]
+    features: Any = build_graph_inputs(graph.item("train").graph, "symmetric")[0]
     torch.manual_seed(1)
-    dropped: Any = model._dropped(features).values
+    dropped: Any = model._apply_dropout(features).values
     assert set(dropped.tolist()) == {0.0, 2.0}
-    assert torch.equal(model.eval()._dropped(features).values, features.values)  # pyright: ignore
+    assert torch.equal(model.eval()._apply_dropout(features).values, features.values)  # pyright: ignore
 
 
 def test_a_step_is_that_of_plain_autograd_on_dense_matrices() -> None:
     """The same loss and gradient as softmax(Â relu(Â X W) V) written out, with dropout off."""
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=80, edges=200), seed=1)
     chosen = choose("graph", {"dropout": 0.0, "weight_decay": 0.0, "clip": 0.0, "bias": False})
-    spec = chosen.model.sized(graph.sizes())
-    session = Session(spec, chosen.recipe, graph.tokens("train"), Distributed(torch.device("cpu")), print)
+    spec = chosen.model.with_data_sizes(graph.sizes())
+    session = Session(spec, chosen.recipe, graph.item("train"), Distributed(torch.device("cpu")), print)
     weights = [parameter.detach().clone().requires_grad_() for parameter in session.model.parameters()]
-    whole = graph.tokens("train").graph
-    dense = graph_inputs(whole, "symmetric")[1].to_dense()
+    whole = graph.item("train").graph
+    dense = build_graph_inputs(whole, "symmetric")[1].to_dense()
     hidden = torch.relu(dense @ torch.from_numpy(whole.features) @ weights[0].T)
-    nodes = torch.from_numpy(graph.tokens("train").nodes)
+    nodes = torch.from_numpy(graph.item("train").nodes)
     logits = (dense @ hidden @ weights[1].T)[nodes]
     expected = torch.nn.functional.cross_entropy(logits, torch.from_numpy(whole.classes)[nodes])
     (loss,) = _gradients(session)
@@ -174,7 +174,7 @@ def test_a_step_is_that_of_plain_autograd_on_dense_matrices() -> None:
 
 def _gradients(session: Session) -> list[torch.Tensor]:
     session.state.step += 1
-    return session.gradients()
+    return session.compute_gradients()
 
 
 def test_memory_of_a_step_grows_with_the_edges_and_not_with_the_pairs_of_nodes(monkeypatch) -> None:
@@ -182,11 +182,15 @@ def test_memory_of_a_step_grows_with_the_edges_and_not_with_the_pairs_of_nodes(m
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=4_000, edges=12_000), seed=1)
     chosen = choose("graph", {"hidden": 8})
     session = Session(
-        chosen.model.sized(graph.sizes()), chosen.recipe, graph.tokens("train"), Distributed(torch.device("cpu")), print
+        chosen.model.with_data_sizes(graph.sizes()),
+        chosen.recipe,
+        graph.item("train"),
+        Distributed(torch.device("cpu")),
+        print,
     )
     assert _largest_of(session) <= 4_000 * 16
     assert session.batches.adjacency.values.numel() == 4_000 + 2 * 12_000  # pyright: ignore
-    monkeypatch.setattr(sparse, "_multiplied", lambda rows, dense: rows.to_dense() @ dense)
+    monkeypatch.setattr(sparse, "_multiply", lambda rows, dense: rows.to_dense() @ dense)
     assert _largest_of(session) >= 4_000**2, "the measure would see a dense product"
 
 

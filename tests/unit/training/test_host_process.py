@@ -16,10 +16,10 @@ from torch import nn
 
 import lemma
 from adapting_runs import small_base
-from lemma.layers.state import Window
+from lemma.layers.state import TokenWindow
 from lemma.models.base import LanguageModel
-from lemma.models.build import blank, build
-from lemma.models.contract import broken_promises
+from lemma.models.build import build, build_uninitialized
+from lemma.models.contract import contract_violations
 from lemma.spec.models import NewFamily
 from lemma.spec.recipe import Recipe
 from lemma.training.distributed import Distributed
@@ -92,7 +92,7 @@ def test_no_call_changes_the_random_state_of_the_program(
 def test_checking_the_contract_changes_no_random_state(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(SMALL["lstm"])
     with unchanged_random_state(monkeypatch):
-        assert broken_promises(model) == {}
+        assert contract_violations(model) == {}
 
 
 def test_loading_draws_no_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ class ShiftModel(LanguageModel):
         nn.init.normal_(self.embedding.weight)
         self.second.fill_(3.0)  # pyright: ignore[reportCallIssue]
 
-    def forward(self, tokens: Any, state: Any = None) -> tuple[torch.Tensor, Window]:
+    def forward(self, tokens: Any, state: Any = None) -> tuple[torch.Tensor, TokenWindow]:
         """Not needed here."""
         raise NotImplementedError
 
@@ -139,7 +139,7 @@ class ShiftModel(LanguageModel):
 def test_a_model_to_be_filled_has_the_buffers_of_one_that_was_drawn() -> None:
     lemma.register(Shift)
     for spec in (*SMALL.values(), Shift()):
-        model, filled = build(spec), blank(spec)
+        model, filled = build(spec), build_uninitialized(spec)
         buffers = dict(model.named_buffers())
         assert buffers.keys() == dict(filled.named_buffers()).keys()
         for name, buffer in filled.named_buffers():
@@ -148,7 +148,7 @@ def test_a_model_to_be_filled_has_the_buffers_of_one_that_was_drawn() -> None:
 
 def test_losses_collected_from_a_replayed_step_stay_what_they_were(spec_and_data: Any) -> None:
     recipe = Recipe(**{**QUICK, "steps": 3})
-    spec = MODELS["lstm"].sized(spec_and_data[1].sizes())
+    spec = MODELS["lstm"].with_data_sizes(spec_and_data[1].sizes())
     session = Session(spec, recipe, spec_and_data[1].tokens("train"), Distributed(torch.device("cpu")), print)
     static = torch.zeros(())  # a CUDA graph writes each step's loss to the same memory
 

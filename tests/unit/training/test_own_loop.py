@@ -12,14 +12,14 @@ from torch import nn
 import lemma
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import LemmaError, RunError, SpecError, TrainingError
-from lemma.layers.state import Window
+from lemma.layers.state import TokenWindow
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.runs.folder import RunFolder
 from lemma.spec.data import Characters
-from lemma.spec.models import NEW_FAMILIES, Classifier, Decoder, Graph, NewFamily
+from lemma.spec.models import PLUGIN_FAMILIES, Classifier, Decoder, Graph, NewFamily
 from lemma.spec.recipe import NewObjective, Recipe
-from lemma.training.optimizer import learning_rate, memory_of, restore_memory
+from lemma.training.optimizer import learning_rate, load_optimizer_state, optimizer_state
 from small_runs import small_text
 
 SMALL = {
@@ -114,11 +114,11 @@ def test_numbers_of_an_optimizer_are_kept_and_lists_are_refused() -> None:
     optimizer.state[model.weight] |= {"count": 3, "mean": torch.ones(1, 2), "nothing": None}
     other = nn.Linear(2, 1, bias=False)
     again = torch.optim.SGD(other.parameters(), lr=1.0)
-    restore_memory(again, other, memory_of(optimizer, model))
+    load_optimizer_state(again, other, optimizer_state(optimizer, model))
     assert again.state[other.weight]["count"] == 3 and again.state[other.weight]["mean"].tolist() == [[1.0, 1.0]]
     optimizer.state[model.weight]["history"] = [1]
     with pytest.raises(TrainingError, match="keeps a list called history"):
-        memory_of(optimizer, model)
+        optimizer_state(optimizer, model)
 
 
 def test_the_example_is_short_and_its_run_is_one_like_any_other(text: Path, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_saved_model_gives_the_same_logits_and_what_does_not_fit_is_refused(tm
     assert torch.equal(lemma.load(tmp_path / "run", device="cpu").model(tokens)[0], model(tokens)[0])
     labels = build(Classifier(body=Decoder(vocabulary=5, width=8, depth=1, heads=2, context=4))).eval()
     lemma.runs.save(labels, tokenizer, tmp_path / "labels", labels=("no", "yes"))
-    chances = lemma.generate(tmp_path / "labels", source="abc").chances
+    chances = lemma.generate(tmp_path / "labels", source="abc").probabilities
     assert list(chances.values()) == pytest.approx(labels(tokens).softmax(-1)[0].tolist())
     (tmp_path / "labels.csv").write_text("text,label\nabc,no\nbca,yes\n")
     assert lemma.evaluate(tmp_path / "labels", labels=tmp_path / "labels.csv", progress=False).texts == 2
@@ -182,7 +182,7 @@ class UnigramModel(LanguageModel):
         return 1
 
     def forward(self, tokens, state=None):
-        return self.logits.expand(*tokens.shape, -1), Window(tokens[:, -1:], 1)
+        return self.logits.expand(*tokens.shape, -1), TokenWindow(tokens[:, -1:], 1)
 
 
 class Doubled(NewObjective):
@@ -206,7 +206,7 @@ def test_a_family_and_an_objective_registered_here_are_trained_and_loaded(text: 
     row = RunFolder.open(tmp_path / "a").metrics.rows()[0]
     assert row["objective"] == pytest.approx(2 * row["loss"])
     assert isinstance(lemma.load(tmp_path / "a").model, UnigramModel)
-    NEW_FAMILIES.registered.clear()  # as in another process
+    PLUGIN_FAMILIES.registered.clear()  # as in another process
     with pytest.raises(RunError, match="unigram"):
         lemma.load(tmp_path / "a")
 
@@ -226,7 +226,7 @@ def test_what_cannot_be_registered_is_refused() -> None:
     ):
         with pytest.raises(LemmaError, match=reason):
             lemma.register(kind, **parts)
-    assert not NEW_FAMILIES.registered
+    assert not PLUGIN_FAMILIES.registered
 
 
 SGD = torch.optim.SGD

@@ -9,8 +9,8 @@ from lemma.errors import SpecError
 from lemma.models.build import build
 from lemma.spec.models import Decoder, Encoder, EncoderDecoder, TableA5
 from lemma.spec.recipe import Recipe
-from lemma.tasks.language import causal
-from lemma.training.distributed import layers_of, recompute_layers
+from lemma.tasks.language import causal_loss
+from lemma.training.distributed import find_layers, recompute_layers
 from small_runs import train_small
 
 SIZES = {"vocabulary": 11, "width": 8, "heads": 2, "context": 6}
@@ -29,7 +29,7 @@ def test_recomputed_layers_give_the_same_gradients_bit_for_bit_with_dropout(fami
     for again in (False, True):
         torch.manual_seed(1)
         model = build(SPECS[family], 0.3).train()
-        layers, runs = layers_of(model), []
+        layers, runs = find_layers(model), []
         for layer in layers:  # a part of it runs whenever the layer does
             part = next(iter(layer.children()))
             part.register_forward_hook(lambda *_, runs=runs: runs.append(1))
@@ -38,7 +38,7 @@ def test_recomputed_layers_give_the_same_gradients_bit_for_bit_with_dropout(fami
         torch.manual_seed(2)
         out = model(tokens, tokens) if family == "encoder-decoder" else model(tokens)
         logits = out[0] if isinstance(out, tuple) else out
-        causal(logits[:, : tokens.shape[1]], tokens).backward()
+        causal_loss(logits[:, : tokens.shape[1]], tokens).backward()
         assert len(runs) == len(layers) * (1 + again)
         found.append({name: parameter.grad for name, parameter in model.named_parameters()})
     assert found[0].keys() == found[1].keys()

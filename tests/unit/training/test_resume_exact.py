@@ -11,9 +11,9 @@ import torch
 import lemma
 from adapting_runs import StopAt, same_bits, small_table
 from image_runs import LSTM, shapes
-from lemma.data.conllu import to_conllu
-from lemma.report.progress import Silent
-from lemma.runs.checkpoint import Checkpoint, latest_good, read_tensors, save, write_tensors
+from lemma.data.conllu import format_conllu
+from lemma.report.progress import SilentObserver
+from lemma.runs.checkpoint import Checkpoint, read_latest_checkpoint, read_tensors, save_checkpoint, write_tensors
 from lemma.spec.models import FAMILIES
 from lemma.tasks.registry import task_for
 from small_runs import resume_small, small_text, train_small
@@ -75,7 +75,7 @@ def data_of(kind: str, folder: Path) -> dict[str, Any]:
         return {"images": shapes(folder / "shapes", 3), "tokenizer": "words"}
     if kind == "graph":
         return {"graph": "karate"}
-    sentences = to_conllu(tiny())
+    sentences = format_conllu(tiny())
     if kind == "trees":
         trees = enumerate(sentences.strip().split("\n\n"))
         (folder / "trees.conllu").write_text("".join(f"# label = {'ab'[n % 2]}\n{tree}\n\n" for n, tree in trees))
@@ -115,8 +115,8 @@ def test_a_run_over_shards_that_is_stopped_inside_an_epoch_goes_on_exactly(tmp_p
     given = {"text": str(tmp_path / "part-*.jsonl.gz"), **QUICK, **size}
     assert_resumes(tmp_path, lambda out: lemma.train("decoder", out=out, **given))
     run = lemma.load(tmp_path / "cut", device="cpu")
-    splits = task_for(run.spec).load(run.data, run.spec, run.recipe, Silent(), run.tokenizer)
-    epoch = len(splits.tokens("train")) / (run.recipe.batch * run.spec.context)
+    splits = task_for(run.spec).load(run.data, run.spec, run.recipe, SilentObserver(), run.tokenizer)
+    epoch = len(splits.item("train")) / (run.recipe.batch * run.spec.context)
     assert 3 < epoch != int(epoch)  # it stopped after three steps
 
 
@@ -160,10 +160,10 @@ def test_another_number_of_threads_is_told_in_a_sentence(tmp_path: Path, spec_an
 def test_the_same_threads_or_a_checkpoint_that_does_not_say_are_no_news(tmp_path: Path, spec_and_data) -> None:
     for name in ("same", "old"):
         train_small(tmp_path / name, "lstm", spec_and_data, observer=StopAt(3))
-    kept = latest_good(tmp_path / "old" / "checkpoints")
+    kept = read_latest_checkpoint(tmp_path / "old" / "checkpoints")
     assert kept
     silent = {key: value for key, value in kept.state.items() if key != "threads"}
-    save(tmp_path / "old" / "checkpoints", Checkpoint(kept.step, kept.tensors, silent))
+    save_checkpoint(tmp_path / "old" / "checkpoints", Checkpoint(kept.step, kept.tensors, silent))
     for name in ("same", "old"):
         result = resume_small(tmp_path / name, spec_and_data[1])
         assert result.stopped == "done" and not result.warnings
@@ -181,7 +181,7 @@ def test_a_run_goes_on_with_another_optimizer_whose_memory_begins_empty(
         f"The checkpoint of step 3 holds the memory of {before}, another optimizer than {after}: that of this one "
         "begins empty.",
     )
-    kept = latest_good(tmp_path / "run" / "checkpoints")
+    kept = read_latest_checkpoint(tmp_path / "run" / "checkpoints")
     assert kept
     steps = {int(tensor) for name, tensor in kept.tensors["optimizer"].items() if name.endswith(":step")}
     means = [name for name in kept.tensors["optimizer"] if name.endswith(":mean")]

@@ -6,7 +6,7 @@ import pytest
 
 from lemma.errors import TrainingError
 from lemma.spec.recipe import Recipe
-from lemma.training.session import nothing_learned, read_too_often, refuse_no_number, too_good
+from lemma.training.session import chance_warning, check_finite, epochs_warning, validation_warning
 
 RECIPE = Recipe(steps=1000, warm_up=50)
 
@@ -16,14 +16,14 @@ RECIPE = Recipe(steps=1000, warm_up=50)
     [(200, math.log(65), True), (200, 9.0, True), (199, math.log(65), False), (200, 0.9 * math.log(65), False)],
 )
 def test_a_loss_at_or_above_ln_v_is_warned_of_after_a_fair_share_of_steps(step: int, loss: float, warned: bool) -> None:
-    message = nothing_learned(RECIPE, step, loss, 65)
+    message = chance_warning(RECIPE, step, loss, 65)
     assert bool(message) == warned
     assert not message or ("4.174" in message and "learning_rate" in message)
 
 
 def test_a_long_warm_up_is_waited_for() -> None:
-    assert nothing_learned(Recipe(steps=1000, warm_up=400), 700, 5.0, 65) is None
-    assert nothing_learned(Recipe(steps=1000, warm_up=400), 800, 5.0, 65)
+    assert chance_warning(Recipe(steps=1000, warm_up=400), 700, 5.0, 65) is None
+    assert chance_warning(Recipe(steps=1000, warm_up=400), 800, 5.0, 65)
 
 
 @pytest.mark.parametrize(
@@ -39,25 +39,25 @@ def test_a_long_warm_up_is_waited_for() -> None:
 def test_validation_far_below_training_is_warned_of(
     step: int, validation: float, training: float, warned: bool
 ) -> None:
-    assert bool(too_good(RECIPE, step, validation, training)) == warned
+    assert bool(validation_warning(RECIPE, step, validation, training)) == warned
 
 
 def test_much_dropout_is_named_as_a_cause() -> None:
-    assert "dropout = 0.5" in (too_good(Recipe(dropout=0.5), 500, 1.0, 2.0) or "")
+    assert "dropout = 0.5" in (validation_warning(Recipe(dropout=0.5), 500, 1.0, 2.0) or "")
 
 
 def test_a_text_read_hundreds_of_times_is_warned_of() -> None:
-    assert read_too_often(Recipe(steps=5000, batch=64), 1_003_854, 256) is None  # the usual run on Shakespeare
-    assert "1,000 times" in (read_too_often(Recipe(steps=1000, batch=10), 100, 10) or "")
+    assert epochs_warning(Recipe(steps=5000, batch=64), 1_003_854, 256) is None  # the usual run on Shakespeare
+    assert "1,000 times" in (epochs_warning(Recipe(steps=1000, batch=10), 100, 10) or "")
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (2.0, math.nan), (2.0, -math.inf)])
 def test_no_number_is_refused_with_its_place(loss: float, norm: float) -> None:
     with pytest.raises(TrainingError, match=r"At step 7 .*No checkpoint had been saved"):
-        refuse_no_number(loss, norm, range(7, 8), 0.1, 0)
+        check_finite(loss, norm, range(7, 8), 0.1, 0)
     with pytest.raises(TrainingError, match=r"Between steps 5 and 7 .*checkpoint of step 4 is good"):
-        refuse_no_number(loss, norm, range(5, 8), 0.1, 4)
+        check_finite(loss, norm, range(5, 8), 0.1, 4)
 
 
 def test_numbers_pass() -> None:
-    assert refuse_no_number(2.0, 1.0, range(1, 2), 0.1, 0) is None
+    assert check_finite(2.0, 1.0, range(1, 2), 0.1, 0) is None

@@ -54,7 +54,7 @@ def test_reversing_a_digit_string_is_learned_to_99_per_cent(tmp_path: Path) -> N
     known = lemma.load(tmp_path / "run")
     from lemma.data.pairs import prepare_pairs
 
-    held = prepare_pairs(known.data, length=10, tokenizer=known.tokenizer).tokens("test").pairs
+    held = prepare_pairs(known.data, length=10, tokenizer=known.tokenizer).item("test").pairs
     assert len(held) >= 100 and {pair.source for pair in held} < {source for source, _ in unseen}
     written = lemma.generate(known, source=[pair.source for pair in held])
     right = sum(one.text == pair.source[::-1] for one, pair in zip(written, held, strict=True))
@@ -68,8 +68,8 @@ def test_parts_of_a_batch_of_pairs_give_the_gradient_of_the_whole(tmp_path: Path
     from lemma.spec.data import Characters, PairsSpec
 
     data = prepare_pairs(PairsSpec(pairs=str(reversed_digits(tmp_path, 60)), tokenizer=Characters()), length=10)
-    spec = EncoderDecoder(width=16, heads=2, encoder_depth=1, decoder_depth=1, context=10).sized(data.sizes())
-    _compare_parts(build(spec).double().eval(), data.tokens("train"))
+    spec = EncoderDecoder(width=16, heads=2, encoder_depth=1, decoder_depth=1, context=10).with_data_sizes(data.sizes())
+    _compare_parts(build(spec).double().eval(), data.item("train"))
 
 
 @pytest.mark.parametrize("held_out", [0.1, 0.2])
@@ -79,8 +79,8 @@ def test_parts_of_a_batch_of_labels_give_the_gradient_of_the_whole(tmp_path: Pat
 
     spec = LabelsSpec(labels=str(small_table(tmp_path)), tokenizer=Characters(), held_out=held_out)
     data = prepare_labels(spec, length=16, special_tokens=False)
-    model = build(Classifier(body=Gru(width=6, hidden=7)).sized(data.sizes()))
-    _compare_parts(model.double().eval(), data.tokens("train"))
+    model = build(Classifier(body=Gru(width=6, hidden=7)).with_data_sizes(data.sizes()))
+    _compare_parts(model.double().eval(), data.item("train"))
 
 
 def _compare_parts(model: Any, examples: Any) -> None:

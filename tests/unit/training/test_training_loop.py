@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lemma.errors import RunError, SpecError, StorageError, TrainingError
-from lemma.report.progress import Silent
-from lemma.runs.checkpoint import latest_good, read_weights, weights_of
+from lemma.report.progress import SilentObserver
+from lemma.runs.checkpoint import named_weights, read_latest_checkpoint, read_weights
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from small_runs import MODELS, QuickScore, resume_small, train_small
@@ -25,7 +25,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-class AtStep(Silent):
+class AtStep(SilentObserver):
     """Does something once a given step is done."""
 
     def __init__(self, step: int, action) -> None:
@@ -35,7 +35,7 @@ class AtStep(Silent):
         if done == self.step:
             self.action()
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         self.said.append(message)
 
 
@@ -46,7 +46,7 @@ class Scores:
         self.losses, self.seen = list(losses), []
 
     def __call__(self, model) -> QuickScore:
-        self.seen.append({name: tensor.clone() for name, tensor in weights_of(model).items()})
+        self.seen.append({name: tensor.clone() for name, tensor in named_weights(model).items()})
         loss = self.losses[len(self.seen) - 1]
         return QuickScore(loss, 2.0)
 
@@ -119,7 +119,7 @@ def test_a_validation_that_is_no_number_is_a_failed_training(tmp_path: Path, spe
     ):
         scores = Scores(2.0, loss, 2.0)
         train_small(tmp_path / "run", "lstm", spec_and_data, evaluate=scores, steps=3, evaluate_every=1)
-    assert TrainingError.exit_status == 1 and not RunFolder.open(tmp_path / "run").finished
+    assert TrainingError.exit_status == 1 and not RunFolder.open(tmp_path / "run").is_finished
 
 
 def test_a_changed_recipe_is_refused_or_taken_over_by_an_explicit_setting(tmp_path: Path, spec_and_data) -> None:
@@ -147,7 +147,7 @@ def test_a_full_disk_at_the_first_new_checkpoint_leaves_the_finished_run(
     with monkeypatch.context() as patch, pytest.raises(StorageError, match=r"step-8 cannot be written: No space left"):
         patch.setattr("lemma.models.base.save_file", full)
         resume_small(tmp_path / "run", spec_and_data[1], changes={"steps": 8, "evaluate_every": 8})
-    assert RunFolder.open(tmp_path / "run").finished and equal(final_weights(tmp_path / "run"), before)
+    assert RunFolder.open(tmp_path / "run").is_finished and equal(final_weights(tmp_path / "run"), before)
     assert resume_small(tmp_path / "run", spec_and_data[1]).steps == 8
 
 
@@ -162,7 +162,7 @@ def test_a_signal_stops_after_the_step_and_resuming_gives_the_uninterrupted_run(
     assert (result.stopped, result.steps) == ("interrupted", 13)
     assert f"lemma train --resume {tmp_path / 'a'}" in str(result)
     assert handlers == [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    assert not RunFolder.open(tmp_path / "a").finished
+    assert not RunFolder.open(tmp_path / "a").is_finished
     resume_small(tmp_path / "a", spec_and_data[1])
     train_small(tmp_path / "b", "lstm", spec_and_data, **words)
     assert equal(final_weights(tmp_path / "a"), final_weights(tmp_path / "b"))
@@ -202,7 +202,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_the_last_good_state_stays(tm
     words = {"learning_rate": 1e30, "warm_up": 0, "clip": 0, "checkpoint_every": 1}
     with pytest.raises(TrainingError, match=r"At step (\d+) .*(nan|inf).*checkpoint of step \d+ is good"):
         train_small(tmp_path / "run", "decoder", spec_and_data, **words)
-    checkpoint = latest_good(tmp_path / "run" / "checkpoints")
+    checkpoint = read_latest_checkpoint(tmp_path / "run" / "checkpoints")
     assert checkpoint and all(tensor.isfinite().all() for tensor in checkpoint.tensors["model"].values())
 
 
@@ -247,7 +247,7 @@ def test_a_result_says_on_how_much_text_the_tokenizer_was_trained_also_when_resu
     spec, data = spec_and_data
     plain = train_small(tmp_path / "a", "feed-forward", spec_and_data, steps=1)
     assert "tokenizer_sample" not in plain.to_dict()
-    result = train_small(tmp_path / "b", "feed-forward", (spec, replace(data, tokenizer_sample=said)), steps=1)
+    result = train_small(tmp_path / "b", "feed-forward", (spec, replace(data, tokenizer_note=said)), steps=1)
     again = resume_small(tmp_path / "b", data, changes={"steps": 2})
     for one in (result, again):
         assert one.to_dict()["tokenizer_sample"] == said and said in " ".join(str(one).split())

@@ -5,7 +5,14 @@ import torch
 
 from lemma.models.build import build
 from lemma.spec.recipe import Recipe
-from lemma.training.optimizer import Muon, clip, memory_of, optimizer_for, orthogonal, restore_memory
+from lemma.training.optimizer import (
+    Muon,
+    build_optimizer,
+    clip_gradients,
+    load_optimizer_state,
+    optimizer_state,
+    orthogonalize,
+)
 
 from families import SMALL
 
@@ -25,7 +32,7 @@ DECAYING = {
 @pytest.mark.parametrize("name", DECAYING)
 def test_matrices_decay_and_nothing_else(name: str) -> None:
     model = build(SMALL[name])
-    groups = optimizer_for(model, Recipe(weight_decay=0.3)).param_groups
+    groups = build_optimizer(model, Recipe(weight_decay=0.3)).param_groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     decays = {
         decay: {names[id(p)] for group in groups for p in group["params"] if group["weight_decay"] == decay}
@@ -38,7 +45,7 @@ def test_matrices_decay_and_nothing_else(name: str) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_every_parameter_is_in_one_group_and_learned_positions_do_not_decay(name: str) -> None:
     model = build(SMALL[name])
-    groups = optimizer_for(model, Recipe()).param_groups
+    groups = build_optimizer(model, Recipe()).param_groups
     members = [id(parameter) for group in groups for parameter in group["params"]]
     assert sorted(members) == sorted(id(parameter) for parameter in model.parameters())
     still = {id(parameter) for group in groups for parameter in group["params"] if not group["weight_decay"]}
@@ -50,7 +57,7 @@ def test_every_parameter_is_in_one_group_and_learned_positions_do_not_decay(name
 def test_the_memory_goes_to_another_optimizer_bit_for_bit() -> None:
     models = [build(SMALL["lstm-tied"]) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    optimizers = [optimizer_for(model, Recipe()) for model in models]
+    optimizers = [build_optimizer(model, Recipe()) for model in models]
     tokens = torch.arange(10).view(2, 5)
 
     def step(index: int) -> None:
@@ -61,17 +68,17 @@ def test_the_memory_goes_to_another_optimizer_bit_for_bit() -> None:
     for _ in range(3):
         step(0)
     models[1].load_state_dict(models[0].state_dict())
-    restore_memory(optimizers[1], models[1], memory_of(optimizers[0], models[0]))
+    load_optimizer_state(optimizers[1], models[1], optimizer_state(optimizers[0], models[0]))
     step(0), step(1)
     assert all(torch.equal(a, b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))
-    assert memory_of(optimizers[1], models[1])["embedding.weight:step"] == 4
+    assert optimizer_state(optimizers[1], models[1])["embedding.weight:step"] == 4
 
 
 def test_clipping_bounds_the_norm_and_0_leaves_the_gradient_alone() -> None:
     model = torch.nn.Linear(3, 2)
     for largest, left in ((0.0, 5.0), (7.0, 5.0), (0.5, 0.5)):
         model.weight.grad, model.bias.grad = torch.full((2, 3), 4 / 6**0.5), torch.full((2,), 3 / 2**0.5)
-        assert clip(model, largest).item() == pytest.approx(5.0)
+        assert clip_gradients(model, largest).item() == pytest.approx(5.0)
         norm = torch.cat([model.weight.grad.flatten(), model.bias.grad]).norm().item()
         assert norm == pytest.approx(left, rel=1e-4)
 
@@ -79,7 +86,7 @@ def test_clipping_bounds_the_norm_and_0_leaves_the_gradient_alone() -> None:
 @pytest.mark.parametrize("name", ["decoder-none", "lstm-tied", "attentive"])
 def test_muon_takes_the_matrices_inside_and_adamw_the_rest(name: str) -> None:
     model = build(SMALL[name])
-    groups = optimizer_for(model, Recipe(optimizer="muon", learning_rate=0.002)).param_groups
+    groups = build_optimizer(model, Recipe(optimizer="muon", learning_rate=0.002)).param_groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     moved = {names[id(p)] for group in groups if "momentum" in group for p in group["params"]}
     assert moved == DECAYING[name] - {"output.weight"}
@@ -111,5 +118,5 @@ def test_muon_is_that_of_pytorch_to_the_rounding_of_bfloat16() -> None:
 
 def test_orthogonal_brings_all_singular_values_near_one() -> None:
     for shape in ((3, 20, 8), (2, 8, 20), (1, 16, 16)):
-        values = torch.linalg.svdvals(orthogonal(torch.randn(shape)).float())
+        values = torch.linalg.svdvals(orthogonalize(torch.randn(shape)).float())
         assert values.min() > 0.5 and values.max() < 1.3

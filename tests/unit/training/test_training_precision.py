@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from lemma.errors import SpecError
-from lemma.report.progress import Silent
+from lemma.report.progress import SilentObserver
 from lemma.runs.checkpoint import read_weights
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.spec.recipe import Recipe
-from lemma.tasks.language import perplexity_of_split
-from lemma.training.precision import choose_arithmetic, choose_device, matrix_products
+from lemma.tasks.language import split_perplexity
+from lemma.training.precision import choose_arithmetic, choose_device, matmul_precision
 from small_runs import train_small
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -20,7 +20,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 def chosen(device: torch.device, stateful: bool = False, **words) -> tuple[torch.dtype, bool]:
     arithmetic = choose_arithmetic(Recipe(**words), device, not stateful)
-    return arithmetic.dtype, arithmetic.compiles
+    return arithmetic.dtype, arithmetic.is_compiled
 
 
 def test_a_cpu_is_left_plain_unless_asked() -> None:
@@ -70,7 +70,7 @@ def test_the_device_is_the_gpu_if_there_is_one(monkeypatch) -> None:
 
 def test_the_precision_of_products_is_put_back_even_after_an_error() -> None:
     before = torch.get_float32_matmul_precision()
-    with pytest.raises(ZeroDivisionError), matrix_products("high"):
+    with pytest.raises(ZeroDivisionError), matmul_precision("high"):
         assert torch.get_float32_matmul_precision() == "high"
         raise ZeroDivisionError
     assert torch.get_float32_matmul_precision() == before
@@ -105,14 +105,14 @@ def test_a_compiled_module_trains_the_same_weights_under_the_same_names(
 def test_validations_in_bfloat16_end_with_figures_in_float32(tmp_path: Path, spec_and_data, rate: float) -> None:
     """At the second rate, which rises to the end, the best weights are not the last ones."""
     told: list[str] = []
-    observer, out = Silent(), tmp_path / "run"
-    observer.say = told.append  # type: ignore[method-assign]
+    observer, out = SilentObserver(), tmp_path / "run"
+    observer.log = told.append  # type: ignore[method-assign]
     words = {"learning_rate": rate, "evaluate_every": 5, "precision": "bfloat16", "evaluate": None}
     words |= {"schedule": "constant", "warm_up": 20 if rate > 1 else 0}
     result = train_small(out, "decoder", spec_and_data, observer=observer, **words)
     rows = [row["validation_loss"] for row in RunFolder.open(out).metrics.rows() if "validation_loss" in row]
     assert (result.best_step == result.steps) is (rate < 1)
-    exact = perplexity_of_split(load(out).model, spec_and_data[1], "validation")
+    exact = split_perplexity(load(out).model, spec_and_data[1], "validation")
     assert result.best_loss == pytest.approx(exact.loss, abs=1e-6) and exact.protocol.precision == "float32"
     for in_float32, lowered in ((result.best_loss, min(rows)), (result.validation_loss, rows[-1])):
         assert 1e-6 < abs(in_float32 / lowered - 1) < 0.01

@@ -7,7 +7,7 @@ import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from lemma.spec.recipe import Recipe
-from lemma.training.optimizer import learning_rate, logs, saves, validates
+from lemma.training.optimizer import learning_rate, should_log, should_save, should_validate
 
 
 def due(when, recipe: Recipe) -> list[int]:
@@ -40,15 +40,15 @@ def test_any_warm_up_fits(warm_up: int) -> None:
 @pytest.mark.parametrize("steps", [1, 7, 10, 99, 100, 1000, 12345])
 def test_a_run_has_ten_validations_a_hundred_logs_and_ends_with_all_three(steps: int) -> None:
     recipe = Recipe(steps=steps)
-    validations, rows = due(validates, recipe), due(logs, recipe)
+    validations, rows = due(should_validate, recipe), due(should_log, recipe)
     assert len(validations) in ({steps} if steps < 10 else {9, 10}) and validations[-1] == rows[-1] == steps
     assert set(validations) <= set(rows) and len(rows) <= 220
-    assert len(rows) >= min(steps, 100) and due(saves, recipe) == validations
+    assert len(rows) >= min(steps, 100) and due(should_save, recipe) == validations
 
 
 def test_given_dates_are_kept() -> None:
     recipe = Recipe(steps=20, evaluate_every=6, checkpoint_every=8)
-    assert due(validates, recipe) == [6, 12, 18, 20] and due(saves, recipe) == [8, 16, 20]
+    assert due(should_validate, recipe) == [6, 12, 18, 20] and due(should_save, recipe) == [8, 16, 20]
 
 
 def test_the_other_schedules_are_lines() -> None:

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import distributed
 
-from lemma.data.batches import RandomWindows, Streams
+from lemma.data.batches import ContiguousStreams, RandomWindows
 from lemma.errors import DataError, SpecError
 from lemma.models.build import build
 from lemma.spec.recipe import Recipe
-from lemma.tasks.language import LanguageTask, TextBatches, causal, sequence_length_of
+from lemma.tasks.language import LanguageTask, TextBatches, causal_loss, training_length
 from lemma.training.distributed import Distributed
 from lemma.training.session import Session
 from small_runs import MODELS, QUICK
@@ -26,11 +26,11 @@ def session_of(family: str, team: Distributed | None = None, **words) -> Session
 def take_gradients(session: Session) -> tuple[float, dict[str, torch.Tensor]]:
     session.state.step += 1
     session.model.zero_grad()
-    loss = session.gradients()[0]
+    loss = session.compute_gradients()[0]
     return loss.item(), {name: p.grad.clone() for name, p in session.model.named_parameters()}
 
 
-@pytest.mark.parametrize("order", [RandomWindows(700, 12, 8, 3), Streams(700, 12, 8, 3)])
+@pytest.mark.parametrize("order", [RandomWindows(700, 12, 8, 3), ContiguousStreams(700, 12, 8, 3)])
 def test_a_batch_is_cut_where_the_order_says_and_targets_are_one_further_on(order) -> None:
     batches = TextBatches(TEXT, order, 12, Recipe(batch=8), Distributed(CPU))
     for step in (0, 1, 50):
@@ -38,7 +38,7 @@ def test_a_batch_is_cut_where_the_order_says_and_targets_are_one_further_on(orde
         for row, offset in enumerate(order.offsets(step)):
             assert inputs[row].tolist() == TEXT[offset : offset + 12].tolist()
             assert targets[row].tolist() == TEXT[offset + 1 : offset + 13].tolist()
-        assert inputs.dtype == torch.int64 and batches.restarts(step) == (
+        assert inputs.dtype == torch.int64 and batches.resets_state(step) == (
             isinstance(order, RandomWindows) or order.fresh(step)
         )
 
@@ -52,14 +52,14 @@ def test_the_slices_of_a_team_make_up_the_batch_of_one() -> None:
 
 def test_recurrent_models_read_streams_and_others_windows() -> None:
     kinds = {name: type(session_of(name).batches.order) for name in ("lstm", "decoder", "feed-forward")}
-    assert kinds == {"lstm": Streams, "decoder": RandomWindows, "feed-forward": RandomWindows}
+    assert kinds == {"lstm": ContiguousStreams, "decoder": RandomWindows, "feed-forward": RandomWindows}
 
 
 def test_the_sequence_length_is_the_recipe_s_or_the_context_or_64() -> None:
-    assert sequence_length_of(MODELS["decoder"], Recipe()) == 12 and sequence_length_of(MODELS["lstm"], Recipe()) == 64
+    assert training_length(MODELS["decoder"], Recipe()) == 12 and training_length(MODELS["lstm"], Recipe()) == 64
     assert (
-        sequence_length_of(MODELS["decoder"], Recipe(sequence_length=5)) == 5
-        and sequence_length_of(MODELS["feed-forward"], Recipe()) == 64
+        training_length(MODELS["decoder"], Recipe(sequence_length=5)) == 5
+        and training_length(MODELS["feed-forward"], Recipe()) == 64
     )
 
 
@@ -82,7 +82,7 @@ def test_the_gradient_of_a_batch_cut_into_parts_is_that_of_the_whole(family: str
 def test_a_carried_state_makes_sequences_one_long_reading_until_the_streams_begin_again() -> None:
     session = session_of("lstm")
     streams = session.batches.order
-    assert isinstance(streams, Streams) and streams.steps > 2
+    assert isinstance(streams, ContiguousStreams) and streams.steps > 2
     for epoch in range(2):
         for place in range(streams.steps):
             loss, _ = take_gradients(session)
@@ -90,14 +90,14 @@ def test_a_carried_state_makes_sequences_one_long_reading_until_the_streams_begi
             rows = np.stack([TEXT[start : start + 12 * (place + 1) + 1] for start in begin]).astype(np.int64)
             tokens = torch.from_numpy(rows)
             logits, _ = session.model(tokens[:, :-1])  # from the beginning of the streams, no state handed over
-            expected = causal(logits[:, -12:], tokens[:, -12:])
+            expected = causal_loss(logits[:, -12:], tokens[:, -12:])
             assert loss == pytest.approx(expected.item(), abs=1e-6)
 
 
 def test_no_gradient_flows_back_into_the_sequence_before() -> None:
     session = session_of("lstm")
     take_gradients(session)
-    assert all(not tensor.requires_grad for tensor in session.carried[0].tensors().values())
+    assert all(not tensor.requires_grad for tensor in session.carried_states[0].tensors().values())
 
 
 def test_an_uneven_batch_is_refused_with_the_nearest_that_fits() -> None:
@@ -126,4 +126,4 @@ def test_a_team_parts_with_its_reducers_before_its_group() -> None:
     shared(torch.ones(1, 3)).sum().backward()
     team.leave()
     assert not distributed.is_initialized()
-    assert team.wrapped == [] and not hasattr(shared, "reducer") and not hasattr(shared, "logger")
+    assert team.ddp_modules == [] and not hasattr(shared, "reducer") and not hasattr(shared, "logger")

@@ -13,7 +13,7 @@ from treebanks import tiny
 
 
 def gradients(parts: int, team: Distributed | None = None) -> dict[str, torch.Tensor]:
-    lexicon = Lexicon.learn(tiny(), 1, 100)
+    lexicon = Lexicon.from_sentences(tiny(), 1, 100)
     spec = Parser(
         vocabulary=lexicon.vocabulary,
         relations=len(lexicon.relations),
@@ -27,7 +27,7 @@ def gradients(parts: int, team: Distributed | None = None) -> dict[str, torch.Te
         spec, recipe, Trees(tuple(tiny()), lexicon), team or Distributed(torch.device("cpu")), lambda _: None
     )
     session.state.step = 1
-    session.gradients()
+    session.compute_gradients()
     return {name: parameter.grad for name, parameter in session.model.named_parameters() if parameter.grad is not None}
 
 
@@ -41,7 +41,7 @@ def test_the_gradient_of_a_batch_of_trees_cut_into_parts_is_that_of_the_whole(pa
 
 def test_scores_that_do_not_fit_in_memory_are_worked_out_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = gradients(1)
-    monkeypatch.setattr(parsing, "SCORES_AT_ONCE", 1)
+    monkeypatch.setattr(parsing, "MAX_SCORES", 1)
     for name, gradient in gradients(1).items():
         torch.testing.assert_close(gradient, whole[name], rtol=1e-4, atol=1e-6)
 

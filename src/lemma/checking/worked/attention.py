@@ -14,46 +14,46 @@ from lemma.checking.worked.case import (
     Array,
     Case,
     CaseLike,
-    Expected,
     ExpectedNumbers,
+    ExpectedValue,
     ExpectedWords,
     Labels,
     NumberRow,
     NumberRows,
-    Texts,
+    Strings,
     WorkedCase,
-    best_of,
+    argmax_names,
+    as_matrix,
+    best_matches,
     best_table,
-    check_sizes,
-    directions,
-    expect,
-    largest,
-    numbered,
-    plain_rows,
+    check_magnitudes,
+    expect_numbers,
+    json_rows,
+    number_labels,
     read_case,
-    rectangle,
+    unit_vectors,
 )
-from lemma.errors import SpecError, unknown
-from lemma.report.numbers import numeral, printable, vector
+from lemma.errors import SpecError, describe_unknown
+from lemma.report.numbers import escape_invisible, format_number, format_vector
 from lemma.report.result import Block, Heading, Matrix, Table, Text
 
 NamedVectors = Annotated[dict[str, NumberRow], Field(min_length=1, max_length=100)]
-MOST_WORDS = 100
+MAX_WORDS = 100
 """A longer sentence is not a small case: its tables could not be read."""
-MOST_WEIGHTS = 1_000_000
+MAX_WEIGHTS = 1_000_000
 """Attention weights of all sentences and passes together; each pass holds some ten matrices of this size."""
-LARGE = 50.0
+SHIFT_THRESHOLD = 50.0
 """From a score of this size on, exponentials are taken of the distance to the row's largest score."""
-SHORT = 6
+MAX_SHORT_SENTENCE = 6
 """Of a sentence of at most this many words everything is printed, unless some of its words are in focus."""
-MOST_RANKED = 12
+MAX_RANKED = 12
 """How many of the words that a word attends to are named, the most attended first."""
 
 
-class AttendingCase(Case):
+class BaseAttentionCase(Case):
     """What attention and cross-attention have in common."""
 
-    focus: Texts = ()
+    focus: Strings = ()
     """The words, or named vectors, whose row of arithmetic is shown."""
     scaled: bool = True
     """Whether q·k is divided by the square root of the key's length."""
@@ -72,12 +72,12 @@ class AttendingCase(Case):
         return f"{letter} = {name} x" if self.apply == "W x" else f"{letter} = x {name}"
 
 
-class AttentionCase(AttendingCase):
+class AttentionCase(BaseAttentionCase):
     """Sentences whose words look at each other."""
 
     kind: ClassVar[str] = "attention"
 
-    sentences: Annotated[Texts, Field(min_length=1, max_length=20)]
+    sentences: Annotated[Strings, Field(min_length=1, max_length=20)]
     """Each a text of words separated by white space."""
     passes: Annotated[int, Field(strict=True, ge=1, le=50)] = 1
     """How often attention is applied; the outputs of one pass are the encodings of the next."""
@@ -89,7 +89,7 @@ class AttentionCase(AttendingCase):
     """The encoding of every word that is not listed."""
 
 
-class CrossCase(AttendingCase):
+class CrossCase(BaseAttentionCase):
     """Named vectors that look at other named vectors."""
 
     kind: ClassVar[str] = "cross"
@@ -104,7 +104,7 @@ class CrossCase(AttendingCase):
 class AttentionSteps:
     """softmax(q kᵀ / divisor) v, step by step, for `rows` that look at `columns`."""
 
-    case: AttendingCase
+    case: BaseAttentionCase
     rows: Labels
     columns: Labels
     inputs: Float[np.ndarray, "rows query_input"]
@@ -121,7 +121,7 @@ class AttentionSteps:
     """q·k."""
     scores: Float[np.ndarray, "rows columns"]
     """q·k over the divisor, −∞ where a row may not look."""
-    shifted: bool
+    is_shifted: bool
     """Whether the row's largest score is subtracted before exponentials, which leaves the weights as they are."""
     exponentials: Float[np.ndarray, "rows columns"]
     sums: Float[np.ndarray, " rows"]
@@ -142,14 +142,14 @@ class AttentionSteps:
             "inputs": self.inputs.tolist(),
             "source": self.source.tolist(),
             "divisor": self.divisor,
-            "largest_score_subtracted": self.shifted,
+            "largest_score_subtracted": self.is_shifted,
             **{name: getattr(self, name).tolist() for name in names},
-            "scores": plain_rows(self.scores),
+            "scores": json_rows(self.scores),
         }
 
 
 def attend(
-    case: AttendingCase,
+    case: BaseAttentionCase,
     rows: Labels,
     columns: Labels,
     inputs: Float[np.ndarray, "rows query_input"],
@@ -162,7 +162,7 @@ def attend(
     """Let `inputs` look at `source`, for pass `number`; causal hides the columns after a row's own place."""
     maps: dict[str, Array] = {}
     for name, width in (("W_Q", inputs.shape[1]), ("W_K", source.shape[1]), ("W_V", source.shape[1])):
-        written = rectangle(name, getattr(case, name), where)
+        written = as_matrix(name, getattr(case, name), where)
         maps[name] = written.T if case.apply == "W x" else written
         if len(maps[name]) != width:
             side, other = ("columns", "x W") if case.apply == "W x" else ("rows", "W x")
@@ -182,10 +182,10 @@ def attend(
     with np.errstate(over="ignore", invalid="ignore"):
         queries, keys, values = inputs @ maps["W_Q"], source @ maps["W_K"], source @ maps["W_V"]
         products = queries @ keys.T
-    check_sizes(f"{where}: pass {number}" if number else where, queries, keys, values, products)
+    check_magnitudes(f"{where}: pass {number}" if number else where, queries, keys, values, products)
     divisor = float(np.sqrt(key_width)) if case.scaled else 1.0
     scores = np.where(allowed, products / divisor, -np.inf)
-    shifted = bool(np.abs(scores[allowed]).max() > LARGE)
+    shifted = bool(np.abs(scores[allowed]).max() > SHIFT_THRESHOLD)
     exponentials = np.exp(scores - (scores.max(axis=1, keepdims=True) if shifted else 0.0))
     sums = exponentials.sum(axis=1)
     weights = exponentials / sums[:, None]
@@ -193,7 +193,7 @@ def attend(
     return AttentionSteps(case, rows, columns, inputs, source, allowed, maps, divisor, *made)
 
 
-def describe_maps(steps: AttentionSteps, causal: bool = False) -> Text:
+def describe_pass(steps: AttentionSteps, causal: bool = False) -> Text:
     """How a pass is computed, in one paragraph."""
     scores = f"score = q·k / √{steps.keys.shape[1]}" if steps.case.scaled else "score = q·k, not scaled"
     hidden = "; later words are hidden (score −∞)" if causal else ""
@@ -201,11 +201,11 @@ def describe_maps(steps: AttentionSteps, causal: bool = False) -> Text:
     return Text(f"{maps}; {scores}{hidden}; α = exp(score) / sum over the row; output = Σ α·v")
 
 
-def matrices(steps: AttentionSteps, decimals: int) -> list[Block]:
+def matrix_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
     """Every matrix of a pass, in the order in which they arise."""
 
     def matrix(title: str, values: Array, rows: Labels, columns: Labels = (), sums: Sequence[float] = ()) -> Matrix:
-        return Matrix(title, rows, columns or numbered(values.shape[1]), values, sums=sums, decimals=decimals)
+        return Matrix(title, rows, columns or number_labels(values.shape[1]), values, sums=sums, decimals=decimals)
 
     rows, columns, formula = steps.rows, steps.columns, steps.case.formula
     if steps.inputs is steps.source:
@@ -222,31 +222,31 @@ def matrices(steps: AttentionSteps, decimals: int) -> list[Block]:
     if steps.case.scaled or not steps.allowed.all():
         over = f" / √{steps.keys.shape[1]}" if steps.case.scaled else ""
         found.append(matrix(f"scores q·k{over}", steps.scores, rows, columns))
-    exponential = "exp(score − row's largest)" if steps.shifted else "exp(score)"
+    exponential = "exp(score − row's largest)" if steps.is_shifted else "exp(score)"
     found.append(matrix(exponential, steps.exponentials, rows, columns, steps.sums.tolist()))
-    return [*found, *weights_and_outputs(steps, decimals)]
+    return [*found, *output_blocks(steps, decimals)]
 
 
-def weights_and_outputs(steps: AttentionSteps, decimals: int) -> list[Block]:
+def output_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
     """The matrices of attention weights and of outputs."""
-    columns = numbered(steps.outputs.shape[1])
+    columns = number_labels(steps.outputs.shape[1])
     return [
         Matrix("weights α", steps.rows, steps.columns, steps.weights, "share", decimals=decimals),
         Matrix("outputs Σ α·v", steps.rows, columns, steps.outputs, decimals=decimals),
     ]
 
 
-def row_arithmetic(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
+def row_blocks(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
     """All that happens to one row: its query, then column by column the key, the score, the weight and α·v."""
 
     def vectors(some: Array) -> list[str]:
-        return [vector(one, decimals) for one in some]
+        return [format_vector(one, decimals) for one in some]
 
     def numbers(some: Array) -> list[str]:
-        return [numeral(one, decimals) for one in some]
+        return [format_number(one, decimals) for one in some]
 
-    name, output = steps.rows[row], vector(steps.outputs[row], decimals)
-    exponential = "exp(score − largest)" if steps.shifted else "exp"
+    name, output = steps.rows[row], format_vector(steps.outputs[row], decimals)
+    exponential = "exp(score − largest)" if steps.is_shifted else "exp"
     columns: dict[str, Iterable[str]] = {
         "": steps.columns,
         "x": vectors(steps.source),
@@ -260,10 +260,10 @@ def row_arithmetic(steps: AttentionSteps, row: int, decimals: int) -> list[Block
     }
     if not steps.case.scaled and steps.allowed[row].all():
         del columns["score"]
-    total = {"": "sum", exponential: numeral(steps.sums[row], decimals), "α": "1", "α·v": output}
-    asked = f"q({name}) = {vector(steps.queries[row], decimals)}"
+    total = {"": "sum", exponential: format_number(steps.sums[row], decimals), "α": "1", "α·v": output}
+    asked = f"q({name}) = {format_vector(steps.queries[row], decimals)}"
     return [
-        Text(f"{asked}, from x({name}) = {vector(steps.inputs[row], decimals)}"),
+        Text(f"{asked}, from x({name}) = {format_vector(steps.inputs[row], decimals)}"),
         Table(
             tuple(columns),
             tuple(zip(*columns.values(), strict=True)),
@@ -274,16 +274,16 @@ def row_arithmetic(steps: AttentionSteps, row: int, decimals: int) -> list[Block
     ]
 
 
-def expected_of(steps: AttentionSteps, cross: bool = False) -> list[Expected]:
+def expected_values(steps: AttentionSteps, cross: bool = False) -> list[ExpectedValue]:
     """One pass: x, q, k, v, q·k, scores, exponentials, sums, weights, outputs, and what each row attends to most."""
-    rows, columns, formula, slips = steps.rows, steps.columns, steps.case.formula, _slips(steps)
+    rows, columns, formula, slips = steps.rows, steps.columns, steps.case.formula, _common_mistakes(steps)
 
     def numbers(names: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedNumbers:
-        return expect(names, values, labels, meaning, slips.get(names.split()[0]))
+        return expect_numbers(names, values, labels, meaning, slips.get(names.split()[0]))
 
     over = f"/√{steps.keys.shape[1]}" if steps.case.scaled else ""
-    shifted = " − row's largest" if steps.shifted else ""
-    best = tuple(largest(columns, weights) for weights in steps.weights)
+    shifted = " − row's largest" if steps.is_shifted else ""
+    best = tuple(argmax_names(columns, weights) for weights in steps.weights)
     return [
         numbers("x encodings inputs", steps.inputs, (rows,), "vectors that look" if cross else "encodings"),
         *([numbers("y source", steps.source, (columns,), "vectors looked at")] if cross else []),
@@ -301,7 +301,7 @@ def expected_of(steps: AttentionSteps, cross: bool = False) -> list[Expected]:
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a slip that overflows explains nothing
-def _slips(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
+def _common_mistakes(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     """What comes out by each slip, by the quantity in which it shows."""
     width, values = steps.keys.shape[1], steps.values
     found: dict[str, dict[str, Array]] = {name: {} for name in ("score", "exp", "sum", "alpha", "output")}
@@ -353,7 +353,7 @@ class WorkedSentence:
 class WorkedAttention(WorkedCase):
     """Attention with every step. Long sentences are printed short unless `full`; files and notebooks show it all."""
 
-    untitled: ClassVar[str] = "Attention by hand"
+    default_title: ClassVar[str] = "Attention by hand"
     hint: ClassVar[str] = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
 
     case: AttentionCase
@@ -361,58 +361,60 @@ class WorkedAttention(WorkedCase):
     notes: tuple[str, ...] = ()
 
     @property
-    def is_cut(self) -> bool:
+    def is_abridged(self) -> bool:
         """Whether a sentence is too long to be printed whole, and no words are in focus."""
-        return not self.case.focus and not all(map(self._whole, self.sentences))
+        return not self.case.focus and not all(map(self._prints_all, self.sentences))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         sentences = [sentence.to_dict() for sentence in self.sentences]
         return {"case": self.case.to_dict(), "notes": list(self.notes), "sentences": sentences}
 
-    def expected(self) -> list[Expected]:
+    def expected(self) -> list[ExpectedValue]:
         """Every pass, its number behind the names where there are several; `sentence2.` begins those of sentence 2."""
-        found: list[Expected] = []
+        found: list[ExpectedValue] = []
         for number, sentence in enumerate(self.sentences, 1):
             for place, steps in enumerate(sentence.passes, 1):
-                for one in expected_of(steps):
-                    own = (one.name, *one.spellings)
+                for one in expected_values(steps):
+                    own = (one.name, *one.aliases)
                     with_pass = tuple(f"{name}{place}" for name in own)
                     names = with_pass if len(sentence.passes) > 1 else (*own, *with_pass)
                     prefixed = tuple(f"sentence{number}.{name}" for name in names)
                     first, *others = (*names, *prefixed) if number == 1 else prefixed
-                    found.append(replace(one, name=first, spellings=tuple(others)))
+                    found.append(replace(one, name=first, aliases=tuple(others)))
         return found
 
-    def _whole(self, sentence: WorkedSentence) -> bool:
+    def _prints_all(self, sentence: WorkedSentence) -> bool:
         """Whether every matrix and every row of it is printed."""
-        return self.full or (not self.case.focus and len(sentence.words) <= SHORT)
+        return self.full or (not self.case.focus and len(sentence.words) <= MAX_SHORT_SENTENCE)
 
-    def shown(self, every_matrix: bool) -> list[Block]:
+    def step_blocks(self, every_matrix: bool) -> list[Block]:
         """The arithmetic of the words in focus; without them everything, of a long sentence only if `full`."""
-        about = describe_maps(self.sentences[0].passes[0], causal=self.case.mask == "causal")
+        about = describe_pass(self.sentences[0].passes[0], causal=self.case.mask == "causal")
         blocks: list[Block] = [about, *map(Text, self.notes)]
         for sentence in self.sentences:
-            whole = self.full if every_matrix else self._whole(sentence)
+            whole = self.full if every_matrix else self._prints_all(sentence)
             rows = range(len(sentence.words)) if whole else sentence.focus
             for number, steps in enumerate(sentence.passes, 1):
                 blocks.append(Heading(f"{sentence.text}: pass {number} of {len(sentence.passes)}"))
                 if every_matrix or whole:
-                    blocks += matrices(steps, self.decimals)
+                    blocks += matrix_blocks(steps, self.decimals)
                 elif not rows:  # otherwise the arithmetic of some rows says enough
-                    blocks += weights_and_outputs(steps, self.decimals)
+                    blocks += output_blocks(steps, self.decimals)
                 for row in rows:
                     weights = steps.weights[row]
-                    order = np.argsort(-weights, kind="stable")[:MOST_RANKED]
-                    named = [f"{steps.columns[place]} {numeral(weights[place], self.decimals)}" for place in order]
+                    order = np.argsort(-weights, kind="stable")[:MAX_RANKED]
+                    named = [
+                        f"{steps.columns[place]} {format_number(weights[place], self.decimals)}" for place in order
+                    ]
                     left = len(weights) - len(order)
                     ranking = " · ".join([*named, *([f"and {left} more"] if left else [])])
                     said = Text(f"{steps.rows[row]} attends to: {ranking}")
-                    blocks += [*row_arithmetic(steps, row, self.decimals), said]
+                    blocks += [*row_blocks(steps, row, self.decimals), said]
         return blocks
 
 
-def attention_by_hand(
+def work_attention(
     example: CaseLike,
     *,
     words: Sequence[str] | None = None,
@@ -435,37 +437,37 @@ def attention_by_hand(
     case, where, text = read_case(AttentionCase, example, changes)
     sentences = [sentence.split() for sentence in case.sentences]
     for sentence, split in zip(case.sentences, sentences, strict=True):
-        if not split or len(split) > MOST_WORDS:
+        if not split or len(split) > MAX_WORDS:
             raise SpecError(
-                f"{where}: sentences: {sentence[:40]!r} has {len(split)} words; give from 1 to {MOST_WORDS}. "
+                f"{where}: sentences: {sentence[:40]!r} has {len(split)} words; give from 1 to {MAX_WORDS}. "
                 "For longer text: lemma look RUN --text"
             )
     weights = case.passes * sum(len(split) ** 2 for split in sentences)
-    if weights > MOST_WEIGHTS:
+    if weights > MAX_WEIGHTS:
         raise SpecError(
             f"{where}: {case.passes} passes over {len(sentences)} sentences make {weights:,} attention weights; "
-            f"at most {MOST_WEIGHTS:,} are worked out. Give fewer passes, or fewer or shorter sentences."
+            f"at most {MAX_WEIGHTS:,} are worked out. Give fewer passes, or fewer or shorter sentences."
         )
-    there = {name: None for split in sentences for name in (*split, *_labels(split))}
+    there = {name: None for split in sentences for name in (*split, *_word_labels(split))}
     for word in case.focus:
         if word not in there:
-            raise SpecError(f"{where}: " + unknown("focus", word, there))
+            raise SpecError(f"{where}: " + describe_unknown("focus", word, there))
     used = {word for split in sentences for word in split}
-    idle = [printable(word) for word in case.vectors if word not in used]
+    idle = [escape_invisible(word) for word in case.vectors if word not in used]
     notes = (f"In no sentence, so not used: {', '.join(idle)}",) if idle else ()
-    worked = tuple(_work(case, where, split) for split in sentences)
+    worked = tuple(_work_sentence(case, where, split) for split in sentences)
     return WorkedAttention(case, text, worked, notes, full=full, decimals=decimals)
 
 
-def _work(case: AttentionCase, where: str, words: list[str]) -> WorkedSentence:
+def _work_sentence(case: AttentionCase, where: str, words: list[str]) -> WorkedSentence:
     """All passes over one sentence."""
-    labels = _labels(words)
+    labels = _word_labels(words)
     for word in words:
         if word not in case.vectors and case.other_words is None:
-            known = unknown("the word", word, case.vectors) if case.vectors else f"'{word}' has no vector."
+            known = describe_unknown("the word", word, case.vectors) if case.vectors else f"'{word}' has no vector."
             raise SpecError(f"{where}: vectors: {known} Give it a vector, or set other_words for all that have none.")
     given = [case.vectors.get(word, case.other_words or ()) for word in words]
-    vectors = rectangle("vectors", given, where, labels)
+    vectors = as_matrix("vectors", given, where, labels)
     passes: list[AttentionSteps] = []
     for number in range(1, case.passes + 1):
         causal = case.mask == "causal"
@@ -478,16 +480,16 @@ def _work(case: AttentionCase, where: str, words: list[str]) -> WorkedSentence:
             )
         vectors = made
     focus = tuple(place for place, label in enumerate(labels) if {label, words[place]} & set(case.focus))
-    return WorkedSentence(printable(" ".join(words)), labels, focus, tuple(passes))
+    return WorkedSentence(escape_invisible(" ".join(words)), labels, focus, tuple(passes))
 
 
-def _labels(words: list[str]) -> Labels:
+def _word_labels(words: list[str]) -> Labels:
     """The words, numbered where one occurs twice: the#1, the#2."""
     counts, seen = Counter(words), Counter[str]()
     labels: list[str] = []
     for word in words:
         seen[word] += 1
-        labels.append(printable(word) + (f"#{seen[word]}" if counts[word] > 1 else ""))
+        labels.append(escape_invisible(word) + (f"#{seen[word]}" if counts[word] > 1 else ""))
     return tuple(labels)
 
 
@@ -507,7 +509,7 @@ class Preference(NamedTuple):
 class WorkedCross(WorkedCase):
     """Cross-attention with every step, and what each vector prefers."""
 
-    untitled: ClassVar[str] = "Cross-attention by hand"
+    default_title: ClassVar[str] = "Cross-attention by hand"
 
     case: CrossCase
     steps: AttentionSteps
@@ -519,35 +521,35 @@ class WorkedCross(WorkedCase):
         """Return plain values."""
         steps = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns), **self.steps.to_dict()}
         preferences = [one._asdict() for one in self.preferences]
-        cosines = plain_rows(self.cosines)
+        cosines = json_rows(self.cosines)
         return {"case": self.case.to_dict(), "steps": steps, "cosines": cosines, "preferences": preferences}
 
-    def expected(self) -> list[Expected]:
+    def expected(self) -> list[ExpectedValue]:
         """The steps, the cosines, and what is nearest by cosine."""
         rows, columns = self.steps.rows, self.steps.columns
         best = tuple(one.by_cosine for one in self.preferences)
         return [
-            *expected_of(self.steps, cross=True),
-            expect("cosine cosines cos", self.cosines, (rows, columns), "cosine of q and k"),
+            *expected_values(self.steps, cross=True),
+            expect_numbers("cosine cosines cos", self.cosines, (rows, columns), "cosine of q and k"),
             ExpectedWords("preferred_cosine", best, (rows,), "nearest by cosine", ("prefers_cosine",)),
         ]
 
-    def shown(self, every_matrix: bool) -> list[Block]:
+    def step_blocks(self, every_matrix: bool) -> list[Block]:
         """The arithmetic of the vectors in focus and the comparison."""
         steps, decimals = self.steps, self.decimals
-        blocks: list[Block] = [describe_maps(steps), *(matrices(steps, decimals) if every_matrix else [])]
+        blocks: list[Block] = [describe_pass(steps), *(matrix_blocks(steps, decimals) if every_matrix else [])]
         for row in self.focus:
-            blocks += [Heading(f"From {steps.rows[row]}"), *row_arithmetic(steps, row, decimals)]
+            blocks += [Heading(f"From {steps.rows[row]}"), *row_blocks(steps, row, decimals)]
         return [
             *blocks,
-            *([] if every_matrix else weights_and_outputs(steps, decimals)),
+            *([] if every_matrix else output_blocks(steps, decimals)),
             Heading("What each prefers"),
             Matrix("cosine of q and k", steps.rows, steps.columns, self.cosines, decimals=decimals),
             best_table(("most attended", "α"), self.preferences, decimals),
         ]
 
 
-def cross_by_hand(
+def work_cross_attention(
     example: CaseLike,
     *,
     words: Sequence[str] | None = None,
@@ -564,14 +566,14 @@ def cross_by_hand(
     [[1.3314, -1.5003, 1.5844], [-0.0702, 0.0789, -0.0828]]
     """
     case, where, text = read_case(CrossCase, example, {"focus": words or None, "scaled": scaled})
-    rows, columns = tuple(map(printable, case.queries)), tuple(map(printable, case.source))
-    inputs = rectangle("queries", list(case.queries.values()), where, rows)
-    source = rectangle("source", list(case.source.values()), where, columns)
+    rows, columns = tuple(map(escape_invisible, case.queries)), tuple(map(escape_invisible, case.source))
+    inputs = as_matrix("queries", list(case.queries.values()), where, rows)
+    source = as_matrix("source", list(case.source.values()), where, columns)
     steps = attend(case, rows, columns, inputs, source, where)
     for name in case.focus:
         if name not in case.queries:
-            raise SpecError(f"{where}: " + unknown("focus", name, case.queries))
+            raise SpecError(f"{where}: " + describe_unknown("focus", name, case.queries))
     focus = tuple(place for place, name in enumerate(case.queries) if not case.focus or name in case.focus)
-    cosines = directions(steps.queries) @ directions(steps.keys).T
-    preferences = best_of(Preference, rows, columns, steps.weights, cosines)
+    cosines = unit_vectors(steps.queries) @ unit_vectors(steps.keys).T
+    preferences = best_matches(Preference, rows, columns, steps.weights, cosines)
     return WorkedCross(case, text, steps, cosines, preferences, focus, full=full, decimals=decimals)

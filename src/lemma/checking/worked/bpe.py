@@ -16,18 +16,18 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from lemma.checking.worked.case import Expected, ExpectedWords, Labels, expect, numbered
-from lemma.data.corpora import CORPORA, corpus_files
-from lemma.data.store import text_files
-from lemma.data.text import decode, open_text
+from lemma.checking.worked.case import ExpectedValue, ExpectedWords, Labels, expect_numbers, number_labels
+from lemma.data.corpora import CORPORA, fetch_corpus
+from lemma.data.store import find_text_files
+from lemma.data.text import decode_span, open_text
 from lemma.errors import InputError
-from lemma.report.numbers import counted, printable, shortened, times
+from lemma.report.numbers import escape_invisible, format_times, pluralize, shorten
 from lemma.report.result import Block, Heading, Result, Table, Text
 
 Pair = tuple[int, int]
-SMALL = 1000
+MAX_SMALL_CHARS = 1000
 """Of at most this many characters given directly everything is shown; of more the beginning."""
-FIRST, SHOWN = 20, 10
+DEFAULT_MERGES, DEFAULT_PAIRS = 20, 10
 """Of a long text: how many merges are made, and how many pairs are shown at each."""
 LIBRARY_END = "\U0010fffd"
 """The end of word for the library: a private character that comes after all others, and so is numbered after them."""
@@ -46,26 +46,26 @@ class BytePairMerger:
 
     def __init__(self, words: Mapping[str, int], end_of_word: bool) -> None:
         self.alphabet = sorted(set().union(*words))
-        self.end = len(self.alphabet) if end_of_word else None
-        self.merged: list[Pair] = []
-        self.times = list(words.values())
+        self.end_id = len(self.alphabet) if end_of_word else None
+        self.merges: list[Pair] = []
+        self.word_counts = list(words.values())
         number = {character: place for place, character in enumerate(self.alphabet)}
-        last = [] if self.end is None else [self.end]
+        last = [] if self.end_id is None else [self.end_id]
         self.words = [[number[character] for character in word] + last for word in words]
         self.counts: defaultdict[Pair, int] = defaultdict(int)
-        self._places: defaultdict[Pair, set[int]] = defaultdict(set)
+        self._words_with_pair: defaultdict[Pair, set[int]] = defaultdict(set)
         for place in range(len(self.words)):
             self._count(place, 1)
 
     @property
-    def first_merged(self) -> int:
+    def first_merge_id(self) -> int:
         """The number of the first symbol that is made by a merge."""
-        return len(self.alphabet) + (self.end is not None)
+        return len(self.alphabet) + (self.end_id is not None)
 
     @property
-    def symbols(self) -> int:
+    def num_symbols(self) -> int:
         """How many symbols the whole text takes now."""
-        return sum(len(word) * times for word, times in zip(self.words, self.times, strict=True))
+        return sum(len(word) * times for word, times in zip(self.words, self.word_counts, strict=True))
 
     def most_frequent(self) -> tuple[int, list[Pair]]:
         """The largest count and the pairs that have it; of these the first is merged.
@@ -78,9 +78,9 @@ class BytePairMerger:
 
     def merge(self, pair: Pair) -> None:
         """Make one symbol of a pair, from left to right, wherever it occurs."""
-        symbol = self.first_merged + len(self.merged)
-        self.merged.append(pair)
-        for place in sorted(self._places[pair]):
+        symbol = self.first_merge_id + len(self.merges)
+        self.merges.append(pair)
+        for place in sorted(self._words_with_pair[pair]):
             self._count(place, -1)
             joined: list[int] = []
             for one in self.words[place]:
@@ -94,11 +94,11 @@ class BytePairMerger:
     def spell(self, first: Iterable[str]) -> list[str]:
         """What every symbol spells, by its number; `first` are those that are not merged."""
         spelled = list(first)
-        for left, right in self.merged:
+        for left, right in self.merges:
             spelled.append(spelled[left] + spelled[right])
         return spelled
 
-    def ranked(self, most: int | None) -> list[tuple[Pair, int]]:
+    def rank_pairs(self, most: int | None) -> list[tuple[Pair, int]]:
         """The pairs with their counts in the order in which they would be merged; at most `most` of them."""
         size = len(self.counts) if most is None else most
         return nsmallest(size, self.counts.items(), key=lambda entry: (-entry[1], entry[0]))
@@ -106,26 +106,28 @@ class BytePairMerger:
     def _count(self, place: int, sign: Literal[1, -1]) -> None:
         """Add the pairs of a word, or take them away."""
         for pair in pairwise(self.words[place]):
-            self.counts[pair] += sign * self.times[place]
+            self.counts[pair] += sign * self.word_counts[place]
             if sign > 0:
-                self._places[pair].add(place)
+                self._words_with_pair[pair].add(place)
             else:
-                self._places[pair].discard(place)
+                self._words_with_pair[pair].discard(place)
             if not self.counts[pair]:
-                del self.counts[pair], self._places[pair]
+                del self.counts[pair], self._words_with_pair[pair]
 
 
 class SymbolNames:
     """The name and the spelling of every symbol by its number."""
 
     def __init__(self, merger: BytePairMerger, end_of_word: str, letters: bool) -> None:
-        self.spelled = merger.spell([*map(printable, merger.alphabet), *([end_of_word] if end_of_word else [])])
+        self.spellings = merger.spell(
+            [*map(escape_invisible, merger.alphabet), *([end_of_word] if end_of_word else [])]
+        )
         free = [letter for letter in ascii_uppercase if letter not in merger.alphabet]
-        made = len(merger.merged)
+        made = len(merger.merges)
         self.letters = letters and made <= len(free)
         """Whether merged symbols are called A, B, C …, letters that the text does not use."""
-        named = free[:made] if self.letters else self.spelled[merger.first_merged :]
-        self.names = [*self.spelled[: merger.first_merged], *named]
+        named = free[:made] if self.letters else self.spellings[merger.first_merge_id :]
+        self.names = [*self.spellings[: merger.first_merge_id], *named]
 
     def join(self, symbols: Sequence[int]) -> str:
         """The names of symbols side by side."""
@@ -133,7 +135,7 @@ class SymbolNames:
 
     def spell(self, symbols: Sequence[int]) -> str:
         """The spellings of symbols side by side."""
-        return " ".join(self.spelled[one] for one in symbols)
+        return " ".join(self.spellings[one] for one in symbols)
 
 
 def count_words(names: Sequence[str]) -> Counter[str]:
@@ -141,9 +143,9 @@ def count_words(names: Sequence[str]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for name in names:
         corpus = CORPORA.get(name)
-        for section in map(open_text, corpus_files(corpus)) if corpus else text_files([name]).splits["text"]:
+        for section in map(open_text, fetch_corpus(corpus)) if corpus else find_text_files([name]).splits["text"]:
             rest = ""  # a word that a piece breaks off is joined with its rest
-            for piece in decode(section):
+            for piece in decode_span(section):
                 *words, rest = f"{rest}{piece}|".split()  # the mark makes the last word the unfinished one, be it empty
                 rest = rest[:-1]
                 counts.update(words)
@@ -160,7 +162,7 @@ class PairCount:
 
 
 @dataclass(frozen=True)
-class Segmented:
+class SegmentedWord:
     """A word, how often it occurs, and its symbols by name and as they are spelled."""
 
     word: str
@@ -188,12 +190,12 @@ class MergeStep:
     """The pairs before the merge, the most frequent first; of a long text the first few."""
     pairs: int
     """How many different pairs there are."""
-    words: tuple[Segmented, ...]
+    words: tuple[SegmentedWord, ...]
     """The words after the merge; of a long text none."""
 
 
 @dataclass(frozen=True)
-class Trial:
+class LibraryComparison:
     """Whether the tokenizers library makes the same merges, and if not, from which on they differ."""
 
     agrees: bool
@@ -211,7 +213,7 @@ class BytePairTrace(Result):
     different_words: int
     end_of_word: str
     minimum: int
-    start: tuple[Segmented, ...]
+    start: tuple[SegmentedWord, ...]
     symbols_before: int
     symbols_after: int
     steps: tuple[MergeStep, ...]
@@ -219,12 +221,12 @@ class BytePairTrace(Result):
     """The pairs at the end, the most frequent first."""
     left_pairs: int
     stopped: str
-    segmentation: tuple[Segmented, ...]
+    segmentation: tuple[SegmentedWord, ...]
     letters: bool
     """Whether symbols are named by letters."""
     small: bool
     """Whether everything is shown."""
-    library: Trial | None = None
+    library: LibraryComparison | None = None
 
     @property
     def tie_rule(self) -> str:
@@ -256,8 +258,8 @@ class BytePairTrace(Result):
     def _shown(self, tables: bool) -> list[Block]:
         end = f"end of word {self.end_of_word}" if self.end_of_word else "no end-of-word symbol"
         facts = (
-            f"{counted(self.words, 'word')}, {self.different_words:,} different; {end}; a pair is merged if it occurs "
-            f"at least {times(self.minimum)} (overlapping occurrences count)."
+            f"{pluralize(self.words, 'word')}, {self.different_words:,} different; {end}; a pair is merged if it occurs "
+            f"at least {format_times(self.minimum)} (overlapping occurrences count)."
         )
         blocks: list[Block] = [
             Heading(self.title, 1, underlined=True),
@@ -269,27 +271,27 @@ class BytePairTrace(Result):
             rows = [
                 (
                     str(step.number),
-                    shortened(step.pair),
-                    shortened(step.spelled),
+                    shorten(step.pair),
+                    shorten(step.spelled),
                     f"{step.count:,}",
-                    " · ".join(map(shortened, step.ties[:3])) + (" …" if len(step.ties) > 3 else ""),
+                    " · ".join(map(shorten, step.ties[:3])) + (" …" if len(step.ties) > 3 else ""),
                     _listed(step.counts[1:4]),
                 )
                 for step in self.steps
             ]
-            blocks.append(Table(("", "pair", "symbol", "count", "ties with", "next"), rows, "Merges", plain=True))
+            blocks.append(Table(("", "pair", "symbol", "count", "ties with", "next"), rows, "Merges", is_text=True))
         for step in self.steps if self.small or tables else ():
-            title = f"Step {step.number}: {shortened(step.symbol)} = {shortened(step.pair)}, {times(step.count)}"
+            title = f"Step {step.number}: {shorten(step.symbol)} = {shorten(step.pair)}, {format_times(step.count)}"
             blocks.append(Heading(title))
             if not tables:
                 blocks.append(Text("counts: " + _listed(step.counts, step.pairs)))
             if step.ties:
-                others = " · ".join(map(shortened, step.ties[:10]))
+                others = " · ".join(map(shorten, step.ties[:10]))
                 more = f" and {len(step.ties) - 10} more" if len(step.ties) > 10 else ""
                 blocks.append(Text(f"tie at {step.count}: {step.pair} comes before {others}{more}"))
             if tables:
                 most, left = step.counts[0].count, step.pairs - len(step.counts)
-                counts = [(shortened(one.pair), f"{one.count:,}") for one in step.counts]
+                counts = [(shorten(one.pair), f"{one.count:,}") for one in step.counts]
                 bars = [one.count / most for one in step.counts]
                 if left > 0:
                     counts, bars = [*counts, (f"and {left:,} more", "")], [*bars, 0.0]
@@ -301,18 +303,18 @@ class BytePairTrace(Result):
             blocks.append(Text(f"counts left: {_listed(self.left, self.left_pairs)}"))
         if self.small and self.steps:
             symbols = [(step.symbol, step.pair, step.spelled, f"{step.count:,}") for step in self.steps]
-            blocks.append(Table(("", "pair", "spells", "count"), symbols, "Symbols", plain=True))
+            blocks.append(Table(("", "pair", "spells", "count"), symbols, "Symbols", is_text=True))
         columns = 4 if self.letters else 3
         segmented = []
         for one in self.segmentation:
-            symbols, spelled = shortened(" ".join(one.symbols)), shortened(" ".join(one.spelled))
-            segmented.append((shortened(one.word), f"{one.times:,}", symbols, spelled)[:columns])
+            symbols, spelled = shorten(" ".join(one.symbols)), shorten(" ".join(one.spelled))
+            segmented.append((shorten(one.word), f"{one.times:,}", symbols, spelled)[:columns])
         several = f"the {len(segmented)} most frequent words" if len(segmented) > 1 else "the only word"
         title = "Segmentation" if self.small else f"Segmentation of {several}"
-        size = f"The text takes {counted(self.symbols_after, 'symbol')}, at first {self.symbols_before:,}."
-        blocks += [Table(("word", "times", "symbols", "spelled")[:columns], segmented, title, plain=True), Text(size)]
+        size = f"The text takes {pluralize(self.symbols_after, 'symbol')}, at first {self.symbols_before:,}."
+        blocks += [Table(("word", "times", "symbols", "spelled")[:columns], segmented, title, is_text=True), Text(size)]
         if self.library:
-            same = f"makes the same {counted(len(self.steps), 'merge')}"
+            same = f"makes the same {pluralize(len(self.steps), 'merge')}"
             differs = f"differs from merge {self.library.first_difference} on"
             blocks.append(Text(f"The tokenizers library {same if self.library.agrees else differs}."))
         return blocks
@@ -320,7 +322,7 @@ class BytePairTrace(Result):
 
 def _listed(counts: Sequence[PairCount], pairs: int = 0) -> str:
     more = f" · and {pairs - len(counts):,} more" if pairs > len(counts) else ""
-    return " · ".join(f"{shortened(one.pair)} {one.count:,}" for one in counts) + more
+    return " · ".join(f"{shorten(one.pair)} {one.count:,}" for one in counts) + more
 
 
 def trace_byte_pairs(
@@ -352,8 +354,8 @@ def trace_byte_pairs(
             raise InputError(
                 "bpe: the string holds bytes that are not UTF-8. Save the text in a file, and give --text."
             )
-        about = f'"{shortened(printable(" ".join(string.split())), 80)}"'
-        words, small = Counter(string.split()), len(string) <= SMALL
+        about = f'"{shorten(escape_invisible(" ".join(string.split())), 80)}"'
+        words, small = Counter(string.split()), len(string) <= MAX_SMALL_CHARS
     else:
         names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or ())]
         words, about, small = count_words(names), ", ".join(names), False
@@ -368,17 +370,17 @@ def trace_byte_pairs(
         raise InputError(
             f"bpe: end of word = '{end_of_word}': the text uses it. Give another, as in --end-of-word '</w>'."
         )
-    most = merges if merges is not None or small else FIRST
-    shown = show if show is not None or small else SHOWN
+    most = merges if merges is not None or small else DEFAULT_MERGES
+    shown = show if show is not None or small else DEFAULT_PAIRS
     merger = BytePairMerger(words, bool(end_of_word))
-    before, first = merger.symbols, [list(word) for word in merger.words] if small else []
+    before, first = merger.num_symbols, [list(word) for word in merger.words] if small else []
 
     seen: list[tuple[int, list[Pair], list[tuple[Pair, int]], int, list[list[int]]]] = []
     while most is None or len(seen) < most:
         count, ties = merger.most_frequent()
         if count < minimum:
             break
-        ranked, pairs = merger.ranked(shown), len(merger.counts)
+        ranked, pairs = merger.rank_pairs(shown), len(merger.counts)
         merger.merge(ties[0])
         seen.append((count, ties, ranked, pairs, [list(word) for word in merger.words] if small else []))
 
@@ -387,10 +389,13 @@ def trace_byte_pairs(
     def counts_of(ranked: Iterable[tuple[Pair, int]]) -> tuple[PairCount, ...]:
         return tuple(PairCount(names.join(pair), count) for pair, count in ranked)
 
-    def segmented(some: Mapping[str, int], symbols: Iterable[Sequence[int]]) -> tuple[Segmented, ...]:
+    def segmented(some: Mapping[str, int], symbols: Iterable[Sequence[int]]) -> tuple[SegmentedWord, ...]:
         return tuple(
-            Segmented(
-                printable(word), often, tuple(names.names[at] for at in row), tuple(names.spelled[at] for at in row)
+            SegmentedWord(
+                escape_invisible(word),
+                often,
+                tuple(names.names[at] for at in row),
+                tuple(names.spellings[at] for at in row),
             )
             for (word, often), row in zip(some.items(), symbols, strict=False)
         )
@@ -398,10 +403,10 @@ def trace_byte_pairs(
     steps = [
         MergeStep(
             number=number,
-            symbol=names.names[merger.first_merged + number - 1],
+            symbol=names.names[merger.first_merge_id + number - 1],
             pair=names.join(ties[0]),
-            spelled=names.spelled[merger.first_merged + number - 1],
-            parts=(names.spelled[ties[0][0]], names.spelled[ties[0][1]]),
+            spelled=names.spellings[merger.first_merge_id + number - 1],
+            parts=(names.spellings[ties[0][0]], names.spellings[ties[0][1]]),
             count=count,
             ties=tuple(names.join(pair) for pair in ties[1:]),
             counts=counts_of(ranked),
@@ -411,9 +416,9 @@ def trace_byte_pairs(
         for number, (count, ties, ranked, pairs, after) in enumerate(seen, 1)
     ]
     last = dict(zip(words, merger.words, strict=True))
-    chosen = words if small else dict(words.most_common(SHOWN))  # equally frequent words as they first occur
+    chosen = words if small else dict(words.most_common(DEFAULT_PAIRS))  # equally frequent words as they first occur
     count, _ = merger.most_frequent()
-    stopped = f"no pair occurs {times(minimum)}" if count else "every word is one symbol"
+    stopped = f"no pair occurs {format_times(minimum)}" if count else "every word is one symbol"
     return BytePairTrace(
         about=about,
         words=words.total(),
@@ -422,25 +427,25 @@ def trace_byte_pairs(
         minimum=minimum,
         start=segmented(words, first),
         symbols_before=before,
-        symbols_after=merger.symbols,
+        symbols_after=merger.num_symbols,
         steps=tuple(steps),
-        left=counts_of(merger.ranked(shown)),
+        left=counts_of(merger.rank_pairs(shown)),
         left_pairs=len(merger.counts),
-        stopped=stopped if count < minimum else f"after {counted(len(merger.merged), 'merge')}, as asked",
+        stopped=stopped if count < minimum else f"after {pluralize(len(merger.merges), 'merge')}, as asked",
         segmentation=segmented(chosen, [last[word] for word in chosen]),
         letters=names.letters,
         small=small,
-        library=_trial(words, merger, minimum) if library else None,
+        library=_compare_with_library(words, merger, minimum) if library else None,
     )
 
 
-def _trial(words: Mapping[str, int], merger: BytePairMerger, minimum: int) -> Trial:
+def _compare_with_library(words: Mapping[str, int], merger: BytePairMerger, minimum: int) -> LibraryComparison:
     """The merges of the tokenizers library next to ours, spelled the same way."""
-    end = [] if merger.end is None else [LIBRARY_END]
+    end = [] if merger.end_id is None else [LIBRARY_END]
     if end and merger.alphabet[-1] >= LIBRARY_END:
         raise InputError("the text holds the last private character, which the comparison needs for the end of word.")
     spelled = merger.spell([*merger.alphabet, *end])
-    ours = [[spelled[left], spelled[right]] for left, right in merger.merged]
+    ours = [[spelled[left], spelled[right]] for left, right in merger.merges]
 
     def lines() -> Iterator[str]:
         for word, number in words.items():
@@ -454,14 +459,14 @@ def _trial(words: Mapping[str, int], merger: BytePairMerger, minimum: int) -> Tr
     engine.train_from_iterator(lines(), trainer)
     theirs = json.loads(engine.to_str())["model"]["merges"]
     if ours == theirs:
-        return Trial(True, None)
+        return LibraryComparison(True, None)
     same = next((place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
-    return Trial(False, (min(len(ours), len(theirs)) if same is None else same) + 1)
+    return LibraryComparison(False, (min(len(ours), len(theirs)) if same is None else same) + 1)
 
 
 def expected_of_byte_pairs(
     text: str, claimed: Mapping[int, str], counts_of: Collection[int], most_orders: int = MOST_ORDERS
-) -> Iterator[tuple[list[Expected], int]]:
+) -> Iterator[tuple[list[ExpectedValue], int]]:
     """Yield what is right and the number of merges for each order of merges, the one that follows the claims first.
 
     Args:
@@ -473,7 +478,7 @@ def expected_of_byte_pairs(
         yield _expected(words, order, counts_of), len(order)
 
 
-def plain_symbols(text: str) -> str:
+def normalize_symbols(text: str) -> str:
     r"""Return symbols as they are compared: separated by single blanks, the end of a word written \w.
 
     >>> plain_symbols("est + </w>")
@@ -508,16 +513,16 @@ def _follow_claims(
 ) -> tuple[list[Pair], list[int]]:
     """Merge until no pair occurs twice; return the merges and how many candidates each step had."""
     merger = BytePairMerger(words, end_of_word=True)
-    spelled = [*map(printable, merger.alphabet), r"\w"]
+    spelled = [*map(escape_invisible, merger.alphabet), r"\w"]
     free = iter([letter for letter in ascii_uppercase if letter not in merger.alphabet])
     names = list(spelled)
-    texts = {step: plain_symbols(text) for step, text in claimed.items()}
+    texts = {step: normalize_symbols(text) for step, text in claimed.items()}
     candidates: list[int] = []
     while True:
         count, ties = merger.most_frequent()
         if count < 2:
-            return merger.merged, candidates
-        step = len(merger.merged) + 1
+            return merger.merges, candidates
+        step = len(merger.merges) + 1
         claim = texts.pop(step, None)
         matches = [pair for pair in ties if claim in _pair_spellings(pair, names, spelled)] if claim else []
         if not matches and texts and len(ties) > 1:
@@ -552,35 +557,35 @@ def _pair_spellings(pair: Pair, names: Sequence[str], spelled: Sequence[str]) ->
     return (" ".join(by_name), " ".join(by_spelling), "".join(by_name), "".join(by_spelling))
 
 
-def _expected(words: Counter[str], order: list[Pair], counts_of: Collection[int]) -> list[Expected]:
+def _expected(words: Counter[str], order: list[Pair], counts_of: Collection[int]) -> list[ExpectedValue]:
     merger = BytePairMerger(words, end_of_word=True)
-    found: list[Expected] = []
-    merger.merged = order  # all symbols have their names from the beginning
+    found: list[ExpectedValue] = []
+    merger.merges = order  # all symbols have their names from the beginning
     names = SymbolNames(merger, r"\w", letters=True)
-    merger.merged = []
+    merger.merges = []
 
     def add_counts(number: int) -> None:
         if number in counts_of:
-            ranked = merger.ranked(None)
+            ranked = merger.rank_pairs(None)
             labels = tuple(names.join(pair).replace(" ", "") for pair, _ in ranked)
             values = np.array([count for _, count in ranked])
-            counts = expect(f"counts{number}", values, (labels,), f"all pairs before step {number}")
-            found.append(replace(counts, other_labels=tuple(names.spell(pair) for pair, _ in ranked)))
+            counts = expect_numbers(f"counts{number}", values, (labels,), f"all pairs before step {number}")
+            found.append(replace(counts, label_aliases=tuple(names.spell(pair) for pair, _ in ranked)))
 
-    merges = tuple(_pair_spellings(pair, names.names, names.spelled) for pair in order)
+    merges = tuple(_pair_spellings(pair, names.names, names.spellings) for pair in order)
     for number, pair in enumerate(order, 1):
-        symbol = names.names[merger.first_merged + number - 1]
+        symbol = names.names[merger.first_merge_id + number - 1]
         add_counts(number)
         about = f"the pair of step {number}"
         found.append(ExpectedWords(f"merge{number}", (merges[number - 1],), (), about, (symbol,)))
-        found.append(expect(f"count{number}", merger.counts[pair], (), "how often it occurs"))
+        found.append(expect_numbers(f"count{number}", merger.counts[pair], (), "how often it occurs"))
         merger.merge(pair)
     add_counts(len(order) + 1)
     cut = tuple((names.join(row), names.spell(row)) for row in merger.words)
     return [
         *found,
-        ExpectedWords("merges", merges, (numbered(len(order)),), "the pairs in the order of merging"),
+        ExpectedWords("merges", merges, (number_labels(len(order)),), "the pairs in the order of merging"),
         ExpectedWords("segmentation", cut, (tuple(words),), "each word in its symbols", ("words",)),
-        expect("steps", len(order), (), "how many merges"),
-        expect("symbols", merger.symbols, (), "symbols of the whole text at the end"),
+        expect_numbers("steps", len(order), (), "how many merges"),
+        expect_numbers("symbols", merger.num_symbols, (), "symbols of the whole text at the end"),
     ]

@@ -13,53 +13,58 @@ from pydantic import BeforeValidator, Field
 from threadpoolctl import threadpool_limits
 
 from lemma.checking.worked.case import (
-    LARGEST,
+    MAX_MAGNITUDE,
     Array,
     Case,
     CaseLike,
-    Expected,
+    ExpectedValue,
     Labels,
     Number,
     WorkedCase,
-    expect,
-    numbered,
+    as_matrix,
+    expect_numbers,
+    number_labels,
     read_case,
-    rectangle,
 )
 from lemma.data.tables import Column, read_table
-from lemma.errors import SpecError, unknown
-from lemma.report.numbers import counted, factor, numeral, numerals, printable, times
+from lemma.errors import SpecError, describe_unknown
+from lemma.report.numbers import escape_invisible, format_factor, format_number, format_numbers, format_times, pluralize
 from lemma.report.result import Block, Heading, Matrix, Table, Text
 from lemma.spec.base import to_toml
 
 Square = Float[np.ndarray, "nodes nodes"]
-MOST_NODES = 500
+MAX_NODES = 500
 """A larger graph is not a small case: its eigenvalues alone would take a while."""
-MOST_SHOWN = 12
+MAX_PRINTED_NODES = 12
 """Nodes of a graph whose matrices are printed; those of a larger one only with `full`."""
 SYMBOLS = {"adjacency": "A", "loops": "Ã", "symmetric": "Â", "rows": "D̃⁻¹Ã"}
 """How each matrix is written."""
-TYPED = {"adjacency": "A", "loops": "A_tilde Ã A~", "symmetric": "A_hat Â A^", "rows": "A_rows D̃⁻¹Ã D^-1A D_inv_A"}
+CLAIM_NAMES = {
+    "adjacency": "A",
+    "loops": "A_tilde Ã A~",
+    "symmetric": "A_hat Â A^",
+    "rows": "A_rows D̃⁻¹Ã D^-1A D_inv_A",
+}
 """How each matrix may be typed in a claim."""
-NEAR = 1e-9
+TOLERANCE = 1e-9
 """Sums and norms that differ by less are the same but for rounding."""
 CLAIM = "After D̃^(−1/2) Ã D̃^(−1/2) the rows are normalised: each sums to one."
-HOLDS = "D̃⁻¹Ã is the one whose rows sum to one on every graph. What holds of Â: its spectral norm is 1."
-TABLES = (".csv", ".tsv", ".jsonl")
+CORRECTION = "D̃⁻¹Ã is the one whose rows sum to one on every graph. What holds of Â: its spectral norm is 1."
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 """Endings of tables of edges."""
-FROM, TO = ("source", "from", "node1", "citing", "u"), ("target", "to", "node2", "cited", "v")
+SOURCE_COLUMNS, TARGET_COLUMNS = ("source", "from", "node1", "citing", "u"), ("target", "to", "node2", "cited", "v")
 """What the two columns of a table of edges are often called."""
 
 
-def _as_name(value: Any) -> Any:
+def _name_text(value: Any) -> Any:
     """A node may be called by a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Name = Annotated[str, BeforeValidator(_as_name), Field(min_length=1)]
+Name = Annotated[str, BeforeValidator(_name_text), Field(min_length=1)]
 NameOrNames = BeforeValidator(lambda value: (value,) if isinstance(value, str | int) else value)
-GraphRow = Annotated[tuple[Number, ...], Field(min_length=1, max_length=MOST_NODES)]
-GraphRows = Annotated[tuple[GraphRow, ...], Field(min_length=1, max_length=MOST_NODES)]
+GraphRow = Annotated[tuple[Number, ...], Field(min_length=1, max_length=MAX_NODES)]
+GraphRows = Annotated[tuple[GraphRow, ...], Field(min_length=1, max_length=MAX_NODES)]
 
 
 class GraphCase(Case):
@@ -83,7 +88,7 @@ class GraphCase(Case):
     """The nodes whose row of arithmetic is shown; if none is named, one of the most and one of the fewest edges."""
 
 
-class MatrixTraits(NamedTuple):
+class MatrixProperties(NamedTuple):
     """What one matrix is: its row sums, its symmetry and its norms."""
 
     row_sums: Float[np.ndarray, " nodes"]
@@ -126,9 +131,9 @@ class GraphSteps:
         return {"adjacency": self.adjacency, "loops": loops, "symmetric": symmetric, "rows": rows}
 
     @cached_property
-    def traits(self) -> Mapping[str, MatrixTraits]:
+    def properties(self) -> Mapping[str, MatrixProperties]:
         """What each matrix is."""
-        found: dict[str, MatrixTraits] = {}
+        found: dict[str, MatrixProperties] = {}
         for name, matrix in self.matrices.items():
             sums = matrix.sum(axis=1)
             symmetric = bool(np.allclose(matrix, matrix.T, rtol=0, atol=1e-15))
@@ -138,11 +143,11 @@ class GraphSteps:
                 values = np.linalg.eigvalsh(matrix) if symmetric else np.linalg.eigvals(matrix)
                 radius = float(np.abs(values).max())
                 norm = radius if symmetric else float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix).max()))
-            found[name] = MatrixTraits(sums, bool((np.abs(sums - 1) < NEAR).all()), symmetric, radius, norm)
+            found[name] = MatrixProperties(sums, bool((np.abs(sums - 1) < TOLERANCE).all()), symmetric, radius, norm)
         return found
 
     @cached_property
-    def scales(self) -> Mapping[str, Float[np.ndarray, "powers two"]]:
+    def power_norms(self) -> Mapping[str, Float[np.ndarray, "powers two"]]:
         """For each matrix M and k = 0, 1, …: the norm of MᵏX, the root of its sum of squares, and its largest entry."""
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in self.matrices}
         for name, matrix in self.matrices.items():
@@ -155,12 +160,12 @@ class GraphSteps:
         return {name: np.array(pairs) for name, pairs in found.items()}
 
     @property
-    def normalised(self) -> bool:
+    def rows_sum_to_one(self) -> bool:
         """Whether the rows of Â sum to one here: just where all neighbours have the same degree."""
-        return self.traits["symmetric"].rows_sum_to_one
+        return self.properties["symmetric"].rows_sum_to_one
 
     @property
-    def regular(self) -> bool:
+    def is_regular(self) -> bool:
         """Whether all nodes have the same degree."""
         return len(set(self.degrees.tolist())) == 1
 
@@ -171,14 +176,14 @@ class GraphSteps:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, none of them rounded."""
-        traits = {name: one._asdict() | {"row_sums": one.row_sums.tolist()} for name, one in self.traits.items()}
+        traits = {name: one._asdict() | {"row_sums": one.row_sums.tolist()} for name, one in self.properties.items()}
         return {
             "degrees": self.degrees.tolist(),
             "matrices": {name: matrix.tolist() for name, matrix in self.matrices.items()},
             "traits": traits,
             "features": self.features.tolist(),
-            "norms": {name: scale[:, 0].tolist() for name, scale in self.scales.items()},
-            "largest": {name: scale[:, 1].tolist() for name, scale in self.scales.items()},
+            "norms": {name: scale[:, 0].tolist() for name, scale in self.power_norms.items()},
+            "largest": {name: scale[:, 1].tolist() for name, scale in self.power_norms.items()},
             "layer": None if self.layer is None else self.layer.tolist(),
         }
 
@@ -187,7 +192,7 @@ class GraphSteps:
 class WorkedGraph(WorkedCase):
     """A graph with its four matrices. A large one is summed up unless `full`."""
 
-    untitled: ClassVar[str] = "Graph convolution by hand"
+    default_title: ClassVar[str] = "Graph convolution by hand"
     hint: ClassVar[str] = "--full prints the matrices"
 
     case: GraphCase
@@ -197,55 +202,55 @@ class WorkedGraph(WorkedCase):
     @property
     def verdict(self) -> str:
         """Whether the claim is right on this graph, and what holds instead."""
-        if self.steps.normalised:
-            same = "all degrees are the same" if self.steps.regular else "every connected part has one degree only"
+        if self.steps.rows_sum_to_one:
+            same = "all degrees are the same" if self.steps.is_regular else "every connected part has one degree only"
             return (
                 f"Right on this graph, since {same}; wrong of graphs in general: where neighbours differ in degree, "
-                f"not all rows sum to one. {HOLDS}"
+                f"not all rows sum to one. {CORRECTION}"
             )
-        sums = self.steps.traits["symmetric"].row_sums
-        lowest, highest = (numeral(value, self.decimals) for value in (sums.min(), sums.max()))
+        sums = self.steps.properties["symmetric"].row_sums
+        lowest, highest = (format_number(value, self.decimals) for value in (sums.min(), sums.max()))
         return (
             f"Wrong: the rows of Â sum to {lowest} up to {highest} here. All of them sum to one exactly if every "
-            f"connected part is regular: its nodes have all the same degree. {HOLDS}"
+            f"connected part is regular: its nodes have all the same degree. {CORRECTION}"
         )
 
     @property
-    def is_cut(self) -> bool:
+    def is_abridged(self) -> bool:
         """Whether matrices are left out."""
-        return not self.full and len(self.steps.names) > MOST_SHOWN
+        return not self.full and len(self.steps.names) > MAX_PRINTED_NODES
 
-    def shown(self, every_matrix: bool) -> list[Block]:
+    def step_blocks(self, every_matrix: bool) -> list[Block]:
         """Every matrix of a small graph; of a large one what they are, and what they do, unless `full`."""
         degrees = self.steps.degrees
-        sizes = f"{counted(len(self.steps.names), 'node')}, {counted(self.steps.edges, 'edge')}"
-        between = f"degrees with the loop from {numeral(degrees.min(), 0)} to {numeral(degrees.max(), 0)}"
-        rounding = f"Printed to {counted(self.decimals, 'decimal')}; nothing is rounded on the way."
+        sizes = f"{pluralize(len(self.steps.names), 'node')}, {pluralize(self.steps.edges, 'edge')}"
+        between = f"degrees with the loop from {format_number(degrees.min(), 0)} to {format_number(degrees.max(), 0)}"
+        rounding = f"Printed to {pluralize(self.decimals, 'decimal')}; nothing is rounded on the way."
         return [
             Text(f"{sizes}; {between}. {rounding}"),
             *map(Text, self.notes),
-            *([] if self.is_cut else self._matrices()),
-            *self._traits(),
+            *([] if self.is_abridged else self._matrix_blocks()),
+            *self._property_blocks(),
             Heading("The claim"),
             Text(CLAIM),
             Text(self.verdict),
-            *self._scales(),
-            *([] if self.is_cut else self._layer()),
+            *self._power_blocks(),
+            *([] if self.is_abridged else self._layer_blocks()),
         ]
 
-    def _matrices(self) -> list[Block]:
+    def _matrix_blocks(self) -> list[Block]:
         """A, Ã, the degrees, Â with the arithmetic of the rows in focus, and D̃⁻¹Ã, each with its row sums."""
         steps, names, degrees = self.steps, self.steps.names, self.steps.degrees
         a, loops, symmetric, rows = (
             Matrix(SYMBOLS[name], names, names, matrix, sums=matrix.sum(axis=1).tolist(), decimals=self.decimals)
             for name, matrix in steps.matrices.items()
         )
-        columns = [numerals(one, self.decimals) for one in (degrees - 1, degrees, degrees**-0.5)]
+        columns = [format_numbers(one, self.decimals) for one in (degrees - 1, degrees, degrees**-0.5)]
         lines: list[str] = []
         for node in steps.focus:
             row, places = steps.matrices["symmetric"][node], np.flatnonzero(steps.matrices["loops"][node])
             for place in places:
-                under = f"{numeral(degrees[node], 0)}·{numeral(degrees[place], 0)}"
+                under = f"{format_number(degrees[node], 0)}·{format_number(degrees[place], 0)}"
                 lines.append(f"Â[{names[node]}, {names[place]}] = 1/√({under}) = {self._number(row[place])}")
             added = " + ".join(self._number(row[place]) for place in places)
             lines.append(f"row {names[node]}: {added} = {self._number(row.sum())}")
@@ -262,12 +267,12 @@ class WorkedGraph(WorkedCase):
             rows,
         ]
 
-    def _traits(self) -> list[Block]:
+    def _property_blocks(self) -> list[Block]:
         """Row sums, symmetry and norms of the four."""
         rows = []
-        for name, one in self.steps.traits.items():
+        for name, one in self.steps.properties.items():
             lowest, highest = self._number(one.row_sums.min()), self._number(one.row_sums.max())
-            sums = lowest if np.ptp(one.row_sums) < NEAR else f"{lowest} to {highest}"
+            sums = lowest if np.ptp(one.row_sums) < TOLERANCE else f"{lowest} to {highest}"
             sizes = self._number(one.largest_eigenvalue), self._number(one.spectral_norm)
             rows.append((SYMBOLS[name], sums, "yes" if one.symmetric else "no", *sizes))
         about = (
@@ -277,7 +282,7 @@ class WorkedGraph(WorkedCase):
         header = ("", "row sums", "symmetric", "largest |eigenvalue|", "spectral norm")
         return [Heading("What each of them is"), Table(header, rows), Text(about)]
 
-    def _scales(self) -> list[Block]:
+    def _power_blocks(self) -> list[Block]:
         """What multiplying again and again does to the features."""
         steps, features = self.steps, self.steps.features
         about = f"given: {features.shape[0]}×{features.shape[1]}"
@@ -287,15 +292,15 @@ class WorkedGraph(WorkedCase):
             about = "a unit vector for every node, so that MᵏX is Mᵏ itself"
         tables = []
         for which, title in enumerate(("‖MᵏX‖, the root of the sum of squares", "the largest |entry| of MᵏX")):
-            columns = [numerals(scale[:, which], self.decimals) for scale in steps.scales.values()]
+            columns = [format_numbers(scale[:, which], self.decimals) for scale in steps.power_norms.values()]
             rows = zip(map(str, range(steps.powers + 1)), *columns, strict=True)
             tables.append(Table(("k", *SYMBOLS.values()), tuple(rows), title))
         growth = "X is 0, and stays so."
         if np.any(features):
-            grown = {name: self._number(scale[-1, 0] / scale[0, 0]) for name, scale in steps.scales.items()}
-            norms = {name: self._number(one.spectral_norm) for name, one in steps.traits.items()}
+            grown = {name: self._number(scale[-1, 0] / scale[0, 0]) for name, scale in steps.power_norms.items()}
+            norms = {name: self._number(one.spectral_norm) for name, one in steps.properties.items()}
             growth = (
-                f"Ã: {grown['loops']} times the norm after {times(steps.powers)}; a product multiplies by at most "
+                f"Ã: {grown['loops']} times the norm after {format_times(steps.powers)}; a product multiplies by at most "
                 f"{norms['loops']}, its largest eigenvalue, and in the long run nearly always by that."
                 f"\nÂ: {grown['symmetric']} times; its spectral norm is 1, so that the norm never grows."
                 f"\nD̃⁻¹Ã: {grown['rows']} times; every entry is a mean, so that the largest never grows; its "
@@ -303,18 +308,20 @@ class WorkedGraph(WorkedCase):
             )
         return [Heading("What each does to the scale of features"), Text(f"X is {about}."), *tables, Text(growth)]
 
-    def _layer(self) -> list[Block]:
+    def _layer_blocks(self) -> list[Block]:
         """Â X W, if there is a W: the arithmetic of the first output of the nodes in focus, and the whole."""
         steps, names, weights = self.steps, self.steps.names, self.steps.weights
         if weights is None or steps.layer is None:
             return []
-        features, columns = numbered(weights.shape[0], "x_"), numbered(weights.shape[1], "out_")
+        features, columns = number_labels(weights.shape[0], "x_"), number_labels(weights.shape[1], "out_")
         mapped = steps.features @ weights
         lines = []
         for node in steps.focus:
             row = steps.matrices["symmetric"][node]
             pairs = [(row[place], mapped[place, 0]) for place in np.flatnonzero(steps.matrices["loops"][node])]
-            added = " + ".join(f"{self._number(one)}·{factor(other, self._decimals(other))}" for one, other in pairs)
+            added = " + ".join(
+                f"{self._number(one)}·{format_factor(other, self._decimals(other))}" for one, other in pairs
+            )
             lines.append(f"{names[node]}, out_1: {added} = {self._number(row @ mapped[:, 0])}")
         return [
             Heading("One layer: Â X W"),
@@ -326,7 +333,7 @@ class WorkedGraph(WorkedCase):
         ]
 
     def _number(self, value: float) -> str:
-        return numerals([value], self._decimals(value))[0]
+        return format_numbers([value], self._decimals(value))[0]
 
     def _decimals(self, value: float) -> int:
         return self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
@@ -339,24 +346,24 @@ class WorkedGraph(WorkedCase):
             "nodes": list(self.steps.names),
             "edges": self.steps.edges,
             **self.steps.to_dict(),
-            "claim": {"said": CLAIM, "right": self.steps.normalised, "verdict": self.verdict},
+            "claim": {"said": CLAIM, "right": self.steps.rows_sum_to_one, "verdict": self.verdict},
         }
 
-    def expected(self) -> list[Expected]:
+    def expected(self) -> list[ExpectedValue]:
         """The four matrices, degrees, row sums, norms, what powers do to features, and the layer."""
         steps, nodes = self.steps, self.steps.names
         edges, powers = steps.adjacency.sum(axis=1), tuple(map(str, range(steps.powers + 1)))
         edge_roots = np.divide(1.0, np.sqrt(edges), out=np.zeros_like(edges), where=edges > 0)  # 0 if it has none
         no_loop = "the loop that Ã adds is not counted"
         wrong_roots = {no_loop: edge_roots, "1/d̃ in place of 1/√d̃": 1 / steps.degrees}
-        found: list[Expected] = [
-            expect("degrees d d̃ d_tilde D", steps.degrees, (nodes,), "d̃, the row sums of Ã", {no_loop: edges}),
-            expect("roots 1/√d̃ inverse_roots", 1 / np.sqrt(steps.degrees), (nodes,), "1/√d̃", wrong_roots),
+        found: list[ExpectedValue] = [
+            expect_numbers("degrees d d̃ d_tilde D", steps.degrees, (nodes,), "d̃, the row sums of Ã", {no_loop: edges}),
+            expect_numbers("roots 1/√d̃ inverse_roots", 1 / np.sqrt(steps.degrees), (nodes,), "1/√d̃", wrong_roots),
         ]
         # what divides each matrix, with the degrees of A in place of those of Ã
         divided = {"symmetric": np.outer(edge_roots, edge_roots), "rows": edge_roots[:, None] ** 2}
         for key, matrix in steps.matrices.items():
-            sign, traits, scale, slips = SYMBOLS[key], steps.traits[key], steps.scales[key], {}
+            sign, traits, scale, slips = SYMBOLS[key], steps.properties[key], steps.power_norms[key], {}
             if key in divided:
                 slips = {
                     "A in place of Ã: no loops": steps.adjacency * divided[key],
@@ -366,7 +373,7 @@ class WorkedGraph(WorkedCase):
             if key == "symmetric":
                 sums["the rows of Â are not normalised; those of D̃⁻¹Ã are"] = np.ones(len(nodes))
             meaning = "adjacency" if key == "adjacency" else sign
-            found.append(expect(TYPED[key], matrix, (nodes, nodes), meaning, slips))
+            found.append(expect_numbers(CLAIM_NAMES[key], matrix, (nodes, nodes), meaning, slips))
             for kind, values, labels, said, wrong in (
                 ("sum", traits.row_sums, (nodes,), f"row sums of {sign}", sums),
                 ("norm", traits.spectral_norm, (), f"spectral norm of {sign}", None),
@@ -374,8 +381,8 @@ class WorkedGraph(WorkedCase):
                 ("size", scale[:, 0], (powers,), f"‖MᵏX‖ for k = 0 …, M = {sign}", None),
                 ("largest", scale[:, 1], (powers,), "its largest entry", None),
             ):
-                names = " ".join(f"{kind}_{name}" for name in TYPED[key].split())
-                found.append(expect(names, values, labels, said, wrong))
+                names = " ".join(f"{kind}_{name}" for name in CLAIM_NAMES[key].split())
+                found.append(expect_numbers(names, values, labels, said, wrong))
         if steps.layer is not None:
             through = steps.features @ steps.weights
             wrong = {
@@ -384,11 +391,11 @@ class WorkedGraph(WorkedCase):
                 "D̃⁻¹Ã in place of Â": steps.matrices["rows"] @ through,
                 "X W alone: Â is left out": through,
             }
-            found.append(expect("layer AXW ÂXW Y", steps.layer, (nodes,), "Â X W", wrong))
+            found.append(expect_numbers("layer AXW ÂXW Y", steps.layer, (nodes,), "Â X W", wrong))
         return found
 
 
-def graph_by_hand(
+def work_graph(
     example: CaseLike,
     *,
     nodes: Sequence[str] | None = None,
@@ -408,21 +415,23 @@ def graph_by_hand(
     """
     changes = {"focus": tuple(nodes) if nodes else None, "powers": powers}
     notes: list[str] = []
-    if isinstance(example, str | Path) and Path(example).suffix.lower() in TABLES:
+    if isinstance(example, str | Path) and Path(example).suffix.lower() in TABLE_SUFFIXES:
         path, where = Path(example), str(example)
-        columns = [Column("source", None, frozenset(FROM)), Column("target", None, frozenset(TO))]
+        columns = [Column("source", None, frozenset(SOURCE_COLUMNS)), Column("target", None, frozenset(TARGET_COLUMNS))]
         read = read_table(
             path,
             columns,
             any_width=True,
-            is_header=lambda first: bool({cell.strip().casefold() for cell in first} & {*FROM, *TO}),
+            is_header=lambda first: bool(
+                {cell.strip().casefold() for cell in first} & {*SOURCE_COLUMNS, *TARGET_COLUMNS}
+            ),
         )
         edges = list(zip(read.cells["source"], read.cells["target"], strict=True))
         changed = {word: value for word, value in changes.items() if value is not None}
         case = GraphCase.read({"title": f"The graph of {path.name}", "edges": edges, **changed}, where)
         text = to_toml(case.to_dict())
         notes += [
-            f"The column '{printable(name.strip())}' is left out: here every edge counts 1."
+            f"The column '{escape_invisible(name.strip())}' is left out: here every edge counts 1."
             for name in read.names or ()
             if name.strip().casefold() in ("weight", "value")
         ]
@@ -431,8 +440,8 @@ def graph_by_hand(
     names = case.nodes or tuple(dict.fromkeys(name for edge in case.edges for name in edge))
     if not names:
         raise SpecError(f'{where}: the graph has no nodes. Give nodes = ["a", "b"], or edges = [["a", "b"]].')
-    if len(names) > MOST_NODES:
-        raise SpecError(f"{where}: {len(names):,} nodes are too many for work by hand; at most {MOST_NODES} are read.")
+    if len(names) > MAX_NODES:
+        raise SpecError(f"{where}: {len(names):,} nodes are too many for work by hand; at most {MAX_NODES} are read.")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise SpecError(f"{where}: the node '{twice[0]}' is listed twice in nodes. Give each node once.")
@@ -440,21 +449,23 @@ def graph_by_hand(
     adjacency = np.zeros((len(names), len(names)))
     for number, edge in enumerate(case.edges, 1):
         if len(edge) != 2:
-            raise SpecError(f'{where}: edge {number} has {counted(len(edge), "end")}, expected two, as in ["a", "b"].')
+            raise SpecError(
+                f'{where}: edge {number} has {pluralize(len(edge), "end")}, expected two, as in ["a", "b"].'
+            )
         for name in edge:
             if name not in places:
-                raise SpecError(f"{where}: edge {number}: " + unknown("the node", name, places))
+                raise SpecError(f"{where}: edge {number}: " + describe_unknown("the node", name, places))
         first, second = (places[name] for name in edge)
         if first != second:
             adjacency[first, second] = adjacency[second, first] = 1
     loops = sum(len(set(edge)) == 1 for edge in case.edges)
     if loops:
         notes.append(
-            f"{counted(loops, 'edge')} from a node to itself: left out, since Ã gives every node one loop anyway."
+            f"{pluralize(loops, 'edge')} from a node to itself: left out, since Ã gives every node one loop anyway."
         )
     again = len(case.edges) - loops - int(adjacency.sum()) // 2
     if again:
-        notes.append(f"{counted(again, 'edge')} given twice: counted once.")
+        notes.append(f"{pluralize(again, 'edge')} given twice: counted once.")
     features = np.ones((len(names), 1)) if case.start == "ones" else np.eye(len(names))
     if case.X is not None:
         features = _matrix("X", case.X, len(names), "one for each node", where)
@@ -463,19 +474,19 @@ def graph_by_hand(
         weights = _matrix("W", case.W, features.shape[1], "one for each column of X", where)
     for name in case.focus:
         if name not in places:
-            raise SpecError(f"{where}: " + unknown("focus", name, places))
+            raise SpecError(f"{where}: " + describe_unknown("focus", name, places))
     neighbours = adjacency.sum(axis=1)
     focus = [places[name] for name in case.focus] or [int(neighbours.argmax()), int(neighbours.argmin())]
-    shown, rows = tuple(map(printable, names)), tuple(dict.fromkeys(focus))
+    shown, rows = tuple(map(escape_invisible, names)), tuple(dict.fromkeys(focus))
     steps = GraphSteps(shown, adjacency, features, weights, rows, case.powers)
     return WorkedGraph(case, text, steps, tuple(notes), full=full, decimals=decimals)
 
 
 def _matrix(name: str, rows: Sequence[Sequence[float]], count: int, why: str, where: str) -> Array:
-    matrix = rectangle(name, rows, where)
+    matrix = as_matrix(name, rows, where)
     if len(matrix) != count:
         turned = " It would fit transposed." if matrix.shape[1] == count else ""
-        raise SpecError(f"{where}: {name} has {counted(len(matrix), 'row')}, expected {count}: {why}.{turned}")
-    if np.abs(matrix).max() > LARGEST:
-        raise SpecError(f"{where}: {name} holds a number past {LARGEST:.0e}, too large to work with.")
+        raise SpecError(f"{where}: {name} has {pluralize(len(matrix), 'row')}, expected {count}: {why}.{turned}")
+    if np.abs(matrix).max() > MAX_MAGNITUDE:
+        raise SpecError(f"{where}: {name} holds a number past {MAX_MAGNITUDE:.0e}, too large to work with.")
     return matrix

@@ -23,41 +23,43 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from lemma.checking.worked.attention import attention_by_hand, cross_by_hand
-from lemma.checking.worked.bpe import MOST_ORDERS, SMALL, expected_of_byte_pairs, plain_symbols
+from lemma.checking.worked.attention import work_attention, work_cross_attention
+from lemma.checking.worked.bpe import MAX_SMALL_CHARS, MOST_ORDERS, expected_of_byte_pairs, normalize_symbols
 from lemma.checking.worked.case import (
-    MARKS,
+    KIND_FIELDS,
     Array,
     CaseLike,
-    Expected,
     ExpectedNumbers,
-    kind_of,
+    ExpectedValue,
+    detect_kind,
     list_examples,
 )
-from lemma.checking.worked.graph import TABLES, graph_by_hand
-from lemma.checking.worked.lstm import lstm_by_hand
-from lemma.checking.worked.matching import matching_by_hand
-from lemma.errors import InputError, SpecError, unknown
-from lemma.report.numbers import short_numeral
+from lemma.checking.worked.graph import TABLE_SUFFIXES, work_graph
+from lemma.checking.worked.lstm import work_lstm
+from lemma.checking.worked.matching import work_matching
+from lemma.errors import InputError, SpecError, describe_unknown
+from lemma.report.numbers import format_short
 from lemma.report.result import Block, Heading, Result, Text
-from lemma.report.text import fit, table
+from lemma.report.text import format_table, wrap_lines
 from lemma.spec.base import read_toml
 
-BYTE_PAIRS = "bpe:"
-WORKERS: dict[str, Callable[..., Any]] = {
-    "attention": attention_by_hand,
-    "cross": cross_by_hand,
-    "graph": graph_by_hand,
-    "lstm": lstm_by_hand,
-    "matching": matching_by_hand,
+BPE_PREFIX = "bpe:"
+SOLVERS: dict[str, Callable[..., Any]] = {
+    "attention": work_attention,
+    "cross": work_cross_attention,
+    "graph": work_graph,
+    "lstm": work_lstm,
+    "matching": work_matching,
 }
 """What works out each kind of case."""
-RULE = "A number is right if it is the exact one rounded to the decimals given; without decimals it must be exact."
-TIES = (
+ROUNDING_RULE = (
+    "A number is right if it is the exact one rounded to the decimals given; without decimals it must be exact."
+)
+TIE_NOTE = (
     "Ties: any of the most frequent pairs may be merged first, so long as all lines keep to one order. Lemma's own "
     "rule: the pair whose left symbol comes first, then whose right symbol does."
 )
-OF_BYTE_PAIRS = """\
+BPE_NAMES = """\
 merges        words     the pairs in the order of merging: [ab, Ab]
 merge1        a word    the pair of step 1, and so on; A is another name of it
 count1        a number  how often that pair occurs, and so on
@@ -70,12 +72,12 @@ Symbols that are merged are A, B, C … as they are made; \\w ends a word."""
 EXAMPLE = "As in: 'alpha2[they, Ajax] = 0.119', 'c_t = [0.52, -0.34]' or 'alpha2[they, Ajax] > alpha2[they, lost]'."
 STEP = re.compile(r"(merge|counts?)(\d{1,4})")
 """What is claimed of one step of byte-pair encoding."""
-MOST_LINES, MOST_PLACES, MOST_LISTED, MOST_NUMBERS, MOST_TEXT = 200, 3, 12, 24, 200_000
-FEWEST_DECIMALS = 4
+MAX_LINES, MAX_DIFFERENCES, MAX_LISTED, MAX_NUMBERS, MAX_CHARS = 200, 3, 12, 24, 200_000
+DEFAULT_DECIMALS = 4
 """Decimals of what is right where none were given."""
 
 
-SLACK = 1e-9
+FLOAT_TOLERANCE = 1e-9
 """What rounding in float64 may add to half a unit."""
 NUMBER = re.compile(r"[+-]?(\d{1,3}(?:[ _’']\d{3})+|\d+)?(\.\d*)?([eE][+-]?\d{1,3})?")
 FRACTION = re.compile(r"([+-]?\d{1,12})\s*/\s*(\d{1,12})")
@@ -127,10 +129,10 @@ def is_near(exact: float, given: WrittenNumber, decimals: int, slack: float = 0.
     (True, False)
     """
     unit = given.unit if given.decimals is None else (10.0**-decimals if decimals else 0.0)
-    return RoundedArray(np.array(given.value), np.array(unit)).is_same(np.array(exact), slack)
+    return RoundedArray(np.array(given.value), np.array(unit)).matches(np.array(exact), slack)
 
 
-LONGEST, DEEPEST, LONGEST_NAME = 50_000, 3, 200
+MAX_VALUE_CHARS, MAX_DEPTH, MAX_NAME_CHARS = 50_000, 3, 200
 BRACKETS = {"[": "]", "(": ")", "{": "}"}
 ENDS = ",[](){}"
 LINE = re.compile(r"(?P<left>[^=<>≈]+?)\s*(?P<sign>==?|<|>|≈)\s*(?P<right>.+)", re.DOTALL)
@@ -145,8 +147,8 @@ def read_value(text: str) -> Any:
     >>> read_value("sentence 3")
     'sentence 3'
     """
-    if len(text) > LONGEST:
-        raise InputError(f"the value has {len(text):,} characters; at most {LONGEST:,} are read.")
+    if len(text) > MAX_VALUE_CHARS:
+        raise InputError(f"the value has {len(text):,} characters; at most {MAX_VALUE_CHARS:,} are read.")
     reader = ValueReader(_plain_brackets(text))
     value = reader.value(0)
     if reader.peek() == ",":  # a list without its brackets
@@ -190,7 +192,7 @@ class ValueReader:
         """The next value, inside that many brackets."""
         if self.peek() not in BRACKETS:
             return self._item(ENDS)
-        if depth >= DEEPEST:
+        if depth >= MAX_DEPTH:
             raise self.error("brackets are too deep: a number, a vector or a matrix is expected")
         close, values, items = BRACKETS[self.text[self.place]], list[Any](), dict[str, Any]()
         rows: list[list[Any]] = []  # those that a semicolon ends, as in [1, 2; 3, 4]
@@ -267,10 +269,10 @@ class Target:
     """What a claim is about: a name, and the place if it is about one element or row."""
 
     name: str
-    places: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name}[{', '.join(self.places)}]" if self.places else self.name
+        return f"{self.name}[{', '.join(self.labels)}]" if self.labels else self.name
 
 
 @dataclass(frozen=True)
@@ -280,12 +282,12 @@ class HandClaim:
     text: str
     target: Target
     sign: str
-    right: str
+    value_text: str
 
     @cached_property
     def value(self) -> Any:
         """What stands on the right, read."""
-        return read_value(self.right)
+        return read_value(self.value_text)
 
 
 def read_claim(text: str) -> HandClaim:
@@ -296,7 +298,7 @@ def read_claim(text: str) -> HandClaim:
     """
     line = " ".join(text.split())
     found = LINE.fullmatch(line)
-    if not found or len(found["left"]) > LONGEST_NAME:
+    if not found or len(found["left"]) > MAX_NAME_CHARS:
         raise InputError(f"'{line[:60]}' is not a claim: NAME = VALUE is expected. {EXAMPLE}")
     sign = "=" if found["sign"] in ("==", "≈") else found["sign"]
     return HandClaim(line, read_target(found["left"]), sign, found["right"].strip())
@@ -322,61 +324,61 @@ class AnswerKey:
     """Everything that is right of a case, by every name it has."""
 
     case: str
-    expected: Sequence[Expected]
+    expected: Sequence[ExpectedValue]
     merges: int | None = None  # how many merges byte-pair encoding makes; None for other cases
 
     @cached_property
-    def _by_name(self) -> dict[str, Expected]:
+    def _by_name(self) -> dict[str, ExpectedValue]:
         """What is right by every spelling of its name; the first one where several share a spelling."""
-        return {name: one for one in reversed(self.expected) for name in (one.name, *one.spellings)}
+        return {name: one for one in reversed(self.expected) for name in (one.name, *one.aliases)}
 
     @cached_property
-    def _by_plain_name(self) -> dict[str, list[Expected]]:
-        found: dict[str, list[Expected]] = {}
+    def _by_plain_name(self) -> dict[str, list[ExpectedValue]]:
+        found: dict[str, list[ExpectedValue]] = {}
         for one in self.expected:
-            for name in {_plain(name) for name in (one.name, *one.spellings)}:
+            for name in {_plain(name) for name in (one.name, *one.aliases)}:
                 found.setdefault(name, []).append(one)
         return found
 
-    def find(self, target: Target) -> Expected:
+    def find(self, target: Target) -> ExpectedValue:
         """What is right under that name, at those places."""
         name = target.name
         found, close = self._by_name.get(name), self._by_plain_name.get(_plain(name), [])
         if found or len(close) == 1:
             whole = found or close[0]
-            return part(whole, target) if target.places else whole
+            return select_part(whole, target) if target.labels else whole
         known = [one.name for one in self.expected]
-        with_pass = [one.name for one in self.expected if f"{name}1" in (one.name, *one.spellings)]
+        with_pass = [one.name for one in self.expected if f"{name}1" in (one.name, *one.aliases)]
         if with_pass:
             stem = with_pass[0].rstrip("0123456789")
             several = [one for one in known if one.rstrip("0123456789") == stem]
             said = f"'{name}' is there {len(several)} times. Which one? Known: {', '.join(several)}."
         else:
-            few = known if len(known) <= MOST_LISTED else [one for one in known if _plain(one)[:1] == _plain(name)[:1]]
-            said = unknown("the name", name, (few or known)[:MOST_LISTED])
+            few = known if len(known) <= MAX_LISTED else [one for one in known if _plain(one)[:1] == _plain(name)[:1]]
+            said = describe_unknown("the name", name, (few or known)[:MAX_LISTED])
         raise InputError(f"{self.case}: {said} All names: lemma check worked {quote(self.case)} --names")
 
 
-def part(whole: Expected, target: Target) -> Expected:
+def select_part(whole: ExpectedValue, target: Target) -> ExpectedValue:
     """One element, row or column of what is right: places are labels, or counted from 1; `:` means all of them."""
-    if len(target.places) > len(whole.shape):
+    if len(target.labels) > len(whole.shape):
         held = ("one value", "a vector", "a matrix")[len(whole.shape)]
-        raise InputError(f"{target}: {whole.name} is {held}; it has no place [{', '.join(target.places)}].")
-    for axis in reversed(range(len(target.places))):  # from the last, so that an axis taken away moves no other
-        asked, names = target.places[axis], whole.labels[axis]
+        raise InputError(f"{target}: {whole.name} is {held}; it has no place [{', '.join(target.labels)}].")
+    for axis in reversed(range(len(target.labels))):  # from the last, so that an axis taken away moves no other
+        asked, names = target.labels[axis], whole.labels[axis]
         if asked == ":":
             continue
         alike = (str, _plain)  # A b is another pair than a b, but they may be called They
         place = next((number for same in alike for number, name in enumerate(names) if same(name) == same(asked)), None)
         if place is None:
             if not asked.isdigit() or not 1 <= int(asked) <= len(names):
-                known = unknown("the place", asked, names[:MOST_LISTED])
+                known = describe_unknown("the place", asked, names[:MAX_LISTED])
                 raise InputError(f"{target}: {known} Or a number from 1 to {len(names)}.")
             place = int(asked) - 1
         labels = whole.labels[:axis] + whole.labels[axis + 1 :]
         if isinstance(whole, ExpectedNumbers):
-            slips = {said: made.take(place, axis) for said, made in whole.slips.items()}
-            whole = replace(whole, values=whole.values.take(place, axis), labels=labels, slips=slips)
+            slips = {said: made.take(place, axis) for said, made in whole.mistakes.items()}
+            whole = replace(whole, values=whole.values.take(place, axis), labels=labels, mistakes=slips)
         else:
             whole = replace(whole, values=(whole.values[place],), labels=labels)
     return replace(whole, name=str(target))
@@ -394,31 +396,31 @@ def answer_keys(case: CaseLike, claims: Sequence[HandClaim] = ()) -> Iterator[An
     ['kept', 'added', 'c_t', 'tanh_c', 'h_t']
     """
     shown, kind = "the case" if isinstance(case, Mapping) else str(case), ""
-    if isinstance(case, str) and case.startswith(BYTE_PAIRS):
-        text = case.removeprefix(BYTE_PAIRS)
-        if not text.split() or len(text) > SMALL:
+    if isinstance(case, str) and case.startswith(BPE_PREFIX):
+        text = case.removeprefix(BPE_PREFIX)
+        if not text.split() or len(text) > MAX_SMALL_CHARS:
             raise InputError(
-                f"{BYTE_PAIRS} a text of 1 to {SMALL:,} characters is expected behind it, got {len(text):,}."
+                f"{BPE_PREFIX} a text of 1 to {MAX_SMALL_CHARS:,} characters is expected behind it, got {len(text):,}."
             )
         numbered = (STEP.fullmatch(_plain(claim.target.name)) for claim in claims)
         steps = [int(found[2]) for found in numbered if found and found[1] == "counts"]
-        most_orders = MOST_ORDERS * SMALL // max(SMALL, sum(len(claim.text) for claim in claims))
+        most_orders = MOST_ORDERS * MAX_SMALL_CHARS // max(MAX_SMALL_CHARS, sum(len(claim.text) for claim in claims))
         expected = expected_of_byte_pairs(text, _claimed_merges(claims, text), steps, max(1, most_orders))
         return (AnswerKey(shown, one, merges) for one, merges in expected)
     if not isinstance(case, Mapping):  # an example, a table of edges, or a file whose words say what it is
-        examples = {name: kind for kind in WORKERS for name in list_examples(kind).titles}
+        examples = {name: kind for kind in SOLVERS for name in list_examples(kind).titles}
         if shown in examples and not Path(case).is_file():
             kind = examples[shown]
-        elif Path(case).suffix.lower() in TABLES:
+        elif Path(case).suffix.lower() in TABLE_SUFFIXES:
             kind = "graph"
         elif not Path(case).is_file():
             ways = ' Or give a TOML file of your own, or "bpe:TEXT".'
-            raise SpecError("check worked: " + unknown("the case", shown, examples) + ways)
-    kind = kind or kind_of(case if isinstance(case, Mapping) else read_toml(Path(case)))
+            raise SpecError("check worked: " + describe_unknown("the case", shown, examples) + ways)
+    kind = kind or detect_kind(case if isinstance(case, Mapping) else read_toml(Path(case)))
     if not kind:
-        marks = ", ".join(f"{mark} ({kind})" for kind, mark in MARKS.items())
+        marks = ", ".join(f"{mark} ({kind})" for kind, mark in KIND_FIELDS.items())
         raise SpecError(f"{case}: not a case that can be worked out: it holds none of these words: {marks}.")
-    return iter([AnswerKey(shown, WORKERS[kind](case).expected())])
+    return iter([AnswerKey(shown, SOLVERS[kind](case).expected())])
 
 
 def _claimed_merges(claims: Sequence[HandClaim], text: str) -> dict[int, str]:
@@ -426,7 +428,7 @@ def _claimed_merges(claims: Sequence[HandClaim], text: str) -> dict[int, str]:
     letters = [letter for letter in ascii_uppercase if letter not in text]
     claimed: dict[int, str] = {}
     for claim in claims:
-        name, places = claim.target.name, claim.target.places
+        name, places = claim.target.name, claim.target.labels
         if claim.sign != "=":
             continue
         if _plain(name) == "merges":
@@ -450,7 +452,7 @@ def read_entries(value: Any, right: ExpectedNumbers) -> Entries:
     """The numbers of a value: a number, nested lists, or a table that has all labels of a vector."""
     if isinstance(value, dict):
         if len(right.labels) != 1:
-            raise InputError(f"{right.name}: a table of labels is for a vector; {right.form} is expected here.")
+            raise InputError(f"{right.name}: a table of labels is for a vector; {right.shape_text} is expected here.")
         numbers = {label: one if isinstance(one, WrittenNumber) else read_number(one) for label, one in value.items()}
         for label, one in numbers.items():
             if one is None:
@@ -464,13 +466,13 @@ def read_entries(value: Any, right: ExpectedNumbers) -> Entries:
                 raise InputError(f"{right.name}: all rows of a matrix are equally long; yours are not.")
             return np.stack(rows) if rows else np.empty(0, dtype=object)
         if not isinstance(value, WrittenNumber):
-            raise InputError(f"{right.name}: '{_written(value)[:40]}' is not a number. Expected: {right.form}.")
+            raise InputError(f"{right.name}: '{_written(value)[:40]}' is not a number. Expected: {right.shape_text}.")
         return np.array(value, dtype=object)
 
     return nested(value)
 
 
-def decimals_of(entries: Entries) -> int:
+def max_decimals(entries: Entries) -> int:
     """The most decimals of any of them: a list is written to one precision, zeros at its ends left out."""
     return max((one.decimals or 0 for one in entries.flat), default=0)
 
@@ -483,43 +485,45 @@ class RoundedArray:
     units: Array
 
     @classmethod
-    def of(cls, entries: Entries) -> "RoundedArray":
+    def from_entries(cls, entries: Entries) -> "RoundedArray":
         """Return the numbers of a value; all are taken to the decimals of the longest."""
-        decimals = decimals_of(entries)
+        decimals = max_decimals(entries)
         shared = 10.0**-decimals if decimals else 0.0
         units = [one.unit if one.decimals is None else shared for one in entries.flat]
         values = [one.value for one in entries.flat]
         return cls(*(np.array(numbers, dtype=np.float64).reshape(entries.shape) for numbers in (values, units)))
 
-    def near(self, exact: Array, slack: float = 0.0) -> Bool[np.ndarray, "..."]:
+    def is_close(self, exact: Array, slack: float = 0.0) -> Bool[np.ndarray, "..."]:
         """Return where these are the exact numbers, rounded; `slack` allows for more units of the last decimal.
 
         `exact` has the same shape, or more axes before it.
         """
         with np.errstate(invalid="ignore"):  # infinities are equal or not
-            close = np.abs(exact - self.values) <= self.units * (0.5 + slack) + SLACK * np.maximum(1.0, np.abs(exact))
+            close = np.abs(exact - self.values) <= self.units * (0.5 + slack) + FLOAT_TOLERANCE * np.maximum(
+                1.0, np.abs(exact)
+            )
         return np.where(np.isfinite(exact), close, exact == self.values)
 
-    def is_same(self, exact: Array, slack: float = 0.0) -> bool:
+    def matches(self, exact: Array, slack: float = 0.0) -> bool:
         """Whether all numbers are the exact ones, rounded."""
-        return exact.shape == self.values.shape and bool(self.near(exact, slack).all())
+        return exact.shape == self.values.shape and bool(self.is_close(exact, slack).all())
 
     def is_reordered(self, exact: Array, axis: int) -> bool:
         """Whether the slices along an axis are those of the exact array in another order."""
         values, units, theirs = (np.moveaxis(one, axis, 0) for one in (self.values, self.units, exact))
         left = np.ones(len(theirs), dtype=bool)
         for row, unit in zip(values, units, strict=True):
-            matches = RoundedArray(row, unit).near(theirs).reshape(len(theirs), -1).all(axis=1) & left
+            matches = RoundedArray(row, unit).is_close(theirs).reshape(len(theirs), -1).all(axis=1) & left
             if not matches.any():
                 return False
             left[matches.argmax()] = False
         return True
 
 
-def _in_order(table: Mapping[str, Any], right: Expected) -> list[Any]:
+def _in_order(table: Mapping[str, Any], right: ExpectedValue) -> list[Any]:
     """The values of a table {label: value, …} in the order of the labels. All must be there: a gap cannot be right."""
     labels = right.labels[0] if right.labels else ()
-    places = {"".join(label.split()): place for place, label in enumerate((*right.other_labels, *labels))}
+    places = {"".join(label.split()): place for place, label in enumerate((*right.label_aliases, *labels))}
     places = {label: place % max(1, len(labels)) for label, place in places.items()}
     found: dict[int, Any] = {}
     for label, one in table.items():
@@ -538,19 +542,19 @@ ROUNDING = 10
 FACTORS = {"twice": 2.0, "half": 0.5, "ten times": 10.0, "a tenth of": 0.1}
 
 
-def explanations(
-    entries: Entries, right: ExpectedNumbers, others: Iterable[Expected] = (), places: tuple[str, ...] = ()
+def explain_difference(
+    entries: Entries, right: ExpectedNumbers, others: Iterable[ExpectedValue] = (), places: tuple[str, ...] = ()
 ) -> Iterator[str]:
     """Every slip that explains a value, the most telling first."""
-    exact, decimals, rounded = right.values, decimals_of(entries), RoundedArray.of(entries)
+    exact, decimals, rounded = right.values, max_decimals(entries), RoundedArray.from_entries(entries)
     values = rounded.values
 
     def fits(other: Array) -> bool:
-        return rounded.is_same(other, slack=1.0)
+        return rounded.matches(other, slack=1.0)
 
     if fits(-exact):
         yield "the sign is wrong."
-    for said, made in right.slips.items():
+    for said, made in right.mistakes.items():
         if fits(made):
             yield f"{said}."
     if exact.ndim == 2 and fits(exact.T):
@@ -561,7 +565,7 @@ def explanations(
                 yield f"the {name} are in another order."
     for other in others:
         try:
-            taken = part(other, Target(other.name, places)) if places else other
+            taken = select_part(other, Target(other.name, places)) if places else other
         except InputError:  # it has no such place
             continue
         if not isinstance(taken, ExpectedNumbers) or taken.name == right.name or taken.labels != right.labels:
@@ -638,7 +642,7 @@ class WorkedReport(Result):
                 yield Text("\n".join(f"{'':8}{reason}" for reason in line.reasons()), "note")
         yield from (Text(note, "note") for note in self.notes)
         count = sum(line.right for line in self.lines)
-        yield Text(f"{count} of {len(self.lines)} right. {RULE}", "note")
+        yield Text(f"{count} of {len(self.lines)} right. {ROUNDING_RULE}", "note")
 
     def details(self) -> list[Block]:
         """The same under its title."""
@@ -651,23 +655,23 @@ class WorkedReport(Result):
             "right": self.right,
             "lines": [asdict(line) for line in self.lines],
             "notes": list(self.notes),
-            "rule": RULE,
+            "rule": ROUNDING_RULE,
         }
 
 
-def judge_worked(case: CaseLike, lines: Sequence[str]) -> WorkedReport:
+def check_worked(case: CaseLike, lines: Sequence[str]) -> WorkedReport:
     """Judge lines `NAME = VALUE` against a worked case.
 
     >>> judge_worked("e9", ["c_t = [0.52, -0.34]", "h_t[1] = 0.364"]).lines[1].slip
     'tanh is left out: Γ_o∗c_t.'
     """
-    if sum(map(len, lines)) > MOST_TEXT:
+    if sum(map(len, lines)) > MAX_CHARS:
         raise InputError(
-            f"check worked: the lines have more than {MOST_TEXT:,} characters. Judge them in smaller parts."
+            f"check worked: the lines have more than {MAX_CHARS:,} characters. Judge them in smaller parts."
         )
     claims = [read_claim(line) for text in lines for line in text.splitlines() if line.strip()]
-    if not claims or len(claims) > MOST_LINES:
-        raise InputError(f"check worked: from 1 to {MOST_LINES} lines are expected, got {len(claims)}.")
+    if not claims or len(claims) > MAX_LINES:
+        raise InputError(f"check worked: from 1 to {MAX_LINES} lines are expected, got {len(claims)}.")
     best: tuple[JudgedLine, ...] = ()
     for key in answer_keys(case, claims):
         judged = tuple(_judge(claim, key) for claim in claims)
@@ -676,7 +680,7 @@ def judge_worked(case: CaseLike, lines: Sequence[str]) -> WorkedReport:
         if all(one.right for one in best):
             break
     shown = case if isinstance(case, str) else "the case"
-    return WorkedReport(shown, best, (TIES,) if shown.startswith(BYTE_PAIRS) else ())
+    return WorkedReport(shown, best, (TIE_NOTE,) if shown.startswith(BPE_PREFIX) else ())
 
 
 def _judge(claim: HandClaim, key: AnswerKey) -> JudgedLine:
@@ -686,12 +690,12 @@ def _judge(claim: HandClaim, key: AnswerKey) -> JudgedLine:
         return JudgedLine(claim.text, False, f"steps = {key.merges}", (after,))
     right = key.find(claim.target)
     if claim.sign != "=":  # one number next to another: alpha2[they, Ajax] > alpha2[they, Juventus]
-        number = read_number(claim.right)
+        number = read_number(claim.value_text)
         mine = _one(right)
-        theirs = number.value if number else _one(key.find(read_target(claim.right)))
+        theirs = number.value if number else _one(key.find(read_target(claim.value_text)))
         holds = mine > theirs + 1e-12 if claim.sign == ">" else mine < theirs - 1e-12
-        other = claim.right if number else f"{claim.right} = {short_numeral(theirs, FEWEST_DECIMALS)}"
-        return JudgedLine(claim.text, holds, f"{right.name} = {short_numeral(mine, FEWEST_DECIMALS)}, {other}")
+        other = claim.value_text if number else f"{claim.value_text} = {format_short(theirs, DEFAULT_DECIMALS)}"
+        return JudgedLine(claim.text, holds, f"{right.name} = {format_short(mine, DEFAULT_DECIMALS)}, {other}")
     if isinstance(right, ExpectedNumbers):
         return _judge_numbers(claim, claim.value, _as_written(claim.value, right), key)
     return _judge_words(claim, claim.value, right)
@@ -716,11 +720,11 @@ def _as_written(value: Any, right: ExpectedNumbers) -> ExpectedNumbers:
         labels.insert(min(at, len(labels)), ("1",))
         sizes = [size if axis != at else 0 for axis, size in enumerate(sizes)]
     shape = tuple(map(len, labels))
-    slips = {said: made.reshape(shape) for said, made in right.slips.items()}
-    return replace(right, values=np.reshape(right.values, shape), labels=tuple(labels), slips=slips)
+    slips = {said: made.reshape(shape) for said, made in right.mistakes.items()}
+    return replace(right, values=np.reshape(right.values, shape), labels=tuple(labels), mistakes=slips)
 
 
-def _one(right: Expected) -> float:
+def _one(right: ExpectedValue) -> float:
     if not isinstance(right, ExpectedNumbers) or right.shape:
         raise InputError(f"{right.name}: < and > are for single numbers, as in alpha2[they, Ajax] > 0.1.")
     return float(right.values)
@@ -728,34 +732,36 @@ def _one(right: Expected) -> float:
 
 def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: AnswerKey) -> JudgedLine:
     entries = read_entries(value, right)
-    given = decimals_of(entries)
-    decimals = given or FEWEST_DECIMALS
-    many = np.size(right.values) > MOST_NUMBERS
+    given = max_decimals(entries)
+    decimals = given or DEFAULT_DECIMALS
+    many = np.size(right.values) > MAX_NUMBERS
     written = (
-        f"{right.form} numbers; look at the case for all of them" if many else write_values(right.values, decimals)
+        f"{right.shape_text} numbers; look at the case for all of them"
+        if many
+        else format_values(right.values, decimals)
     )
     expected = f"{right.name} = {written}"
     if entries.shape != right.shape:
         got = "×".join(map(str, entries.shape)) or "one number"
-        wrong = (f"{got} given, {right.form} expected",)
-        return JudgedLine(claim.text, False, expected, wrong, next(explanations(entries, right), ""))
-    wrong = np.argwhere(~RoundedArray.of(entries).near(right.values))
+        wrong = (f"{got} given, {right.shape_text} expected",)
+        return JudgedLine(claim.text, False, expected, wrong, next(explain_difference(entries, right), ""))
+    wrong = np.argwhere(~RoundedArray.from_entries(entries).is_close(right.values))
     differing = [tuple(map(int, place)) for place in wrong]
     if not differing:
         return JudgedLine(claim.text, True, expected)
     places: list[str] = []
     if right.shape:  # of a single number the right value says enough
-        for place in differing[:MOST_PLACES]:
+        for place in differing[:MAX_DIFFERENCES]:
             labels = ", ".join(names[number] for names, number in zip(right.labels, place, strict=True))
-            exact = write_values(right.values[place], decimals)
+            exact = format_values(right.values[place], decimals)
             places.append(f"[{labels}]: {entries[place].text} given, {exact} is right")
         more = len(differing) - len(places)
         places += [f"and {more} more"] if more else []
-    slip = next(explanations(entries, right, key.expected, claim.target.places), "")
+    slip = next(explain_difference(entries, right, key.expected, claim.target.labels), "")
     return JudgedLine(claim.text, False, expected, tuple(places), slip)
 
 
-def _judge_words(claim: HandClaim, value: Any, right: Expected) -> JudgedLine:
+def _judge_words(claim: HandClaim, value: Any, right: ExpectedValue) -> JudgedLine:
     written = [" or ".join(dict.fromkeys(words[:2])) for words in right.values]
     expected = f"{right.name} = {', '.join(written) if right.labels else written[0]}"
     if isinstance(value, list) and right.labels and len(value) != len(right.values):
@@ -769,38 +775,40 @@ def _judge_words(claim: HandClaim, value: Any, right: Expected) -> JudgedLine:
         raise InputError(f"{right.name}: a list of words is expected, as in [{word}, …]; got '{word}'.")
     given = enumerate(map(_written, words))
     wrong = [
-        (place, word) for place, word in given if plain_symbols(word) not in map(plain_symbols, right.values[place])
+        (place, word)
+        for place, word in given
+        if normalize_symbols(word) not in map(normalize_symbols, right.values[place])
     ]
     said = tuple(
         f"[{right.labels[0][place]}]: {word} given, {written[place]} is right"
-        for place, word in wrong[:MOST_PLACES]
+        for place, word in wrong[:MAX_DIFFERENCES]
         if right.labels
     )
     return JudgedLine(claim.text, not wrong, expected, said)
 
 
-def write_values(values: Array, decimals: int) -> str:
+def format_values(values: Array, decimals: int) -> str:
     """An array with at most this many decimals, zeros at the ends left out.
 
     >>> write_values(np.array([[0.25, -1.0]]), 3)
     '[[0.25, −1]]'
     """
     if np.ndim(values):
-        return "[" + ", ".join(write_values(one, decimals) for one in values) + "]"
-    return short_numeral(float(values), decimals)
+        return "[" + ", ".join(format_values(one, decimals) for one in values) + "]"
+    return format_short(float(values), decimals)
 
 
 def describe_worked(case: CaseLike) -> str:
     """Every name that may be claimed, its shape and what it is; no values."""
-    if isinstance(case, str) and case.startswith(BYTE_PAIRS):
-        return OF_BYTE_PAIRS
+    if isinstance(case, str) and case.startswith(BPE_PREFIX):
+        return BPE_NAMES
     expected = next(answer_keys(case)).expected
     first = [one for one in expected if not one.name.startswith("sentence")]
-    lines = table([(one.name, one.form, one.meaning) for one in first], left=(0, 1, 2))
+    lines = format_table([(one.name, one.shape_text, one.meaning) for one in first], left=(0, 1, 2))
     if len(first) < len(expected):
         lines.append(f"sentence2.{first[0].name} and so on: the same of the second sentence.")
     labels = dict.fromkeys(", ".join(axis) for one in expected for axis in one.labels)
     places = [f"  {axis}" for axis in labels if not axis[:1].isdigit()][:6]
     if places:
         lines += ["", "Rows and columns by these labels, or counted from 1:", *places]
-    return fit("\n".join(lines))
+    return wrap_lines("\n".join(lines))

@@ -15,31 +15,31 @@ from jaxtyping import Float
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from lemma.checking.worked.case import (
-    LARGEST,
+    MAX_MAGNITUDE,
     Array,
     Case,
     CaseLike,
-    Expected,
+    ExpectedValue,
     Labels,
     NumberRow,
     NumberRows,
     WorkedCase,
-    expect,
-    numbered,
+    as_matrix,
+    expect_numbers,
+    number_labels,
     read_case,
-    rectangle,
 )
 from lemma.errors import InputError, SpecError
-from lemma.report.numbers import counted, factor, numerals, vector
+from lemma.report.numbers import format_factor, format_numbers, format_vector, pluralize
 from lemma.report.result import Block, Heading, Matrix, Table, Text
 
 Values = dict[str, Array]
 """Vectors and matrices by name."""
-GATES = {"u": "Update gate", "f": "Forget gate", "o": "Output gate", "c": "Candidate"}
-GATE_WORDS = {"u": "gamma_u", "f": "gamma_f", "o": "gamma_o", "c": "candidate"}
-WEIGHT_WORDS = ("a_prev", "x", *(f"{kind}_{letter}" for kind in "Wb" for letter in GATES))
+GATE_TITLES = {"u": "Update gate", "f": "Forget gate", "o": "Output gate", "c": "Candidate"}
+GATE_NAMES = {"u": "gamma_u", "f": "gamma_f", "o": "gamma_o", "c": "candidate"}
+WEIGHT_FIELDS = ("a_prev", "x", *(f"{kind}_{letter}" for kind in "Wb" for letter in GATE_TITLES))
 """The words of a case whose gates are worked out."""
-SPELLINGS: dict[str, Labels] = {
+FIELD_ALIASES: dict[str, Labels] = {
     **{f"gamma_{letter}": (f"Γ_{letter}", f"G_{letter}", f"Gamma_{letter}") for letter in "ufo"},
     "candidate": ("c_tilde", "c̃"),
     "a_prev": ("h_prev",),
@@ -53,14 +53,14 @@ SYMBOLS = {
     "y_hat": "ŷ",
 }
 """How a name is written in a formula, where that differs."""
-LARGE = 50.0
+SHIFT_THRESHOLD = 50.0
 """From a logit of this size on, exponentials are taken of the distance to the largest."""
-MOST_ROWS, MOST_COLUMNS = 4, 8
+MAX_ROWS, MAX_COLUMNS = 4, 8
 """Of matrices up to this size every product is printed; of larger ones with `full`."""
 
 
-def _also(word: str) -> Any:
-    return Field(validation_alias=AliasChoices(word, *SPELLINGS[word]))
+def _aliased(word: str) -> Any:
+    return Field(validation_alias=AliasChoices(word, *FIELD_ALIASES[word]))
 
 
 def _as_vector(value: Any) -> Any:
@@ -86,7 +86,7 @@ class LstmCase(Case):
     """Its bias; 0 if none is given."""
     y: NumberRow | None = None
     """The target: one-hot, or shares that add up to 1."""
-    da_next: Annotated[Unit | None, _also("da_next")] = None
+    da_next: Annotated[Unit | None, _aliased("da_next")] = None
     """The gradient of a_t that arrives from the next step; 0 if none is given."""
     dc_next: Unit | None = None
     """The gradient of c_t that arrives from the next step; 0 if none is given."""
@@ -94,13 +94,13 @@ class LstmCase(Case):
     @classmethod
     def read(cls, words: Mapping[str, Any], where: str) -> Self:
         """Check a case: one with gates given or one with weights given, as its words tell."""
-        for name, others in SPELLINGS.items():
+        for name, others in FIELD_ALIASES.items():
             given = [word for word in (name, *others) if word in words]
             if len(given) > 1:
                 raise SpecError(f"{where}: {given[0]} and {given[1]} are the same word. Give one of them.")
         gates, weights = (
-            [word for name in names for word in (name, *SPELLINGS.get(name, ())) if word in words]
-            for names in (GATE_WORDS.values(), WEIGHT_WORDS)
+            [word for name in names for word in (name, *FIELD_ALIASES.get(name, ())) if word in words]
+            for names in (GATE_NAMES.values(), WEIGHT_FIELDS)
         )
         if gates and weights:
             raise SpecError(
@@ -109,17 +109,17 @@ class LstmCase(Case):
             )
         if not gates and not weights:
             raise SpecError(
-                f"{where}: it holds neither gates nor weights. Give {', '.join(GATE_WORDS.values())} and c_prev; or "
+                f"{where}: it holds neither gates nor weights. Give {', '.join(GATE_NAMES.values())} and c_prev; or "
                 "W_u, W_f, W_o, W_c, b_u, b_f, b_o, b_c, a_prev, c_prev and x. "
                 "As in: lemma look lstm e9 --out mine.toml"
             )
-        return cast(Self, super(LstmCase, GivenGates if gates else GivenWeights).read(words, where))
+        return cast(Self, super(LstmCase, GateCase if gates else WeightCase).read(words, where))
 
     @classmethod
-    def known_words(cls) -> list[str]:
+    def setting_names(cls) -> list[str]:
         """The words of the case, and h for a."""
-        names = super().known_words()
-        return [*names, *(word for name in names for word in SPELLINGS.get(name, ()) if "h_" in word)]
+        names = super().setting_names()
+        return [*names, *(word for name in names for word in FIELD_ALIASES.get(name, ()) if "h_" in word)]
 
     @model_validator(mode="before")
     @classmethod
@@ -128,32 +128,32 @@ class LstmCase(Case):
         return {"letter": "h", **words} if says_h else words
 
     @property
-    def goes_back(self) -> bool:
+    def has_gradient_source(self) -> bool:
         """Whether there is something that gradients can come from."""
         return self.y is not None or self.da_next is not None or self.dc_next is not None
 
-    def written(self, name: str) -> str:
+    def display_name(self, name: str) -> str:
         """A name with the case's own letter for the hidden state."""
         return name.replace("a_", f"{self.letter}_") if name in ("a_prev", "a_t", "da_next", "da_prev") else name
 
 
-class GivenGates(LstmCase):
+class GateCase(LstmCase):
     """The values of the gates are given (problem E9)."""
 
-    gamma_u: Annotated[Unit, _also("gamma_u")]
+    gamma_u: Annotated[Unit, _aliased("gamma_u")]
     """The update gate."""
-    gamma_f: Annotated[Unit, _also("gamma_f")]
+    gamma_f: Annotated[Unit, _aliased("gamma_f")]
     """The forget gate."""
-    gamma_o: Annotated[Unit, _also("gamma_o")]
+    gamma_o: Annotated[Unit, _aliased("gamma_o")]
     """The output gate."""
-    candidate: Annotated[Unit, _also("candidate")]
+    candidate: Annotated[Unit, _aliased("candidate")]
     """The candidate c̃."""
 
 
-class GivenWeights(LstmCase):
+class WeightCase(LstmCase):
     """The weights are given; they act on [a_prev; x], one stacked on the other (problem C1)."""
 
-    a_prev: Annotated[Unit, _also("a_prev")]
+    a_prev: Annotated[Unit, _aliased("a_prev")]
     """The hidden state before the step."""
     x: Unit
     """The input."""
@@ -175,7 +175,7 @@ class GivenWeights(LstmCase):
     """The candidate's bias."""
 
 
-def given_values(case: LstmCase, where: str) -> Values:
+def read_inputs(case: LstmCase, where: str) -> Values:
     """Everything that the case gives, zeros for biases and gradients that it leaves out."""
     width = len(case.c_prev)
 
@@ -183,12 +183,12 @@ def given_values(case: LstmCase, where: str) -> Values:
         numbers: Sequence[float] | None = getattr(case, name)
         if numbers is not None and len(numbers) != length:
             raise SpecError(
-                f"{where}: {case.written(name)} has {counted(len(numbers), 'number')}, expected {length}, {why}."
+                f"{where}: {case.display_name(name)} has {pluralize(len(numbers), 'number')}, expected {length}, {why}."
             )
         return np.zeros(length) if numbers is None else np.array(numbers, dtype=np.float64)
 
     def matrix_of(name: str, rows: int, columns: int, about: str) -> Float[np.ndarray, "rows columns"]:
-        matrix = rectangle(name, getattr(case, name), where)
+        matrix = as_matrix(name, getattr(case, name), where)
         if matrix.shape != (rows, columns):
             turned = " It would fit transposed." if matrix.shape == (columns, rows) else ""
             got = f"{matrix.shape[0]}×{matrix.shape[1]}"
@@ -196,22 +196,24 @@ def given_values(case: LstmCase, where: str) -> Values:
         return matrix
 
     values: Values = {"c_prev": np.array(case.c_prev, dtype=np.float64)}
-    if isinstance(case, GivenGates):
-        values |= {name: vector_of(name, width) for name in GATE_WORDS.values()}
-        for name in (GATE_WORDS[letter] for letter in "ufo"):
+    if isinstance(case, GateCase):
+        values |= {name: vector_of(name, width) for name in GATE_NAMES.values()}
+        for name in (GATE_NAMES[letter] for letter in "ufo"):
             for place, value in enumerate(getattr(case, name), 1):
                 if not 0 <= value <= 1:
                     raise SpecError(
                         f"{where}: {name}: number {place} = {value}: a gate is a sigmoid, which lies between 0 and 1. "
                         "For gates from pre-activations, give the weights."
                     )
-    if isinstance(case, GivenWeights):
-        missing = [f"b_{letter}" for letter in GATES if getattr(case, f"b_{letter}") is None]
-        if missing and len(missing) < len(GATES):
+    if isinstance(case, WeightCase):
+        missing = [f"b_{letter}" for letter in GATE_TITLES if getattr(case, f"b_{letter}") is None]
+        if missing and len(missing) < len(GATE_TITLES):
             raise SpecError(f"{where}: {', '.join(missing)} missing: give all four biases, or none of them for zeros.")
         values |= {"a_prev": vector_of("a_prev", width), "x": np.array(case.x, dtype=np.float64)}
-        about = f"a row for each of the {width} of c_prev, a column for each number of [{case.written('a_prev')}; x]"
-        for letter in GATES:
+        about = (
+            f"a row for each of the {width} of c_prev, a column for each number of [{case.display_name('a_prev')}; x]"
+        )
+        for letter in GATE_TITLES:
             values[f"W_{letter}"] = matrix_of(f"W_{letter}", width, width + len(case.x), about)
             values[f"b_{letter}"] = vector_of(f"b_{letter}", width)
     values |= {name: vector_of(name, width) for name in ("da_next", "dc_next")}
@@ -247,8 +249,8 @@ def step_forward(given: Values, where: str) -> Values:
     with np.errstate(over="ignore", invalid="ignore"):
         if "W_u" in given:
             made["stacked"] = np.concatenate([given["a_prev"], given["x"]])
-            made |= {f"sum_{letter}": given[f"W_{letter}"] @ made["stacked"] for letter in GATES}
-            made |= {f"pre_{letter}": made[f"sum_{letter}"] + given[f"b_{letter}"] for letter in GATES}
+            made |= {f"sum_{letter}": given[f"W_{letter}"] @ made["stacked"] for letter in GATE_TITLES}
+            made |= {f"pre_{letter}": made[f"sum_{letter}"] + given[f"b_{letter}"] for letter in GATE_TITLES}
             made |= {f"gamma_{letter}": sigmoid(made[f"pre_{letter}"]) for letter in "ufo"}
             made["candidate"] = np.tanh(made["pre_c"])
         gates = {**given, **made}
@@ -267,14 +269,16 @@ def step_forward(given: Values, where: str) -> Values:
             if "y" in given:  # −Σ y log ŷ; a class of share 0 adds nothing, however unlikely it is
                 made["loss"] = -np.dot(given["y"], logarithms)
     for name, values in made.items():
-        if not np.abs(values).max() <= LARGEST:
-            raise InputError(f"{where}: {name} grows past {LARGEST:.0e}, too large to work with. Give smaller numbers.")
+        if not np.abs(values).max() <= MAX_MAGNITUDE:
+            raise InputError(
+                f"{where}: {name} grows past {MAX_MAGNITUDE:.0e}, too large to work with. Give smaller numbers."
+            )
     return made
 
 
 def is_shifted(logits: Float[np.ndarray, " classes"]) -> bool:
     """Whether the largest logit is subtracted before exponentials, which leaves the shares as they are."""
-    return bool(np.abs(logits).max() > LARGE)
+    return bool(np.abs(logits).max() > SHIFT_THRESHOLD)
 
 
 def sigmoid(values: Array) -> Array:
@@ -307,9 +311,9 @@ def step_backward(values: Values) -> Values:
     made |= {f"dpre_{letter}": made[f"dgamma_{letter}"] * made[f"slope_{letter}"] for letter in "ufo"}
     made["dpre_c"] = made["dcandidate"] * made["slope_candidate"]
     if "stacked" in values:
-        made |= {f"dW_{letter}": np.outer(made[f"dpre_{letter}"], values["stacked"]) for letter in GATES}
-        made |= {f"db_{letter}": made[f"dpre_{letter}"] for letter in GATES}
-        parts = {f"back_{letter}": values[f"W_{letter}"].T @ made[f"dpre_{letter}"] for letter in GATES}
+        made |= {f"dW_{letter}": np.outer(made[f"dpre_{letter}"], values["stacked"]) for letter in GATE_TITLES}
+        made |= {f"db_{letter}": made[f"dpre_{letter}"] for letter in GATE_TITLES}
+        parts = {f"back_{letter}": values[f"W_{letter}"].T @ made[f"dpre_{letter}"] for letter in GATE_TITLES}
         made |= parts
         made["dstacked"] = sum(parts.values(), np.zeros_like(values["stacked"]))
         width = len(values["a_prev"])
@@ -329,7 +333,7 @@ MEANINGS = {
     "y_hat": "softmax(z)",
     "loss": "−Σ y log ŷ",
 }
-CLAIM_SPELLINGS = {
+CLAIM_ALIASES = {
     "candidate": "c_tilde c̃",
     "a_t": "a h h_t",
     "c_t": "c",
@@ -342,9 +346,9 @@ CLAIM_SPELLINGS = {
 }
 
 
-def _slips(values: Values) -> dict[str, dict[str, Array]]:
+def _common_mistakes(values: Values) -> dict[str, dict[str, Array]]:
     """What comes out by each slip, by the quantity in which it shows."""
-    u, f, o, c = (values[name] for name in GATE_WORDS.values())
+    u, f, o, c = (values[name] for name in GATE_NAMES.values())
     before, cell = values["c_prev"], values["c_t"]
     swapped = u * before + f * c
     found = {
@@ -368,7 +372,7 @@ def _slips(values: Values) -> dict[str, dict[str, Array]]:
         for letter in "ufo":
             twice = f"the factor Γ_{letter}∗(1−Γ_{letter}) counts twice"
             found[f"dpre_{letter}"] = {twice: values[f"dpre_{letter}"] * values[f"slope_{letter}"]}
-        found |= {f"db_{letter}": found[f"dpre_{letter}"] for letter in GATES if f"db_{letter}" in values}
+        found |= {f"db_{letter}": found[f"dpre_{letter}"] for letter in GATE_TITLES if f"db_{letter}" in values}
         found["dc"] = {"1 − tanh²(c_t) is left out": values["da"] * o + values["dc_next"]}
     return found
 
@@ -377,11 +381,11 @@ def _slips(values: Values) -> dict[str, dict[str, Array]]:
 class WorkedLstm(WorkedCase):
     """One LSTM step with every gate value. A large step is printed short unless `full`; files show it all."""
 
-    untitled: ClassVar[str] = "One LSTM step by hand"
+    default_title: ClassVar[str] = "One LSTM step by hand"
     hint: ClassVar[str] = "--full prints the weights, and every product of the sums"
 
     case: LstmCase
-    given: Values
+    case_values: Values
     forward: Values
     """What the step makes, by name: gamma_u … c_t, a_t, y_hat, loss."""
     backward: Values | None
@@ -391,21 +395,21 @@ class WorkedLstm(WorkedCase):
     @cached_property
     def values(self) -> Values:
         """Everything by name."""
-        return {**self.given, **self.forward, **(self.backward or {})}
+        return {**self.case_values, **self.forward, **(self.backward or {})}
 
     @cached_property
-    def inputs(self) -> Labels:
+    def input_labels(self) -> Labels:
         """The names of the numbers that the gates read, with the case's own letter; none where gates are given."""
         if "stacked" not in self.values:
             return ()
-        hidden = numbered(len(self.values["a_prev"]), f"{self.case.letter}_")
-        return (*hidden, *numbered(len(self.values["x"]), "x_"))
+        hidden = number_labels(len(self.values["a_prev"]), f"{self.case.letter}_")
+        return (*hidden, *number_labels(len(self.values["x"]), "x_"))
 
     @property
-    def is_cut(self) -> bool:
+    def is_abridged(self) -> bool:
         """Whether products of sums are left out."""
-        read = len(self.inputs)
-        return not self.full and read > 0 and (len(self.case.c_prev) > MOST_ROWS or read > MOST_COLUMNS)
+        read = len(self.input_labels)
+        return not self.full and read > 0 and (len(self.case.c_prev) > MAX_ROWS or read > MAX_COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, none of them rounded."""
@@ -415,28 +419,33 @@ class WorkedLstm(WorkedCase):
         )
         return {"case": self.case.to_dict(), "notes": list(self.notes), "forward": forward, "backward": backward}
 
-    def expected(self) -> list[Expected]:
+    def expected(self) -> list[ExpectedValue]:
         """Everything that the step makes, and every gradient where there is something to go back from."""
-        case, values = self.case, {**self.given, **self.forward}
-        gradients = self.backward or (step_backward(values) if case.goes_back else {})
-        slips = _slips({**values, **gradients})
-        found: list[Expected] = []
+        case, values = self.case, {**self.case_values, **self.forward}
+        gradients = self.backward or (step_backward(values) if case.has_gradient_source else {})
+        slips = _common_mistakes({**values, **gradients})
+        found: list[ExpectedValue] = []
         for name, array in {**self.forward, **gradients}.items():
             bare = name.removeprefix("d")
             symbol = {name[: len(name) - len(bare)] + SYMBOLS[bare]} if bare in SYMBOLS else set()
-            others = {name, *CLAIM_SPELLINGS.get(name, "").split(), *symbol} - {case.written(name)}
+            others = {name, *CLAIM_ALIASES.get(name, "").split(), *symbol} - {case.display_name(name)}
             meaning = MEANINGS.get(name, "")
             meaning = meaning.replace("a_", "h_") if case.letter == "h" else meaning
             labels = ()  # columns of a gate's weights are those of [a_prev; x]; everything else is counted
-            if self.inputs and array.ndim and array.shape[-1] == len(self.inputs) and not name.endswith("_y"):
-                labels = (numbered(len(array)), self.inputs) if array.ndim == 2 else (self.inputs,)
-            names = " ".join([case.written(name), *sorted(others)])
-            found.append(expect(names, array, labels, meaning, slips.get(name)))
+            if (
+                self.input_labels
+                and array.ndim
+                and array.shape[-1] == len(self.input_labels)
+                and not name.endswith("_y")
+            ):
+                labels = (number_labels(len(array)), self.input_labels) if array.ndim == 2 else (self.input_labels,)
+            names = " ".join([case.display_name(name), *sorted(others)])
+            found.append(expect_numbers(names, array, labels, meaning, slips.get(name)))
         return found
 
-    def shown(self, every_matrix: bool) -> list[Block]:
+    def step_blocks(self, every_matrix: bool) -> list[Block]:
         """Every step; the weights only with `every_matrix`, since the products of a small step show them."""
-        rounding = f"Printed to {counted(self.decimals, 'decimal')}; nothing is rounded on the way."
+        rounding = f"Printed to {pluralize(self.decimals, 'decimal')}; nothing is rounded on the way."
         begin = [Text(f"∗ is element by element. {rounding}"), *map(Text, self.notes)]
         return [*begin, *self._forward(every_matrix), *(self._backward() if self.backward is not None else [])]
 
@@ -444,17 +453,17 @@ class WorkedLstm(WorkedCase):
         """The whole step, then what it comes to; `every_matrix` adds the weights."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
-        if self.inputs:
-            read = Matrix(stacked, ("",), self.inputs, values["stacked"][None], decimals=self.decimals)
+        if self.input_labels:
+            read = Matrix(stacked, ("",), self.input_labels, values["stacked"][None], decimals=self.decimals)
             blocks += [Heading("What the gates read"), read]
-        for letter, name in GATE_WORDS.items() if self.inputs else ():
+        for letter, name in GATE_NAMES.items() if self.input_labels else ():
             weights, bias, pre = f"W_{letter}", f"b_{letter}", f"pre_{letter}"
-            title = f"{GATES[letter]}: {SYMBOLS[name]} = {'tanh' if letter == 'c' else 'σ'}({pre})"
+            title = f"{GATE_TITLES[letter]}: {SYMBOLS[name]} = {'tanh' if letter == 'c' else 'σ'}({pre})"
             columns = {f"{weights} {stacked}": values[f"sum_{letter}"], **self._named(bias, pre, name)}
             blocks += [
                 Heading(f"{title}, {pre} = {weights} {stacked} + {bias}"),
                 *self._products("unit", values[weights], values["stacked"], values[bias]),
-                *([self._matrix(weights, values[weights], self.inputs)] if every_matrix else []),
+                *([self._matrix(weights, values[weights], self.input_labels)] if every_matrix else []),
                 self._table(columns),
             ]
         cell = self._named("gamma_f", "c_prev") | {"Γ_f∗c_prev": values["kept"]}
@@ -462,7 +471,9 @@ class WorkedLstm(WorkedCase):
         hidden = self._named("gamma_o", "c_t", "tanh_c") | {f"{h}_t": values["a_t"]}
         blocks += [Heading("Cell state: c_t = Γ_f ∗ c_prev + Γ_u ∗ c̃"), self._table(cell)]
         blocks += [Heading(f"Hidden state: {h}_t = Γ_o ∗ tanh(c_t)"), self._table(hidden)]
-        lines = [f"{name} = {vector(values[key], self.decimals)}" for name, key in (("c_t", "c_t"), (f"{h}_t", "a_t"))]
+        lines = [
+            f"{name} = {format_vector(values[key], self.decimals)}" for name, key in (("c_t", "c_t"), (f"{h}_t", "a_t"))
+        ]
         if "y_hat" in values:
             exponential = "exp(z − largest)" if is_shifted(values["z"]) else "exp(z)"
             columns = {f"W_y {h}_t": values["W_y"] @ values["a_t"], **self._named("b_y", "z")}
@@ -474,7 +485,7 @@ class WorkedLstm(WorkedCase):
                 *([self._matrix("W_y", values["W_y"])] if every_matrix else []),
                 self._table(columns, "class"),
             ]
-            lines.append(f"ŷ = {vector(values['y_hat'], self.decimals)}")
+            lines.append(f"ŷ = {format_vector(values['y_hat'], self.decimals)}")
         if "loss" in values:  # of a one-hot target the loss is one logarithm
             place, loss = int(np.argmax(values["y"])), self._number(values["loss"])
             log = f" = −log ŷ_{place + 1} = −log {self._number(values['y_hat'][place])}"
@@ -506,7 +517,7 @@ class WorkedLstm(WorkedCase):
         ]
         times = {"u": ("dc", "candidate"), "f": ("dc", "c_prev"), "o": ("da", "tanh_c"), "c": ("dc", "gamma_u")}
         for letter, (first, second) in times.items():  # from a gate to its pre-activation, and to its weights if given
-            word, pre = GATE_WORDS[letter], f"dpre_{letter}"
+            word, pre = GATE_NAMES[letter], f"dpre_{letter}"
             symbol, other, arrives = SYMBOLS[word], SYMBOLS.get(second, second), "dc" if first == "dc" else f"d{h}"
             slope, key = f"Γ_{letter}∗(1−Γ_{letter})", f"slope_{letter}"
             formula = slope
@@ -515,21 +526,21 @@ class WorkedLstm(WorkedCase):
             columns = {arrives: values[first], other: values[second], f"d{symbol}": values[f"d{word}"]}
             title = f"d{symbol} = {arrives} ∗ {other}, {pre} = d{symbol} ∗ {formula}"
             blocks += [
-                Heading(f"Backward, {GATES[letter].lower()}: {title}"),
+                Heading(f"Backward, {GATE_TITLES[letter].lower()}: {title}"),
                 self._table({**columns, slope: values[key], pre: values[pre]}),
             ]
-            if self.inputs:
+            if self.input_labels:
                 both = np.column_stack([values[f"dW_{letter}"], values[f"db_{letter}"]])
                 title = f"dW_{letter} = {pre} {stacked}ᵀ, and db_{letter} = {pre}"
-                blocks.append(self._matrix(title, both, (*self.inputs, f"db_{letter}")))
+                blocks.append(self._matrix(title, both, (*self.input_labels, f"db_{letter}")))
         before = self._named("dc", "gamma_f", "dc_prev")
         blocks += [Heading("Backward, the step before: dc_prev = dc ∗ Γ_f"), self._table(before)]
-        if self.inputs:
-            title, rows = f"[d{h}_prev; dx]", [f"W_{letter}ᵀ dpre_{letter}" for letter in GATES]
-            parts = np.stack([*(values[f"back_{letter}"] for letter in GATES), values["dstacked"]])
+        if self.input_labels:
+            title, rows = f"[d{h}_prev; dx]", [f"W_{letter}ᵀ dpre_{letter}" for letter in GATE_TITLES]
+            parts = np.stack([*(values[f"back_{letter}"] for letter in GATE_TITLES), values["dstacked"]])
             blocks += [
                 Heading(f"Backward, what the gates read: {title} = Σ Wᵀ dpre over the four"),
-                Matrix(title, (*rows, "sum"), self.inputs, parts, decimals=self.decimals),
+                Matrix(title, (*rows, "sum"), self.input_labels, parts, decimals=self.decimals),
             ]
         return blocks
 
@@ -539,31 +550,33 @@ class WorkedLstm(WorkedCase):
 
     def _table(self, columns: Mapping[str, Float[np.ndarray, " rows"]], row: str = "unit") -> Table:
         """A row for each unit; each column with no more decimals than one of its numbers needs."""
-        written = [numerals(values, self.decimals) for values in columns.values()]
-        return Table((row, *columns), tuple(zip(numbered(len(written[0])), *written, strict=True)))
+        written = [format_numbers(values, self.decimals) for values in columns.values()]
+        return Table((row, *columns), tuple(zip(number_labels(len(written[0])), *written, strict=True)))
 
     def _matrix(self, title: str, values: Float[np.ndarray, "rows columns"], columns: Labels = ()) -> Matrix:
         """A matrix with numbered rows; its columns are the units unless named otherwise."""
-        names = columns or numbered(values.shape[1], f"{self.case.letter}_")
-        return Matrix(title, numbered(len(values)), names, values, decimals=self.decimals)
+        names = columns or number_labels(values.shape[1], f"{self.case.letter}_")
+        return Matrix(title, number_labels(len(values)), names, values, decimals=self.decimals)
 
     def _number(self, value: Any) -> str:
-        return numerals([value], self.decimals)[0]
+        return format_numbers([value], self.decimals)[0]
 
     def _products(self, row: str, weights: Array, read: Array, bias: Array | None = None) -> list[Text]:
         """Every product behind W v + b, a line for each row; of a large matrix none, unless `full`."""
-        if not self.full and (weights.shape[0] > MOST_ROWS or weights.shape[1] > MOST_COLUMNS):
+        if not self.full and (weights.shape[0] > MAX_ROWS or weights.shape[1] > MAX_COLUMNS):
             return []
         lines = []
         for place, total in enumerate(weights @ read + (0 if bias is None else bias)):
             pairs = zip(weights[place], read, strict=True)
-            added = " + ".join(f"{factor(one, self.decimals)}·{factor(other, self.decimals)}" for one, other in pairs)
-            end = "" if bias is None else f" + {factor(bias[place], self.decimals)}"
+            added = " + ".join(
+                f"{format_factor(one, self.decimals)}·{format_factor(other, self.decimals)}" for one, other in pairs
+            )
+            end = "" if bias is None else f" + {format_factor(bias[place], self.decimals)}"
             lines.append(f"{row} {place + 1}: {added}{end} = {self._number(total)}")
         return [Text("\n".join(lines))]
 
 
-def lstm_by_hand(example: CaseLike, *, backward: bool = False, full: bool = False, decimals: int = 4) -> WorkedLstm:
+def work_lstm(example: CaseLike, *, backward: bool = False, full: bool = False, decimals: int = 4) -> WorkedLstm:
     """Work one LSTM step out, for an example by name, a TOML file or a table of the same words.
 
     Γ = σ(W [a_{t−1}; x] + b), or gates as given; c_t = Γ_f∗c_{t−1} + Γ_u∗c̃; a_t = Γ_o∗tanh(c_t); with an output layer
@@ -574,19 +587,19 @@ def lstm_by_hand(example: CaseLike, *, backward: bool = False, full: bool = Fals
     ([0.52, -0.34], [0.334, -0.262])
     """
     case, where, text = read_case(LstmCase, example, {})
-    given = given_values(case, where)
+    given = read_inputs(case, where)
     forward = step_forward(given, where)
     notes: list[str] = []
     wide = [place for place, one in enumerate(given.get("candidate", ()), 1) if abs(one) > 1]
     if wide:
         notes.append(f"candidate: number {wide[0]} is outside [−1, 1], where every tanh lies; it is taken as it is.")
-    if isinstance(case, GivenWeights) and case.b_u is None:
+    if isinstance(case, WeightCase) and case.b_u is None:
         notes.append("No biases are given: b_u, b_f, b_o and b_c are 0.")
     if case.W_y is not None and case.b_y is None:
         notes.append("No b_y is given: it is 0.")
-    if backward and not case.goes_back:
+    if backward and not case.has_gradient_source:
         raise SpecError(
-            f"{where}: backward needs something to go back from. Give y with W_y, {case.written('da_next')} or dc_next."
+            f"{where}: backward needs something to go back from. Give y with W_y, {case.display_name('da_next')} or dc_next."
         )
     if backward and wide:
         raise SpecError(

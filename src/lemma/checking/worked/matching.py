@@ -12,29 +12,29 @@ from lemma.checking.worked.case import (
     Array,
     Case,
     CaseLike,
-    Expected,
+    ExpectedValue,
     ExpectedWords,
     Labels,
     NumberRows,
-    Texts,
+    Strings,
     WorkedCase,
-    best_of,
+    as_matrix,
+    best_matches,
     best_table,
-    check_sizes,
-    directions,
-    expect,
-    numbered,
-    plain_rows,
+    check_magnitudes,
+    expect_numbers,
+    json_rows,
+    number_labels,
     read_case,
-    rectangle,
+    unit_vectors,
 )
-from lemma.errors import SpecError, unknown
-from lemma.report.numbers import counted, printable, short_numeral
+from lemma.errors import SpecError, describe_unknown
+from lemma.report.numbers import escape_invisible, format_short, pluralize
 from lemma.report.result import Block, Heading, Matrix, Text
 
-MOST = 6
+MAX_DETAILED_IMAGES = 6
 """Of the first few images the arithmetic is shown if none is in focus."""
-CaseNames = Annotated[Texts, Field(max_length=100)]
+CaseNames = Annotated[Strings, Field(max_length=100)]
 SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
@@ -55,7 +55,7 @@ class MatchingCase(Case):
     """What the images are called; image 1, image 2 … if no names are given."""
     sentence_names: CaseNames = ()
     """What the sentences are called."""
-    focus: Texts = ()
+    focus: Strings = ()
     """The images whose arithmetic is shown; the first few if none is named."""
 
 
@@ -89,7 +89,7 @@ class MatchingSteps:
             "images": list(self.images),
             "sentences": list(self.sentences),
             **{name: getattr(self, name).tolist() for name in names},
-            "cosines": plain_rows(self.cosines),
+            "cosines": json_rows(self.cosines),
         }
 
 
@@ -109,7 +109,7 @@ class BestMatch(NamedTuple):
 class WorkedMatching(WorkedCase):
     """A cross-modal search with every product, and what fits each image and each sentence best."""
 
-    untitled: ClassVar[str] = "A cross-modal search by hand"
+    default_title: ClassVar[str] = "A cross-modal search by hand"
 
     case: MatchingCase
     steps: MatchingSteps
@@ -122,7 +122,7 @@ class WorkedMatching(WorkedCase):
         best = {name: [one._asdict() for one in getattr(self, name)] for name in ("of_images", "of_sentences")}
         return {"case": self.case.to_dict(), "steps": self.steps.to_dict(), **best}
 
-    def expected(self) -> list[Expected]:
+    def expected(self) -> list[ExpectedValue]:
         """P, Q, their lengths, scores, cosines, and who fits whom."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
         pair = (images, sentences)
@@ -132,13 +132,13 @@ class WorkedMatching(WorkedCase):
             "divided by |p| alone": steps.scores / steps.image_lengths[:, None],
             "divided by |q| alone": steps.scores / steps.sentence_lengths[None],
         }
-        found: list[Expected] = [
-            expect("P p image_vectors", steps.image_vectors, (images,), "I·W_i"),
-            expect("Q q sentence_vectors", steps.sentence_vectors, (sentences,), "T·W_t"),
-            expect("scores score S p·q PQ", steps.scores, pair, "P·Qᵀ"),
-            expect("length_p |p| norm_p", steps.image_lengths, (images,), "|p|"),
-            expect("length_q |q| norm_q", steps.sentence_lengths, (sentences,), "|q|"),
-            expect("cosines cosine cos", steps.cosines, pair, "p·q / (|p| |q|)", slips),
+        found: list[ExpectedValue] = [
+            expect_numbers("P p image_vectors", steps.image_vectors, (images,), "I·W_i"),
+            expect_numbers("Q q sentence_vectors", steps.sentence_vectors, (sentences,), "T·W_t"),
+            expect_numbers("scores score S p·q PQ", steps.scores, pair, "P·Qᵀ"),
+            expect_numbers("length_p |p| norm_p", steps.image_lengths, (images,), "|p|"),
+            expect_numbers("length_q |q| norm_q", steps.sentence_lengths, (sentences,), "|q|"),
+            expect_numbers("cosines cosine cos", steps.cosines, pair, "p·q / (|p| |q|)", slips),
         ]
         for end, matches, other in (("", self.of_images, "sentence"), ("_image", self.of_sentences, "image")):
             labels = (tuple(one.name for one in matches),)
@@ -147,22 +147,22 @@ class WorkedMatching(WorkedCase):
             found.append(ExpectedWords(f"best{end}_cosine", cosines, labels, f"{other} of the largest cosine"))
         return found
 
-    def shown(self, every_matrix: bool) -> list[Block]:
+    def step_blocks(self, every_matrix: bool) -> list[Block]:
         """Every product of the images in focus; with `every_matrix` the matrices that were given, too."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
 
         def number(value: float) -> str:
-            return short_numeral(value, self.decimals)
+            return format_short(value, self.decimals)
 
         def matrix(title: str, values: Array, rows: Labels = (), columns: Labels = ()) -> Matrix:
-            names = rows or numbered(values.shape[0]), columns or numbered(values.shape[1])
+            names = rows or number_labels(values.shape[0]), columns or number_labels(values.shape[1])
             return Matrix(title, *names, values, decimals=self.decimals)
 
         def projection(letter: str, name: str, given: Array, mapped: Array) -> Text:
             """The arithmetic of every entry of one image or sentence in the shared space."""
             lines = [
                 f"{letter}({name}){str(place).translate(SUBSCRIPTS)} = "
-                f"{sum_of_products(given, column, self.decimals)} = {number(made)}"
+                f"{format_dot_product(given, column, self.decimals)} = {number(made)}"
                 for place, (column, made) in enumerate(zip(mapped.T, given @ mapped, strict=True), 1)
             ]
             return Text("\n".join(lines))
@@ -175,12 +175,12 @@ class WorkedMatching(WorkedCase):
         for row in self.focus:
             for column, sentence in enumerate(sentences):
                 score, cosine = number(steps.scores[row, column]), steps.cosines[row, column]
-                added = sum_of_products(steps.image_vectors[row], steps.sentence_vectors[column], self.decimals)
+                added = format_dot_product(steps.image_vectors[row], steps.sentence_vectors[column], self.decimals)
                 products.append(Text(f"p({images[row]})·q({sentence}) = {added} = {score}"))
                 p, q = number(steps.image_lengths[row]), number(steps.sentence_lengths[column])
                 value = "undefined" if np.isnan(cosine) else number(cosine)
                 cosines.append(Text(f"cos({images[row]}, {sentence}) = {score} / ({p}·{q}) = {value}"))
-        shared, left = counted(steps.image_map.shape[1], "number"), len(images) - len(self.focus)
+        shared, left = pluralize(steps.image_map.shape[1], "number"), len(images) - len(self.focus)
         given = [
             matrix("I", steps.image_inputs, images),
             matrix("W_i", steps.image_map),
@@ -189,7 +189,7 @@ class WorkedMatching(WorkedCase):
         ]
         return [
             Text(f"W_i and W_t take images and sentences to {shared}; nothing is rounded on the way."),
-            *([Text(f"{counted(left, 'image')} not in focus: only the matrices show the rest.")] if left else []),
+            *([Text(f"{pluralize(left, 'image')} not in focus: only the matrices show the rest.")] if left else []),
             *(given if every_matrix else []),
             Heading("Images in the shared space: P = I·W_i"),
             *(projection("p", images[row], steps.image_inputs[row], steps.image_map) for row in self.focus),
@@ -214,7 +214,7 @@ class WorkedMatching(WorkedCase):
         ]
 
 
-def sum_of_products(left: Iterable[float], right: Iterable[float], decimals: int = 4) -> str:
+def format_dot_product(left: Iterable[float], right: Iterable[float], decimals: int = 4) -> str:
     """A scalar product as a person writes it out.
 
     >>> sum_of_products([0.2, -1.5], [0.6, 1.3])
@@ -224,14 +224,14 @@ def sum_of_products(left: Iterable[float], right: Iterable[float], decimals: int
     """
     text = ""
     for place, (first, second) in enumerate(zip(left, right, strict=True)):
-        size, other = short_numeral(abs(first), decimals), short_numeral(second, decimals)
+        size, other = format_short(abs(first), decimals), format_short(second, decimals)
         term = f"{size}·({other})" if second < 0 else f"{size}·{other}"
         sign = ("−" if first < 0 else "") if place == 0 else (" − " if first < 0 else " + ")
         text += sign + term
     return text
 
 
-def matching_by_hand(
+def work_matching(
     example: CaseLike, *, words: Sequence[str] | None = None, full: bool = False, decimals: int = 4
 ) -> WorkedMatching:
     """Work a cross-modal search out, for an example by name, a TOML file or a table of the same words.
@@ -249,46 +249,48 @@ def matching_by_hand(
 
     def side(what: str, of: str) -> tuple[Labels, Array, Array]:
         """The names of images or of sentences, what is given of them, and their map."""
-        given, name = rectangle(of, getattr(case, of), where), f"W_{of.lower()}"
-        made = rectangle(name, getattr(case, name), where)
+        given, name = as_matrix(of, getattr(case, of), where), f"W_{of.lower()}"
+        made = as_matrix(name, getattr(case, name), where)
         if made.shape[0] != given.shape[1]:
             turned = " Its transpose would fit: write its columns as rows." if made.shape[1] == given.shape[1] else ""
             raise SpecError(
                 f"{where}: {name} is {made.shape[0]}×{made.shape[1]}; for {of}·{name} and rows of {of} of length "
-                f"{given.shape[1]} it needs {counted(given.shape[1], 'row')}.{turned}"
+                f"{given.shape[1]} it needs {pluralize(given.shape[1], 'row')}.{turned}"
             )
-        called: tuple[str, ...] = getattr(case, f"{what}_names") or numbered(len(given), f"{what} ")
+        called: tuple[str, ...] = getattr(case, f"{what}_names") or number_labels(len(given), f"{what} ")
         if len(called) != len(given):
             raise SpecError(
-                f"{where}: {what}_names has {counted(len(called), 'name')} for {counted(len(given), what)}."
+                f"{where}: {what}_names has {pluralize(len(called), 'name')} for {pluralize(len(given), what)}."
             )
         if len(set(called)) < len(given):
             raise SpecError(f"{where}: {what}_names has a name twice; give each {what} its own.")
-        return tuple(map(printable, called)), given, made
+        return tuple(map(escape_invisible, called)), given, made
 
     images, image_inputs, image_map = side("image", "I")
     sentences, sentence_inputs, sentence_map = side("sentence", "T")
     if image_map.shape[1] != sentence_map.shape[1]:
         raise SpecError(
-            f"{where}: W_i has {counted(image_map.shape[1], 'column')}, W_t has {sentence_map.shape[1]}; images and "
+            f"{where}: W_i has {pluralize(image_map.shape[1], 'column')}, W_t has {sentence_map.shape[1]}; images and "
             "sentences meet in one space, so both need as many."
         )
     with np.errstate(over="ignore", invalid="ignore"):
         p, q = image_inputs @ image_map, sentence_inputs @ sentence_map
         scores = p @ q.T
-    check_sizes(where, p, q, scores)
-    norms, cosines = (np.linalg.norm(p, axis=1), np.linalg.norm(q, axis=1)), directions(p) @ directions(q).T
+    check_magnitudes(where, p, q, scores)
+    norms, cosines = (np.linalg.norm(p, axis=1), np.linalg.norm(q, axis=1)), unit_vectors(p) @ unit_vectors(q).T
     given = (images, sentences, image_inputs, sentence_inputs, image_map, sentence_map)
     for name in case.focus:
-        if printable(name) not in images:
-            raise SpecError(f"{where}: " + unknown("focus", name, images))
-    focus = tuple(images.index(printable(name)) for name in case.focus) or tuple(range(min(len(images), MOST)))
+        if escape_invisible(name) not in images:
+            raise SpecError(f"{where}: " + describe_unknown("focus", name, images))
+    focus = tuple(images.index(escape_invisible(name)) for name in case.focus) or tuple(
+        range(min(len(images), MAX_DETAILED_IMAGES))
+    )
     return WorkedMatching(
         case,
         text,
         MatchingSteps(*given, p, q, scores, *norms, cosines),
-        best_of(BestMatch, images, sentences, scores, cosines),
-        best_of(BestMatch, sentences, images, scores.T, cosines.T),
+        best_matches(BestMatch, images, sentences, scores, cosines),
+        best_matches(BestMatch, sentences, images, scores.T, cosines.T),
         focus,
         full=full,
         decimals=decimals,

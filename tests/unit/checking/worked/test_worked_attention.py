@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lemma
-from lemma.checking.worked.attention import attention_by_hand, cross_by_hand
+from lemma.checking.worked.attention import work_attention, work_cross_attention
 from lemma.checking.worked.case import list_examples
 from lemma.errors import InputError, SpecError
 
@@ -68,7 +68,7 @@ def test_one_pass_equals_torch(
     seed: int, words: int, width: int, key: int, value: int, scaled: bool, mask: str
 ) -> None:
     case = random_case(seed, words, width, key, value, scaled=scaled, mask=mask)
-    steps = attention_by_hand(case).sentences[0].passes[0]
+    steps = work_attention(case).sentences[0].passes[0]
     np.testing.assert_allclose(steps.outputs, by_torch(case, 1).numpy(), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(steps.weights.sum(axis=1), 1)
     np.testing.assert_allclose(
@@ -79,7 +79,7 @@ def test_one_pass_equals_torch(
 @pytest.mark.parametrize("mask", ["none", "causal"])
 def test_outputs_feed_the_next_pass(mask: str) -> None:
     case = random_case(3, 6, 4, 3, 4, mask=mask, passes=5)
-    passes = attention_by_hand(case).sentences[0].passes
+    passes = work_attention(case).sentences[0].passes
     assert len(passes) == 5
     np.testing.assert_allclose(passes[-1].outputs, by_torch(case, 5).numpy(), atol=1e-9)
     assert passes[1].inputs is passes[0].outputs
@@ -88,34 +88,32 @@ def test_outputs_feed_the_next_pass(mask: str) -> None:
 def test_both_ways_of_writing_a_matrix_mean_the_same() -> None:
     case = random_case(4, 3, 2, 3, 2)
     turned = {name: np.array(case[name]).T.tolist() for name in ("W_Q", "W_K", "W_V")}
-    rows, columns = (
-        attention_by_hand(one).sentences[0].passes[0] for one in (case, {**case, **turned, "apply": "W x"})
-    )
+    rows, columns = (work_attention(one).sentences[0].passes[0] for one in (case, {**case, **turned, "apply": "W x"}))
     np.testing.assert_allclose(rows.outputs, columns.outputs)
     assert rows.case.formula("q") == "q = x W_Q"
     assert columns.case.formula("q") == "q = W_Q x"
 
 
 def test_large_scores_stay_finite_and_say_that_the_largest_was_taken_off() -> None:
-    worked = attention_by_hand({**SMALL, "vectors": {"cat": [900, 0]}, "other_words": [-900, 1]})
-    assert worked.sentences[0].passes[0].shifted
+    worked = work_attention({**SMALL, "vectors": {"cat": [900, 0]}, "other_words": [-900, 1]})
+    assert worked.sentences[0].passes[0].is_shifted
     np.testing.assert_allclose(worked.sentences[0].passes[0].weights.sum(axis=1), 1)
-    assert "exp(score − row's largest)" in str(attention_by_hand({**SMALL, "other_words": [900, 0]}, full=True))
+    assert "exp(score − row's largest)" in str(work_attention({**SMALL, "other_words": [900, 0]}, full=True))
 
 
 def test_a_repeated_word_is_numbered_and_any_of_its_places_can_be_in_focus() -> None:
-    assert attention_by_hand(SMALL).sentences[0].words == ("the#1", "cat", "saw", "the#2", "dog")
-    assert attention_by_hand(SMALL, words=["the"]).sentences[0].focus == (0, 3)
-    assert attention_by_hand(SMALL, words=["the#2", "dog"]).sentences[0].focus == (3, 4)
+    assert work_attention(SMALL).sentences[0].words == ("the#1", "cat", "saw", "the#2", "dog")
+    assert work_attention(SMALL, words=["the"]).sentences[0].focus == (0, 3)
+    assert work_attention(SMALL, words=["the#2", "dog"]).sentences[0].focus == (3, 4)
 
 
 def test_labels_that_look_like_words_lose_no_row() -> None:
-    steps = attention_by_hand({**SMALL, "sentences": "the the the#1 the#2"}).sentences[0].passes[0]
+    steps = work_attention({**SMALL, "sentences": "the the the#1 the#2"}).sentences[0].passes[0]
     assert steps.inputs.tolist() == [[0.1, -0.2], [0.1, -0.2], [0, 0], [0, 0]]
 
 
 def test_settings_take_the_place_of_what_the_case_says() -> None:
-    worked = attention_by_hand("e1", passes=3, scaled=True, mask="causal", words=["Ajax"])
+    worked = work_attention("e1", passes=3, scaled=True, mask="causal", words=["Ajax"])
     assert [len(sentence.passes) for sentence in worked.sentences] == [3, 3]
     steps = worked.sentences[0].passes[0]
     assert steps.divisor == pytest.approx(3**0.5)
@@ -125,14 +123,14 @@ def test_settings_take_the_place_of_what_the_case_says() -> None:
 
 
 def test_short_is_the_focus_and_full_is_everything() -> None:
-    short, full = str(attention_by_hand("e1")), str(attention_by_hand("e1", full=True))
+    short, full = str(work_attention("e1")), str(work_attention("e1", full=True))
     assert "output(they)" in short
     assert "output(Ajax)" not in short
     for heading in ("encodings x", "queries q = W_Q x", "keys", "values", "q·k", "exp(score)", "weights α", "outputs"):
         assert heading in full
         assert heading == "q·k" or heading in ("keys", "values") or f"\n  {heading}" not in short
     assert "output(Ajax)" in full
-    assert "weights α" in str(attention_by_hand(SMALL))
+    assert "weights α" in str(work_attention(SMALL))
     assert "\x1b" not in full
 
 
@@ -182,7 +180,7 @@ def test_what_does_not_fit_is_named(case: str) -> None:
     change, message = WRONG[case]
     given = {name: value for name, value in {**SMALL, **change}.items() if value is not None}
     with pytest.raises(InputError) as caught:
-        attention_by_hand(given)
+        work_attention(given)
     assert message in str(caught.value)
 
 
@@ -191,30 +189,30 @@ def test_words_below_a_tables_heading_are_called_back(tmp_path: Path) -> None:
     path = tmp_path / "late.toml"
     path.write_text(f'sentences = "mask it"\n[vectors]\nmask = [1]\nit = [2]\n{rows}', encoding="utf-8")
     with pytest.raises(SpecError) as caught:
-        attention_by_hand(path)
+        work_attention(path)
     assert str(caught.value).splitlines() == [
         f"{path}: {name} is inside the table [vectors]; move it above the tables." for name in ("W_Q", "W_K", "W_V")
     ]
     path.write_text(f'sentences = "mask it"\n{rows}[vectors]\nmask = [1]\nit = [2]\n', encoding="utf-8")
-    assert attention_by_hand(path).sentences[0].words == ("mask", "it")  # a word may be called like a setting
+    assert work_attention(path).sentences[0].words == ("mask", "it")  # a word may be called like a setting
 
 
 def test_of_a_mistake_the_file_is_not_repeated_and_each_is_said_once() -> None:
     with pytest.raises(SpecError) as caught:
-        attention_by_hand({**SMALL, "W_K": [1, 0], "title": 5, "vectors": {f"w{n}": [n] for n in range(60)}})
+        work_attention({**SMALL, "W_K": [1, 0], "title": 5, "vectors": {f"w{n}": [n] for n in range(60)}})
     first, second = str(caught.value).splitlines()
     assert first.startswith("the case: title = 5: ") and second.startswith("the case: W_K = [1, 0]: expected a matrix")
 
 
 def test_a_short_sentence_is_printed_whole_and_a_long_one_says_how() -> None:
     hint = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
-    short = str(attention_by_hand(SMALL))
-    assert short == str(attention_by_hand(SMALL, full=True)) and hint not in short
+    short = str(work_attention(SMALL))
+    assert short == str(work_attention(SMALL, full=True)) and hint not in short
     long = {**SMALL, "sentences": "the cat saw the dog and ran"}
-    assert str(attention_by_hand(long)).endswith(f"\n\n{hint}") and "queries q" not in str(attention_by_hand(long))
-    for text in (str(attention_by_hand(long, full=True)), str(attention_by_hand(long, words=["cat"]))):
+    assert str(work_attention(long)).endswith(f"\n\n{hint}") and "queries q" not in str(work_attention(long))
+    for text in (str(work_attention(long, full=True)), str(work_attention(long, words=["cat"]))):
         assert hint not in text
-    assert hint not in attention_by_hand(long)._repr_html_()
+    assert hint not in work_attention(long)._repr_html_()
 
 
 def test_files_that_are_no_case_are_named(tmp_path: Path) -> None:
@@ -233,24 +231,24 @@ def test_files_that_are_no_case_are_named(tmp_path: Path) -> None:
         "e8": "lemma look cross e8",
     }.items():
         with pytest.raises(SpecError, match=message):
-            attention_by_hand(named)
+            work_attention(named)
     with pytest.raises(SpecError, match="lemma look attention e1"):
-        cross_by_hand("e1")
+        work_cross_attention("e1")
 
 
 def test_a_vector_that_no_sentence_uses_is_noted() -> None:
     assert "In no sentence, so not used: bird" in str(
-        attention_by_hand({**SMALL, "vectors": {**SMALL["vectors"], "bird": [1, 1]}})
+        work_attention({**SMALL, "vectors": {**SMALL["vectors"], "bird": [1, 1]}})
     )
 
 
 def test_an_example_can_be_copied_changed_and_looked_at_again(tmp_path: Path) -> None:
     copy = tmp_path / "mine.toml"
-    assert attention_by_hand("e1").save(str(copy)) == copy
+    assert work_attention("e1").save(str(copy)) == copy
     copy.write_text(copy.read_text(encoding="utf-8").replace("passes = 2", "passes = 1"), encoding="utf-8")
-    assert [len(sentence.passes) for sentence in attention_by_hand(copy).sentences] == [1, 1]
-    attention_by_hand(SMALL).save(copy)
-    assert attention_by_hand(str(copy)).sentences[0].words == attention_by_hand(SMALL).sentences[0].words
+    assert [len(sentence.passes) for sentence in work_attention(copy).sentences] == [1, 1]
+    work_attention(SMALL).save(copy)
+    assert work_attention(str(copy)).sentences[0].words == work_attention(SMALL).sentences[0].words
 
 
 def test_the_examples_are_listed() -> None:
@@ -264,7 +262,7 @@ HOSTILE = {**SMALL, "title": "<script>&", "sentences": 'the <b>&" 猫 | `x` \x07
 
 
 def test_files_hold_every_number_and_no_markup_of_the_persons(tmp_path: Path) -> None:
-    worked = attention_by_hand(HOSTILE)
+    worked = work_attention(HOSTILE)
     for name in ("a.svg", "a.html", "a.md", "a.txt", "a.json"):
         worked.save(tmp_path / name)
     svg, page = ((tmp_path / name).read_text(encoding="utf-8") for name in ("a.svg", "a.html"))
@@ -281,7 +279,7 @@ def test_files_hold_every_number_and_no_markup_of_the_persons(tmp_path: Path) ->
 
 
 def test_plain_values_are_json_and_complete(tmp_path: Path) -> None:
-    worked = attention_by_hand(HOSTILE)
+    worked = work_attention(HOSTILE)
     worked.save(tmp_path / "a.json")
     plain = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     assert plain == json.loads(json.dumps(worked.to_dict(), allow_nan=False))
@@ -292,6 +290,6 @@ def test_plain_values_are_json_and_complete(tmp_path: Path) -> None:
 
 
 def test_a_notebook_shows_the_page_without_its_frame() -> None:
-    html = attention_by_hand(SMALL)._repr_html_()
+    html = work_attention(SMALL)._repr_html_()
     assert html.count("<svg") == 9  # x, q, k, v, q·k, scores, exponentials, weights and outputs
     assert "<html" not in html

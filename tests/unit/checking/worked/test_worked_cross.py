@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemma.checking.worked.attention import cross_by_hand
+from lemma.checking.worked.attention import work_cross_attention
 from lemma.errors import InputError
 
 SMALL: dict[str, Any] = {
@@ -32,7 +32,7 @@ def test_it_equals_torch(seed: int, sizes: tuple[int, ...], scaled: bool) -> Non
     x, y = draw.normal(size=(looking, width)), draw.normal(size=(looked, source))
     maps = {"W_Q": (width, key), "W_K": (source, key), "W_V": (source, value)}
     drawn = {name: draw.normal(size=shape) for name, shape in maps.items()}
-    worked = cross_by_hand(
+    worked = work_cross_attention(
         {
             "queries": {f"q{place}": row.tolist() for place, row in enumerate(x)},
             "source": {f"s{place}": row.tolist() for place, row in enumerate(y)},
@@ -49,29 +49,29 @@ def test_it_equals_torch(seed: int, sizes: tuple[int, ...], scaled: bool) -> Non
 
 
 def test_score_and_cosine_may_disagree_and_ties_and_zeros_are_said() -> None:
-    first, second = cross_by_hand(SMALL).preferences
+    first, second = work_cross_attention(SMALL).preferences
     assert first.by_weight == ("z",)
     assert first.by_cosine == ("x", "z")
     assert not first.agree
     assert second.by_weight == ("x", "y", "z")
     assert second.cosine is None
-    text = str(cross_by_hand(SMALL))
+    text = str(work_cross_attention(SMALL))
     assert "x = z" in text
     assert "undefined" in text
-    assert json.loads(json.dumps(cross_by_hand(SMALL).to_dict(), allow_nan=False))["cosines"][1] == [None] * 3
+    assert json.loads(json.dumps(work_cross_attention(SMALL).to_dict(), allow_nan=False))["cosines"][1] == [None] * 3
 
 
 def test_cosine_survives_numbers_whose_squares_do_not() -> None:
-    tiny = cross_by_hand({**SMALL, "queries": {"a": [1e-200, 1e-200]}})
+    tiny = work_cross_attention({**SMALL, "queries": {"a": [1e-200, 1e-200]}})
     np.testing.assert_allclose(tiny.cosines, [[0.5**0.5] * 3])
 
 
 def test_focus_chooses_whose_arithmetic_is_shown() -> None:
-    text = str(cross_by_hand("e8", words=["image 2"]))
+    text = str(work_cross_attention("e8", words=["image 2"]))
     assert "From image 2" in text
     assert "From image 1" not in text
-    assert "From image 1" in str(cross_by_hand("e8"))
-    assert "vectors x looked at" in str(cross_by_hand("e8", full=True))
+    assert "From image 1" in str(work_cross_attention("e8"))
+    assert "vectors x looked at" in str(work_cross_attention("e8", full=True))
 
 
 @pytest.mark.parametrize(
@@ -92,5 +92,5 @@ def test_focus_chooses_whose_arithmetic_is_shown() -> None:
 )
 def test_what_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        cross_by_hand({name: value for name, value in {**SMALL, **change}.items() if value is not None})
+        work_cross_attention({name: value for name, value in {**SMALL, **change}.items() if value is not None})
     assert message in str(caught.value)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lemma
-from lemma.checking.worked.graph import WorkedGraph, graph_by_hand
+from lemma.checking.worked.graph import WorkedGraph, work_graph
 from lemma.cli.main import main
 from lemma.errors import InputError, SpecError
-from lemma.layers.graph import adjacency_of
-from lemma.report.text import across
+from lemma.layers.graph import build_adjacency
+from lemma.report.text import display_width
 
 KINDS = {"loops": "none", "symmetric": "symmetric", "rows": "rows"}
 
@@ -27,7 +27,7 @@ def drawn_edges(seed: int, nodes: int) -> list[list[str]]:
 
 
 def drawn(seed: int, nodes: int, **words: Any) -> WorkedGraph:
-    return graph_by_hand({"nodes": [f"n{place}" for place in range(nodes)], "edges": drawn_edges(seed, nodes), **words})
+    return work_graph({"nodes": [f"n{place}" for place in range(nodes)], "edges": drawn_edges(seed, nodes), **words})
 
 
 @settings(deadline=None, max_examples=30)
@@ -37,7 +37,7 @@ def test_the_matrices_are_those_of_the_sparse_part_with_loops_and_doubles_among_
 ) -> None:
     ends = torch.tensor([[int(name[1:]) for name in edge] for edge in drawn_edges(seed, nodes)]).T
     for name, kind in KINDS.items():
-        part = adjacency_of(ends, nodes, kind).to_dense()  # pyright: ignore[reportArgumentType]
+        part = build_adjacency(ends, nodes, kind).to_dense()  # pyright: ignore[reportArgumentType]
         np.testing.assert_allclose(drawn(seed, nodes).steps.matrices[name], part.numpy(), atol=1e-6)
 
 
@@ -48,10 +48,12 @@ def test_norms_are_those_of_numpy_and_the_claim_is_right_just_where_neighbours_h
 ) -> None:
     steps = drawn(seed, nodes).steps
     for name, matrix in steps.matrices.items():
-        assert steps.traits[name].spectral_norm == pytest.approx(np.linalg.norm(matrix, 2), abs=1e-9)
-        assert steps.traits[name].largest_eigenvalue == pytest.approx(np.abs(np.linalg.eigvals(matrix)).max(), abs=1e-9)
+        assert steps.properties[name].spectral_norm == pytest.approx(np.linalg.norm(matrix, 2), abs=1e-9)
+        assert steps.properties[name].largest_eigenvalue == pytest.approx(
+            np.abs(np.linalg.eigvals(matrix)).max(), abs=1e-9
+        )
     first, second = np.nonzero(steps.adjacency)
-    assert steps.normalised == bool((steps.degrees[first] == steps.degrees[second]).all())
+    assert steps.rows_sum_to_one == bool((steps.degrees[first] == steps.degrees[second]).all())
 
 
 @pytest.mark.parametrize("start", ["ones", "units"])
@@ -60,11 +62,11 @@ def test_every_power_is_the_matrix_power_times_the_features(start: str) -> None:
     for name, matrix in steps.matrices.items():
         powers = [np.linalg.matrix_power(matrix, k) @ steps.features for k in range(6)]
         expected = [(np.linalg.norm(made), np.abs(made).max()) for made in powers]
-        np.testing.assert_allclose(steps.scales[name], expected, rtol=1e-12)
+        np.testing.assert_allclose(steps.power_norms[name], expected, rtol=1e-12)
 
 
 def test_a_layer_is_the_product_of_its_three_matrices() -> None:
-    worked = graph_by_hand("d4")
+    worked = work_graph("d4")
     case = worked.case.to_dict()
     expected = worked.steps.matrices["symmetric"] @ np.array(case["X"]) @ np.array(case["W"])
     np.testing.assert_allclose(worked.to_dict()["layer"], expected, rtol=1e-14)
@@ -72,21 +74,21 @@ def test_a_layer_is_the_product_of_its_three_matrices() -> None:
 
 
 def test_the_claim_is_wrong_of_the_star_with_a_path_and_right_of_the_cycle() -> None:
-    star, cycle = graph_by_hand("d4"), graph_by_hand("cycle")
+    star, cycle = work_graph("d4"), work_graph("cycle")
     assert not star.to_dict()["claim"]["right"] and "Wrong: the rows of Â sum to 0.8536 up to 1.2458" in str(star)
     assert cycle.to_dict()["claim"]["right"] and "Right on this graph" in str(cycle)
     assert "Â[hub, a] = 1/√(4·2) = 0.3536" in str(star)
 
 
 def test_two_parts_of_different_degrees_have_normalised_rows_though_the_whole_is_not_regular() -> None:
-    worked = graph_by_hand({"edges": [["a", "b"], ["c", "d"], ["d", "e"], ["e", "c"]]})
-    assert worked.steps.normalised and not worked.steps.regular
+    worked = work_graph({"edges": [["a", "b"], ["c", "d"], ["d", "e"], ["e", "c"]]})
+    assert worked.steps.rows_sum_to_one and not worked.steps.is_regular
     assert "every connected part has one degree only" in str(worked) and "not all rows sum to one" in worked.verdict
-    assert "exactly if every connected part is regular" in graph_by_hand({"edges": [["a", "b"], ["b", "c"]]}).verdict
+    assert "exactly if every connected part is regular" in work_graph({"edges": [["a", "b"], ["b", "c"]]}).verdict
 
 
 def test_a_large_graph_is_summed_up_unless_all_is_asked_for() -> None:
-    short, full = (str(graph_by_hand("karate", full=full)) for full in (False, True))
+    short, full = (str(work_graph("karate", full=full)) for full in (False, True))
     assert "34 nodes, 78 edges" in short and "--full prints the matrices" in short
     assert len(short.splitlines()) < 60 < 300 < len(full.splitlines())
 
@@ -94,28 +96,28 @@ def test_a_large_graph_is_summed_up_unless_all_is_asked_for() -> None:
 @pytest.mark.parametrize("example", ["d4", "cycle", "karate"])
 @pytest.mark.parametrize("decimals", [0, 12])
 def test_every_line_fits_a_terminal_of_80_columns(example: str, decimals: int) -> None:
-    text = str(graph_by_hand(example, decimals=decimals, powers=50, full=True))
-    assert max(map(across, text.splitlines())) <= 80
+    text = str(work_graph(example, decimals=decimals, powers=50, full=True))
+    assert max(map(display_width, text.splitlines())) <= 80
 
 
 def test_all_files_are_written_and_a_copy_gives_the_same(tmp_path: Path) -> None:
     worked = lemma.look("graph", "d4")
     for end in (".html", ".svg", ".md", ".txt", ".json", ".toml"):
         worked.save(tmp_path / f"d4{end}")
-    assert graph_by_hand(tmp_path / "d4.toml").to_dict() == worked.to_dict()
+    assert work_graph(tmp_path / "d4.toml").to_dict() == worked.to_dict()
     assert json.loads((tmp_path / "d4.json").read_text()) == worked.to_dict()
     assert "<script" not in (tmp_path / "d4.html").read_text()
 
 
 def test_names_are_escaped_on_the_page() -> None:
-    page = graph_by_hand({"edges": [["<b>", "x"]]})._repr_html_()
+    page = work_graph({"edges": [["<b>", "x"]]})._repr_html_()
     assert "<b>" not in page and "&lt;b&gt;" in page
 
 
 def test_a_table_of_edges_is_a_graph_and_numbers_are_names(tmp_path: Path) -> None:
     table = tmp_path / "edges.csv"
     table.write_text("from,to\n1,2\n2,3\n")
-    read, written = graph_by_hand(table), graph_by_hand({"edges": [[1, 2], [2, 3]]})
+    read, written = work_graph(table), work_graph({"edges": [[1, 2], [2, 3]]})
     assert read.steps.names == ("1", "2", "3")
     np.testing.assert_array_equal(read.steps.adjacency, written.steps.adjacency)
 
@@ -123,13 +125,13 @@ def test_a_table_of_edges_is_a_graph_and_numbers_are_names(tmp_path: Path) -> No
 def test_a_column_of_weights_is_said_to_be_left_out(tmp_path: Path) -> None:
     table = tmp_path / "edges.csv"
     table.write_text("source,target, Weight\n1,2,5\n2,3,1\n")
-    worked = graph_by_hand(table)
+    worked = work_graph(table)
     assert worked.notes == ("The column 'Weight' is left out: here every edge counts 1.",)
     assert "'Weight' is left out" in str(worked)
 
 
 def test_loops_and_doubles_are_noted() -> None:
-    worked = graph_by_hand({"edges": [["a", "a"], ["a", "b"], ["b", "a"]]})
+    worked = work_graph({"edges": [["a", "a"], ["a", "b"], ["b", "a"]]})
     assert worked.steps.edges == 1 and "1 edge given twice" in str(worked) and "from a node to itself" in str(worked)
 
 
@@ -156,7 +158,7 @@ def test_loops_and_doubles_are_noted() -> None:
 )
 def test_what_does_not_fit_is_named(words: Any, message: str) -> None:
     with pytest.raises((InputError, SpecError), match=message):
-        graph_by_hand(words)
+        work_graph(words)
 
 
 def test_the_command_prints_lists_and_gives_json(capsys: pytest.CaptureFixture[str]) -> None:

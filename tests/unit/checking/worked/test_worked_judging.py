@@ -11,25 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.checking.worked.attention import cross_by_hand
+from lemma.checking.worked.attention import work_cross_attention
 from lemma.checking.worked.bpe import BytePairMerger
 from lemma.checking.worked.case import ExpectedNumbers
-from lemma.checking.worked.judge import answer_keys, describe_worked, is_near, judge_worked, read_number, read_value
-from lemma.checking.worked.lstm import lstm_by_hand
-from lemma.checking.worked.matching import matching_by_hand
+from lemma.checking.worked.judge import answer_keys, check_worked, describe_worked, is_near, read_number, read_value
+from lemma.checking.worked.lstm import work_lstm
+from lemma.checking.worked.matching import work_matching
 from lemma.cli.main import main
 from lemma.errors import InputError, SpecError
-from lemma.report.text import across
+from lemma.report.text import display_width
 
 BPE = "bpe:abbc abb abc abb"
 
 
 def right(case: str, line: str) -> bool:
-    return judge_worked(case, [line]).right
+    return check_worked(case, [line]).right
 
 
 def slip(case: str, line: str) -> str:
-    (judged,) = judge_worked(case, [line]).lines
+    (judged,) = check_worked(case, [line]).lines
     assert not judged.right
     return judged.slip
 
@@ -68,7 +68,7 @@ def slip(case: str, line: str) -> str:
     ],
 )
 def test_what_is_right_is_right(case: str, line: str) -> None:
-    assert right(case, line), judge_worked(case, [line])
+    assert right(case, line), check_worked(case, [line])
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_what_is_wrong_is_wrong(case: str, line: str) -> None:
 
 def test_ties_may_be_merged_in_either_order_but_all_lines_keep_to_one() -> None:
     other = [r"merges = [ab, Ab, B\w, c\w]", "segmentation = {abbc: B D, abb: C, abc: A D}"]
-    assert judge_worked(BPE, other).right
-    mixed = judge_worked(BPE, [other[0], "segmentation = {abbc: B C, abb: D, abc: A C}"])
+    assert check_worked(BPE, other).right
+    mixed = check_worked(BPE, [other[0], "segmentation = {abbc: B C, abb: D, abc: A C}"])
     assert [line.right for line in mixed.lines].count(False) == 1
     assert "Ties: any of the most frequent pairs" in str(mixed)
 
@@ -104,18 +104,18 @@ OF_THE_PAPER = ["e s", "es t", "est </w>", "l o", "lo w", "n e", "ne w", "new es
 def test_the_merges_of_the_papers_own_example_are_right_with_or_without_blanks() -> None:
     for blank in (" ", "", " + "):
         lines = [f"merge{step} = {pair.replace(' ', blank)}" for step, pair in enumerate(OF_THE_PAPER, 1)]
-        assert judge_worked(SENNRICH, lines).right
+        assert check_worked(SENNRICH, lines).right
 
 
 def test_a_pair_that_is_not_among_the_most_frequent_is_wrong_and_named() -> None:
-    lines = judge_worked(SENNRICH, ["merge1 = es", "merge2 = lo", "merge3 = est\\w"]).lines
+    lines = check_worked(SENNRICH, ["merge1 = es", "merge2 = lo", "merge3 = est\\w"]).lines
     assert [line.right for line in lines] == [True, False, True]
-    assert not judge_worked(SENNRICH, ["merge1 = low"]).right
+    assert not check_worked(SENNRICH, ["merge1 = low"]).right
 
 
 @pytest.mark.parametrize("claims", [["merge1 = gh"], ["merge2 = ef", "merge4 = ab", r"merge8 = ab\w"], ["G = gh"]])
 def test_many_ties_are_merged_in_the_order_of_the_claims(claims: list[str]) -> None:
-    report = judge_worked("bpe:ab cd ef gh ab cd ef gh", claims)
+    report = check_worked("bpe:ab cd ef gh ab cd ef gh", claims)
     assert report.right, str(report)
 
 
@@ -128,15 +128,15 @@ def test_an_order_is_replayed_however_many_ties_there_are() -> None:
         spelled = [*merger.alphabet, r"\w"]
         while (ties := merger.most_frequent())[0] >= 2:
             left, right_symbol = pair = chance.choice(ties[1])
-            lines += [f"merge{len(merger.merged) + 1} = {spelled[left]} {spelled[right_symbol]}"]
+            lines += [f"merge{len(merger.merges) + 1} = {spelled[left]} {spelled[right_symbol]}"]
             spelled.append(spelled[left] + spelled[right_symbol])
             merger.merge(pair)
-        report = judge_worked(f"bpe:{text}", lines[:150])
+        report = check_worked(f"bpe:{text}", lines[:150])
         assert report.right, str(report)
 
 
 def test_a_merge_too_many_is_wrong_and_the_others_are_still_judged() -> None:
-    lines = judge_worked("bpe:ab ab", ["merge1 = ab", r"merge2 = ab\w", "merge3 = ab", "count3 = 2"]).lines
+    lines = check_worked("bpe:ab ab", ["merge1 = ab", r"merge2 = ab\w", "merge3 = ab", "count3 = 2"]).lines
     assert [line.right for line in lines] == [True, True, False, False]
     assert lines[2].places == ("there are 2 merges, after which no pair occurs twice",)
 
@@ -144,7 +144,7 @@ def test_a_merge_too_many_is_wrong_and_the_others_are_still_judged() -> None:
 def test_ties_of_a_long_text_take_bounded_time() -> None:
     text = " ".join(a + b for a in "abcdefghij" for b in "klmnopqrst") + " "
     started = time.process_time()
-    assert not judge_worked(f"bpe:{(text * 3)[:1000]}", ["merge7 = zz", "merge9 = ak", "steps = 1"]).right
+    assert not check_worked(f"bpe:{(text * 3)[:1000]}", ["merge7 = zz", "merge9 = ak", "steps = 1"]).right
     assert time.process_time() - started < 3
 
 
@@ -173,7 +173,7 @@ ONE_QUERY = {
     ],
 )
 def test_a_row_may_be_written_as_a_vector_and_a_vector_as_a_row_or_column(line: str) -> None:
-    report = judge_worked(ONE_QUERY, [line])
+    report = check_worked(ONE_QUERY, [line])
     assert report.right, str(report)
 
 
@@ -181,7 +181,7 @@ def test_a_row_may_be_written_as_a_vector_and_a_vector_as_a_row_or_column(line: 
     "line", ["qk = [[2], [9], [9], [4]]", "qk = [9, 2, 9, 4]", "qk = [2, 9, 9]", "qk = 2", "qk = [[2, 9], [9, 4]]"]
 )
 def test_other_shapes_and_orders_of_a_row_are_wrong(line: str) -> None:
-    assert not judge_worked(ONE_QUERY, [line]).right
+    assert not check_worked(ONE_QUERY, [line]).right
 
 
 def test_rows_may_be_separated_by_semicolons_or_stand_side_by_side() -> None:
@@ -194,7 +194,7 @@ def numbers(values: np.ndarray) -> str:
 
 
 def test_slips_of_attention_are_distinguished() -> None:
-    steps = cross_by_hand("e8").steps
+    steps = work_cross_attention("e8").steps
     raw = np.exp(steps.products)
     wrong = {
         "not divided by √3": raw / raw.sum(1, keepdims=True),
@@ -212,21 +212,21 @@ def test_slips_of_attention_are_distinguished() -> None:
 
 
 def test_slips_of_an_lstm_step_a_graph_and_a_search_are_told() -> None:
-    made, given = lstm_by_hand("e9").forward, lstm_by_hand("e9").given
+    made, given = work_lstm("e9").forward, work_lstm("e9").case_values
     assert "tanh is left out" in slip("e9", f"h_t = {numbers(given['gamma_o'] * made['c_t'])}")
     exchanged = given["gamma_u"] * given["c_prev"] + given["gamma_f"] * given["candidate"]
     assert "Γ_u and Γ_f are exchanged" in slip("e9", f"c_t = {numbers(exchanged)}")
-    back = lstm_by_hand("c1", backward=True)
+    back = work_lstm("c1", backward=True)
     twice = back.backward["dpre_u"] * back.forward["gamma_u"] * (1 - back.forward["gamma_u"])
     assert "counts twice" in slip("c1", f"db_u = {json.dumps(twice.tolist())}")
     assert "not normalised; those of D̃⁻¹Ã are" in slip("d4", "sum_Â = [1, 1, 1, 1, 1, 1]")
     assert "that is A_rows" in slip("d4", "Â[hub, a] = 0.25")
-    assert "that is cosines" in slip("e7", f"scores = {numbers(matching_by_hand('e7').steps.cosines)}")
+    assert "that is cosines" in slip("e7", f"scores = {numbers(work_matching('e7').steps.cosines)}")
     assert "rounded on the way" in slip("e8", "alpha[image 1, sentence 1] = 0.4256")
 
 
 def test_a_wrong_line_names_the_first_places_and_the_right_value_rounded_alike() -> None:
-    (judged,) = judge_worked("e7", ["P = [[-1.23, 0.51, 0.89], [0.03, -0.07, -0.05]]"]).lines
+    (judged,) = check_worked("e7", ["P = [[-1.23, 0.51, 0.89], [0.03, -0.07, -0.05]]"]).lines
     assert judged.places == ("[image 1, 2]: 0.51 given, −0.15 is right",)
     assert judged.expected == "P = [[−1.23, −0.15, 0.89], [0.03, −0.07, −0.05]]"
 
@@ -242,11 +242,11 @@ def test_a_number_rounded_by_python_is_right_and_a_unit_further_is_not(value: fl
 @pytest.mark.parametrize("case", ["c1", "cycle", "d4", "e1", "e7", "e8", "e9"])
 def test_every_quantity_is_right_as_it_stands_and_none_has_a_name_twice(case: str) -> None:
     quantities = next(answer_keys(case)).expected
-    names = [name for one in quantities for name in (one.name, *one.spellings)]
+    names = [name for one in quantities for name in (one.name, *one.aliases)]
     assert len(names) == len(set(names))
     listed = [one for one in quantities if isinstance(one, ExpectedNumbers) and np.isfinite(one.values).all()]
     lines = [f"{one.name} = {json.dumps(np.round(one.values, 6).tolist())}" for one in listed]
-    assert judge_worked(case, lines).right
+    assert check_worked(case, lines).right
     shown = describe_worked(case)
     assert all(one.name in shown for one in quantities if not one.name.startswith("sentence"))
 
@@ -270,7 +270,7 @@ def test_every_quantity_is_right_as_it_stands_and_none_has_a_name_twice(case: st
 )
 def test_what_cannot_be_read_is_explained(case: str, line: str, said: str) -> None:
     with pytest.raises(InputError) as mistake:
-        judge_worked(case, [line])
+        check_worked(case, [line])
     assert said in str(mistake.value)
 
 
@@ -283,7 +283,7 @@ def test_a_value_that_is_too_long_is_refused_and_names_show_no_values() -> None:
 
 def test_a_file_of_ones_own_and_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case, lines = tmp_path / "mine.toml", tmp_path / "lines.txt"
-    lstm_by_hand("e9").save(case)
+    work_lstm("e9").save(case)
     lines.write_text("c_t = [0.52, -0.34]\n")
     for words, status in (
         ([str(case), "--file", str(lines)], 0),
@@ -295,14 +295,14 @@ def test_a_file_of_ones_own_and_the_command(tmp_path: Path, capsys: pytest.Captu
             main(["check", "worked", *words])
         assert int(left.value.code or 0) == status
         printed = capsys.readouterr().out
-        assert "--json" in words or all(across(line) <= 80 for line in printed.splitlines())
+        assert "--json" in words or all(display_width(line) <= 80 for line in printed.splitlines())
 
 
 def test_a_list_of_words_that_is_too_short_is_wrong_and_a_lone_word_is_no_list() -> None:
-    judged = judge_worked("bpe:aab aab aac", ["merges = [aa, aab]"]).lines[0]
+    judged = check_worked("bpe:aab aab aac", ["merges = [aa, aab]"]).lines[0]
     assert (judged.right, judged.places) == (False, ("2 given, 3 words expected",))
     with pytest.raises(InputError, match="a list of words is expected"):
-        judge_worked("bpe:aab aab aac", ["merges = aa"])
+        check_worked("bpe:aab aab aac", ["merges = aa"])
 
 
 @pytest.mark.parametrize("written", ["0e3", "1e0", "1e3", "0.0e2", "0e999", "0.00001e5", "[0.52, 0e3]"])
@@ -341,10 +341,10 @@ def test_large_cases_and_long_values_are_judged_or_refused_in_time() -> None:
     case |= {name: [[1, 0], [0, 1]] for name in ("W_Q", "W_K", "W_V")}
     square = np.random.default_rng(1).uniform(size=(70, 100)).round(2).tolist()
     started = time.process_time()
-    assert not judge_worked(case, [f"alpha1 = {square}", *(f"alpha{step}[w1] = {square[0]}" for step in range(1, 50))])
-    assert not judge_worked("e9", ["c_t = [" + "1; " * 15_000 + "1]"] * 4)
+    assert not check_worked(case, [f"alpha1 = {square}", *(f"alpha{step}[w1] = {square[0]}" for step in range(1, 50))])
+    assert not check_worked("e9", ["c_t = [" + "1; " * 15_000 + "1]"] * 4)
     with pytest.raises(SpecError, match="attention weights"):
-        judge_worked({**case, "sentences": [" ".join(words)] * 20}, ["alpha1 = 1"])
+        check_worked({**case, "sentences": [" ".join(words)] * 20}, ["alpha1 = 1"])
     with pytest.raises(InputError, match="characters"):
-        judge_worked("e9", ["c_t = [" + "1, " * 15_000 + "1]"] * 10)
+        check_worked("e9", ["c_t = [" + "1, " * 15_000 + "1]"] * 10)
     assert time.process_time() - started < 5

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.checking.worked.lstm import WorkedLstm, lstm_by_hand
+from lemma.checking.worked.lstm import WorkedLstm, work_lstm
 from lemma.cli.main import main
 from lemma.errors import InputError
-from lemma.report.text import across
+from lemma.report.text import display_width
 
 PYTORCH = ("u", "f", "c", "o")  # PyTorch stacks input, forget, candidate and output
 GATES: dict[str, Any] = {
@@ -59,7 +59,7 @@ def torch_cell(case: dict[str, Any]) -> torch.nn.LSTMCell:
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 5), st.integers(1, 5))
 def test_states_loss_and_every_gradient_are_those_of_torch(seed: int, width: int, inputs: int, classes: int) -> None:
     case = drawn_case(seed, width, inputs, classes)
-    worked = lstm_by_hand(case, backward=True)
+    worked = work_lstm(case, backward=True)
     leaves = {
         name: torch.tensor(case[name], dtype=torch.float64, requires_grad=True)
         for name in ("x", "a_prev", "c_prev", "W_y", "b_y")
@@ -84,10 +84,10 @@ def test_states_loss_and_every_gradient_are_those_of_torch(seed: int, width: int
 
 def test_given_gates_go_on_as_worked_out_ones_do() -> None:
     case = drawn_case(3, 3, 2, 4)
-    whole = lstm_by_hand(case, backward=True)
+    whole = work_lstm(case, backward=True)
     rest = {name: case[name] for name in ("c_prev", "W_y", "b_y", "y", "da_next", "dc_next")}
     gates = {name: whole.forward[name].tolist() for name in ("gamma_u", "gamma_f", "gamma_o", "candidate")}
-    again = lstm_by_hand(gates | rest, backward=True)
+    again = work_lstm(gates | rest, backward=True)
     assert set(again.backward) == {name for name in whole.backward if name in again.backward}
     for mine, other in ((again.forward, whole.forward), (again.backward, whole.backward)):
         for name, value in mine.items():
@@ -98,7 +98,7 @@ def test_given_gates_go_on_as_worked_out_ones_do() -> None:
 
 def test_large_pre_activations_saturate_and_large_logits_still_have_a_loss() -> None:
     steep = {**WEIGHTS, "x": [1e5], "W_y": [[-1e3, 0], [0, 1e3]], "y": [1, 0]}
-    made = lstm_by_hand(steep, backward=True)
+    made = work_lstm(steep, backward=True)
     assert made.forward["gamma_u"].tolist() == [1, 1]
     assert made.forward["loss"] == pytest.approx(1e3 * (made.forward["a_t"].sum()))
     assert "exp(z − largest)" in str(made)
@@ -106,7 +106,7 @@ def test_large_pre_activations_saturate_and_large_logits_still_have_a_loss() -> 
 
 
 def test_a_target_of_shares_has_their_cross_entropy() -> None:
-    made = lstm_by_hand({**GATES, **LAYER, "y": [0.5, 0.25, 0.25]}, backward=True)
+    made = work_lstm({**GATES, **LAYER, "y": [0.5, 0.25, 0.25]}, backward=True)
     logits = torch.tensor(made.forward["z"], requires_grad=True)
     loss = torch.nn.functional.cross_entropy(logits[None], torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64))
     loss.backward()
@@ -117,16 +117,16 @@ def test_a_target_of_shares_has_their_cross_entropy() -> None:
 
 def test_other_spellings_mean_the_same() -> None:
     spelled = {"Γ_u": [0.5, 1], "G_f": [0.25, 0], "Gamma_o": [1, 0.5], "c_tilde": [0.5, -1], "c_prev": [2, 3]}
-    assert lstm_by_hand(spelled).to_dict() == lstm_by_hand(GATES).to_dict()
+    assert work_lstm(spelled).to_dict() == work_lstm(GATES).to_dict()
     renamed = {("h_prev" if name == "a_prev" else name): value for name, value in WEIGHTS.items()}
-    with_h = lstm_by_hand({**renamed, "dh_next": [1, 1]}, backward=True)
-    np.testing.assert_array_equal(with_h.forward["a_t"], lstm_by_hand(WEIGHTS).forward["a_t"])
+    with_h = work_lstm({**renamed, "dh_next": [1, 1]}, backward=True)
+    np.testing.assert_array_equal(with_h.forward["a_t"], work_lstm(WEIGHTS).forward["a_t"])
     assert "h_t = Γ_o ∗ tanh(c_t)" in str(with_h) and "dh = dh_next" in str(with_h)
     assert "a_t" not in str(with_h) and "a_prev" not in str(with_h)
 
 
 def test_a_cell_of_one_unit_may_be_written_in_bare_numbers() -> None:
-    bare = lstm_by_hand({"gamma_u": 0.5, "gamma_f": 0.5, "gamma_o": 1, "candidate": 0.4, "c_prev": 0.2})
+    bare = work_lstm({"gamma_u": 0.5, "gamma_f": 0.5, "gamma_o": 1, "candidate": 0.4, "c_prev": 0.2})
     assert bare.forward["c_t"].tolist() == pytest.approx([0.3])
 
 
@@ -137,19 +137,19 @@ def test_every_line_fits_a_terminal_of_80_columns_and_is_plain(
     size: tuple[int, int, int], full: bool, decimals: int
 ) -> None:
     case = {**drawn_case(1, *size), "title": "a long title " * 12}
-    text = str(lstm_by_hand(case, backward=True, full=full, decimals=decimals))
-    assert max(map(across, text.splitlines())) <= 80
+    text = str(work_lstm(case, backward=True, full=full, decimals=decimals))
+    assert max(map(display_width, text.splitlines())) <= 80
     assert "\x1b" not in text
     assert ("--full prints" in text) == (not full and size != (2, 2, 3))
 
 
 def test_what_is_printed_is_rounded_and_what_is_returned_is_not() -> None:
-    worked = lstm_by_hand("c1", backward=True, decimals=2)
+    worked = work_lstm("c1", backward=True, decimals=2)
     assert "Printed to 2 decimals; nothing is rounded on the way." in str(worked)
     plain = json.loads(json.dumps(worked.to_dict(), allow_nan=False))
     assert plain["forward"]["c_t"] == worked.forward["c_t"].tolist()
-    assert plain["backward"]["dW_c"] == lstm_by_hand("c1", backward=True).backward["dW_c"].tolist()
-    assert lstm_by_hand("c1").to_dict()["backward"] is None
+    assert plain["backward"]["dW_c"] == work_lstm("c1", backward=True).backward["dW_c"].tolist()
+    assert work_lstm("c1").to_dict()["backward"] is None
 
 
 @pytest.mark.parametrize(
@@ -191,23 +191,23 @@ def test_what_is_printed_is_rounded_and_what_is_returned_is_not() -> None:
 )
 def test_what_does_not_fit_is_named(case: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        lstm_by_hand(case)
+        work_lstm(case)
     assert message in str(caught.value)
     assert str(caught.value).startswith("the case: ")
 
 
 def test_going_back_needs_something_to_go_back_from() -> None:
     with pytest.raises(InputError, match="Give y with W_y, da_next or dc_next"):
-        lstm_by_hand(GATES, backward=True)
+        work_lstm(GATES, backward=True)
     with pytest.raises(InputError, match="nothing can go back through it"):
-        lstm_by_hand({**GATES, "candidate": [2, 0], "da_next": [1, 1]}, backward=True)
+        work_lstm({**GATES, "candidate": [2, 0], "da_next": [1, 1]}, backward=True)
 
 
 def test_what_is_taken_as_it_is_or_as_zero_is_said() -> None:
-    assert "number 1 is outside [−1, 1]" in str(lstm_by_hand({**GATES, "candidate": [2, 0]}))
+    assert "number 1 is outside [−1, 1]" in str(work_lstm({**GATES, "candidate": [2, 0]}))
     bare = {name: value for name, value in WEIGHTS.items() if not name.startswith("b_")}
-    without = lstm_by_hand({**bare, "W_y": [[1, 2]]})
-    zeros = lstm_by_hand({**WEIGHTS, **{f"b_{letter}": [0, 0] for letter in "ufoc"}})
+    without = work_lstm({**bare, "W_y": [[1, 2]]})
+    zeros = work_lstm({**WEIGHTS, **{f"b_{letter}": [0, 0] for letter in "ufoc"}})
     np.testing.assert_array_equal(without.forward["a_t"], zeros.forward["a_t"])
     assert without.notes == ("No biases are given: b_u, b_f, b_o and b_c are 0.", "No b_y is given: it is 0.")
 
@@ -226,7 +226,7 @@ def test_the_command_lists_prints_writes_and_reads_a_copy(tmp_path: Path, capsys
     assert look("c1", "--out", str(copy)) == 0
     capsys.readouterr()
     assert look(str(copy), "--backward", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == lstm_by_hand("c1", backward=True).to_dict()
+    assert json.loads(capsys.readouterr().out) == work_lstm("c1", backward=True).to_dict()
     for end in (".html", ".svg", ".md", ".txt", ".json"):
         assert look("e9", "--backward", "--out", str(tmp_path / f"e9{end}")) == 0
         assert (tmp_path / f"e9{end}").stat().st_size > 500
@@ -259,7 +259,7 @@ def test_an_example_of_another_kind_is_sent_there(capsys: pytest.CaptureFixture[
 
 
 def test_a_case_given_in_words_can_be_saved_and_read_again(tmp_path: Path) -> None:
-    first = lstm_by_hand({**WEIGHTS, **LAYER})
-    again = lstm_by_hand(first.save(tmp_path / "case.toml"))
+    first = work_lstm({**WEIGHTS, **LAYER})
+    again = work_lstm(first.save(tmp_path / "case.toml"))
     assert isinstance(again, WorkedLstm)
     assert again.to_dict() == first.to_dict()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lemma.checking.worked.matching import matching_by_hand
+from lemma.checking.worked.matching import work_matching
 from lemma.errors import InputError, SpecError
 
 CASE: dict[str, Any] = {
@@ -29,7 +29,7 @@ def test_scores_are_numpys_for_random_matrices() -> None:
         name: random.normal(size=size)
         for name, size in {"I": (5, 4), "T": (7, 3), "W_i": (4, 6), "W_t": (3, 6)}.items()
     }
-    worked = matching_by_hand({name: values.tolist() for name, values in given.items()})
+    worked = work_matching({name: values.tolist() for name, values in given.items()})
     wanted = np.einsum("ia,ak,tb,bk->it", given["I"], given["W_i"], given["T"], given["W_t"])
     np.testing.assert_allclose(worked.steps.scores, wanted, atol=1e-12)
     assert [one.by_product for one in worked.of_images] == [(f"sentence {best + 1}",) for best in wanted.argmax(1)]
@@ -56,18 +56,18 @@ def test_scores_are_numpys_for_random_matrices() -> None:
 )
 def test_what_does_not_fit_is_said_in_the_words_of_the_file(case: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=re.escape(said)):
-        matching_by_hand(case)
+        work_matching(case)
 
 
 def test_names_and_focus_show_one_images_arithmetic_only() -> None:
-    worked = matching_by_hand(changed(image_names=["heart", "star"], sentence_names=["red", "gold"], focus="star"))
+    worked = work_matching(changed(image_names=["heart", "star"], sentence_names=["red", "gold"], focus="star"))
     printed = str(worked)
     assert "p(star)₁" in printed and "p(heart)₁" not in printed and "1 image not in focus" in printed
     assert worked.of_images[0].name == "heart" and worked.of_sentences[1].name == "gold"
 
 
 def test_a_vector_of_zeros_has_no_cosine_and_ties_are_all_named() -> None:
-    worked = matching_by_hand(changed(I=[[0, 0], [1, 1]], T=[[0, 1, 0], [1, 0, 0]]))
+    worked = work_matching(changed(I=[[0, 0], [1, 1]], T=[[0, 1, 0], [1, 0, 0]]))
     assert worked.of_images[0].cosine is None and worked.of_images[0].by_product == ("sentence 1", "sentence 2")
     assert worked.to_dict()["steps"]["cosines"][0] == [None, None]
     assert worked.of_images[1].by_cosine == ("sentence 1", "sentence 2")
@@ -75,29 +75,29 @@ def test_a_vector_of_zeros_has_no_cosine_and_ties_are_all_named() -> None:
 
 def test_numbers_that_grow_too_large_are_refused() -> None:
     with pytest.raises(InputError, match="too large to work with"):
-        matching_by_hand(changed(I=[[1e90, 0], [0, 1]], W_i=[[1e90, 0], [0, 1]]))
+        work_matching(changed(I=[[1e90, 0], [0, 1]], W_i=[[1e90, 0], [0, 1]]))
 
 
 def test_a_case_of_another_kind_leads_to_its_own_command_and_back() -> None:
     with pytest.raises(SpecError, match="so it is a case for: lemma look cross e8"):
-        matching_by_hand("e8")
-    from lemma.checking.worked.attention import cross_by_hand
+        work_matching("e8")
+    from lemma.checking.worked.attention import work_cross_attention
 
     with pytest.raises(SpecError, match="so it is a case for: lemma search --matrices e7"):
-        cross_by_hand("e7")
+        work_cross_attention("e7")
 
 
 @pytest.mark.parametrize("suffix", [".html", ".svg", ".md", ".txt", ".json", ".toml"])
 def test_it_is_saved_in_every_form_and_the_toml_is_read_again(tmp_path: Path, suffix: str) -> None:
-    worked = matching_by_hand(changed(title="<script>alert(1)</script>"))
+    worked = work_matching(changed(title="<script>alert(1)</script>"))
     path = worked.save(tmp_path / f"e7{suffix}")
     text = path.read_text(encoding="utf-8")
     assert "<script>" not in text or suffix in (".toml", ".json", ".txt")
     if suffix == ".json":
         assert json.loads(text)["steps"]["scores"] == worked.steps.scores.tolist()
     if suffix == ".toml":
-        assert matching_by_hand(path).to_dict() == worked.to_dict()
+        assert work_matching(path).to_dict() == worked.to_dict()
 
 
 def test_lines_fit_80_columns() -> None:
-    assert max(map(len, str(matching_by_hand("e7", full=True)).splitlines())) <= 80
+    assert max(map(len, str(work_matching("e7", full=True)).splitlines())) <= 80

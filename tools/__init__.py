@@ -1,0 +1,1 @@
+"""Checks of the source tree that `make check` runs: vocabulary and line budget."""
