@@ -15,12 +15,12 @@ from torch import Tensor
 
 from benchmarks.compare import compare
 from benchmarks.memory import peak_memory
+from lemma.layers.penalties import row_statistics
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Decoder
 from lemma.tasks.language import causal_loss
-from lemma.tasks.penalties import row_statistics
 
 LENGTHS = (1024, 2048, 4096)
 NEAR_MAX = 100.0

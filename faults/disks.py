@@ -15,9 +15,9 @@ from unittest.mock import patch
 
 import lemma
 from faults import SIZES, STEPS, Row, forked, home, small_run, small_study
-from lemma.data.files import file_hash
 from lemma.data.store import prepare_text
 from lemma.errors import LemmaError
+from lemma.files import file_hash
 from lemma.runs.folder import is_started, remove_unstarted
 from lemma.spec.data import BytePairs, DataSpec
 

@@ -17,8 +17,8 @@ import numpy as np
 import lemma
 from faults import SIZES, STEPS, TEXT, Place, Row, board, changes_of, forked, home, small_study
 from lemma.adaptation.adapt import merge_lora
-from lemma.data.files import file_hash, restore_moved_folder
 from lemma.data.store import prepare_text
+from lemma.files import file_hash, restore_moved_folder
 from lemma.retrieval.index import Index, IndexEntry, append_entries, create_index
 from lemma.runs.folder import RunFolder, is_started, remove_unstarted
 from lemma.runs.verify import Verification
@@ -145,7 +145,7 @@ def replacements(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
             if (name == "train" and exchange is None) or (name == "export --to gguf" and exchange is False):
                 continue  # the one is tried above, the other is a file, and never moved aside
             place = folder / f"{name}{what}".replace(" ", "-")
-            with patch("lemma.data.files._renameat2", lambda: None) if exchange is False else nullcontext():
+            with patch("lemma.files._renameat2", lambda: None) if exchange is False else nullcontext():
                 yield _replaced(f"{name}{what}", write, place / out, exchange is not None, share, chance)
 
 

@@ -9,8 +9,8 @@ from PIL import Image, ImageDraw
 
 import lemma
 from lemma.data.batches import TokenRows
-from lemma.data.files import data_home
 from lemma.data.images import CaptionedImages
+from lemma.files import data_home
 from lemma.spec.models import DualEncoder, Encoder, Lstm
 from lemma.training.loop import TrainingResult
 

@@ -18,9 +18,9 @@ import torch
 
 import image_runs
 from lemma.cli.main import main as command_line
-from lemma.data.files import data_home
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare_text
+from lemma.files import data_home
 from lemma.models.base import LanguageModel
 from lemma.report.progress import LineObserver
 from lemma.spec.data import Characters, DataSpec

@@ -190,7 +190,7 @@ def train(
     recipe = fit_warm_up(recipe, usual, max_steps=recipe.steps if "warm_up" in others else None)
     if recipe.warm_up != asked:
         observer.log(warm_up_message(recipe, asked))
-    given = {"observer": observer, "overwrite": overwrite, "own": own}
+    given = {"observer": observer, "overwrite": overwrite, "hooks": own}
     return train_model(chosen.model, recipe, data_spec, data, Path(out), **given)
 
 
@@ -1235,7 +1235,7 @@ def verify(path: Path | str | None = None) -> Verification:
 
     >>> lemma.verify("runs/a").right  # doctest: +SKIP
     """
-    from lemma.data.files import data_home
+    from lemma.files import data_home
     from lemma.runs.verify import verify_folder, verify_home
 
     if path is None:

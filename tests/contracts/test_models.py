@@ -7,10 +7,10 @@ from torch import Tensor
 from lemma.errors import InputError, SpecError
 from lemma.models.base import count_parameters
 from lemma.models.build import build, count_spec_parameters
-from lemma.models.contract import CHECKS, VECTOR_CHECKS, contract_checks, idle_parameters, randomized_copy, run_check
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.models.transformer import EncoderModel
 from lemma.spec.models import Classifier, Encoder
+from lemma.testing import CHECKS, VECTOR_CHECKS, contract_checks, idle_parameters, randomized_copy, run_check
 
 from families import BODIES, CLASSIFIERS, ENCODERS, SMALL, TRANSLATORS
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from lemma.errors import PackageError, SpecError
+from lemma.layers.penalties import row_statistics
 from lemma.layers.recording import record_attention
 from lemma.models.build import build
-from lemma.models.contract import contract_violations
 from lemma.spec.models import Decoder, Encoder
-from lemma.tasks.penalties import row_statistics
+from lemma.testing import contract_violations
 
 SIZES = {"vocabulary": 11, "width": 8, "depth": 2, "heads": 2, "context": 9}
 SOURCE = """

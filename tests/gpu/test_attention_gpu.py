@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from lemma.layers.fused import attend_with_row_statistics
+from lemma.layers.penalties import row_statistics
 from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.models.merging import merge
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
 from lemma.tasks.language import LanguageTask
-from lemma.tasks.penalties import row_statistics
 
 from families import SMALL
 

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lemma.errors import SpecError
+from lemma.layers import penalties as rows
+from lemma.layers.penalties import row_statistics
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.build import build
 from lemma.spec.models import Decoder, Lstm
 from lemma.spec.recipe import Recipe
-from lemma.tasks import penalties as rows
 from lemma.tasks.language import LanguageTask, causal_loss
-from lemma.tasks.penalties import row_statistics
 
 from families import SMALL
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lemma.layers.attention import Attention
+from lemma.layers.penalties import row_statistics
 from lemma.layers.recording import AttentionRecord
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
@@ -13,7 +14,6 @@ from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import read_study
 from lemma.tasks.language import LanguageTask
-from lemma.tasks.penalties import row_statistics
 
 WEIGHTS = [0.0, 0.1, 1.0]
 SIZES = [size / 4 for size in range(-16, 17)]

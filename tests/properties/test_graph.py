@@ -156,7 +156,11 @@ def test_places_of_64_bits_give_the_same_products_and_gradients_as_those_of_32(m
         with monkeypatch.context() as patch:
             patch.setattr(sparse_part, "INT32_LIMIT", 4)
             _, _, wide = layer_and_inputs(nx.star_graph(4), kind)
-        assert (narrow.columns.dtype, wide.columns.dtype, wide.starts.dtype) == (torch.int32, torch.int64, torch.int64)
+        assert (narrow.columns.dtype, wide.columns.dtype, wide.row_offsets.dtype) == (
+            torch.int32,
+            torch.int64,
+            torch.int64,
+        )
         assert torch.equal(layer(features, narrow), layer(features, wide))
         assert torch.autograd.gradcheck(
             lambda x, adjacency=wide, own=layer: own(x, adjacency), features.requires_grad_()

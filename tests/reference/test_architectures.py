@@ -19,9 +19,9 @@ from lemma.hub.architectures import StoredTensors, config_from_spec, spec_from_c
 from lemma.hub.architectures import weights_from_hf as blocks_from
 from lemma.layers.recording import record_attention
 from lemma.models.build import build, build_uninitialized
-from lemma.models.contract import contract_violations
 from lemma.runs.checkpoint import named_weights
 from lemma.spec.models import Classifier, Decoder, Encoder, EncoderDecoder, Lstm
+from lemma.testing import contract_violations
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -39,7 +39,7 @@ def test_cross_attention_equals_torchs_and_remembers_its_source() -> None:
     stream, source = torch.randn(2, 4, 12, dtype=torch.float64), torch.randn(2, 7, 8, dtype=torch.float64)
     mixed, memory = ours(stream, source=source)
     near(mixed, theirs(stream, source, source)[0])
-    near(ours(stream[:, 2:], past=memory)[0], mixed[:, 2:])
+    near(ours(stream[:, 2:], cache=memory)[0], mixed[:, 2:])
 
 
 def test_rotary_equals_transformers_gptj() -> None:

@@ -328,5 +328,5 @@ def test_the_board_serves_other_text_too(family: str, home: Path, tmp_path: Path
     (tmp_path / "text.txt").write_text((home / "text.txt").read_text())
     base = small_base(tmp_path, family, **words)
     board = lemma.adapt.compare(base, text=other, rank=2, out=tmp_path / "all", **SHORT)
-    assert [row.figure.name for row in board.rows] == ["perplexity"] * 4
+    assert [row.headline.name for row in board.rows] == ["perplexity"] * 4
     assert all(row.unmerged.median > 0 and row.forgetting.before > 1 for row in board.rows)

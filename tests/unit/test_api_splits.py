@@ -186,7 +186,7 @@ def test_a_dual_encoder_is_tested_on_the_images_of_a_table() -> None:
     assert result.overlaps == ("1 of the 4 images of the test split is in the validation split too",)
     own = lemma.evaluate("run", progress=False)
     other = lemma.evaluate("run", images="shown", captions="a.csv", test="t.csv", progress=False)
-    assert own.images == other.images == 4 and own.found == other.found  # pyright: ignore
+    assert own.images == other.images == 4 and own.scores == other.scores  # pyright: ignore
 
 
 def test_trees_of_every_file_are_read_and_a_file_without_trees_is_refused() -> None:

@@ -312,7 +312,7 @@ class LoraMatrices(LoraWrapper):
     def updated_weight(self, name: str) -> Tensor:
         """One matrix with its update, for one use."""
         update: Any = self.updates[name]
-        return update.updated(getattr(self.base, name))
+        return update.add_to(getattr(self.base, name))
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Run the base with its matrices updated."""

@@ -17,8 +17,8 @@ from typing import Any
 from lemma.checking.grading import ClassMarks, check_sheet
 from lemma.checking.sheets import Marker, Sheet, SheetQuestion, StudentMarks, mark_answers, read_sheet
 from lemma.counting.writing import write_formula
-from lemma.data.files import atomic_rewrite, write_atomically
 from lemma.errors import InputError, describe_unknown
+from lemma.files import atomic_rewrite, write_atomically
 from lemma.report.result import as_json, check_target
 
 FORMATS = ("gradescope", "lti", "otter", "nbgrader")

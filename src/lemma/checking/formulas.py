@@ -19,7 +19,7 @@ from lemma.checking.question import (
     symbol_aliases,
 )
 from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
-from lemma.counting.polynomial import Polynomial, FormulaTooLarge, symbol, work_limit
+from lemma.counting.polynomial import FormulaTooLarge, Polynomial, symbol, work_limit
 from lemma.counting.subject import BATCH, Model, Subject, resolve_subject
 from lemma.errors import InputError, describe_unknown
 from lemma.spec.models import ModelSpec

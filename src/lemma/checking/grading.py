@@ -24,9 +24,9 @@ from lemma.checking.sheets import (
     sanitize_name,
 )
 from lemma.checking.sheets import mark_answers as mark_student
-from lemma.data.files import real_path
 from lemma.data.tables import SEPARATED, open_table
 from lemma.errors import InputError, describe_unknown
+from lemma.files import real_path
 from lemma.report.result import Block, Facts, Fold, Heading, Items, Result, Table, Text
 from lemma.spec.base import exists
 

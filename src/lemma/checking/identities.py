@@ -40,6 +40,7 @@ from lemma.counting.writing import write_formula
 from lemma.errors import SpecError, describe_unknown
 from lemma.layers.attention import Attention, AttentionShape, WindowHead, log_arc_probabilities, log_attention
 from lemma.layers.graph import Normalisation, build_adjacency
+from lemma.layers.penalties import row_statistics
 from lemma.layers.positions import RotaryEmbedding, alibi_slopes, build_positions, rotate, sinusoids
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.build import build
@@ -50,7 +51,6 @@ from lemma.spec.positions import Alibi, NoPositions, Rotary, Sinusoidal
 from lemma.tasks.language import causal_loss
 from lemma.tasks.masked import masked_loss, next_sentence_loss
 from lemma.tasks.parsing import attention_targets
-from lemma.tasks.penalties import row_statistics
 
 MAX_OPERATIONS = 2 * 10**10
 """Floating-point operations of one identity: some seconds of one core."""

@@ -13,9 +13,9 @@ from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.count import QUANTITIES, Conventions, count
 from lemma.counting.polynomial import (
     ONE,
+    FormulaTooLarge,
     Polynomial,
     Rational,
-    FormulaTooLarge,
     as_polynomial,
     sum_polynomials,
     symbol,

@@ -13,8 +13,8 @@ import torch
 from lemma.counting.piecewise import DerivedSize
 from lemma.counting.polynomial import Polynomial
 from lemma.counting.probe import FitResult, GroupFit, PathGroup
-from lemma.data.files import data_home, home_folder, read_checked_json, with_checksum, write_atomically
 from lemma.errors import DataError, RunError
+from lemma.files import data_home, home_folder, read_checked_json, with_checksum, write_atomically
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = ("adaptation/*.py", "counting/*.py", "layers/*.py", "models/*.py", "spec/*.py")

@@ -18,8 +18,8 @@ from lemma.counting.step_formulas import StepFormulas, name_signals, short_name
 from lemma.counting.subject import Subject
 from lemma.counting.tracing import STORED, DataFlow, Frame, Kind, Signal, Step, merge_views, trace_formulas
 from lemma.counting.writing import write_formula
-from lemma.data.files import write_atomically
 from lemma.errors import InputError
+from lemma.files import write_atomically
 from lemma.report.result import Block, Figure, Pre, Result
 from lemma.report.text import format_table
 

@@ -150,7 +150,7 @@ def match_device(name: str) -> Device | None:
     rest = [
         other.name
         for needed, other in matches
-        if other is not device and (needed == best or other.sold_as != device.sold_as)
+        if other is not device and (needed == best or other.advertised_gb != device.advertised_gb)
     ]
     if not rest or words == split_device_name(device.name):
         return device

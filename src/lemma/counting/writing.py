@@ -13,11 +13,11 @@ from typing import Literal
 from lemma.counting.polynomial import (
     ONE,
     ZERO,
+    FormulaTooLarge,
     Monomial,
     Number,
     Polynomial,
     Rational,
-    FormulaTooLarge,
     as_polynomial,
     divide_exactly,
     symbol,

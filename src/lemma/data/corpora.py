@@ -14,7 +14,10 @@ from typing import Any
 
 from lemma.data.conllu import Sentence, format_conllu
 from lemma.data.download import Registry, download_package, unpack
-from lemma.data.files import (
+from lemma.data.splits import DataKind
+from lemma.data.text import TextSpan, open_text
+from lemma.errors import DataError, describe_unknown
+from lemma.files import (
     Progress,
     atomic_new_folder,
     data_home,
@@ -23,9 +26,6 @@ from lemma.data.files import (
     progress_counter,
     remove_atomically,
 )
-from lemma.data.splits import DataKind
-from lemma.data.text import TextSpan, open_text
-from lemma.errors import DataError, describe_unknown
 from lemma.spec.base import exists
 
 TextSplits = dict[str, list[TextSpan]]

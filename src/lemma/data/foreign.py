@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from lemma.data.files import unreadable_error
 from lemma.errors import LemmaError, MemoryLimitError, RunError
+from lemma.files import unreadable_error
 
 MAX_REASON_LENGTH = 300
 """Characters of another library's message that are quoted."""

@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from lemma.data.corpora import CORPORA_BY_KIND, GRAPHS, fetch_corpus
-from lemma.data.files import Progress, files_hash, text_hash
 from lemma.data.splits import Splits, combine_split_hashes, count_overlaps
 from lemma.data.tables import TABLE_SUFFIXES, Row, read_header
 from lemma.data.text import open_text
 from lemma.errors import DataError, SpecError, describe_unknown
+from lemma.files import Progress, files_hash, text_hash
 from lemma.spec.base import exists
 from lemma.spec.data import GraphSpec
 

@@ -20,21 +20,6 @@ from jaxtyping import Int64, UInt8
 
 from lemma.data.batches import Indices, TokenRows
 from lemma.data.corpora import CAPTIONS, IMAGES, emoji_text, fetch_corpus
-from lemma.data.files import (
-    Progress,
-    atomic_new_folder,
-    combine_hashes,
-    file_checksum,
-    file_hash,
-    files_hash,
-    home_folder,
-    progress_counter,
-    read_checked_json,
-    real_path,
-    text_hash,
-    verify_file,
-    with_checksum,
-)
 from lemma.data.splits import (
     SPLITS,
     Splits,
@@ -49,6 +34,21 @@ from lemma.data.tables import TABLE_SUFFIXES as TABLES
 from lemma.data.tables import Column, DataTable, read_table
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import DataError, describe_unknown
+from lemma.files import (
+    Progress,
+    atomic_new_folder,
+    combine_hashes,
+    file_checksum,
+    file_hash,
+    files_hash,
+    home_folder,
+    progress_counter,
+    read_checked_json,
+    real_path,
+    text_hash,
+    verify_file,
+    with_checksum,
+)
 from lemma.spec.base import exists
 from lemma.spec.data import ImagesSpec
 from lemma.spec.models import SPECIAL_TOKENS

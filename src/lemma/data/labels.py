@@ -14,7 +14,6 @@ from jaxtyping import Int64
 from lemma.data.batches import PAD, Indices, TokenRows
 from lemma.data.conllu import CONLLU_SUFFIXES, Sentence, iter_sentences
 from lemma.data.corpora import CLEAR_RATING, LABELLED_CORPORA, fetch_corpus, user_path
-from lemma.data.files import Progress, files_hash, text_hash
 from lemma.data.splits import (
     Splits,
     assign_splits,
@@ -30,6 +29,7 @@ from lemma.data.store import encode_splits, load_or_train_tokenizer
 from lemma.data.tables import Column, DataTable, read_table
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import DataError, describe_unknown
+from lemma.files import Progress, files_hash, text_hash
 from lemma.spec.data import LabelsSpec
 from lemma.spec.models import SPECIAL_TOKENS
 

@@ -9,7 +9,6 @@ from jaxtyping import Int64
 
 from lemma.data.batches import Indices, TokenRows
 from lemma.data.corpora import PAIR_CORPORA, fetch_corpus, user_path
-from lemma.data.files import Progress, files_hash, progress_counter
 from lemma.data.splits import (
     Splits,
     assign_splits,
@@ -24,6 +23,7 @@ from lemma.data.store import encode_texts, load_or_train_tokenizer, utf8_size
 from lemma.data.tables import Column, read_table
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError
+from lemma.files import Progress, files_hash, progress_counter
 from lemma.spec.data import PairsSpec
 from lemma.spec.models import SPECIAL_TOKENS
 

@@ -7,8 +7,8 @@ from hashlib import blake2b
 from itertools import combinations
 from typing import Any, Generic, Literal, TypeVar
 
-from lemma.data.files import text_hash
 from lemma.errors import DataError, describe_unknown
+from lemma.files import text_hash
 
 Item = TypeVar("Item")
 Example = TypeVar("Example")

@@ -18,7 +18,22 @@ from jaxtyping import Bool, Integer
 
 from lemma.data.batches import TokenRows
 from lemma.data.corpora import CORPORA, TextSplits, fetch_corpus, user_path
-from lemma.data.files import (
+from lemma.data.splits import Splits, combine_split_hashes, split_files
+from lemma.data.text import (
+    DOCUMENT_END,
+    SAMPLE_WINDOWS,
+    count_shared_lines,
+    hold_out,
+    is_streamed,
+    open_text,
+    read_pieces,
+    sample_stream,
+    sample_text,
+    total_size,
+)
+from lemma.data.tokenizers import Tokenizer, train_tokenizer
+from lemma.errors import DataError, RunError
+from lemma.files import (
     Advance,
     Progress,
     atomic_new_folder,
@@ -36,21 +51,6 @@ from lemma.data.files import (
     with_checksum,
     write_atomically,
 )
-from lemma.data.splits import Splits, combine_split_hashes, split_files
-from lemma.data.text import (
-    DOCUMENT_END,
-    SAMPLE_WINDOWS,
-    count_shared_lines,
-    hold_out,
-    is_streamed,
-    open_text,
-    read_pieces,
-    sample_stream,
-    sample_text,
-    total_size,
-)
-from lemma.data.tokenizers import Tokenizer, train_tokenizer
-from lemma.errors import DataError, RunError
 from lemma.spec.data import DataSpec, TokenizerSpec
 
 STORE_FORMAT = 2

@@ -12,8 +12,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from lemma.data.files import parse_json
 from lemma.errors import DataError, describe_unknown
+from lemma.files import parse_json
 from lemma.spec.base import exists
 
 TABLE_SUFFIXES = {".csv": ",;", ".tsv": "\t", ".tab": "\t", ".jsonl": "", ".ndjson": ""}

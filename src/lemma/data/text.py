@@ -18,9 +18,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from lemma.data.files import file_hash, home_folder, read_json, text_hash, write_atomically
 from lemma.data.splits import overlap_note
 from lemma.errors import DataError, RunError
+from lemma.files import file_hash, home_folder, read_json, text_hash, write_atomically
 from lemma.spec.base import exists
 
 BLOCK = 1 << 18

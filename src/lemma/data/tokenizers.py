@@ -17,9 +17,9 @@ from tokenizers import Tokenizer as Engine
 
 from lemma.data.batches import gather
 from lemma.data.chat import ChatTemplateError, ChatText, chat_text
-from lemma.data.files import MAX_JSON_BYTES, read_json, text_hash, unreadable_error, write_atomically
 from lemma.data.foreign import ForeignFields, reading_foreign_file
 from lemma.errors import DataError
+from lemma.files import MAX_JSON_BYTES, read_json, text_hash, unreadable_error, write_atomically
 from lemma.spec.data import BytePairs, Characters, PretrainedTokenizer, Words
 
 EOS = "<eos>"

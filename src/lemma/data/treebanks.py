@@ -15,9 +15,9 @@ from jaxtyping import Int64
 from lemma.data.batches import PAD
 from lemma.data.conllu import CONLLU_SUFFIXES, Sentence, read_conllu
 from lemma.data.corpora import TREEBANKS, fetch_corpus, user_path
-from lemma.data.files import Progress, files_hash, parse_json, text_hash, write_atomically
 from lemma.data.splits import Splits, count_overlaps, split_files
 from lemma.errors import DataError, describe_unknown
+from lemma.files import Progress, files_hash, parse_json, text_hash, write_atomically
 from lemma.spec.base import exists
 from lemma.spec.data import TreebankSpec
 

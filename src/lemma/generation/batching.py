@@ -293,7 +293,7 @@ class SequenceGroup:
         if self.graph_step:
             self.graph_step.idle = not going
             # slots keep their rows until half of them have ended: another number of rows is another graph
-            keeps = going and (2 * len(going) > len(self.sequences) or self.graph_step.busy)
+            keeps = going and (2 * len(going) > len(self.sequences) or self.graph_step.has_tokens_ahead)
             if keeps and isinstance(self.state, DecoderSlotCache):
                 return self
         state = self.state.select_rows(torch.tensor(going, dtype=torch.long)) if going else self.state
@@ -666,7 +666,7 @@ class BatchEngine:
                     prompt.logprobs += found
                 prompt.position += size
                 if prompt.position < len(prompt.tokens):
-                    prompt.state = state if len(places) == 1 else state.rows(torch.tensor([place]))
+                    prompt.state = state if len(places) == 1 else state.select_rows(torch.tensor([place]))
                     self.prefilling.append(prompt)
                     continue
                 if request.score_prompt and prompt.sequences[0].index == 0:

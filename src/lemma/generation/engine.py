@@ -127,7 +127,7 @@ class FusedDecoder:
             mixed = attend_slot_cache(attention, joined, past, self.rotary_tables)
             added = fused_linear(mixed, attention.output, residual=stream)
             first = feed_forward.gate_widen if feed_forward.gated else feed_forward.widen
-            read = stream if layer.parallel else added
+            read = stream if layer.is_parallel else added
             wide = fused_linear(read, first, layer.feed_forward_norm, feed_forward.activation, feed_forward.gated)
             stream = fused_linear(wide, feed_forward.narrow, residual=added)
         logits = fused_linear(stream, model.output, model.norm, dtype=torch.float32)

@@ -11,10 +11,10 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from lemma.data.files import read_json
 from lemma.data.tokenizers import CONFIG_FILE as TOKENIZER_CONFIG
 from lemma.data.tokenizers import GENERATION_FILE, TEMPLATE_FILE, Tokenizer
 from lemma.errors import DataError, RunError
+from lemma.files import read_json
 from lemma.hub.architectures import ARCHITECTURES, StoredTensors, config_from_spec, weights_to_hf
 from lemma.hub.pretrained import CONFIG, Pretrained
 from lemma.models.base import save_tensors

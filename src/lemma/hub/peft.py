@@ -35,9 +35,9 @@ from lemma.adaptation.lora import (
     unwrapped_modules,
     wrap_owners,
 )
-from lemma.data.files import read_json, restore_moved_folder
 from lemma.data.foreign import ForeignFields, reading_foreign_file
 from lemma.errors import RunError, SpecError, describe_unknown
+from lemma.files import read_json, restore_moved_folder
 from lemma.hub.architectures import TensorMap
 from lemma.hub.patterns import matches_to_end
 from lemma.hub.pretrained import export_folder

@@ -20,7 +20,10 @@ import torch
 from torch import nn
 
 from lemma.data.corpora import MODELS, fetch_corpus
-from lemma.data.files import (
+from lemma.data.foreign import reading_foreign_file
+from lemma.data.tokenizers import Tokenizer
+from lemma.errors import DataError, RunError, StorageError
+from lemma.files import (
     atomic_replace,
     check_replaceable,
     data_home,
@@ -37,9 +40,6 @@ from lemma.data.files import (
     with_checksum,
     write_atomically,
 )
-from lemma.data.foreign import reading_foreign_file
-from lemma.data.tokenizers import Tokenizer
-from lemma.errors import DataError, RunError, StorageError
 from lemma.hub.architectures import (
     StoredTensors,
     TensorMap,

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from lemma.report.numbers import Token
+from lemma.report.numbers import VisibleToken
 from lemma.report.text import display_width, text_width
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def draw_head(head: "Head") -> str:
     return render("head.svg", **drawn, colours=COLOURS, level=colour_index, ink=text_colour)
 
 
-def list_tokens(tokens: Sequence[Token]) -> str:
+def list_tokens(tokens: Sequence[VisibleToken]) -> str:
     """Tokens with their numbers, in lines that fit."""
     lines = [""]
     for word in tokens:

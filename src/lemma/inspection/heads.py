@@ -19,13 +19,13 @@ from lemma.inspection.page import MAX_NAMED_HEADS, render_page
 from lemma.inspection.patterns import PatternMatch, Statistics
 from lemma.layers.attention import Attention
 from lemma.layers.fused import is_available
+from lemma.layers.penalties import AttentionRows, row_sums
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import LanguageModel, evaluating, tokens_per_batch
-from lemma.report.numbers import Token, number_tokens, pluralize
+from lemma.report.numbers import VisibleToken, number_tokens, pluralize
 from lemma.report.result import Block, Pre, Result, Table, Text
 from lemma.runs.load import Run
 from lemma.spec.models import SPECIAL_TOKENS, BodySpec, Classifier, Encoder, Transformer, Tree, max_text_tokens
-from lemma.tasks.penalties import AttentionRows, row_sums
 
 MAX_TOKENS = 512  # of a text are read: each head keeps a matrix of their square
 MAX_WEIGHTS = 200_000  # weights in a dictionary; if there are more they are left out, and it says so
@@ -62,8 +62,8 @@ class Head:
     head: int
     name: str
     """The path of the attention module inside the model."""
-    query_tokens: tuple[Token, ...]
-    key_tokens: tuple[Token, ...]
+    query_tokens: tuple[VisibleToken, ...]
+    key_tokens: tuple[VisibleToken, ...]
     is_cross: bool
     """Whether the keys come from another text than the queries."""
     weights: Float[np.ndarray, "queries keys"]
@@ -133,8 +133,8 @@ class Heads(Result):
 
     model: str
     """The name of the model."""
-    tokens: tuple[Token, ...]
-    source: tuple[Token, ...]
+    tokens: tuple[VisibleToken, ...]
+    source: tuple[VisibleToken, ...]
     """The other text, if there is one that the tokens attend to."""
     heads: tuple[Head, ...]
     notes: tuple[str, ...] = ()
@@ -527,7 +527,11 @@ def _record_attention_calls(model: nn.Module, inputs: Tensor | Mapping[str, Tens
 
 
 def _analyse_heads(
-    layer: int, record: AttentionRecord, tokens: tuple[Token, ...], source: tuple[Token, ...], head_index: int | None
+    layer: int,
+    record: AttentionRecord,
+    tokens: tuple[VisibleToken, ...],
+    source: tuple[VisibleToken, ...],
+    head_index: int | None,
 ) -> Iterator[Head]:
     """The heads of one call of attention, on the last row of the batch, in single precision or better."""
     query_tokens, key_tokens, cross = _match_tokens(record, tokens, source)
@@ -578,8 +582,8 @@ def _analyse_heads(
 
 
 def _match_tokens(
-    record: AttentionRecord, tokens: tuple[Token, ...], source: tuple[Token, ...]
-) -> tuple[tuple[Token, ...], tuple[Token, ...], bool]:
+    record: AttentionRecord, tokens: tuple[VisibleToken, ...], source: tuple[VisibleToken, ...]
+) -> tuple[tuple[VisibleToken, ...], tuple[VisibleToken, ...], bool]:
     """The tokens of the queries, those of the keys, and whether they are two different texts.
 
     Their lengths tell the texts apart; where both texts have the same length, the module's path does. A model that
@@ -587,7 +591,7 @@ def _match_tokens(
     """
     new, known = record.queries.shape[-2], record.keys.shape[-2]
 
-    def last(words: tuple[Token, ...], count: int) -> tuple[Token, ...]:
+    def last(words: tuple[VisibleToken, ...], count: int) -> tuple[VisibleToken, ...]:
         if count > len(words):
             raise InputError(
                 f"'{record.name}' attends with {pluralize(count, 'token')}, but got {pluralize(len(words), 'word')}. "

@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from lemma.report.numbers import Token
+from lemma.report.numbers import VisibleToken
 
 MIN_ROWS = 3  # fewer are a coincidence; patterns with fewer rows count only where none has more
 MIN_GAIN = 0.2  # a smaller gain is not a match
@@ -136,13 +136,13 @@ def pattern_name(match: PatternMatch | None, breadth: float) -> str:
     return "broad" if breadth >= BROAD_FRACTION else "none"
 
 
-def key_distances(queries: Sequence[Token], keys: Sequence[Token]) -> Int[np.ndarray, "queries keys"]:
+def key_distances(queries: Sequence[VisibleToken], keys: Sequence[VisibleToken]) -> Int[np.ndarray, "queries keys"]:
     """How far each key lies before each query."""
     return np.subtract.outer([word.index for word in queries], [word.index for word in keys])
 
 
 @lru_cache(maxsize=8)  # all heads of a text share it
-def pattern_masks(queries: tuple[Token, ...], keys: tuple[Token, ...], cross: bool) -> dict[str, Mask]:
+def pattern_masks(queries: tuple[VisibleToken, ...], keys: tuple[VisibleToken, ...], cross: bool) -> dict[str, Mask]:
     """The places of every pattern for these tokens; across two texts only those that need no common order."""
     numbers: dict[object, int] = {}
     rows, columns = ([numbers.setdefault(word.identity, len(numbers)) for word in side] for side in (queries, keys))

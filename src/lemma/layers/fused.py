@@ -7,7 +7,7 @@ H_i = lse_i − Σ_j p_ij s_ij, and Δ_i = Σ_j p_ij (i − j)². Their gradient
     dS_ij = p_ij [dP_ij − g_H log p_ij + g_Δ (i − j)² − (dO_i·O_i + g_H H_i + g_Δ Δ_i)],   log p_ij = s_ij − lse_i.
 
 The kernels are custom operators, so that `torch.compile` takes them into its graph. Triton comes with PyTorch for CUDA;
-where it is missing, and for attention that the kernels do not cover, `tasks/penalties.py` computes the same in blocks
+where it is missing, and for attention that the kernels do not cover, `layers/penalties.py` computes the same in blocks
 of rows.
 """
 

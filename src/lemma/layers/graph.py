@@ -22,7 +22,7 @@ class _SparseProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[None, Tensor]:
-        return None, _multiply(ctx.matrix.transposed_rows, gradients[0]).to(ctx.dtype)
+        return None, _multiply(ctx.matrix.transposed_csr, gradients[0]).to(ctx.dtype)
 
 
 def _multiply(matrix: Tensor, dense: Tensor) -> Tensor:

@@ -318,7 +318,7 @@ class DecoderModel(LanguageModel):
         memories: list[KVCache] = []
         for index, layer in enumerate(self.layers):
             past = (cache.layers[index] if cache.layers else None, None)
-            stream, (memory, _) = layer(stream, past, start=start, line=line)
+            stream, (memory, _) = layer(stream, past, start=start, position_bias=line)
             memories.append(memory)
         return self.norm(stream), tuple(memories)
 
@@ -483,7 +483,7 @@ def compile_layer(layer: Any) -> tuple[Map, Map, Map, Map, Map, bool]:
 
     norm, other_norm = compile_norm(layer.attention_norm), compile_norm(layer.feed_forward_norm)
     inward, outward = compile_linear(attention.query_key_value), compile_linear(attention.output)
-    return norm, inward, outward, other_norm, feed_forward, layer.parallel
+    return norm, inward, outward, other_norm, feed_forward, layer.is_parallel
 
 
 def compile_linear(layer: nn.Linear) -> Map:

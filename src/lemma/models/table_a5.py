@@ -22,7 +22,7 @@ class TableA5Model(WindowModel):
         super().__init__(spec, spec.context)
         self.embedding = nn.Embedding(spec.vocabulary, spec.embedding)
         self.projection = nn.Linear(spec.embedding, spec.width)
-        self.register_buffer("places", sinusoids(self.span, spec.width, 10_000.0), persistent=False)
+        self.register_buffer("position_table", sinusoids(self.span, spec.width, 10_000.0), persistent=False)
         self.layers = nn.ModuleList(
             nn.TransformerDecoderLayer(spec.width, spec.heads, spec.feed_forward, dropout, batch_first=True)
             for _ in range(spec.depth)

@@ -146,7 +146,7 @@ HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 @dataclass(frozen=True)
-class Token:
+class VisibleToken:
     """One token of a text: its place (from 0), its own text, and what makes two tokens the same."""
 
     index: int
@@ -163,10 +163,10 @@ class Token:
         return self.visible_text if len(self.visible_text) <= max_length else self.visible_text[: max_length - 1] + "…"
 
 
-def number_tokens(texts: Sequence[str], identities: Sequence[Hashable] | None = None) -> tuple[Token, ...]:
+def number_tokens(texts: Sequence[str], identities: Sequence[Hashable] | None = None) -> tuple[VisibleToken, ...]:
     """Number the tokens of a text; without identities, equal texts are the same token."""
     pairs = zip(texts, texts if identities is None else identities, strict=True)
-    return tuple(Token(index, text, identity) for index, (text, identity) in enumerate(pairs))
+    return tuple(VisibleToken(index, text, identity) for index, (text, identity) in enumerate(pairs))
 
 
 def pluralize(count: int, noun: str) -> str:

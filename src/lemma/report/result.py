@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from lemma.data.files import write_atomically
 from lemma.errors import InputError, describe_unknown
+from lemma.files import write_atomically
 from lemma.report.curves import NO_PLOT, Plot, can_draw
 from lemma.report.numbers import draw_bar, format_number, needed_decimals, shade_block
 from lemma.report.text import display_width, format_table, label_line, text_width, wrap, wrap_lines, wrap_paragraph

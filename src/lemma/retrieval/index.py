@@ -25,7 +25,9 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 
 from lemma.data.corpora import IMAGES
-from lemma.data.files import (
+from lemma.data.images import ImageFile, decode_images, find_images, list_images
+from lemma.errors import DataError, RunError, StorageError, describe_unknown
+from lemma.files import (
     BLOCK_BYTES,
     Progress,
     explain_storage_errors,
@@ -37,8 +39,6 @@ from lemma.data.files import (
     with_checksum,
     write_atomically,
 )
-from lemma.data.images import ImageFile, decode_images, find_images, list_images
-from lemma.errors import DataError, RunError, StorageError, describe_unknown
 from lemma.retrieval.embedding import Embedder
 from lemma.runs.folder import write_lock
 from lemma.runs.verify import Verification, check_files

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 
 from lemma.data.corpora import IMAGES
-from lemma.data.files import Progress, atomic_replace, data_home, real_path, text_hash
 from lemma.data.images import decode_image, import_pillow, list_images
 from lemma.data.tables import SEPARATED, Column, read_table
 from lemma.errors import DataError, InputError, RunError, SpecError
+from lemma.files import Progress, atomic_replace, data_home, real_path, text_hash
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.report.numbers import pluralize
 from lemma.retrieval.embedding import Embedder

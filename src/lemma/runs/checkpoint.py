@@ -13,7 +13,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from lemma.data.files import (
+from lemma.errors import RunError, SpecError
+from lemma.files import (
     atomic_replace,
     file_checksum,
     parse_json,
@@ -26,7 +27,6 @@ from lemma.data.files import (
     verify_file,
     with_checksum,
 )
-from lemma.errors import RunError, SpecError
 from lemma.models.base import named_weights, save_tensors
 from lemma.spec.choose import read_model
 from lemma.spec.models import ModelSpec

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from lemma.adaptation.adapt import merge_lora
 from lemma.adaptation.lora import LowRankUpdate
-from lemma.data.files import atomic_replace
 from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import RunError, SpecError, describe_unknown
+from lemma.files import atomic_replace
 from lemma.hub.architectures import native_architecture
 from lemma.hub.gguf import is_lemma_gguf, write_gguf
 from lemma.hub.huggingface import write_folder

@@ -27,7 +27,10 @@ from typing import Any, Self
 from torch import Tensor
 
 from lemma.data.corpora import MODELS
-from lemma.data.files import (
+from lemma.data.tokenizers import CONFIG_FILE, GENERATION_FILE, Tokenizer
+from lemma.data.treebanks import Lexicon
+from lemma.errors import DataError, RunError, SpecError, StorageError
+from lemma.files import (
     PARTIAL_SUFFIX,
     atomic_replace,
     check_replaceable,
@@ -45,9 +48,6 @@ from lemma.data.files import (
     with_checksum,
     write_atomically,
 )
-from lemma.data.tokenizers import CONFIG_FILE, GENERATION_FILE, Tokenizer
-from lemma.data.treebanks import Lexicon
-from lemma.errors import DataError, RunError, SpecError, StorageError
 from lemma.hub.pretrained import Pretrained, is_pretrained, open_pretrained
 from lemma.runs.checkpoint import MANIFEST, remove_checkpoints_after, write_weights
 from lemma.spec.base import exists, is_utf8, read_toml, to_toml
@@ -64,7 +64,7 @@ def check_plugins_installed(spec: Mapping[str, Any], path: Path) -> None:
     """Refuse a run of which a family or kind of positions is neither Lemma's nor brought by an installed package."""
     for what, name in plugin_names(spec):
         group = PLUGIN_GROUPS[what]
-        if name not in group.own() and not group.brings(name):
+        if name not in group.reserved_names() and not group.provides(name):
             raise RunError(
                 f"{path} holds a model whose {what} is '{name}'. It is not one of Lemma's own, and the package that "
                 f"brings it is not installed. Install that package, and try again."

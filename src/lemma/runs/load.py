@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from lemma.adaptation.adapt import adapt_model, copy_merged, merge_lora
-from lemma.data.files import real_path, text_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import RunError
+from lemma.files import real_path, text_hash
 from lemma.models.base import LanguageModel, has_hooks, store_column_major
 from lemma.models.build import build, build_uninitialized
 from lemma.models.classifier import ClassifierModel

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from lemma.data.files import PARTIAL_SUFFIX, read_checked_json, read_json, unreadable_error, verify_file
 from lemma.data.store import HEADER_FILE as STORE
 from lemma.data.store import TOKENS_FILE, TokenStore
 from lemma.errors import LemmaError, MemoryLimitError, RunError
+from lemma.files import PARTIAL_SUFFIX, read_checked_json, read_json, unreadable_error, verify_file
 from lemma.hub.pretrained import CHECKSUMS, change_since_opened, verify_pretrained_file
 from lemma.report.result import Block, Result, Table, Text
 from lemma.runs.checkpoint import MANIFEST, list_checkpoints, read_checkpoint, read_checksums, read_weights

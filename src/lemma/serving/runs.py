@@ -167,7 +167,7 @@ class ModelThread:
                     self.require_engine()
                 except ApiError as refusal:
                     reported = refusal
-                self._send({job: [reported] for job in list(self._jobs) if job.in_engine})
+                self._send({job: [reported] for job in list(self._jobs) if job.is_in_engine})
         while self._inbox:
             self._inbox.popleft()[0].cancel()
 
@@ -175,7 +175,7 @@ class ModelThread:
         """Do what was submitted, then take one step, or wait if there is nothing to write."""
         while self._inbox:
             run_future(*self._inbox.popleft())
-        if self.engine is None or not self.engine.busy:
+        if self.engine is None or not self.engine.is_busy:
             self._wake.wait()
             self._wake.clear()
             return
@@ -186,7 +186,7 @@ class ModelThread:
             if event.done or event.error or not job.first:
                 urgent.add(job)
         unsent = self._unsent
-        if not self.engine.busy or time.monotonic() > self._sent_at + max(
+        if not self.engine.is_busy or time.monotonic() > self._sent_at + max(
             SEND_INTERVAL_SECONDS, SEND_SECONDS_PER_JOB * len(unsent)
         ):
             self._unsent, self._sent_at = {}, time.monotonic()
@@ -240,7 +240,7 @@ class ServedRun:
         gauge("lemma_requests", "Requests that wait or are being answered.", lambda: len(self.jobs), model=self.name)
         if self.generates_text:
             about = "Texts that are being written."
-            gauge("lemma_texts", about, lambda: thread.engine.writing if thread.engine else 0, model=self.name)
+            gauge("lemma_texts", about, lambda: thread.engine.num_running if thread.engine else 0, model=self.name)
 
     @property
     def generates_text(self) -> bool:
@@ -399,7 +399,11 @@ class GenerationJob:
 
     async def prepare(self) -> None:
         """Read the prompts in a worker thread, and refuse what this run cannot do."""
-        chats = isinstance(self.request, ChatRequest) and self.served.generates_text and self.served.run.tokenizer.chats
+        chats = (
+            isinstance(self.request, ChatRequest)
+            and self.served.generates_text
+            and self.served.run.tokenizer.has_chat_template
+        )
         threads = self.served.chat_threads if chats else self.served.prepare_threads
         work = threads.submit(self._prepare_texts if self.served.generates_text else self._prepare_answers)
 
@@ -425,8 +429,8 @@ class GenerationJob:
         served, request, tokenizer = self.served, self.request, self.served.run.tokenizer
         self.max_tokens = request.resolve_max_tokens(served.limits.tokens)
         given = request.prompts
-        if isinstance(request, ChatRequest) and tokenizer.chats:
-            system = "developer" if tokenizer.knows_role("developer") else "system"
+        if isinstance(request, ChatRequest) and tokenizer.has_chat_template:
+            system = "developer" if tokenizer.has_role("developer") else "system"
             roles = {"developer": system}  # the newer name of the same role, which few templates know
             messages = [{"role": roles.get(one.role, one.role), "content": one.text} for one in request.messages]
             given = [tokenizer.chat(messages)]
@@ -481,7 +485,7 @@ class GenerationJob:
         requested = any(getattr(request, name) for name in request.token_fields)
         self.max_tokens = request.resolve_max_tokens(served.limits.tokens) if requested else served.limits.tokens
         self.prompts = [str(text) for text in texts]
-        self.prompt_tokens = sum(len(served.run.tokenizer.encode_known(text)[0]) for text in self.prompts)
+        self.prompt_tokens = sum(len(served.run.tokenizer.encode_lossy(text)[0]) for text in self.prompts)
         if self.prompt_tokens > MAX_PROMPT_TOKENS:
             message = f"the texts have {self.prompt_tokens:,} tokens; at most {MAX_PROMPT_TOKENS:,} are read at once."
             raise ApiError(400, message, None, "context_length_exceeded")
@@ -607,10 +611,10 @@ class GenerationJob:
         for row, result in enumerate(served.verbs.answer(served.run, self.prompts, **limit)):
             if self.request.echo:
                 found.append(TextPiece(row, self.prompts[row]))
-            extra = {"remark": result.remark} if result.remark else {}
+            extra = {"remark": result.note} if result.note else {}
             if hasattr(result, "probabilities"):
                 found += [TextPiece(row, result.label)]
-                found += [FinishedText(row, "stop", 0, {"chances": result.chances, **extra})]
+                found += [FinishedText(row, "stop", 0, {"chances": result.probabilities, **extra})]
             else:
                 reason = "stop" if result.finished else "length"
                 found += [TextPiece(row, result.text), FinishedText(row, reason, len(result.tokens), extra)]

@@ -317,7 +317,7 @@ def describe_labels(dataset: Splits[LabelledExamples]) -> dict[str, str]:
         "labelled texts": f"{dataset.description}: {sizes}",
         "labels": ", ".join(dataset.labels),
         "always the most frequent label": f"accuracy {100 * labels.count(guess) / len(labels):.1f} %",
-        "tokenizer": dataset.tokenizer.about,
+        "tokenizer": dataset.tokenizer.description,
         "SHA-256": dataset.hash,
         **({"overlap": "; ".join(dataset.overlaps)} if dataset.overlaps else {}),
     }

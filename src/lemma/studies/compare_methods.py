@@ -87,8 +87,8 @@ def compare_methods(
     plans: dict[str, AdaptationPlan] = {}
     for name in METHODS:
         ready = next((plan.data for plan in plans.values()), None)
-        others = {word for other, kind in METHODS.items() if other != name for word in kind.known_words()}
-        known = METHODS[name].known_words()  # a setting that only another method has is left to that one
+        others = {word for other, kind in METHODS.items() if other != name for word in kind.setting_names()}
+        known = METHODS[name].setting_names()  # a setting that only another method has is left to that one
         own = {word: value for word, value in settings.items() if word in known or word not in others}
         plans[name] = plan_adaptation(run, data_args, name, own, observer, ready)
     experiment = MethodsExperiment(plans, out, observer, overwrite)

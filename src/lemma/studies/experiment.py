@@ -21,14 +21,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from lemma.data.files import (
+from lemma.errors import LemmaError, RunError, SpecError, StorageError, describe_unknown
+from lemma.files import (
     explain_storage_errors,
     read_checked_json,
     remove_atomically,
     with_checksum,
     write_atomically,
 )
-from lemma.errors import LemmaError, RunError, SpecError, StorageError, describe_unknown
 from lemma.report.progress import Observer, SilentObserver
 from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest, estimate, paired_test
 from lemma.runs.checkpoint import MANIFEST

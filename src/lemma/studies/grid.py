@@ -734,7 +734,7 @@ def _check_settings(study: GridStudy, bases: Mapping[str, Choice]) -> None:
     """Refuse settings that no model has, that a model does not have, or that are not the study's to set."""
     kinds = {title: {"model": type(base.model), "recipe": Recipe} for title, base in bases.items()}
     known = {
-        title: [word for kind in some.values() for word in kind.known_words() if word not in RESERVED_SETTINGS]
+        title: [word for kind in some.values() for word in kind.setting_names() if word not in RESERVED_SETTINGS]
         for title, some in kinds.items()
     }
     for word in study.settings:
@@ -953,7 +953,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         )
         data = {
             "text": self.dataset.description,
-            "tokenizer": self.dataset.tokenizer.about,
+            "tokenizer": self.dataset.tokenizer.description,
             "training text": train,
             "validation text": validation,
             "SHA-256": self.dataset.hash,

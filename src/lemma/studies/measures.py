@@ -131,7 +131,7 @@ class Scorer:
 
     def _score(self, model: LanguageModel, max_tokens: int | None) -> PerplexityScore:
         tokens = self.dataset.item(SPLIT)
-        source = TextSource(self.dataset.tokenizer.about, self.dataset.hash, SPLIT)
+        source = TextSource(self.dataset.tokenizer.description, self.dataset.hash, SPLIT)
         return perplexity(model, tokens[:max_tokens], bytes=None if max_tokens else tokens.bytes, source=source)
 
 

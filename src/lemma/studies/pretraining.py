@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from lemma.data.corpora import LABELLED_CORPORA
-from lemma.data.files import Progress, remove_atomically, write_atomically
 from lemma.data.labels import TEXT_ALIASES, LabelledExamples, read_label_file
 from lemma.data.splits import Splits, normalise_text, shuffle_keys
 from lemma.data.tables import TABLE_SUFFIXES, Column, read_table
 from lemma.data.text import decode_span, open_text
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, LemmaError, RunError, SpecError, describe_unknown
+from lemma.files import Progress, remove_atomically, write_atomically
 from lemma.report.curves import Plot
 from lemma.report.progress import Observer, reading_progress
 from lemma.report.statistics import Estimate, PairedTest, holm_correct
@@ -201,7 +201,7 @@ class PretrainingExperiment(LabelExperiment):
             out=self.out,
             data={
                 **describe_labels(self.labelled),
-                "tokenizer": self.tokenizer.about,
+                "tokenizer": self.tokenizer.description,
                 "texts without labels": str(self.texts),
                 "seeds": ", ".join(map(str, self.spec.seeds)),
                 "pretraining": "; ".join(based),

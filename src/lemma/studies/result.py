@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lemma.data.files import file_checksum, file_lock, with_checksum, write_atomically
+from lemma.files import file_checksum, file_lock, with_checksum, write_atomically
 from lemma.report.curves import Plot
 from lemma.report.result import (
     Block,

@@ -456,7 +456,7 @@ def choose_split(data: Splits[Any], split: str | None) -> str:
 
 def data_protocol(data: Splits[Any], split: str) -> dict[str, Any]:
     """The part of a protocol that tells the data."""
-    told = {"tokenizer": data.tokenizer.about, "data": data.description, "split": split, "data hash": data.hash}
+    told = {"tokenizer": data.tokenizer.description, "data": data.description, "split": split, "data hash": data.hash}
     return {**told, **split_protocol(data, split)}
 
 

@@ -23,6 +23,7 @@ from lemma.layers import fused
 from lemma.layers.attention import Attention
 from lemma.layers.fused import is_available
 from lemma.layers.output_loss import MIN_CLASSES, output_loss
+from lemma.layers.penalties import RowMeans, row_statistics
 from lemma.layers.recording import record_attention
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating, tokens_per_batch
@@ -46,7 +47,6 @@ from lemma.tasks.base import (
     choose_split,
     report_skipped,
 )
-from lemma.tasks.penalties import RowMeans, row_statistics
 
 SAMPLES, SAMPLE_TOKENS = 3, 60
 
@@ -109,7 +109,7 @@ class LanguageTask(TextTask):
                 raise PackageError(
                     f"the family '{spec.family}' gives logits of the shape {tuple(logits.shape)} and a "
                     f"{type(state).__name__} for one row of two tokens, where (1, 2, {spec.vocabulary}) and a "
-                    "lemma.layers.state.State are expected. lemma.models.contract says more."
+                    "lemma.layers.state.State are expected. lemma.testing says more."
                 )
         objective = objective_function(recipe.objective)
         if not (recipe.entropy_penalty or recipe.distance_penalty):
@@ -217,7 +217,7 @@ class TextBatches(Batches):
 
     def resets_state(self, step: int) -> bool:
         """Whether a carried state is dropped before this step, since the streams begin again."""
-        return isinstance(self.order, RandomWindows) or self.order.fresh(step)
+        return isinstance(self.order, RandomWindows) or self.order.starts_epoch(step)
 
     def token_windows(self, step: int) -> Int[Tensor, "rows length+1"]:
         """Return the inputs and the last target in one."""
@@ -659,5 +659,5 @@ def split_perplexity(
 ) -> PerplexityScore:
     """Measure a model on one split of a dataset by a full pass."""
     tokens = dataset.item(split)
-    source = TextSource(dataset.tokenizer.about, dataset.hash, split, tokens.dropped_characters, dataset.overlaps)
+    source = TextSource(dataset.tokenizer.description, dataset.hash, split, tokens.dropped_characters, dataset.overlaps)
     return perplexity(model, tokens, bytes=tokens.bytes, context=context, stride=stride, source=source)

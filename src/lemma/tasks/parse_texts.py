@@ -14,10 +14,10 @@ from shlex import quote
 import numpy as np
 import torch
 
-from lemma.data.files import atomic_replace, home_folder
 from lemma.data.labels import ParsedWords, TreeSource, has_trees, join_parses, read_tree_source
 from lemma.data.splits import split_files
 from lemma.errors import RunError, SpecError
+from lemma.files import atomic_replace, home_folder
 from lemma.models.parser import ParserModel, predict_trees
 from lemma.report.progress import Observer
 from lemma.runs.folder import RunFolder

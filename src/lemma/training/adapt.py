@@ -166,7 +166,7 @@ def plan_adaptation(
     check_epochs(epochs, settings)
     known_words = {*type(chosen).setting_names(), *Recipe.setting_names()}
     for word in (word for word in settings if word not in known_words):
-        owner = next((name for name, kind in METHODS.items() if word in kind.known_words()), None)
+        owner = next((name for name, kind in METHODS.items() if word in kind.setting_names()), None)
         if owner is not None:
             raise SpecError(f"adapt: {word} is a setting of the method {owner}, not of {chosen.kind}.")
         if word in type(base.spec).setting_names():

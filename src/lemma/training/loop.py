@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lemma.data.files import remove_atomically
 from lemma.data.splits import Splits
 from lemma.errors import SpecError
+from lemma.files import remove_atomically
 from lemma.models.base import count_parameters
 from lemma.report.progress import Observer, SilentObserver
 from lemma.report.result import Block, Result, Text

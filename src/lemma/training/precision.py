@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
-from lemma.data.files import home_folder
 from lemma.errors import SpecError
+from lemma.files import home_folder
 from lemma.layers.cuda_graphs import capture, warmup_stream
 from lemma.spec.recipe import Recipe
 

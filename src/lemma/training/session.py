@@ -487,7 +487,7 @@ def check_resumable(folder: RunFolder, data: Splits[Any]) -> None:
         )
     own = folder.vocabulary()
     if own is not None and data.tokenizer is not None and data.tokenizer.hash != own.hash:
-        raise RunError(f"{folder.path} has another tokenizer ({own.description}) than {data.tokenizer.about}.")
+        raise RunError(f"{folder.path} has another tokenizer ({own.description}) than {data.tokenizer.description}.")
 
 
 def restore_latest(session: Session, folder: RunFolder) -> None:

@@ -35,7 +35,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, reading) -> None:
 def test_the_exact_figures_add_up_to_pytorchs_own(decoder) -> None:
     exact, values = exact_counts(decoder), decoder.sizes(True)
     with FlopCounterMode(display=False) as counter:
-        decoder.build(values)(*decoder.inputs(values).positional)
+        decoder.build(values)(*decoder.inputs(values).args)
     assert exact.total_flops == counter.get_total_flops()
     assert exact.total_parameters == PARAMETERS
     assert exact.flops["layers.1.feed_forward.widen"] == 2 * 16 * 32 * 128

@@ -10,9 +10,9 @@ from hypothesis import assume, example, given, settings
 from lemma.counting.polynomial import (
     ONE,
     Calculator,
+    FormulaTooLarge,
     Polynomial,
     Rational,
-    FormulaTooLarge,
     divide_exactly,
     symbol,
     work_limit,

@@ -95,14 +95,14 @@ def test_a5_from_one_total(table_a5) -> None:
     n = 9_721_596 - 2 * 2_629_632 - 512 + 512 * 513
     pairs = {(n // f - 512, f - 513) for f in range(514, n // 513) if n % f == 0 and n // f > 512}
     assert all_of(found) == pairs
-    assert found.shown[0] == {"V": 7676, "d_e": 64}
+    assert found.solutions[0] == {"V": 7676, "d_e": 64}
 
 
 def test_a5_from_both_totals_gives_the_width_too(table_a5) -> None:
     totals = [read_total("L=2:9721596"), read_total("L=4:14980860")]
     found = solve_for(*table_a5, ["V", "d_e", "d"], totals)
-    assert found.shown[0] == {"V": 7676, "d_e": 64, "d": 512}
-    assert {one["d"] for one in found.shown} == {512}
+    assert found.solutions[0] == {"V": 7676, "d_e": 64, "d": 512}
+    assert {one["d"] for one in found.solutions} == {512}
 
 
 def test_gpt2_from_its_printed_total() -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from faults import forked
-from lemma.data import files
-from lemma.data.files import (
+from lemma import files
+from lemma.errors import RunError, StorageError
+from lemma.files import (
     atomic_new_folder,
     atomic_replace,
     file_hash,
@@ -28,7 +29,6 @@ from lemma.data.files import (
     with_checksum,
     write_atomically,
 )
-from lemma.errors import RunError, StorageError
 
 NOBODY = 65534  # the user without rights
 DEAD = 1 << 22  # no process has so high a number

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data.files import data_home, home_folder
 from lemma.errors import DataError
+from lemma.files import data_home, home_folder
 
 
 def test_the_home_is_lemma_home_then_the_cache_folder_then_the_users(monkeypatch: pytest.MonkeyPatch) -> None:

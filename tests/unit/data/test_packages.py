@@ -21,10 +21,10 @@ from lemma.data.corpora import (
     fetch_corpus,
 )
 from lemma.data.download import download_package, unpack
-from lemma.data.files import files_hash
 from lemma.data.labels import prepare_labels
 from lemma.data.pairs import read_pair_file, split_pairs
 from lemma.errors import DataError
+from lemma.files import files_hash
 from lemma.spec.data import LabelsSpec
 
 USUAL_HOME = os.environ.get("LEMMA_HOME")

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data.files import machine_id
 from lemma.data.store import EncodedText, TokenStore, write_store
 from lemma.errors import DataError
+from lemma.files import machine_id
 
 
 def store_of(folder: Path, splits: dict[str, list[EncodedText]], vocabulary: int = 100) -> TokenStore:

@@ -13,8 +13,8 @@ import lemma
 from lemma.data import corpora as known
 from lemma.data import download
 from lemma.data.corpora import MODELS, Corpus, fetch_corpus
-from lemma.data.files import files_hash
 from lemma.errors import DataError, RunError
+from lemma.files import files_hash
 from pretrained_models import pieces
 
 transformers = pytest.importorskip("transformers")

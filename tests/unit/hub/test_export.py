@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 import lemma
-from lemma.data.files import file_hash
 from lemma.errors import InputError, RunError
+from lemma.files import file_hash
 from lemma.hub.pretrained import open_pretrained
 from pretrained_models import TEXT, llama, pieces
 

@@ -92,7 +92,7 @@ def test_relative_positions_learn_through_the_view_of_their_numbers() -> None:
     def mixed(weight: Tensor) -> Tensor:
         given = {"weight": weight}
         line = torch.func.functional_call(part, given, (relative_distances(5, 5, stream.device),))
-        return attention(stream, line=line)[0]
+        return attention(stream, position_bias=line)[0]
 
     assert attention.biases is None
     torch.autograd.gradcheck(mixed, (part.weight.detach().requires_grad_(),))

@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 
 def a_run(watcher, steps: int = 5000) -> None:
-    watcher.begin("training", steps, "steps")
+    watcher.start("training", steps, "steps")
     for step in range(1, steps + 1):
         watcher.advance(step)
         if step % 50 == 0:
@@ -31,8 +31,8 @@ def a_run(watcher, steps: int = 5000) -> None:
         if step % 500 == 0:
             figures = {"loss": 1.25, "validation_loss": 1.504, "perplexity": 4.5, "tokens_per_second": 21000.0}
             watcher.report({"step": step, **figures})
-    watcher.say("Nothing [is] learned")
-    watcher.end()
+    watcher.log("Nothing [is] learned")
+    watcher.finish()
 
 
 def test_the_choice_follows_the_stream() -> None:
@@ -101,10 +101,10 @@ def test_the_reading_of_a_text_is_followed_in_bytes() -> None:
 
 @pytest.mark.parametrize("watcher", [SilentObserver(), LineObserver(io.StringIO()), BarObserver(Terminal())])
 def test_ending_twice_or_unbegun_does_no_harm(watcher) -> None:
-    watcher.end()
-    watcher.begin("training", 3, "steps", done=1)
-    watcher.end()
-    assert watcher.end() is None
+    watcher.finish()
+    watcher.start("training", 3, "steps", done=1)
+    watcher.finish()
+    assert watcher.finish() is None
 
 
 def test_a_bar_that_ended_shows_all_that_was_done() -> None:

@@ -15,9 +15,9 @@ import torch
 
 import lemma
 from faults import forked
-from lemma.data.files import data_home, file_hash
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import LemmaError, RunError
+from lemma.files import data_home, file_hash
 from lemma.models.build import build
 from lemma.runs.folder import RunFolder
 from lemma.spec.data import Characters

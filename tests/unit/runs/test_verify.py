@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import lemma
-from lemma.data.files import data_home
 from lemma.errors import LemmaError
+from lemma.files import data_home
 from lemma.runs.folder import RunFolder
 from lemma.runs.verify import verify_folder
 

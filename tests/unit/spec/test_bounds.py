@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data.files import parse_json, read_json
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import RunError, SpecError
+from lemma.files import parse_json, read_json
 from lemma.models.build import build
 from lemma.spec.base import parse_settings, parse_toml, read_toml
 from lemma.spec.choose import choose

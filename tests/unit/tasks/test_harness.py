@@ -195,7 +195,7 @@ def test_a_text_is_scored_whole_or_in_lm_evals_windows(name: str, runs: dict[str
 def test_long_texts_are_read_in_pieces(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
     given, lm = requests("loglikelihood", *pairs()), HarnessModel(runs["lstm"])
     whole = lm.loglikelihood(given)
-    monkeypatch.setattr("lemma.tasks.harness.positions_on", lambda device, logits: 7)
+    monkeypatch.setattr("lemma.tasks.harness.tokens_per_batch", lambda device, logits: 7)
     assert [score for score, _ in lm.loglikelihood(given)] == pytest.approx([score for score, _ in whole], abs=1e-5)
 
 

@@ -210,7 +210,7 @@ def test_changed_images_stay_images() -> None:
 
 @pytest.mark.parametrize("spec", [SPEC, LSTM])
 def test_the_loss_is_the_contrastive_loss_of_the_logits(spec) -> None:
-    model = build(spec.sized({"vocabulary": 20})).eval()
+    model = build(spec.with_data_sizes({"vocabulary": 20})).eval()
     images, tokens = ImageBatches(made_up(), RECIPE, CPU).batch(0)
     found, terms, state = task_for(model.spec).loss(model, RECIPE)(images, tokens)
     torch.testing.assert_close(found, contrastive_loss(model(images, tokens)).loss)

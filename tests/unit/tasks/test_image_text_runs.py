@@ -36,7 +36,7 @@ def run(folder: Path) -> Path:
 def test_twelve_coloured_shapes_are_learned(run: Path, folder: Path) -> None:
     score = lemma.evaluate(run, images=folder, progress=False)
     assert score.figures["recall_at_1"] == 1.0
-    assert score.found.image_to_text.chance[1] == pytest.approx(1 / 12)
+    assert score.scores.image_to_text.chance[1] == pytest.approx(1 / 12)
 
 
 def test_the_score_is_of_the_vectors_of_the_model(run: Path) -> None:
@@ -68,7 +68,7 @@ def test_captions_of_unknown_words_are_not_all_right(run: Path, folder: Path, tm
     rows = [f"{name},zebra{place}" for place, name in enumerate(names)]
     (strange / "captions.csv").write_text("\n".join(["image,caption", *rows]))
     score = lemma.evaluate(run, images=strange, progress=False)
-    for way in score.found:
+    for way in score.scores:
         assert [way.chance[1], way.recall[1].value] == pytest.approx([1 / 12, 1 / 12])  # all are read alike: guessing
 
 

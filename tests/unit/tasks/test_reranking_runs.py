@@ -77,7 +77,7 @@ def test_looking_twice_tells_what_two_dimensions_cannot(dual: Path, images: Path
         assert gain.recall.value > 0.2 and gain.recall.low > 0.05 and gain.better > 5 * gain.worse
     alone = lemma.evaluate(dual, images=others, progress=False)
     before = score.score.baselines["dual encoder"]  # the dual encoder as it was, not the towers that learned since
-    assert before.image_to_text.recall == alone.found.image_to_text.recall
+    assert before.image_to_text.recall == alone.scores.image_to_text.recall
     assert score.score.scores.image_to_text.recall[1].value <= score.image_to_text.ceiling
 
 

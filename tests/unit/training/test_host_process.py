@@ -19,9 +19,9 @@ from adapting_runs import small_base
 from lemma.layers.state import TokenWindow
 from lemma.models.base import LanguageModel
 from lemma.models.build import build, build_uninitialized
-from lemma.models.contract import contract_violations
 from lemma.spec.models import NewFamily
 from lemma.spec.recipe import Recipe
+from lemma.testing import contract_violations
 from lemma.training.distributed import Distributed
 from lemma.training.session import Session
 from small_runs import MODELS, QUICK

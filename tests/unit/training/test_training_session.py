@@ -39,7 +39,7 @@ def test_a_batch_is_cut_where_the_order_says_and_targets_are_one_further_on(orde
             assert inputs[row].tolist() == TEXT[offset : offset + 12].tolist()
             assert targets[row].tolist() == TEXT[offset + 1 : offset + 13].tolist()
         assert inputs.dtype == torch.int64 and batches.resets_state(step) == (
-            isinstance(order, RandomWindows) or order.fresh(step)
+            isinstance(order, RandomWindows) or order.starts_epoch(step)
         )
 
 

@@ -84,7 +84,7 @@ FRACTION = re.compile(r"([+-]?\d{1,12})\s*/\s*(\d{1,12})")
 
 
 @dataclass(frozen=True)
-class WrittenNumber:
+class WrittenEntry:
     """A number as it was written."""
 
     text: str
@@ -95,7 +95,7 @@ class WrittenNumber:
     """The unit of the last decimal; 0 means exact."""
 
 
-def read_number(text: str) -> WrittenNumber | None:
+def read_number(text: str) -> WrittenEntry | None:
     """Read a number; None if the text is not one.
 
     >>> read_number("−0.25").value, read_number("1/4").value, read_number("they")
@@ -105,7 +105,7 @@ def read_number(text: str) -> WrittenNumber | None:
     if found := FRACTION.fullmatch(plain):
         if int(found[2]) == 0:
             return None
-        return WrittenNumber(text.strip(), float(Fraction(int(found[1]), int(found[2]))), None)
+        return WrittenEntry(text.strip(), float(Fraction(int(found[1]), int(found[2]))), None)
     found = NUMBER.fullmatch(plain)
     if not found or not (found[1] or (found[2] or ".") != "."):
         return None
@@ -114,13 +114,13 @@ def read_number(text: str) -> WrittenNumber | None:
     if not isfinite(value):
         return None
     if not found[3]:
-        return WrittenNumber(text.strip(), value, decimals)
+        return WrittenEntry(text.strip(), value, decimals)
     # a power of ten that rounds whole numbers away must have two digits, else 0e3 would be any number
     unit = float(f"1e{int(found[3][1:]) - decimals}")
-    return WrittenNumber(text.strip(), value, None, unit if unit < 1 or abs(value) >= 10 * unit else 0.0)
+    return WrittenEntry(text.strip(), value, None, unit if unit < 1 or abs(value) >= 10 * unit else 0.0)
 
 
-def is_near(exact: float, given: WrittenNumber, decimals: int, slack: float = 0.0) -> bool:
+def is_near(exact: float, given: WrittenEntry, decimals: int, slack: float = 0.0) -> bool:
     """Whether a number given is the exact one, rounded to this many decimals; `slack` allows for more such units.
 
     Numbers of one list are taken to the decimals of the longest.
@@ -221,7 +221,7 @@ class ValueReader:
             return [*rows, values] if values else rows
         return items if close == "}" else values
 
-    def _item(self, ends: str) -> WrittenNumber | str:
+    def _item(self, ends: str) -> WrittenEntry | str:
         mark = self.peek()
         if mark in ("'", '"'):
             self.place += 1
@@ -250,7 +250,7 @@ class ValueReader:
         return InputError(f"the value cannot be read at character {self.place + 1} (near '{near}'): {what}.")
 
 
-def _numbers_or_word(item: WrittenNumber | str) -> list[WrittenNumber | str]:
+def _numbers_or_word(item: WrittenEntry | str) -> list[WrittenEntry | str]:
     """Return the numbers of `1. 2. 3.`, as NumPy prints a row, or the item itself."""
     numbers = [read_number(part) for part in item.split()] if isinstance(item, str) else []
     found = [number for number in numbers if number]
@@ -259,7 +259,7 @@ def _numbers_or_word(item: WrittenNumber | str) -> list[WrittenNumber | str]:
 
 def _written(value: Any) -> str:
     """A value as text."""
-    if isinstance(value, WrittenNumber):
+    if isinstance(value, WrittenEntry):
         return value.text
     return " ".join(map(_written, value)) if isinstance(value, list) else str(value)
 
@@ -445,7 +445,7 @@ def _claimed_merges(claims: Sequence[HandClaim], text: str) -> dict[int, str]:
 
 
 Entries = np.ndarray
-"""The numbers of a value, each a WrittenNumber, in an array of its shape."""
+"""The numbers of a value, each a WrittenEntry, in an array of its shape."""
 
 
 def read_entries(value: Any, right: ExpectedNumbers) -> Entries:
@@ -453,7 +453,7 @@ def read_entries(value: Any, right: ExpectedNumbers) -> Entries:
     if isinstance(value, dict):
         if len(right.labels) != 1:
             raise InputError(f"{right.name}: a table of labels is for a vector; {right.shape_text} is expected here.")
-        numbers = {label: one if isinstance(one, WrittenNumber) else read_number(one) for label, one in value.items()}
+        numbers = {label: one if isinstance(one, WrittenEntry) else read_number(one) for label, one in value.items()}
         for label, one in numbers.items():
             if one is None:
                 raise InputError(f"{right.name}: {label}: '{value[label]}' is not a number.")
@@ -465,7 +465,7 @@ def read_entries(value: Any, right: ExpectedNumbers) -> Entries:
             if len({row.shape for row in rows}) > 1:
                 raise InputError(f"{right.name}: all rows of a matrix are equally long; yours are not.")
             return np.stack(rows) if rows else np.empty(0, dtype=object)
-        if not isinstance(value, WrittenNumber):
+        if not isinstance(value, WrittenEntry):
             raise InputError(f"{right.name}: '{_written(value)[:40]}' is not a number. Expected: {right.shape_text}.")
         return np.array(value, dtype=object)
 

@@ -29,12 +29,12 @@ from lemma.checking.sheets import mark_answers, read_sheet
 from lemma.checking.worked.judge import check_worked, describe_worked
 from lemma.cli.main import main
 from lemma.counting.subject import resolve_subject
-from lemma.data.files import file_checksum, with_checksum
 from lemma.data.graphs import read_node_link
 from lemma.data.tables import open_table
 from lemma.data.tokenizers import train_tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import InputError, LemmaError, SpecError
+from lemma.files import file_checksum, with_checksum
 from lemma.hub.peft import read_peft, write_peft
 from lemma.models.build import build
 from lemma.retrieval.index import Index, IndexEntry, append_entries, create_index
@@ -447,7 +447,7 @@ def test_modules_are_imported_by_name_in_these_places_alone() -> None:
     root = Path(lemma.__file__).parent
     found = {str(path.relative_to(root)) for path in root.rglob("*.py") if _imports_by_name(path)}
     assert found == set(IMPORTERS)
-    callers = {str(path.relative_to(root)) for path in root.rglob("*.py") if _calls(path, {"imported"})}
+    callers = {str(path.relative_to(root)) for path in root.rglob("*.py") if _calls(path, {"import_model"})}
     assert callers == {"api.py"}
 
 

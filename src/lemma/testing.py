@@ -1,6 +1,6 @@
 """What every language model promises, as checks that you can run on your own model.
 
-    from lemma.models.contract import broken_promises
+    from lemma.testing import broken_promises
     assert broken_promises(build(MySpec())) == {}
 
 Each promise is a function of a model and tokens that says what is wrong, or nothing. The model is a copy in double
@@ -148,7 +148,7 @@ def state_survives_its_tensors_and_rows(model: LanguageModel, tokens: Tokens) ->
     if not torch.equal(model(tokens[:, 7:9], stored.detach())[0], whole):
         return "a state made of its own tensors gives other logits"
     chosen = torch.tensor([2, 0])
-    return _difference(model(tokens[chosen, 7:9], state.rows(chosen))[0], whole[chosen], 1e-7, "of two rows, logits")
+    return _difference(model(tokens[chosen, 7:9], state.select_rows(chosen))[0], whole[chosen], 1e-7, "of two rows, logits")
 
 
 def signature_tells_states_apart(model: LanguageModel, tokens: Tokens) -> str:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
-from lemma.models.contract import contract_checks, contract_violations
 from lemma.spec.models import FeedForward, Lstm
+from lemma.testing import contract_checks, contract_violations
 
 
 @dataclass(frozen=True)
