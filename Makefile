@@ -40,8 +40,8 @@ format: $(TOOLS) ## let ruff put everything in order
 bench: $(TOOLS)  ## the speed and memory claims, measured against their contenders
 	$(BIN)/python -m benchmarks
 
-faults: $(TOOLS) ## kills, flipped bits, full disks, hostile inputs, rude clients: tried and failed (SHARE=0.1: a tenth)
-	$(BIN)/python -m faults --share $(or $(SHARE),1)
+faults: $(TOOLS) ## kills, flipped bits, full disks, hostile inputs, rude clients: tried and failed (FRACTION=0.1: a tenth)
+	$(BIN)/python -m faults --fraction $(or $(FRACTION),1)
 
 docs: $(TOOLS)   ## run what README and docs show, write the notebooks, build the site, check its links
 	$(BIN)/python -m pages notebook $(GALLERY)

@@ -16,10 +16,10 @@ from benchmarks import (
     threads,
     tokenizing,
 )
-from benchmarks.compare import machine, refuse_unknown
+from benchmarks.compare import check_names, machine
 from benchmarks.speed import ALL, start
 
-OTHERS = {
+SEPARATE_PROGRAMS = {
     "start": start,
     "counting": counting.main,
     "penalties": penalties.main,
@@ -38,13 +38,13 @@ OTHERS = {
 
 def main(names: list[str]) -> int:
     """Run the benchmarks named, or all of them."""
-    refuse_unknown(names, [*ALL, *OTHERS], str(__doc__))
+    check_names(names, [*ALL, *SEPARATE_PROGRAMS], str(__doc__))
     print(machine(), flush=True)
     missed = 0
-    for name in names or [*ALL, *OTHERS]:
-        if name in OTHERS:
+    for name in names or [*ALL, *SEPARATE_PROGRAMS]:
+        if name in SEPARATE_PROGRAMS:
             print(flush=True)
-            missed += OTHERS[name]()
+            missed += SEPARATE_PROGRAMS[name]()
             continue
         result = ALL[name]()
         print(f"\n{result}", flush=True)

@@ -15,7 +15,7 @@ import torch
 
 @dataclass(frozen=True)
 class Comparison:
-    """How often per second each peer did its work, and how many times faster the first one was."""
+    """Rates of the peers, and the speed-up of the first over each of the others."""
 
     title: str
     unit: str
@@ -25,14 +25,14 @@ class Comparison:
 
     @property
     def met(self) -> bool:
-        """Whether the median ratio reaches the target against every peer that has one."""
+        """Return True if the median ratio reaches the target against every peer that has one."""
         return all(self.ratios[name][1] >= target for name, target in self.target.items())
 
     def __str__(self) -> str:
         lines = [self.title, *(f"  {name:<34}{rate:>12,.0f} {self.unit}" for name, rate in self.rates.items())]
         for name, (low, median, high) in self.ratios.items():
-            wanted = f"; target ≥ {self.target[name]}" if name in self.target else ""
-            lines.append(f"  times faster than {name}: {median:.2f} (quartiles {low:.2f} to {high:.2f}{wanted})")
+            target = f"; target ≥ {self.target[name]}" if name in self.target else ""
+            lines.append(f"  times faster than {name}: {median:.2f} (quartiles {low:.2f} to {high:.2f}{target})")
         return "\n".join([*lines, *([f"  {verdict(self.met)}"] if self.target else [])])
 
 
@@ -54,28 +54,28 @@ def compare(
             start = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - start)
-    first, *others = peers
+    first, *peer_names = peers
     return Comparison(
         title,
         unit,
         {name: work / statistics.median(times) for name, times in seconds.items()},
-        {name: quartiles([b / a for a, b in zip(seconds[first], seconds[name], strict=True)]) for name in others},
+        {name: quartiles([b / a for a, b in zip(seconds[first], seconds[name], strict=True)]) for name in peer_names},
         target or {},
     )
 
 
 def verdict(met: bool) -> str:
-    """What is said of a target."""
+    """Return the verdict on a target: met or missed."""
     return "target met" if met else "TARGET MISSED"
 
 
-def refuse_unknown(names: Sequence[str], known: Iterable[str], about: str) -> None:
+def check_names(names: Sequence[str], choices: Iterable[str], description: str) -> None:
     """End with the names there are if one of them is not known, or help is asked for, before anything is measured."""
-    known = list(known)
-    wrong = [name for name in names if name not in known]
+    choices = list(choices)
+    wrong = [name for name in names if name not in choices]
     if not wrong:
         return
-    listed = f"{about}\n\nNames: {', '.join(known)}."
+    listed = f"{description}\n\nNames: {', '.join(choices)}."
     if wrong[0] in ("-h", "--help"):
         print(listed)
         raise SystemExit(0)
@@ -90,9 +90,9 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 
 
 def machine() -> str:
-    """What the figures were measured on, and when."""
-    where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} cores ({processor()})"
-    return f"{date.today()}: {where}, torch {torch.__version__}, Python {platform.python_version()}"
+    """Describe the machine, the library versions and the date of a measurement."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} cores ({processor()})"
+    return f"{date.today()}: {device}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def processor() -> str:

@@ -17,9 +17,9 @@ TARGETS = {
 
 
 def seconds(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+    start = time.perf_counter()
     work()
-    return time.perf_counter() - begin
+    return time.perf_counter() - start
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.compare import Comparison, compare, refuse_unknown, verdict
+from benchmarks.compare import Comparison, check_names, compare, verdict
 from lemma.data.corpora import CORPORA, fetch_corpus
 from lemma.generation.decode import Sampling, generate
 from lemma.models.build import build
@@ -36,7 +36,7 @@ DEVICE = torch.device("cuda", 0)
 
 PENALTIES = {1024: (16, 1.3), 4096: (4, 1.4), 8192: (2, 1.5)}
 """By length: the batch, and how many times as long a step with both penalties may take."""
-MEMORY = 1.1
+MAX_MEMORY_RATIO = 1.1
 
 
 def step(loss: Any, tokens: Tensor) -> None:
@@ -64,12 +64,15 @@ def penalties() -> int:
             step(loss, tokens)
             peers[name], peaks[name] = partial(step, loss, tokens), torch.cuda.max_memory_allocated()
         title = f"a training step, 4 layers, width 512, 8 heads, bfloat16, T = {length}, batch {batch}"
-        found: Comparison = compare(title, peers, work=batch * length, unit="tokens/s", target={"without": 1 / slowest})
-        memory = peaks["with both penalties"] / peaks["without"]
-        ratio = 1 / found.ratios["without"][1]
-        print(f"{found}\n  that is {ratio:.2f} × the time (target ≤ {slowest})")
-        print(f"  {memory:.2f} × the memory (target ≤ {MEMORY}): {verdict(memory <= MEMORY)}\n", flush=True)
-        missed += not found.met or memory > MEMORY
+        comparison: Comparison = compare(
+            title, peers, work=batch * length, unit="tokens/s", target={"without": 1 / slowest}
+        )
+        memory_ratio = peaks["with both penalties"] / peaks["without"]
+        ratio = 1 / comparison.ratios["without"][1]
+        print(f"{comparison}\n  that is {ratio:.2f} × the time (target ≤ {slowest})")
+        met = verdict(memory_ratio <= MAX_MEMORY_RATIO)
+        print(f"  {memory_ratio:.2f} × the memory (target ≤ {MAX_MEMORY_RATIO}): {met}\n", flush=True)
+        missed += not comparison.met or memory_ratio > MAX_MEMORY_RATIO
     return int(missed > 0)
 
 
@@ -88,23 +91,23 @@ def decoding() -> int:
     peer = peer.cuda().bfloat16().eval()
     settings = Sampling(tokens=DECODED, temperature=0.0, stop_at_eos=False)
     missed = 0
-    for batch, wanted in RATES.items():
+    for batch, target_rate in RATES.items():
         prompts = torch.randint(50_257, (batch, 16), device="cuda")
 
         def ours(prompts: Tensor = prompts) -> None:
             generate(model, prompts.tolist(), settings)
 
-        def theirs(prompts: Tensor = prompts, **settings: Any) -> None:
+        def run_transformers(prompts: Tensor = prompts, **settings: Any) -> None:
             with torch.inference_mode():
                 tokens = {"max_new_tokens": DECODED, "min_new_tokens": DECODED, "do_sample": False, "pad_token_id": 0}
                 peer.generate(prompts, attention_mask=torch.ones_like(prompts), **tokens, **settings)
 
-        peers = {"Lemma": ours, "transformers": theirs}
-        peers["transformers, static cache"] = partial(theirs, cache_implementation="static")
+        peers = {"Lemma": ours, "transformers": run_transformers}
+        peers["transformers, static cache"] = partial(run_transformers, cache_implementation="static")
         title = f"GPT-2 124 M, bfloat16, greedy, {DECODED} tokens, batch {batch}"
-        found = compare(title, peers, work=batch * DECODED, unit="tokens/s", rounds=5)
-        met = found.rates["Lemma"] >= wanted
-        print(f"{found}\n  target ≥ {wanted:,} tokens/s: {verdict(met)}\n", flush=True)
+        comparison = compare(title, peers, work=batch * DECODED, unit="tokens/s", rounds=5)
+        met = comparison.rates["Lemma"] >= target_rate
+        print(f"{comparison}\n  target ≥ {target_rate:,} tokens/s: {verdict(met)}\n", flush=True)
         missed += not met
     return int(missed > 0)
 
@@ -116,11 +119,11 @@ class LeanBlock(nn.Module):
         super().__init__()
         self.heads, self.gelu = heads, gelu
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.joined, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, stream: Tensor) -> Tensor:
-        parts = self.joined(self.norms[0](stream)).split(stream.shape[-1], dim=-1)
+        parts = self.qkv(self.norms[0](stream)).split(stream.shape[-1], dim=-1)
         queries, keys, values = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         stream = stream + self.output(mixed.transpose(1, 2).flatten(2))
@@ -180,11 +183,11 @@ def training() -> int:
         title = f"training GPT-2 124 M, bfloat16, T = {length}, batch {batch}, with the optimizer"
         peers = {"Lemma": ours, "lean loop, compiled": lean}
         target = {"lean loop, compiled": STEP_TARGET}
-        found = compare(title, peers, work=5 * batch * length, unit="tokens/s", target=target)
-        print(found, flush=True)
-        if not found.met:
+        comparison = compare(title, peers, work=5 * batch * length, unit="tokens/s", target=target)
+        print(comparison, flush=True)
+        if not comparison.met:
             explain(ours, 5)
-    return int(not found.met)
+    return int(not comparison.met)
 
 
 def explain(run: Callable[[], object], steps: int) -> None:
@@ -195,15 +198,18 @@ def explain(run: Callable[[], object], steps: int) -> None:
     for event in profile.events() or ():
         times[event.name] += event.device_time / steps / 1000
     print(f"  a step, by kernels: {times.total():.1f} ms")
-    for name, taken in times.most_common(20):
-        print(f"  {taken:8.2f} ms  {name[:100]}")
+    for name, microseconds in times.most_common(20):
+        print(f"  {microseconds:8.2f} ms  {name[:100]}")
     fields = "power.draw,power.limit,clocks.sm,clocks.max.sm"
     command = ["nvidia-smi", "-i", "0", f"--query-gpu={fields}", "--format=csv,noheader"]
     if shutil.which(command[0]):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asked:
-            while asked.poll() is None:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as monitor:
+            while monitor.poll() is None:
                 run()
-            print(f"  {fields.replace(',', ', ')}: {asked.stdout.read().strip() if asked.stdout else ''}\n", flush=True)
+            print(
+                f"  {fields.replace(',', ', ')}: {monitor.stdout.read().strip() if monitor.stdout else ''}\n",
+                flush=True,
+            )
 
 
 SHAKESPEARE = (
@@ -224,13 +230,13 @@ def shakespeare() -> int:
         print(f"lemma {SHAKESPEARE}")
         for when, longest in SHAKESPEARE_SECONDS.items():
             command = [sys.executable, "-m", "lemma", *SHAKESPEARE.split(), "--out", f"{folder}/{when}", "--json"]
-            begin = time.perf_counter()
+            start = time.perf_counter()
             done = subprocess.run(command, check=True, capture_output=True, text=True, env=surroundings)
-            whole, result = time.perf_counter() - begin, json.loads(done.stdout)
-            met = result["validation_loss"] <= SHAKESPEARE_LOSS and whole <= longest
+            total_seconds, result = time.perf_counter() - start, json.loads(done.stdout)
+            met = result["validation_loss"] <= SHAKESPEARE_LOSS and total_seconds <= longest
             missed += not met
             print(
-                f"  {when}: {whole:.1f} s in all (target ≤ {longest}): {result['setup_seconds']:.1f} of set-up, "
+                f"  {when}: {total_seconds:.1f} s (target ≤ {longest}): {result['setup_seconds']:.1f} of set-up, "
                 f"{result['seconds']:.1f} of training, the rest imports, reading, validation and writing\n"
                 f"    validation loss {result['validation_loss']:.4f} by a full pass in float32 (target ≤ "
                 f"{SHAKESPEARE_LOSS}): {verdict(met)}",
@@ -243,7 +249,7 @@ def shakespeare() -> int:
 def main(names: tuple[str, ...] = ()) -> int:
     """Run those named, or all; without a GPU there is nothing to measure."""
     every = {"penalties": penalties, "decoding": decoding, "training": training, "shakespeare": shakespeare}
-    refuse_unknown(names, every, str(__doc__).rstrip())
+    check_names(names, every, str(__doc__).rstrip())
     if not torch.cuda.is_available():
         print("The rows of a GPU need a CUDA device.")
         return 0

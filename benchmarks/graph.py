@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from benchmarks.memory import peak_memory
+from benchmarks.memory import peak_megabytes
 
 SIZES = (100_000, 300_000, 1_000_000)
 A_NODE = 5
@@ -21,7 +21,7 @@ SLACK = 1.5
 
 @dataclass(frozen=True)
 class Measured:
-    """What a graph of this many edges took: seconds per step, and megabytes above the interpreter with torch."""
+    """Measure a graph of this many edges: seconds per step, and megabytes above the interpreter with torch."""
 
     edges: int
     seconds: float
@@ -46,23 +46,23 @@ def measure(edges: int) -> Measured:
     from lemma.training.distributed import Distributed
     from lemma.training.session import Session
 
-    before = peak_memory()
+    before = peak_megabytes()
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=edges // A_NODE, edges=edges), seed=1)
-    chosen = choose("graph", {"steps": STEPS})
-    assert isinstance(chosen.model, Graph) and isinstance(chosen.recipe, Recipe)
+    choice = choose("graph", {"steps": STEPS})
+    assert isinstance(choice.model, Graph) and isinstance(choice.recipe, Recipe)
     session = Session(
-        chosen.model.with_data_sizes(graph.sizes()),
-        chosen.recipe,
+        choice.model.with_data_sizes(graph.sizes()),
+        choice.recipe,
         graph.item("train"),
         Distributed(torch.device("cpu")),
         print,
     )
     spent = []
     for _ in range(STEPS):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         session.step()
-        spent.append(time.perf_counter() - begin)
-    return Measured(edges, min(spent), peak_memory() - before)
+        spent.append(time.perf_counter() - start)
+    return Measured(edges, min(spent), peak_megabytes() - before)
 
 
 def measured(edges: int) -> Measured:
@@ -87,5 +87,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    found = measure(int(sys.argv[1]))
-    print(json.dumps({"edges": found.edges, "seconds": found.seconds, "peak": found.peak}))
+    result = measure(int(sys.argv[1]))
+    print(json.dumps({"edges": result.edges, "seconds": result.seconds, "peak": result.peak}))

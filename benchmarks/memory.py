@@ -31,7 +31,7 @@ BLOCK = 100_000
 
 @dataclass(frozen=True)
 class Measured:
-    """What one kind of tokenizer took for the whole of `prepare`: checking, learning, tokenising."""
+    """Peak memory and time of `prepare` with one tokenizer: checking, training it, tokenizing."""
 
     kind: str
     megabytes: float
@@ -59,13 +59,13 @@ def _texts(random: np.random.Generator) -> Iterator[str]:
     lengths = random.integers(2, 12, size=WORDS)
     words = np.array(["".join(random.choice(letters, size=length)) for length in lengths], dtype=object)
     frequency = np.cumsum(1 / (np.arange(WORDS) + 2.7))
-    endings, shares = np.array([" ", ", ", "; ", ".\n"], dtype=object), [0.84, 0.08, 0.01, 0.07]
+    endings, frequencies = np.array([" ", ", ", "; ", ".\n"], dtype=object), [0.84, 0.08, 0.01, 0.07]
     while True:
-        chosen = np.searchsorted(frequency, random.random(BLOCK) * frequency[-1])
-        yield "".join(words[chosen] + random.choice(endings, size=BLOCK, p=shares))
+        word_ids = np.searchsorted(frequency, random.random(BLOCK) * frequency[-1])
+        yield "".join(words[word_ids] + random.choice(endings, size=BLOCK, p=frequencies))
 
 
-def peak_memory() -> float:
+def peak_megabytes() -> float:
     """The largest resident memory of this process so far, in megabytes.
 
     From the kernel where it tells, since getrusage still counts the process that started this one.
@@ -79,10 +79,10 @@ def peak_memory() -> float:
 
 def measure(kind: str, path: Path) -> Measured:
     """Prepare the file in this process and measure what that adds to the memory held after the imports."""
-    before, started = peak_memory(), time.perf_counter()
+    before, started = peak_megabytes(), time.perf_counter()
     prepare_text(DataSpec.model_validate({"text": (str(path),), "tokenizer": kind}))
     seconds = time.perf_counter() - started
-    return Measured(kind, path.stat().st_size / 1e6, peak_memory() - before, seconds)
+    return Measured(kind, path.stat().st_size / 1e6, peak_megabytes() - before, seconds)
 
 
 def measure_all(megabytes: int) -> Iterator[Measured]:
@@ -102,13 +102,13 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
     parser.add_argument("--size", type=int, default=1000, help="megabytes of text (default 1000)")
     parser.add_argument("--measure", nargs=2, metavar=("KIND", "FILE"), help=argparse.SUPPRESS)
-    chosen = parser.parse_args(arguments)
-    if chosen.measure:
-        print(json.dumps(vars(measure(chosen.measure[0], Path(chosen.measure[1])))))
+    args = parser.parse_args(arguments)
+    if args.measure:
+        print(json.dumps(vars(measure(args.measure[0], Path(args.measure[1])))))
         return 0
-    print(f"prepare, {chosen.size} MB of text; {platform.machine()}, {os.cpu_count()} cores, {date.today()}")
+    print(f"prepare, {args.size} MB of text; {platform.machine()}, {os.cpu_count()} cores, {date.today()}")
     worst = 0.0
-    for measured in measure_all(chosen.size):
+    for measured in measure_all(args.size):
         print(measured, flush=True)
         worst = max(worst, measured.peak)
     return int(worst >= LIMIT)

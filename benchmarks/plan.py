@@ -37,7 +37,7 @@ LLAMA |= {"max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embed
 
 @dataclass(frozen=True)
 class Planned:
-    """One training: what was planned and what was measured, in bytes and seconds."""
+    """Planned and measured bytes and seconds of one training."""
 
     name: str
     batch: int
@@ -49,7 +49,7 @@ class Planned:
 
     @property
     def error(self) -> float:
-        """How far the plan is off, as a share of what was measured."""
+        """Return the error of the plan as a fraction of the measured value."""
         return self.planned / self.measured - 1
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Planned:
 
 
 def models() -> dict[str, ModelSpec]:
-    """What is trained: a decoder of 124 M parameters, an LSTM, an encoder–decoder and a Llama by its config.json."""
+    """Return the models to train: a decoder of 124 M parameters, an LSTM, an encoder–decoder, a Llama."""
     sizes = {"width": 768, "depth": 12, "heads": 12, "context": 1024, "vocabulary": 50_257, "tied": True}
     pair = {"width": 512, "heads": 8, "encoder_depth": 6, "decoder_depth": 6, "context": 256, "vocabulary": 32_000}
     both = choose("encoder-decoder").model.replace(**pair)
@@ -91,8 +91,8 @@ def measure(name: str, spec: ModelSpec, batch: int, recompute: str) -> Planned:
     settings = PlanSettings(get_device(None), batch=batch, recompute=recompute)  # pyright: ignore[reportArgumentType]
     words = {"T": 256} if name == "lstm" else {}
     subject = resolve_subject(spec, words)
-    found = plan(subject, settings)
-    values, device = found.symbols, torch.device("cuda")
+    planned = plan(subject, settings)
+    values, device = planned.symbols, torch.device("cuda")
     recipe = Recipe(batch=batch, steps=10, device="cuda", compile=False)
     gc.collect()
     torch.cuda.empty_cache()
@@ -126,20 +126,20 @@ def measure(name: str, spec: ModelSpec, batch: int, recompute: str) -> Planned:
         torch.cuda.synchronize()
     seconds = (time.perf_counter() - seconds) / 2
     peak = torch.cuda.max_memory_allocated()
-    return Planned(name, batch, recompute, found.peak, peak, found.seconds or 0.0, seconds)
+    return Planned(name, batch, recompute, planned.peak, peak, planned.seconds or 0.0, seconds)
 
 
 def main(arguments: Sequence[str] = ()) -> int:
     """Print what was planned and measured; return 1 if a plan is off by more than the limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plan", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one batch size of the decoder instead of three")
-    chosen = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("plan: there is no CUDA GPU here, so nothing is measured.")
         return 0
     print(f"plan: peak memory of a step; {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     missed, every = 0, models()
-    for name, batch, recompute in cases(chosen.quick):
+    for name, batch, recompute in cases(args.quick):
         result = measure(name, every[name], batch, recompute)
         missed += abs(result.error) > LIMIT
         print(result, flush=True)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.compare import Comparison, compare
-from benchmarks.memory import peak_memory
+from benchmarks.memory import peak_megabytes
 
 MODEL, PROMPT, TOKENS, ROUNDS = "smollm2-135m", "The capital of France is", 64, 5
 LIMIT = 1.2
@@ -59,9 +59,9 @@ def measure(loader: str, path: str) -> dict[str, float]:
     else:
         from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM  # noqa: F401
     gc.collect()
-    before, started = peak_memory(), time.perf_counter()
+    before, started = peak_megabytes(), time.perf_counter()
     size = LOADERS[loader](path)
-    return {"seconds": time.perf_counter() - started, "peak": (peak_memory() - before) * 2**20, "size": size}
+    return {"seconds": time.perf_counter() - started, "peak": (peak_megabytes() - before) * 2**20, "size": size}
 
 
 def loading(folder: Path, rounds: int = ROUNDS) -> int:
@@ -71,19 +71,19 @@ def loading(folder: Path, rounds: int = ROUNDS) -> int:
         "Lemma, the folder": ("Lemma", str(folder)),
         "transformers, the folder": ("transformers", str(folder)),
     }
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in kinds}
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in kinds}
     for _ in range(rounds):
         for name, (loader, path) in kinds.items():
             command = [sys.executable, "-m", "benchmarks.pretrained", "--load", loader, path]
             done = subprocess.run(command, env=os.environ, stdout=subprocess.PIPE, text=True, check=True)
-            found[name].append(json.loads(done.stdout.splitlines()[-1]))
+            measured[name].append(json.loads(done.stdout.splitlines()[-1]))
     print(
         f"Loading {MODEL} in float32 and reading a prompt, in a fresh process, after the imports; medians of {rounds}"
     )
     worst = 0.0
-    for name, each in found.items():
-        seconds = statistics.median(one["seconds"] for one in each)
-        peak, size = statistics.median(one["peak"] for one in each), each[0]["size"]
+    for name, each in measured.items():
+        seconds = statistics.median(row["seconds"] for row in each)
+        peak, size = statistics.median(row["peak"] for row in each), each[0]["size"]
         print(f"  {name:<42}{seconds:6.2f} s   peak {peak / 1e6:6.0f} MB, {peak / size:.2f} × the weights")
         worst = max(worst, peak / size) if kinds[name][0] == "Lemma" else worst
     print(f"  peak of Lemma ≤ {LIMIT} × the weights: {'holds' if worst <= LIMIT else 'FAILS'}", flush=True)
@@ -97,8 +97,8 @@ def decoding(folder: Path) -> Comparison:
     from lemma.generation.decode import Sampling, generate
     from lemma.runs.load import load
 
-    run, theirs = load(folder), AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    theirs.generation_config.eos_token_id = None  # nobody stops early
+    run, reference = load(folder), AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    reference.generation_config.eos_token_id = None  # nobody stops early
     prompt = run.tokenizer.encode(PROMPT).tolist()
     settings = Sampling(tokens=TOKENS, temperature=0.0, stop_at_eos=False)
 
@@ -107,9 +107,9 @@ def decoding(folder: Path) -> Comparison:
 
     def by_transformers() -> list[int]:
         with torch.inference_mode():
-            chosen = {"max_new_tokens": TOKENS, "do_sample": False, "pad_token_id": 0}
-            written: Any = theirs.generate(torch.tensor([prompt]), **chosen)  # pyright: ignore
-        return written[0, len(prompt) :].tolist()
+            options = {"max_new_tokens": TOKENS, "do_sample": False, "pad_token_id": 0}
+            output: Any = reference.generate(torch.tensor([prompt]), **options)  # pyright: ignore
+        return output[0, len(prompt) :].tolist()
 
     if by_lemma() != by_transformers():
         raise SystemExit("the two do not generate the same tokens")
@@ -122,14 +122,14 @@ def main(arguments: Sequence[str] = ()) -> int:
     """Print both comparisons; return 1 if a target is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pretrained", description=__doc__)
     parser.add_argument("--load", nargs=2, metavar=("BY", "MODEL"), help=argparse.SUPPRESS)
-    chosen = parser.parse_args(arguments)
-    if chosen.load:
-        print(json.dumps(measure(*chosen.load)))
+    args = parser.parse_args(arguments)
+    if args.load:
+        print(json.dumps(measure(*args.load)))
         return 0
     import lemma
 
-    with TemporaryDirectory(prefix="lemma-pretrained-") as place:
-        folder = Path(place) / MODEL
+    with TemporaryDirectory(prefix="lemma-pretrained-") as root:
+        folder = Path(root) / MODEL
         lemma.export(MODEL, to="huggingface", out=folder)
         missed = loading(folder)
         result = decoding(folder)

@@ -22,10 +22,10 @@ def main(run: str, out: str = "docs/search.png") -> None:
         page = Path(folder) / "found.html"
         lemma.search(run, images="emoji", query=QUERIES, k=6).save(page)
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
-        shown = browser.new_page(viewport={"width": 1000, "height": 600})
-        shown.goto(page.as_uri())
-        shown.evaluate("document.querySelector('.about').remove()")  # where the index is on this machine
-        shown.screenshot(path=out, full_page=True)
+        tab = browser.new_page(viewport={"width": 1000, "height": 600})
+        tab.goto(page.as_uri())
+        tab.evaluate("document.querySelector('.about').remove()")  # where the index is on this machine
+        tab.screenshot(path=out, full_page=True)
         browser.close()
 
 

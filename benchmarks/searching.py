@@ -36,15 +36,15 @@ def unit(rows: int, seed: int) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def made_index(place: Path, rows: int) -> Index:
+def build_index(folder: Path, rows: int) -> Index:
     """An index of random vectors on the disk."""
-    place.mkdir()
-    head = create_index(place, "benchmark", WIDTH, "nowhere").header
+    folder.mkdir()
+    head = create_index(folder, "benchmark", WIDTH, "nowhere").header
     for first in range(0, rows, 100_000):
         count = min(100_000, rows - first)
         entries = [IndexEntry(f"{first + number}.png", 1, 1, "0") for number in range(count)]
-        head = append_entries(place, head, entries, unit(count, first))
-    return Index.open(place)
+        head = append_entries(folder, head, entries, unit(count, first))
+    return Index.open(folder)
 
 
 def timed(work: Callable[[], object], rounds: int = ROUNDS, before: Callable[[], object] | None = None) -> list[float]:
@@ -53,13 +53,13 @@ def timed(work: Callable[[], object], rounds: int = ROUNDS, before: Callable[[],
     for _ in range(rounds):
         if before:
             before()
-        begin = time.perf_counter()
+        start = time.perf_counter()
         work()
-        spent.append(time.perf_counter() - begin)
+        spent.append(time.perf_counter() - start)
     return spent
 
 
-def told(name: str, spent: list[float]) -> str:
+def format_times(name: str, spent: list[float]) -> str:
     """The median and the quartiles, in milliseconds."""
     low, middle, high = (1000 * value for value in quartiles(spent))
     return f"  {name:<44}{middle:9.2f} ms  (quartiles {low:.2f} to {high:.2f})"
@@ -75,36 +75,37 @@ def forget(index: Index) -> None:
         os.close(handle)
 
 
-def cold(place: Path, query: np.ndarray) -> Iterator[float]:
+def cold(folder: Path, query: np.ndarray) -> Iterator[float]:
     """Seconds of searching an index just opened whose vectors were dropped."""
     for _ in range(3):
-        index = Index.open(place)
+        index = Index.open(folder)
         forget(index)
         yield from timed(lambda index=index: find_nearest(index.vectors, query, TOP), 1)
 
 
-def search_times(place: Path, rows: int) -> float:
+def search_times(folder: Path, rows: int) -> float:
     """Print what searching this many vectors takes; return the median of one query."""
-    index, one, many = made_index(place, rows), unit(1, 9), unit(32, 10)
+    index, query, queries = build_index(folder, rows), unit(1, 9), unit(32, 10)
     print(f"{rows:,} vectors of {WIDTH} numbers, the {TOP} nearest")
-    opening = timed(lambda: Index.open(place), 3)
-    print(told("opening the index (names read)", opening))
-    find_nearest(index.vectors, one, TOP)
-    warm = timed(lambda: find_nearest(index.vectors, one, TOP))
-    print(told("one query, warm", warm))
-    print(told("32 queries at once, warm", timed(lambda: find_nearest(index.vectors, many, TOP), 7)))
-    print(told("one query, vectors dropped from memory", list(cold(place, one))), flush=True)
+    opening = timed(lambda: Index.open(folder), 3)
+    print(format_times("opening the index (names read)", opening))
+    find_nearest(index.vectors, query, TOP)
+    warm = timed(lambda: find_nearest(index.vectors, query, TOP))
+    print(format_times("one query, warm", warm))
+    print(format_times("32 queries at once, warm", timed(lambda: find_nearest(index.vectors, queries, TOP), 7)))
+    print(format_times("one query, vectors dropped from memory", list(cold(folder, query))), flush=True)
     if find_spec("faiss") is not None:
-        begin = time.perf_counter()
-        found = find_nearest_faiss(index, many, TOP)
-        built = time.perf_counter() - begin
-        print(f"  faiss: cells made in {built:.1f} s; of the true {TOP} it finds {share(index, many, found.rows):.0%}")
-        print(told("faiss, one query, warm", timed(lambda: find_nearest_faiss(index, one, TOP))), flush=True)
+        start = time.perf_counter()
+        approximate = find_nearest_faiss(index, queries, TOP)
+        built = time.perf_counter() - start
+        fraction = recall(index, queries, approximate.rows)
+        print(f"  faiss: cells made in {built:.1f} s; of the true {TOP} it finds {fraction:.0%}")
+        print(format_times("faiss, one query, warm", timed(lambda: find_nearest_faiss(index, query, TOP))), flush=True)
     return statistics.median(warm)
 
 
-def share(index: Index, queries: np.ndarray, rows: np.ndarray) -> float:
-    """How many of the exact results are among those found."""
+def recall(index: Index, queries: np.ndarray, rows: np.ndarray) -> float:
+    """Return the fraction of the exact results that the approximate search returns."""
     exact = find_nearest(index.vectors, queries, TOP).rows
     return float(np.mean([len(set(a) & set(b)) / TOP for a, b in zip(exact.tolist(), rows.tolist(), strict=True)]))
 
@@ -126,15 +127,15 @@ def build_times(folder: Path) -> None:
     for number in range(IMAGES):
         small = random.integers(0, 256, (9, 9, 3)).astype(np.uint8)
         Image.fromarray(small).resize((72, 72)).save(images / f"{number}.png")
-    embedder, place = untrained(folder), folder / "built"
+    embedder, index_folder = untrained(folder), folder / "built"
     torch.manual_seed(0)
-    begin = time.perf_counter()
-    update_index(place, embedder, open_images(images))
-    spent = time.perf_counter() - begin
+    start = time.perf_counter()
+    update_index(index_folder, embedder, open_images(images))
+    spent = time.perf_counter() - start
     print(f"{IMAGES} images of 72 × 72 (PNG), the preset's towers")
     print(f"  {'read, embedded and written':<44}{IMAGES / spent:9,.0f} images/s")
-    again = timed(lambda: update_index(place, embedder, open_images(images)), 5)
-    print(told("looked through again, nothing new", again), flush=True)
+    again = timed(lambda: update_index(index_folder, embedder, open_images(images)), 5)
+    print(format_times("looked through again, nothing new", again), flush=True)
 
 
 def main() -> int:

@@ -66,16 +66,16 @@ def served(run: str | Path, *options: str) -> Iterator[tuple[int, int]]:
 
 async def ask(port: int, tokens: int, seed: int, prompt: str | list[int]) -> tuple[int, float]:
     """Send one streaming request and read all of it; the tokens that came, and the seconds until the first."""
-    told = {"stream": True, "stream_options": {"include_usage": True}}
-    body = json.dumps({"prompt": prompt, "max_tokens": tokens, "seed": seed, **told}).encode()
-    begun, first, read = time.perf_counter(), 0.0, bytearray()
+    streaming = {"stream": True, "stream_options": {"include_usage": True}}
+    body = json.dumps({"prompt": prompt, "max_tokens": tokens, "seed": seed, **streaming}).encode()
+    start, first, read = time.perf_counter(), 0.0, bytearray()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
     writer.write(f"{head}content-type: application/json\r\nconnection: close\r\n\r\n".encode() + body)
     while part := await reader.read(65536):
         read += part
         if not first and b"data:" in read:
-            first = time.perf_counter() - begun
+            first = time.perf_counter() - start
     writer.close()
     assert read.startswith(b"HTTP/1.1 200") and b"[DONE]" in read, bytes(read[:300])
     return int(read.rpartition(b'"completion_tokens": ')[2].partition(b",")[0]), first
@@ -83,21 +83,21 @@ async def ask(port: int, tokens: int, seed: int, prompt: str | list[int]) -> tup
 
 async def load(port: int, clients: int, tokens: int, *, seconds: float = 0.0, requests: int = 0) -> dict[str, float]:
     """Clients that ask again and again, for a time or a number of requests in all: tokens per second, first tokens."""
-    chance, firsts, total, asked = random.Random(1), list[float](), 0, 0
-    begun = time.perf_counter()
+    chance, firsts, total, num_requests = random.Random(1), list[float](), 0, 0
+    start = time.perf_counter()
 
     async def client() -> None:
-        nonlocal total, asked
-        while asked < requests if requests else time.perf_counter() - begun < seconds:
-            asked += 1
+        nonlocal total, num_requests
+        while num_requests < requests if requests else time.perf_counter() - start < seconds:
+            num_requests += 1
             prompt = "".join(chance.choices("abcdefghijklmnop ", k=chance.randint(4, 40)))
-            written, first = await ask(port, tokens, asked, prompt)
-            total += written
+            num_tokens, first = await ask(port, tokens, num_requests, prompt)
+            total += num_tokens
             firsts.append(first)
 
     await asyncio.gather(*(client() for _ in range(clients)))
     firsts.sort()
-    spent = time.perf_counter() - begun
+    spent = time.perf_counter() - start
     return {
         "tokens/s": total / spent,
         "requests": len(firsts),
@@ -118,9 +118,12 @@ def processor_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def show(name: str, found: dict[str, float]) -> None:
-    times = ", ".join(f"{key} {1000 * found[key]:.0f} ms" for key in found if key.startswith("first"))
-    print(f"  {name:<40}{found['tokens/s']:>9,.0f} tokens/s  ({found['requests']:,.0f} requests; {times})", flush=True)
+def show(name: str, measured: dict[str, float]) -> None:
+    times = ", ".join(f"{key} {1000 * measured[key]:.0f} ms" for key in measured if key.startswith("first"))
+    print(
+        f"  {name:<40}{measured['tokens/s']:>9,.0f} tokens/s  ({measured['requests']:,.0f} requests; {times})",
+        flush=True,
+    )
 
 
 def on_cpu(clients: int, seconds: float, requests: int) -> int:
@@ -133,22 +136,22 @@ def on_cpu(clients: int, seconds: float, requests: int) -> int:
         rates: dict[str, list[float]] = {"one": [], "many": []}
         options = ("--device", "cpu", "--max-waiting", str(clients))
         with (
-            served(run, *options, "--max-batch", "1") as (alone, first),
+            served(run, *options, "--max-batch", "1") as (single_port, first),
             served(run, *options, "--max-batch", str(BATCH)) as (port, process),
         ):
-            asked, one, many = {first: 0.0, process: 0.0}, {}, {}
+            num_requests, single, batched = {first: 0.0, process: 0.0}, {}, {}
             for _ in range(3):  # in turns
-                one = asyncio.run(load(alone, clients, TOKENS, seconds=seconds / 3))
-                many = asyncio.run(load(port, clients, TOKENS, seconds=seconds / 3))
-                rates["one"].append(one["tokens/s"])
-                rates["many"].append(many["tokens/s"])
-                asked[first] += one["requests"]
-                asked[process] += many["requests"]
-            show("one text at a time (--max-batch 1)", one)
-            show(f"--max-batch {BATCH}", many)
-            for name, one_of in (("one text at a time", first), (f"--max-batch {BATCH}", process)):
-                share = 1e6 * processor_seconds(one_of) / (TOKENS * asked[one_of])
-                print(f"  processor time, {name:<24}{share:>9,.0f} µs/token, start-up included")
+                single = asyncio.run(load(single_port, clients, TOKENS, seconds=seconds / 3))
+                batched = asyncio.run(load(port, clients, TOKENS, seconds=seconds / 3))
+                rates["one"].append(single["tokens/s"])
+                rates["many"].append(batched["tokens/s"])
+                num_requests[first] += single["requests"]
+                num_requests[process] += batched["requests"]
+            show("one text at a time (--max-batch 1)", single)
+            show(f"--max-batch {BATCH}", batched)
+            for name, server in (("one text at a time", first), (f"--max-batch {BATCH}", process)):
+                microseconds_per_token = 1e6 * processor_seconds(server) / (TOKENS * num_requests[server])
+                print(f"  processor time, {name:<24}{microseconds_per_token:>9,.0f} µs/token, start-up included")
             ratio = statistics.median(b / a for a, b in zip(rates["one"], rates["many"], strict=True))
             missed += ratio < FASTER
             print(f"  times the throughput: {ratio:.1f} (target ≥ {FASTER:g}){' MISSED' if ratio < FASTER else ''}")
@@ -160,9 +163,9 @@ def on_cpu(clients: int, seconds: float, requests: int) -> int:
                     if tenth in (1, 10):
                         show(f"short requests, {tenth * requests // 10:,} by now", short)
                 missed += sizes[-1] > GROWTH * sizes[0]
-                said = " MISSED" if sizes[-1] > GROWTH * sizes[0] else ""
-                told = ", ".join(f"{size:.0f}" for size in sizes)
-                print(f"  memory after each tenth of {requests:,} requests: {told} MB{said}")
+                verdict = " MISSED" if sizes[-1] > GROWTH * sizes[0] else ""
+                listed_sizes = ", ".join(f"{size:.0f}" for size in sizes)
+                print(f"  memory after each tenth of {requests:,} requests: {listed_sizes} MB{verdict}")
     return missed
 
 
@@ -181,7 +184,7 @@ SMOLLM2: dict[str, Any] = {
 """A Llama of 134.5 M parameters: SmolLM2's sizes. Its weights are drawn, since no figure depends on them."""
 
 
-def drawn_run(folder: Path, config: dict[str, Any]) -> Path:
+def create_random_run(folder: Path, config: dict[str, Any]) -> Path:
     """A run of a Llama of these sizes, whose tokens are the first characters of a large alphabet."""
     from lemma.data.tokenizers import train_tokenizer
     from lemma.hub.architectures import spec_from_config
@@ -223,11 +226,11 @@ def against_transformers(
     wait = torch.cuda.synchronize if half else lambda: None
     peers: dict[str, Any] = {}
     with TemporaryDirectory() as folder, ExitStack() as servers:
-        path = drawn_run(Path(folder), config)
+        path = create_random_run(Path(folder), config)
         run = lemma.load(path, device)
         engine = BatchEngine(run.model, run.tokenizer, batch, dtype=settings.dtype(torch.device(device)))
 
-        def written(prompts: list[list[int]]) -> None:
+        def generate_with_engine(prompts: list[list[int]]) -> None:
             for number, prompt in enumerate(prompts):
                 engine.add(TextRequest(tuple(prompt), settings, first_row=number, owner=number))
             done = 0
@@ -235,8 +238,8 @@ def against_transformers(
                 done += sum(len(event.result.tokens) for event in engine.step() if event.result)
             assert done == batch * tokens
 
-        peers["BatchEngine, prompts of 16 tokens"] = partial(written, equal)
-        peers["BatchEngine, prompts of 4 to 100 tokens"] = partial(written, mixed)
+        peers["BatchEngine, prompts of 16 tokens"] = partial(generate_with_engine, equal)
+        peers["BatchEngine, prompts of 4 to 100 tokens"] = partial(generate_with_engine, mixed)
         missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
         if missing:
             print(
@@ -246,28 +249,30 @@ def against_transformers(
         else:
             port, _ = servers.enter_context(served(path, "--device", device, "--max-batch", str(batch)))
 
-            async def all_at_once() -> None:
-                found = await asyncio.gather(*(ask(port, tokens, seed, prompt) for seed, prompt in enumerate(equal)))
-                assert sum(written for written, _ in found) == batch * tokens
+            async def send_all() -> None:
+                comparison = await asyncio.gather(
+                    *(ask(port, tokens, seed, prompt) for seed, prompt in enumerate(equal))
+                )
+                assert sum(generate_with_engine for generate_with_engine, _ in comparison) == batch * tokens
 
-            peers["lemma serve, streaming over HTTP"] = lambda: asyncio.run(all_at_once())
-        theirs: Any = LlamaForCausalLM(LlamaConfig(**config, bos_token_id=0, eos_token_id=None, pad_token_id=0))
-        theirs = theirs.to(device=device, dtype=torch.bfloat16 if half else torch.float32).eval()
+            peers["lemma serve, streaming over HTTP"] = lambda: asyncio.run(send_all())
+        reference: Any = LlamaForCausalLM(LlamaConfig(**config, bos_token_id=0, eos_token_id=None, pad_token_id=0))
+        reference = reference.to(device=device, dtype=torch.bfloat16 if half else torch.float32).eval()
         ids = torch.tensor(equal, device=device)
 
         def generated(**more: Any) -> None:
             with torch.inference_mode():
                 length = {"max_new_tokens": tokens, "min_new_tokens": tokens}
-                asked = {"attention_mask": torch.ones_like(ids), "do_sample": True, "top_k": 0, **length, **more}
-                found = theirs.generate(ids, **asked)
+                options = {"attention_mask": torch.ones_like(ids), "do_sample": True, "top_k": 0, **length, **more}
+                comparison = reference.generate(ids, **options)
             wait()
-            assert found.shape[1] == 16 + tokens
+            assert comparison.shape[1] == 16 + tokens
 
         peers["transformers generate, one batch"] = generated
         if half:  # which compiles its step
             peers["transformers, static cache"] = partial(generated, cache_implementation="static")
-        found = compare(title, peers, work=batch * tokens, unit="tokens/s", rounds=rounds)
-    print(found, flush=True)
+        comparison = compare(title, peers, work=batch * tokens, unit="tokens/s", rounds=rounds)
+    print(comparison, flush=True)
     return 0
 
 
@@ -277,11 +282,11 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="of load, for either server")
     parser.add_argument("--requests", type=int, default=10_000, help="short ones, for the memory; 0 leaves it out")
     parser.add_argument("--gpu", action="store_true", help="a model of 135 M parameters on a GPU instead")
-    given = parser.parse_args(words)
-    if given.gpu and not torch.cuda.is_available():
+    args = parser.parse_args(words)
+    if args.gpu and not torch.cuda.is_available():
         print("--gpu needs a CUDA device.")
         return 0
-    return against_transformers(SMOLLM2, "cuda") if given.gpu else on_cpu(given.clients, given.seconds, given.requests)
+    return against_transformers(SMOLLM2, "cuda") if args.gpu else on_cpu(args.clients, args.seconds, args.requests)
 
 
 if __name__ == "__main__":

@@ -111,12 +111,12 @@ LEAN = "a lean GPT as nanoGPT's"
 
 
 def decoder_training() -> Comparison:
-    lean, theirs = LeanGpt().train(), gpt2().train()
+    lean, reference = LeanGpt().train(), gpt2().train()
     peers = {
         "Lemma": trained_by_lemma(SMALL, 12, 64),
         LEAN: trained_by_hand(lean, lambda x, y: cross_entropy(lean(x), y), 12, 64),
         "transformers GPT2LMHeadModel": trained_by_hand(
-            theirs, lambda x, y: cross_entropy(theirs(x, use_cache=False).logits, y), 12, 64
+            reference, lambda x, y: cross_entropy(reference(x, use_cache=False).logits, y), 12, 64
         ),
     }
     title = "Training a decoder: 4 layers, width 128, 4 heads, context 64, batch 12, V 65"
@@ -137,13 +137,13 @@ def decoder_training_in_bfloat16() -> Comparison:
 
 
 def decoding() -> Comparison:
-    ours, lean, theirs = build(SMALL).eval(), LeanGpt().eval(), gpt2().eval()
+    ours, lean, reference = build(SMALL).eval(), LeanGpt().eval(), gpt2().eval()
     prompt = torch.randint(65, (1, 4))
     settings = Sampling(tokens=60, temperature=0.0)
 
     def by_transformers() -> None:
         with torch.inference_mode():
-            theirs.generate(prompt, max_new_tokens=60, do_sample=False, pad_token_id=0)  # pyright: ignore
+            reference.generate(prompt, max_new_tokens=60, do_sample=False, pad_token_id=0)  # pyright: ignore
 
     peers = {
         "Lemma": lambda: decode(ours, [prompt[0].tolist()], settings, eos=None),
@@ -152,25 +152,27 @@ def decoding() -> Comparison:
     }
     title = "Decoding the same decoder at batch 1, 60 tokens, greedy"
     target = {LEAN: 5.0, "transformers generate": 3.0}
-    found = compare(title, peers, work=60, unit="tokens/s", target=target)
-    return found if found.met else replace(found, title=f"{title}\n  {token_times(ours)}")
+    comparison = compare(title, peers, work=60, unit="tokens/s", target=target)
+    return comparison if comparison.met else replace(comparison, title=f"{title}\n  {token_times(ours)}")
 
 
 @torch.inference_mode()
 def token_times(model: LanguageModel) -> str:
-    """Where the time of a token goes: the step in NumPy, its matrix–vector products, and the same step in PyTorch."""
+    """Print the time of a token by part: the step in NumPy, its matrix–vector products, the same step in PyTorch."""
     assert isinstance(model, DecoderModel)
     token, (_, state) = torch.tensor([[1]]), model(torch.ones(1, 30, dtype=torch.long))
     matrices = [part.weight.numpy() for part in model.modules() if isinstance(part, nn.Linear)]
     vectors = {matrix.shape[1]: np.ones(matrix.shape[1], dtype=np.float32) for matrix in matrices}
     _, slots = step_in_numpy(model, model, token, state)
     assert isinstance(slots, DecoderSlotCache) and slots.arrays
-    ways = {
+    steppers = {
         "the step in NumPy": partial(slots.arrays.step, 1, 30),
         "its matrix–vector products": lambda: [matrix.dot(vectors[matrix.shape[1]]) for matrix in matrices],
         "the step in PyTorch": partial(fast_copy(model), token, state),
     }
-    return "; ".join(f"{name} {1e6 * min(timeit.repeat(way, number=100)) / 100:.0f} µs" for name, way in ways.items())
+    return "; ".join(
+        f"{name} {1e6 * min(timeit.repeat(way, number=100)) / 100:.0f} µs" for name, way in steppers.items()
+    )
 
 
 FIRST_STEP, STARTS = 2.0, 5
@@ -182,36 +184,36 @@ def start() -> int:
 
     def first_step(run: Path, text: Path) -> float:
         words = ["decoder", "--text", str(text), "--out", str(run), "device=cpu", "steps=100"]  # a row for every step
-        begin = time.perf_counter()
+        started = time.perf_counter()
         training = subprocess.Popen(
             [sys.executable, "-m", "lemma", "train", *words], env=os.environ, stderr=subprocess.DEVNULL
         )
         metrics = run / "metrics.jsonl"
         while training.poll() is None and not (metrics.exists() and metrics.stat().st_size):
             time.sleep(0.002)
-        passed = time.perf_counter() - begin
+        passed = time.perf_counter() - started
         training.kill()
         if training.wait() > 0:
             raise SystemExit("the training failed")
         return passed
 
     def importing() -> float:
-        begin = time.perf_counter()
+        started = time.perf_counter()
         subprocess.run([sys.executable, "-c", "import torch"], check=True)
-        return time.perf_counter() - begin
+        return time.perf_counter() - started
 
-    ours, theirs = "lemma train, to its first step", "python -c 'import torch'"
-    found: dict[str, list[float]] = {ours: [], theirs: []}
-    with TemporaryDirectory(prefix="lemma-start-") as place:
-        text = Path(place, "text.txt")
+    ours, import_torch = "lemma train, to its first step", "python -c 'import torch'"
+    measured: dict[str, list[float]] = {ours: [], import_torch: []}
+    with TemporaryDirectory(prefix="lemma-start-") as folder:
+        text = Path(folder, "text.txt")
         text.write_text("All work and no play makes a dull text.\n" * 2000, encoding="utf-8")
         for number in range(STARTS):
-            found[ours].append(first_step(Path(place, f"run-{number}"), text))
-            found[theirs].append(importing())
+            measured[ours].append(first_step(Path(folder, f"run-{number}"), text))
+            measured[import_torch].append(importing())
     print("Start-up: from typing the command to the end of the first training step")
-    for name, seconds in found.items():
+    for name, seconds in measured.items():
         print(f"  {name:<34}{statistics.median(seconds):6.2f} s ({min(seconds):.2f} to {max(seconds):.2f})")
-    met = statistics.median(found[ours]) <= FIRST_STEP
+    met = statistics.median(measured[ours]) <= FIRST_STEP
     print(f"  target ≤ {FIRST_STEP} s {'met' if met else 'MISSED'}", flush=True)
     return int(not met)
 

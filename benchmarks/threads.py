@@ -45,34 +45,34 @@ def work(seconds: float) -> dict[str, float]:
     torch.manual_seed(1)
     tokens = torch.randint(0, 1024, (16, 65))
     model: Any = None
-    found: dict[str, float] = {}
+    speeds: dict[str, float] = {}
     for name, spec in {"lstm": Lstm(vocabulary=1024), "decoder": Decoder(vocabulary=1024)}.items():
         model = build(spec)
         optimizer = torch.optim.AdamW(model.parameters())
-        done, begin = 0, time.perf_counter()
-        while (passed := time.perf_counter() - begin) < seconds or done < 2:
+        done, start = 0, time.perf_counter()
+        while (passed := time.perf_counter() - start) < seconds or done < 2:
             logits, _ = model(tokens[:, :-1])
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             done += 1
-        found[f"training {name}"] = done * 16 * 64 / passed
+        speeds[f"training {name}"] = done * 16 * 64 / passed
     with torch.inference_mode():
         logits, state = model.eval()(tokens[:1, :8])
-        done, begin = 0, time.perf_counter()
-        while (passed := time.perf_counter() - begin) < seconds or done < 2:
+        done, start = 0, time.perf_counter()
+        while (passed := time.perf_counter() - start) < seconds or done < 2:
             if done % 40 == 0:
                 logits, state = model(tokens[:1, :8])
             logits, state = model(logits[:, -1:].argmax(-1), state)
             done += 1
-        found["decoding decoder"] = done / passed
-    return found
+        speeds["decoding decoder"] = done / passed
+    return speeds
 
 
 @contextmanager
-def others(count: int):
-    """That many processes that want a core each."""
+def busy_processes(count: int):
+    """Keep `count` processes busy, one core each."""
     with ExitStack() as stack:
         for _ in range(count):
             process = subprocess.Popen([sys.executable, "-c", BURN])
@@ -84,15 +84,17 @@ def others(count: int):
 def measure(rounds: int, seconds: float, busy: int) -> dict[str, dict[str, float]]:
     """The median speed of each kind of work for each wait."""
     speeds: dict[str, dict[str, list[float]]] = {wait: {} for wait in WAITS}
-    with others(busy):
+    with busy_processes(busy):
         for _ in range(rounds):
             for wait, settings in WAITS.items():
-                given = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+                environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
                 command = [sys.executable, "-m", "benchmarks.threads", "--work", str(seconds)]
-                done = subprocess.run(command, env={**given, **settings}, capture_output=True, text=True, check=True)
+                done = subprocess.run(
+                    command, env={**environment, **settings}, capture_output=True, text=True, check=True
+                )
                 for name, speed in json.loads(done.stdout).items():
                     speeds[wait].setdefault(name, []).append(speed)
-    return {wait: {name: median(some) for name, some in found.items()} for wait, found in speeds.items()}
+    return {wait: {name: median(values) for name, values in by_name.items()} for wait, by_name in speeds.items()}
 
 
 def main(words: Sequence[str] = ()) -> int:
@@ -102,23 +104,23 @@ def main(words: Sequence[str] = ()) -> int:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--busy", type=int, default=2 * (os.cpu_count() or 1), help="processes next to it when busy")
     parser.add_argument("--work", type=float, help=argparse.SUPPRESS)
-    given = parser.parse_args(words)
-    if given.work:
-        print(json.dumps(work(given.work)))
+    args = parser.parse_args(words)
+    if args.work:
+        print(json.dumps(work(args.work)))
         return 0
     missed = 0
-    for title, busy, claim in (("idle", 0, IDLE), (f"busy: {given.busy} other processes", given.busy, BUSY)):
-        speeds = measure(given.rounds, given.seconds, busy)
+    for title, busy, claim in (("idle", 0, IDLE), (f"busy: {args.busy} other processes", args.busy, BUSY)):
+        speeds = measure(args.rounds, args.seconds, busy)
         print(f"\n{title} (load {os.getloadavg()[0]:.1f}), tokens per second", flush=True)
         names = list(speeds[OURS])
         print(f"{'':<16}" + "".join(f"{name:>20}" for name in names))
-        for wait, found in speeds.items():
-            print(f"{wait:<16}" + "".join(f"{found[name]:>20,.0f}" for name in names), flush=True)
+        for wait, by_name in speeds.items():
+            print(f"{wait:<16}" + "".join(f"{by_name[name]:>20,.0f}" for name in names), flush=True)
         for name in names:
-            share = speeds[OURS][name] / max(found[name] for found in speeds.values())
-            missed += share < claim
-            verdict = "holds" if share >= claim else "MISSED"
-            print(f"{name}: {OURS} has {share:.0%} of the best; at least {claim:.0%}: {verdict}")
+            fraction = speeds[OURS][name] / max(by_name[name] for by_name in speeds.values())
+            missed += fraction < claim
+            verdict = "holds" if fraction >= claim else "MISSED"
+            print(f"{name}: {OURS} has {fraction:.0%} of the best; at least {claim:.0%}: {verdict}")
     return missed
 
 

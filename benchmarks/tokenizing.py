@@ -25,7 +25,7 @@ from lemma.spec.data import BytePairs
 VOCABULARY = 8192
 
 
-def library_alone(tokenizer: Tokenizer, path: Path) -> int:
+def encode_with_library(tokenizer: Tokenizer, path: Path) -> int:
     """Encode the lines of a file with the library's own batches, on as many threads as it takes; count the ids."""
     engine, count, lines, size = tokenizer._engine, 0, [], 0
     with path.open(encoding="utf-8", newline="") as file:
@@ -49,14 +49,14 @@ def by_lemma(tokenizer: Tokenizer, path: Path, processes: int) -> int:
     encoded: Iterable[EncodedText] = (encode_pieces(tokenizer, batch) for batch in batches)
     if processes > 1:
         encoded = encode_batches(tokenizer, batches, processes)
-    return sum(len(found.ids) for found in encoded)
+    return sum(len(encoding.ids) for encoding in encoded)
 
 
 def peak_megabytes() -> str:
     """The most memory that this process has held, and the largest of the processes that it started and that ended."""
-    own, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    current, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     unit = 1e6 if sys.platform == "darwin" else 1e3
-    return f"{own / unit:,.0f} MB, in a worker {largest / unit:,.0f} MB"
+    return f"{current / unit:,.0f} MB, in a worker {largest / unit:,.0f} MB"
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -64,12 +64,12 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tokenizing", description=__doc__)
     parser.add_argument("--size", type=int, default=1000, help="megabytes of generated text (default 1000)")
     parser.add_argument("--text", type=Path, help="a file of your own instead")
-    chosen = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with TemporaryDirectory(prefix="lemma-tokenizing-") as folder:
-        path = chosen.text or Path(folder) / "text.txt"
-        if chosen.text is None:
-            generate_text(path, chosen.size * 1_000_000)
+        path = args.text or Path(folder) / "text.txt"
+        if args.text is None:
+            generate_text(path, args.size * 1_000_000)
         megabytes = path.stat().st_size / 1e6
         windows = sample_text([open_text(path)], SAMPLE)
         pieces = (piece for window in windows for piece in read_pieces(window, "byte-pairs"))
@@ -77,10 +77,10 @@ def main(arguments: Sequence[str] = ()) -> int:
         tokenizer = train_tokenizer(BytePairs(vocabulary=VOCABULARY), pieces)
         print(f"{megabytes:,.0f} MB through {tokenizer.description}; {machine()}")
         print(f"trained on {SAMPLE / 1e6:.1f} MB in {time.perf_counter() - started:.1f} s", flush=True)
-        ways = {f"Lemma, {cores} processes": lambda: by_lemma(tokenizer, path, cores)} if cores > 1 else {}
-        ways["Lemma, one process"] = lambda: by_lemma(tokenizer, path, 1)
-        ways["tokenizers alone, all threads"] = lambda: library_alone(tokenizer, path)
-        for name, run in ways.items():
+        contestants = {f"Lemma, {cores} processes": lambda: by_lemma(tokenizer, path, cores)} if cores > 1 else {}
+        contestants["Lemma, one process"] = lambda: by_lemma(tokenizer, path, 1)
+        contestants["tokenizers alone, all threads"] = lambda: encode_with_library(tokenizer, path)
+        for name, run in contestants.items():
             started, before = time.perf_counter(), os.times()
             count = run()
             seconds, after = time.perf_counter() - started, os.times()

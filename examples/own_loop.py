@@ -27,13 +27,13 @@ def main(text: str, out: str, steps: int = 300, batch: int = 16, rate: float = 2
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.1)
     tokens = data.item("train")
     order = RandomWindows(len(tokens), spec.context, batch, seed=1)  # a pure function of the step
-    places = torch.arange(spec.context + 1)
+    offsets = torch.arange(spec.context + 1)
 
     model.train()
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1, (step + 1) / 20) * (0.55 + 0.45 * math.cos(math.pi * step / steps))
-        windows = tokens[order.offsets(step)[:, None] + places.numpy()]
+        windows = tokens[order.offsets(step)[:, None] + offsets.numpy()]
         rows = torch.from_numpy(windows.astype("int64"))
         logits, _ = model(rows[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())

@@ -1,4 +1,4 @@
-"""Faults provoked on purpose: `make faults`, or `python -m faults [NAME…] --share 0.1` for a tenth of it."""
+"""Faults provoked on purpose: `make faults`, or `python -m faults [NAME…] --fraction 0.1` for a tenth of it."""
 
 import os
 import resource
@@ -26,8 +26,8 @@ data = {{ text = ["{text}"], tokenizer = {{ kind = "byte-pairs", vocabulary = 28
 """
 CHANGES = {f"os.{name}" for name in ("rename", "remove", "mkdir", "rmdir", "chmod", "link", "symlink", "truncate")}
 """Python's audit events of changes on the disk, besides files that are opened to be written."""
-SECONDS, MEMORY = 2.0, 1 << 30  # of processor time and bytes: the limits for reading one input
-Place = tuple[Any, str]
+MAX_SECONDS, MAX_BYTES = 2.0, 1 << 30  # of processor time and bytes: the limits for reading one input
+FunctionName = tuple[Any, str]
 """A function: the module or class it is in, and its name."""
 
 
@@ -36,19 +36,22 @@ class Row:
     """A line of the table: what was done to what, how often, and what went wrong."""
 
     campaign: str
-    what: str
-    tried: int = 0
+    description: str
+    trials: int = 0
     failures: list[str] = field(default_factory=list)
 
     def add(self, failure: str | None) -> None:
         """Count one trial, which failed if there is something to say."""
-        self.tried += 1
+        self.trials += 1
         if failure:
             self.failures.append(failure)
 
 
 def forked(
-    work: Callable[[], Any], kill_after: float | None = None, kill_at: int | None = None, within: Sequence[Place] = ()
+    work: Callable[[], Any],
+    kill_after: float | None = None,
+    kill_at: int | None = None,
+    within: Sequence[FunctionName] = (),
 ) -> int:
     """Do some work in a child process; return its status, −9 if it was killed.
 
@@ -79,33 +82,33 @@ def forked(
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def count_changes(tell: Callable[[int], Any], within: Sequence[Place] = ()) -> None:
+def count_changes(on_change: Callable[[int], Any], within: Sequence[FunctionName] = ()) -> None:
     """Call `tell` with 1, 2, … before each change on the disk from now on, inside these functions if there are any."""
     count, depth = 0, 0 if within else 1
 
     def hook(event: str, details: tuple[Any, ...]) -> None:
         nonlocal count
-        written = event == "open" and isinstance(details[2], int) and details[2] & (os.O_WRONLY | os.O_RDWR)
-        if depth and (written or event in CHANGES):
+        is_write = event == "open" and isinstance(details[2], int) and details[2] & (os.O_WRONLY | os.O_RDWR)
+        if depth and (is_write or event in CHANGES):
             count += 1
-            tell(count)
+            on_change(count)
 
     for owner, name in within:
         function = getattr(owner, name)
 
-        def inside(*given: Any, function: Any = function, **named: Any) -> Any:
+        def counted(*args: Any, function: Any = function, **kwargs: Any) -> Any:
             nonlocal depth
             depth += 1
             try:
-                return function(*given, **named)
+                return function(*args, **kwargs)
             finally:
                 depth -= 1
 
-        setattr(owner, name, inside)
+        setattr(owner, name, counted)
     sys.addaudithook(hook)
 
 
-def changes_of(work: Callable[[], Any], within: Sequence[Place] = ()) -> int:
+def changes_of(work: Callable[[], Any], within: Sequence[FunctionName] = ()) -> int:
     """Count the changes on the disk of some work, done in a child process."""
     reader, writer = os.pipe()
     forked(lambda: (count_changes(lambda count: os.write(writer, b"."), within), work()))
@@ -114,11 +117,11 @@ def changes_of(work: Callable[[], Any], within: Sequence[Place] = ()) -> int:
         return len(counted.read())
 
 
-def failure_of(work: Callable[[], Any], what: str) -> str | None:
+def failure_of(work: Callable[[], Any], description: str) -> str | None:
     """Do some work; return what was wrong with how it ended: another exception, much time or much memory."""
     from lemma.errors import LemmaError
 
-    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     failure = None
     try:
         work()
@@ -128,11 +131,11 @@ def failure_of(work: Callable[[], Any], what: str) -> str | None:
         if isinstance(error, KeyboardInterrupt):
             raise
         failure = f"{type(error).__name__}: {str(error)[:80]!r}"
-    seconds = time.process_time() - begin
+    seconds = time.process_time() - start
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-    if seconds > SECONDS or grown > MEMORY:
+    if seconds > MAX_SECONDS or grown > MAX_BYTES:
         failure = f"{seconds:.1f} s and {grown >> 20} MB"
-    return failure and f"{failure} for {what}"
+    return failure and f"{failure} for {description}"
 
 
 @contextmanager
@@ -179,7 +182,7 @@ def small_study(folder: Path, out: Path, seeds: Sequence[int] = (1, 2)) -> Any:
 
 
 def board(result: Any) -> Any:
-    """What a study came to, but for the seconds it took; a cell that failed is an error with its reason."""
+    """Return the measures of a study without its timings; raise the reason of a cell that failed."""
     from lemma.errors import LemmaError
 
     if result.failed:
@@ -187,6 +190,6 @@ def board(result: Any) -> Any:
     times = ("seconds", "tokens_per_second")
     runs = [run.to_dict() for run in result.runs]
     for run in runs:
-        kept = {name: value for name, value in run["measures"].items() if name not in times}
-        run["measures"] = {**kept, "curve": [[tokens, loss] for tokens, _, loss in kept["curve"]]}
+        measures = {name: value for name, value in run["measures"].items() if name not in times}
+        run["measures"] = {**measures, "curve": [[tokens, loss] for tokens, _, loss in measures["curve"]]}
     return runs, result.table.to_markdown(), result.conclusion

@@ -1,4 +1,4 @@
-"""`python -m faults [NAME…] [--share S] [--seed N]`: try faults, print what was tried and what failed."""
+"""`python -m faults [NAME…] [--fraction S] [--seed N]`: try faults, print what was tried and what failed."""
 
 import argparse
 import os
@@ -34,28 +34,28 @@ def main(words: list[str]) -> int:
     """Run the campaigns named, or all of them; 1 if anything failed."""
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CAMPAIGNS))
-    parser.add_argument("--share", type=float, default=1.0, help="of the trials; 0.1 is a tenth")
+    parser.add_argument("--fraction", type=float, default=1.0, help="of the trials; 0.1 is a tenth")
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args(words)
-    for name in given.names:
+    args = parser.parse_args(words)
+    for name in args.names:
         if name not in CAMPAIGNS:
             parser.error(f"'{name}' is not a campaign. Known: {', '.join(CAMPAIGNS)}.")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
 
     torch.set_num_threads(1)  # a process with several threads cannot be forked
-    tried = failed = 0
+    trials = failed = 0
     print(f"{'campaign':<10}{'tried':>8}{'failed':>8}  what", flush=True)
-    for name in given.names or CAMPAIGNS:
-        begin = time.monotonic()
+    for name in args.names or CAMPAIGNS:
+        start = time.monotonic()
         with TemporaryDirectory(prefix="lemma-faults-") as folder:
-            for row in CAMPAIGNS[name](Path(folder), given.share, given.seed):
-                tried, failed = tried + row.tried, failed + len(row.failures)
-                print(f"{row.campaign:<10}{row.tried:>8,}{len(row.failures):>8,}  {row.what}", flush=True)
+            for row in CAMPAIGNS[name](Path(folder), args.fraction, args.seed):
+                trials, failed = trials + row.trials, failed + len(row.failures)
+                print(f"{row.campaign:<10}{row.trials:>8,}{len(row.failures):>8,}  {row.description}", flush=True)
                 for failure in dict.fromkeys(row.failures[:5]):
                     print(f"{'':<28}{failure}", flush=True)
-        print(f"{'':<26}  ({time.monotonic() - begin:.0f} s)", flush=True)
-    print(f"{'all':<10}{tried:>8,}{failed:>8,}")
+        print(f"{'':<26}  ({time.monotonic() - start:.0f} s)", flush=True)
+    print(f"{'all':<10}{trials:>8,}{failed:>8,}")
     return int(failed > 0)
 
 

@@ -24,7 +24,7 @@ from lemma.spec.data import BytePairs, DataSpec
 NOBODY = 65534  # the user and group without rights
 
 
-def disks(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+def disks(folder: Path, fraction: float, seed: int = 1) -> Iterator[Row]:
     """Every fault, met in training; afterwards the same command, or resuming, gives the same weights."""
     chance = random.Random(seed)
     book = folder / "book.txt"
@@ -45,36 +45,38 @@ def disks(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         trained(run)
 
     def few_files(run: Path, count: int) -> None:
-        there = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-        resource.setrlimit(resource.RLIMIT_NOFILE, (there + count, there + count))
+        num_open = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + count, num_open + count))
         trained(run)
 
     faults = {
         "files of at most N bytes, as on a full disk": (full, lambda: chance.randrange(100, 60_000), 28),
         "at most N more open files": (few_files, lambda: chance.randrange(0, 6), 12),
     }
-    for what, (fault, size, times) in faults.items():
-        row = Row("disks", what)
-        for number in range(max(1, round(times * share))):
+    for description, (fault, size, times) in faults.items():
+        row = Row("disks", description)
+        for number in range(max(1, round(times * fraction))):
             run, limit = folder / f"{fault.__name__}-{number}", size()
             status = forked(partial(fault, run, limit))
-            said = None if status in (0, 2) else f"{limit}: ends with status {status}, not with an error of Lemma's"
+            failure = None if status in (0, 2) else f"{limit}: ends with status {status}, not with an error of Lemma's"
             try:
-                row.add(said or (None if trained(run) == expected else f"{limit}: other weights afterwards"))
+                row.add(failure or (None if trained(run) == expected else f"{limit}: other weights afterwards"))
             except LemmaError as error:
                 row.add(f"{limit}: {str(error)[:160]}")
             shutil.rmtree(run, ignore_errors=True)
         yield row
-    yield _refused(folder, chance, max(1, round(20 * share)))
+    yield _reject_syncs(folder, chance, max(1, round(20 * fraction)))
     row = Row("disks", "the clock set back")
-    for number in range(max(1, round(3 * share))):
+    for number in range(max(1, round(3 * fraction))):
         with patch("time.time", lambda: 1.0):
             row.add(None if trained(folder / f"clock-{number}") == expected else "other weights")
     yield row
-    yield _two_writers(folder, book, max(1, round(10 * share)))
-    yield _one_cache(folder, book, max(1, round(10 * share)))
+    yield _two_writers(folder, book, max(1, round(10 * fraction)))
+    yield _fill_cache_together(folder, book, max(1, round(10 * fraction)))
     yield _no_permission(folder, book)
-    yield _small_disk(folder, trained, expected, [chance.randrange(8, 400) for _ in range(max(1, round(12 * share)))])
+    yield _small_disk(
+        folder, trained, expected, [chance.randrange(8, 400) for _ in range(max(1, round(12 * fraction)))]
+    )
 
 
 def _small_disk(folder: Path, trained: Callable[[Path], str], expected: str, sizes: list[int]) -> Row:
@@ -90,8 +92,8 @@ def _small_disk(folder: Path, trained: Callable[[Path], str], expected: str, siz
             status = forked(partial(trained, disk / "run"))
             subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
             good = trained(disk / "run") == expected
-            said = f"{size} kB: ends with status {status}, afterwards the same weights: {good}"
-            row.add(None if status in (0, 2) and good else said)
+            failure = f"{size} kB: ends with status {status}, afterwards the same weights: {good}"
+            row.add(None if status in (0, 2) and good else failure)
         except LemmaError as error:
             row.add(f"{size} kB: {str(error)[:160]}")
         finally:
@@ -102,12 +104,12 @@ def _small_disk(folder: Path, trained: Callable[[Path], str], expected: str, siz
 def _no_permission(folder: Path, book: Path) -> Row:
     """Folders and files that another user may not write or read; root may do everything, and becomes nobody."""
     row = Row("disks", "read-only folders and unreadable files, as another user")
-    closed, run, mine = folder / "closed", small_run(folder, "theirs"), Path(mkdtemp(prefix="lemma-nobody-"))
+    closed, run, writable = folder / "closed", small_run(folder, "theirs"), Path(mkdtemp(prefix="lemma-nobody-"))
     closed.mkdir()
     folder.chmod(0o755)
     works = {
         "training into a read-only folder": lambda: lemma.train("lstm", text=book, out=closed / "run", **SIZES),
-        "a study in a read-only folder": lambda: small_study(mine, closed / "study"),
+        "a study in a read-only folder": lambda: small_study(writable, closed / "study"),
         "adapting into a read-only folder": lambda: lemma.adapt(run, text=book, out=closed / "adapted", steps=1),
         "resuming a read-only run": lambda: lemma.resume(run, steps=40, progress=False),
         "exporting into a read-only folder": lambda: lemma.export(run, to="huggingface", out=closed / "folder"),
@@ -118,35 +120,35 @@ def _no_permission(folder: Path, book: Path) -> Row:
         },
         "an unreadable folder": lambda: lemma.load(run),
     }
-    for one in (closed, run):
-        one.chmod(0o555)
-    for what, work in works.items():
-        hidden = run if what == "an unreadable folder" else run / what.removeprefix("unreadable ")
+    for path in (closed, run):
+        path.chmod(0o555)
+    for description, work in works.items():
+        hidden = run if description == "an unreadable folder" else run / description.removeprefix("unreadable ")
         before = hidden.stat().st_mode if hidden.exists() else None
         if before is not None:
             hidden.chmod(0)
 
-        own_home = closed / "home" if "caches" in what else mine / "home"
+        home_folder = closed / "home" if "caches" in description else writable / "home"
 
-        def as_nobody(work: Callable[[], object] = work, own_home: Path = own_home) -> None:
+        def as_nobody(work: Callable[[], object] = work, home_folder: Path = home_folder) -> None:
             if os.getuid() == 0:
                 os.setgid(NOBODY)
                 os.setuid(NOBODY)
-            os.environ["LEMMA_HOME"] = str(own_home)
+            os.environ["LEMMA_HOME"] = str(home_folder)
             work()
 
-        mine.chmod(0o777)
+        writable.chmod(0o777)
         status = forked(as_nobody)
-        row.add(None if status == 2 else f"{what}: ends with status {status}, not with an error of Lemma's")
+        row.add(None if status == 2 else f"{description}: ends with status {status}, not with an error of Lemma's")
         if before is not None:
             hidden.chmod(before)
-    for one in (closed, run):
-        one.chmod(0o755)
-    shutil.rmtree(mine, ignore_errors=True)
+    for path in (closed, run):
+        path.chmod(0o755)
+    shutil.rmtree(writable, ignore_errors=True)
     return row
 
 
-def _refused(folder: Path, chance: random.Random, times: int) -> Row:
+def _reject_syncs(folder: Path, chance: random.Random, times: int) -> Row:
     """Writing is refused at some file: a StorageError that names it, and the finished run is as it was."""
     row = Row("disks", "ENOSPC, EROFS, EACCES or EIO at the N-th file, resuming a finished run")
     run = small_run(folder, "refused")
@@ -156,14 +158,14 @@ def _refused(folder: Path, chance: random.Random, times: int) -> Row:
         number, kind = chance.randrange(1, 12), chance.choice([errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
         left = [number]
 
-        def refuse(handle: int, left: list[int] = left, kind: int = kind) -> None:
+        def raise_error(handle: int, left: list[int] = left, kind: int = kind) -> None:
             left[0] -= 1
             if left[0] == 0:
                 raise OSError(kind, os.strerror(kind))
             sync(handle)
 
         try:
-            with patch("os.fsync", refuse):
+            with patch("os.fsync", raise_error):
                 lemma.resume(run, progress=False)
             row.add(None)
         except LemmaError as error:
@@ -189,7 +191,7 @@ def _two_writers(folder: Path, book: Path, times: int) -> Row:
     return row
 
 
-def _one_cache(folder: Path, book: Path, times: int) -> Row:
+def _fill_cache_together(folder: Path, book: Path, times: int) -> Row:
     row = Row("disks", "one cache filled by four processes")
     spec = DataSpec(text=(str(book),), tokenizer=BytePairs(vocabulary=280))
     for number in range(times):

@@ -17,7 +17,7 @@ ANSWERS = 150  # of each kind
 Answer = tuple[Any, list[str]]  # a cell or case, and the lines of the answer
 
 
-def expensive_answers(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+def expensive_answers(folder: Path, fraction: float, seed: int = 1) -> Iterator[Row]:
     """Yield a row for gradients and a row for hand computations, each answer judged or refused within the limits."""
     chance = random.Random(seed)
     kinds: dict[str, tuple[Callable[[random.Random], Answer], Callable[..., Any]]] = {
@@ -27,22 +27,22 @@ def expensive_answers(folder: Path, share: float, seed: int = 1) -> Iterator[Row
     }
     with home(folder / "home"):
         check_shapes("self-attention", ["Q = H×S×M_QK"])  # so that the drawing is cached
-        for kind, (generate, judge) in kinds.items():
+        for kind, (generate, check) in kinds.items():
             row = Row("answers", kind)
-            for _ in range(max(1, round(ANSWERS * share))):
+            for _ in range(max(1, round(ANSWERS * fraction))):
                 case, lines = generate(chance)
-                about = f"{str(case)[:40]!r}, {len(lines)} lines, {lines[0][:60]!r} … {lines[-1][:60]!r}"
-                row.add(failure_of(partial(_judge_and_print, judge, case, lines), about))
+                description = f"{str(case)[:40]!r}, {len(lines)} lines, {lines[0][:60]!r} … {lines[-1][:60]!r}"
+                row.add(failure_of(partial(_check_and_print, check, case, lines), description))
             yield row
 
 
-def _judge_and_print(judge: Callable[..., Any], case: Any, lines: list[str]) -> str:
-    return str(judge(case, lines))
+def _check_and_print(check: Callable[..., Any], case: Any, lines: list[str]) -> str:
+    return str(check(case, lines))
 
 
 def expensive_gradients(chance: random.Random) -> Answer:
     """Generate a derivation with large values, long lines, deep brackets or many helpers."""
-    cell = own_cell(chance) if chance.random() < 0.2 else chance.choice(CELL_NAMES)
+    cell = random_cell(chance) if chance.random() < 0.2 else chance.choice(CELL_NAMES)
     try:
         described = find_cell(cell)
     except LemmaError:  # too large a function: judging it is refused the same way
@@ -88,7 +88,7 @@ def _expensive_expression(name: str, names: list[str], matrices: list[str], chan
     return chance.choice(kinds)
 
 
-def own_cell(chance: random.Random) -> dict[str, Any]:
+def random_cell(chance: random.Random) -> dict[str, Any]:
     """Generate a function with a long forward pass over large inputs."""
     steps, size = chance.choice([2, 20, 90]), chance.choice(["n", "10*n", "n*n", "100+n"])
     function = chance.choice(["tanh", "sigmoid", "exp", "softmax", "silu"])

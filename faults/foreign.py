@@ -181,8 +181,8 @@ def changed_gguf(tokenizer: str) -> Iterator[Change]:
         changes += [tensor._replace(kind=kind) for kind in (*range(1, 42), 99, 2**32 - 1)]
         changes += [tensor._replace(offset=offset) for offset in (0, 1, 32, 1 << 20, 2**63, 2**64 - 32)]
         for change in changes:
-            others = [*tensors[:number], *([change] if change else []), *tensors[number + 1 :]]
-            yield f"{tensor.name}: {str(change)[:60]}", make(metadata, others)
+            changed = [*tensors[:number], *([change] if change else []), *tensors[number + 1 :]]
+            yield f"{tensor.name}: {str(change)[:60]}", make(metadata, changed)
 
 
 # JSON
@@ -233,10 +233,10 @@ def changed_json(values: dict[str, Any], more: tuple[str, ...] = ()) -> Iterator
             yield f"{'.'.join(map(str, path))} = {str(wrong)[:40]}", make(changed)
         if len(path) == 1 and path[0] in values:
             yield f"no {path[0]}", make({name: value for name, value in values.items() if name != path[0]})
-    yield from given(b"", b"[]", b"\xff", b"{", b"[" * 100_000, b'{"a": NaN}', b"9" * 5000)
+    yield from fixed_contents(b"", b"[]", b"\xff", b"{", b"[" * 100_000, b'{"a": NaN}', b"9" * 5000)
 
 
-def given(*contents: bytes) -> Iterator[Change]:
+def fixed_contents(*contents: bytes) -> Iterator[Change]:
     """Files of some contents."""
     for content in contents:
         yield f"{content[:20]!r}", lambda content=content: content
@@ -257,7 +257,7 @@ def flipped(content: bytes, length: int, chance: random.Random, count: int) -> I
         for _ in range(chance.randrange(1, 3)):
             changed[chance.randrange(length)] = chance.choice([0, 1, 255, 128, chance.randrange(256)])
         cut = chance.randrange(20) == 0
-        yield from given(bytes(changed[: chance.randrange(len(changed))] if cut else changed))
+        yield from fixed_contents(bytes(changed[: chance.randrange(len(changed))] if cut else changed))
 
 
 # The campaign
@@ -275,7 +275,7 @@ def use(path: Path) -> None:
         tokenizer.chat(TALK)
 
 
-def written(folder: Path) -> Path:
+def write_files(folder: Path) -> Path:
     """Write a small model as a Hugging Face folder."""
     engine = Engine.from_str(train_tokenizer(BytePairs(vocabulary=260), ["the cat sat on the mat " * 9]).json)
     engine.add_special_tokens(["<s>", "</s>"])
@@ -287,11 +287,11 @@ def written(folder: Path) -> Path:
     return folder
 
 
-def foreign(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+def foreign(folder: Path, fraction: float, seed: int = 1) -> Iterator[Row]:
     """GGUF, config.json, tokenizer_config.json, generation_config.json, chat templates, peft and safetensors."""
     chance = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    model = written(folder / "model")
+    model = write_files(folder / "model")
     base = build(SPEC)
     write_peft(adapt_model(build(SPEC), Lora(rank=2, targets=("layers.*",))).model, folder / "peft")
     (folder / "peft" / CHECKSUMS).unlink()  # as another program writes such a folder: without Lemma's checksums
@@ -312,7 +312,9 @@ def foreign(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
     sizes = ("head_dim", "rope_scaling", "rope_theta", "layer_types", "architectures", "quantization_config")
     options = ("rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "exclude_modules", "layers_to_transform")
     spinning = b"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-    templates = given(b"\xff", b"{{", spinning, b"{{ 'a' * 9999999999 }}", b"{{ messages[9].x }}", b" " * (2 << 20))
+    templates = fixed_contents(
+        b"\xff", b"{{", spinning, b"{{ 'a' * 9999999999 }}", b"{{ messages[9].x }}", b" " * (2 << 20)
+    )
     peft = folder / "peft"
     kinds: list[tuple[str, Path, Path, Iterator[Change], Callable[[Path], None]]] = [
         *((f"GGUF, {name} tokenizer", gguf, gguf, changed_gguf(name), use) for name in ("llama", "gpt2")),
@@ -332,11 +334,11 @@ def foreign(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         for kind, file, path, changes, read in kinds:
             read(path)  # as it is, it can be read
             row, good = Row("foreign", kind), file.read_bytes() if file.exists() else None
-            for what, make in changes:
-                if chance.random() >= share:
+            for description, make in changes:
+                if chance.random() >= fraction:
                     continue
                 file.write_bytes(make())
-                row.add(failure_of(lambda path=path, read=read: read(path), what))
+                row.add(failure_of(lambda path=path, read=read: read(path), description))
             if good is None:
                 file.unlink(missing_ok=True)
             else:

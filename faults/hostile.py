@@ -89,23 +89,23 @@ PIECES += [
 def mutated(text: str, chance: random.Random) -> str:
     """A text with a few pieces put in, taken out, doubled or nested."""
     for _ in range(chance.randrange(1, 6)):
-        place = chance.randrange(len(text) + 1)
+        offset = chance.randrange(len(text) + 1)
         act = chance.randrange(6)
         if act == 0:
-            text = text[:place] + chance.choice(PIECES) + text[place:]
+            text = text[:offset] + chance.choice(PIECES) + text[offset:]
         elif act == 1:
-            text = text[:place] + text[place + chance.randrange(1, 10) :]
+            text = text[:offset] + text[offset + chance.randrange(1, 10) :]
         elif act == 2:
-            text = text[:place] + chance.choice(PIECES) * chance.choice([2, 10, 100, 3000]) + text[place:]
+            text = text[:offset] + chance.choice(PIECES) * chance.choice([2, 10, 100, 3000]) + text[offset:]
         elif act == 3:
-            piece = text[place : place + chance.randrange(1, 30)]
-            text = text[:place] + piece * chance.choice([2, 5, 50]) + text[place:]
+            piece = text[offset : offset + chance.randrange(1, 30)]
+            text = text[:offset] + piece * chance.choice([2, 5, 50]) + text[offset:]
         elif act == 4:
             text = "".join(chance.choices(PIECES, k=chance.randrange(1, 40)))
         else:
             opened, closed = chance.choice(["()", "[]", "{}", "||"])
             count = chance.choice([1, 20, 2000])
-            text = text[:place] + opened * count + text[place:] + closed * count
+            text = text[:offset] + opened * count + text[offset:] + closed * count
     return text[:200_000]
 
 
@@ -149,7 +149,7 @@ def expensive(kind: str, chance: random.Random) -> str:
     return "\n".join([*head, steps[0], *(f"= {step}" for step in steps[1:])])
 
 
-def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+def hostile(folder: Path, fraction: float, seed: int = 1) -> Iterator[Row]:
     """Formulas, gradients, sheets, settings, TOML, CSV, CoNLL-U, tokenizer.json, config.json, images and weights.
 
     Then formulas, derivations and sheets that can be read and take much work.
@@ -167,26 +167,26 @@ def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
     png, tensors = ((scratch / f"good.{kind}").read_bytes().decode("latin-1") for kind in ("png", "safetensors"))
     conllu = "1\tI\tI\tPRON\t_\t_\t2\tnsubj\t_\t_\n2\tsleep\tsleep\tVERB\t_\t_\t0\troot\t_\t_\n\n"
 
-    def written(name: str, text: str, binary: bool = False) -> Path:
+    def write_file(name: str, text: str, binary: bool = False) -> Path:
         path = scratch / name
         path.write_bytes(text.encode("latin-1", "replace") if binary else text.encode("utf-8", "surrogatepass"))
         return path
 
     def marked(text: str) -> Any:
-        answers = written("answers.toml", '[answers]\nQ1 = "V*d + D*(d + D) + D + V*D + V"\n')
-        return mark_answers(written("sheet.toml", text), answers)
+        answers = write_file("answers.toml", '[answers]\nQ1 = "V*d + D*(d + D) + D + V*D + V"\n')
+        return mark_answers(write_file("sheet.toml", text), answers)
 
     def read_table(text: str) -> Any:
-        return list(open_table(written("a.csv", text))[1])
+        return list(open_table(write_file("a.csv", text))[1])
 
     def encoded(text: str) -> Any:
-        return Tokenizer.load(written("tokenizer.json", text)).encode_lossy("a cat")
+        return Tokenizer.load(write_file("tokenizer.json", text)).encode_lossy("a cat")
 
     def decoded(text: str) -> Any:
-        return list(decode_images([written("a.ppm", text)], 8))
+        return list(decode_images([write_file("a.ppm", text)], 8))
 
     def imported(text: str) -> Any:
-        return resolve_subject(str(written("model/config.json", text).parent))
+        return resolve_subject(str(write_file("model/config.json", text).parent))
 
     def marked_answers(text: str) -> Any:
         table = json.loads(text)
@@ -203,11 +203,11 @@ def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         "settings": ("width=128", lambda text: choose("lstm", parse_settings([text])), 1),
         "TOML": (
             'family = "lstm"\nwidth = 8\n[recipe]\nsteps = 3\n',
-            lambda text: read_toml(written("a.toml", text)),
+            lambda text: read_toml(write_file("a.toml", text)),
             1,
         ),
         "CSV": ("text,label\na b,x\nc,y\n", read_table, 1),
-        "CoNLL-U": (conllu, lambda text: read_conllu(written("a.conllu", text)), 1),
+        "CoNLL-U": (conllu, lambda text: read_conllu(write_file("a.conllu", text)), 1),
         "tokenizer.json": (
             tokenizer,
             encoded,
@@ -219,8 +219,8 @@ def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
             decoded,
             1,
         ),
-        "PNG": (png, lambda text: list(decode_images([written("a.png", text, binary=True)], 8)), 1),
-        "safetensors": (tensors, lambda text: read_tensors(written("a.safetensors", text, binary=True)), 1),
+        "PNG": (png, lambda text: list(decode_images([write_file("a.png", text, binary=True)], 8)), 1),
+        "safetensors": (tensors, lambda text: read_tensors(write_file("a.safetensors", text, binary=True)), 1),
         "expensive formulas": (
             "V*d + L",
             lambda text: lemma.check.parameters("decoder", text),
@@ -237,8 +237,8 @@ def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         for kind, (good, use, weight) in kinds.items():
             use(good)
             row = Row("hostile", kind)
-            for _ in range(max(1, round(INPUTS * share * weight))):
+            for _ in range(max(1, round(INPUTS * fraction * weight))):
                 text = expensive(kind, chance) if kind.startswith("expensive") else mutated(good, chance)
-                about = f"{text[:60]!r} ({len(text):,} characters)"
-                row.add(failure_of(partial(use, text), about))
+                description = f"{text[:60]!r} ({len(text):,} characters)"
+                row.add(failure_of(partial(use, text), description))
             yield row

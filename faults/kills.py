@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 
 import lemma
-from faults import SIZES, STEPS, TEXT, Place, Row, board, changes_of, forked, home, small_study
+from faults import SIZES, STEPS, TEXT, FunctionName, Row, board, changes_of, forked, home, small_study
 from lemma.adaptation.adapt import merge_lora
 from lemma.data.store import prepare_text
 from lemma.files import file_hash, restore_moved_folder
@@ -28,7 +28,7 @@ from lemma.training import session
 KILLS = 50
 
 
-def kills(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+def kills(folder: Path, fraction: float, seed: int = 1) -> Iterator[Row]:
     """Tokenising, training, checkpointing, finishing, adapting, studies and index building."""
     chance = random.Random(seed)
     book = folder / "book.txt"
@@ -69,17 +69,17 @@ def kills(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
             header = create_index(out, "run", 8, "images").header
         vectors = np.random.default_rng(1).normal(size=(400, 8)).astype(np.float32)
         for row in range(header.rows, 400, 10):
-            entries = [IndexEntry(f"{place}.png", place, place, "") for place in range(row, row + 10)]
+            entries = [IndexEntry(f"{number}.png", number, number, "") for number in range(row, row + 10)]
             header = append_entries(out, header, entries, vectors[row : row + 10])
         index = Index.open(out).read()
         return f"{index.entries} {index.vectors.tolist()}"
 
     def studied(out: Path) -> str:
-        found = board(small_study(folder, out))
+        result = board(small_study(folder, out))
         assert (verified := lemma.verify(out)).right, _damaged(verified)
-        return str([found, *(file_hash(path) for path in sorted(out.glob("runs/*/model.safetensors")))])
+        return str([result, *(file_hash(path) for path in sorted(out.glob("runs/*/model.safetensors")))])
 
-    works: dict[str, tuple[Callable[[Path], str], Sequence[Place]]] = {
+    works: dict[str, tuple[Callable[[Path], str], Sequence[FunctionName]]] = {
         "tokenising": (tokenised, ()),
         "training": (trained, ()),
         "checkpointing": (trained, [(session, "save")]),
@@ -89,9 +89,9 @@ def kills(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         "building an index": (indexed, ()),
     }
     for name, (work, within) in works.items():
-        yield _killed(name, work, within, folder / name.replace(" ", "-"), max(1, round(KILLS * share)), chance)
+        yield _killed(name, work, within, folder / name.replace(" ", "-"), max(1, round(KILLS * fraction)), chance)
     (folder / "replaced").mkdir()
-    yield from replacements(folder / "replaced", share, seed)
+    yield from replacements(folder / "replaced", fraction, seed)
 
 
 LLAMA: dict[str, Any] = {"positions": "rotary", "norm": "rms", "gated": True, "activation": "silu", "bias": False}
@@ -100,7 +100,7 @@ Write = Callable[[Path, int, bool], object]
 """Write version 0 or 1 to a path, which may replace what is there."""
 
 
-def replacements(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+def replacements(folder: Path, fraction: float, seed: int = 1) -> Iterator[Row]:
     """Exports, imports, saved models, `train --overwrite`: killed before any change, the old or the new is usable."""
     book, base, adapter = folder / "book.txt", folder / "base", folder / "adapter"
     book.write_text(TEXT, encoding="utf-8")
@@ -129,7 +129,7 @@ def replacements(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
             return lemma.train("lstm", text=book, out=out, overwrite=overwrite, **settings)
 
     works: dict[str, tuple[Write, str]] = {
-        **{f"export --to {form}": (export(form), "out") for form in ("merged", "huggingface", "peft")},
+        **{f"export --to {target}": (export(target), "out") for target in ("merged", "huggingface", "peft")},
         "export --to gguf": (export("gguf"), "out.gguf"),
         "adapt --from-peft": (adopt, "out"),
         "runs.save": (save, "out"),
@@ -137,19 +137,21 @@ def replacements(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
     }
     chance = random.Random(seed)
     for name, (write, out) in works.items():
-        for what, exchange in {
+        for description, exchange in {
             "": None,
             ", overwriting": True,
             ", overwriting without exchange of names": False,
         }.items():
             if (name == "train" and exchange is None) or (name == "export --to gguf" and exchange is False):
                 continue  # the one is tried above, the other is a file, and never moved aside
-            place = folder / f"{name}{what}".replace(" ", "-")
+            target_folder = folder / f"{name}{description}".replace(" ", "-")
             with patch("lemma.files._renameat2", lambda: None) if exchange is False else nullcontext():
-                yield _replaced(f"{name}{what}", write, place / out, exchange is not None, share, chance)
+                yield _replaced(
+                    f"{name}{description}", write, target_folder / out, exchange is not None, fraction, chance
+                )
 
 
-def _replaced(name: str, write: Write, out: Path, replaces: bool, share: float, chance: random.Random) -> Row:
+def _replaced(name: str, write: Write, out: Path, replaces: bool, fraction: float, chance: random.Random) -> Row:
     """Kill just before every change on the disk, or before an even sample of many."""
     row, folder = Row("kills", name), out.parent
     hashes = []
@@ -158,16 +160,16 @@ def _replaced(name: str, write: Write, out: Path, replaces: bool, share: float, 
         write(folder / str(version) / out.name, version, False)
         hashes.append(_usable(folder / str(version) / out.name))
 
-    def prepare(place: Path) -> Path:
-        place.mkdir()
+    def prepare(target_folder: Path) -> Path:
+        target_folder.mkdir()
         if replaces:
             old = folder / "0" / out.name
-            (shutil.copytree if old.is_dir() else shutil.copy2)(old, place / out.name)
-        return place / out.name
+            (shutil.copytree if old.is_dir() else shutil.copy2)(old, target_folder / out.name)
+        return target_folder / out.name
 
     counted = prepare(folder / "counted")
     changes = changes_of(lambda: write(counted, 1, replaces))
-    times = max(1, round(min(changes, KILLS) * share))
+    times = max(1, round(min(changes, KILLS) * fraction))
     offset = chance.random()
     for moment in [1 + int((number + offset) * changes / times) for number in range(times)]:
         path = prepare(folder / f"at-{moment}")
@@ -198,14 +200,19 @@ def _usable(path: Path) -> str:
 
 
 def _killed(
-    name: str, work: Callable[[Path], str], within: Sequence[Place], folder: Path, times: int, chance: random.Random
+    name: str,
+    work: Callable[[Path], str],
+    within: Sequence[FunctionName],
+    folder: Path,
+    times: int,
+    chance: random.Random,
 ) -> Row:
     """Kill at random moments, or just before a change on the disk: every second time, inside these functions always."""
     row = Row("kills", name)
     folder.mkdir()
-    begin = time.monotonic()
+    start = time.monotonic()
     expected = work(folder / "whole")
-    length = time.monotonic() - begin
+    length = time.monotonic() - start
     changes = changes_of(lambda: work(folder / "counted"), within)
     for number in range(times):
         out = folder / str(number)
@@ -217,7 +224,7 @@ def _killed(
                 status = forked(partial(work, out), kill_after=length * chance.random())
             rounds += 1
         try:
-            row.add(None if (found := work(out)) == expected else f"another result: {found[:60]}")
+            row.add(None if (result := work(out)) == expected else f"another result: {result[:60]}")
         except Exception as error:
             row.add(f"{type(error).__name__}: {str(error)[:160]}")
         shutil.rmtree(out, ignore_errors=True)

@@ -28,9 +28,9 @@ PATIENCE = 10.0
 """Seconds within which a good request must be answered while others misbehave."""
 
 
-def servers(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+def servers(folder: Path, fraction: float, seed: int = 1) -> Iterator[Row]:
     """Misbehaving clients, looping chat templates, engines that cannot be made, and streams of one adapted run."""
-    run, trials = small_run(folder, "served"), max(1, round(20 * share))
+    run, trials = small_run(folder, "served"), max(1, round(20 * fraction))
     yield from _misbehaving_clients(run, trials, random.Random(seed))
     yield _looping_templates(run, max(1, trials // 4))
     yield _failing_engines(run, trials, seed)
@@ -62,12 +62,12 @@ def _serving(work: Callable[[int], object]) -> Iterator[tuple[str, int]]:
 
 def _ended_after(child: int, sent: signal.Signals, limit: float) -> float | None:
     """Send a signal to a child; return the seconds until it ended, or None if it did not within the limit."""
-    begin = time.monotonic()
+    start = time.monotonic()
     try:
         os.kill(child, sent)
-        while time.monotonic() < begin + limit:
+        while time.monotonic() < start + limit:
             if os.waitpid(child, os.WNOHANG)[0]:
-                return time.monotonic() - begin
+                return time.monotonic() - start
             time.sleep(0.02)
     except (ChildProcessError, ProcessLookupError):  # it ended before
         return 0.0
@@ -86,31 +86,31 @@ def _misbehaving_clients(run: Path, trials: int, chance: random.Random) -> Itera
             json.dumps({"model": run.name, "prompt": "the " * 10_000}).encode(),
             b'{"model": "' + b"a" * 100_000 + b'"}',
         ]
-        kept: list[socket.socket] = []
+        sockets: list[socket.socket] = []
 
         def send(content: bytes, keep: bool = False) -> None:
-            one = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
-            one.sendall(content)
+            client = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+            client.sendall(content)
             if keep:
-                kept.append(one)
+                sockets.append(client)
             else:
-                one.close()
+                client.close()
 
-        def broken() -> None:
+        def send_broken() -> None:
             content = chance.choice(bodies)
             send(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content, keep=True)
 
         def flood() -> None:
-            several = [threading.Thread(target=lambda: _asked(address, body)) for _ in range(20)]
-            for one in several:
-                one.start()
-            for one in several:
-                one.join()
+            threads = [threading.Thread(target=lambda: _send_request(address, body)) for _ in range(20)]
+            for client in threads:
+                client.start()
+            for client in threads:
+                client.join()
 
         clients = {
             "half-open connections": lambda: send(head.encode()[: chance.randrange(len(head))], keep=True),
             "bodies that never come": lambda: send(f"{head}Content-Length: 1000\r\n\r\n{{".encode(), keep=True),
-            "broken bodies": broken,
+            "broken bodies": send_broken,
             "disconnects in the answer": lambda: send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body),
             "answers that are never read": lambda: send(
                 f"{head}Content-Length: {len(endless)}\r\n\r\n".encode() + endless, keep=True
@@ -119,15 +119,15 @@ def _misbehaving_clients(run: Path, trials: int, chance: random.Random) -> Itera
             "floods": flood,
         }
         try:
-            for what, misbehave in clients.items():
-                row = Row("servers", what)
+            for description, misbehave in clients.items():
+                row = Row("servers", description)
                 for _ in range(trials):
                     misbehave()
-                    row.add(_asked(address, body))
+                    row.add(_send_request(address, body))
                 yield row
         finally:
-            for one in kept:
-                one.close()
+            for client in sockets:
+                client.close()
 
 
 LOOPING = "".join(f"{{% for {name} in range(99999) %}}" for name in "abc") + "{% endfor %}" * 3
@@ -149,10 +149,12 @@ def _looping_templates(run: Path, trials: int) -> Row:
     for _ in range(trials):
         with _serving(serve) as (address, child):
             for _ in range(5):
-                threading.Thread(target=_asked, args=(address, chat, "/v1/chat/completions"), daemon=True).start()
+                threading.Thread(
+                    target=_send_request, args=(address, chat, "/v1/chat/completions"), daemon=True
+                ).start()
             time.sleep(0.3)
             row.add(_health(address, {200}))
-            row.add(_asked(address, body))
+            row.add(_send_request(address, body))
             limit = GRACE + 3
             ended = _ended_after(child, signal.SIGTERM, limit)
             row.add(None if ended is not None else f"the server does not end within {limit:g} s of SIGTERM")
@@ -164,12 +166,12 @@ def _failing_engines(run: Path, trials: int, seed: int) -> Row:
 
     def serve(port: int) -> None:
         chance, make, step = random.Random(seed), BatchEngine.__init__, BatchEngine.step
-        made = 0
+        num_engines = 0
 
         def make_or_fail(engine: BatchEngine, *args: Any, **settings: Any) -> None:
-            nonlocal made
-            made += 1
-            if made > 1 and chance.random() < 0.5:
+            nonlocal num_engines
+            num_engines += 1
+            if num_engines > 1 and chance.random() < 0.5:
                 raise RuntimeError("CUDA error: out of memory")
             make(engine, *args, **settings)
 
@@ -191,7 +193,7 @@ def _failing_engines(run: Path, trials: int, seed: int) -> Row:
 
 
 def _failed_with_reason(address: str, body: bytes) -> str | None:
-    """What is wrong with the answer of a server whose engine may fail: neither a text nor an error with its form."""
+    """Return why the answer of a server with a failing engine is wrong: neither text nor a well-formed error."""
     request = Request(f"{address}/v1/completions", body, {"Content-Type": "application/json"})
     try:
         with urlopen(request, timeout=PATIENCE) as answer:
@@ -199,14 +201,14 @@ def _failed_with_reason(address: str, body: bytes) -> str | None:
             return None if "choices" in content or '"error"' in content else f"an answer without a text: {content[:80]}"
     except HTTPError as error:
         message = json.load(error)["error"]["message"]
-        known = "out of memory" in message or "internal error" in message
-        return None if error.code == 500 and known else f"{error.code}: {message}"
+        is_explained = "out of memory" in message or "internal error" in message
+        return None if error.code == 500 and is_explained else f"{error.code}: {message}"
     except (OSError, HTTPException) as error:
         return f"{type(error).__name__}: {error}"
 
 
 def _health(address: str, expected: set[int]) -> str | None:
-    """What is wrong with the answer of /health."""
+    """Return why the answer of /health is wrong, if it is."""
     try:
         with urlopen(f"{address}/health", timeout=PATIENCE) as answer:
             status = answer.status
@@ -225,29 +227,29 @@ def _adapted_streams(run: Path, trials: int, chance: random.Random) -> Row:
     for parameter in model.parameters():
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.5)
-    about = AdaptationSpec(method=Lora(rank=2), base=str(run), base_hash="0")
-    adapted = replace(loaded, module=model, adaptation=about)
+    adaptation = AdaptationSpec(method=Lora(rank=2), base=str(run), base_hash="0")
+    adapted = replace(loaded, module=model, adaptation=adaptation)
     row = Row("servers", "two streams of one LoRA run")
 
     def stream(seed: int) -> Any:
         return lemma.generate(adapted, "the", tokens=40, temperature=1.0, seed=seed, stream=True)
 
     for trial in range(trials):
-        alone = ["".join(stream(2 * trial + number)) for number in range(2)]
-        streams, written = {number: stream(2 * trial + number) for number in range(2)}, ["", ""]
+        expected = ["".join(stream(2 * trial + number)) for number in range(2)]
+        streams, pieces = {number: stream(2 * trial + number) for number in range(2)}, ["", ""]
         while streams:
             number = chance.choice(list(streams))
             piece = next(streams[number], None)
             if piece is None:
                 del streams[number]
             else:
-                written[number] += piece
-        row.add(None if written == alone else f"{written} instead of {alone}")
+                pieces[number] += piece
+        row.add(None if pieces == expected else f"{pieces} instead of {expected}")
     return row
 
 
-def _asked(address: str, body: bytes, path: str = "/v1/completions") -> str | None:
-    """What is wrong with the answer to a good request; a 429 that says when to come back is right too."""
+def _send_request(address: str, body: bytes, path: str = "/v1/completions") -> str | None:
+    """Return why the answer to a valid request is wrong; a 429 with a time to retry is right, too."""
     request = Request(f"{address}{path}", body, {"Content-Type": "application/json"})
     try:
         with urlopen(request, timeout=PATIENCE) as answer:

@@ -35,10 +35,10 @@ def set_traps(folder: Path, executed: Path) -> Path:
     return folder
 
 
-def traps(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+def traps(folder: Path, fraction: float, seed: int = 1) -> Iterator[Row]:
     """Run every verb once by its console script in such a folder."""
     run, executed = small_run(folder, "run"), folder / "executed"
-    here, out, book = set_traps(folder / "traps", executed), folder / "out", folder / "book.txt"
+    trap_folder, out, book = set_traps(folder / "traps", executed), folder / "out", folder / "book.txt"
     (folder / "study.toml").write_text(STUDY.format(seeds=[1, 2], text=book), encoding="utf-8")
     script = [str(Path(sys.executable).with_name("lemma"))]
     settings = [f"{name}={value}" for name, value in {**SIZES, **STEPS}.items()]
@@ -61,7 +61,7 @@ def traps(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
         "look": ([*script, "look", "lstm"], 0),
         "adapt": ([*script, *adapt, "--out", str(out / "d")], 0),
         "export": ([*script, "export", str(out / "d"), "--to", "merged", "--out", str(out / "e")], 0),
-        "search": ([*script, "search", str(run), "--images", str(here), "--query", "a cat"], 2),
+        "search": ([*script, "search", str(run), "--images", str(trap_folder), "--query", "a cat"], 2),
         "study": ([*script, "study", str(folder / "study.toml"), "--out", str(out / "f"), "--jobs", "2"], 0),
         "data": ([*script, "data"], 0),
         "verify": ([*script, "verify", str(run)], 0),
@@ -70,7 +70,7 @@ def traps(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
     for verb, (command, expected) in commands.items():
         row = Row("traps", verb)
         executed.unlink(missing_ok=True)
-        status, printed = call(command, here, folder / "home", serves=verb == "serve")
+        status, printed = call(command, trap_folder, folder / "home", serves=verb == "serve")
         names = executed.read_text() if executed.exists() else ""
         wrong = f"{verb} executed {names}" if names else f"{verb} ended with {status}: {printed[-200:]!r}"
         row.add(wrong if names or status != expected or "Traceback" in printed else None)

@@ -10,7 +10,7 @@ RUNS = {"python", "console"}
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its kind, what stands in it, and where that stands in the page."""
+    """Fenced block of a page: its language, its body and the offsets of the body."""
 
     kind: str
     body: str
@@ -19,12 +19,12 @@ class Block:
 
     @property
     def opens(self) -> int:
-        """Where the fence above it begins."""
+        """Return the offset at which the opening fence starts."""
         return self.start - len(f"```{self.kind}\n")
 
     @property
     def closes(self) -> int:
-        """Where the fence below it ends."""
+        """Return the offset at which the closing fence ends."""
         return self.stop + len("```")
 
 
@@ -34,8 +34,8 @@ def read_blocks(text: str) -> list[Block]:
     >>> [block.kind for block in read_blocks("```python\\n1\\n```\\n```toml\\na=1\\n```\\n```text\\n1\\n```\\n")]
     ['python', 'text']
     """
-    found = [Block(match[1], match[2], match.start(2), match.end(2)) for match in FENCE.finditer(text)]
-    return [block for block in found if block.kind in {*RUNS, "text"}]
+    blocks = [Block(match[1], match[2], match.start(2), match.end(2)) for match in FENCE.finditer(text)]
+    return [block for block in blocks if block.kind in {*RUNS, "text"}]
 
 
 def commands(body: str) -> list[list[str]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pages import PageError
-from pages.outputs import differences, in_a_folder_of_its_own
+from pages.outputs import differences, temporary_working_directory
 
-PLAIN = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
+PLAIN_TEXT_ENVIRONMENT = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
 
 
 def execute_notebook(path: Path) -> None:
@@ -21,13 +21,13 @@ def execute_notebook(path: Path) -> None:
     from nbclient import NotebookClient
 
     text = path.read_text(encoding="utf-8")
-    shown, book = json.loads(text), nbformat.reads(text, as_version=4)
-    own = str(Path(sys.executable).parent)
-    places = [place for place in os.environ["PATH"].split(os.pathsep) if place != own]
-    os.environ.update(PLAIN, PATH=os.pathsep.join(places))
-    with in_a_folder_of_its_own() as folder:
+    saved, book = json.loads(text), nbformat.reads(text, as_version=4)
+    bin_folder = str(Path(sys.executable).parent)
+    folders = [entry for entry in os.environ["PATH"].split(os.pathsep) if entry != bin_folder]
+    os.environ.update(PLAIN_TEXT_ENVIRONMENT, PATH=os.pathsep.join(folders))
+    with temporary_working_directory() as folder:
         NotebookClient(book, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
-    for before, after in zip(shown["cells"], book["cells"], strict=True):
+    for before, after in zip(saved["cells"], book["cells"], strict=True):
         missing = [line for line in differences(_printed(before), _printed(after)) if line.strip()]
         if missing:  # a blank line between the outputs of two commands stands on the page alone
             raise PageError(f"{path.name} shows {missing}, which is not printed:\n{_printed(after)}")

@@ -10,15 +10,15 @@ INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAYED = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 
 
-def drawn(latex: str, display: str) -> str:
+def render_formula(latex: str, display: str) -> str:
     """A formula as MathML, with what was written for those who copy it.
 
     >>> "<msup>" in drawn("x^2", "inline")
     True
     """
-    written = html.unescape(latex).strip()
-    math = convert(written, display=display)
-    return math.replace("<math ", f'<math alttext="{html.escape(written)}" ', 1)
+    source = html.unescape(latex).strip()
+    math = convert(source, display=display)
+    return math.replace("<math ", f'<math alttext="{html.escape(source)}" ', 1)
 
 
 def with_formulas(page: str) -> str:
@@ -27,10 +27,10 @@ def with_formulas(page: str) -> str:
     >>> with_formulas('<p><span class="arithmatex">\\\\(d_h\\\\)</span></p>').count("<msub>")
     1
     """
-    page = INLINE.sub(lambda found: drawn(found[1], "inline"), page)
-    return DISPLAYED.sub(lambda found: f'<div class="formula">{drawn(found[1], "block")}</div>', page)
+    page = INLINE.sub(lambda match: render_formula(match[1], "inline"), page)
+    return DISPLAYED.sub(lambda match: f'<div class="formula">{render_formula(match[1], "block")}</div>', page)
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """What MkDocs calls with each page's content."""
+    """Hook of MkDocs, called with the content of each page."""
     return with_formulas(content)

@@ -16,7 +16,7 @@ FETCHED_BY_STYLE = re.compile(r"(?:url\(|@import\s+)[\"']?((?:https?:)?//[^\"')]
 
 @dataclass(frozen=True)
 class Link:
-    """Where an element leads, and whether the browser fetches that by itself."""
+    """Return the target of an element, and whether the browser fetches it by itself."""
 
     target: str
     fetched: bool
@@ -34,9 +34,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note what an element is called and where it leads."""
-        named = dict(attrs)
-        self.anchors |= {value for key in ("id", "name") if (value := named.get(key))}
-        fetched = tag not in FOLLOWED and named.get("rel") not in HARMLESS
+        attributes = dict(attrs)
+        self.anchors |= {value for key in ("id", "name") if (value := attributes.get(key))}
+        fetched = tag not in FOLLOWED and attributes.get("rel") not in HARMLESS
         self.links += [Link(value or "", fetched) for key, value in attrs if key in ATTRIBUTES]
 
 
@@ -52,16 +52,16 @@ def read_page(text: str) -> Page:
 
 
 def trouble(link: Link, path: Path, site: Path, pages: dict[Path, Page]) -> str | None:
-    """What is wrong with a link, if anything is."""
+    """Return what is wrong with a link, if anything is."""
     parts = urlsplit(link.target)
     if parts.scheme == "data" or (parts.scheme == "mailto" and "@" in parts.path):
         return None
     if parts.scheme or parts.netloc:
         return _trouble_outside(link, parts.scheme, parts.netloc)
-    found = _file(unquote(parts.path), path, site)
-    if not found.is_file():
+    target_file = _file(unquote(parts.path), path, site)
+    if not target_file.is_file():
         return "no such file"
-    if parts.fragment and unquote(parts.fragment) not in pages[found].anchors:
+    if parts.fragment and unquote(parts.fragment) not in pages[target_file].anchors:
         return "no such anchor"
     return None
 
@@ -75,8 +75,8 @@ def _trouble_outside(link: Link, scheme: str, host: str) -> str | None:
 def _file(target: str, path: Path, site: Path) -> Path:
     """The file that a link of a page means."""
     start = site if target.startswith("/") else path.parent
-    found = (start / target.lstrip("/")).resolve() if target else path
-    return found / "index.html" if found.is_dir() else found
+    resolved = (start / target.lstrip("/")).resolve() if target else path
+    return resolved / "index.html" if resolved.is_dir() else resolved
 
 
 def troubles(site: Path) -> list[str]:
@@ -100,5 +100,5 @@ def check_site(site: Path) -> None:
     """Look through a built site; anything wrong with its links is an error."""
     if not (site / "index.html").is_file():
         raise PageError(f"{site.name} holds no index.html. To build the site: make docs")
-    if found := troubles(site):
-        raise PageError("\n".join(found))
+    if messages := troubles(site):
+        raise PageError("\n".join(messages))

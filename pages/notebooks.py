@@ -26,15 +26,15 @@ def notebook(text: str) -> dict[str, Any]:
     [('markdown', '# A'), ('code', 'print(1)')]
     """
     cells: list[dict[str, Any]] = []
-    place = 0
+    position = 0
     for block in read_blocks(text):
-        cells += _words(text[place : block.opens])
-        place = block.closes
+        cells += _words(text[position : block.opens])
+        position = block.closes
         if block.kind in RUNS:
             cells.append(_code(block))
         else:
             cells[-1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": _lines(block.body)}]
-    cells += _words(text[place:])
+    cells += _words(text[position:])
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
     return {"cells": cells, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
@@ -73,10 +73,10 @@ def _lines(text: str) -> list[str]:
 def write_notebook(page: Path) -> Path:
     """Write a page's notebook next to it."""
     path = page.with_suffix(".ipynb")
-    path.write_text(written(page), encoding="utf-8")
+    path.write_text(render_notebook(page), encoding="utf-8")
     return path
 
 
-def written(page: Path) -> str:
+def render_notebook(page: Path) -> str:
     """The notebook's file."""
     return json.dumps(notebook(page.read_text(encoding="utf-8")), ensure_ascii=False, indent=1) + "\n"

@@ -14,7 +14,7 @@ from pages.running import run_block
 
 
 @dataclass(frozen=True)
-class Shown:
+class PageOutput:
     """A block that shows output, the block before it that was run (if there is one), and what that printed."""
 
     block: Block
@@ -27,52 +27,52 @@ def pattern(line: str) -> re.Pattern[str]:
     return re.compile(".*".join(re.escape(" ".join(part.split())) for part in line.split("…")).replace(r"\ ", r"\s*"))
 
 
-def differences(shown: str, printed: str) -> list[str]:
+def differences(documented: str, printed: str) -> list[str]:
     """The lines that a page shows and that are not printed.
 
     >>> differences("a  5\\nb … 7\\n", "a 5\\nb 6 and 8\\n")
     ['b … 7']
     """
-    there = [" ".join(line.split()) for line in printed.splitlines()]
-    return [line for line in shown.splitlines() if not any(map(pattern(line).fullmatch, there))]
+    printed_lines = [" ".join(line.split()) for line in printed.splitlines()]
+    return [line for line in documented.splitlines() if not any(map(pattern(line).fullmatch, printed_lines))]
 
 
-def outputs(blocks: Iterable[Block], where: str, apart: bool = False) -> Iterator[Shown]:
+def outputs(blocks: Iterable[Block], page_name: str, in_subprocess: bool = False) -> Iterator[PageOutput]:
     """Run a page's blocks in order, and pair each `text` block with what the block before it printed."""
     names: dict[str, Any] = {}
     code, printed = "", ""
     for block in blocks:
         if block.kind in RUNS:
-            code, printed = block.body, run_block(block, where, names, apart)
+            code, printed = block.body, run_block(block, page_name, names, in_subprocess)
         else:
-            yield Shown(block, code, printed)
+            yield PageOutput(block, code, printed)
 
 
-def require(shown: Shown, where: str) -> None:
-    """What is shown must be what was printed."""
-    if missing := differences(shown.block.body, shown.printed):
-        raise PageError(f"{where} shows {missing}, which is not printed:\n{shown.printed}")
+def require(output: PageOutput, page_name: str) -> None:
+    """Raise an error if the output in the page differs from the printed one."""
+    if missing := differences(output.block.body, output.printed):
+        raise PageError(f"{page_name} shows {missing}, which is not printed:\n{output.printed}")
 
 
 def check_page(path: Path) -> None:
     """Run a page as it stands, in a folder of its own; what it shows must be what is printed."""
     blocks = read_blocks(path.read_text(encoding="utf-8"))
-    with in_a_folder_of_its_own():
-        for shown in outputs(blocks, path.name):
-            if not shown.block.body.strip():
+    with temporary_working_directory():
+        for output in outputs(blocks, path.name):
+            if not output.block.body.strip():
                 raise PageError(f"{path.name} has an empty output. To fill it in: python -m pages write {path.name}")
-            require(shown, path.name)
+            require(output, path.name)
 
 
 def write_page(path: Path) -> None:
     """Run a page and put into each `text` block what the block before it prints; blocks with … are only checked."""
     text = path.read_text(encoding="utf-8")
-    with in_a_folder_of_its_own():
-        found = list(outputs(read_blocks(text), path.name))
-    for shown in reversed(found):
-        if "…" in shown.block.body and not differences(shown.block.body, shown.printed):
+    with temporary_working_directory():
+        page_outputs = list(outputs(read_blocks(text), path.name))
+    for output in reversed(page_outputs):
+        if "…" in output.block.body and not differences(output.block.body, output.printed):
             continue
-        text = text[: shown.block.start] + tidy(shown.printed) + text[shown.block.stop :]
+        text = text[: output.block.start] + tidy(output.printed) + text[output.block.stop :]
     path.write_text(text, encoding="utf-8")
 
 
@@ -83,7 +83,7 @@ def tidy(printed: str) -> str:
 
 
 @contextlib.contextmanager
-def in_a_folder_of_its_own() -> Iterator[Path]:
+def temporary_working_directory() -> Iterator[Path]:
     """Work in a new folder that is gone afterwards."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         yield Path(folder)

@@ -11,8 +11,8 @@ LEARNING = {"train", "adapt"}
 NOT_LEARNING = {"--settings", "--resume", "--from-peft", "--help"}
 
 
-def learns(words: list[str]) -> bool:
-    """Whether a command trains anything.
+def is_training(words: list[str]) -> bool:
+    """Return True if a command trains a model.
 
     >>> learns(["lemma", "train", "rnn"]), learns(["lemma", "train", "rnn", "--settings"])
     (True, False)
@@ -26,10 +26,10 @@ def shorten(words: list[str]) -> list[str]:
     >>> shorten(["lemma", "train", "rnn", "steps=900"])
     ['lemma', 'train', 'rnn', 'steps=4', 'evaluate_every=4']
     """
-    if not learns(words):
+    if not is_training(words):
         return words
-    kept = [word for word in words if not word.startswith(("steps=", "evaluate_every="))]
-    return [*kept, f"steps={STEPS}", f"evaluate_every={STEPS}"]
+    remaining = [word for word in words if not word.startswith(("steps=", "evaluate_every="))]
+    return [*remaining, f"steps={STEPS}", f"evaluate_every={STEPS}"]
 
 
 def shortened(block: Block) -> Block:

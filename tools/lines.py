@@ -15,8 +15,8 @@ def count_lines() -> dict[str, int]:
     """Count the lines of Python by package; modules next to the packages are counted as `modules`."""
     lines: dict[str, int] = {}
     for path in sorted(SOURCE.rglob("*.py")):
-        package, *rest = path.relative_to(SOURCE).parts
-        key = package if rest else "modules"
+        package, *inner = path.relative_to(SOURCE).parts
+        key = package if inner else "modules"
         lines[key] = lines.get(key, 0) + len(path.read_text(encoding="utf-8").splitlines())
     return lines
 

@@ -1,8 +1,8 @@
 """Reject vague words in names and docstrings that start with a clause: `python -m tools.vocabulary`.
 
-A name should say what a thing is in the field's words (docs/glossary.md). The words below say nothing about it: `found`,
-`given`, `place`. A docstring of a function starts with a verb, one of a class with a noun; `CLAUSES` are the words with
-which sentences start that need the code to be understood.
+A name should say what a thing is in the field's words (docs/glossary.md); words such as `found`, `given` and `place` say
+nothing about it. The docstring of a function starts with a verb, that of a class with a noun. Words, limits and exceptions
+with their reasons are in vocabulary.toml.
 """
 
 import ast

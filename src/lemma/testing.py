@@ -148,7 +148,9 @@ def state_survives_its_tensors_and_rows(model: LanguageModel, tokens: Tokens) ->
     if not torch.equal(model(tokens[:, 7:9], stored.detach())[0], whole):
         return "a state made of its own tensors gives other logits"
     chosen = torch.tensor([2, 0])
-    return _difference(model(tokens[chosen, 7:9], state.select_rows(chosen))[0], whole[chosen], 1e-7, "of two rows, logits")
+    return _difference(
+        model(tokens[chosen, 7:9], state.select_rows(chosen))[0], whole[chosen], 1e-7, "of two rows, logits"
+    )
 
 
 def signature_tells_states_apart(model: LanguageModel, tokens: Tokens) -> str:

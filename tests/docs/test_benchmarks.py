@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu
-from benchmarks.__main__ import ALL, OTHERS, main
+from benchmarks.__main__ import ALL, SEPARATE_PROGRAMS, main
 from benchmarks.compare import Comparison
 
 PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
@@ -31,14 +31,14 @@ def test_a_table_without_a_date_is_seen() -> None:
 def test_every_command_on_the_page_names_a_benchmark_that_exists() -> None:
     commands = re.findall(r"python -m benchmarks(\.\w+)?((?: [a-z]\S*)*)`", PAGE)
     assert len(commands) > 10
-    known = {"": {*ALL, *OTHERS}, ".gpu": {"penalties", "decoding", "training", "shakespeare"}}
+    known = {"": {*ALL, *SEPARATE_PROGRAMS}, ".gpu": {"penalties", "decoding", "training", "shakespeare"}}
     for module, names in commands:
         assert set(names.split()) <= known.get(module, set()), (module, names)
-        assert not module or module[1:] in OTHERS
+        assert not module or module[1:] in SEPARATE_PROGRAMS
 
 
 def test_a_wrong_name_ends_with_2_before_anything_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    monkeypatch.setitem(OTHERS, "graph", lambda: pytest.fail("it was measured"))
+    monkeypatch.setitem(SEPARATE_PROGRAMS, "graph", lambda: pytest.fail("it was measured"))
     for run in (lambda: main(["graph", "grpah"]), lambda: gpu.main(("decodng",))):
         with pytest.raises(SystemExit) as ended:
             run()

@@ -9,7 +9,7 @@ import pytest
 
 from pages import PageError
 from pages.executing import execute_notebook
-from pages.notebooks import notebook, write_notebook, written
+from pages.notebooks import notebook, render_notebook, write_notebook
 
 GALLERY = Path(__file__).parents[2] / "docs" / "problems"
 PAGES = sorted(set(GALLERY.glob("*.md")) - {GALLERY / "index.md"})
@@ -40,7 +40,7 @@ def test_the_committed_notebook_is_the_one_made_from_its_page(page: Path) -> Non
     """If this fails: python -m pages notebook docs/problems/PAGE.md."""
     nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install 'lemma-lm[docs]'")
     text = page.with_suffix(".ipynb").read_text(encoding="utf-8")
-    assert text == written(page)
+    assert text == render_notebook(page)
     nbformat.validate(json.loads(text))
     assert sum(cell["cell_type"] == "code" for cell in json.loads(text)["cells"]) > 0
 

@@ -14,7 +14,7 @@ import pytest
 from pages import PageError
 from pages.blocks import Block, commands, read_blocks
 from pages.outputs import check_page, differences, outputs, write_page
-from pages.running import run_command, run_here
+from pages.running import run_command, run_in_process
 from pages.sharing import RUN, fetch_run, makers, runs_from_elsewhere
 from pages.shortening import STEPS, shorten, shortened
 
@@ -57,7 +57,7 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.
     for run in runs_from_elsewhere(page):
         fetch_run(run, cache, made_by())
     wrong = []
-    for shown in outputs(map(shortened, blocks(page)), page.name, apart=page.name == "README.md"):
+    for shown in outputs(map(shortened, blocks(page)), page.name, in_subprocess=page.name == "README.md"):
         if can_be_compared(shown.code):
             wrong += differences(shown.block.body, shown.printed)
     assert wrong == []
@@ -74,7 +74,7 @@ def test_a_wrong_figure_a_broken_command_and_a_long_training_are_seen(tmp_path: 
     assert differences(shown, "a 5\n\nb 6 and 7\n") == []
     assert differences(shown, "a 50\n\nb 6 and 8\n") == ["a  5", "b … 7"]
     assert can_be_compared("$ lemma count rnn\n") and not can_be_compared("$ lemma evaluate runs/a\n")
-    assert run_here(["lemma", "count", "no-such-model"]).status == 2
+    assert run_in_process(["lemma", "count", "no-such-model"]).status == 2
     with pytest.raises(PageError, match="no-such-model"):
         run_command(["lemma", "count", "no-such-model"], "a page")
     long = ["lemma", "train", "rnn", "--out", "runs/a"]

@@ -124,7 +124,9 @@ class LocalWorkers(Workers):
     def start(self, job_file: Path, count: int, threads: int) -> None:
         """Start processes of the same Python; where there are several GPUs, each process sees one of them."""
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-        command = python_command("-c", "import sys; from lemma.studies.workers import run_worker; run_worker(sys.argv[1])")
+        command = python_command(
+            "-c", "import sys; from lemma.studies.workers import run_worker; run_worker(sys.argv[1])"
+        )
         gpus = visible_gpus()
         self.errors = [TemporaryFile() for _ in range(count)]  # noqa: SIM115
         self.processes = [

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from lemma.cli.main import app
 from lemma.errors import RunError, SpecError
-from pages.running import Done, run_apart, run_here
+from pages.running import Done, run_in_process, run_in_subprocess
 
 TEXT = "the cat sat on the mat and the dog sat on the log\n" * 200
 
@@ -18,7 +18,7 @@ TEXT = "the cat sat on the mat and the dog sat on the log\n" * 200
 def lemma(*words: str, folder: Path, apart: bool = False) -> Done:
     """Type a command in a folder: in this process, or `apart`, as a person starts it, which takes seconds."""
     with contextlib.chdir(folder):
-        return (run_apart if apart else run_here)(["lemma", *words])
+        return (run_in_subprocess if apart else run_in_process)(["lemma", *words])
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "book.txt").write_text(TEXT, encoding="utf-8")
     words = ["steps=30", "batch=8", "sequence_length=16", "hidden=32", "width=16", "V=300"]
     done = lemma("train", "lstm", "--text", "book.txt", "--out", "runs/a", *words, folder=folder, apart=True)
-    assert done.status == 0, done.said
-    assert "parameters" in done.printed
-    assert "sample" in done.printed
+    assert done.status == 0, done.stderr
+    assert "parameters" in done.stdout
+    assert "sample" in done.stdout
     return folder
 
 
@@ -41,7 +41,7 @@ def test_a_run_folder_has_its_files(folder: Path) -> None:
 
 def test_evaluate_prints_one_json_object(folder: Path) -> None:
     done = lemma("evaluate", "runs/a", "--json", folder=folder)
-    result = json.loads(done.printed)
+    result = json.loads(done.stdout)
     assert set(result) == {"perplexity", "loss", "bits_per_byte", "tokens", "protocol"}
     assert len(result["protocol"]["data_hash"]) == 64
     assert result["protocol"]["tokenizer"].startswith("byte-pairs")
@@ -50,22 +50,22 @@ def test_evaluate_prints_one_json_object(folder: Path) -> None:
 
 def test_evaluate_other_text_has_that_texts_hash(folder: Path) -> None:
     (folder / "other.txt").write_text("the dog sat\n" * 50, encoding="utf-8")
-    result = json.loads(lemma("evaluate", "runs/a", "--text", "other.txt", "--json", folder=folder).printed)
+    result = json.loads(lemma("evaluate", "runs/a", "--text", "other.txt", "--json", folder=folder).stdout)
     wanted = hashlib.sha256((folder / "other.txt").read_bytes()).hexdigest()
     assert result["protocol"]["data_hash"] == wanted
 
 
 def test_generate_repeats_itself_with_a_seed_in_another_process_too(folder: Path) -> None:
     words = ["generate", "runs/a", "--prompt", "The", "--tokens", "20", "--seed", "7"]
-    once, again = (lemma(*words, folder=folder, apart=apart).printed for apart in (True, False))
+    once, again = (lemma(*words, folder=folder, apart=apart).stdout for apart in (True, False))
     assert once.startswith("The")
     assert once == again
-    assert once != lemma(*words[:-1], "8", folder=folder).printed
+    assert once != lemma(*words[:-1], "8", folder=folder).stdout
 
 
 def test_generate_at_zero_reports_its_loop(folder: Path) -> None:
     words = ["generate", "runs/a", "--prompt", "the", "--tokens", "400", "--temperature", "0", "--json"]
-    result = json.loads(lemma(*words, folder=folder).printed)
+    result = json.loads(lemma(*words, folder=folder).stdout)
     assert set(result) == {"prompt", "text", "tokens", "loop", "stopped", "tokens_per_second", "logprobs", "seed"}
     loop, tokens = result["loop"], result["tokens"]
     if loop is not None:
@@ -75,7 +75,7 @@ def test_generate_at_zero_reports_its_loop(folder: Path) -> None:
 def test_resume_of_a_finished_run_changes_nothing(folder: Path) -> None:
     before = (folder / "runs/a/model.safetensors").read_bytes()
     done = lemma("train", "--resume", "runs/a", folder=folder)
-    assert done.status == 0, done.said
+    assert done.status == 0, done.stderr
     assert (folder / "runs/a/model.safetensors").read_bytes() == before
 
 
@@ -165,10 +165,10 @@ def test_wrong_input_gets_a_message_and_status_2_and_leaves_nothing(case: str, f
     (folder / "short.txt").write_text("a b c\n", encoding="utf-8")
     words, message = WRONG[case]
     done = lemma(*words, folder=folder, apart=case == "a wrong key")
-    assert done.status == 2, done.said + done.printed
-    assert message in " ".join(done.said.split()), done.said
-    assert "Traceback" not in done.said
-    assert not done.printed
+    assert done.status == 2, done.stderr + done.stdout
+    assert message in " ".join(done.stderr.split()), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
     assert not (folder / "runs/x").exists()
 
 

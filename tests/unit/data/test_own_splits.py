@@ -246,7 +246,11 @@ def test_tables_of_captions_are_the_splits_image_for_image(folder: Path) -> None
 
 def test_of_images_only_the_split_that_is_not_given_is_held_out(folder: Path) -> None:
     data = images(folder, captions="captions.csv", test="t.csv", held_out=0.2)
-    assert {split: len(data.item(split).images) for split in data.split_names} == {"train": 4, "validation": 1, "test": 3}
+    assert {split: len(data.item(split).images) for split in data.split_names} == {
+        "train": 4,
+        "validation": 1,
+        "test": 3,
+    }
     with pytest.raises(DataError, match=r"validation = 'v\.csv': emoji has captions of its own"):
         images(Path("emoji"), validation="v.csv")
     (folder / "w.csv").write_text("image,caption\nno.png,nothing\n")

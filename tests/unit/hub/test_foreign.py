@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from faults.foreign import SPEC, TEXT, TensorInfo, flipped, foreign, gguf_bytes, good_gguf, use, written
+from faults.foreign import SPEC, TEXT, TensorInfo, flipped, foreign, gguf_bytes, good_gguf, use, write_files
 from lemma.adaptation.adapt import adapt_model
 from lemma.data.foreign import reading_foreign_file
 from lemma.errors import DataError, LemmaError, MemoryLimitError, RunError, StorageError
@@ -40,7 +40,7 @@ def changed(path: Path, tokenizer: str = "llama", **fields: Any) -> Path:
 @pytest.mark.filterwarnings("ignore")
 def test_a_share_of_the_campaign_finds_only_errors_of_lemma(tmp_path: Path) -> None:
     for row in foreign(tmp_path / "campaign", 0.02):
-        assert not row.failures, row.what
+        assert not row.failures, row.description
 
 
 def test_every_surprise_names_the_file_and_keeps_its_cause() -> None:
@@ -146,7 +146,7 @@ def test_flipped_bytes_of_a_llama2c_file_are_errors_of_lemma(tmp_path: Path) -> 
 def test_a_config_of_impossible_values_is_an_error_that_names_the_folder(
     field: str, value: Any, tmp_path: Path
 ) -> None:
-    folder = written(tmp_path / "model")
+    folder = write_files(tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, field: value}))
     with pytest.raises(RunError, match="model"):
