@@ -7,7 +7,7 @@ TOOLS  := $(VENV)/.tools
 DEMO   ?= runs/demo
 GALLERY := $(filter-out docs/problems/index.md,$(wildcard docs/problems/*.md))
 
-.PHONY: help setup demo test check format bench faults docs clean
+.PHONY: help setup demo test pages check format bench faults docs clean
 help:            ## list the targets
 	@grep -hE '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -25,13 +25,18 @@ $(TOOLS): $(READY)
 demo: $(READY)   ## train six families on Shakespeare, compare them, write a report
 	$(BIN)/lemma study families --jobs 2 --out $(DEMO)
 
-test: $(TOOLS)   ## the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+test: $(TOOLS)   ## the test suite, with a sample of the docs' pages
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not page'
 
-check: $(TOOLS)  ## formatting, lint and types
+pages: $(TOOLS)  ## execute every page of README and docs
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m page tests/docs
+
+check: $(TOOLS)  ## formatting, lint, types, vocabulary, line budget
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+	$(BIN)/python -m tools.vocabulary
+	$(BIN)/python -m tools.lines
 
 format: $(TOOLS) ## let ruff put everything in order
 	$(BIN)/ruff format .

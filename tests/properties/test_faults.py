@@ -17,5 +17,5 @@ from faults.kills import kills, replacements
 )
 def test_a_sample_of_the_campaign_finds_nothing(campaign, rows: int, fraction: float, tmp_path: Path) -> None:
     results = list(islice(campaign(tmp_path, fraction, 7), rows))
-    assert len(results) == rows and all(row.tried for row in results)
+    assert len(results) == rows and all(row.trials for row in results)
     assert not [failure for row in results for failure in row.failures]
