@@ -54,7 +54,7 @@ def test_class_names_are_unique_in_the_package() -> None:
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_words_are_those_of_the_field(path: Path) -> None:
-    """CONTRIBUTING.md has the glossary."""
+    """Words of the left column are rejected in names, comments, messages and docs."""
     found = [
         f"line {number}: '{match[0]}', better: {better}"
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
