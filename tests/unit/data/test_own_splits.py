@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lemma.data.conllu import Sentence, format_conllu
 from lemma.data.corpora import Corpus
 from lemma.data.graphs import prepare_graph
 from lemma.data.images import prepare_images
 from lemma.data.labels import prepare_labels
 from lemma.data.pairs import prepare_pairs
 from lemma.data.store import prepare_text
-from lemma.data.treebanks import prepare_treebank
+from lemma.data.treebanks import Sentence, format_conllu, prepare_treebank
 from lemma.errors import DataError, SpecError
 from lemma.spec.data import DataSpec, GraphSpec, ImagesSpec, LabelsSpec, PairsSpec, TreebankSpec
 
@@ -128,7 +127,7 @@ def test_of_labels_only_the_split_that_is_not_given_is_held_out(write: Write, gi
     assert sizes == {"train": 18, given: 2, drawn: 2}
     assert sorted([*data.item("train").texts, *data.item(drawn).texts]) == sorted(ROWS)
     if drawn == "test":
-        assert data.item("test").texts == plain.tokens("test").texts
+        assert data.item("test").texts == plain.item("test").texts
     assert len(data.overlaps) == 1 and data.overlaps[0].startswith("1 of the 2 texts")
 
 
@@ -246,7 +245,11 @@ def test_tables_of_captions_are_the_splits_image_for_image(folder: Path) -> None
 
 def test_of_images_only_the_split_that_is_not_given_is_held_out(folder: Path) -> None:
     data = images(folder, captions="captions.csv", test="t.csv", held_out=0.2)
-    assert {split: len(data.item(split).images) for split in data.split_names} == {"train": 4, "validation": 1, "test": 3}
+    assert {split: len(data.item(split).images) for split in data.split_names} == {
+        "train": 4,
+        "validation": 1,
+        "test": 3,
+    }
     with pytest.raises(DataError, match=r"validation = 'v\.csv': emoji has captions of its own"):
         images(Path("emoji"), validation="v.csv")
     (folder / "w.csv").write_text("image,caption\nno.png,nothing\n")

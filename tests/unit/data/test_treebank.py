@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from lemma.data import corpora as library
-from lemma.data.conllu import Sentence, format_conllu, read_conllu
 from lemma.data.corpora import TREEBANKS, Corpus, convert_graphs, read_graphs
-from lemma.data.treebanks import hold_out_sentences, prepare_treebank, read_trees
+from lemma.data.treebanks import Sentence, format_conllu, hold_out_sentences, prepare_treebank, read_conllu, read_trees
 from lemma.errors import DataError
 from lemma.files import files_hash
 from lemma.spec.data import TreebankSpec

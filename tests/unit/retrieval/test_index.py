@@ -105,7 +105,7 @@ def test_broken_images_are_named_and_not_tried_again_until_they_change(
     (folder / "bad.png").write_bytes(b"no image")
     (folder / "empty.png").touch()
     done = update(embedder, folder)
-    assert {entry.name: entry.broken for entry in done.index.unreadable} == {
+    assert {entry.name: entry.error for entry in done.index.unreadable} == {
         "bad.png": "not an image of a known format",
         "empty.png": "the file is empty",
     }
