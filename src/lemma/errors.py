@@ -71,13 +71,7 @@ class TrainingError(LemmaError):
 
 
 def describe_unknown(kind: str, name: str, choices: Iterable[str], suggestion: str | None = None) -> str:
-    """Return the message for an unknown name, with the closest choice and the list of all choices.
-
-    Args:
-        kind: what the name stands for.
-        name: the unknown name.
-        choices: the valid names.
-        suggestion: the choice with the same meaning, if there is one; else the closest spelling is suggested.
+    """Return the message for an unknown name, with all choices and a suggestion, by default the closest spelling.
 
     >>> describe_unknown("positions", "rotory", ["none", "rotary"])
     "positions = 'rotory' is unknown. Did you mean 'rotary'? Known: none, rotary."
@@ -90,7 +84,7 @@ def describe_unknown(kind: str, name: str, choices: Iterable[str], suggestion: s
 
 
 def closest_name(typed: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that differs by a typo or two, or only at its end; None if there is none.
+    """Return the choice that differs by a typo or two, or only at its end; None without one.
 
     >>> closest_name("learning_rat", ["learning_rate"]), closest_name("heds", ["heads", "seed"])
     ('learning_rate', 'heads')

@@ -34,14 +34,10 @@ TEMPORARY_NAME = re.compile(
 )
 SEQUENCE_NUMBERS = count()  # make temporary names unique within this process
 NEXT_STEPS = {  # errors of a disk that the user can do something about
-    errno.ENOSPC: "Make room there, or choose another place, and give the same command again.",
-    errno.EDQUOT: "Make room there, or choose another place, and give the same command again.",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room there, or choose another place, and try again."),
     errno.EFBIG: "Files there may not be larger (ulimit -f): choose another place.",
-    errno.EROFS: "Choose a place that you may write to.",
-    errno.EACCES: "Choose a place that you may write to.",
-    errno.EPERM: "Choose a place that you may write to.",
-    errno.EMFILE: "Raise the limit, as with: ulimit -n 4096",
-    errno.ENFILE: "Raise the limit, as with: ulimit -n 4096",
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Choose a place that you may write to."),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit, as with: ulimit -n 4096"),
     errno.EIO: "The disk itself fails: save what is on it.",
 }
 
@@ -192,9 +188,7 @@ def check_replaceable(path: Path) -> None:
 def explain_storage_errors(path: Path, temporary: Path | None = None) -> Iterator[None]:
     """Turn errors of the disk into a StorageError that names the file, its size so far and the next step.
 
-    Args:
-        path: what is being written.
-        temporary: the temporary file or folder that is being filled, if it is not `path` itself.
+    `temporary` is the file or folder that is being filled, if it is not `path` itself.
     """
     try:
         yield
@@ -343,12 +337,9 @@ def file_lock(path: Path, timeout: float) -> Iterator[bool]:
 
 
 def cached(path: Path, read: Callable[[], Value], make: Callable[[], Value]) -> Value:
-    """Return `read()`; if it raises a DataError or RunError (missing or damaged), let one process at a time `make` it.
+    """Return `read()`; if it raises a DataError or RunError, lock `path` and return `make()`.
 
-    Args:
-        path: the cached file or folder, which is locked while it is made.
-        read: reads the cache.
-        make: computes the value and writes the cache.
+    So only one process computes and writes a cached file or folder that is missing or damaged; others wait for it.
     """
     with suppress(DataError, RunError):
         return read()

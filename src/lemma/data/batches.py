@@ -309,8 +309,8 @@ class MaskedWindows:
     def evaluation_batches(self, tokens: Tokens) -> Iterator[Batch]:
         """Yield batches of a text from start to end, always with the same tokens masked."""
         starts = np.arange(0, self.length - self.text_tokens + 1, self.text_tokens)
-        for number, begin in enumerate(range(0, len(starts), EVALUATION_ROWS)):
-            offsets = starts[begin : begin + EVALUATION_ROWS]
+        for number, row in enumerate(range(0, len(starts), EVALUATION_ROWS)):
+            offsets = starts[row : row + EVALUATION_ROWS]
             rng = np.random.default_rng([self.seed, number])
             yield self.build_rows(tokens, offsets, np.arange(len(offsets)) % 2 == 0, rng)
 
@@ -323,9 +323,9 @@ class MaskedWindows:
         if self.is_paired:
             length = self.text_tokens - self.first_segment
             following = offsets + self.first_segment
-            others = rng.integers(0, self.length - length, size=len(following))
-            others += others >= following
-            second = np.where(is_next, following, others)[:, None] + np.arange(length)
+            random = rng.integers(0, self.length - length, size=len(following))
+            random += random >= following
+            second = np.where(is_next, following, random)[:, None] + np.arange(length)
             parts += [tokens[second].astype(np.int64), end]
         inputs = np.concatenate(parts, axis=1)
         targets = np.full_like(inputs, PAD)
@@ -340,10 +340,10 @@ class MaskedWindows:
         text_vocabulary = self.vocabulary - (0 if self.custom_special_ids else len(SPECIAL_TOKENS))
         inner = np.arange(1, inputs.shape[1] - 1)
         positions = inner[inner != self.first_segment + 1]
-        chosen = positions[rng.random((len(inputs), len(positions))).argsort(axis=1)[:, : self.num_predicted]]
-        original = np.take_along_axis(inputs, chosen, axis=1)
-        np.put_along_axis(targets, chosen, original, axis=1)
-        draw = rng.random(chosen.shape)
-        other = (original + rng.integers(1, max(2, text_vocabulary), size=chosen.shape)) % text_vocabulary
+        masked = positions[rng.random((len(inputs), len(positions))).argsort(axis=1)[:, : self.num_predicted]]
+        original = np.take_along_axis(inputs, masked, axis=1)
+        np.put_along_axis(targets, masked, original, axis=1)
+        draw = rng.random(masked.shape)
+        other = (original + rng.integers(1, max(2, text_vocabulary), size=masked.shape)) % text_vocabulary
         unmasked = np.where(draw < MASK_FRACTION + REPLACE_FRACTION, other, original)
-        np.put_along_axis(inputs, chosen, np.where(draw < MASK_FRACTION, self.special_ids[2], unmasked), axis=1)
+        np.put_along_axis(inputs, masked, np.where(draw < MASK_FRACTION, self.special_ids[2], unmasked), axis=1)

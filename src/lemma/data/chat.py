@@ -51,7 +51,7 @@ def render_chat(
     variables = {"tools": None, "documents": None, **special_tokens, **settings}
     variables |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
     try:
-        request = json.dumps({"template": template, "variables": variables}, default=_to_plain).encode()
+        request = json.dumps({"template": template, "variables": variables}, default=_to_json_value).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(f"the conversation is not plain data that a chat template can read: {error}.") from None
     if len(request) > MAX_REQUEST_BYTES:
@@ -69,7 +69,7 @@ def render_chat(
     return ChatText(answer["text"])
 
 
-def _to_plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Return mappings and sequences as dictionaries and lists for JSON."""
     if isinstance(value, Mapping):
         return dict(value)

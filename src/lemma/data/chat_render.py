@@ -57,7 +57,7 @@ def compile_template(source: str) -> Template:
     environment.filters["tojson"] = to_json
     environment.globals |= {
         "raise_exception": raise_exception,
-        "strftime_now": lambda form: datetime.now().strftime(form),
+        "strftime_now": lambda format_: datetime.now().strftime(format_),
     }
     return environment.from_string(source)
 
@@ -84,7 +84,7 @@ def limit_memory() -> None:
 
 
 def allow_cpu_time() -> None:
-    """Let this process use CPU_SECONDS more; then the system ends it, even if its parent is gone."""
+    """Extend the limit of processor time by CPU_SECONDS; past it the system ends this process."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 

@@ -177,7 +177,7 @@ class __legacy__:
 def download_package(
     requirement: str, into: Path, python: str | None = None, source: bool = False, registry: Registry = "pip"
 ) -> Path:
-    """Let pip download a wheel or source archive, or npm an archive, from its configured index; return the file.
+    """Download a wheel or source archive with pip, or an archive with npm, from the configured index; return the file.
 
     `python` is the version of Python that pip looks for, if the package does not support this one.
     """
@@ -208,7 +208,7 @@ def download_package(
 
 
 def _download_npm(requirement: str, into: Path) -> Path:
-    """Let npm download an archive; `npm pack` runs none of the scripts of a package that it downloads."""
+    """Download an archive with npm; `npm pack` runs none of the scripts of a package that it downloads."""
     npm = shutil.which("npm")
     if npm is None:
         raise DataError(

@@ -221,7 +221,7 @@ def unique_edges(edges: Edges, weights: Weights | None, num_nodes: int) -> tuple
 # Splits: as many nodes of each class to train on, the others drawn by a seed
 
 DEFAULT_LABELLED = 20  # nodes of each class to train on, if the graph has enough
-MAX_NAMED = 5  # small classes that a note names
+MAX_LISTED = 5  # small classes that a note names
 
 
 def split_nodes(
@@ -251,20 +251,20 @@ def split_nodes(
         train = np.concatenate([order[classes[order] == number][:labelled] for number in range(len(counts))])
         if not len(train):
             raise DataError("no labelled node is left to train on, besides those of the validation and test files.")
-    rest = order[~np.isin(order, train)]
+    remaining = order[~np.isin(order, train)]
     sizes = {split: size for split in ("validation", "test") if isinstance(size := getattr(spec, split), int)}
-    if len(rest) < len(sizes):
+    if len(remaining) < len(sizes):
         verbs = " and ".join({"validation": "validate", "test": "test"}[split] for split in sizes)
         raise DataError(
-            f"{len(rest)} labelled node{' is' if len(rest) == 1 else 's are'} left to {verbs} on, besides "
+            f"{len(remaining)} labelled node{' is' if len(remaining) == 1 else 's are'} left to {verbs} on, besides "
             "those that are trained on. Lower labelled=, or give more labels."
         )
     validation, test = (sizes.get(split, 0) for split in ("validation", "test"))
-    is_short = len(rest) < validation + test
+    is_short = len(remaining) < validation + test
     if is_short and len(sizes) == 2:  # the remaining nodes, in the same proportion
-        validation = min(len(rest) - 1, max(1, len(rest) * validation // (validation + test)))
-        test = len(rest) - validation
-    splits = {"train": train, "validation": rest[:validation], "test": rest[validation : validation + test]}
+        validation = min(len(remaining) - 1, max(1, len(remaining) * validation // (validation + test)))
+        test = len(remaining) - validation
+    splits = {"train": train, "validation": remaining[:validation], "test": remaining[validation : validation + test]}
     splits = {split: np.sort(nodes) for split, nodes in {**splits, **provided}.items()}
     notes: list[str] = []
     if spec.labelled is None and labelled < DEFAULT_LABELLED:
@@ -272,14 +272,14 @@ def split_nodes(
         notes.append(f"the graph is small: {count} of each class {verb} trained on, not {DEFAULT_LABELLED}")
     rare = np.flatnonzero((counts > 0) & (counts < labelled)).tolist() if "train" not in provided else []
     if rare:
-        listed = ", ".join((names[number] if names else str(number))[:40] for number in rare[:MAX_NAMED])
-        listed += ", …" if len(rare) > MAX_NAMED else ""
+        listed = ", ".join((names[number] if names else str(number))[:40] for number in rare[:MAX_LISTED])
+        listed += ", …" if len(rare) > MAX_LISTED else ""
         have = f"{len(rare):,} class{' has' if len(rare) == 1 else 'es have'}"
         notes.append(f"{have} fewer than {_count_nodes(labelled)[0]}: all of theirs are trained on ({listed})")
     if is_short and len(sizes) == 2:
         notes.append(f"{' '.join(_count_nodes(validation))} left to validate and {test:,} to test")
     elif is_short:
-        notes.append(f"{' '.join(_count_nodes(len(rest)))} left for the {next(iter(sizes))} split")
+        notes.append(f"{' '.join(_count_nodes(len(remaining)))} left for the {next(iter(sizes))} split")
     return splits, notes
 
 
@@ -512,7 +512,7 @@ def read_node_link(path: Path) -> RawGraph:
     nodes, links = _read_node_link_lists(path)
     node_numbers: dict[str, int] = {}
     for index, node in enumerate(nodes):
-        name = _plain_name(node, "id", f"{path}, nodes[{index}]")
+        name = _get_name(node, "id", f"{path}, nodes[{index}]")
         if node_numbers.setdefault(name, index) != index:
             raise DataError(f"{path}, nodes[{index}]: the node {name[:40]!r} is there already.")
     label_key = next((name for name in LABELS if any(name in node for node in nodes)), None)
@@ -529,7 +529,7 @@ def read_node_link(path: Path) -> RawGraph:
             weight = link.get("weight", 1)
             if not isinstance(weight, int | float):
                 raise DataError(f"{location}: the weight is {repr(weight)[:42]}; {POSITIVE}.")
-            source, target = (_plain_name(link, end, location) for end in ("source", "target"))
+            source, target = (_get_name(link, end, location) for end in ("source", "target"))
             yield index, source, target, weight if has_weights else None
 
     edges, weights = _number_edges(edge_rows(), node_numbers, lambda index: f"{path}, links[{index}]")
@@ -569,14 +569,14 @@ def _read_node_link_lists(path: Path) -> list[list[dict[str, Any]]]:
 
 def _lower_keys(item: Mapping[str, Any], location: str) -> dict[str, Any]:
     """Return an object with its keys as in tables: in lower case, without spaces around."""
-    lowered: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in item.items():
-        if lowered.setdefault(key.strip().casefold(), value) is not value:
+        if result.setdefault(key.strip().casefold(), value) is not value:
             raise DataError(f"{location}: the key {key[:40]!r} occurs twice. Give each a name of its own.")
-    return lowered
+    return result
 
 
-def _plain_name(item: Mapping[str, Any], key: str, location: str) -> str:
+def _get_name(item: Mapping[str, Any], key: str, location: str) -> str:
     if key not in item or isinstance(item[key], dict | list):
         raise DataError(f"{location}: '{key}' is missing, or is not a plain name.")
     return str(item[key])
@@ -649,23 +649,23 @@ def block_graph(nodes: int | None = None, edges: int | None = None, seed: int = 
     classes = rng.permutation(np.arange(nodes) % CLASSES)
     means = FEATURE_SIGNAL * rng.standard_normal((CLASSES, FEATURES), dtype=np.float32)
     features = means[classes] + rng.standard_normal((nodes, FEATURES), dtype=np.float32)
-    drawn = np.zeros((2, 0), dtype=np.int64)
+    pairs = np.zeros((2, 0), dtype=np.int64)
     order = np.argsort(classes, kind="stable")
     starts = np.searchsorted(classes[order], np.arange(CLASSES + 1))
-    while drawn.shape[1] < edges:  # from any node, to any node or to one of the same community; with loops
-        count = (edges - drawn.shape[1]) * 5 // 4 + 16
+    while pairs.shape[1] < edges:  # from any node, to any node or to one of the same community; with loops
+        count = (edges - pairs.shape[1]) * 5 // 4 + 16
         source, target = rng.integers(nodes, size=(2, count))
         block = classes[source]
         neighbour = order[starts[block] + (rng.random(count) * (starts[block + 1] - starts[block])).astype(np.int64)]
         more = np.stack([source, np.where(rng.random(count) < WITHIN_FRACTION, neighbour, target)])
-        drawn, _ = unique_edges(np.concatenate([drawn, more], axis=1), None, nodes)
-    chosen = np.sort(rng.permutation(drawn.shape[1])[:edges])
+        pairs, _ = unique_edges(np.concatenate([pairs, more], axis=1), None, nodes)
+    selected = np.sort(rng.permutation(pairs.shape[1])[:edges])
     sizes = f"nodes={nodes} edges={edges} seed={seed} classes={CLASSES} features={FEATURES}"
     return RawGraph(
         node_names=list(map(str, range(nodes))),
         labels=[f"community {number + 1}" for number in classes.tolist()],
         features=features,
-        edges=drawn[:, chosen],
+        edges=pairs[:, selected],
         weights=None,
         hash=text_hash(f"blocks {sizes} {WITHIN_FRACTION} {FEATURE_SIGNAL}"),
         description=f"blocks of {nodes:,} nodes and {edges:,} edges",

@@ -66,7 +66,7 @@ DECODE_BATCH = 64  # images that are decoded at a time
 WHITE = (255, 255, 255, 255)
 DECODING_VERSION = 1  # another version of decoding makes other pixels
 FONT_SIZE = 128  # pixels of the font's em
-MAX_NAMED = 3  # images that a note names
+MAX_LISTED = 3  # images that a note names
 MIN_IMAGES = 4  # different ones: two to train, one to validate, one to test
 
 Pixels = UInt8[np.ndarray, "3 side side"]
@@ -262,29 +262,17 @@ class ImageFile(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageList:
-    """Images in a shuffled order, so that every split is one slice of it; those of provided splits come last.
-
-    Attributes:
-        images: the images.
-        keys: decide on each image's split: its name in a built-in set, else the SHA-256 of its file.
-        hashes: SHA-256 of each image's file.
-        hash: SHA-256 of the images whose split is not provided, with their table.
-        provided_hashes: the same of each provided split.
-        description: name of the set or path of the folder.
-        notes: sentences about what was left out.
-        is_builtin: whether the set is built in: drawings whose margins are cropped, split by their names.
-        provided_splits: for each image the split that it is provided for; "" if that is to be drawn.
-    """
+    """Images in a shuffled order, so that every split is one slice of it; those of provided splits come last."""
 
     images: tuple[ImageFile, ...] = field(repr=False)
-    keys: tuple[str, ...] = field(repr=False)
-    hashes: tuple[str, ...] = field(repr=False)
-    hash: str
+    keys: tuple[str, ...] = field(repr=False)  # decide on splits: the names of a built-in set, else the files' hashes
+    hashes: tuple[str, ...] = field(repr=False)  # SHA-256 of each image's file
+    hash: str  # SHA-256 of the table of captions and its images, without those of provided splits
     description: str
     notes: tuple[str, ...]
-    is_builtin: bool
-    provided_splits: tuple[str, ...] = field(default=(), repr=False)
-    provided_hashes: Mapping[str, str] = field(default_factory=dict)
+    is_builtin: bool  # built-in sets are drawings whose margins are cropped
+    provided_splits: tuple[str, ...] = field(default=(), repr=False)  # of each image; "" if its split is to be drawn
+    provided_hashes: Mapping[str, str] = field(default_factory=dict)  # like `hash`, of each provided split
 
 
 def list_images(
@@ -297,13 +285,8 @@ def list_images(
 ) -> ImageList:
     """List the images of a built-in set, or those of a folder that its table of captions names.
 
-    Args:
-        name: the set, or the folder.
-        captions: path of the table.
-        image: column of the file names.
-        caption: column of the captions.
-        progress: is called with the bytes read.
-        splits: tables of captions whose images are the validation and the test split.
+    `captions` is the path of the table, `image` and `caption` are its columns. `splits` are tables of captions whose
+    images are the validation and the test split.
     """
     splits = splits or {}
     if is_builtin := name in IMAGES:
@@ -328,12 +311,12 @@ def list_images(
         ]
         notes += _count_note(copies, "images are the same file as another", "image is the same file as another")
         for split, table in tables.items():
-            named = [
-                (image_name, image_hash)
-                for (image_split, _), image_name, image_hash in zip(images, image_names, hashes, strict=True)
+            in_split = [
+                (image.name, image_hash)
+                for (image_split, image), image_hash in zip(images, hashes, strict=True)
                 if image_split == split
             ]
-            table_hashes[split] = combine_hashes([file_hash(table.path), *(value for _, value in sorted(named))])
+            table_hashes[split] = combine_hashes([file_hash(table.path), *(value for _, value in sorted(in_split))])
         notes = [*(table.note for table in tables.values()), *notes]
     split_order = ["", *splits]
 
@@ -440,7 +423,8 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[SplitI
             rows = f"none of its {len(table):,} rows names an image in {root}"
             raise DataError(f"{table.path}: {rows}: {'; '.join(notes)}.")
         images += [
-            (split, ImageFile(path.relative_to(root).as_posix(), path, tuple(some))) for path, some in captions.items()
+            (split, ImageFile(path.relative_to(root).as_posix(), path, tuple(texts)))
+            for path, texts in captions.items()
         ]
     captioned = {image.path for _, image in images}
     uncaptioned = [name for path, name in names.items() if path not in captioned]
@@ -456,17 +440,17 @@ def _count_note(names: Iterable[str], plural: str, singular: str) -> list[str]:
     names = list(names)
     if not names:
         return []
-    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
-    first = ", ".join(name[:60] for name in names[:MAX_NAMED])
+    more = f" and {len(names) - MAX_LISTED:,} more" if len(names) > MAX_LISTED else ""
+    first = ", ".join(name[:60] for name in names[:MAX_LISTED])
     return [f"{len(names):,} {plural if len(names) > 1 else singular}: {first}{more}"]
 
 
 def find_images(folder: Path) -> list[Path]:
     """Return all image files in a folder and below it, in the order of their paths; hidden ones not."""
-    return sorted(path for path in _files_below(folder, IMAGE_SUFFIXES) if path.is_file())
+    return sorted(path for path in _walk_files(folder, IMAGE_SUFFIXES) if path.is_file())
 
 
-def _files_below(folder: Path, suffixes: Collection[str]) -> Iterator[Path]:
+def _walk_files(folder: Path, suffixes: Collection[str]) -> Iterator[Path]:
     for parent, subfolders, names in os.walk(folder, followlinks=False):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         for name in names:
@@ -475,15 +459,15 @@ def _files_below(folder: Path, suffixes: Collection[str]) -> Iterator[Path]:
 
 
 def _read_captions(
-    folder: Path, captions: str | None, image: str | None, caption: str | None, others: Iterable[DataTable] = ()
+    folder: Path, captions: str | None, image: str | None, caption: str | None, exclude: Iterable[DataTable] = ()
 ) -> DataTable:
-    """Read the named table of captions, else the only table in the folder besides the others."""
+    """Read the named table of captions, else the only table in the folder that is not excluded."""
     if captions is not None:
         inner = folder / captions
         path = inner if exists(inner) and not exists(Path(captions)) else Path(captions)
     else:
-        excluded = {real_path(other.path) for other in others}
-        tables = sorted(path for path in _files_below(folder, TABLE_SUFFIXES) if real_path(path) not in excluded)
+        excluded = {real_path(table.path) for table in exclude}
+        tables = sorted(path for path in _walk_files(folder, TABLE_SUFFIXES) if real_path(path) not in excluded)
         tables = [path for path in tables if path.parent == folder] or tables
         if not tables:
             raise DataError(
@@ -498,8 +482,8 @@ def _read_captions(
 
     def is_header(first_row: Sequence[str]) -> bool:
         cells = {cell.strip().casefold() for cell in first_row}
-        has_usual_name = bool(cells & {"image", "caption", *IMAGE_COLUMNS, *CAPTION_COLUMNS})
-        return has_usual_name and not any(cell.endswith(tuple(IMAGE_SUFFIXES)) for cell in cells)
+        has_alias = bool(cells & {"image", "caption", *IMAGE_COLUMNS, *CAPTION_COLUMNS})
+        return has_alias and not any(cell.endswith(tuple(IMAGE_SUFFIXES)) for cell in cells)
 
     return read_table(path, columns, any_width=True, is_header=is_header)
 
@@ -579,16 +563,16 @@ def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -
     folder by number, with equal files together.
     """
     keys = [listing.keys[index] for index in readable if not listing.provided_splits[index]]
-    drawn = [split for split in ("test", "validation") if split not in listing.provided_splits]
+    missing = [split for split in ("test", "validation") if split not in listing.provided_splits]
     num_different = len(set(keys))
-    if drawn and num_different < MIN_IMAGES:
+    if missing and num_different < MIN_IMAGES:
         raise DataError(
             f"{listing.description}: {num_different} different images are too few to train on some and hold others "
             f"out. Give at least {MIN_IMAGES}."
         )
     numbers = [hash_to_int(key, "split") for key in keys] if listing.is_builtin else []
     stops = [0]
-    for count in range(1, len(drawn) + 1):
+    for count in range(1, len(missing) + 1):
         if listing.is_builtin:
             stops.append(sum(number < count * held_out * 2**64 for number in numbers))
         else:
@@ -596,7 +580,7 @@ def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -
             while stop < len(keys) and keys[stop] == keys[stop - 1]:  # equal files stay together
                 stop += 1
             stops.append(stop)
-    bounds = {**dict(zip(drawn, pairwise(stops), strict=True)), "train": (stops[-1], len(keys))}
+    bounds = {**dict(zip(missing, pairwise(stops), strict=True)), "train": (stops[-1], len(keys))}
     start = len(keys)
     for split in dict.fromkeys(filter(None, listing.provided_splits)):
         bounds[split] = (start, start + sum(listing.provided_splits[index] == split for index in readable))
@@ -611,7 +595,7 @@ def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -
 # The pixels of a list of images: decoded once, stored in one memory-mapped file
 
 
-def _decode_once(
+def _decode_cached(
     listing: ImageList, side: int, progress: Progress | None
 ) -> tuple[UInt8[np.ndarray, "images 3 side side"], dict[int, str]]:
     """Return the pixels of the images that can be read, and the indices of the others with the reason."""
@@ -672,7 +656,7 @@ def prepare_images(
     `split`, else `test`.
     """
     listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress, split_files(spec))
-    pixels, errors = _decode_once(listing, side, progress)
+    pixels, errors = _decode_cached(listing, side, progress)
     readable = [index for index in range(len(listing.images)) if index not in errors]
     unreadable = _count_note(
         sorted(f"{listing.images[index].name} ({reason})" for index, reason in errors.items()),
@@ -694,8 +678,8 @@ def prepare_images(
         name="images",
     )
     images = {part: tuple(listing.images[readable[row]] for row in rows) for part, rows in read.examples.items()}
-    captions = {part: [caption for image in some for caption in image.captions] for part, some in images.items()}
-    texts = {part: list(map(normalise_caption, some)) for part, some in captions.items()}
+    captions = {part: [caption for image in files for caption in image.captions] for part, files in images.items()}
+    texts = {part: list(map(normalise_caption, part_captions)) for part, part_captions in captions.items()}
     tokenizer = tokenizer or load_or_train_tokenizer(spec.tokenizer, texts["train"], progress)
     token_rows, notes = encode_splits(texts, tokenizer, length, special_tokens, "captions", progress)
     items: dict[str, CaptionedImages] = {}

@@ -142,7 +142,7 @@ def read_label_file(
 
 def _read_table(path: Path, text_column: str | None, label_column: str | None, labels: Collection[str]) -> DataTable:
     columns = [Column("text", text_column, TEXT_ALIASES), Column("label", label_column, LABEL_ALIASES)]
-    table = read_table(path, columns, any_width=False, known_labels=labels)
+    table = read_table(path, columns, any_width=False, allowed_labels=labels)
     table.cells["label"][:] = map(intern, table.cells["label"])  # few labels, many texts
     return table
 
@@ -177,20 +177,20 @@ def split_label_file(
             f"{description}: all {len(examples):,} texts have one label, {examples[0].label[:40]!r}; at least two are "
             "needed. Name another column with --label-column, or give texts of other labels too."
         )
-    drawn = [split for split in ("test", "validation") if split not in provided]
+    missing = [split for split in ("test", "validation") if split not in provided]
     groups: dict[str, list[LabelledText]] = defaultdict(list)
     for example in examples:
         groups[normalise_text(example.text)].append(example)
     num_different = len(groups)
-    if drawn:
+    if missing:
         groups = _keep_majority_labels(groups)
     dropped = len(examples) - sum(map(len, groups.values()))
     notes = [f"{dropped:,} texts were left out: the same text has another label as often or more often"] * bool(dropped)
     sizes, strata = {key: len(group) for key, group in groups.items()}, {key: g[0].label for key, g in groups.items()}
-    splits = split_groups(groups, assign_splits(sizes, strata, held_out, drawn))
+    splits = split_groups(groups, assign_splits(sizes, strata, held_out, missing))
     splits |= {split: list(file.examples) for split, file in provided.items()}
     counts = Counter(label for _, label in splits["train"])
-    rare = sorted(label for label in labels if counts[label] < MIN_TEXTS_PER_LABEL) if drawn else []
+    rare = sorted(label for label in labels if counts[label] < MIN_TEXTS_PER_LABEL) if missing else []
     if rare and len(rare) > len(counts) / 2:
         raise DataError(
             f"{description}: {len(rare):,} of {len(labels):,} labels have fewer than {MIN_TEXTS_PER_LABEL} texts to "
@@ -214,12 +214,12 @@ def split_label_file(
 
 def _keep_majority_labels(groups: Mapping[str, list[LabelledText]]) -> dict[str, list[LabelledText]]:
     """Return of each group of equal texts those of the most frequent label; drop groups in which labels tie."""
-    kept: dict[str, list[LabelledText]] = {}
+    majority: dict[str, list[LabelledText]] = {}
     for key, texts in groups.items():
-        (label, count), *others = Counter(text.label for text in texts).most_common(2)
-        if not others or count > others[0][1]:
-            kept[key] = [text for text in texts if text.label == label]
-    return kept
+        (label, count), *second = Counter(text.label for text in texts).most_common(2)
+        if not second or count > second[0][1]:
+            majority[key] = [text for text in texts if text.label == label]
+    return majority
 
 
 def _limit_texts(texts: list[LabelledText], limit: int, description: str, notes: list[str]) -> list[LabelledText]:
@@ -309,16 +309,10 @@ def prepare_labels(
 ) -> Splits[LabelledExamples]:
     """Read, split and tokenize labelled texts, each cut to its first `length` tokens.
 
-    Args:
-        spec: the file or built-in data set, its columns and splits.
-        length: maximum number of tokens of a text, special tokens included.
-        special_tokens: whether a text is put between `<start>` and `<end>`.
-        tokenizer: trained on the training texts if None.
-        labels: names of the classes of a trained model; those of the training texts if None.
-        trees: source of dependency trees; the tokens are then their words, and come with their heads.
-        evaluation: whether to return one split: all of a file, or of other data `split`, else `test`.
-        split: the split to evaluate on.
-        progress: is called with the bytes done.
+    With `special_tokens` a text is put between `<start>` and `<end>`, which count. The tokenizer is trained on the
+    training texts unless one is passed; `labels` are the classes of a model that is already trained. With `trees` the
+    tokens are the words of trees, and come with their heads. For `evaluation` one split is returned: all of a file, or
+    of other data `split`, else `test`.
     """
     source = read_label_file(spec.labels, spec.text, spec.label, labels, progress)
     allowed = labels if labels is not None else sorted({label for _, label in source.examples})

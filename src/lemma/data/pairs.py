@@ -72,7 +72,7 @@ class TokenPairs:
         targets: dict[str, list[str]] = {}
         for source, target in self.pairs:
             targets.setdefault(source, []).append(target)
-        return {source: tuple(some) for source, some in targets.items()}
+        return {source: tuple(translations) for source, translations in targets.items()}
 
 
 Pairs = tuple[Pair, ...]
@@ -117,13 +117,13 @@ def split_pairs(
     groups: dict[str, list[Pair]] = {}
     for pair in pair_file.examples:
         groups.setdefault(normalise_text(pair.source), []).append(pair)
-    drawn = [split for split in ("test", "validation") if split not in provided]
-    if drawn and len(groups) < MIN_SOURCES:
+    missing = [split for split in ("test", "validation") if split not in provided]
+    if missing and len(groups) < MIN_SOURCES:
         raise DataError(
             f"{pair_file.description}: {len(groups)} different sources are too few to train on some and hold others "
             f"out. Give at least {MIN_SOURCES}."
         )
-    assigned = assign_splits(dict.fromkeys(groups, 1), dict.fromkeys(groups, ""), held_out, drawn)
+    assigned = assign_splits(dict.fromkeys(groups, 1), dict.fromkeys(groups, ""), held_out, missing)
     splits = {split: tuple(pairs) for split, pairs in split_groups(groups, assigned).items()}
     return splits | {split: tuple(file.examples) for split, file in provided.items()}
 

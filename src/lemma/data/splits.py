@@ -27,32 +27,19 @@ class Splits(Generic[Item]):
 
     The item is an array of tokens for text (`TokenArray`), a set of examples (`LabelledExamples`, `TokenPairs`,
     `Trees`, `CaptionedImages`), or the nodes of a graph (`GraphNodes`).
-
-    Attributes:
-        kind: the option that names the data: text, treebank, pairs, labels, images or graph.
-        items: the item of each split.
-        tokenizer: the tokenizer; the lexicon of a parser; None for data without text.
-        hash: SHA-256 of the files, or of the parameters of generated data.
-        description: name or path of the data, for reports.
-        model_sizes: sizes that the data determines for the model: the vocabulary, the number of classes.
-        notes: sentences about how the data was read, and what was cut or left out.
-        labels: names of the classes, in the order of their numbers.
-        split_hashes: SHA-256 of each split, if some were provided as files.
-        overlaps: sentences about examples of a provided split that are in another split too.
-        tokenizer_note: sentence about the sample of text that the tokenizer was trained on, if that is not all of it.
     """
 
-    kind: str
+    kind: str  # the option that names the data: text, treebank, pairs, labels, images or graph
     items: Mapping[str, Item] = field(repr=False)
-    tokenizer: Any
-    hash: str
-    description: str
-    model_sizes: Mapping[str, int]
-    notes: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    split_hashes: Mapping[str, str] = field(default_factory=dict)
-    overlaps: tuple[str, ...] = ()
-    tokenizer_note: str = ""
+    tokenizer: Any  # the tokenizer; the lexicon of a parser; None for data without text
+    hash: str  # SHA-256 of the files, or of the parameters of generated data
+    description: str  # name or path of the data
+    model_sizes: Mapping[str, int]  # sizes of the model that the data determines: the vocabulary, the number of classes
+    notes: tuple[str, ...] = ()  # how the data was read, and what was cut or left out
+    labels: tuple[str, ...] = ()  # names of the classes, in the order of their numbers
+    split_hashes: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each split, if some were provided
+    overlaps: tuple[str, ...] = ()  # sentences on examples of a provided split that are in another split too
+    tokenizer_note: str = ""  # on which sample of the text the tokenizer was trained
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -109,17 +96,9 @@ class SplitExamples(Generic[Example]):
         labels: tuple[str, ...] = (),
     ) -> Splits[Item]:
         """Return the prepared data, with further notes."""
+        notes, hashes = (*self.notes, *notes), self.split_hashes
         return Splits(
-            kind=kind,
-            items=items,
-            tokenizer=tokenizer,
-            hash=self.hash,
-            description=self.description,
-            model_sizes=model_sizes,
-            notes=(*self.notes, *notes),
-            labels=labels,
-            split_hashes=self.split_hashes,
-            overlaps=self.overlaps,
+            kind, items, tokenizer, self.hash, self.description, model_sizes, notes, labels, hashes, self.overlaps
         )
 
 
@@ -135,18 +114,18 @@ def prepare_examples(
     split: str | None,
     name: str,
 ) -> SplitExamples[Example]:
-    """Split examples for training, or select those to evaluate on.
+    """Split examples for training, or select the split to evaluate on.
 
     Args:
         source: all examples whose split is not provided.
-        provided: files of the splits that the user provided.
-        draw_splits: splits the source; returns the examples of all splits, provided ones included, and notes.
-        key: what two equal examples have in common, to find those that are in two splits.
-        noun: what examples are called in messages.
-        has_splits: whether the data is a built-in set, which is evaluated on one of its splits.
-        evaluation: whether the data is only evaluated on: one split then, or all of a file without splits.
-        split: the split to evaluate on; `test` if there is a choice and none is named.
-        name: what all of a file is called as a split.
+        provided: the splits that the user provided as files.
+        draw_splits: returns the examples of all splits, provided ones included, and notes.
+        key: equal for equal examples, to find those that are in two splits.
+        noun: what examples are called in notes.
+        has_splits: whether the data is a built-in set, which is evaluated on `split`, by default `test`.
+        evaluation: whether to return one split.
+        split: the split to evaluate on.
+        name: the split that all examples of a file are, if it is evaluated on without splits.
     """
     hashes = {part: file.hash for part, file in provided.items()}
     data_hash, split_hashes = combine_split_hashes(source.hash, hashes)
@@ -170,10 +149,10 @@ def select_split(
 
     That is `split`; if it is None, the validation split if only that was provided, else the test split.
     """
-    chosen = split or ("validation" if set(provided) == {"validation"} else "test")
-    if chosen not in splits:
-        raise DataError(describe_unknown("split", chosen, splits))
-    return {chosen: splits[chosen]}, f"{description} ({chosen})"
+    split = split or ("validation" if set(provided) == {"validation"} else "test")
+    if split not in splits:
+        raise DataError(describe_unknown("split", split, splits))
+    return {split: splits[split]}, f"{description} ({split})"
 
 
 def split_files(spec: Any) -> dict[str, Any]:
@@ -210,7 +189,7 @@ def count_overlaps(splits: Mapping[str, Iterable[Hashable]], noun: str) -> tuple
 
 
 def overlap_note(count: int, total: int, noun: str, later: str, earlier: str) -> list[str]:
-    """Return one sentence on what two splits share, or none if that is nothing."""
+    """Return a sentence on the items that two splits have in common, or none if there are none."""
     verb = "is" if count == 1 else "are"
     note = f"{count:,} of the {total:,} {noun} of the {later} split {verb} in the {earlier} split too"
     return [note] if count else []
@@ -244,13 +223,9 @@ def assign_splits(
     fraction: float,
     held_out: Collection[str] = ("test", "validation"),
 ) -> dict[str, str]:
-    """Assign each group of equal texts to a split, a fraction of each stratum to each held-out split.
+    """Assign each group of equal texts to a split: a fraction of each stratum to each of `held_out`, else `train`.
 
-    Args:
-        sizes: number of texts of each group; a group that is larger than what a split still needs is trained on.
-        strata: stratum of each group, such as its label.
-        fraction: fraction of the texts in each held-out split.
-        held_out: the splits that are drawn; the rest is `train`.
+    `sizes` are the numbers of texts of each group; a group that is larger than what a split still needs is trained on.
 
     >>> splits = assign_splits({"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}, dict.fromkeys("abcde", "x"), 0.2)
     >>> sorted(splits.values())

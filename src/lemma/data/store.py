@@ -58,7 +58,7 @@ TOKENS_FILE = "tokens.bin"
 SAMPLE = 8 << 20  # byte-pairs are trained on at most this many bytes, spread evenly over the training text
 BLOCK = 1 << 20  # characters of short texts that are encoded at once
 BATCH = 1 << 18  # characters of running text that are encoded as one batch
-WORTH_PROCESSES = 1 << 25  # bytes from which on several processes encode; below, starting them takes longer
+PARALLEL_BYTES = 1 << 25  # bytes from which on several processes encode; below, starting them takes longer
 SLOW_KINDS = ("byte-pairs", "pretrained")  # tokenizers that take longer than sending text to a process and ids back
 BLANKS = " \t\n\r\v\f\u00a0\u3000"
 
@@ -169,21 +169,13 @@ def read_tokens(paths: Sequence[str], tokenizer: Tokenizer, progress: Progress |
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Text files and their splits.
+    """Text files and their splits."""
 
-    Attributes:
-        files: the files that were named, in the order in which their hashes are joined.
-        splits: the spans of each split.
-        description: the names of the files.
-        provided: the files of the splits that the user provided.
-        notes: splits of corpora that are not used.
-    """
-
-    files: tuple[Path, ...]
+    files: tuple[Path, ...]  # in the order in which their hashes are combined; without those of provided splits
     splits: TextSplits
     description: str
-    provided: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    provided: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)  # files of the splits that the user provided
+    notes: tuple[str, ...] = ()  # on splits of corpora that are not used
 
     def ranges(self) -> dict[str, list[list[int]]]:
         """Return for each split the file numbers and bytes of its spans, which depend on how the text was split."""
@@ -348,7 +340,7 @@ def _encode_spans(spans: Sequence[TextSpan], tokenizer: Tokenizer, advance: Adva
     """Encode spans in order, long ones in several processes."""
     pieces = (_report_progress(read_pieces(span, tokenizer.kind), advance) for span in spans)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    is_long = total_size(spans) >= WORTH_PROCESSES and tokenizer.kind in SLOW_KINDS
+    is_long = total_size(spans) >= PARALLEL_BYTES and tokenizer.kind in SLOW_KINDS
     if not is_long or cores == 1:
         return (encode_pieces(tokenizer, batch) for batch in batch_pieces(pieces))
     from lemma.data.encoding import encode_batches  # which needs this module
@@ -434,9 +426,9 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], advance: Advance) -
             continue
         block = texts[start:stop]
         ids, block_bounds = tokenizer.encode_batch(block)
-        is_known = ids >= 0
-        tokens.append(ids[is_known].astype(np.int32))
-        bounds.append(bounds[-1][-1] + np.cumsum(np.concatenate([[0], is_known]))[block_bounds[1:]])
+        is_valid = ids >= 0
+        tokens.append(ids[is_valid].astype(np.int32))
+        bounds.append(bounds[-1][-1] + np.cumsum(np.concatenate([[0], is_valid]))[block_bounds[1:]])
         dropped += len(ids) - len(tokens[-1])
         advance(sum(map(utf8_size, block)))
         start, size = stop, 0
@@ -451,30 +443,31 @@ def encode_splits(
     noun: str,
     progress: Progress | None = None,
 ) -> tuple[dict[str, TokenRows], list[str]]:
-    """Encode the texts of each split; return the rows and notes on what was cut or left out.
+    """Encode the texts of each split in rows of at most `length` tokens; return them and notes on what was left out.
 
-    Args:
-        length: maximum number of tokens of a row, special tokens included.
-        special_tokens: whether a text is put between `<start>` and `<end>`.
-        noun: what the texts are called in the notes.
+    With `special_tokens` a text is put between `<start>` and `<end>`, which count. `noun` names texts in the notes.
     """
     num_special = sum(map(len, tokenizer.boundary_tokens(special_tokens)))
     max_tokens = length - num_special
     if max_tokens < 1:
         special = f" and its {num_special} special tokens" if num_special else ""
         raise DataError(f"{length} tokens are too few for a text{special}.")
-    cut = {split: [truncate_text(text, tokenizer.kind, max_tokens) for text in some] for split, some in texts.items()}
-    advance = progress_counter(progress, "tokenising", sum(utf8_size(text) for some in cut.values() for text in some))
+    short = {
+        split: [truncate_text(text, tokenizer.kind, max_tokens) for text in full_texts]
+        for split, full_texts in texts.items()
+    }
+    size = sum(utf8_size(text) for split_texts in short.values() for text in split_texts)
+    advance = progress_counter(progress, "tokenising", size)
     encoded: dict[str, TokenRows] = {}
     total = too_long = dropped = with_unknown = all_unknown = 0
-    for split, split_texts in cut.items():
+    for split, split_texts in short.items():
         rows, split_dropped = encode_texts(tokenizer, split_texts, advance)
-        has_unknown, has_no_known = find_unknown(rows, tokenizer)
+        has_unknown, is_unknown = find_unknown(rows, tokenizer)
         total += len(split_texts)
         too_long += int((rows.lengths > max_tokens).sum())
         dropped += split_dropped
         with_unknown += int(has_unknown.sum())
-        all_unknown += int(has_no_known.sum())
+        all_unknown += int(is_unknown.sum())
         encoded[split] = fit_rows(rows, tokenizer, length, special_tokens)
     notes = {
         f"{too_long:,} of {total:,} {noun} are longer than {length:,} tokens: their start was kept": too_long,

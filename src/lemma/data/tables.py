@@ -38,9 +38,9 @@ class Column:
 
     def find(self, names: Names) -> list[int]:
         """Return the indices of the columns called by this role, or else by one of the aliases."""
-        lowered = [name.strip().casefold() for name in names]
-        return [index for index, name in enumerate(lowered) if name == self.role] or [
-            index for index, name in enumerate(lowered) if name in self.aliases
+        normalised = [name.strip().casefold() for name in names]
+        return [index for index, name in enumerate(normalised) if name == self.role] or [
+            index for index, name in enumerate(normalised) if name in self.aliases
         ]
 
 
@@ -69,21 +69,21 @@ def read_table(
     *,
     any_width: bool,
     is_header: IsHeader | None = None,
-    known_labels: Collection[str] | None = None,
+    allowed_labels: Collection[str] | None = None,
 ) -> DataTable:
     """Read some columns of a CSV, TSV or JSONL file.
 
     The first row is a header if it holds a requested name, if `is_header` says so, or by default if it holds any usual
-    name. With `known_labels` it also is one if its last cell is no known label and occurs only once, as no label does.
-    With `any_width` the first columns are taken where nothing else is known; otherwise the table must have as many
-    columns as are read.
+    name. With `allowed_labels` it also is one if its last cell is not allowed as a label and occurs only once. With
+    `any_width` the first columns are taken where nothing else is known; otherwise the table must have as many columns
+    as are read.
     """
 
     def has_header(first_row: Sequence[str]) -> bool:
         requested = [column.requested for column in column_specs if column.requested is not None]
-        usual = {name for column in column_specs for name in (column.role, *column.aliases)}
-        is_named = is_header(first_row) if is_header else bool({c.strip().casefold() for c in first_row} & usual)
-        return is_named or any(not name.isdecimal() or name in first_row for name in requested)
+        aliases = {name for column in column_specs for name in (column.role, *column.aliases)}
+        has_names = is_header(first_row) if is_header else bool({c.strip().casefold() for c in first_row} & aliases)
+        return has_names or any(not name.isdecimal() or name in first_row for name in requested)
 
     empty_message = "the file is empty. Give a file with one example per row."
     names, (_, first_row), rows = read_header(path, has_header, empty_message)
@@ -115,9 +115,9 @@ def read_table(
         raise DataError(f"{path}: in all of its {len(skipped_lines):,} rows something is empty. Fill it in.")
     if not lines:
         raise DataError(f"{path}: nothing but a header. Give a file with one example per row.")
-    if known_labels is not None and names is None:
+    if allowed_labels is not None and names is None:
         labels = cells[-1]
-        if len(labels) >= 3 and labels[0] not in known_labels and labels[0] not in labels[1:]:  # a header after all
+        if len(labels) >= 3 and labels[0] not in allowed_labels and labels[0] not in labels[1:]:  # a header after all
             names, lines, cells = tuple(first_row), lines[1:], [column_cells[1:] for column_cells in cells]
     columns = [f"column '{names[index]}'" if names else f"column {index + 1}" for index in indices]
     note = ", ".join(f"{spec.role} from {column}" for spec, column in zip(column_specs, columns, strict=True))
@@ -132,26 +132,26 @@ def _find_columns(
 ) -> list[int]:
     """Return the indices of columns: requested ones, then those found by name, then the remaining ones in order."""
     width = len(names or first_row)
-    found: dict[str, int] = {}
+    indices: dict[str, int] = {}
     for column in column_specs:
         role, requested = column.role, column.requested
         if requested is None:
             continue
         if names is not None and requested in names:
-            found[role] = names.index(requested)
+            indices[role] = names.index(requested)
         elif requested.isdecimal() and 1 <= int(requested) <= width:
-            found[role] = int(requested) - 1
+            indices[role] = int(requested) - 1
         elif requested.isdecimal():
             raise DataError(f"{path}: there is no column {requested} for the {role}; the first row has {width}.")
         else:
             raise DataError(f"{path}: {describe_unknown(f'the column of the {role}', requested, names or ())}")
     for column in column_specs:
-        if column.role not in found and names is not None:
-            free = [index for index in column.find(names) if index not in found.values()]
+        if column.role not in indices and names is not None:
+            free = [index for index in column.find(names) if index not in indices.values()]
             if len(free) == 1:
-                found[column.role] = free[0]
-    free = [index for index in range(width) if index not in found.values()]
-    missing = [column.role for column in column_specs if column.role not in found]
+                indices[column.role] = free[0]
+    free = [index for index in range(width) if index not in indices.values()]
+    missing = [column.role for column in column_specs if column.role not in indices]
     if missing and (len(free) < len(missing) or (len(free) > len(missing) and not any_width)):
         if len(first_row) < len(column_specs):
             raise DataError(
@@ -163,8 +163,8 @@ def _find_columns(
             f"{path}: which column is the {missing[0]}? {'columns' if names else 'the first row'}: {listed}. "
             f"Say --{missing[0]}-column NAME or its number."
         )
-    found |= dict(zip(missing, free, strict=False))
-    return [found[column.role] for column in column_specs]
+    indices |= dict(zip(missing, free, strict=False))
+    return [indices[column.role] for column in column_specs]
 
 
 def read_header(path: Path, is_header: IsHeader, empty_message: str) -> tuple[Names | None, Row, Iterator[Row]]:
@@ -180,8 +180,8 @@ def read_header(path: Path, is_header: IsHeader, empty_message: str) -> tuple[Na
 
 def open_table(path: Path) -> tuple[Names | None, Iterator[Row]]:
     """Open a table; return the names of its columns, if every row holds them (JSONL), and its rows."""
-    *others, last = TABLE_SUFFIXES
-    suffixes = f"{', '.join(others)} or {last}"
+    *first_suffixes, last = TABLE_SUFFIXES
+    suffixes = f"{', '.join(first_suffixes)} or {last}"
     if not exists(path):
         raise DataError(f"{path}: there is no such file. Check the name and the folder it is looked for in.")
     if path.is_dir():

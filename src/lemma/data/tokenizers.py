@@ -49,19 +49,6 @@ class Tokenizer:
     A pretrained model's tokenizer (`kind` is "pretrained") comes with the settings of its `tokenizer_config.json` and
     `generation_config.json`: special tokens, where to stop, how to sample, the chat template.
 
-    Attributes:
-        json: the JSON of the library.
-        config: the settings of `tokenizer_config.json`.
-        generation: the settings of `generation_config.json`.
-        kind: characters, words, byte-pairs or pretrained.
-        vocabulary: V; a pretrained model's may be larger than the number of tokens.
-        unk: id for unknown words, if there is one.
-        eos: id for the end of a text, if there is one.
-        bos: id for the beginning of a text, if there is one.
-        prefix: ids of the special tokens that a pretrained model's texts begin with.
-        suffix: ids of the special tokens that they end with.
-        hash: identifies the tokens that it gives.
-
     >>> from lemma.data.tokenizers import train_tokenizer
     >>> from lemma.spec.data import Characters
     >>> tokenizer = train_tokenizer(Characters(), ["abba"])
@@ -88,15 +75,15 @@ class Tokenizer:
         self.config, self.generation = dict(config or {}), dict(generation or {})
         self._template_file = source
         _ = self._fields  # wrong types are an error now, not at the first conversation
-        self.kind = _check_kind(self._engine, source)
+        self.kind = _check_kind(self._engine, source)  # characters, words, byte-pairs or pretrained
         numbers = self._engine.get_vocab()
-        larger = (vocabulary or 0) if self.kind == PRETRAINED else 0
-        self.vocabulary: int = max(larger, max(numbers.values(), default=-1) + 1)
+        larger = (vocabulary or 0) if self.kind == PRETRAINED else 0  # some models have more rows than tokens
+        self.vocabulary: int = max(larger, max(numbers.values(), default=-1) + 1)  # V
         self.unk: int | None = numbers.get(UNK) if self.kind == "words" else None
         self.eos: int | None = numbers.get(EOS) if self.kind in ("words", "byte-pairs") else None
         self.bos: int | None = None
-        self.prefix: tuple[int, ...] = ()
-        self.suffix: tuple[int, ...] = ()
+        self.prefix: tuple[int, ...] = ()  # special tokens that a pretrained model's texts begin with
+        self.suffix: tuple[int, ...] = ()  # and end with
         self._adds_space = False
         self.hash = text_hash(json)
         if self.kind == "byte-pairs":
@@ -118,13 +105,13 @@ class Tokenizer:
         self.eos = special.get("eos_token", first["eos_token"])
         self.unk = special.get("unk_token")
         try:
-            plain, full = (self._engine.encode("a", add_special_tokens=added).ids for added in (False, True))
-            joined, spaced = (self._engine.encode(text, add_special_tokens=False).ids for text in ("a b", " b"))
+            bare, full = (self._engine.encode("a", add_special_tokens=added).ids for added in (False, True))
+            both, second = (self._engine.encode(text, add_special_tokens=False).ids for text in ("a b", " b"))
         except Exception as error:  # the library raises nothing narrower
             raise DataError(f"{self._source}: the tokenizer cannot encode a text ({error}).") from None
-        start = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), 0)
-        self.prefix, self.suffix = tuple(full[:start]), tuple(full[start + len(plain) :])
-        self._adds_space = joined != plain + spaced
+        start = next((i for i in range(len(full)) if full[i : i + len(bare)] == bare), 0)
+        self.prefix, self.suffix = tuple(full[:start]), tuple(full[start + len(bare) :])
+        self._adds_space = both != bare + second
         self.hash = text_hash(f"{self.hash} {self.bos} {self.eos} {self.vocabulary}")
         if str(self.config.get("tokenizer_class", "")).startswith("Bert") and (ids := self.mask_tokens):
             affixes = ids[:1], ids[1:2]  # whatever the pipeline says: transformers' class for BERT has its own
@@ -221,8 +208,8 @@ class Tokenizer:
         A `continued` text was cut off before the space that it begins with; some tokenizers add that space themselves.
         """
         ids, _ = self.encode_batch([text[1:] if continued and self._adds_space and text[:1] == " " else text])
-        known = ids[ids >= 0]
-        return known, len(ids) - len(known)
+        valid = ids[ids >= 0]
+        return valid, len(ids) - len(valid)
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """Return the ids of some texts one after the other, −1 for unknown characters, and the bounds of each text."""
@@ -256,7 +243,6 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model was trained on conversations, and has a template for them."""
         return self._template is not None
 
     @property
@@ -318,11 +304,8 @@ class Tokenizer:
     ) -> "Tokenizer":
         """Read a saved tokenizer; the file itself says of which kind it is.
 
-        Args:
-            path: the JSON file; its settings are next to it.
-            vocabulary: size of a pretrained model's vocabulary, which may be larger than its tokenizer's.
-            default_config: settings if there is no `tokenizer_config.json`.
-            generation: settings that `generation_config.json`, if there is one, overrides.
+        `vocabulary` is that of the model, which may be larger. The settings in `tokenizer_config.json` and
+        `generation_config.json` next to the file override `default_config` and `generation`.
         """
         path = Path(path)
         try:
@@ -425,7 +408,7 @@ def _train_byte_pairs(spec: BytePairs, pieces: Iterable[str]) -> Engine:
 # Settings of pretrained tokenizers
 
 
-class NamedTemplate(ForeignFields):
+class ChatTemplateFields(ForeignFields):
     """One of several chat templates of a model."""
 
     name: str
@@ -441,7 +424,7 @@ class AddedTokenFields(ForeignFields):
 class TokenizerFields(ForeignFields):
     """Fields of `tokenizer_config.json` that are read; every field `*_token` is a special token, a flag or a number."""
 
-    chat_template: str | list[NamedTemplate] | None = None
+    chat_template: str | list[ChatTemplateFields] | None = None
     special_tokens: dict[str, str | AddedTokenFields | bool | float | None] = Field(default={})
 
     @classmethod

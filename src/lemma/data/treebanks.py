@@ -44,24 +44,16 @@ NumberedRow = tuple[int, list[str]]  # a line's number and its columns
 class Sentence:
     """A sentence and its dependency tree.
 
-    Attributes:
-        words: the words.
-        heads: `heads[i]` is the head of word i + 1, counted from 1; 0 for the root.
-        relations: the relation of each word to its head.
-        tags: universal parts of speech, if the file gives them; they tell punctuation.
-        name: the sentence's id in its file.
-        label: the class of the sentence, if the file gives one.
-
     >>> Sentence(("I", "prefer", "it"), (2, 0, 2), ("nsubj", "root", "dobj")).arcs()
     [(2, 1, 'nsubj'), (0, 2, 'root'), (2, 3, 'dobj')]
     """
 
     words: tuple[str, ...]
-    heads: tuple[int, ...]
-    relations: tuple[str, ...]
-    tags: tuple[str, ...] = ()
-    name: str = ""
-    label: str = ""
+    heads: tuple[int, ...]  # the head of each word, counted from 1; 0 for the root
+    relations: tuple[str, ...]  # of each word to its head
+    tags: tuple[str, ...] = ()  # universal parts of speech, if the file gives them
+    name: str = ""  # its id in the file
+    label: str = ""  # its class, if the file gives one
 
     @property
     def text(self) -> str:
@@ -133,9 +125,9 @@ def iter_depth_first(heads: Sequence[int]) -> Iterator[int]:
 def _sentence_rows(path: Path) -> Iterator[list[NumberedRow]]:
     """Yield the rows between blank lines, where there are more than comments."""
     rows: list[NumberedRow] = []
-    rest, number = "", 0
+    pending, number = "", 0
     for text in chain(decode_span(open_text(path)), ["\n\n"]):  # a blank line ends the last sentence
-        *lines, rest = (rest + text).split("\n")
+        *lines, pending = (pending + text).split("\n")
         for line in lines:
             number += 1
             if line.strip():
@@ -402,13 +394,13 @@ def prepare_treebank(
     files |= provided
     sentences, notes = _read_files(files)
     if "validation" not in sentences:
-        train, held_out = hold_out_sentences(sentences["train"], spec.held_out)
-        sentences = {**sentences, "train": train, "validation": held_out}
+        train, validation = hold_out_sentences(sentences["train"], spec.held_out)
+        sentences = {**sentences, "train": train, "validation": validation}
     lexicon = lexicon or Lexicon.from_sentences(sentences["train"], minimum_count, buckets)
-    words = {split: [sentence.words for sentence in some] for split, some in sentences.items()}
+    words = {split: [sentence.words for sentence in split_sentences] for split, split_sentences in sentences.items()}
     return Splits(
         kind="treebank",
-        items={split: Trees(some, lexicon) for split, some in sentences.items()},
+        items={split: Trees(split_sentences, lexicon) for split, split_sentences in sentences.items()},
         tokenizer=lexicon,
         hash=_hash_files(files),
         description=spec.treebank,
@@ -422,15 +414,13 @@ def prepare_treebank(
 def read_trees(name: str, progress: Progress | None = None, split: str | None = None) -> Splits[Trees]:
     """Read trees to compare with, as one split: all of a file, or `split` of a treebank or folder, else its `test`."""
     files = _find_files(name, progress)
-    chosen = split or next(part for part in ("test", "validation", "train") if part in files)
-    if chosen not in files:
-        raise DataError(describe_unknown("split", chosen, files))
-    description = f"{name} ({chosen})" if len(files) > 1 or name in TREEBANKS else name
-    files = {chosen: files[chosen]}
+    split = split or next(part for part in ("test", "validation", "train") if part in files)
+    if split not in files:
+        raise DataError(describe_unknown("split", split, files))
+    description = f"{name} ({split})" if len(files) > 1 or name in TREEBANKS else name
+    files = {split: files[split]}
     sentences, notes = _read_files(files)
-    return Splits(
-        "treebank", {chosen: Trees(sentences[chosen])}, None, _hash_files(files), description, {}, tuple(notes)
-    )
+    return Splits("treebank", {split: Trees(sentences[split])}, None, _hash_files(files), description, {}, tuple(notes))
 
 
 def hold_out_sentences(
@@ -438,17 +428,17 @@ def hold_out_sentences(
 ) -> tuple[tuple[Sentence, ...], tuple[Sentence, ...]]:
     """Split sentences into training and validation, which takes evenly spaced ones.
 
-    >>> train, held_out = hold_out_sentences(tuple("abcdefghij"), 0.2)
-    >>> "".join(train), "".join(held_out)
+    >>> train, validation = hold_out_sentences(tuple("abcdefghij"), 0.2)
+    >>> "".join(train), "".join(validation)
     ('abcdfghi', 'ej')
     """
     count = len(sentences)
     if count < 2:
         raise DataError("a treebank of one sentence leaves none to validate on. Give more, or --validation FILE.")
     fraction = min(max(fraction, 1 / count), 1 - 1 / count)
-    is_held_out = [int((i + 1) * fraction + 1e-9) > int(i * fraction + 1e-9) for i in range(count)]
-    train = tuple(sentence for sentence, held_out in zip(sentences, is_held_out, strict=True) if not held_out)
-    return train, tuple(sentence for sentence, held_out in zip(sentences, is_held_out, strict=True) if held_out)
+    validation = {i for i in range(count) if int((i + 1) * fraction + 1e-9) > int(i * fraction + 1e-9)}
+    train = tuple(sentence for i, sentence in enumerate(sentences) if i not in validation)
+    return train, tuple(sentences[i] for i in sorted(validation))
 
 
 def _read_files(files: Mapping[str, Sequence[Path]]) -> tuple[dict[str, tuple[Sentence, ...]], list[str]]:
@@ -479,7 +469,11 @@ def _find_files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
     keywords = {"train": "train", "dev": "validation", "valid": "validation", "test": "test"}
     for path in paths:
         files[next((split for word, split in keywords.items() if word in path.stem.lower()), "train")].append(path)
-    return {split: some for split, some in files.items() if some} if files["train"] else {"train": list(paths)}
+    return (
+        {split: split_paths for split, split_paths in files.items() if split_paths}
+        if files["train"]
+        else {"train": list(paths)}
+    )
 
 
 def _user_file(name: str) -> Path:

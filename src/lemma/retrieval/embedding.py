@@ -35,7 +35,7 @@ class TokenizedTexts:
     """Texts as rows of tokens."""
 
     rows: TokenRows
-    has_known_tokens: Bool[np.ndarray, " texts"]
+    is_known: Bool[np.ndarray, " texts"]  # has any token that the tokenizer knows, besides white space
     notes: tuple[str, ...]  # on what was left out of each text
 
 
@@ -58,7 +58,6 @@ class Embedder:
 
     @property
     def width(self) -> int:
-        """Size of a vector."""
         return self.towers.spec.shared
 
     @cached_property
@@ -85,7 +84,7 @@ class Embedder:
         body, tokenizer = self.towers.spec.body, self.run.tokenizer
         texts, special_tokens = [normalise_caption(text) for text in texts], isinstance(body, Transformer)
         rows, _ = encode_texts(tokenizer, texts, lambda size: None)
-        has_known_tokens = ~find_unknown(rows, tokenizer)[1]
+        is_known = ~find_unknown(rows, tokenizer)[1]
         max_tokens = max_text_tokens(body) - 2 * special_tokens
         lengths = rows.lengths.tolist()
         notes = tuple(
@@ -93,7 +92,7 @@ class Embedder:
         )
         rows = fit_rows(rows, tokenizer, max_text_tokens(body), special_tokens)
         vectors = self._check_finite(embed_texts(self.towers, rows))
-        return vectors, TokenizedTexts(rows, has_known_tokens, notes)
+        return vectors, TokenizedTexts(rows, is_known, notes)
 
     def _check_finite(self, vectors: Vectors) -> Vectors:
         if not np.isfinite(vectors).all():

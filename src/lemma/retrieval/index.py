@@ -132,21 +132,13 @@ class IndexHeader:
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """An opened index: its images in the order of their vectors, and those that cannot be read.
-
-    Attributes:
-        folder: where it is stored.
-        header: the content of index.json.
-        lines: the entries of the images in the order of their vectors, as they are in the file.
-        unreadable_lines: the entries of images that cannot be read.
-        vectors: memory-mapped, so that only what is used is read.
-    """
+    """An opened index: its images in the order of their vectors, and those that cannot be read."""
 
     folder: Path
     header: IndexHeader
-    lines: Sequence[bytes] = field(repr=False)
+    lines: Sequence[bytes] = field(repr=False)  # entries in the order of their vectors, as they are in the file
     unreadable_lines: Sequence[bytes] = field(repr=False)
-    vectors: Matrix = field(repr=False)
+    vectors: Matrix = field(repr=False)  # memory-mapped, so that only what is used is read
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -189,12 +181,10 @@ class Index:
 
     @cached_property
     def entries(self) -> tuple[IndexEntry, ...]:
-        """Images in the order of their vectors."""
         return self._parse(self.lines)
 
     @cached_property
     def unreadable(self) -> tuple[IndexEntry, ...]:
-        """Images that could not be read."""
         return self._parse(self.unreadable_lines)
 
     def read(self) -> Self:
@@ -239,8 +229,7 @@ class ImageSource:
 
     @property
     def crop_margins(self) -> bool:
-        """Whether transparent margins are cut off first, as of the drawings of a set."""
-        return self.folder is None
+        return self.folder is None  # sets are drawings with transparent margins
 
     def entries(self) -> list[IndexEntry]:
         """Return all images as they are now, none of them read; files of a set never change, so they have no time."""
@@ -506,12 +495,10 @@ def _find_changes(index: Index, images: ImageSource) -> _Changes:
     sizes = {size for size, _ in outdated}
     new: list[IndexEntry] = []
     for entry in current.values():
-        key = (entry.size, images.checksum(entry.name)) if entry.size in sizes else None
-        match = outdated.pop(key, None) if key else None
+        match = outdated.pop((entry.size, images.checksum(entry.name)), None) if entry.size in sizes else None
         if match is None:
             new.append(entry)
         else:
-            row, old = match
-            valid.append((row, old._replace(name=entry.name, mtime_ns=entry.mtime_ns)))
+            valid.append((match[0], match[1]._replace(name=entry.name, mtime_ns=entry.mtime_ns)))
     rows = sorted((row, entry) for row, entry in valid if row is not None)
     return _Changes(rows, [entry for row, entry in valid if row is None], new)

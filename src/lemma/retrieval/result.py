@@ -16,7 +16,7 @@ from lemma.report.text import display_width, text_width
 FILE_SUFFIXES = (".html", ".md", ".txt", ".json", ".csv")  # the kinds of files that a search is saved as
 THUMBNAIL_SIDE = 144  # pixels on the longer side of a thumbnail
 MAX_LINES = 4  # of the terminal for one hit or query; the rest is cut
-MAX_NAMED = 5  # broken images that are named; --json names all
+MAX_LISTED = 5  # broken images that are named; --json names all
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,13 @@ class Hit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        more = {"caption": self.caption, "reranked_score": self.reranked_score, "path": self.path and str(self.path)}
-        plain = {"rank": self.rank, "name": self.name, "score": self.score}
-        return plain | {name: value for name, value in more.items() if value not in ("", None)}
+        optional = {
+            "caption": self.caption,
+            "reranked_score": self.reranked_score,
+            "path": self.path and str(self.path),
+        }
+        values = {"rank": self.rank, "name": self.name, "score": self.score}
+        return values | {name: value for name, value in optional.items() if value not in ("", None)}
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,8 @@ class QueryHits:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        remark = {"remark": self.note} if self.note else {}
-        return {"query": self.query, **remark, "hits": [hit.to_dict() for hit in self.hits]}
+        note = {"remark": self.note} if self.note else {}
+        return {"query": self.query, **note, "hits": [hit.to_dict() for hit in self.hits]}
 
 
 @dataclass(frozen=True)
@@ -134,8 +138,8 @@ class SearchResult(Result):
         """Return lines on what was searched, what was left out, and where the index is."""
         counts = self.counts if self.index else f"{self.counts.indexed:,} read"
         lines = [f"{self.kind}: {counts}", f"of: {self.source}", self.method]
-        lines += [f"  {name}: {reason}" for name, reason in self.counts.unreadable[:MAX_NAMED]]
-        unnamed = len(self.counts.unreadable) - MAX_NAMED
+        lines += [f"  {name}: {reason}" for name, reason in self.counts.unreadable[:MAX_LISTED]]
+        unnamed = len(self.counts.unreadable) - MAX_LISTED
         lines += [f"  and {unnamed:,} more (--json names all)"] if unnamed > 0 else []
         return [*lines, *self.notes, *([f"index: {self.index}"] if self.index else [])]
 

@@ -149,8 +149,8 @@ class SearchQuery:
 def text_queries(embedder: Embedder, texts: Sequence[str]) -> list[SearchQuery]:
     """Return texts to search for; one without any known token is refused."""
     vectors, tokenized = embedder.text_vectors(texts)
-    for text, has_known_tokens in zip(texts, tokenized.has_known_tokens, strict=True):
-        if not has_known_tokens:
+    for text, is_known in zip(texts, tokenized.is_known, strict=True):
+        if not is_known:
             raise InputError(
                 f"the query '{text}' has no token that the run's tokenizer knows "
                 f"({embedder.run.tokenizer.description}). Use words from the captions."
@@ -249,8 +249,8 @@ def find_nearest(
                 candidates = np.flatnonzero(new > scores[query][-1])
             if len(candidates) > k:
                 bound = np.partition(new[candidates], -k)[-k]
-                above, equal = candidates[new[candidates] > bound], candidates[new[candidates] == bound]
-                candidates = np.sort(np.concatenate([above, equal[: k - len(above)]]))
+                larger, equal = candidates[new[candidates] > bound], candidates[new[candidates] == bound]
+                candidates = np.sort(np.concatenate([larger, equal[: k - len(larger)]]))
             merged = np.concatenate([scores[query], new[candidates]])
             order = np.argsort(-merged, kind="stable")[:k]  # earlier rows come first among equals
             rows[query] = np.concatenate([rows[query], candidates + first])[order]
@@ -341,18 +341,18 @@ def search_texts(embedder: Embedder, image: Path, texts: Sequence[str], source: 
     """Find the texts nearest to an image; those without any known token are left out, and counted."""
     query = image_query(embedder, image)
     vectors, tokenized = embedder.text_vectors(texts)
-    known = np.flatnonzero(tokenized.has_known_tokens)
-    if not len(known):
+    usable = np.flatnonzero(tokenized.is_known)
+    if not len(usable):
         raise InputError(
             f"{source}: the run's tokenizer knows no token of any of the {len(texts):,} texts. "
             "Use words from the captions."
         )
     reranker = get_reranker(embedder.run)
     candidates = reranker.spec.candidates if reranker else 0
-    nearest = find_nearest(vectors[known], query.vector[None], max(k, candidates))
-    rows = known[nearest.rows[0]]
+    nearest = find_nearest(vectors[usable], query.vector[None], max(k, candidates))
+    rows = usable[nearest.rows[0]]
     hits = [Hit(0, texts[int(row)], float(score)) for row, score in zip(rows, nearest.scores[0], strict=True)]
-    unknown = len(texts) - len(known)
+    unknown = len(texts) - len(usable)
     notes = (f"{pluralize(unknown, 'text')} left out: the tokenizer knows no token of them",) if unknown else ()
     if reranker:
         tokens = tokenized.rows.pad(rows[:candidates])
@@ -361,7 +361,7 @@ def search_texts(embedder: Embedder, image: Path, texts: Sequence[str], source: 
         notes += (_rerank_note(reranker),)
     answer = QueryHits(query.name, _number_hits(hits[:k]), image=image)
     run = str(embedder.run.path)
-    return SearchResult(run, "texts", source, (answer,), IndexCounts(len(known)), EXACT, notes=notes)
+    return SearchResult(run, "texts", source, (answer,), IndexCounts(len(usable)), EXACT, notes=notes)
 
 
 def _number_hits(hits: Sequence[Hit]) -> tuple[Hit, ...]:

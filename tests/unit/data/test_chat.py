@@ -52,7 +52,7 @@ def test_a_template_that_was_stopped_can_be_rendered_again() -> None:
     assert render_chat(template, TALK, {}, spin=False) == "ok"
 
 
-def test_a_child_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renderer_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "SECONDS", 0.3)
     monkeypatch.setattr(chat, "python_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"])
     begin = time.monotonic()
@@ -78,7 +78,7 @@ def test_many_threads_may_render_at_once() -> None:
     assert len(chat._renderers) <= chat.MAX_RENDERERS
 
 
-def test_a_forked_process_has_children_of_its_own() -> None:
+def test_a_forked_process_starts_its_own_renderers() -> None:
     assert render_chat(PLAIN, TALK, {})
     child = os.fork()
     if child == 0:
@@ -116,7 +116,7 @@ def test_nothing_in_the_current_folder_is_imported(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "trace").exists()
 
 
-def test_any_plain_data_reach_the_template_and_others_are_refused() -> None:
+def test_the_template_gets_json_data_and_other_objects_are_refused() -> None:
     message = MappingProxyType({"role": "user", "content": ("a", 1.5, None)})
     assert render_chat("{{ messages[0].content | tojson }}{{ tools }}", (message,), {}) == '["a", 1.5, null]None'
     with pytest.raises(DataError, match="a lock is neither text"):
@@ -130,7 +130,7 @@ def _saved(folder: Path, **config: object) -> Path:
     return folder / "tokenizer.json"
 
 
-def test_a_broken_template_is_named_by_its_file(tmp_path: Path) -> None:
+def test_an_error_in_a_template_names_its_file(tmp_path: Path) -> None:
     path = _saved(tmp_path, chat_template="{% if %}")
     with pytest.raises(DataError, match=f"{CONFIG_FILE}: the model's chat template cannot be rendered"):
         Tokenizer.load(path).chat(TALK)
@@ -145,7 +145,7 @@ def test_a_broken_template_is_named_by_its_file(tmp_path: Path) -> None:
         Tokenizer.load(path)
 
 
-def test_a_tokenizer_that_lemma_trained_may_have_a_template_too(tmp_path: Path) -> None:
+def test_a_trained_tokenizer_can_have_a_chat_template(tmp_path: Path) -> None:
     train_tokenizer(Characters(), ["abc"]).save(tmp_path / "tokenizer.json")
     (tmp_path / TEMPLATE_FILE).write_text(PLAIN)
     assert Tokenizer.load(tmp_path / "tokenizer.json").chat([{"role": "a", "content": "b"}]) == "a:b;"
@@ -182,7 +182,7 @@ def test_sampling_settings_are_checked_and_zeros_switch_off(tmp_path: Path) -> N
         Tokenizer.load(path)
 
 
-def test_a_template_may_say_how_json_is_written() -> None:
+def test_tojson_takes_the_arguments_of_transformers() -> None:
     template = "{{ messages[0].content|tojson(ensure_ascii=True) }}{{ messages|tojson(separators=(',', ':')) }}"
     text = render_chat(template, [{"role": "user", "content": "é"}], {})
     assert text == '"\\u00e9"[{"role":"user","content":"é"}]'

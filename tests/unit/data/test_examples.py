@@ -24,7 +24,7 @@ def lists_of(rows: TokenRows) -> list[list[int]]:
 
 @settings(max_examples=100, deadline=None)
 @given(lists=LISTS, length=st.integers(0, 7), data=st.data())
-def test_rows_do_what_lists_do(lists: list[list[int]], length: int, data: st.DataObject) -> None:
+def test_token_rows_behave_like_lists(lists: list[list[int]], length: int, data: st.DataObject) -> None:
     rows = rows_of(lists)
     assert lists_of(rows.truncate(length)) == [row[:length] for row in lists]
     assert lists_of(rows.fill_empty(7)) == [row or [7] for row in lists]
@@ -38,7 +38,7 @@ def test_rows_do_what_lists_do(lists: list[list[int]], length: int, data: st.Dat
 
 
 @pytest.mark.parametrize("kind", [Words(), BytePairs(vocabulary=300), Characters()])
-def test_texts_encoded_together_have_the_ids_of_each_alone(kind: Words | BytePairs | Characters) -> None:
+def test_encoding_texts_together_gives_the_same_ids_as_one_by_one(kind: Words | BytePairs | Characters) -> None:
     texts = ["to be", "", "or  not\nto be", "é", "that's it " * 30, " "]
     tokenizer = train_tokenizer(kind, [texts[0], *texts[4:]])
     rows, left_out = encode_texts(tokenizer, texts, lambda _: None)
@@ -47,7 +47,7 @@ def test_texts_encoded_together_have_the_ids_of_each_alone(kind: Words | BytePai
     assert left_out == sum(missing for _, missing in alone)
 
 
-def test_every_epoch_reads_every_example_once_and_like_lengths_together() -> None:
+def test_every_epoch_reads_every_example_once_with_similar_lengths_together() -> None:
     lengths = np.random.default_rng(1).integers(1, 100, size=640)
     order = BucketedExamples(lengths, batch=16, seed=3)
     first = np.concatenate([order.examples(step) for step in range(order.steps)])

@@ -30,7 +30,7 @@ def whole(data: Splits[GraphNodes]) -> NodeGraph:
     return data.item("train").graph
 
 
-def test_a_folder_is_read_with_each_edge_once_and_its_features_brought_to_one_scale(tmp_path: Path) -> None:
+def test_a_folder_gives_unique_edges_and_standardised_features(tmp_path: Path) -> None:
     graph = read(folder(tmp_path))
     assert whole(graph).edges.tolist() == [[0, 1, 3], [1, 2, 4]] and whole(graph).weights is None
     assert graph.labels == ("x", "y") and whole(graph).classes.tolist() == [0, 1, 0, -1, 1, 1]
@@ -51,7 +51,7 @@ def test_a_table_of_edges_takes_its_nodes_from_another_file_and_weights_from_a_c
     assert whole(graph).weights is not None and whole(graph).weights.tolist() == [5.0, 0.5]
 
 
-def test_words_become_shares_and_nodes_without_features_are_their_own(tmp_path: Path) -> None:
+def test_words_are_scaled_to_sum_to_one_and_nodes_without_features_are_one_hot(tmp_path: Path) -> None:
     words = read(folder(tmp_path, "id,label,features\na,x,red big\nb,y,red\nc,x,\nd,y,big small red red\n", "a,b\n"))
     assert isinstance(whole(words).features, csr_array)
     expected = [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]
@@ -61,7 +61,7 @@ def test_words_become_shares_and_nodes_without_features_are_their_own(tmp_path: 
     assert np.array_equal(whole(bare).features.toarray(), np.eye(4, dtype=np.float32))
 
 
-def test_columns_of_zeros_and_ones_become_shares_and_words_among_numbers_are_left_out(tmp_path: Path) -> None:
+def test_binary_columns_are_scaled_to_sum_to_one_and_columns_of_words_are_left_out(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, "id,label,p,q,town\na,x,1,1,Ulm\nb,y,0,1,Bern\nc,x,0,0,Bonn\nd,y,1,0,Ulm\n", "a,b\n"))
     assert isinstance(whole(graph).features, csr_array)
     assert whole(graph).features.toarray().tolist() == [[0.5, 0.5], [0, 1], [0, 0], [1, 0]]
@@ -155,22 +155,22 @@ def test_keys_of_a_node_link_file_are_read_as_headers_are_and_nan_is_no_label(tm
 
 
 @pytest.mark.parametrize("header", ["target,foo", "foo,source", "weight,foo,target"])
-def test_where_one_end_of_an_edge_is_named_the_other_column_is_the_other_end(tmp_path: Path, header: str) -> None:
+def test_if_one_end_of_an_edge_is_named_the_other_column_is_the_other_end(tmp_path: Path, header: str) -> None:
     row = "2,b,a" if header.startswith("weight") else "a,b"
     assert whole(read(folder(tmp_path, edges=f"{header}\n{row}\n"))).edges.tolist() == [[0], [1]]
 
 
-def test_columns_without_a_name_are_kept_apart_and_the_label_is_no_feature(tmp_path: Path) -> None:
+def test_columns_without_a_name_are_separate_features_and_the_label_is_none(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, ",,label,id\n1,2,p,a\n3,4,q,b\n5,7,p,c\n2,2,q,d\n", "a,b\n"))
     assert graph.sizes() == {"features": 2, "classes": 2} and graph.labels == ("p", "q")
 
 
-def test_a_graph_without_edges_says_so(tmp_path: Path) -> None:
+def test_a_graph_without_edges_has_a_note(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, edges="source,target\n"))
     assert whole(graph).edges.shape == (2, 0) and "there are no edges: each node is alone" in graph.notes
 
 
-def test_a_rare_class_does_not_starve_the_others_and_is_named(tmp_path: Path) -> None:
+def test_a_rare_class_does_not_shrink_the_others_and_is_named_in_a_note(tmp_path: Path) -> None:
     classes = np.repeat([0, 1, 2], [500, 500, 9])
     splits, said = split_nodes(classes, GraphSpec(graph="g"), 1, ("one", "two", "rare"))
     assert np.bincount(classes[splits["train"]]).tolist() == [20, 20, 9]
@@ -199,7 +199,7 @@ def test_without_pyarrow_cora_is_refused_before_anything_is_fetched(tmp_path: Pa
         read("cora")
 
 
-def test_what_is_not_a_graph_has_its_own_error(tmp_path: Path) -> None:
+def test_every_kind_of_invalid_graph_has_its_own_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Did you mean 'cora'"):
         read("coro")
     with pytest.raises(DataError, match="no such file or folder"):
@@ -224,7 +224,7 @@ def test_the_splits_are_disjoint_drawn_by_the_seed_and_have_as_many_of_each_clas
     assert ones.hash == others.hash
 
 
-def test_a_small_graph_learns_fewer_nodes_and_says_so() -> None:
+def test_a_small_graph_is_trained_on_fewer_nodes_with_a_note() -> None:
     club = read("karate")
     assert {name: len(nodes) for name, nodes in club.items.items()} == {"train": 4, "validation": 10, "test": 20}
     assert any("2 nodes of each class" in said for said in club.notes)

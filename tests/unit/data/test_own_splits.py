@@ -76,7 +76,7 @@ def test_lines_that_two_splits_share_are_counted_and_kept(write: Write) -> None:
     assert again.overlaps == data.overlaps, "the stored tokens keep them"
 
 
-def test_a_given_split_takes_the_place_of_a_corpus_own(toy: Corpus, write: Write) -> None:
+def test_a_provided_split_replaces_that_of_a_corpus(toy: Corpus, write: Write) -> None:
     mine = write("be not\n" * 3, "v.txt")
     data = prepare_text(DataSpec(text=("toy",), validation=str(mine), tokenizer={"kind": "words"}))
     own = prepare_text(DataSpec(text=("toy",), tokenizer={"kind": "words"}))

@@ -28,7 +28,7 @@ def test_pieces_join_to_the_text_and_are_bounded(
     assert max(map(len, pieces)) < 2 * 64
 
 
-def test_a_section_is_read_from_its_start_to_its_stop(write: Callable[..., Path]) -> None:
+def test_a_span_is_read_from_its_start_to_its_stop(write: Callable[..., Path]) -> None:
     assert list(read_pieces(TextSpan(write("0123456789"), 3, 7), "characters")) == ["3456"]
 
 
@@ -74,7 +74,7 @@ def test_a_file_without_text_is_refused(content: bytes, write: Callable[..., Pat
         open_text(write(content))
 
 
-def test_what_is_no_file_is_refused_with_the_next_step(tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_is_refused_with_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file\. Check"):
         open_text(tmp_path / "missing.txt")
     with pytest.raises(DataError, match=r"a folder, not a text file. Name the files in it"):
@@ -96,7 +96,7 @@ def test_a_file_that_may_not_be_read_is_an_error(write: Callable[..., Path], mon
         open_text(path)
 
 
-def test_python_and_the_rule_agree_on_what_parts_two_words() -> None:
+def test_the_regular_expression_splits_words_like_python() -> None:
     """All code points that could be taken for a space, and many others, judged by the library's own first cut."""
     rule = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 

@@ -123,7 +123,7 @@ def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) ->
         encode_pieces(tokenizer, [("\ud800", 0)])
 
 
-def test_a_process_that_is_killed_loses_no_ids_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_encoding_process_is_an_error_and_loses_no_ids(capfd: pytest.CaptureFixture[str]) -> None:
     tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
     worker = start_worker(tokenizer)
     assert os.getsid(worker.pid) == worker.pid  # out of reach of Ctrl-C, which is for who started it
@@ -138,7 +138,7 @@ def test_a_process_that_is_killed_loses_no_ids_and_says_nothing(capfd: pytest.Ca
     assert capfd.readouterr().err == ""
 
 
-def test_patterns_name_shards_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glob_patterns_list_shards_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number in (2, 0, 1):
         (tmp_path / f"shard-{number}.txt").write_text("abc " * 50)
@@ -149,7 +149,7 @@ def test_patterns_name_shards_in_order(tmp_path: Path, monkeypatch: pytest.Monke
         data_args({"text": ["other-*.txt"]})
 
 
-def test_what_cannot_be_read_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_an_unreadable_shard_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     wrong: dict[str, tuple[bytes, str]] = {
         "cut.txt.gz": (gzip.compress(TEXT.encode())[:-20], "damaged"),
         "other.txt.gz": (b"plain text", "damaged"),
@@ -175,7 +175,9 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file(tmp_path: Path) -> 
         assert name in str(error.value)
 
 
-def test_a_missing_package_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_with_the_command_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     (tmp_path / "a.txt.zst").write_bytes(b"x")
     with pytest.raises(DataError, match=r"pip install 'lemma-lm\[shards\]'"):
@@ -238,7 +240,7 @@ def test_a_table_that_unpacks_to_far_more_than_text_can_is_refused_unread(tmp_pa
         open_text(path)
 
 
-def test_lines_without_end_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_long_lines_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "BLOCK", 10)
     lines = {
         "train": "abc\n" + "0123456789" * 3 + "tail\nxyz",

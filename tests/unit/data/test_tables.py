@@ -54,7 +54,7 @@ def test_columns_are_chosen_by_name_or_by_number(write: Write, columns: dict[str
     assert rows_of(path, **columns) == [("x", "p"), ("y", "q"), ("z", "p")]
 
 
-def test_a_column_whose_name_is_a_number_is_meant_before_its_place(write: Write) -> None:
+def test_a_column_named_by_a_number_comes_before_the_column_of_that_number(write: Write) -> None:
     assert rows_of(write("2,1\nx,p\ny,q\n", "a.csv"), text="2", label="1") == [("x", "p"), ("y", "q")]
 
 
@@ -66,7 +66,7 @@ def test_quoted_cells_may_hold_newlines_and_lines_are_still_counted_right(write:
     assert rows_of(whole) == [('one\ntwo, "three"', "a"), ("four", "b")]
 
 
-def test_quotes_in_tabs_are_plain_where_they_enclose_no_cells(write: Write) -> None:
+def test_quotes_in_tsv_are_characters_if_they_enclose_no_cells(write: Write) -> None:
     path = write('"Look," she said.\tElla dijo "mira".\n"Go."\tVe.\n', "a.tsv")
     assert read_pair_file(str(path)).examples[0] == ('"Look," she said.', 'Ella dijo "mira".')
     assert read_pair_file(str(path)).examples[1] == ('"Go."', "Ve.")
@@ -87,13 +87,13 @@ def test_numbers_and_truth_values_of_json_are_labels(write: Write) -> None:
     ("content", "header"),
     [("good,yes\nbad,no\nfine,yes\n", False), ("words,mood\ngood,yes\nbad,no\nfine,yes\n", True)],
 )
-def test_whether_there_is_a_header_is_said(write: Write, content: str, header: bool) -> None:
+def test_a_note_says_whether_there_is_a_header(write: Write, content: str, header: bool) -> None:
     (said,) = read_label_file(str(write(content, "a.csv"))).notes
     assert ("line 1 read as the header" if header else "no header: line 1 read as data") in said
     assert ("text from column 'words', label from column 'mood'" if header else "text from column 1") in said
 
 
-def test_a_first_label_that_the_model_knows_is_no_header_though_it_stands_alone(write: Write) -> None:
+def test_an_allowed_label_that_occurs_once_is_no_header(write: Write) -> None:
     path = str(write("good,yes\nbad,no\nso so,maybe\n", "a.csv"))
     assert list(read_label_file(path, allowed_labels=["maybe", "no", "yes"]).labels) == ["yes", "no", "maybe"]
 
@@ -159,7 +159,7 @@ CELL = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), min_si
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.tuples(CELL, CELL), min_size=1), suffix=st.sampled_from([",", ";", "\t"]))
-def test_what_the_csv_module_writes_is_read_again(tmp_path: Path, rows: list[tuple[str, str]], suffix: str) -> None:
+def test_tables_of_the_csv_module_are_read_back(tmp_path: Path, rows: list[tuple[str, str]], suffix: str) -> None:
     file = io.StringIO()
     csv.writer(file, delimiter=suffix, quoting=csv.QUOTE_ALL).writerows([("text", "label"), *rows])
     path = tmp_path / ("a.tsv" if suffix == "\t" else "a.csv")

@@ -27,7 +27,7 @@ def test_what_is_written_is_read_again(write: Write) -> None:
     assert list(read_conllu(write(format_conllu(sentences), "a.conllu"))[0]) == sentences
 
 
-def test_comments_carriage_returns_marks_and_a_missing_last_line_are_no_matter(write: Write) -> None:
+def test_comments_carriage_returns_byte_order_marks_and_a_missing_last_line_are_accepted(write: Write) -> None:
     text = (
         "\ufeff# newdoc\r\n# sent_id = first\r\n# text = Ünï ok\r\n"
         + row("1", "Ünï", "2")
@@ -38,7 +38,7 @@ def test_comments_carriage_returns_marks_and_a_missing_last_line_are_no_matter(w
     assert sentence.words == ("Ünï", "ok") and sentence.heads == (2, 0) and sentence.name == "first"
 
 
-def test_multiword_tokens_and_empty_nodes_are_passed_over_and_counted(write: Write) -> None:
+def test_multiword_tokens_and_empty_nodes_are_skipped_and_counted(write: Write) -> None:
     lines = [row("1-2", "don't", "_"), row("1", "do", "0", "root"), row("2", "n't", "1"), row("2.1", "ghost", "_")]
     sentences, skipped = read_conllu(write("\n".join(lines) + "\n\n", "a.conllu"))
     assert sentences[0].words == ("do", "n't")
@@ -61,12 +61,12 @@ def test_multiword_tokens_and_empty_nodes_are_passed_over_and_counted(write: Wri
         (["# only a comment"], "no sentence in it"),
     ],
 )
-def test_what_is_no_tree_is_an_error_with_its_line(write: Write, lines: list[str], message: str) -> None:
+def test_a_sentence_that_is_no_tree_is_an_error_with_its_line(write: Write, lines: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_conllu(write("\n".join(lines) + "\n", "a.conllu"))
 
 
-def test_files_that_are_none_are_refused(write: Write, tmp_path: Path) -> None:
+def test_paths_that_are_no_conllu_files_are_refused(write: Write, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no such file"):
         read_conllu(tmp_path / "missing.conllu")
     with pytest.raises(DataError, match="empty"):
@@ -154,7 +154,7 @@ def test_ewt_is_known_with_its_licence_size_and_sums() -> None:
     assert len(ewt.hash) == len(ewt.stored_hash) == 64 and ewt.hash != ewt.stored_hash
 
 
-def test_a_file_holds_out_spaced_sentences_always_the_same(write: Write) -> None:
+def test_evenly_spaced_sentences_of_a_file_are_held_out(write: Write) -> None:
     path = write(format_conllu(tiny()), "a.conllu")
     spec = TreebankSpec(treebank=str(path), held_out=0.25)
     first, second = (prepare_treebank(spec, minimum_count=1, buckets=50) for _ in range(2))
@@ -182,7 +182,7 @@ def test_a_folder_is_divided_by_the_names_of_its_files_and_dev_may_be_named(writ
         whole.item("x")
 
 
-def test_comments_without_a_sentence_are_passed_over(tmp_path: Path) -> None:
+def test_comments_without_a_sentence_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "head.conllu"
     path.write_text("# a header of the file\n\n" + format_conllu([Sentence(("I", "sleep"), (2, 0), ("nsubj", "root"))]))
     assert len(read_conllu(path)[0]) == 1
