@@ -23,7 +23,6 @@ from pretrained_models import byte_level
 TALK = [{"role": "user", "content": "Hi \ud83c!"}]
 PLAIN = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
 EXPENSIVE = {
-    "nested loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "one long string": "{{ 'a' * 3000000000 }}",
     "a string that grows": "{% set n = namespace(s='a') %}{% for a in range(60) %}{% set n.s = n.s~n.s %}{% endfor %}",
     "a long text": "{% for a in range(99999) %}{{ 'a' * 9999 }}{% endfor %}",
