@@ -212,8 +212,8 @@ def test_a_folder_of_another_user_is_not_moved(tmp_path: Path, protected: str) -
 
     assert forked(as_nobody) == 2
     os.close(writer)
-    with os.fdopen(reader) as said:
-        assert re.search(r"run cannot be replaced: you may not remove .*Nothing was changed", said.read())
+    with os.fdopen(reader) as message:
+        assert re.search(r"run cannot be replaced: you may not remove .*Nothing was changed", message.read())
     assert sorted(path.relative_to(shared) for path in shared.rglob("*")) == before
 
 
@@ -289,17 +289,17 @@ def test_the_target_of_a_link_is_replaced_not_the_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "message"),
     [
         (errno.ENOSPC, r"5 bytes of it were written, [\d,]+ bytes are free\)\. Make room"),
         (errno.EROFS, "Choose a place that you may write to"),
         (errno.EMFILE, "ulimit -n"),
     ],
 )
-def test_a_storage_error_names_the_file_and_the_next_step(tmp_path: Path, number: int, said: str) -> None:
+def test_a_storage_error_names_the_file_and_the_next_step(tmp_path: Path, number: int, message: str) -> None:
     write_atomically(tmp_path / "a.txt", "old")
     with (
-        pytest.raises(StorageError, match=rf"a\.txt cannot be written: .*{said}"),
+        pytest.raises(StorageError, match=rf"a\.txt cannot be written: .*{message}"),
         atomic_replace(tmp_path / "a.txt") as new,
     ):
         new.write_text("12345")
@@ -312,8 +312,8 @@ def test_a_change_of_any_value_fails_the_checksum(tmp_path: Path) -> None:
     path.write_text(json.dumps(with_checksum(values)))
     assert read_checked_json(path) == {"a": [1, 2.5, None], "b": {"3": "ü"}}
     content = path.read_bytes()
-    for place in range(len(content)):
-        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    for index in range(len(content)):
+        path.write_bytes(content[:index] + bytes([content[index] ^ 1]) + content[index + 1 :])
         with pytest.raises(RunError, match=r"sealed\.json is damaged"):
             read_checked_json(path)
 

@@ -260,19 +260,25 @@ class ImageFile(NamedTuple):
     captions: tuple[str, ...]
 
 
+class ListedImage(NamedTuple):
+    """An image with what decides on its split."""
+
+    file: ImageFile
+    hash: str  # SHA-256 of the file
+    key: str  # the name in a built-in set, else the hash
+    split: str  # the split that it is provided for; "" if it is to be drawn
+
+
 @dataclass(frozen=True)
 class ImageList:
     """Images in a shuffled order, so that every split is one slice of it; those of provided splits come last."""
 
-    images: tuple[ImageFile, ...] = field(repr=False)
-    keys: tuple[str, ...] = field(repr=False)  # decide on splits: the names of a built-in set, else the files' hashes
-    hashes: tuple[str, ...] = field(repr=False)  # SHA-256 of each image's file
+    images: tuple[ListedImage, ...] = field(repr=False)
     hash: str  # SHA-256 of the table of captions and its images, without those of provided splits
+    provided_hashes: Mapping[str, str]  # the same of each provided split
     description: str
     notes: tuple[str, ...]
     is_builtin: bool  # built-in sets are drawings whose margins are cropped
-    provided_splits: tuple[str, ...] = field(default=(), repr=False)  # of each image; "" if its split is to be drawn
-    provided_hashes: Mapping[str, str] = field(default_factory=dict)  # like `hash`, of each provided split
 
 
 def list_images(
@@ -293,55 +299,41 @@ def list_images(
         for setting, value in {"captions": captions, "image": image, "caption": caption, **splits}.items():
             if value is not None:
                 raise DataError(f"{setting} = '{value}': {name} has captions of its own. Leave {setting} out.")
-        images, notes = _list_builtin(name, progress)
+        files, notes = _list_builtin(name, progress)
         tables = {}
     else:
-        images, notes, tables = _list_folder(name, captions, image, caption, splits)
-    hashes = _hash_images([image_file.path for _, image_file in images], progress)
-    table_hashes: dict[str, str] = {}
+        files, notes, tables = _list_folder(name, captions, image, caption, splits)
+    hashes = _hash_images([file.path for _, file in files], progress)
+    listed = [
+        ListedImage(file, image_hash, file.captions[0] if is_builtin else image_hash, split)
+        for (split, file), image_hash in zip(files, hashes, strict=True)
+    ]
     if is_builtin:
-        keys, table_hashes[""] = [image_file.captions[0] for _, image_file in images], IMAGES[name].stored_hash
+        table_hashes = {"": IMAGES[name].stored_hash}
     else:
-        keys, first_names = hashes, dict[str, str]()
-        image_names = [image_file.name for _, image_file in images]
+        first_names: dict[str, str] = {}
         copies = [
-            image_name
-            for image_name, image_hash in zip(image_names, hashes, strict=True)
-            if first_names.setdefault(image_hash, image_name) != image_name
+            image.file.name
+            for image in listed
+            if first_names.setdefault(image.hash, image.file.name) != image.file.name
         ]
         notes += _count_note(copies, "images are the same file as another", "image is the same file as another")
-        for split, table in tables.items():
-            in_split = [
-                (image.name, image_hash)
-                for (image_split, image), image_hash in zip(images, hashes, strict=True)
-                if image_split == split
-            ]
-            table_hashes[split] = combine_hashes([file_hash(table.path), *(value for _, value in sorted(in_split))])
         notes = [*(table.note for table in tables.values()), *notes]
+        by_name = sorted(listed, key=lambda image: image.file.name)
+        table_hashes = {
+            split: combine_hashes([file_hash(table.path), *(image.hash for image in by_name if image.split == split)])
+            for split, table in tables.items()
+        }
     split_order = ["", *splits]
-
-    def sort_key(index: int) -> tuple[int, int, str]:
-        split, image_file = images[index]
-        return split_order.index(split), hash_to_int(keys[index], "split"), image_file.name
-
-    order = sorted(range(len(images)), key=sort_key)
-    return ImageList(
-        images=tuple(images[index][1] for index in order),
-        keys=tuple(keys[index] for index in order),
-        hashes=tuple(hashes[index] for index in order),
-        hash=table_hashes.pop(""),
-        description=str(Path(name)),
-        notes=tuple(notes),
-        is_builtin=is_builtin,
-        provided_splits=tuple(images[index][0] for index in order),
-        provided_hashes=table_hashes,
-    )
+    listed.sort(key=lambda image: (split_order.index(image.split), hash_to_int(image.key, "split"), image.file.name))
+    own_hash = table_hashes.pop("")
+    return ImageList(tuple(listed), own_hash, table_hashes, str(Path(name)), tuple(notes), is_builtin)
 
 
-SplitImages = list[tuple[str, ImageFile]]  # each with the split that it is provided for, or ""
+SplitFiles = list[tuple[str, ImageFile]]  # each with the split that it is provided for, or ""
 
 
-def _list_builtin(name: str, progress: Progress | None) -> tuple[SplitImages, list[str]]:
+def _list_builtin(name: str, progress: Progress | None) -> tuple[SplitFiles, list[str]]:
     files = {path.name: path for path in fetch_corpus(IMAGES[name], progress)}
     table = _read_captions(files[CAPTIONS].parent, None, None, None)
     captions = dict(zip(table.cells["image"], table.cells["caption"], strict=True))
@@ -354,7 +346,7 @@ def _list_builtin(name: str, progress: Progress | None) -> tuple[SplitImages, li
 
 def _list_folder(
     name: str, captions: str | None, image: str | None, caption: str | None, splits: Mapping[str, str]
-) -> tuple[SplitImages, list[str], dict[str, DataTable]]:
+) -> tuple[SplitFiles, list[str], dict[str, DataTable]]:
     root = Path(name)
     if not exists(root) and root.name == name:
         raise DataError(describe_unknown("images", name, IMAGES) + " Or give the path of a folder of images.")
@@ -383,7 +375,7 @@ def _hash_images(paths: Sequence[Path], progress: Progress | None) -> list[str]:
     return hashes
 
 
-def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[SplitImages, list[str]]:
+def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[SplitFiles, list[str]]:
     """Return the images below a folder that each table names, with their captions; and notes on what does not match.
 
     A name is a path from the folder, or that of the only such file anywhere in it.
@@ -393,7 +385,7 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[SplitI
     by_name: dict[str, list[Path]] = {}
     for path in names:
         by_name.setdefault(unicodedata.normalize("NFC", path.name), []).append(path)
-    images: SplitImages = []
+    images: SplitFiles = []
     notes: list[str] = []
     for split, table in tables.items():
         captions: dict[Path, dict[str, None]] = {}
@@ -562,8 +554,9 @@ def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -
     A built-in set is split by each name alone, so that another style of it is split the same way whatever it lacks; a
     folder by number, with equal files together.
     """
-    keys = [listing.keys[index] for index in readable if not listing.provided_splits[index]]
-    missing = [split for split in ("test", "validation") if split not in listing.provided_splits]
+    images = [listing.images[index] for index in readable]
+    keys = [image.key for image in images if not image.split]
+    missing = [split for split in ("test", "validation") if split not in listing.provided_hashes]
     num_different = len(set(keys))
     if missing and num_different < MIN_IMAGES:
         raise DataError(
@@ -582,8 +575,8 @@ def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -
             stops.append(stop)
     bounds = {**dict(zip(missing, pairwise(stops), strict=True)), "train": (stops[-1], len(keys))}
     start = len(keys)
-    for split in dict.fromkeys(filter(None, listing.provided_splits)):
-        bounds[split] = (start, start + sum(listing.provided_splits[index] == split for index in readable))
+    for split in listing.provided_hashes:
+        bounds[split] = (start, start + sum(image.split == split for image in images))
         start = bounds[split][1]
     if empty := [split for split in SPLITS if bounds[split][0] >= min(bounds[split][1], len(readable))]:
         raise DataError(
@@ -599,13 +592,19 @@ def _decode_cached(
     listing: ImageList, side: int, progress: Progress | None
 ) -> tuple[UInt8[np.ndarray, "images 3 side side"], dict[int, str]]:
     """Return the pixels of the images that can be read, and the indices of the others with the reason."""
-    key = [DECODING_VERSION, side, listing.is_builtin, import_pillow().__version__, *listing.hashes]
+    key = [
+        DECODING_VERSION,
+        side,
+        listing.is_builtin,
+        import_pillow().__version__,
+        *(image.hash for image in listing.images),
+    ]
     folder = home_folder("pictures") / text_hash(json.dumps(key))[:32]
     num_images = len(listing.images)
 
     def decode() -> tuple[np.ndarray, dict[int, str]]:
         remove_atomically(folder)  # a damaged one
-        paths = [image.path for image in listing.images]
+        paths = [image.file.path for image in listing.images]
         sizes = list(map(_file_size, paths))
         advance = progress_counter(progress, "decoding images", sum(sizes))
         errors: dict[int, str] = {}
@@ -659,31 +658,32 @@ def prepare_images(
     pixels, errors = _decode_cached(listing, side, progress)
     readable = [index for index in range(len(listing.images)) if index not in errors]
     unreadable = _count_note(
-        sorted(f"{listing.images[index].name} ({reason})" for index, reason in errors.items()),
+        sorted(f"{listing.images[index].file.name} ({reason})" for index, reason in errors.items()),
         "images cannot be read",
         "image cannot be read",
     )
     if not readable:
         raise DataError(f"{listing.description}: no image could be read: {'; '.join(unreadable)}.")
-    rows_read = range(len(readable))
+    all_rows = range(len(readable))
     read = prepare_examples(
-        ExampleFile(rows_read, listing.hash, listing.description, (*listing.notes, *unreadable)),
+        "images",
+        ExampleFile(all_rows, listing.hash, listing.description, (*listing.notes, *unreadable)),
         {part: ExampleFile((), part_hash, "") for part, part_hash in listing.provided_hashes.items()},
         lambda: (split_images(listing, readable, spec.held_out), ()),
-        key=lambda row: listing.hashes[readable[row]],
+        key=lambda row: listing.images[readable[row]].hash,
         noun="images",
-        has_splits=listing.is_builtin,
+        is_builtin=listing.is_builtin,
         evaluation=evaluation,
         split=split,
         name="images",
     )
-    images = {part: tuple(listing.images[readable[row]] for row in rows) for part, rows in read.examples.items()}
+    images = {part: tuple(listing.images[readable[row]].file for row in rows) for part, rows in read.items.items()}
     captions = {part: [caption for image in files for caption in image.captions] for part, files in images.items()}
     texts = {part: list(map(normalise_caption, part_captions)) for part, part_captions in captions.items()}
     tokenizer = tokenizer or load_or_train_tokenizer(spec.tokenizer, texts["train"], progress)
     token_rows, notes = encode_splits(texts, tokenizer, length, special_tokens, "captions", progress)
     items: dict[str, CaptionedImages] = {}
-    for part, rows in read.examples.items():
+    for part, rows in read.items.items():
         counts = np.cumsum([len(image.captions) for image in images[part]], dtype=np.int64)
         items[part] = CaptionedImages(
             pixels=pixels[rows[0] : rows[-1] + 1],
@@ -693,4 +693,4 @@ def prepare_images(
             images=images[part],
         )
     sizes = {"vocabulary": tokenizer.model_vocabulary(special_tokens)}
-    return read.to_splits("images", items, tokenizer, sizes, notes)
+    return read.with_items(items, tokenizer, sizes, notes)

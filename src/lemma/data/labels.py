@@ -321,17 +321,18 @@ def prepare_labels(
         for part, file in split_files(spec).items()
     }
     read = prepare_examples(
+        "labels",
         source,
         provided,
         lambda: split_label_file(source, spec.held_out, spec.limit, provided),
         key=lambda example: normalise_text(example.text),
         noun="texts",
-        has_splits=spec.labels in LABELLED_CORPORA,
+        is_builtin=spec.labels in LABELLED_CORPORA,
         evaluation=evaluation,
         split=split,
         name="text",
     )
-    texts = {part: [example.text for example in examples] for part, examples in read.examples.items()}
+    texts = {part: [example.text for example in examples] for part, examples in read.items.items()}
     parses: dict[str, list[ParsedWords]] = {}
     if trees is not None:
         parsed = iter(trees.parse([text for part in texts.values() for text in part]))
@@ -340,14 +341,14 @@ def prepare_labels(
         if trees.hash:  # another parser makes other data
             read = replace(read, hash=text_hash(f"{read.hash} {trees.hash}"))
     tokenizer = tokenizer or load_or_train_tokenizer(spec.tokenizer, texts["train"], progress)
-    names = tuple(labels) if labels is not None else tuple(sorted({label for _, label in read.examples["train"]}))
+    names = tuple(labels) if labels is not None else tuple(sorted({label for _, label in read.items["train"]}))
     numbers = {label: number for number, label in enumerate(names)}
     rows, notes = encode_splits(texts, tokenizer, length, special_tokens, "texts", progress)
     items: dict[str, LabelledExamples] = {}
-    for part, examples in read.examples.items():
+    for part, examples in read.items.items():
         classes = np.array([numbers[label] for _, label in examples], np.int64)
         items[part] = LabelledExamples(rows[part], classes, None, tuple(examples), source.unlabelled)
         if part in parses:
             items[part] = attach_heads(items[part], [words.heads for words in parses[part]])
     sizes = {"classes": len(names), "vocabulary": tokenizer.model_vocabulary(special_tokens)}
-    return read.to_splits("labels", items, tokenizer, sizes, notes, names)
+    return read.with_items(items, tokenizer, sizes, notes, names)

@@ -150,17 +150,18 @@ def prepare_pairs(
         for part, file in files.items()
     }
     read = prepare_examples(
+        "pairs",
         source,
         provided,
         lambda: (split_pairs(source, spec.held_out, provided), ()),
         key=lambda pair: tuple(map(normalise_text, pair)),
         noun="pairs",
-        has_splits=spec.pairs in PAIR_CORPORA,
+        is_builtin=spec.pairs in PAIR_CORPORA,
         evaluation=evaluation,
         split=split,
         name="pairs",
     )
-    texts = {part: [text for pair in pairs for text in pair] for part, pairs in read.examples.items()}
+    texts = {part: [text for pair in pairs for text in pair] for part, pairs in read.items.items()}
     tokenizer = tokenizer or load_or_train_tokenizer(spec.tokenizer, texts["train"], progress)
     total = sum(utf8_size(text) for part in texts.values() for text in part)
     advance = progress_counter(progress, "tokenising", total)
@@ -168,7 +169,7 @@ def prepare_pairs(
     items: dict[str, TokenPairs] = {}
     notes: list[str] = []
     dropped = 0
-    for part, pairs in read.examples.items():
+    for part, pairs in read.items.items():
         sources, dropped_sources = encode_texts(tokenizer, [pair.source for pair in pairs], advance)
         targets, dropped_targets = encode_texts(tokenizer, [pair.target for pair in pairs], advance)
         dropped += dropped_sources + dropped_targets
@@ -184,8 +185,8 @@ def prepare_pairs(
         notes.append(f"{dropped:,} characters that the tokenizer does not know were left out")
     if not evaluation and not len(items["train"]):
         raise DataError(
-            f"{read.description}: none of the {len(read.examples['train']):,} training pairs fits into {length} tokens "
+            f"{read.description}: none of the {len(read.items['train']):,} training pairs fits into {length} tokens "
             "per side. Set a larger context."
         )
     sizes = {"vocabulary": tokenizer.vocabulary + len(SPECIAL_TOKENS)}
-    return read.to_splits("pairs", items, tokenizer, sizes, notes)
+    return read.with_items(items, tokenizer, sizes, notes)

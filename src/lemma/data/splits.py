@@ -15,6 +15,7 @@ from lemma.errors import DataError, describe_unknown
 from lemma.files import text_hash
 
 Item = TypeVar("Item")
+Encoded = TypeVar("Encoded")
 Example = TypeVar("Example")
 DataKind = Literal["text", "treebank", "pairs", "labels", "images", "graph", "model"]
 SPLITS = ("train", "validation", "test")
@@ -61,6 +62,19 @@ class Splits(Generic[Item]):
         """Return the same data with one split, which the description then names."""
         return replace(self, items={split: self.item(split)}, description=f"{self.description} ({split})")
 
+    def with_items(
+        self,
+        items: Mapping[str, Encoded],
+        tokenizer: Any,
+        model_sizes: Mapping[str, int],
+        notes: Iterable[str] = (),
+        labels: tuple[str, ...] = (),
+    ) -> "Splits[Encoded]":
+        """Return the same data after tokenization: with other items, and further notes."""
+        notes = (*self.notes, *notes)
+        replaced: Any = replace(self, tokenizer=tokenizer, model_sizes=model_sizes, notes=notes, labels=labels)
+        return replace(replaced, items=items)
+
 
 # From files of examples to the examples of each split
 
@@ -75,54 +89,29 @@ class ExampleFile(Generic[Example]):
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class SplitExamples(Generic[Example]):
-    """Examples of each split before they are tokenized; the other fields are those of `Splits`."""
-
-    examples: Mapping[str, Sequence[Example]]
-    hash: str
-    description: str
-    notes: tuple[str, ...]
-    split_hashes: Mapping[str, str]
-    overlaps: tuple[str, ...]
-
-    def to_splits(
-        self,
-        kind: str,
-        items: Mapping[str, Item],
-        tokenizer: Any,
-        model_sizes: Mapping[str, int],
-        notes: Iterable[str] = (),
-        labels: tuple[str, ...] = (),
-    ) -> Splits[Item]:
-        """Return the prepared data, with further notes."""
-        notes, hashes = (*self.notes, *notes), self.split_hashes
-        return Splits(
-            kind, items, tokenizer, self.hash, self.description, model_sizes, notes, labels, hashes, self.overlaps
-        )
-
-
 def prepare_examples(
+    kind: str,
     source: ExampleFile[Example],
     provided: Mapping[str, ExampleFile[Any]],
     draw_splits: Callable[[], tuple[Mapping[str, Sequence[Example]], Iterable[str]]],
     *,
     key: Callable[[Example], Hashable],
     noun: str,
-    has_splits: bool,
+    is_builtin: bool,
     evaluation: bool,
     split: str | None,
     name: str,
-) -> SplitExamples[Example]:
-    """Split examples for training, or select the split to evaluate on.
+) -> Splits[Sequence[Example]]:
+    """Split examples for training, or select the split to evaluate on; they are not tokenized yet.
 
     Args:
+        kind: the option that names the data.
         source: all examples whose split is not provided.
         provided: the splits that the user provided as files.
         draw_splits: returns the examples of all splits, provided ones included, and notes.
         key: equal for equal examples, to find those that are in two splits.
         noun: what examples are called in notes.
-        has_splits: whether the data is a built-in set, which is evaluated on `split`, by default `test`.
+        is_builtin: whether the data is a built-in set, which is evaluated on `split`, by default `test`.
         evaluation: whether to return one split.
         split: the split to evaluate on.
         name: the split that all examples of a file are, if it is evaluated on without splits.
@@ -132,14 +121,14 @@ def prepare_examples(
     notes = [*source.notes, *(note for file in provided.values() for note in file.notes)]
     splits: Mapping[str, Sequence[Example]] = {name: source.examples}
     description, overlaps = source.description, ()
-    if not evaluation or split is not None or has_splits or provided:
+    if not evaluation or split is not None or is_builtin or provided:
         splits, split_notes = draw_splits()
         notes += split_notes
         if provided:
             overlaps = count_overlaps({part: map(key, examples) for part, examples in splits.items()}, noun)
         if evaluation:
             splits, description = select_split(splits, split, description, provided)
-    return SplitExamples(splits, data_hash, description, tuple(notes), split_hashes, overlaps)
+    return Splits(kind, splits, None, data_hash, description, {}, tuple(notes), (), split_hashes, overlaps)
 
 
 def select_split(

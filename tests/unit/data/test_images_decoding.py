@@ -1,4 +1,4 @@
-"""One image of any format: its colours, its turning, its square, and what is said of a broken one."""
+"""Decoding of images of every format: colours, rotation, the square, and errors of damaged files."""
 
 import io
 import struct
@@ -204,7 +204,7 @@ def test_images_are_decoded_in_order_with_errors_at_their_positions(tmp_path: Pa
     paths[50].write_bytes(b"broken")
     read = list(decode_images(paths, 4))
     assert isinstance(read[50], DataError)
-    assert [place for place, pixels in enumerate(read) if place != 50 and pixels[0, 0, 0] != place] == []
+    assert [index for index, pixels in enumerate(read) if index != 50 and pixels[0, 0, 0] != index] == []
 
 
 def test_only_one_batch_of_images_is_decoded_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

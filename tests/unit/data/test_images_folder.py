@@ -1,4 +1,4 @@
-"""A folder of your own: which captions go with which image, what is left out and said, and how it is divided."""
+"""Folders of images: which captions go with which image, what is left out with a note, and how it is split."""
 
 import json
 import os
@@ -60,8 +60,8 @@ def test_an_image_and_its_caption_stay_together(folder: Folder) -> None:
     data = prepared(folder(many(50)))
     for split in data.split_names:
         tokens = data.item(split)
-        for place, image in enumerate(data.item(split).images):
-            shade, text = tokens.batch([place])
+        for index, image in enumerate(data.item(split).images):
+            shade, text = tokens.batch([index])
             assert (shade == int(Path(image.name).stem)).all()
             known = data.tokenizer.encode_lossy(image.captions[0])[0].tolist()
             start = data.tokenizer.vocabulary
@@ -142,11 +142,13 @@ def test_images_that_cannot_be_used_are_skipped_with_a_note(folder: Folder, tmp_
     data = prepared(root)
     kept = {name for name, _ in good} | ({"locked.png"} if os.access(root / "locked.png", os.R_OK) else set())
     assert set(named(data)) == kept
-    said = "\n".join(data.notes)
-    assert "3 paths lead out of the folder, and were not read: ../secret.png, /etc/passwd, sub/../../secret.png" in said
-    assert "1 image of the table is not in the folder: gone.png" in said
-    assert "1 image has no caption: silent.png" in said
-    assert f"{24 - len(kept)} images cannot be read: empty.png (the file is empty), half.png (" in said
+    message = "\n".join(data.notes)
+    assert (
+        "3 paths lead out of the folder, and were not read: ../secret.png, /etc/passwd, sub/../../secret.png" in message
+    )
+    assert "1 image of the table is not in the folder: gone.png" in message
+    assert "1 image has no caption: silent.png" in message
+    assert f"{24 - len(kept)} images cannot be read: empty.png (the file is empty), half.png (" in message
     again = prepared(root)
     assert again.notes == data.notes
 
@@ -327,9 +329,11 @@ def test_captions_of_unknown_words_are_counted_and_have_distinct_ids(folder: Fol
     )
     assert "4 of 4 captions hold words that the tokenizer does not know" in data.notes
     assert "3 captions hold nothing that the tokenizer knows" in data.notes
-    said = [image.captions[0].lower().split() for image in data.item("images").images]
+    message = [image.captions[0].lower().split() for image in data.item("images").images]
     names = data.item("images").caption_ids
-    assert [[one == other for other in names] for one in names] == [[one == other for other in said] for one in said]
+    assert [[one == other for other in names] for one in names] == [
+        [one == other for other in message] for one in message
+    ]
 
 
 def test_white_space_alone_is_no_known_text_for_characters(folder: Folder) -> None:

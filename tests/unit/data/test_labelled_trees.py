@@ -1,4 +1,4 @@
-"""Labelled texts with trees as numbers: words and arcs stand side by side, cut and filled together."""
+"""Labelled texts with trees as numbers: words and heads, cut and padded together."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def test_white_space_within_a_word_becomes_an_underscore() -> None:
 
 def test_a_file_of_trees_gives_texts_labels_and_its_own_trees(tmp_path: Path) -> None:
     path = tmp_path / "trees.conllu"
-    sentences = [Sentence(s.words, s.heads, s.relations, label=f"l{place % 2}") for place, s in enumerate(tiny())]
+    sentences = [Sentence(s.words, s.heads, s.relations, label=f"l{index % 2}") for index, s in enumerate(tiny())]
     path.write_text(format_conllu(sentences))
     assert read_conllu(path)[0] == tuple(
         Sentence(s.words, s.heads, s.relations, ("_",) * len(s.words), label=s.label) for s in sentences

@@ -1,4 +1,4 @@
-"""Labelled texts: how they are divided, cut, limited and refused."""
+"""Labelled texts: how they are split, cut, limited and refused."""
 
 import random
 from collections import Counter
@@ -104,7 +104,7 @@ def test_a_limit_below_the_labels_is_refused_and_one_above_the_texts_has_a_note(
     path = write(table(made(20, "abc")), "a.tsv")
     with pytest.raises(DataError, match=r"limit=2 leaves no text for some of the 3 labels. Set limit=3"):
         prepared(path, limit=2)
-    assert any("limit=500 is more than the 48 training texts" in said for said in prepared(path, limit=500).notes)
+    assert any("limit=500 is more than the 48 training texts" in note for note in prepared(path, limit=500).notes)
 
 
 def test_of_a_text_with_two_labels_the_majority_is_kept_and_a_tie_dropped(write: Write) -> None:
@@ -113,7 +113,7 @@ def test_of_a_text_with_two_labels_the_majority_is_kept_and_a_tie_dropped(write:
     kept = [row for split in SPLITS for row in data.item(split).texts]
     assert sorted(row for row in kept if row[0].lower() == "twice") == [("Twice", "a"), ("twice", "a")]
     assert not any(row[0] == "even" for row in kept)
-    assert any(said.startswith("3 texts were left out") for said in data.notes)
+    assert any(note.startswith("3 texts were left out") for note in data.notes)
 
 
 @pytest.mark.parametrize("special_tokens", [False, True])

@@ -1,4 +1,4 @@
-"""Hidden tokens and spans that follow: shapes, shares, and that all is a function of seed and step."""
+"""Masked tokens and next segments: shapes, fractions, and batches as functions of seed and step."""
 
 import numpy as np
 import pytest

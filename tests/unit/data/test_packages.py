@@ -1,4 +1,4 @@
-"""Labelled texts and pairs inside packages: source archives, archives in archives, and what is kept of them."""
+"""Labelled texts and pairs inside packages: source archives, nested archives, and the stored files."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Pairs of texts: how they are divided, encoded and judged."""
+"""Pairs of texts: how they are split, encoded and evaluated."""
 
 import random
 from collections.abc import Callable
@@ -54,10 +54,10 @@ def test_sources_end_with_end_and_targets_are_between_start_and_end(write: Write
     for split in SPLITS:
         pairs, tokens = data.item(split).pairs, data.item(split)
         sources, targets = tokens.batch(range(len(pairs)))
-        for place, pair in enumerate(pairs):
+        for index, pair in enumerate(pairs):
             source, target = (data.tokenizer.encode_lossy(text)[0].tolist() for text in pair)
-            assert [token for token in sources[place] if token >= 0] == [*source, size + 1]
-            assert [token for token in targets[place] if token >= 0] == [size, *target, size + 1]
+            assert [token for token in sources[index] if token >= 0] == [*source, size + 1]
+            assert [token for token in targets[index] if token >= 0] == [size, *target, size + 1]
         assert len(tokens) == tokens.lengths.sum() == (sources >= 0).sum() + (targets >= 0).sum()
 
 
@@ -66,7 +66,7 @@ def test_one_tokenizer_is_learned_from_both_sides_of_the_training_pairs(write: W
     data = prepared(write(table(pairs), "a.tsv"))
     alphabet = {character for pair in data.item("train").pairs for text in pair for character in text}
     assert data.tokenizer.vocabulary == len(alphabet)
-    assert any("characters that the tokenizer does not know" in said for said in data.notes)
+    assert any("characters that the tokenizer does not know" in note for note in data.notes)
 
 
 def test_pairs_that_are_too_long_are_not_trained_on_but_evaluated(write: Write) -> None:

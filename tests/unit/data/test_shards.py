@@ -101,8 +101,8 @@ def test_a_sample_of_a_stream_is_that_of_the_file(tmp_path: Path, monkeypatch: p
     (tmp_path / "other.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
     spec = DataSpec(text=(str(tmp_path / "packed.txt.gz"), str(tmp_path / "other.txt.gz")))
     monkeypatch.setattr(store, "SAMPLE", limit)
-    said = prepare_text(spec).tokenizer_note
-    assert "were trained on 0.0 of the 0.0 MB of training text, in 512 windows" in said
+    message = prepare_text(spec).tokenizer_note
+    assert "were trained on 0.0 of the 0.0 MB of training text, in 512 windows" in message
 
 
 def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) -> None:
@@ -115,10 +115,10 @@ def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) ->
     assert len(one) == len(two) > 1
     assert all(np.array_equal(a.ids, b.ids) and a.bytes == b.bytes for a, b in zip(one, two, strict=True))
     starts = [
-        place for batch in batch_pieces([["", DOCUMENT_END], ["a", DOCUMENT_END, "b", "c"]]) for _, place in batch
+        index for batch in batch_pieces([["", DOCUMENT_END], ["a", DOCUMENT_END, "b", "c"]]) for _, index in batch
     ]
     assert starts == [1, 2, 2, 0]
-    assert [place for batch in batch_pieces([[DOCUMENT_END, "a"]]) for _, place in batch] == [1]
+    assert [index for batch in batch_pieces([[DOCUMENT_END, "a"]]) for _, index in batch] == [1]
     with pytest.raises(DataError, match="U\\+D800"):
         encode_pieces(tokenizer, [("\ud800", 0)])
 

@@ -1,4 +1,4 @@
-"""Tables of your own: what is read of CSV, TSV and JSONL files, and how each mistake is named with its line."""
+"""Tables: what is read of CSV, TSV and JSONL files, and how each mistake is named with its line."""
 
 import csv
 import io
@@ -88,9 +88,9 @@ def test_numbers_and_truth_values_of_json_are_labels(write: Write) -> None:
     [("good,yes\nbad,no\nfine,yes\n", False), ("words,mood\ngood,yes\nbad,no\nfine,yes\n", True)],
 )
 def test_a_note_says_whether_there_is_a_header(write: Write, content: str, header: bool) -> None:
-    (said,) = read_label_file(str(write(content, "a.csv"))).notes
-    assert ("line 1 read as the header" if header else "no header: line 1 read as data") in said
-    assert ("text from column 'words', label from column 'mood'" if header else "text from column 1") in said
+    (note,) = read_label_file(str(write(content, "a.csv"))).notes
+    assert ("line 1 read as the header" if header else "no header: line 1 read as data") in note
+    assert ("text from column 'words', label from column 'mood'" if header else "text from column 1") in note
 
 
 def test_an_allowed_label_that_occurs_once_is_no_header(write: Write) -> None:

@@ -1,4 +1,4 @@
-"""Treebanks: CoNLL-U read and refused, graphs converted, files divided."""
+"""Treebanks: CoNLL-U files read and refused, graphs converted, files split."""
 
 import json
 import zipfile
@@ -83,19 +83,19 @@ def graph_of(name: str, sentence: Sentence) -> dict:
         {
             "domain": "syntax",
             "type": "token",
-            "position": place + 1,
+            "position": index + 1,
             "form": word,
             "upos": tag,
-            "id": f"{name}-{place + 1}",
+            "id": f"{name}-{index + 1}",
         }
-        for place, (word, tag) in enumerate(zip(sentence.words, sentence.tags, strict=True))
+        for index, (word, tag) in enumerate(zip(sentence.words, sentence.tags, strict=True))
     ]
     root = {"domain": "root", "type": "root", "position": 0, "id": f"{name}-0"}
     meaning = {"domain": "semantics", "type": "predicate", "id": f"{name}-pred"}
     nodes = [*words[::-1], root, meaning]
     edges: dict[str, list[dict]] = {node["id"]: [] for node in nodes}
-    for head, place, relation in sentence.arcs():
-        edge = {"domain": "syntax", "type": "dependency", "deprel": relation, "id": f"{name}-{place}"}
+    for head, index, relation in sentence.arcs():
+        edge = {"domain": "syntax", "type": "dependency", "deprel": relation, "id": f"{name}-{index}"}
         edges[f"{name}-{head}"].append(edge)
     edges[f"{name}-pred"] = [{"domain": "interface", "type": "head", "id": f"{name}-1"}]
     return {"directed": True, "nodes": nodes, "adjacency": [edges[node["id"]] for node in nodes]}
@@ -115,7 +115,7 @@ def test_a_named_treebank_is_fetched_converted_and_checked(
     made = tmp_path / "made"
     made.mkdir()
     for split, sentences in splits.items():
-        data = {"data": {str(place): graph_of(str(place), s) for place, s in enumerate(sentences)}}
+        data = {"data": {str(index): graph_of(str(index), s) for index, s in enumerate(sentences)}}
         (made / f"toy-{split}-x.json").write_text(json.dumps(data))
     with zipfile.ZipFile(tmp_path / "toy.whl", "w") as wheel:
         for path in sorted(made.iterdir()):
@@ -137,11 +137,11 @@ def test_a_named_treebank_is_fetched_converted_and_checked(
         converted_hash=files_hash(sorted(kept.iterdir())),
     )
     monkeypatch.setitem(TREEBANKS, "toy", toy)
-    said: list[str] = []
-    assert read_trees("toy", lambda what, *_: said.append(what)).item("test").sentences == tuple(
-        Sentence(s.words, s.heads, s.relations, s.tags, str(place)) for place, s in enumerate(splits["test"])
+    labels: list[str] = []
+    assert read_trees("toy", lambda label, *_: labels.append(label)).item("test").sentences == tuple(
+        Sentence(s.words, s.heads, s.relations, s.tags, str(index)) for index, s in enumerate(splits["test"])
     )
-    assert asked == ["3.12"] and said[0] == "fetching toy (0.0 MB, CC BY)"
+    assert asked == ["3.12"] and labels[0] == "fetching toy (0.0 MB, CC BY)"
     assert {path.name for path in (home / "corpora" / "toy").iterdir()} == {"train.conllu", "dev.conllu", "test.conllu"}
     data = prepare_treebank(TreebankSpec(treebank="toy"), minimum_count=1, buckets=50)
     assert [len(data.item(split).sentences) for split in ("train", "validation", "test")] == [9, 3, 4]

@@ -1,4 +1,4 @@
-"""The index on the disk: only what is new is read, nothing is lost or mixed up, whatever stops it or stands there."""
+"""The index on disk: only new images are read, and nothing is lost, whatever interrupts an update or damages it."""
 
 import json
 import multiprocessing
@@ -45,8 +45,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield seen
 
 
-def update(embedder: Embedder, folder: Path, place: Path | None = None) -> UpdatedIndex:
-    return update_index(place or folder.parent / "index", embedder, open_images(folder))
+def update(embedder: Embedder, folder: Path, index_folder: Path | None = None) -> UpdatedIndex:
+    return update_index(index_folder or folder.parent / "index", embedder, open_images(folder))
 
 
 def check_whole(index: Index, embedder: Embedder, folder: Path) -> None:
@@ -68,11 +68,11 @@ def test_every_image_has_a_memory_mapped_vector_of_length_one(embedder: Embedder
 
 
 def test_a_second_update_reads_no_image_and_writes_no_file(embedder: Embedder, folder: Path, reads: list) -> None:
-    place = update(embedder, folder).index.folder
-    before = {file.name: file.stat().st_mtime_ns for file in place.iterdir()}
+    index_folder = update(embedder, folder).index.folder
+    before = {file.name: file.stat().st_mtime_ns for file in index_folder.iterdir()}
     reads.clear()
     assert update(embedder, folder).new == 0 and reads == []
-    assert {file.name: file.stat().st_mtime_ns for file in place.iterdir()} == before
+    assert {file.name: file.stat().st_mtime_ns for file in index_folder.iterdir()} == before
 
 
 def test_only_new_and_changed_images_are_read_and_removed_ones_are_dropped(
@@ -131,17 +131,17 @@ def test_a_damaged_index_is_an_error_for_a_reader_and_rebuilt_by_a_writer(
     embedder: Embedder, folder: Path, damage: str
 ) -> None:
     index = update(embedder, folder).index
-    place = index.folder
+    index_folder = index.folder
     if damage == "vectors":
-        os.truncate(place / index.header.vectors, 100)
+        os.truncate(index_folder / index.header.vectors, 100)
     elif damage == "entries":
-        (place / index.header.entries).write_bytes(b"\xff{")
+        (index_folder / index.header.entries).write_bytes(b"\xff{")
     elif damage == "missing":
-        (place / index.header.vectors).unlink()
+        (index_folder / index.header.vectors).unlink()
     else:
-        (place / HEADER_FILE).write_text(json.dumps({"format": 1, "rows": "many"}))
+        (index_folder / HEADER_FILE).write_text(json.dumps({"format": 1, "rows": "many"}))
     with pytest.raises(RunError, match="damaged"):
-        Index.open(place)
+        Index.open(index_folder)
     done = update(embedder, folder)
     assert "made again" in done.note
     check_whole(done.index, embedder, folder)
@@ -179,8 +179,8 @@ def test_a_killed_update_leaves_complete_blocks_and_the_next_one_continues(
     process.start()
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
-    place = folder.parent / "index"
-    kept = len(Index.open(place)) if (place / HEADER_FILE).exists() else 0
+    index_folder = folder.parent / "index"
+    kept = len(Index.open(index_folder)) if (index_folder / HEADER_FILE).exists() else 0
     assert kept == (3 if (blow, count) in {("sync", 3), ("sync", 4), ("head", 3)} else 0)
     done = update(embedder, folder)
     assert len(reads) == 12 - kept
@@ -214,17 +214,20 @@ def test_a_reader_keeps_its_vectors_while_the_index_is_updated(embedder: Embedde
 
 
 def test_a_second_writer_is_refused_with_the_next_step(embedder: Embedder, folder: Path) -> None:
-    place = update(embedder, folder).index.folder
-    with indexing.lock_index(place), pytest.raises(RunError, match=r"another process\. Wait for it; or search it as"):
+    index_folder = update(embedder, folder).index.folder
+    with (
+        indexing.lock_index(index_folder),
+        pytest.raises(RunError, match=r"another process\. Wait for it; or search it as"),
+    ):
         update(embedder, folder)
 
 
 def test_a_folder_with_other_files_is_refused(embedder: Embedder, folder: Path) -> None:
     with pytest.raises(RunError, match="not empty and not an index"):
-        update(embedder, folder, place=folder)
+        update(embedder, folder, index_folder=folder)
     (folder.parent / "file").touch()
     with pytest.raises(RunError, match="is a file"):
-        update(embedder, folder, place=folder.parent / "file")
+        update(embedder, folder, index_folder=folder.parent / "file")
 
 
 def test_the_hash_depends_on_the_image_tower_alone(embedder: Embedder, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Searching against the model itself: what is found is what its towers find nearest; what cannot be asked is said."""
+"""Search compared with the model itself, re-ranking, results and refused requests."""
 
 import csv
 import json
@@ -200,8 +200,8 @@ def test_settings_that_do_not_go_together_are_refused_before_anything_is_read(ru
         ({"index": folder, "query": "a"}, RunError, "holds no index"),
         ({"images": folder, "query": "a", "top": 3}, SpecError, "is unknown"),
     ]
-    for words, kind, said in wrong:
-        with pytest.raises(kind, match=re.escape(said)):
+    for words, kind, message in wrong:
+        with pytest.raises(kind, match=re.escape(message)):
             found(run, **words)
 
 
@@ -288,11 +288,11 @@ def test_no_rows_and_no_queries_give_nothing() -> None:
     assert find_nearest(unit(5, 4), np.zeros((0, 4), dtype=np.float32), 3).rows.shape == (0, 3)
 
 
-def made_index(place: Path, vectors: np.ndarray) -> Index:
-    place.mkdir()
-    head = create_index(place, "run", vectors.shape[1], "pictures").header
-    append_entries(place, head, [IndexEntry(str(row), 1, 1, str(row)) for row in range(len(vectors))], vectors)
-    return Index.open(place)
+def made_index(index_folder: Path, vectors: np.ndarray) -> Index:
+    index_folder.mkdir()
+    head = create_index(index_folder, "run", vectors.shape[1], "pictures").header
+    append_entries(index_folder, head, [IndexEntry(str(row), 1, 1, str(row)) for row in range(len(vectors))], vectors)
+    return Index.open(index_folder)
 
 
 def test_faiss_that_searches_all_cells_gives_the_exact_ranking(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Splits given as files of their own: taken as they are, hashed, compared with each other, or refused."""
+"""Splits provided as files: taken as they are, hashed, compared with each other, or refused."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -215,7 +215,7 @@ def folder(tmp_path: Path) -> Path:
     for shade in range(10):
         Image.new("L", (6, 6), 20 * (shade % 9)).save(root / f"{shade}.png")
     for name, rows in {"captions": range(5), "v": (5, 6, 1), "t": (7, 8, 9)}.items():
-        lines = "".join(f"{place}.png,image {place} of {name}\n" for place in rows)
+        lines = "".join(f"{index}.png,image {index} of {name}\n" for index in rows)
         (root / f"{name}.csv").write_text("image,caption\n" + lines)
     return root
 
@@ -229,7 +229,7 @@ def test_tables_of_captions_are_the_splits_image_for_image(folder: Path) -> None
     data = images(folder, captions="captions.csv", validation="v.csv", test=str(folder / "t.csv"))
     names = {split: sorted(image.name for image in data.item(split).images) for split in data.split_names}
     expected = {"train": range(5), "validation": (1, 5, 6), "test": (7, 8, 9)}
-    assert names == {split: [f"{place}.png" for place in places] for split, places in expected.items()}
+    assert names == {split: [f"{index}.png" for index in places] for split, places in expected.items()}
     tables = {"train": "captions", "validation": "v", "test": "t"}
     for split in data.split_names:
         for image, pixels in zip(data.item(split).images, data.item(split).pixels, strict=True):
@@ -287,14 +287,14 @@ def test_of_nodes_only_what_is_not_given_is_drawn_and_never_from_the_files(write
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("1\n99\n", r"v\.txt, line 2: there is no node '99' among the 34 nodes"),
         ("", r"v\.txt: the file is empty"),
     ],
 )
-def test_a_file_of_nodes_that_does_not_fit_is_refused(write: Write, content: str, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_a_file_of_nodes_that_does_not_fit_is_refused(write: Write, content: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         prepare_graph(GraphSpec(graph="karate", validation=str(write(content, "v.txt"))), seed=1)
 
 

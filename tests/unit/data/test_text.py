@@ -52,14 +52,14 @@ def test_a_byte_order_mark_is_dropped_and_line_ends_are_kept(write: Callable[...
 
 @pytest.mark.parametrize("before", [0, 1, 61, 62, 63, 64, 65, 200])
 @pytest.mark.parametrize(
-    ("wrong", "place"), [(b"\xff", 0), (b"\xe4\xb8x", 0), (b"\xf0\x9f\x99", 0), ("ü".encode() + b"\x80", 2)]
+    ("wrong", "offset"), [(b"\xff", 0), (b"\xe4\xb8x", 0), (b"\xf0\x9f\x99", 0), ("ü".encode() + b"\x80", 2)]
 )
 def test_bytes_that_are_not_utf8_are_named_with_their_exact_offset(
-    before: int, wrong: bytes, place: int, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    before: int, wrong: bytes, offset: int, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading_module, "BLOCK", 64)
     path = write(b"a" * before + wrong)
-    with pytest.raises(DataError, match=rf"text\.txt: byte {before + place} \(0x{wrong[place]:02x}\).*iconv"):
+    with pytest.raises(DataError, match=rf"text\.txt: byte {before + offset} \(0x{wrong[offset]:02x}\).*iconv"):
         list(read_pieces(TextSpan(path, 0, path.stat().st_size), "words"))
 
 
