@@ -16,10 +16,10 @@ from lemma.checking.derivation import check_derivation
 from lemma.checking.gradients import check_gradients
 from lemma.checking.sheets import mark_answers
 from lemma.counting.subject import resolve_subject
-from lemma.data.conllu import read_conllu
 from lemma.data.images import decode_images
 from lemma.data.tables import open_table
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
+from lemma.data.treebanks import read_conllu
 from lemma.runs.checkpoint import read_tensors, write_tensors
 from lemma.spec.base import parse_settings, read_toml
 from lemma.spec.choose import choose

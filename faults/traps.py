@@ -20,7 +20,7 @@ PROCESSES = """
 import os, sys
 os.sched_getaffinity = lambda process: {0, 1}
 import lemma.data.store
-lemma.data.store.WORTH_PROCESSES = 1
+lemma.data.store.PARALLEL_BYTES = 1
 from lemma.cli.main import main
 main(sys.argv[1:])
 """

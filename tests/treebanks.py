@@ -1,6 +1,6 @@
 """A tiny treebank for the tests of parsing: problem B1's sentence and some that are made like it."""
 
-from lemma.data.conllu import Sentence
+from lemma.data.treebanks import Sentence
 
 B1 = Sentence(
     words=("I", "prefer", "the", "morning", "flight", "through", "Denver"),

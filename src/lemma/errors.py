@@ -1,105 +1,104 @@
-"""Every error Lemma raises on purpose.
+"""All errors that Lemma raises on purpose.
 
     LemmaError
-    ├── InputError            something a person gave does not fit; the command line exits with 2
-    │   ├── SpecError         a word, value, preset or spec file
+    ├── InputError            user input is invalid; the command line exits with 2
+    │   ├── SpecError         a setting, value, preset or spec file
     │   ├── DataError         a text, corpus or tokenizer
-    │   ├── RunError          a run folder: missing, damaged or of another shape
-    │   └── LedgerError       a module whose account cannot be read off it
-    ├── PackageError          what another installed package brings is broken; exits with 2
-    ├── StorageError          a disk that refuses: full, no permission, too many open files; exits with 1
-    ├── MemoryLimitError      the machine has too little memory for what was asked; exits with 1
-    └── TrainingError         training itself went wrong (a loss that is no number); exits with 1
+    │   ├── RunError          a run folder: missing, damaged or of another kind
+    │   └── CountingError     a module whose quantities cannot be counted
+    ├── PackageError          another installed package is broken; exits with 2
+    ├── StorageError          the disk refuses: full, no permission, too many open files; exits with 1
+    ├── MemoryLimitError      the machine has too little memory for the request; exits with 1
+    └── TrainingError         training itself failed (a loss that is no number); exits with 1
 
-A message says where, what was got, what was expected and the next step.
+A message says where, what was given, what was expected and the next step.
 """
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
-MAX_MESSAGE_LENGTH = 8000
-"""Characters of the longest message that is printed whole."""
+MAX_MESSAGE_LENGTH = 8000  # characters; longer messages are cut in the middle
 
 
 class LemmaError(Exception):
-    """The root of all errors that Lemma raises on purpose."""
+    """Base class of all errors that Lemma raises on purpose."""
 
     exit_status = 1
 
     def __str__(self) -> str:
-        said = super().__str__()  # which may quote a value of any length
-        return said if len(said) <= MAX_MESSAGE_LENGTH else f"{said[:1000]} … {said[-1000:]}"
+        message = super().__str__()  # may quote a value of any length
+        return message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[:1000]} … {message[-1000:]}"
 
 
 class InputError(LemmaError, ValueError):
-    """Something a person gave does not fit."""
+    """Invalid user input."""
 
     exit_status = 2
 
 
 class SpecError(InputError):
-    """A word, value, preset or spec file does not describe a model, a recipe or a study."""
+    """A setting, value, preset or spec file that does not describe a model, a recipe or a study."""
 
 
 class DataError(InputError):
-    """A text, corpus or tokenizer cannot be used."""
+    """A text, corpus or tokenizer that cannot be used."""
 
 
 class RunError(InputError):
-    """A run folder is missing, damaged or holds something else than asked for."""
+    """A run folder that is missing, damaged or of another kind than expected."""
 
 
 class CountingError(InputError):
-    """A module cannot be built or run at the sizes asked for, or a quantity of it follows no formula."""
+    """A module that cannot be built or run at the requested sizes, or a quantity of it that follows no formula."""
 
 
 class PackageError(LemmaError):
-    """What another installed package brings cannot be used; no ValueError, so that nobody takes it for bad input."""
+    """Another installed package that cannot be used; not a ValueError, because no input is wrong."""
 
     exit_status = 2
 
 
 class StorageError(LemmaError, OSError):
-    """The disk, and not what is on it, is the reason why a file cannot be written or read."""
+    """A file that cannot be written or read because of the disk, not because of its content."""
 
 
 class MemoryLimitError(LemmaError):
-    """The machine has too little memory for what was asked."""
+    """Too little memory on this machine for the request."""
 
 
 class TrainingError(LemmaError):
-    """Training went wrong although every input was fine."""
+    """Training that failed although every input was valid."""
 
 
 def describe_unknown(kind: str, name: str, choices: Iterable[str], suggestion: str | None = None) -> str:
-    """Say that a name is unknown, guess what was meant and list what is known; `meant` is a guess by its meaning.
+    """Return the message for an unknown name, with all choices and a suggestion, by default the closest spelling.
 
-    >>> unknown("positions", "rotory", ["none", "rotary"])
+    >>> describe_unknown("positions", "rotory", ["none", "rotary"])
     "positions = 'rotory' is unknown. Did you mean 'rotary'? Known: none, rotary."
     """
     names = list(choices)
     guess = suggestion if suggestion in names else closest_name(name, names)
-    shown = name if len(name) <= 64 else f"{name[:60]}…"
-    asked = f" Did you mean '{guess}'?" if guess else ""
-    return f"{kind} = '{shown}' is unknown.{asked} Known: {', '.join(names)}."
+    short = name if len(name) <= 64 else f"{name[:60]}…"
+    question = f" Did you mean '{guess}'?" if guess else ""
+    return f"{kind} = '{short}' is unknown.{question} Known: {', '.join(names)}."
 
 
 def closest_name(typed: str, choices: Iterable[str]) -> str | None:
-    """The name that a person may have meant: a slip or two away, or the same but for its end. Never merely alike.
+    """Return the choice that differs by a typo or two, or only at its end; None without one.
 
-    >>> closest("learning_rat", ["learning_rate"]), closest("lstmm", ["lstm"]), closest("heds", ["heads", "seed"])
-    ('learning_rate', 'lstm', 'heads')
-    >>> closest("gpt", ["gru"]), closest("lr", ["clip"])
+    >>> closest_name("learning_rat", ["learning_rate"]), closest_name("heds", ["heads", "seed"])
+    ('learning_rate', 'heads')
+    >>> closest_name("gpt", ["gru"]), closest_name("lr", ["clip"])
     (None, None)
     """
     word = typed.lower()
     if not 1 <= len(word) <= 64:
         return None
-    lowered = {name.lower(): name for name in choices}
-    for name in get_close_matches(word, lowered, n=3, cutoff=0.5):
-        same = sum(block.size for block in SequenceMatcher(None, word, name).get_matching_blocks())
-        slips = max(len(word), len(name)) - same
-        ends = word[0] == name[0] or word[-3:] == name[-3:]
-        if (slips <= max(1, len(word) // 4) and ends) or name.startswith(word) or word.startswith(name):
-            return lowered[name]
+    originals = {choice.lower(): choice for choice in choices}
+    for name in get_close_matches(word, originals, n=3, cutoff=0.5):
+        matching = sum(block.size for block in SequenceMatcher(None, word, name).get_matching_blocks())
+        typos = max(len(word), len(name)) - matching
+        same_end = word[0] == name[0] or word[-3:] == name[-3:]
+        if (typos <= max(1, len(word) // 4) and same_end) or name.startswith(word) or word.startswith(name):
+            return originals[name]
     return None

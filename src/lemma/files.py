@@ -1,4 +1,11 @@
-"""Files written atomically, their checksums, progress, and the folder where Lemma caches data."""
+"""Atomic writes, locks, checksums, JSON files, and the folder of cached data.
+
+A file or folder is written under a hidden temporary name next to its path (`.NAME.NUMBER.MACHINE-PID.partial`), synced
+and renamed, so that a reader, even after a power failure, finds the old content or the new, never a part. A folder that
+is not empty is replaced by exchanging two names in one system call. Where the system cannot do that, the old folder is
+renamed first (`….aside`); if the writer is killed in between, the next reader or writer puts it back. What else a
+killed process left is removed by the next writer on the same machine, the only one that can tell whether it is alive.
+"""
 
 import ctypes
 import errno
@@ -16,39 +23,32 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lemma.errors import DataError, RunError, StorageError
 
-# Files and folders that exist whole or not at all. What is written goes to a hidden sibling first
-# (`.NAME.NUMBER.MACHINE-PID.partial`), is synced to the disk and then renamed: a reader, or a machine that loses power,
-# never meets half of it. A folder that holds something is replaced by exchanging two names in one system call. Where
-# the system cannot do that, the old folder is renamed first (`….aside`), and whoever looks at its path next puts it
-# back if the writer was killed before the new one was there. What else a killed process left behind is removed by the
-# next writer on the same machine: a process of another host or container that shares the folder cannot be asked whether
-# it is alive.
-
+Value = TypeVar("Value")
 PARTIAL_SUFFIX, ASIDE_SUFFIX = ".partial", ".aside"
 TEMPORARY_NAME = re.compile(
     r"\.(?P<name>.+?)(?P<number>\.\d+)?\.(?P<machine>[^.]+)-(?P<process>\d+)(?P<suffix>\.[a-z]+)", re.DOTALL
 )
-SEQUENCE_NUMBERS = count()
-NEXT_STEPS = {
-    **dict.fromkeys(
-        (errno.ENOSPC, errno.EDQUOT), "Make room there, or choose another place, and give the same command again."
-    ),
+SEQUENCE_NUMBERS = count()  # make temporary names unique within this process
+NEXT_STEPS = {  # errors of a disk that the user can do something about
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room there, or choose another place, and try again."),
     errno.EFBIG: "Files there may not be larger (ulimit -f): choose another place.",
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Choose a place that you may write to."),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit, as with: ulimit -n 4096"),
     errno.EIO: "The disk itself fails: save what is on it.",
 }
-"""What to do about the errors of a disk that a person can do something about."""
+
+
+# Atomic writes
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write a file so that `path` holds the old content or the new, never a part of it.
 
-    A character that UTF-8 lacks, as in names of files that are not UTF-8, is written as JSON escapes it: `\\udcff`.
+    A character that UTF-8 lacks, as in file names that are not UTF-8, is escaped as in JSON: `\\udcff`.
     """
     with atomic_replace(path) as temporary:
         temporary.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
@@ -56,8 +56,8 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def atomic_replace(path: Path) -> Iterator[Path]:
-    """Yield a temporary name next to `path` for a file or folder, which becomes `path` unless something fails."""
-    path = real_path(path)  # a link stays, and what it leads to is replaced
+    """Yield a temporary path for a file or folder, which replaces `path` unless an exception is raised."""
+    path = real_path(path)  # a link stays, and its target is replaced
     remove_stale_temp_files(path.parent)
     check_replaceable(path)
     temporary = _temporary_path(path)
@@ -68,7 +68,7 @@ def atomic_replace(path: Path) -> Iterator[Path]:
             _sync_tree(temporary)
             _move_into_place(temporary, path, aside)
             _sync_path(path.parent)
-        with suppress(OSError):  # the new one is in place: what was moved aside becomes what may be removed
+        with suppress(OSError):  # the new folder is in place: the old one may be removed
             aside.rename(temporary)
     finally:
         restore_moved_folder(path)
@@ -76,125 +76,9 @@ def atomic_replace(path: Path) -> Iterator[Path]:
             _remove(temporary)
 
 
-def _move_into_place(temporary: Path, path: Path, aside: Path) -> None:
-    """Rename `temporary` to `path`; a folder that is there is exchanged with it, or moved aside first."""
-    while True:
-        try:
-            temporary.replace(path)
-            return
-        except OSError as error:
-            in_the_way = error.errno in (errno.ENOTEMPTY, errno.EEXIST) or (os.name == "nt" and path.is_dir())
-            if not in_the_way or not temporary.is_dir():
-                raise
-        with suppress(FileNotFoundError):  # removed or moved aside by another process just now
-            if _exchange_names(temporary, path):
-                return
-            _remove(aside)  # in an earlier round; another writer was faster, and a whole folder is at `path`
-            path.rename(aside)
-
-
-def _exchange_names(first: Path, second: Path) -> bool:
-    """Exchange the names of two files or folders in one step; return False where the system cannot."""
-    rename = _renameat2()
-    if rename is None:
-        return False
-    sys.audit("os.rename", os.fspath(first), os.fspath(second), -1, -1)  # as every other change of a name
-    if rename(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
-        return False
-    raise OSError(number, os.strerror(number), str(second))
-
-
-AT_FDCWD, RENAME_EXCHANGE = -100, 2  # from Linux's fcntl.h and fs.h
-
-
-@cache
-def _renameat2() -> Any:
-    """Return the C library's renameat2, or None where it has none."""
-    if not sys.platform.startswith("linux"):
-        return None
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is not None:
-        rename.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    return rename
-
-
-def restore_moved_folder(path: Path) -> None:
-    """Put back a folder that a killed writer had moved aside, if nothing is at its path.
-
-    A writer that is alive and between its two renames moves it aside again, so nothing is lost either way.
-    """
-    with suppress(OSError, ValueError):
-        if path.exists():
-            return
-        path = real_path(path)
-        for aside in _find_moved_aside(path.parent, path.name):
-            aside.rename(path)
-            return
-
-
-def _find_moved_aside(folder: Path, name: str) -> list[Path]:
-    """List the folders that were moved aside from `folder/name`, the latest first."""
-    matches = [aside for aside in folder.glob(f".*{ASIDE_SUFFIX}") if _original_name(aside) == name]
-    return sorted(matches, key=lambda aside: aside.stat().st_ctime_ns, reverse=True)
-
-
-def _original_name(temporary: Path) -> str | None:
-    """Return the name that a temporary file or folder is for; None if the name is not one of ours."""
-    parts = TEMPORARY_NAME.fullmatch(temporary.name)
-    return parts["name"] if parts else None
-
-
-def check_replaceable(path: Path) -> None:
-    """Refuse to replace a folder of which this user could not remove every file, before anything is changed."""
-    if not path.is_dir() or path.is_symlink():
-        return
-    parent, own = path.parent.stat(), getattr(os, "geteuid", lambda: 0)()
-    sticky = parent.st_mode & stat.S_ISVTX and own not in (0, parent.st_uid, path.stat().st_uid)
-    folders = [Path(folder) for folder, _, _ in os.walk(path)]
-    effective = os.access in os.supports_effective_ids
-    for folder in [path.parent, *folders]:
-        if sticky or not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective):
-            raise StorageError(
-                f"{path} cannot be replaced: you may not remove the files in {path if sticky else folder}. "
-                "Nothing was changed. Choose another folder, or ask its owner."
-            )
-
-
-@contextmanager
-def explain_storage_errors(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Turn what a disk refuses into a StorageError that says which file, how much of it, and what to do.
-
-    `temporary` is where it is being written, if not at `path`.
-    """
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, StorageError) or error.errno not in NEXT_STEPS:
-            raise
-        said = f"{path} cannot be written: {os.strerror(error.errno)}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            place = temporary or path
-            files = [place, *place.rglob("*")] if place.is_dir() else [place]
-            written = sum(file.stat().st_size for file in files if file.is_file())
-            with suppress(OSError):
-                free = shutil.disk_usage(path.parent).free
-                said += f" ({written:,} bytes of it were written, {free:,} bytes are free)"
-        raise StorageError(f"{said}. {NEXT_STEPS[error.errno]}") from None
-
-
-def unreadable_error(path: Path, error: OSError) -> StorageError:
-    """The error for a file that is there but cannot be read now; that it is damaged is not known."""
-    refused = error.errno in (errno.EACCES, errno.EPERM)
-    step = "Check its permissions." if refused else NEXT_STEPS.get(error.errno or 0, "")
-    return StorageError(f"{path} cannot be read: {error.strerror or error}. {step}".rstrip())
-
-
 @contextmanager
 def atomic_rewrite(path: Path, allowed_names: Collection[str]) -> Iterator[Path]:
-    """Fill a folder that becomes `path`, and replaces what is there only if that holds no other files than its own."""
+    """Yield a temporary folder that replaces `path`; refuse a folder that holds other files than the allowed ones."""
     others = [inner.name for inner in path.iterdir() if inner.name not in allowed_names] if path.is_dir() else []
     if others or path.is_file():
         raise RunError(f"{path} already exists and holds {others[0] if others else 'a file'}. Name a new folder.")
@@ -206,7 +90,7 @@ def atomic_rewrite(path: Path, allowed_names: Collection[str]) -> Iterator[Path]
 
 @contextmanager
 def atomic_new_folder(path: Path) -> Iterator[Path]:
-    """Fill a folder that becomes `path` at the end, unless another process was first: then theirs stays."""
+    """Yield a temporary folder that becomes `path`, unless another process made one first: then that one stays."""
     path = real_path(path)
     remove_stale_temp_files(path.parent)
     temporary = _temporary_path(path)
@@ -226,85 +110,169 @@ def atomic_new_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_atomically(path: Path) -> None:
-    """Remove a folder so that it is there whole or not at all: it is renamed first, and what is left is swept."""
+    """Remove a folder completely or not at all: it is renamed first, and a killed removal is finished later."""
     remove_stale_temp_files(path.parent)
     temporary = _temporary_path(path)
-    with suppress(FileNotFoundError):  # never there, or another process was first
+    with suppress(FileNotFoundError):  # it never existed, or another process was first
         path.rename(temporary)
     with suppress(OSError):
         _remove(temporary)
 
 
-def remove_stale_temp_files(folder: Path) -> None:
-    """Restore what killed processes had moved aside in a folder, and remove what they left half-written.
+def restore_moved_folder(path: Path) -> None:
+    """Put back a folder that a killed writer had moved aside, if nothing is at its path.
 
-    Only processes of this machine are known to be dead.
+    A living writer that is between its two renames moves it aside again, so nothing is lost.
+    """
+    with suppress(OSError, ValueError):
+        if path.exists():
+            return
+        path = real_path(path)
+        moved = [
+            aside
+            for aside in path.parent.glob(f".*{ASIDE_SUFFIX}")
+            if (match := TEMPORARY_NAME.fullmatch(aside.name)) and match["name"] == path.name
+        ]
+        if moved:
+            max(moved, key=lambda aside: aside.stat().st_ctime_ns).rename(path)
+
+
+def remove_stale_temp_files(folder: Path) -> None:
+    """Restore folders that killed processes had moved aside, and remove their partial files.
+
+    Files of other machines are left alone: their processes may be alive.
     """
     leftovers: list[Path] = []
-    with suppress(OSError):  # a folder that cannot be listed is swept by a later writer
+    with suppress(OSError):  # a folder that cannot be listed is left to a later writer
         leftovers = [*folder.glob(f".*{ASIDE_SUFFIX}"), *folder.glob(f".*{PARTIAL_SUFFIX}")]
-    for left in leftovers:
-        parts = TEMPORARY_NAME.fullmatch(left.name)
-        if parts is None or parts["machine"] != machine_id() or _is_alive(int(parts["process"])):
+    for leftover in leftovers:
+        match = TEMPORARY_NAME.fullmatch(leftover.name)
+        if match is None or match["machine"] != machine_id() or _is_alive(int(match["process"])):
             continue
         with suppress(OSError):  # a folder that cannot be written, or another process was first
-            if left.suffix == ASIDE_SUFFIX:
-                original, unfinished = left.with_name(parts["name"]), left.with_suffix(PARTIAL_SUFFIX)
-                if unfinished.exists() and original.is_dir() and not original.is_symlink():
-                    original.rmdir()  # an empty folder that somebody made meanwhile; any other stays, and so does this
-                restore_moved_folder(original)
-                if left.exists() and original.exists() and not unfinished.exists():  # the new one was in place
-                    _remove(left.rename(unfinished))
-            elif left.with_suffix(ASIDE_SUFFIX).exists():
+            if leftover.suffix == ASIDE_SUFFIX:
+                _finish_replacement(leftover, leftover.with_name(match["name"]))
+            elif leftover.with_suffix(ASIDE_SUFFIX).exists():
                 continue  # it was to replace a folder that could not be restored
-            elif parts["number"] is not None or not parts["name"].endswith(".old"):  # .old is of an earlier version
-                _remove(left)
+            elif match["number"] is not None or not match["name"].endswith(".old"):  # .old: an earlier version's
+                _remove(leftover)
+
+
+def _finish_replacement(aside: Path, original: Path) -> None:
+    """Restore a folder that was moved aside, or remove it if its replacement is in place."""
+    partial = aside.with_suffix(PARTIAL_SUFFIX)
+    if partial.exists() and original.is_dir() and not original.is_symlink():
+        original.rmdir()  # an empty folder that somebody made meanwhile; any other stays, and so does `aside`
+    restore_moved_folder(original)
+    if aside.exists() and original.exists() and not partial.exists():
+        _remove(aside.rename(partial))
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse to replace a folder of which this user could not remove every file, before anything is changed."""
+    if not path.is_dir() or path.is_symlink():
+        return
+    parent, user = path.parent.stat(), getattr(os, "geteuid", lambda: 0)()
+    sticky = parent.st_mode & stat.S_ISVTX and user not in (0, parent.st_uid, path.stat().st_uid)
+    folders = [path.parent, *(Path(folder) for folder, _, _ in os.walk(path))]
+    effective = os.access in os.supports_effective_ids
+    for folder in folders:
+        if sticky or not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective):
+            raise StorageError(
+                f"{path} cannot be replaced: you may not remove the files in {path if sticky else folder}. "
+                "Nothing was changed. Choose another folder, or ask its owner."
+            )
+
+
+@contextmanager
+def explain_storage_errors(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Turn errors of the disk into a StorageError that names the file, its size so far and the next step.
+
+    `temporary` is the file or folder that is being filled, if it is not `path` itself.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StorageError) or error.errno not in NEXT_STEPS:
+            raise
+        message = f"{path} cannot be written: {os.strerror(error.errno)}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            partial = temporary or path
+            files = [partial, *partial.rglob("*")] if partial.is_dir() else [partial]
+            written = sum(file.stat().st_size for file in files if file.is_file())
+            with suppress(OSError):
+                free = shutil.disk_usage(path.parent).free
+                message += f" ({written:,} bytes of it were written, {free:,} bytes are free)"
+        raise StorageError(f"{message}. {NEXT_STEPS[error.errno]}") from None
+
+
+def unreadable_error(path: Path, error: OSError) -> StorageError:
+    """Return the error for a file that exists but cannot be read now, which does not mean that it is damaged."""
+    refused = error.errno in (errno.EACCES, errno.EPERM)
+    step = "Check its permissions." if refused else NEXT_STEPS.get(error.errno or 0, "")
+    return StorageError(f"{path} cannot be read: {error.strerror or error}. {step}".rstrip())
+
+
+def real_path(path: Path) -> Path:
+    """Return the absolute path with links resolved; a loop of links is an OSError when it is opened, not here."""
+    return Path(os.path.realpath(path))
 
 
 @cache
 def machine_id() -> str:
-    """A short name of where process numbers mean the same: one host since it was started, one container of it."""
-    about = [socket.gethostname()]
+    """Return a short id of the scope of process numbers: this host since it was started, or this container."""
+    facts = [socket.gethostname()]
     with suppress(OSError):
-        about.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"))
-        about.append(os.readlink("/proc/self/ns/pid"))  # noqa: PTH115
-    return text_hash(" ".join(about))[:12]
-
-
-def real_path(path: Path) -> Path:
-    """Return the absolute path where links lead; a loop of links is an OSError when it is opened, not here."""
-    return Path(os.path.realpath(path))
+        facts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"))
+        facts.append(os.readlink("/proc/self/ns/pid"))  # noqa: PTH115
+    return text_hash(" ".join(facts))[:12]
 
 
 def _temporary_path(path: Path) -> Path:
-    """Return a temporary name next to a path, another one in every call, thread and process."""
     return path.with_name(f".{path.name}.{next(SEQUENCE_NUMBERS)}.{machine_id()}-{os.getpid()}{PARTIAL_SUFFIX}")
 
 
-@contextmanager
-def file_lock(path: Path, timeout: float) -> Iterator[bool]:
-    """Hold a file or folder against other processes, after at most `wait` seconds; give whether it is held.
+def _move_into_place(temporary: Path, path: Path, aside: Path) -> None:
+    """Rename `temporary` to `path`; exchange it with a folder that is there, or move that one aside first."""
+    while True:
+        try:
+            temporary.replace(path)
+            return
+        except OSError as error:
+            is_occupied = error.errno in (errno.ENOTEMPTY, errno.EEXIST) or (os.name == "nt" and path.is_dir())
+            if not is_occupied or not temporary.is_dir():
+                raise
+        with suppress(FileNotFoundError):  # another process has just removed it or moved it aside
+            if _exchange_names(temporary, path):
+                return
+            _remove(aside)  # of an earlier round: another writer was faster, and a complete folder is at `path`
+            path.rename(aside)
 
-    The lock is a hidden file next to it. The system releases it even if the process is killed. A file system without
-    locks, or a parent folder that cannot be written, counts as held.
-    """
-    from filelock import FileLock, Timeout  # not needed where nothing is written
 
-    place = real_path(path)
-    lock = FileLock(place.with_name(f".{place.name}.lock"), timeout=timeout)
-    try:
-        lock.acquire()
-    except Timeout:
-        yield False
-        return
-    except OSError:
-        yield True
-        return
-    try:
-        yield True
-    finally:
-        Path(lock.lock_file).unlink(missing_ok=True)  # while it is held; who waits for it sees that, and starts again
-        lock.release()
+def _exchange_names(first: Path, second: Path) -> bool:
+    """Exchange the names of two files or folders in one step; return False where the system cannot."""
+    rename = _renameat2()
+    if rename is None:
+        return False
+    at_fdcwd, rename_exchange = -100, 2  # from Linux's fcntl.h and fs.h
+    sys.audit("os.rename", os.fspath(first), os.fspath(second), -1, -1)  # as Python does for every other rename
+    if rename(at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second), rename_exchange) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(second))
+
+
+@cache
+def _renameat2() -> Any:
+    """Return the C library's renameat2, or None where it has none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is not None:
+        rename.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return rename
 
 
 def _sync_tree(path: Path) -> None:
@@ -315,11 +283,11 @@ def _sync_tree(path: Path) -> None:
 def _sync_path(path: Path) -> None:
     if path.is_dir() and os.name == "nt":  # Windows syncs files only
         return
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:
@@ -339,16 +307,77 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-Progress = Callable[[str, int, int], None]
-"""Called as progress(what, done, total), in bytes."""
-Advance = Callable[[int], None]
-"""Called with the number of bytes done since the last call."""
+# Locks and caches
+
+
+@contextmanager
+def file_lock(path: Path, timeout: float) -> Iterator[bool]:
+    """Lock a file or folder against other processes for at most `timeout` seconds; yield whether it is locked.
+
+    The lock is a hidden file next to it, which the system releases even if the process is killed. A negative timeout
+    waits indefinitely. A file system without locks, or a parent folder that cannot be written, counts as locked.
+    """
+    from filelock import FileLock, Timeout  # not needed where nothing is written
+
+    path = real_path(path)
+    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=timeout)
+    try:
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    except OSError:
+        yield True
+        return
+    try:
+        yield True
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)  # while it is locked; those that wait for it notice, and try again
+        lock.release()
+
+
+def cached(path: Path, read: Callable[[], Value], make: Callable[[], Value]) -> Value:
+    """Return `read()`; if it raises a DataError or RunError, lock `path` and return `make()`.
+
+    So only one process computes and writes a cached file or folder that is missing or damaged; others wait for it.
+    """
+    with suppress(DataError, RunError):
+        return read()
+    with file_lock(path, timeout=-1):
+        with suppress(DataError, RunError):  # another process has made it in the meantime
+            return read()
+        return make()
+
+
+def data_home() -> Path:
+    """Return the folder of all cached data: $LEMMA_HOME, else $XDG_CACHE_HOME/lemma, else ~/.cache/lemma."""
+    if chosen := os.environ.get("LEMMA_HOME"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lemma"
+
+
+def home_folder(name: str) -> Path:
+    """Return the folder of that name in the data home, created if it does not exist yet."""
+    folder = data_home() / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be created ({error.strerror}). Set LEMMA_HOME to a folder that can be written."
+        ) from None
+    return folder
+
+
+# Progress
+
+Progress = Callable[[str, int, int], None]  # called as progress(label, done, total), in bytes
+Advance = Callable[[int], None]  # called with the number of bytes done since the last call
 
 
 def progress_counter(progress: Progress | None, label: str, total: int) -> Advance:
     """Return a function that adds up bytes and reports their sum.
 
-    >>> advance = counting(lambda what, done, total: print(f"{what} {done}/{total}"), "reading", 10)
+    >>> advance = progress_counter(lambda label, done, total: print(f"{label} {done}/{total}"), "reading", 10)
     reading 0/10
     >>> advance(4)
     reading 4/10
@@ -357,9 +386,9 @@ def progress_counter(progress: Progress | None, label: str, total: int) -> Advan
     """
     done = 0
 
-    def advance(count: int) -> None:
+    def advance(size: int) -> None:
         nonlocal done
-        done += count
+        done += size
         if progress:
             progress(label, done, total)
 
@@ -367,11 +396,13 @@ def progress_counter(progress: Progress | None, label: str, total: int) -> Advan
     return advance
 
 
+# Hashes
+
 BLOCK_BYTES = 1 << 20
 
 
 def file_hash(path: Path, advance: Advance | None = None) -> str:
-    """The SHA-256 of one file, as `sha256sum` prints it."""
+    """Return the SHA-256 of one file, as `sha256sum` prints it."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
@@ -381,29 +412,30 @@ def file_hash(path: Path, advance: Advance | None = None) -> str:
     return digest.hexdigest()
 
 
-def combine_hashes(hashes: Sequence[str]) -> str:
-    """One hash for several files: that of a single file itself, else the SHA-256 over the joined hashes.
+def files_hash(paths: Iterable[Path], advance: Advance | None = None) -> str:
+    """Return the combined hash of some files, in this order."""
+    return combine_hashes([file_hash(path, advance) for path in paths])
 
-    >>> joint_hash(["ab"])
+
+def text_hash(text: str) -> str:
+    """Return the SHA-256 of a string's UTF-8 bytes, with the surrogates of file names that are not UTF-8."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def combine_hashes(hashes: Sequence[str]) -> str:
+    """Return one hash for several files: that of a single file itself, else the SHA-256 of the joined hashes.
+
+    >>> combine_hashes(["ab"])
     'ab'
-    >>> joint_hash(["ab", "cd"]) == text_hash("abcd")
+    >>> combine_hashes(["ab", "cd"]) == text_hash("abcd")
     True
     """
     return hashes[0] if len(hashes) == 1 else text_hash("".join(hashes))
 
 
-def text_hash(text: str) -> str:
-    """The SHA-256 of a string's UTF-8 bytes; file names that are not UTF-8 hold surrogates, which are hashed too."""
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+# JSON files
 
-
-def files_hash(paths: Iterable[Path], advance: Advance | None = None) -> str:
-    """The joint hash of some files, in this order."""
-    return combine_hashes([file_hash(path, advance) for path in paths])
-
-
-MAX_JSON_BYTES = 256 << 20
-"""Bytes of the largest JSON file that is read; the tokenizers of pretrained models take some tens of megabytes."""
+MAX_JSON_BYTES = 256 << 20  # the tokenizers of pretrained models take some tens of megabytes
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -426,7 +458,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Read JSON in UTF-8; whatever is wrong with it is a ValueError in a few words.
+    """Parse JSON in UTF-8; whatever is wrong with it is a ValueError with a short reason.
 
     >>> parse_json("[" * 100_000)
     Traceback (most recent call last):
@@ -440,26 +472,24 @@ def parse_json(content: bytes | str) -> Any:
         raise ValueError("it is not UTF-8") from None
     except json.JSONDecodeError as error:
         raise ValueError(str(error)) from None
-    except ValueError:  # Python's limit on the digits of a whole number
+    except ValueError:  # Python's limit on the digits of an integer
         raise ValueError("it holds a number of thousands of digits") from None
 
 
-# Checksums: what was written is compared with what is read, so that a flipped bit is an error and not another result.
+# Checksums: a file is compared with what was written, so that a flipped bit is an error and not another result
 
-VERIFIED: set[str] = set()
-"""Files that this process has compared with their checksums, each with its size and times."""
-LARGE_FILE = 64 << 20
-"""A file of this many bytes or more is read once per change of its size or time, by whichever process is first."""
+VERIFIED: set[str] = set()  # marks of files that this process has compared with their checksums
+LARGE_FILE = 64 << 20  # bytes from which on a verified file is remembered on disk, for all processes
 
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values with their own SHA-256, ready to be written as JSON; `read_sealed` takes it off again."""
-    plain = json.loads(json.dumps(values))  # as it will be read: keys are text then
+    """Return JSON values with their SHA-256 added, to be written as a file for `read_checked_json`."""
+    plain = json.loads(json.dumps(values))  # as it will be read: keys are strings then
     return {**plain, "sha256": _values_checksum(plain)}
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
-    """Read what `seal` was written with; a change of any value is a RunError that names the file."""
+    """Read values written by `with_checksum`; a change of any value is a RunError that names the file."""
     values = read_json(path)
     if values.pop("sha256", None) != _values_checksum(values):
         raise RunError(f"{path} is damaged: its values do not have the SHA-256 written in it.")
@@ -471,57 +501,39 @@ def _values_checksum(values: Mapping[str, Any]) -> str:
 
 
 def file_checksum(path: Path) -> dict[str, Any]:
-    """The SHA-256 and the size of a file, as manifests have them."""
+    """Return the SHA-256 and the size of a file, as manifests hold them."""
     with path.open("rb") as stream:
         return {"sha256": hashlib.file_digest(stream, "sha256").hexdigest(), "bytes": path.stat().st_size}
 
 
 def verify_file(path: Path, expected: Any, manifest_name: str) -> None:
-    """Compare a file with its checksum in `listed_in`; what is missing or changed is a RunError that names it."""
+    """Compare a file with its checksum in a manifest; a missing or changed file is a RunError that names it."""
     try:
         size = path.stat().st_size
-        good = isinstance(expected, dict) and size == expected.get("bytes")
-        good = good and matches_checksum(path, str(expected["sha256"]), lambda: str(file_checksum(path)["sha256"]))
+        is_valid = isinstance(expected, dict) and size == expected.get("bytes")
+        is_valid = is_valid and matches_checksum(
+            path, str(expected["sha256"]), lambda: str(file_checksum(path)["sha256"])
+        )
     except FileNotFoundError:
         raise RunError(f"{path} is missing.") from None
     except OSError as error:
         raise unreadable_error(path, error) from None
-    if not good:
+    if not is_valid:
         raise RunError(f"{path} is damaged: its size or SHA-256 is not the one in {manifest_name}.")
 
 
 def matches_checksum(path: Path, expected: str, compute: Callable[[], str]) -> bool:
-    """Whether a file has the expected checksum, which is measured once per change of the file's size or time."""
-    about = path.stat()
-    times = f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}"
+    """Return whether a file has the expected checksum, computed once per change of the file's size or time."""
+    status = path.stat()
+    times = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
     mark = text_hash(f"{real_path(path)} {times} {expected}")
-    known = data_home() / "checked" / mark
-    if mark in VERIFIED or (about.st_size >= LARGE_FILE and known.exists()):
+    if mark in VERIFIED or (status.st_size >= LARGE_FILE and (data_home() / "checked" / mark).exists()):
         return True
     if compute() != expected:
         return False
-    if time.time() - about.st_ctime > 1:  # a file changed just now may change again without another time
+    if time.time() - status.st_ctime > 1:  # a file changed just now may change again without another time
         VERIFIED.add(mark)
-        if about.st_size >= LARGE_FILE:
+        if status.st_size >= LARGE_FILE:
             with suppress(OSError, DataError):
                 (home_folder("checked") / mark).touch()
     return True
-
-
-def data_home() -> Path:
-    """The folder of all cached data: $LEMMA_HOME, else $XDG_CACHE_HOME/lemma, else ~/.cache/lemma."""
-    if chosen := os.environ.get("LEMMA_HOME"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lemma"
-
-
-def home_folder(name: str) -> Path:
-    """The folder of that name in the data home, created if it does not exist yet."""
-    folder = data_home() / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"{folder}: cannot be created ({error.strerror}). Set LEMMA_HOME to a folder that can be written."
-        ) from None
-    return folder

@@ -1,12 +1,14 @@
-"""Start child Python processes that import nothing from the current folder.
+"""Child Python processes that import nothing from the current folder, and the messages to them.
 
-`python -m` and `python -c` put the current folder first on `sys.path`, so a `pip.py` or `torch.py` lying there would be
-executed. Every child that Lemma starts uses these two functions.
+`python -m` and `python -c` put the current folder first on `sys.path`, so a `pip.py` or `torch.py` in it would be
+executed. Every child that Lemma starts uses `python_command` and `child_environment`.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
+from typing import IO, Any
 
 
 def python_command(*arguments: str) -> list[str]:
@@ -25,9 +27,7 @@ def child_environment(**overrides: str) -> dict[str, str]:
     """
     requested = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if Path(entry).is_absolute()]
     inherited = [entry for entry in sys.path if Path(entry).is_absolute() and not _is_current_folder(entry)]
-    package = str(
-        Path(__file__).resolve().parents[1]
-    )  # where Lemma was imported from, even if that is the current folder
+    package = str(Path(__file__).resolve().parents[1])  # of Lemma, even if that is the current folder
     paths = dict.fromkeys([*requested, *inherited, package])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1", **overrides}
 
@@ -38,3 +38,17 @@ def _is_current_folder(path: str) -> bool:
         return Path(path).samefile(os.curdir)
     except OSError:
         return False
+
+
+def write_message(stream: IO[bytes], value: Any, payload: bytes = b"") -> None:
+    """Write a JSON value with its length in 8 bytes before it, and a payload after it."""
+    content = json.dumps(value).encode()
+    stream.write(len(content).to_bytes(8) + content + payload)
+    stream.flush()
+
+
+def read_message(stream: IO[bytes]) -> Any:
+    """Read the JSON value of a message; None at the end of the stream, even in the middle of a message."""
+    head = stream.read(8)
+    content = stream.read(int.from_bytes(head)) if len(head) == 8 else b""
+    return json.loads(content) if content and len(content) == int.from_bytes(head) else None

@@ -1,4 +1,4 @@
-"""The global random state of a program that calls Lemma: what Lemma draws must not change what the program draws."""
+"""Protection of the caller's global random state: numbers that Lemma draws must not change those that it draws."""
 
 import random
 from collections.abc import Iterator
@@ -7,19 +7,19 @@ from contextlib import contextmanager
 
 @contextmanager
 def unchanged_random_state() -> Iterator[None]:
-    """Restore the random states of Python, NumPy and PyTorch on leaving.
+    """Restore the random states of Python, NumPy and PyTorch on exit.
 
-    As a decorator it covers imports within the function, too: some libraries draw numbers when they are imported.
+    As a decorator it also covers imports within the function: some libraries draw numbers when they are imported.
     """
-    python = random.getstate()
+    python_state = random.getstate()
     import numpy as np
     import torch
 
-    numpy = np.random.get_state()  # noqa: NPY002
+    numpy_state = np.random.get_state()  # noqa: NPY002
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
         with torch.random.fork_rng(devices):
             yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 import lemma.api as lemma
 from lemma.cli.main import app
-from lemma.data.conllu import format_conllu
-from lemma.data.treebanks import Lexicon, Trees
+from lemma.data.treebanks import Lexicon, Trees, format_conllu
 from lemma.errors import InputError, RunError, SpecError
 from lemma.layers.attention import log_arc_probabilities, log_attention
 from lemma.models.build import build

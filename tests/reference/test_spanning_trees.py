@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data.conllu import iter_depth_first
+from lemma.data.treebanks import iter_depth_first
 from lemma.errors import InputError
 from lemma.layers.spanning_tree import best_tree
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import lemma
 from lemma.cli.main import app
-from lemma.data.conllu import Sentence, format_conllu
+from lemma.data.treebanks import Sentence, format_conllu
 from lemma.errors import RunError, SpecError
 from lemma.runs.folder import RunFolder
 

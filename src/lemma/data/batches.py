@@ -1,6 +1,6 @@
 """Rows of tokens, and which of them make up each batch: pure functions of the seed and the step.
 
-Being pure, an order needs no state to be saved: a resumed run asks for the next step and gets what it would have got.
+Since they are pure, no state of the order is saved: a resumed run asks for the next step and gets the same batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,10 +14,8 @@ from jaxtyping import Bool, Int64, Integer
 from lemma.errors import DataError
 from lemma.spec.models import SPECIAL_TOKENS
 
-PAD = -1
-"""Padding, always at the right end of a row; among targets, what is not to be predicted."""
-POOL_BATCHES = 50
-"""Batches' worth of examples that are sorted by length together: alike enough to pad little, mixed enough to learn."""
+PAD = -1  # padding at the right end of a row; among targets, what is not to be predicted
+POOL_BATCHES = 50  # batches' worth of examples sorted by length together: similar enough to pad little, mixed enough
 
 Indices = Sequence[int] | Int64[np.ndarray, " examples"]
 Offsets = Int64[np.ndarray, " batch"]
@@ -28,15 +26,15 @@ class ExampleSet(Protocol):
 
     @property
     def lengths(self) -> Int64[np.ndarray, " examples"]:
-        """The tokens of each example."""
+        """Number of tokens of each example."""
         ...
 
     def __len__(self) -> int:
-        """The tokens of all examples together."""
+        """Return the number of tokens of all examples."""
         ...
 
     def batch(self, indices: Any, /) -> tuple[Int64[np.ndarray, "batch ..."], Int64[np.ndarray, "batch ..."]]:
-        """Some examples as a batch: inputs and targets."""
+        """Return some examples as a batch: inputs and targets."""
         ...
 
 
@@ -49,67 +47,65 @@ class TokenRows:
 
     @cached_property
     def lengths(self) -> Int64[np.ndarray, " rows"]:
-        """The tokens of each row."""
         return np.diff(self.bounds)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def pad(self, indices: Indices) -> Int64[np.ndarray, "rows longest"]:
-        """Some rows as a matrix, the shorter ones padded with −1.
+        """Return some rows as a matrix, the shorter ones padded with −1.
 
-        >>> TokenRows(np.array([5, 6, 7]), np.array([0, 1, 3])).padded([1, 0])
+        >>> TokenRows(np.array([5, 6, 7]), np.array([0, 1, 3])).pad([1, 0])
         array([[ 6,  7],
                [ 5, -1]])
         """
         lengths = self.lengths[np.asarray(indices, dtype=np.int64)]
-        padded = np.full((len(lengths), int(lengths.max(initial=0))), PAD, dtype=np.int64)
-        padded[np.arange(padded.shape[1]) < lengths[:, None]] = self.select(indices).tokens
-        return padded
+        matrix = np.full((len(lengths), int(lengths.max(initial=0))), PAD, dtype=np.int64)
+        matrix[np.arange(matrix.shape[1]) < lengths[:, None]] = self.select(indices).tokens
+        return matrix
 
     def select(self, indices: Indices) -> "TokenRows":
-        """Some rows in this order."""
+        """Return some rows in this order."""
         rows = np.asarray(indices, dtype=np.int64)
         bounds = np.concatenate([[0], np.cumsum(self.lengths[rows])])
         return TokenRows(gather(self.tokens, self.bounds, rows), bounds)
 
     def truncate(self, length: int) -> "TokenRows":
-        """The first tokens of each row, at most `length`.
+        """Return the first tokens of each row, at most `length`.
 
         >>> TokenRows(np.array([5, 6, 7]), np.array([0, 1, 3])).truncate(1).tokens
         array([5, 6])
         """
-        kept = np.minimum(self.lengths, length)
-        bounds = np.concatenate([[0], np.cumsum(kept)])
-        places = np.arange(bounds[-1]) + np.repeat(self.bounds[:-1] - bounds[:-1], kept)
-        return TokenRows(self.tokens[places], bounds)
+        lengths = np.minimum(self.lengths, length)
+        bounds = np.concatenate([[0], np.cumsum(lengths)])
+        indices = np.arange(bounds[-1]) + np.repeat(self.bounds[:-1] - bounds[:-1], lengths)
+        return TokenRows(self.tokens[indices], bounds)
 
     def fill_empty(self, token: int) -> "TokenRows":
-        """The rows, with one token in each that had none.
+        """Return the rows with one token in each that was empty.
 
         >>> TokenRows(np.array([5, 6]), np.array([0, 0, 2])).fill_empty(3).tokens
         array([3, 5, 6])
         """
-        empty = self.lengths == 0
-        tokens = np.insert(self.tokens, self.bounds[:-1][empty], token)
-        return TokenRows(tokens, self.bounds + np.concatenate([[0], np.cumsum(empty)]))
+        is_empty = self.lengths == 0
+        tokens = np.insert(self.tokens, self.bounds[:-1][is_empty], token)
+        return TokenRows(tokens, self.bounds + np.concatenate([[0], np.cumsum(is_empty)]))
 
     def add_affixes(self, prefix: Sequence[int], suffix: Sequence[int]) -> "TokenRows":
-        """The rows with some tokens put before and after each of them.
+        """Return the rows with some tokens added before and after each of them.
 
-        >>> TokenRows(np.array([5, 6, 7]), np.array([0, 1, 3])).surround([1], [2]).padded([0, 1])
+        >>> TokenRows(np.array([5, 6, 7]), np.array([0, 1, 3])).add_affixes([1], [2]).pad([0, 1])
         array([[ 1,  5,  2, -1],
                [ 1,  6,  7,  2]])
         """
-        count, more = len(self.lengths), len(prefix) + len(suffix)
-        bounds = self.bounds + more * np.arange(count + 1)
+        bounds = self.bounds + (len(prefix) + len(suffix)) * np.arange(len(self.lengths) + 1)
         tokens = np.empty(bounds[-1], dtype=self.tokens.dtype)
-        inner = np.ones(len(tokens), dtype=bool)
-        for place, token in enumerate(prefix):
-            tokens[bounds[:-1] + place], inner[bounds[:-1] + place] = token, False
-        for place, token in enumerate(reversed(suffix), start=1):
-            tokens[bounds[1:] - place], inner[bounds[1:] - place] = token, False
-        tokens[inner] = self.tokens
+        is_inner = np.ones(len(tokens), dtype=bool)
+        for shift, token in enumerate(prefix):
+            tokens[bounds[:-1] + shift], is_inner[bounds[:-1] + shift] = token, False
+        for shift, token in enumerate(reversed(suffix), start=1):
+            tokens[bounds[1:] - shift], is_inner[bounds[1:] - shift] = token, False
+        tokens[is_inner] = self.tokens
         return TokenRows(tokens, bounds)
 
 
@@ -128,7 +124,7 @@ def gather(values: Integer[np.ndarray, " tokens"], bounds: Int64[np.ndarray, " r
 
 @dataclass(frozen=True)
 class BucketedExamples:
-    """Every epoch all examples in a new order, cut into batches of about equal length.
+    """Order of examples: every epoch a new one, cut into batches of about equal length.
 
     What an epoch leaves over, less than a batch, differs every time. Fewer examples than a batch are repeated until the
     batch is full.
@@ -137,8 +133,7 @@ class BucketedExamples:
     lengths: Int64[np.ndarray, " examples"]
     batch: int
     seed: int
-    _orders: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The order of the latest epoch that was asked for."""
+    _orders: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)  # latest epoch
 
     @property
     def steps(self) -> int:
@@ -146,37 +141,35 @@ class BucketedExamples:
         return max(1, len(self.lengths) // self.batch)
 
     def examples(self, step: int) -> Int64[np.ndarray, " batch"]:
-        """The examples of a step.
+        """Return the indices of the examples of a step.
 
         >>> sorted(BucketedExamples(np.array([3, 9, 4, 8]), batch=4, seed=1).examples(0).tolist())
         [0, 1, 2, 3]
         """
-        epoch, place = divmod(step, self.steps)
+        epoch, index = divmod(step, self.steps)
         if epoch not in self._orders:
             self._orders.clear()
             self._orders[epoch] = self._order(epoch)
-        return self._orders[epoch][place]
+        return self._orders[epoch][index]
 
     def _order(self, epoch: int) -> Int64[np.ndarray, "steps batch"]:
-        random = np.random.default_rng([self.seed, epoch])
-        wanted = self.steps * self.batch
-        shuffled = np.resize(random.permutation(len(self.lengths)), wanted)
-        pools = [
-            shuffled[start : start + POOL_BATCHES * self.batch] for start in range(0, wanted, POOL_BATCHES * self.batch)
-        ]
+        rng = np.random.default_rng([self.seed, epoch])
+        total = self.steps * self.batch
+        shuffled = np.resize(rng.permutation(len(self.lengths)), total)
+        pools = [shuffled[i : i + POOL_BATCHES * self.batch] for i in range(0, total, POOL_BATCHES * self.batch)]
         ordered = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])
-        return random.permutation(ordered.reshape(self.steps, self.batch))
+        return rng.permutation(ordered.reshape(self.steps, self.batch))
 
 
-# Windows of a running text: `sequence_length` tokens to read and, one further on, as many to predict:
+# Windows of a running text: `sequence_length` tokens to read and, shifted by one, as many to predict:
 # tokens[offset : offset + sequence_length + 1].
 
 
 @dataclass(frozen=True)
 class RandomWindows:
-    """Windows drawn again for every step, uniformly and independently; for models without a carried state."""
+    """Windows drawn uniformly and independently for every step; for models without a carried state."""
 
-    length: int
+    length: int  # tokens of the text
     sequence_length: int
     batch: int
     seed: int
@@ -185,7 +178,7 @@ class RandomWindows:
         _check_length(self.length, self.sequence_length, 1)
 
     def offsets(self, step: int) -> Offsets:
-        """Where the windows of a step start.
+        """Return where the windows of a step start.
 
         >>> RandomWindows(length=1000, sequence_length=64, batch=3, seed=1).offsets(0).shape
         (3,)
@@ -195,13 +188,13 @@ class RandomWindows:
 
 @dataclass(frozen=True)
 class ContiguousStreams:
-    """As many contiguous streams as the batch has rows, for models that carry their state from step to step.
+    """One contiguous stream per row of the batch, for models that carry their state from step to step.
 
-    In an epoch each row reads its own share of the text from start to end. Each epoch shifts all shares by a random
-    phase, so that the text is not always cut at the same places; the tokens this leaves out differ every time.
+    In an epoch each row reads its own part of the text from start to end. Each epoch shifts all parts by a random
+    phase, so that the text is not always cut at the same positions; the tokens this leaves out differ every time.
     """
 
-    length: int
+    length: int  # tokens of the text
     sequence_length: int
     batch: int
     seed: int
@@ -211,42 +204,41 @@ class ContiguousStreams:
 
     @property
     def steps(self) -> int:
-        """Steps per epoch: as many as fit with room for a phase of one window, but at least one."""
+        """Steps per epoch: as many as fit if the phase is up to one window, but at least one."""
         return max((self.length - self.sequence_length) // (self.sequence_length * self.batch), 1)
 
     def offsets(self, step: int) -> Offsets:
-        """Where the windows of a step start: within an epoch, each where that of the step before ended.
+        """Return where the windows of a step start: within an epoch, each where that of the step before ended.
 
-        >>> streams = Streams(length=1000, sequence_length=10, batch=2, seed=1)
+        >>> streams = ContiguousStreams(length=1000, sequence_length=10, batch=2, seed=1)
         >>> streams.offsets(1) - streams.offsets(0)
         array([10, 10])
         """
-        epoch, place = divmod(step, self.steps)
-        share = self.steps * self.sequence_length
-        phase = np.random.default_rng([self.seed, epoch]).integers(0, self.length - share * self.batch)
-        return phase + np.arange(self.batch) * share + place * self.sequence_length
+        epoch, index = divmod(step, self.steps)
+        part = self.steps * self.sequence_length
+        phase = np.random.default_rng([self.seed, epoch]).integers(0, self.length - part * self.batch)
+        return phase + np.arange(self.batch) * part + index * self.sequence_length
 
     def starts_epoch(self, step: int) -> bool:
-        """Whether the streams start again at this step, so that the state must be reset."""
+        """Return whether the streams start again at this step, so that the state must be reset."""
         return step % self.steps == 0
 
 
 def _check_length(length: int, sequence_length: int, rows: int) -> None:
     if length > sequence_length * rows:
         return
-    together = f" with batch {rows}" if rows > 1 else ""
+    batch = f" with batch {rows}" if rows > 1 else ""
     smaller = max((length - 1) // rows, 0)
     step = f" or set sequence_length={smaller}" if smaller else ""
     step += f" or batch={(length - 1) // sequence_length}" if rows > 1 and length > sequence_length else ""
     raise DataError(
-        f"the training text has {length:,} tokens; sequence_length {sequence_length}{together} needs at least "
-        f"{sequence_length * rows + 1:,}. "
-        f"Give more text{step}."
+        f"the training text has {length:,} tokens; sequence_length {sequence_length}{batch} needs at least "
+        f"{sequence_length * rows + 1:,}. Give more text{step}."
     )
 
 
 # Windows of text in which some tokens are masked (problem E3). Of the tokens to predict 80 % are masked, 10 % replaced
-# by others and 10 % left as they are (Devlin et al. 2019). A row is `<start>` A `<end>`, or, where the model is to say
+# by others and 10 % left as they are (Devlin et al. 2019). A row is `<start>` A `<end>`, or, if the model predicts
 # whether B follows A, `<start>` A `<end>` B `<end>`; the first target is then 1 if it does, else 0. Where nothing is
 # to be predicted, the target is −1.
 
@@ -254,27 +246,21 @@ Objective = Literal["masked", "next-sentence", "both"]
 Tokens = Integer[np.ndarray, " tokens"]
 Batch = tuple[Int64[np.ndarray, "batch context"], Int64[np.ndarray, "batch context"]]
 MASK_FRACTION, REPLACE_FRACTION = 0.8, 0.1
-EVALUATION_ROWS = 64
-"""Rows that are evaluated together: fixed, since what is masked in them is drawn together."""
+EVALUATION_ROWS = 64  # fixed, since the masks of rows that are evaluated together are drawn together
 
 
 @dataclass(frozen=True)
 class MaskedWindows:
-    """The batches of an encoder on plain text: windows at random places, drawn again for every step."""
+    """Batches of an encoder on running text: windows at random offsets, drawn again for every step."""
 
-    length: int
-    """Tokens of the text."""
-    context: int
-    """Places of a row, special tokens included."""
+    length: int  # tokens of the text
+    context: int  # positions of a row, special tokens included
     batch_size: int
     seed: int
-    rate: float
-    """The share of each row's tokens that is to be predicted, at least one: as many in every row."""
+    rate: float  # fraction of each row's tokens to predict; the same number in every row, at least one
     objective: Objective
-    vocabulary: int
-    """Tokens and special tokens; the special tokens are the last, unless they are given."""
-    custom_special_ids: tuple[int, int, int] | None = None
-    """The ids of <start>, <end> and <mask> in a vocabulary made elsewhere."""
+    vocabulary: int  # tokens and special tokens, which come last unless `custom_special_ids` are set
+    custom_special_ids: tuple[int, int, int] | None = None  # of <start>, <end> and <mask>
 
     def __post_init__(self) -> None:
         least = 5 if self.is_paired else 3
@@ -300,59 +286,64 @@ class MaskedWindows:
 
     @property
     def text_tokens(self) -> int:
-        """Tokens of the text in a row."""
+        """Tokens of a row that are not special."""
         return self.context - (3 if self.is_paired else 2)
 
     @property
     def first_segment(self) -> int:
-        """Tokens of the segment A; where there is a B, it is as long or one shorter."""
+        """Tokens of the segment A; B, if there is one, has as many or one less."""
         return (self.text_tokens + 1) // 2 if self.is_paired else self.text_tokens
 
     @property
     def num_predicted(self) -> int:
-        """Tokens to predict, as many in every row."""
+        """Tokens to predict in every row."""
         return 0 if self.objective == "next-sentence" else max(1, round(self.rate * self.text_tokens))
 
     def batch(self, tokens: Tokens, step: int) -> Batch:
-        """The inputs and the targets of a step."""
-        random = np.random.default_rng([self.seed, step])
-        offsets = random.integers(0, self.length - self.text_tokens + 1, size=self.batch_size)
-        follows = random.permutation(np.arange(self.batch_size) % 2 == random.integers(2))
-        return self.build_rows(tokens, offsets, follows, random)
+        """Return the inputs and the targets of a step."""
+        rng = np.random.default_rng([self.seed, step])
+        offsets = rng.integers(0, self.length - self.text_tokens + 1, size=self.batch_size)
+        is_next = rng.permutation(np.arange(self.batch_size) % 2 == rng.integers(2))
+        return self.build_rows(tokens, offsets, is_next, rng)
 
     def evaluation_batches(self, tokens: Tokens) -> Iterator[Batch]:
-        """Go through a text once, window after window, some rows at a time; always with the same tokens masked."""
+        """Yield batches of a text from start to end, always with the same tokens masked."""
         starts = np.arange(0, self.length - self.text_tokens + 1, self.text_tokens)
-        for number, begin in enumerate(range(0, len(starts), EVALUATION_ROWS)):
-            offsets = starts[begin : begin + EVALUATION_ROWS]
-            random = np.random.default_rng([self.seed, number])
-            yield self.build_rows(tokens, offsets, np.arange(len(offsets)) % 2 == 0, random)
+        for number, row in enumerate(range(0, len(starts), EVALUATION_ROWS)):
+            offsets = starts[row : row + EVALUATION_ROWS]
+            rng = np.random.default_rng([self.seed, number])
+            yield self.build_rows(tokens, offsets, np.arange(len(offsets)) % 2 == 0, rng)
 
     def build_rows(
         self, tokens: Tokens, offsets: Offsets, is_next: Bool[np.ndarray, " batch"], rng: np.random.Generator
     ) -> Batch:
-        """The rows whose segments A begin at `offsets`; of those that are not followed, B is drawn elsewhere."""
-        start, end = (np.full((len(offsets), 1), mark) for mark in self.special_ids[:2])
+        """Return rows whose segments A begin at `offsets`, followed by B where `is_next`, else by another segment."""
+        start, end = (np.full((len(offsets), 1), token) for token in self.special_ids[:2])
         parts = [start, tokens[offsets[:, None] + np.arange(self.first_segment)].astype(np.int64), end]
         if self.is_paired:
+            length = self.text_tokens - self.first_segment
             following = offsets + self.first_segment
-            elsewhere = rng.integers(0, self.length - (self.text_tokens - self.first_segment), size=len(following))
-            elsewhere += elsewhere >= following
-            second = np.where(is_next, following, elsewhere)[:, None] + np.arange(self.text_tokens - self.first_segment)
+            random = rng.integers(0, self.length - length, size=len(following))
+            random += random >= following
+            second = np.where(is_next, following, random)[:, None] + np.arange(length)
             parts += [tokens[second].astype(np.int64), end]
         inputs = np.concatenate(parts, axis=1)
         targets = np.full_like(inputs, PAD)
-        if self.num_predicted:  # in every row as many, never special tokens, which are at the same places in all rows
-            texts = self.vocabulary - (0 if self.custom_special_ids else len(SPECIAL_TOKENS))
-            inside = np.arange(1, inputs.shape[1] - 1)
-            places = inside[inside != self.first_segment + 1]
-            chosen = places[rng.random((len(inputs), len(places))).argsort(axis=1)[:, : self.num_predicted]]
-            original = np.take_along_axis(inputs, chosen, axis=1)
-            np.put_along_axis(targets, chosen, original, axis=1)
-            chance = rng.random(chosen.shape)
-            others = (original + rng.integers(1, max(2, texts), size=chosen.shape)) % texts
-            kept = np.where(chance < MASK_FRACTION + REPLACE_FRACTION, others, original)
-            np.put_along_axis(inputs, chosen, np.where(chance < MASK_FRACTION, self.special_ids[2], kept), axis=1)
+        if self.num_predicted:
+            self._mask(inputs, targets, rng)
         if self.is_paired:
             targets[:, 0] = is_next
         return inputs, targets
+
+    def _mask(self, inputs: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> None:
+        """Mask or replace tokens in place, as many in every row; special tokens are at the same positions in all."""
+        text_vocabulary = self.vocabulary - (0 if self.custom_special_ids else len(SPECIAL_TOKENS))
+        inner = np.arange(1, inputs.shape[1] - 1)
+        positions = inner[inner != self.first_segment + 1]
+        masked = positions[rng.random((len(inputs), len(positions))).argsort(axis=1)[:, : self.num_predicted]]
+        original = np.take_along_axis(inputs, masked, axis=1)
+        np.put_along_axis(targets, masked, original, axis=1)
+        draw = rng.random(masked.shape)
+        other = (original + rng.integers(1, max(2, text_vocabulary), size=masked.shape)) % text_vocabulary
+        unmasked = np.where(draw < MASK_FRACTION + REPLACE_FRACTION, other, original)
+        np.put_along_axis(inputs, masked, np.where(draw < MASK_FRACTION, self.special_ids[2], unmasked), axis=1)

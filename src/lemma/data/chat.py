@@ -10,25 +10,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lemma.errors import DataError
-from lemma.processes import child_environment, python_command
+from lemma.processes import child_environment, python_command, read_message
 
-SECONDS = 20.0
-"""Wall-clock time of one rendering, with the start of the child process; its processor time is limited to less."""
-MAX_REQUEST_BYTES = 64 << 20
-"""Bytes of the longest conversation, as JSON."""
-MAX_RENDERERS = 8
-"""Child processes that are kept, one per template; the least recently used one is closed first."""
+SECONDS = 20.0  # wall-clock time of one rendering, with the start of the child; its processor time is limited to less
+MAX_REQUEST_BYTES = 64 << 20  # of a conversation as JSON
+MAX_RENDERERS = 8  # child processes, one per template; the least recently used one is closed first
 
 
 class ChatText(str):
-    """A conversation as text. It has all special tokens that it needs: a tokenizer adds none to it."""
+    """A conversation as text, with all special tokens that it needs: a tokenizer adds none to it."""
 
 
 class ChatTemplateError(DataError):
     """A chat template that cannot be rendered, whatever the conversation."""
 
 
-def chat_text(
+def render_chat(
     template: str,
     messages: Sequence[Mapping[str, Any]],
     special_tokens: Mapping[str, str],
@@ -41,8 +38,8 @@ def chat_text(
     The template runs in a child process with limits of time and memory. Any thread may call this; it blocks for the
     fraction of a millisecond that rendering takes, so an event loop calls it in a worker thread.
 
-    >>> chat_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>",
-    ...           [{"role": "user", "content": "Hi!"}], {})
+    >>> render_chat("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>",
+    ...             [{"role": "user", "content": "Hi!"}], {})
     '<user>Hi!<assistant>'
     """
     for message in messages:
@@ -54,12 +51,12 @@ def chat_text(
     variables = {"tools": None, "documents": None, **special_tokens, **settings}
     variables |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
     try:
-        request = json.dumps({"template": template, "variables": variables}, default=_to_plain).encode()
+        request = json.dumps({"template": template, "variables": variables}, default=_to_json_value).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(f"the conversation is not plain data that a chat template can read: {error}.") from None
     if len(request) > MAX_REQUEST_BYTES:
         raise DataError(f"the conversation has {len(request):,} bytes; a chat template gets {MAX_REQUEST_BYTES:,}.")
-    answer = _renderer(template).render(request)
+    answer = _get_renderer(template).render(request)
     if answer is None:
         from lemma.data.chat_render import CPU_SECONDS, MAX_MEMORY
 
@@ -72,8 +69,8 @@ def chat_text(
     return ChatText(answer["text"])
 
 
-def _to_plain(value: Any) -> Any:
-    """Return mappings and sequences as what JSON has."""
+def _to_json_value(value: Any) -> Any:
+    """Return mappings and sequences as dictionaries and lists for JSON."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):
@@ -93,7 +90,7 @@ class TemplateRenderer:
         with self._lock:
             process = self._process
             if process is None or process.poll() is not None:
-                process = self._process = _start()
+                process = self._process = _start_child()
             timer = threading.Timer(SECONDS, process.kill)
             timer.start()
             answer = None
@@ -101,8 +98,7 @@ class TemplateRenderer:
                 assert process.stdin is not None and process.stdout is not None
                 process.stdin.write(len(request).to_bytes(8) + request)
                 process.stdin.flush()
-                size = int.from_bytes(process.stdout.read(8))
-                answer = json.loads(process.stdout.read(size)) if size else None
+                answer = read_message(process.stdout)
             except (OSError, ValueError):
                 pass  # the child has ended: a limit of the system, or the timer
             finally:
@@ -123,7 +119,7 @@ class TemplateRenderer:
             self._process = None
 
 
-def _start() -> "subprocess.Popen[bytes]":
+def _start_child() -> "subprocess.Popen[bytes]":
     """Start a child that renders, in its own session: Ctrl-C reaches only the parent."""
     return subprocess.Popen(
         python_command("-m", "lemma.data.chat_render"),
@@ -139,8 +135,7 @@ _renderers: OrderedDict[str, TemplateRenderer] = OrderedDict()
 _renderers_lock = threading.Lock()
 
 
-def _renderer(template: str) -> TemplateRenderer:
-    """Return the renderer of a template."""
+def _get_renderer(template: str) -> TemplateRenderer:
     with _renderers_lock:
         renderer = _renderers.setdefault(template, TemplateRenderer())
         _renderers.move_to_end(template)
@@ -157,7 +152,7 @@ def close_renderers() -> None:
 
 
 def _forget_after_fork() -> None:
-    """Start other children in a forked process: two processes cannot share the pipes of one."""
+    """Forget the children in a forked process: two processes cannot use the pipes of one child."""
     global _renderers_lock
     _renderers_lock = threading.Lock()
     for renderer in _renderers.values():

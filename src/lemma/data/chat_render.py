@@ -2,7 +2,7 @@
 
 A template is a program that comes with a model. The sandbox keeps it from reaching anything outside, but not from
 looping or from building strings of gigabytes, so `lemma.data.chat` runs it here: `python -m lemma.data.chat_render`
-reads the template and then requests from stdin until stdin closes. Every message is its length in 8 bytes and JSON.
+reads requests from stdin until stdin closes; the first one holds the template.
 """
 
 import json
@@ -15,12 +15,11 @@ from jinja2 import Template, TemplateError, TemplateRuntimeError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-CPU_SECONDS = 2
-"""Processor time of one request, that of compiling the template included; the system counts in whole seconds."""
-MAX_MEMORY = 512 << 20
-"""Bytes of address space of this process."""
-MAX_CHARACTERS = 16 << 20
-"""Characters of the longest text that is returned."""
+from lemma.processes import read_message, write_message
+
+CPU_SECONDS = 2  # processor time of one request, with compiling the template; the system counts in whole seconds
+MAX_MEMORY = 512 << 20  # bytes of address space of this process
+MAX_CHARACTERS = 16 << 20  # of the rendered text
 
 
 class GenerationBlocks(Extension):
@@ -58,13 +57,13 @@ def compile_template(source: str) -> Template:
     environment.filters["tojson"] = to_json
     environment.globals |= {
         "raise_exception": raise_exception,
-        "strftime_now": lambda form: datetime.now().strftime(form),
+        "strftime_now": lambda format_: datetime.now().strftime(format_),
     }
     return environment.from_string(source)
 
 
 def render(template: Template, variables: dict[str, Any]) -> str:
-    """Render a template; a text that grows past LONGEST characters is an error."""
+    """Render a template; a text that grows past MAX_CHARACTERS is an error."""
     parts: list[str] = []
     length = 0
     for part in template.generate(variables):
@@ -85,27 +84,13 @@ def limit_memory() -> None:
 
 
 def allow_cpu_time() -> None:
-    """Let this process use CPU_SECONDS more; then the system ends it, even if its parent is gone."""
+    """Extend the limit of processor time by CPU_SECONDS; past it the system ends this process."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
         usage = resource.getrusage(resource.RUSAGE_SELF)
         limit = int(usage.ru_utime + usage.ru_stime) + CPU_SECONDS
         resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
-
-
-def read_message(stream: IO[bytes]) -> Any:
-    """Read one message; None at the end of the stream."""
-    head = stream.read(8)
-    content = stream.read(int.from_bytes(head)) if len(head) == 8 else b""
-    return json.loads(content) if content and len(content) == int.from_bytes(head) else None
-
-
-def write_message(stream: IO[bytes], value: Any) -> None:
-    """Write one message."""
-    content = json.dumps(value).encode()
-    stream.write(len(content).to_bytes(8) + content)
-    stream.flush()
 
 
 def serve(stdin: IO[bytes], stdout: IO[bytes]) -> None:

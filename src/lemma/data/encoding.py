@@ -1,10 +1,10 @@
-"""From pieces of text to ids, on all cores: processes that each have the tokenizer, and get batches of pieces in turn.
+"""Encoding of long texts on all cores: child processes that each have the tokenizer and get batches in turn.
 
-A worker is this module run as a program. It reads the tokenizer and then batches from stdin, each as its length and
-JSON, and writes for each a line of JSON and the ids.
+A worker is this module run as a program. It reads the tokenizer's settings and then batches of pieces from stdin, and
+writes for each batch a message and the ids. (A `ProcessPoolExecutor` would import the user's script again, and threads
+of the `tokenizers` library are four times slower per core than `BytePairEncoder`, which caches chunks of text.)
 """
 
-import json
 import subprocess
 import sys
 from collections import deque
@@ -12,20 +12,22 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from lemma.data.store import EncodedText, Piece, encode_pieces
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError
-from lemma.processes import child_environment, python_command
+from lemma.processes import child_environment, python_command, read_message, write_message
+
+Worker = subprocess.Popen[bytes]
 
 
 def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], processes: int) -> Iterator[EncodedText]:
-    """Encode batches in their order by several processes; of each at most one batch waits for those before it."""
+    """Encode batches in several processes and yield them in order; at most two batches per process are held."""
     workers = [start_worker(tokenizer) for _ in range(processes)]
-    idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+    idle: SimpleQueue[Worker] = SimpleQueue()
     for worker in workers:
         idle.put(worker)
 
@@ -36,15 +38,15 @@ def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], process
         finally:
             idle.put(worker)
 
-    ahead: deque[Future[EncodedText]] = deque()
+    pending: deque[Future[EncodedText]] = deque()
     threads = ThreadPoolExecutor(processes, "encoding")
     try:
         for batch in batches:
-            ahead.append(threads.submit(encode, batch))
-            if len(ahead) > 2 * processes:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+            pending.append(threads.submit(encode, batch))
+            if len(pending) > 2 * processes:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         for worker in workers:  # also those in the middle of a batch that nobody waits for
             worker.kill()
@@ -53,8 +55,8 @@ def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], process
             worker.communicate()
 
 
-def start_worker(tokenizer: Tokenizer) -> "subprocess.Popen[bytes]":
-    """Start a process that encodes with this tokenizer, in a session of its own: Ctrl-C reaches who started it."""
+def start_worker(tokenizer: Tokenizer) -> Worker:
+    """Start a process that encodes with this tokenizer, in its own session: Ctrl-C reaches only the parent."""
     worker = subprocess.Popen(
         python_command("-m", "lemma.data.encoding"),
         stdin=subprocess.PIPE,
@@ -63,48 +65,41 @@ def start_worker(tokenizer: Tokenizer) -> "subprocess.Popen[bytes]":
         start_new_session=True,
     )
     assert worker.stdin is not None
-    _write(worker.stdin, tokenizer.settings())
+    write_message(worker.stdin, tokenizer.settings())
     return worker
 
 
-def _request(worker: "subprocess.Popen[bytes]", batch: list[Piece]) -> EncodedText:
+def _request(worker: Worker, batch: list[Piece]) -> EncodedText:
     assert worker.stdin is not None and worker.stdout is not None
     try:
-        _write(worker.stdin, batch)
-        said = json.loads(worker.stdout.readline())
-        if "error" in said:
-            raise DataError(said["error"])
-        ids = worker.stdout.read(4 * said["tokens"])
-        if len(ids) < 4 * said["tokens"]:
+        write_message(worker.stdin, batch)
+        answer = read_message(worker.stdout)
+        if answer is None:
+            raise OSError("without an answer")
+        if "error" in answer:
+            raise DataError(answer["error"])
+        ids = worker.stdout.read(4 * answer["tokens"])
+        if len(ids) < 4 * answer["tokens"]:
             raise OSError("in the middle of its answer")
-        return EncodedText(np.frombuffer(ids, dtype="<u4"), said["bytes"], said["left_out"])
-    except (OSError, json.JSONDecodeError) as error:
+        return EncodedText(np.frombuffer(ids, dtype="<u4"), answer["bytes"], answer["dropped"])
+    except OSError as error:
         raise DataError(f"a process that encodes text has ended ({error}). Is there enough memory?") from None
 
 
-def _write(stream: IO[bytes], value: Any) -> None:
-    content = json.dumps(value, ensure_ascii=False).encode()
-    stream.write(len(content).to_bytes(8))
-    stream.write(content)
-    stream.flush()
-
-
 def run_worker(stdin: IO[bytes], stdout: IO[bytes]) -> None:
-    """Encode what is read until it ends, be it in the middle of a batch: who wrote it was killed."""
-    tokenizer: Tokenizer | None = None
-    while len(head := stdin.read(8)) == 8 and len(content := stdin.read(int.from_bytes(head))) == int.from_bytes(head):
-        value = json.loads(content)
-        if tokenizer is None:
-            tokenizer = Tokenizer(**value)
-            continue
+    """Encode batches from stdin until it ends, even in the middle of a batch, if the parent was killed."""
+    settings = read_message(stdin)
+    if settings is None:
+        return
+    tokenizer = Tokenizer(**settings)
+    while (batch := read_message(stdin)) is not None:
         try:
-            found = encode_pieces(tokenizer, value)
+            encoded = encode_pieces(tokenizer, batch)
         except DataError as error:
-            stdout.write(json.dumps({"error": str(error)}).encode() + b"\n")
-        else:
-            said = {"tokens": len(found.ids), "bytes": found.bytes, "left_out": found.dropped_characters}
-            stdout.write(json.dumps(said).encode() + b"\n" + found.ids.astype("<u4").tobytes())
-        stdout.flush()
+            write_message(stdout, {"error": str(error)})
+            continue
+        answer = {"tokens": len(encoded.ids), "bytes": encoded.bytes, "dropped": encoded.dropped_characters}
+        write_message(stdout, answer, encoded.ids.astype("<u4").tobytes())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The border to files that other programs wrote: whatever goes wrong in reading one is an error that names it."""
+"""Files that other programs wrote: whatever goes wrong in reading one is an error that names it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from lemma.errors import LemmaError, MemoryLimitError, RunError
 from lemma.files import unreadable_error
 
-MAX_REASON_LENGTH = 300
-"""Characters of another library's message that are quoted."""
+MAX_REASON_LENGTH = 300  # characters of another library's message that are quoted
 
 
 @contextmanager
@@ -19,8 +18,7 @@ def reading_foreign_file(path: Path | str) -> Iterator[None]:
     """Turn any exception that reading a file raises into a RunError that names the file.
 
     Readers check what they can explain. This is for the rest: a size of the wrong type, a division by a size of 0, a
-    library that rejects a value. The exception is chained, so that a mistake in a reader can be told from a damaged
-    file.
+    library that rejects a value. The exception is chained, to tell a mistake in a reader from a damaged file.
 
     >>> with reading_foreign_file("model.gguf"):
     ...     1 // 0
@@ -45,7 +43,7 @@ def reading_foreign_file(path: Path | str) -> Iterator[None]:
 
 
 class ForeignFields(BaseModel):
-    """The fields of a foreign configuration that Lemma reads, with their types; others are left alone."""
+    """Fields of a foreign configuration that Lemma reads, with their types; others are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
 

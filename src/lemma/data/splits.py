@@ -1,7 +1,11 @@
-"""Data ready for a model, one item per split; and how examples are split so that no text is in two splits."""
+"""Prepared data of any kind, one item per split, and the steps that all kinds of examples share.
+
+Examples are split by a hash of their text, not by their position in the file: the same texts are split the same way
+whatever the order of the file, and most of them stay in their split when others are added.
+"""
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import combinations
@@ -11,46 +15,39 @@ from lemma.errors import DataError, describe_unknown
 from lemma.files import text_hash
 
 Item = TypeVar("Item")
+Encoded = TypeVar("Encoded")
 Example = TypeVar("Example")
 DataKind = Literal["text", "treebank", "pairs", "labels", "images", "graph", "model"]
+SPLITS = ("train", "validation", "test")
+MIN_STRATUM = 4  # texts: a smaller class is only trained on, since two to train, one to validate and one to test remain
 
 
 @dataclass(frozen=True)
 class Splits(Generic[Item]):
-    """Data ready for training or evaluation, of any kind: for each split one item that gives its batches.
+    """Data ready for training or evaluation: one item per split, from which batches are made.
 
-    The item of a text is an array of tokens (`TokenArray`), of others a set of examples (`Labelled`, `TokenPairs`,
-    `Trees`, `Captioned`) or the nodes of a graph (`GraphNodes`).
+    The item is an array of tokens for text (`TokenArray`), a set of examples (`LabelledExamples`, `TokenPairs`,
+    `Trees`, `CaptionedImages`), or the nodes of a graph (`GraphNodes`).
     """
 
-    kind: str
-    """Its option: text, treebank, pairs, labels, images or graph."""
+    kind: str  # the option that names the data: text, treebank, pairs, labels, images or graph
     items: Mapping[str, Item] = field(repr=False)
-    tokenizer: Any
-    """The tokenizer; a parser's lexicon; None for data without text."""
-    hash: str
-    """The SHA-256 of the files, or of what generated data was made from."""
-    description: str
-    """What it is, in words."""
-    model_sizes: Mapping[str, int]
-    notes: tuple[str, ...] = ()
-    """How the data was read, and what was cut or left out, in words."""
-    labels: tuple[str, ...] = ()
-    """The names of the classes, in the order of their numbers."""
-    split_hashes: Mapping[str, str] = field(default_factory=dict)
-    """The SHA-256 of each split, where some were given as files of their own."""
-    overlaps: tuple[str, ...] = ()
-    """How much of a split that was given is in another one too, in words."""
-    tokenizer_note: str = ""
-    """On how much of the training text the tokenizer was trained, in words, where that is not all of it."""
+    tokenizer: Any  # the tokenizer; the lexicon of a parser; None for data without text
+    hash: str  # SHA-256 of the files, or of the parameters of generated data
+    description: str  # name or path of the data
+    model_sizes: Mapping[str, int]  # sizes of the model that the data determines: the vocabulary, the number of classes
+    notes: tuple[str, ...] = ()  # how the data was read, and what was cut or left out
+    labels: tuple[str, ...] = ()  # names of the classes, in the order of their numbers
+    split_hashes: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each split, if some were provided
+    overlaps: tuple[str, ...] = ()  # sentences on examples of a provided split that are in another split too
+    tokenizer_note: str = ""  # on which sample of the text the tokenizer was trained
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """The names of the splits."""
         return tuple(self.items)
 
     def item(self, split: str) -> Item:
-        """What a model reads of a split."""
+        """Return the item of a split; an unknown split is a DataError that lists the others."""
         if split not in self.items:
             raise DataError(
                 f"there is no split '{split}' in {self.description}. It has: {', '.join(self.split_names)}."
@@ -58,29 +55,97 @@ class Splits(Generic[Item]):
         return self.items[split]
 
     def sizes(self) -> dict[str, int]:
-        """What a model has to know of the data's size: the vocabulary, the number of classes."""
+        """Return a copy of `model_sizes`."""
         return dict(self.model_sizes)
 
     def select(self, split: str) -> "Splits[Item]":
-        """The same data with one split, which `about` then names."""
+        """Return the same data with one split, which the description then names."""
         return replace(self, items={split: self.item(split)}, description=f"{self.description} ({split})")
+
+    def with_items(
+        self,
+        items: Mapping[str, Encoded],
+        tokenizer: Any,
+        model_sizes: Mapping[str, int],
+        notes: Iterable[str] = (),
+        labels: tuple[str, ...] = (),
+    ) -> "Splits[Encoded]":
+        """Return the same data after tokenization: with other items, and further notes."""
+        notes = (*self.notes, *notes)
+        replaced: Any = replace(self, tokenizer=tokenizer, model_sizes=model_sizes, notes=notes, labels=labels)
+        return replace(replaced, items=items)
+
+
+# From files of examples to the examples of each split
+
+
+@dataclass(frozen=True)
+class ExampleFile(Generic[Example]):
+    """Examples of one file or built-in data set, in their order in it."""
+
+    examples: Sequence[Example] = field(repr=False)
+    hash: str
+    description: str
+    notes: tuple[str, ...] = ()
+
+
+def prepare_examples(
+    kind: str,
+    source: ExampleFile[Example],
+    provided: Mapping[str, ExampleFile[Any]],
+    draw_splits: Callable[[], tuple[Mapping[str, Sequence[Example]], Iterable[str]]],
+    *,
+    key: Callable[[Example], Hashable],
+    noun: str,
+    is_builtin: bool,
+    evaluation: bool,
+    split: str | None,
+    name: str,
+) -> Splits[Sequence[Example]]:
+    """Split examples for training, or select the split to evaluate on; they are not tokenized yet.
+
+    Args:
+        kind: the option that names the data.
+        source: all examples whose split is not provided.
+        provided: the splits that the user provided as files.
+        draw_splits: returns the examples of all splits, provided ones included, and notes.
+        key: equal for equal examples, to find those that are in two splits.
+        noun: what examples are called in notes.
+        is_builtin: whether the data is a built-in set, which is evaluated on `split`, by default `test`.
+        evaluation: whether to return one split.
+        split: the split to evaluate on.
+        name: the split that all examples of a file are, if it is evaluated on without splits.
+    """
+    hashes = {part: file.hash for part, file in provided.items()}
+    data_hash, split_hashes = combine_split_hashes(source.hash, hashes)
+    notes = [*source.notes, *(note for file in provided.values() for note in file.notes)]
+    splits: Mapping[str, Sequence[Example]] = {name: source.examples}
+    description, overlaps = source.description, ()
+    if not evaluation or split is not None or is_builtin or provided:
+        splits, split_notes = draw_splits()
+        notes += split_notes
+        if provided:
+            overlaps = count_overlaps({part: map(key, examples) for part, examples in splits.items()}, noun)
+        if evaluation:
+            splits, description = select_split(splits, split, description, provided)
+    return Splits(kind, splits, None, data_hash, description, {}, tuple(notes), (), split_hashes, overlaps)
 
 
 def select_split(
     splits: Mapping[str, Item], split: str | None, description: str, provided: Collection[str] = ()
 ) -> tuple[dict[str, Item], str]:
-    """One split to evaluate on, unless another is named the test split or the only one given, and what to call it."""
-    chosen = split or ("validation" if set(provided) == {"validation"} else "test")
-    if chosen not in splits:
-        raise DataError(describe_unknown("split", chosen, splits))
-    return {chosen: splits[chosen]}, f"{description} ({chosen})"
+    """Return the split to evaluate on, and the description with its name.
 
-
-# Splits that are given as files of their own.
+    That is `split`; if it is None, the validation split if only that was provided, else the test split.
+    """
+    split = split or ("validation" if set(provided) == {"validation"} else "test")
+    if split not in splits:
+        raise DataError(describe_unknown("split", split, splits))
+    return {split: splits[split]}, f"{description} ({split})"
 
 
 def split_files(spec: Any) -> dict[str, Any]:
-    """The files that a data spec names for validation and test."""
+    """Return the files that a data spec provides for validation and test."""
     files = {split: getattr(spec, split, None) for split in ("validation", "test")}
     return {split: file for split, file in files.items() if file is not None}
 
@@ -88,56 +153,56 @@ def split_files(spec: Any) -> dict[str, Any]:
 def combine_split_hashes(
     data_hash: str, provided: Mapping[str, str], name: str = "train"
 ) -> tuple[str, dict[str, str]]:
-    """The hash of all data, and of each part: `own`, called `name`, and the splits that are given, if any."""
-    hashes = {name: data_hash, **provided} if provided else {}
-    return text_hash(" ".join(f"{part} {its}" for part, its in hashes.items())) if provided else data_hash, hashes
+    """Return the hash of all data and that of each part: `data_hash`, called `name`, and the provided splits.
+
+    Without provided splits the hash is `data_hash` itself, and there are no parts.
+    """
+    if not provided:
+        return data_hash, {}
+    parts = {name: data_hash, **provided}
+    return text_hash(" ".join(f"{part} {part_hash}" for part, part_hash in parts.items())), parts
 
 
 def count_overlaps(splits: Mapping[str, Iterable[Hashable]], noun: str) -> tuple[str, ...]:
-    """Say of every two splits how many items of the later one are in the earlier one too.
+    """Return a sentence for every two splits on how many items of the later one are in the earlier one too.
 
     >>> count_overlaps({"train": ["a", "b"], "validation": ["b", "b", "c"], "test": ["d"]}, "texts")
     ('2 of the 3 texts of the validation split are in the train split too',)
     """
-    kept = {split: list(splits[split]) for split in SPLITS if split in splits}
-    found: list[str] = []
-    for earlier, later in combinations(kept, 2):
-        known = set(kept[earlier])
-        found += overlap_note(sum(item in known for item in kept[later]), len(kept[later]), noun, later, earlier)
-    return tuple(found)
+    items = {split: list(splits[split]) for split in SPLITS if split in splits}
+    notes: list[str] = []
+    for earlier, later in combinations(items, 2):
+        seen = set(items[earlier])
+        notes += overlap_note(sum(item in seen for item in items[later]), len(items[later]), noun, later, earlier)
+    return tuple(notes)
 
 
 def overlap_note(count: int, total: int, noun: str, later: str, earlier: str) -> list[str]:
-    """One sentence on what two splits share; none if it is nothing."""
-    are = "is" if count == 1 else "are"
-    both = f"{count:,} of the {total:,} {noun} of the {later} split {are} in the {earlier} split too"
-    return [both] if count else []
+    """Return a sentence on the items that two splits have in common, or none if there are none."""
+    verb = "is" if count == 1 else "are"
+    note = f"{count:,} of the {total:,} {noun} of the {later} split {verb} in the {earlier} split too"
+    return [note] if count else []
 
 
-# Examples are split by a hash of the text itself, not by its place in the file. The same texts are therefore split the
-# same way whatever the order of the file, and most keep their split when others are added.
-
-SPLITS = ("train", "validation", "test")
-MIN_STRATUM = 4
-"""A class of fewer texts is only trained on: two to train, one to validate and one to test come first."""
+# Drawing splits by hash
 
 
 def normalise_text(text: str) -> str:
-    """What texts that differ only in case and white space have in common.
+    """Return a text in lower case with single spaces: equal for texts that differ only in case and white space.
 
-    >>> normalise(" So  IT is")
+    >>> normalise_text(" So  IT is")
     'so it is'
     """
     return " ".join(text.split()).casefold()
 
 
 def hash_to_int(key: str, purpose: str) -> int:
-    """A pseudorandom number of 64 bits from a text, another one for each purpose."""
+    """Return a pseudorandom 64-bit integer for a text, a different one for each purpose."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8, person=purpose.encode()).digest())
 
 
 def shuffle_keys(keys: Iterable[str], purpose: str) -> list[str]:
-    """Keys in an order that does not depend on the one in which they came."""
+    """Return keys in a pseudorandom order that does not depend on their order."""
     return sorted(keys, key=lambda key: (hash_to_int(key, purpose), key))
 
 
@@ -147,32 +212,31 @@ def assign_splits(
     fraction: float,
     held_out: Collection[str] = ("test", "validation"),
 ) -> dict[str, str]:
-    """Assign each group of equal texts to a split: `share` of each stratum's texts to validation, as many to test.
+    """Assign each group of equal texts to a split: a fraction of each stratum to each of `held_out`, else `train`.
 
-    A group that is larger than what a split still needs is trained on. Only the splits `held_out` are drawn.
+    `sizes` are the numbers of texts of each group; a group that is larger than what a split still needs is trained on.
 
-    >>> split = assign_splits({"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}, dict.fromkeys("abcde", "x"), 0.2)
-    >>> sorted(split.values())
+    >>> splits = assign_splits({"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}, dict.fromkeys("abcde", "x"), 0.2)
+    >>> sorted(splits.values())
     ['test', 'train', 'train', 'train', 'validation']
     """
     totals: dict[str, int] = defaultdict(int)
     for key, size in sizes.items():
         totals[strata[key]] += size
-    wanted = {
-        stratum: max(1, round(fraction * total)) if total >= MIN_STRATUM else 0 for stratum, total in totals.items()
-    }
-    needed = {split: dict(wanted) for split in ("test", "validation") if split in held_out}
+    quotas = {stratum: max(1, round(fraction * n)) if n >= MIN_STRATUM else 0 for stratum, n in totals.items()}
+    remaining = {split: dict(quotas) for split in ("test", "validation") if split in held_out}
     assigned: dict[str, str] = {}
     for key in shuffle_keys(sizes, "split"):
-        split = next((split for split, left in needed.items() if sizes[key] <= left[strata[key]]), "train")
+        stratum = strata[key]
+        split = next((split for split, quota in remaining.items() if sizes[key] <= quota[stratum]), "train")
         if split != "train":
-            needed[split][strata[key]] -= sizes[key]
+            remaining[split][stratum] -= sizes[key]
         assigned[key] = split
     return assigned
 
 
 def split_groups(groups: Mapping[str, Sequence[Example]], assigned: Mapping[str, str]) -> dict[str, list[Example]]:
-    """The examples of each split, group after group in a shuffled order."""
+    """Return the examples of each split, group after group in a shuffled order."""
     splits: dict[str, list[Any]] = {name: [] for name in SPLITS}
     for key in shuffle_keys(groups, "order"):
         splits[assigned[key]] += sorted(groups[key])  # pyright: ignore[reportArgumentType]
@@ -180,9 +244,11 @@ def split_groups(groups: Mapping[str, Sequence[Example]], assigned: Mapping[str,
 
 
 def stratified_order(labels: Sequence[str]) -> list[int]:
-    """Order examples so that any first few hold each label in its share: the first 100 are among the first 300.
+    """Return an order of examples in which any first few hold each label in its proportion.
 
-    >>> nested_order(["a", "a", "a", "a", "b", "b"])
+    A smaller selection is therefore part of a larger one: the first 100 are among the first 300.
+
+    >>> stratified_order(["a", "a", "a", "a", "b", "b"])
     [0, 4, 1, 2, 5, 3]
     """
     counts: dict[str, int] = defaultdict(int)
@@ -191,4 +257,4 @@ def stratified_order(labels: Sequence[str]) -> list[int]:
         ranks.append(counts[label])
         counts[label] += 1
     due = [rank and (rank + 0.5) / counts[label] for rank, label in zip(ranks, labels, strict=True)]
-    return sorted(range(len(labels)), key=lambda place: (due[place], labels[place], place))
+    return sorted(range(len(labels)), key=lambda index: (due[index], labels[index], index))

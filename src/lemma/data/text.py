@@ -1,6 +1,6 @@
-"""Text files: read as UTF-8 in a stream, split into training, validation and test.
+"""Text files: decoded as a stream, cut into pieces, split into training and validation.
 
-A shard may be packed (.gz, .zst) and hold records (.jsonl, .parquet). It is read as one stream of text, with an end
+A shard may be compressed (.gz, .zst) and hold records (.jsonl, .parquet). It is read as one stream of text, with an end
 of document between two records, and never unpacked to the disk.
 """
 
@@ -20,34 +20,26 @@ from typing import Any, BinaryIO, Literal
 
 from lemma.data.splits import overlap_note
 from lemma.errors import DataError, RunError
-from lemma.files import file_hash, home_folder, read_json, text_hash, write_atomically
+from lemma.files import cached, file_hash, home_folder, read_json, text_hash, write_atomically
 from lemma.spec.base import exists
 
-BLOCK = 1 << 18
-"""Bytes read at a time; also the longest text that is kept waiting for a place where it can be cut."""
-MAX_CUT_DISTANCE = 1 << 16
-"""A line's end is looked for at most this many bytes away, and never so far that a split would lose half its length."""
+BLOCK = 1 << 18  # bytes read at a time; also the longest text that waits for a position where it can be cut
+MAX_CUT_DISTANCE = 1 << 16  # bytes within which the end of a line is looked for
 SAMPLE_WINDOWS = 512
-"""Windows of a sample of a long text."""
-ZSTD_READ = 1 << 12
-"""Packed bytes that are unpacked at once: thirty thousand times as many may come of them."""
-DOCUMENT_LIMIT = 32 << 20
-"""Bytes of a line of records, characters of a cell of a table; parsed, a line may take thirty times as much memory."""
-ROW_GROUP_LEAST, ROW_GROUP_RATIO = 64 << 20, 500
-"""A row group is refused whose text is larger than this, in bytes, and than this multiple of its packed size."""
-ROWS_AT_ONCE, BATCH_BYTES = (16, 1024), 256 << 20
-"""Rows of a table that are read at once: fewer where a dictionary may give all of them a long cell."""
+ZSTD_READ = 1 << 12  # compressed bytes decompressed at once: thirty thousand times as many may come of them
+DOCUMENT_LIMIT = 32 << 20  # bytes of a line of records, characters of a cell; parsed, a line may take 30 times as much
+ROW_GROUP_LEAST, ROW_GROUP_RATIO = 64 << 20, 500  # a row group whose text is larger than both is refused: bytes, and
+# the multiple of its compressed size
+ROWS_AT_ONCE, BATCH_BYTES = (16, 1024), 256 << 20  # of a table: fewer rows if a dictionary may give all a long cell
 COMPRESSED_SUFFIXES = {".gz", ".zst"}
 RECORD_SUFFIXES = {".jsonl", ".ndjson", ".parquet"}
-TEXT_COLUMNS = ("text", "content")
-"""Where the text of a record is looked for."""
-DOCUMENT_END = "\udcff"
-"""Stands between two records: the byte 0xFF, which no UTF-8 text holds."""
+TEXT_COLUMNS = ("text", "content")  # where the text of a record is looked for
+DOCUMENT_END = "\udcff"  # between two records: the byte 0xFF, which no UTF-8 text holds
 
 
 @dataclass(frozen=True)
 class TextSpan:
-    """The bytes from `start` up to `stop` of a UTF-8 file; both lie between two characters."""
+    """The bytes from `start` up to `stop` of a UTF-8 file; both are between two characters."""
 
     path: Path
     start: int
@@ -55,26 +47,28 @@ class TextSpan:
 
     @property
     def size(self) -> int:
-        """Its length in bytes."""
         return self.stop - self.start
 
 
 def total_size(spans: Iterable[TextSpan]) -> int:
-    """The bytes of all these spans together."""
+    """Return the bytes of all these spans together."""
     return sum(span.size for span in spans)
 
 
+# Opening and decoding
+
+
 def open_text(path: Path) -> TextSpan:
-    """Return the whole text of a file, without a byte order mark; refuse what is not a text file."""
+    """Return the complete text of a file, without a byte order mark; refuse what is not a text file."""
     if not exists(path):
         raise DataError(f"{path}: there is no such file. Check the name and the folder it is looked for in.")
     if path.is_dir():
         raise DataError(f"{path}: this is a folder, not a text file. Name the files in it, as in {path / '*.txt'}.")
     if not path.is_file():
         raise DataError(f"{path}: not a regular file, and it must be read twice. Save the text in a file first.")
-    start = len(codecs.BOM_UTF8) if next(_blocks(TextSpan(path, 0, 3))) == codecs.BOM_UTF8 else 0
+    start = len(codecs.BOM_UTF8) if next(_read_blocks(TextSpan(path, 0, 3))) == codecs.BOM_UTF8 else 0
     if is_streamed(path):
-        return TextSpan(path, start, _measured(path))
+        return TextSpan(path, start, _measure_stream(path))
     span = TextSpan(path, start, path.stat().st_size)
     if not any(text.strip() for text in decode_span(span)):
         raise DataError(f"{path}: the file is empty, or nothing but white space. Give a file that holds text.")
@@ -82,84 +76,89 @@ def open_text(path: Path) -> TextSpan:
 
 
 def is_streamed(path: Path) -> bool:
-    """Whether a file can only be read from its beginning on: it is packed, or holds records."""
-    return any(_shape(path))
+    """Return whether a file can only be read from its beginning: it is compressed, or holds records."""
+    return any(_compression_and_records(path))
 
 
-def _shape(path: Path) -> tuple[str, str]:
-    """How a file is packed and what records it holds, by its last suffixes; empty if it is not, or holds none."""
+def _compression_and_records(path: Path) -> tuple[str, str]:
+    """Return the suffixes for how a file is compressed and which records it holds; "" if it is not, or holds none."""
     inner, last = ["", "", *map(str.lower, path.suffixes)][-2:]
-    kind = inner if last in COMPRESSED_SUFFIXES else last
-    return last if last in COMPRESSED_SUFFIXES else "", kind if kind in RECORD_SUFFIXES else ""
+    compression = last if last in COMPRESSED_SUFFIXES else ""
+    records = inner if compression else last
+    return compression, records if records in RECORD_SUFFIXES else ""
 
 
-def _measured(path: Path) -> int:
-    """The bytes of the text in a shard: read through once, then remembered by the shard's hash."""
-    known = home_folder("texts") / f"{text_hash(f'{path.suffixes[-2:]} {file_hash(path)}')[:32]}.json"
-    try:
-        return int(read_json(known)["bytes"])
-    except (RunError, LookupError, TypeError, ValueError):  # not there yet, or damaged
-        pass
-    size, blank = 0, True
-    for text in decode_span(TextSpan(path, 0, 1 << 62)):
-        blank = blank and not text.strip(f" \t\r\n{DOCUMENT_END}")
-        size += len(text.encode("utf-8", "surrogateescape"))
-    if blank:
-        raise DataError(f"{path}: there is no text in it, or nothing but white space. Give a file that holds text.")
-    write_atomically(known, json.dumps({"bytes": size}))
-    return size
+def _measure_stream(path: Path) -> int:
+    """Return the bytes of the text in a shard, which is read once; the size is cached by the shard's hash."""
+    cache = home_folder("texts") / f"{text_hash(f'{path.suffixes[-2:]} {file_hash(path)}')[:32]}.json"
+
+    def read() -> int:
+        try:
+            return int(read_json(cache)["bytes"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise RunError(f"{cache} is damaged.") from error
+
+    def measure() -> int:
+        size, is_blank = 0, True
+        for text in decode_span(TextSpan(path, 0, 1 << 62)):
+            is_blank = is_blank and not text.strip(f" \t\r\n{DOCUMENT_END}")
+            size += len(text.encode("utf-8", "surrogateescape"))
+        if is_blank:
+            raise DataError(f"{path}: there is no text in it, or nothing but white space. Give a file that holds text.")
+        write_atomically(cache, json.dumps({"bytes": size}))
+        return size
+
+    return cached(cache, read, measure)
 
 
 def decode_span(span: TextSpan) -> Iterator[str]:
-    """Decode a span block by block; bytes that are not UTF-8 are an error that gives their exact place."""
-    _, records = _shape(span.path)
+    """Decode a span block by block; bytes that are not UTF-8 are an error that gives their exact offset."""
+    _, records = _compression_and_records(span.path)
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape" if records else "strict")
     position = span.start
-    for block in _blocks(span):
-        begun = len(decoder.getstate()[0])  # bytes of a character that the last block began
+    for block in _read_blocks(span):
+        pending = len(decoder.getstate()[0])  # bytes of a character that the last block began
         try:
             yield decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            byte, offset = error.object[error.start], position - begun + error.start
-            utf_16 = offset == 0 and error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-            what = f"{span.path}: byte {offset} (0x{byte:02x}) is not UTF-8"
-            if not utf_16 and b"\0" in error.object:
-                raise DataError(f"{what}, and there are zero bytes: this is not a text file.") from None
-            raise DataError(
-                f"{what} ({error.reason}). Convert the file first, for instance: "
-                f"{_converted(span.path, 'utf-16' if utf_16 else 'windows-1252')}"
-            ) from None
+            byte, offset = error.object[error.start], position - pending + error.start
+            is_utf_16 = offset == 0 and error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+            message = f"{span.path}: byte {offset} (0x{byte:02x}) is not UTF-8"
+            if not is_utf_16 and b"\0" in error.object:
+                raise DataError(f"{message}, and there are zero bytes: this is not a text file.") from None
+            command = _conversion_command(span.path, "utf-16" if is_utf_16 else "windows-1252")
+            raise DataError(f"{message} ({error.reason}). Convert the file first, for instance: {command}") from None
         position += len(block)
 
 
-def _converted(path: Path, encoding: str) -> str:
-    """The command that writes a file's text as UTF-8 to one that Lemma reads."""
-    packing, records = _shape(path)
-    unpacked = {".gz": f"gzip -dc {path} | ", ".zst": f"zstd -dc {path} | "}.get(packing, "")
-    return f"{unpacked}iconv -f {encoding} -t utf-8{'' if unpacked else f' {path}'} > text{records or '.txt'}"
+def _conversion_command(path: Path, encoding: str) -> str:
+    """Return the command that writes a file's text as UTF-8 to one that Lemma reads."""
+    compression, records = _compression_and_records(path)
+    unpack = {".gz": f"gzip -dc {path} | ", ".zst": f"zstd -dc {path} | "}.get(compression, "")
+    return f"{unpack}iconv -f {encoding} -t utf-8{'' if unpack else f' {path}'} > text{records or '.txt'}"
 
 
 def read_pieces(span: TextSpan, kind: str) -> Iterator[str]:
     """Read a span in pieces of at most about two blocks, cut where a tokenizer of this kind allows it.
 
-    Text that offers no such place within a block (a line of a million letters) is cut between two characters. The end
-    of a document is a piece of its own.
+    Text without such a position within a block (a line of a million letters) is cut between two characters. The end of
+    a document is a piece of its own.
     """
-    waiting = ""
+    pending = ""
     for text in decode_span(span):
         *ended, text = text.split(DOCUMENT_END)
         for document in ended:
-            if waiting + document:
-                yield waiting + document
+            if pending + document:
+                yield pending + document
             yield DOCUMENT_END
-            waiting = ""
-        waiting += text
-        place = find_last_cut(waiting, kind) or (len(waiting) if len(waiting) >= BLOCK else 0)
-        if place:
-            yield waiting[:place]
-            waiting = waiting[place:]
-    if waiting:
-        yield waiting
+            pending = ""
+        pending += text
+        cut = find_last_cut(pending, kind) or (len(pending) if len(pending) >= BLOCK else 0)
+        if cut:
+            yield pending[:cut]
+            pending = pending[cut:]
+    if pending:
+        yield pending
 
 
 # GPT-2's rule joins a space to the word after it and treats runs of white space together, but it never looks back:
@@ -170,39 +169,60 @@ _WORD_CUT = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 
 
 def find_last_cut(text: str, kind: str) -> int:
-    """The last place where cutting does not change the tokens of this kind; 0 without one.
+    """Return the last position where cutting does not change the tokens of this kind of tokenizer; 0 without one.
 
-    >>> [last_cut("to be or not", kind) for kind in ("characters", "words", "byte-pairs")]
+    >>> [find_last_cut("to be or not", kind) for kind in ("characters", "words", "byte-pairs")]
     [12, 9, 8]
     """
     if kind == "characters":
         return len(text)
     if kind == "words":
         return max(text.rfind("\n"), text.rfind(" ")) + 1
-    cut = _WORD_CUT if kind == "pretrained" else _BYTE_PAIR_CUT
-    for start in (max(len(text) - 4096, 0), 0):  # nearly always there is a place near the end
-        places = [match.start() for match in cut.finditer(text, start)]
-        if places:
-            return places[-1]
+    pattern = _WORD_CUT if kind == "pretrained" else _BYTE_PAIR_CUT
+    for start in (max(len(text) - 4096, 0), 0):  # nearly always there is a match near the end
+        matches = [match.start() for match in pattern.finditer(text, start)]
+        if matches:
+            return matches[-1]
     return 0
 
 
 def next_character_offset(path: Path, offset: int) -> int:
-    """The first place at or after `offset` bytes where a character starts."""
-    following = b"".join(_blocks(TextSpan(path, offset, offset + 3)))
-    continuing = next((place for place, byte in enumerate(following) if byte & 0xC0 != 0x80), len(following))
-    return offset + continuing
+    """Return the first offset at or after `offset` bytes where a character starts."""
+    following = b"".join(_read_blocks(TextSpan(path, offset, offset + 3)))
+    continuation = next((i for i, byte in enumerate(following) if byte & 0xC0 != 0x80), len(following))
+    return offset + continuation
 
 
-def _open(path: Path) -> BinaryIO:
-    """The bytes of a file's text, unpacked; of records the bytes of their texts."""
-    packing, records = _shape(path)
+# Streams of bytes
+
+
+def _read_blocks(span: TextSpan) -> Iterator[bytes]:
+    """Yield the span's bytes, and at the end an empty block."""
+    remaining, to_skip = span.size, span.start
+    with _open_stream(span.path) as file:
+        if not is_streamed(span.path):
+            file.seek(to_skip)
+            to_skip = 0
+        try:
+            while to_skip and (skipped := file.read(min(to_skip, BLOCK))):
+                to_skip -= len(skipped)
+            while remaining and (block := file.read(min(remaining, BLOCK))):
+                yield block
+                remaining -= len(block)
+        except (EOFError, OSError, zlib.error) as error:
+            raise DataError(f"{span.path}: damaged, it cannot be read to its end ({error}). Get it again.") from None
+    yield b""
+
+
+def _open_stream(path: Path) -> BinaryIO:
+    """Open the decompressed bytes of a file's text; of records the bytes of their texts."""
+    compression, records = _compression_and_records(path)
     try:
-        file: Any = path.open("rb") if packing != ".gz" else gzip.GzipFile(path)
+        file: Any = path.open("rb") if compression != ".gz" else gzip.GzipFile(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from None
-    if packing == ".zst":
-        file = io.BufferedReader(PartsStream(file, _unpacked(_optional("zstandard", path), path, file)))
+    if compression == ".zst":
+        file = io.BufferedReader(PartsStream(file, _decompress_zstd(_import_optional("zstandard", path), path, file)))
     if not records:
         return file
     texts = _parquet_texts(path, file) if records == ".parquet" else _json_texts(path, file)
@@ -212,42 +232,39 @@ def _open(path: Path) -> BinaryIO:
 
 
 class PartsStream(io.RawIOBase):
-    """Bytes that are made of a file's, part by part, as one stream."""
+    """Stream of bytes that are computed from a file part by part."""
 
     def __init__(self, file: BinaryIO, parts: Iterator[bytes]) -> None:
         """Read the parts of a file, which is closed with this stream."""
-        self.file, self.parts, self.waiting = file, parts, memoryview(b"")
+        self.file, self.parts, self.pending = file, parts, memoryview(b"")
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as one part goes; 0 at the end."""
-        while not self.waiting:
+        while not self.pending:
             part = next(self.parts, None)
             if part is None:
                 return 0
-            self.waiting = memoryview(part)
-        size = min(len(buffer), len(self.waiting))
-        buffer[:size], self.waiting = self.waiting[:size], self.waiting[size:]
+            self.pending = memoryview(part)
+        size = min(len(buffer), len(self.pending))
+        buffer[:size], self.pending = self.pending[:size], self.pending[size:]
         return size
 
     def close(self) -> None:
-        """Close the file too."""
         self.file.close()
         super().close()
 
 
-def _unpacked(zstandard: Any, path: Path, file: BinaryIO) -> Iterator[bytes]:
-    """The frames of a .zst file, one after the other; the library's own reader takes a cut-off file for a whole one."""
-    unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as far as `zstd --long=31` looks back
-    frame, packed = None, b""
+def _decompress_zstd(zstandard: Any, path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """Decompress the frames of a .zst file; the library's own reader accepts a file that was cut off."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as far as `zstd --long=31` looks back
+    frame, block = None, b""
     try:
-        while packed := packed or file.read(ZSTD_READ):
-            frame = frame or unpacker.decompressobj()
-            yield frame.decompress(packed)
-            packed = frame.unused_data if frame.eof else b""
+        while block := block or file.read(ZSTD_READ):
+            frame = frame or decompressor.decompressobj()
+            yield frame.decompress(block)
+            block = frame.unused_data if frame.eof else b""
             frame = None if frame.eof else frame
     except zstandard.ZstdError as error:
         raise DataError(f"{path}: damaged, it cannot be unpacked ({error}). Get it again.") from None
@@ -256,7 +273,7 @@ def _unpacked(zstandard: Any, path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
-    """The texts of one JSON object, or string, per line."""
+    """Yield the texts of a file with one JSON object, or string, per line."""
     for number in count(1):
         line = file.readline(DOCUMENT_LIMIT + 1)
         if not line:
@@ -268,16 +285,17 @@ def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
         try:
             value = json.loads(line.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
-            utf_16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            is_utf_16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            command = _conversion_command(path, "utf-16" if is_utf_16 else "windows-1252")
             raise DataError(
                 f"{path}, line {number}: byte {error.start} (0x{line[error.start]:02x}) of the line is not UTF-8. "
-                f"Convert the file first, for instance: {_converted(path, 'utf-16' if utf_16 else 'windows-1252')}"
+                f"Convert the file first, for instance: {command}"
             ) from None
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: not valid JSON ({error}). Write one object per line.") from None
         if isinstance(value, dict):
             name = next((name for name in TEXT_COLUMNS if name in value), None)
-            if name and value[name] is None:  # as in a table: a record without a text
+            if name and value[name] is None:  # a record without a text, as in a table
                 continue
             value = name and value[name]
         if not isinstance(value, str):
@@ -288,33 +306,21 @@ def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
 
 
 def too_long_message(limit: int, unit: str) -> str:
-    """Say that a document is longer than the limit, and what to do."""
+    """Return the message for a document that is longer than the limit."""
     return f"a document of more than {limit:,} {unit}. Split it into several records, or give it as a text file."
 
 
 def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
-    """The texts of a Parquet table, some rows at a time."""
-    parquet = _optional("pyarrow", path).parquet
+    """Yield the texts of a Parquet table, read some rows at a time."""
+    parquet = _import_optional("pyarrow", path).parquet
     try:
         table = parquet.ParquetFile(file)
         names = table.schema_arrow.names
         column = next((name for name in TEXT_COLUMNS if name in names), None)
         if column is None:
-            wanted = " or ".join(TEXT_COLUMNS)
-            raise DataError(f"{path}: there is no column called {wanted}; it has {', '.join(names)}. Rename one.")
-        largest = 1
-        for number in range(table.num_row_groups):
-            group = table.metadata.row_group(number)
-            chunks = [group.column(index) for index in range(group.num_columns)]
-            chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == column]
-            size = sum(chunk.total_uncompressed_size for chunk in chunks)
-            packed = sum(chunk.total_compressed_size for chunk in chunks)
-            if size > max(ROW_GROUP_LEAST, ROW_GROUP_RATIO * packed):
-                raise DataError(
-                    f"{path}: row group {number + 1} packs {size:,} bytes into {packed:,}, more than text can be "
-                    "packed. Write the table again in smaller row groups."
-                )
-            largest = max(largest, size)
+            expected = " or ".join(TEXT_COLUMNS)
+            raise DataError(f"{path}: there is no column called {expected}; it has {', '.join(names)}. Rename one.")
+        largest = max([1, *_row_group_sizes(path, table.metadata, column)])
         least, most = ROWS_AT_ONCE
         for rows in table.iter_batches(min(most, max(least, BATCH_BYTES // largest)), columns=[column]):
             for cell in rows.column(0):
@@ -332,8 +338,24 @@ def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
         raise DataError(f"{path}: not a readable Parquet file ({error}).") from None
 
 
-def _optional(package: Literal["zstandard", "pyarrow"], path: Path) -> Any:
-    """A package that only some shards need."""
+def _row_group_sizes(path: Path, metadata: Any, column: str) -> Iterator[int]:
+    """Yield the uncompressed bytes of a column in each row group; refuse a decompression bomb."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = [group.column(index) for index in range(group.num_columns)]
+        chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == column]
+        size = sum(chunk.total_uncompressed_size for chunk in chunks)
+        compressed = sum(chunk.total_compressed_size for chunk in chunks)
+        if size > max(ROW_GROUP_LEAST, ROW_GROUP_RATIO * compressed):
+            raise DataError(
+                f"{path}: row group {number + 1} packs {size:,} bytes into {compressed:,}, more than text can be "
+                "packed. Write the table again in smaller row groups."
+            )
+        yield size
+
+
+def _import_optional(package: Literal["zstandard", "pyarrow"], path: Path) -> Any:
+    """Import a package that only some shards need."""
     try:
         if package == "zstandard":
             import zstandard  # pyright: ignore[reportMissingImports]
@@ -347,112 +369,97 @@ def _optional(package: Literal["zstandard", "pyarrow"], path: Path) -> Any:
         raise DataError(f"{path}: to read it, {package} is needed: pip install 'lemma-lm[shards]'") from None
 
 
-def _blocks(span: TextSpan) -> Iterator[bytes]:
-    """Yield the span's bytes, and at the end an empty block."""
-    left, before = span.size, span.start
-    with _open(span.path) as file:
-        if not is_streamed(span.path):
-            file.seek(before)
-            before = 0
-        try:
-            while before and (skipped := file.read(min(before, BLOCK))):
-                before -= len(skipped)
-            while left and (block := file.read(min(left, BLOCK))):
-                yield block
-                left -= len(block)
-        except (EOFError, OSError, zlib.error) as error:
-            raise DataError(f"{span.path}: damaged, it cannot be read to its end ({error}). Get it again.") from None
-    yield b""
+# Splits and samples
 
 
 def hold_out(documents: Sequence[TextSpan], fraction: float) -> dict[str, list[TextSpan]]:
-    """Split documents into `train`, the first bytes of them all, and `validation`, the last `share`.
+    """Split documents into `train`, the first bytes of them all, and `validation`, the last fraction.
 
-    The cut is at the end of a line if one is near, else at a space, else between two characters.
+    The cut is at the end of a line if one is near, else at a space, else between two characters. It is never moved so
+    far that a split would lose half its length.
     """
     total = total_size(documents)
-    place = min(max(round(total * (1 - fraction)), 1), total - 1)
-    near = min(MAX_CUT_DISTANCE, place // 2, (total - place) // 2)
+    offset = min(max(round(total * (1 - fraction)), 1), total - 1)
+    max_distance = min(MAX_CUT_DISTANCE, offset // 2, (total - offset) // 2)
     splits: dict[str, list[TextSpan]] = {"train": [], "validation": []}
     for document in documents:
-        cut = _cut(document, place, near)
+        cut = _find_cut(document, offset, max_distance)
         splits["train"].append(TextSpan(document.path, document.start, cut))
         splits["validation"].append(TextSpan(document.path, cut, document.stop))
-        place -= document.size
+        offset -= document.size
     for name, spans in splits.items():
         if not total_size(spans):
             raise DataError(f"a text of {total} bytes leaves nothing for the split '{name}'. Give more text.")
     return {name: [span for span in spans if span.size] for name, spans in splits.items()}
 
 
-def _cut(document: TextSpan, place: int, near: int) -> int:
-    """Where the document is cut if training text ends `place` bytes after its start."""
-    if place <= 0 or place >= document.size:
-        return document.start if place <= 0 else document.stop
-    wanted = document.start + place
-    first = max(wanted - near, document.start)
-    window = b"".join(_blocks(TextSpan(document.path, first, min(wanted + near, document.stop))))
+def _find_cut(document: TextSpan, offset: int, max_distance: int) -> int:
+    """Return where a document is cut if the training text ends about `offset` bytes after its start."""
+    if offset <= 0 or offset >= document.size:
+        return document.start if offset <= 0 else document.stop
+    target = document.start + offset
+    first = max(target - max_distance, document.start)
+    window = b"".join(_read_blocks(TextSpan(document.path, first, min(target + max_distance, document.stop))))
     for separator in (b"\xff", b"\n", b" "):
-        found = (window.rfind(separator, 0, wanted - first), window.find(separator, wanted - first))
-        if places := [first + place + 1 for place in found if place >= 0]:
-            return min(places, key=lambda place: abs(place - wanted))
-    return next_character_offset(document.path, wanted)
+        matches = (window.rfind(separator, 0, target - first), window.find(separator, target - first))
+        if cuts := [first + match + 1 for match in matches if match >= 0]:
+            return min(cuts, key=lambda cut: abs(cut - target))
+    return next_character_offset(document.path, target)
 
 
 def sample_text(spans: Sequence[TextSpan], limit: int) -> list[TextSpan]:
-    """Return the spans themselves, or evenly spaced windows of them that hold about `limit` bytes in all."""
-    total, before = total_size(spans), 0
+    """Return the spans themselves, or evenly spaced windows of them of about `limit` bytes in all."""
+    total, offset = total_size(spans), 0
     if total <= limit:
         return list(spans)
     windows: list[TextSpan] = []
     for span in spans:
-        first, last = (ceil(place * SAMPLE_WINDOWS / total) for place in (before, before + span.size))
+        first, last = (ceil(bound * SAMPLE_WINDOWS / total) for bound in (offset, offset + span.size))
         for number in range(first, last):
-            start = span.start + total * number // SAMPLE_WINDOWS - before
-            stop = min(start + limit // SAMPLE_WINDOWS, span.stop)
-            windows.append(
-                TextSpan(span.path, next_character_offset(span.path, start), next_character_offset(span.path, stop))
-            )
-        before += span.size
+            start = span.start + total * number // SAMPLE_WINDOWS - offset
+            bounds = (start, min(start + limit // SAMPLE_WINDOWS, span.stop))
+            windows.append(TextSpan(span.path, *(next_character_offset(span.path, bound) for bound in bounds)))
+        offset += span.size
     return windows
 
 
 def sample_stream(spans: Sequence[TextSpan], limit: int) -> Iterator[str]:
-    """The same windows of text that can only be read from its beginning on: one pass through all of it."""
-    total, place = total_size(spans), 0
+    """Yield the same windows of text that can only be read from its beginning, in one pass."""
+    total, offset = total_size(spans), 0
     for span in spans:
         for text in decode_span(span):
             block = text.encode("utf-8", "surrogateescape")
-            number = max(0, place * SAMPLE_WINDOWS // total - 1)  # the window before may reach into this block
-            while (start := total * number // SAMPLE_WINDOWS - place) < len(block):
+            number = max(0, offset * SAMPLE_WINDOWS // total - 1)  # the window before may reach into this block
+            while (start := total * number // SAMPLE_WINDOWS - offset) < len(block):
                 window = block[max(0, start) : max(0, start + limit // SAMPLE_WINDOWS)]
                 if window:
                     yield window.decode("utf-8", "ignore")  # without half a character at its ends
                 number += 1
-            place += len(block)
+            offset += len(block)
 
 
 def count_shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
-    """Say how many lines of the validation and test splits, blank ones aside, are in an earlier split too.
+    """Return sentences on how many lines of validation and test, blank ones aside, are in an earlier split too.
 
-    The training text is read once, and nothing of it is kept.
+    The training text is read once, and nothing of it is kept in memory.
     """
-
-    def hashes(split: str) -> Iterator[int]:
-        for span in splits.get(split, ()):
-            waiting = ""
-            for text in chain(decode_span(span), "\n"):
-                *lines, waiting = (waiting + text.replace(DOCUMENT_END, "\n")).split("\n")
-                while len(waiting) >= BLOCK:  # a line without end is compared in parts
-                    lines, waiting = [*lines, waiting[:BLOCK]], waiting[BLOCK:]
-                parts = (line[start : start + BLOCK].strip() for line in lines for start in range(0, len(line), BLOCK))
-                yield from (hash(part) for part in parts if part)
-
-    counts = {split: Counter(hashes(split)) for split in ("validation", "test")}
-    either = counts["validation"].keys() | counts["test"].keys()
-    known = {"train": {line for line in hashes("train") if line in either}, "validation": set(counts["validation"])}
+    counts = {split: Counter(_line_hashes(splits.get(split, ()))) for split in ("validation", "test")}
+    held_out = counts["validation"].keys() | counts["test"].keys()
+    train = {line for line in _line_hashes(splits.get("train", ())) if line in held_out}
+    seen = {"train": train, "validation": set(counts["validation"])}
     notes: list[str] = []
     for earlier, later in (("train", "validation"), ("train", "test"), ("validation", "test")):
-        shared = sum(count for line, count in counts[later].items() if line in known[earlier])
+        shared = sum(count for line, count in counts[later].items() if line in seen[earlier])
         notes += overlap_note(shared, counts[later].total(), "lines", later, earlier)
     return notes
+
+
+def _line_hashes(spans: Iterable[TextSpan]) -> Iterator[int]:
+    for span in spans:
+        pending = ""
+        for text in chain(decode_span(span), "\n"):
+            *lines, pending = (pending + text.replace(DOCUMENT_END, "\n")).split("\n")
+            while len(pending) >= BLOCK:  # an endless line is compared in parts
+                lines, pending = [*lines, pending[:BLOCK]], pending[BLOCK:]
+            parts = (line[start : start + BLOCK].strip() for line in lines for start in range(0, len(line), BLOCK))
+            yield from (hash(part) for part in parts if part)

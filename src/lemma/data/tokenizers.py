@@ -16,23 +16,22 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Engine
 
 from lemma.data.batches import gather
-from lemma.data.chat import ChatTemplateError, ChatText, chat_text
+from lemma.data.chat import ChatTemplateError, ChatText, render_chat
 from lemma.data.foreign import ForeignFields, reading_foreign_file
 from lemma.errors import DataError
 from lemma.files import MAX_JSON_BYTES, read_json, text_hash, unreadable_error, write_atomically
 from lemma.spec.data import BytePairs, Characters, PretrainedTokenizer, Words
+from lemma.spec.models import SPECIAL_TOKENS
 
 EOS = "<eos>"
 UNK = "<unk>"
 PRETRAINED = "pretrained"
+# The files next to a pretrained model's `tokenizer.json`, as transformers writes them
 CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE = "tokenizer_config.json", "chat_template.jinja", "generation_config.json"
-"""The files next to a pretrained model's `tokenizer.json`, as transformers writes them."""
-DIFFERENT_WORDS = 500_000
-"""At most this many different words are counted at once; beyond that the rarest so far are dropped to bound memory."""
-MAX_WORD_LENGTH = 100
-"""A longer word becomes `<unk>`: a text without white space must not become its own vocabulary."""
-
-SAMPLING_FIELDS = {
+DIFFERENT_WORDS = 500_000  # that are counted at once; beyond that the rarest so far are dropped to bound memory
+MAX_WORD_LENGTH = 100  # a longer word is `<unk>`: a text without white space must not become its own vocabulary
+MAX_TEMPLATE_BYTES = 1 << 20
+SAMPLING_FIELDS = {  # settings of `generate`, and their names in `generation_config.json`
     "temperature": "temperature",
     "top_k": "top_k",
     "top_p": "top_p",
@@ -40,243 +39,12 @@ SAMPLING_FIELDS = {
     "repetition_penalty": "repetition_penalty",
     "no_repeat_ngram": "no_repeat_ngram_size",
 }
-"""Settings of `generate`, and their names in `generation_config.json`."""
-
-MAX_TEMPLATE_BYTES = 1 << 20
-"""Bytes of the longest chat template."""
-
-
-class NamedTemplate(ForeignFields):
-    """One of several chat templates of a model."""
-
-    name: str
-    template: str
-
-
-class AddedTokenFields(ForeignFields):
-    """A special token with settings of its own."""
-
-    content: str
-
-
-class TokenizerFields(ForeignFields):
-    """What is read of `tokenizer_config.json`; every field `*_token` is a special token, a flag or a number."""
-
-    chat_template: str | list[NamedTemplate] | None = None
-    special_tokens: dict[str, str | AddedTokenFields | bool | float | None] = Field(default={})
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], source: str) -> "TokenizerFields":
-        """Check a configuration."""
-        tokens = {name: value for name, value in config.items() if str(name).endswith("_token")}
-        return cls.read({"chat_template": config.get("chat_template"), "special_tokens": tokens}, source)
-
-
-class GenerationFields(ForeignFields):
-    """How a model is meant to be sampled from, in the words of `generation_config.json`.
-
-    None, 0 and a top_k of −1 change nothing.
-    """
-
-    do_sample: bool | None = None
-    temperature: float | None = Field(default=None, ge=0)
-    top_k: int | None = Field(default=None, ge=-1)
-    top_p: float | None = Field(default=None, ge=0, le=1)
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float | None = Field(default=None, gt=0)
-    no_repeat_ngram_size: int | None = Field(default=None, ge=0)
-
 
 Ids = Int64[np.ndarray, " tokens"]
 
-# The three kinds of tokenizer as pipelines of the `tokenizers` library. Whatever loads their JSON (the library itself,
-# transformers) finds the same ids, because nothing is added to the pipeline outside it. `<eos>` is a plain entry of
-# the vocabulary, not an "added token" that the library would look for inside the text: text that spells "<eos>" stays
-# text. (Byte-pairs cannot even merge into it, as GPT-2's rule separates letters from signs; among words, the word
-# `<eos>` is the token, as in the Penn Treebank the word `<unk>` is.)
-
-# What Python's str.split() splits at, spelled out: the regular expressions of the library know four characters fewer.
-_SPACES = r"\t-\r\x1c-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
-_CUT_AFTER_LONG_RUNS = re.compile(r"(?s).*?(?:\S{100}|\s{100})|.+")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def characters_pipeline(alphabet: Iterable[str]) -> Engine:
-    """One token per character; a character outside the alphabet is an error."""
-    engine = Engine(models.WordLevel({character: number for number, character in enumerate(alphabet)}))
-    engine.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    engine.decoder = decoders.Fuse()
-    return engine
-
-
-def words_pipeline(words: Iterable[str]) -> Engine:
-    """Words between white space; a newline is `<eos>`, a word that is not in the list `<unk>`."""
-    numbers = {word: number for number, word in enumerate([UNK, EOS, *words])}
-    engine = Engine(models.WordLevel(numbers, unk_token=UNK))
-    engine.normalizer = normalizers.Replace("\n", f" {EOS} ")
-    engine.pre_tokenizer = pre_tokenizers.Split(Regex(f"[{_SPACES}]+"), "removed")
-    line_end = decoders.Replace(Regex(f" ?(?<![^ ]){EOS}(?![^ ]) ?"), "\n")
-    # A word never holds a space, so that this decoder for word pieces takes every word for a new one.
-    engine.decoder = decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse(), line_end])
-    return engine
-
-
-def byte_pairs_pipeline(vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]]) -> Engine:
-    """Byte-level byte-pair encoding with GPT-2's rule for the first cut."""
-    engine = Engine(models.BPE(dict(vocabulary), list(merges)))
-    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    engine.decoder = decoders.ByteLevel()
-    return engine
-
-
-def _frame(engine: Engine) -> tuple[Any, ...]:
-    """What decides how text is cut, in the library's own words: everything but the vocabulary."""
-    plan = json.loads(engine.to_str())
-    return plan["model"]["type"], plan["normalizer"], plan["pre_tokenizer"], plan["added_tokens"]
-
-
-_FRAMES = {
-    "characters": _frame(characters_pipeline([])),
-    "words": _frame(words_pipeline([])),
-    "byte-pairs": _frame(byte_pairs_pipeline({}, [])),
-}
-
-
-def pipeline_kind(engine: Engine) -> str | None:
-    """Which of the three kinds of Lemma's own a pipeline is; None if it is another.
-
-    >>> kind_of(characters_pipeline("abc")), kind_of(words_pipeline(["a"]))
-    ('characters', 'words')
-    """
-    return next((kind for kind, frame in _FRAMES.items() if frame == _frame(engine)), None)
-
-
-# The fast way from text to ids, one encoder per kind; a test compares each with the library's own ids. `encode_all`
-# returns the ids of some texts one after the other, and where each text's begin and the last ones end; -1 is no id.
-
-
-class CharacterEncoder:
-    """Looks every code point up in one table."""
-
-    def __init__(self, vocabulary: Mapping[str, int]) -> None:
-        self._table = np.full(0x110000, -1, dtype=np.int32)
-        for character, number in vocabulary.items():
-            self._table[ord(character)] = number
-
-    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """One id per character, -1 for a character outside the alphabet; and the bounds of each text's."""
-        points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
-        return self._table[points].astype(np.int64), np.cumsum([0, *map(len, texts)])
-
-
-class WordEncoder:
-    """Looks every word up in one dictionary."""
-
-    def __init__(self, vocabulary: Mapping[str, int]) -> None:
-        self._numbers = _WithDefault(vocabulary)
-        self._numbers.default = vocabulary[UNK]
-
-    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """One id per word and one per newline; and the bounds of each text's."""
-        words = [split_words(text) for text in texts]
-        bounds = np.cumsum([0, *map(len, words)])
-        return np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(words)), np.int64, bounds[-1]), bounds
-
-
-class _WithDefault(dict[str, int]):
-    default: int
-
-    def __missing__(self, word: str) -> int:
-        return self.default
-
-
-def split_words(text: str) -> list[str]:
-    r"""The words of a text, with `<eos>` for every newline.
-
-    >>> split_words("to be\n\nor not")
-    ['to', 'be', '<eos>', '<eos>', 'or', 'not']
-    """
-    return text.replace("\n", f" {EOS} ").split()
-
-
-class BytePairEncoder:
-    """Asks the library once for every different chunk of text, and remembers its ids.
-
-    A chunk is a run of non-spaces with the space before it, or a run of white space: a coarser cut than GPT-2's rule
-    makes, at places where that rule always cuts. Natural text repeats its chunks, which makes this several times as
-    fast as encoding it all. What is remembered is dropped when it has grown past `MEMORY` ids.
-    """
-
-    MEMORY = 1 << 20
-    # \x1c to \x1f are white space to Python but not to GPT-2's rule.
-    _CHUNK = re.compile(r" ?[\S\x1c-\x1f]+|[^\S\x1c-\x1f]+(?![\S\x1c-\x1f])|[^\S\x1c-\x1f]")
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._lock = threading.Lock()
-        self._forget()
-
-    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """The ids of some texts, asking the library once for what is new in all of them; and the bounds of each."""
-        found = [self._CHUNK.findall(text) for text in texts]
-        firsts = np.cumsum([0, *map(len, found)])
-        with self._lock:
-            if len(self._ids) > self.MEMORY:
-                self._forget()
-            rows = np.fromiter(map(self._rows.__getitem__, chain.from_iterable(found)), np.int64, firsts[-1])
-            self._add_new_rows()
-            ends = np.cumsum(np.concatenate([[0], np.diff(self._bounds)[rows]]))
-            return gather(self._ids, self._bounds, rows), ends[firsts]
-
-    def _forget(self) -> None:
-        self._rows = _Numbering()
-        self._ids: Ids = np.zeros(0, dtype=np.int64)
-        self._bounds: Ids = np.zeros(1, dtype=np.int64)  # row r owns ids[bounds[r] : bounds[r + 1]]
-
-    def _add_new_rows(self) -> None:
-        chunks, self._rows.new = self._rows.new, []
-        if not chunks:
-            return
-        try:
-            lists = [encoding.ids for encoding in self._engine.encode_batch_fast(chunks, add_special_tokens=False)]
-        except BaseException:
-            self._forget()  # rows without ids must not stay
-            raise
-        lengths = np.array([len(ids) for ids in lists], dtype=np.int64)
-        self._ids = np.concatenate([self._ids, np.fromiter(chain.from_iterable(lists), np.int64, lengths.sum())])
-        self._bounds = np.concatenate([self._bounds, self._bounds[-1] + np.cumsum(lengths)])
-
-
-class LibraryEncoder:
-    """Lets the library encode each text as it is: for a pretrained model's tokenizer."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """The library's own ids; and the bounds of each text's."""
-        try:
-            lists = [encoding.ids for encoding in self._engine.encode_batch_fast(list(texts), add_special_tokens=False)]
-        except Exception as error:  # the library raises nothing narrower
-            raise DataError(f"the tokenizer cannot encode a text: {error}.") from None
-        bounds = np.cumsum([0, *map(len, lists)])
-        return np.fromiter(chain.from_iterable(lists), np.int64, bounds[-1]), bounds
-
-
-class _Numbering(dict[str, int]):
-    """Numbers its keys in the order in which they are first asked for, and lists the latest new ones."""
-
-    def __init__(self) -> None:
-        self.new: list[str] = []
-
-    def __missing__(self, key: str) -> int:
-        number = self[key] = len(self)
-        self.new.append(key)
-        return number
-
 
 class Tokenizer:
-    """Text to ids and back; its JSON is the library's own and gives the same ids everywhere.
+    """Text to ids and back; its JSON is that of the `tokenizers` library and gives the same ids everywhere.
 
     A pretrained model's tokenizer (`kind` is "pretrained") comes with the settings of its `tokenizer_config.json` and
     `generation_config.json`: special tokens, where to stop, how to sample, the chat template.
@@ -291,7 +59,7 @@ class Tokenizer:
     def __init__(
         self,
         json: str,
-        where: str = "the tokenizer",
+        source: str = "the tokenizer",
         *,
         config: Mapping[str, Any] | None = None,
         generation: Mapping[str, Any] | None = None,
@@ -300,73 +68,73 @@ class Tokenizer:
         try:
             self._engine = Engine.from_str(json)
         except Exception as error:  # the library raises nothing narrower
-            raise DataError(f"{where}: not a tokenizer of the tokenizers library ({error}).") from None
+            raise DataError(f"{source}: not a tokenizer of the tokenizers library ({error}).") from None
         self._engine.no_truncation()
         self._engine.no_padding()  # to a length that the file says, however large
-        self.json, self._where = json, where
+        self.json, self._source = json, source
         self.config, self.generation = dict(config or {}), dict(generation or {})
-        self._template_file = where
+        self._template_file = source
         _ = self._fields  # wrong types are an error now, not at the first conversation
-        self.kind = _known_kind(self._engine, where)
+        self.kind = _check_kind(self._engine, source)  # characters, words, byte-pairs or pretrained
         numbers = self._engine.get_vocab()
-        larger = (vocabulary or 0) if self.kind == PRETRAINED else 0
-        self.vocabulary: int = max(larger, max(numbers.values(), default=-1) + 1)
-        """V; a pretrained model's may be larger than the number of tokens, so that it divides well."""
+        larger = (vocabulary or 0) if self.kind == PRETRAINED else 0  # some models have more rows than tokens
+        self.vocabulary: int = max(larger, max(numbers.values(), default=-1) + 1)  # V
         self.unk: int | None = numbers.get(UNK) if self.kind == "words" else None
         self.eos: int | None = numbers.get(EOS) if self.kind in ("words", "byte-pairs") else None
         self.bos: int | None = None
-        self.prefix: tuple[int, ...] = ()
-        self.suffix: tuple[int, ...] = ()
-        """Special tokens that a text begins and ends with, as the model was trained."""
+        self.prefix: tuple[int, ...] = ()  # special tokens that a pretrained model's texts begin with
+        self.suffix: tuple[int, ...] = ()  # and end with
         self._adds_space = False
         self.hash = text_hash(json)
         if self.kind == "byte-pairs":
             self._encoder = BytePairEncoder(self._engine)
         elif self.kind == PRETRAINED:
             self._encoder = LibraryEncoder(self._engine)
-            self._read_settings()
+            self._read_special_tokens()
         else:
             self._encoder = CharacterEncoder(numbers) if self.kind == "characters" else WordEncoder(numbers)
 
-    def _read_settings(self) -> None:
-        """Find the special tokens, and what the pipeline puts around a text."""
+    def _read_special_tokens(self) -> None:
+        """Find the special tokens of a pretrained model, and which ones its pipeline puts around a text."""
         special = {name: self._engine.token_to_id(text) for name, text in self.special_tokens.items()}
-        given = {name: self.generation.get(f"{name}_id") for name in ("bos_token", "eos_token")}
-        first = {name: next(iter(self._known(ids)), None) for name, ids in given.items()}
+        first = {
+            name: next(iter(self._valid_ids(self.generation.get(f"{name}_id"))), None)
+            for name in ("bos_token", "eos_token")
+        }
         self.bos = special.get("bos_token", first["bos_token"])
         self.eos = special.get("eos_token", first["eos_token"])
         self.unk = special.get("unk_token")
         try:
-            plain, whole = (self._engine.encode("a", add_special_tokens=added).ids for added in (False, True))
-            joined, spaced = (self._engine.encode(text, add_special_tokens=False).ids for text in ("a b", " b"))
+            bare, full = (self._engine.encode("a", add_special_tokens=added).ids for added in (False, True))
+            both, second = (self._engine.encode(text, add_special_tokens=False).ids for text in ("a b", " b"))
         except Exception as error:  # the library raises nothing narrower
-            raise DataError(f"{self._where}: the tokenizer cannot encode a text ({error}).") from None
-        start = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), 0)
-        self.prefix, self.suffix = tuple(whole[:start]), tuple(whole[start + len(plain) :])
-        self._adds_space = joined != plain + spaced
+            raise DataError(f"{self._source}: the tokenizer cannot encode a text ({error}).") from None
+        start = next((i for i in range(len(full)) if full[i : i + len(bare)] == bare), 0)
+        self.prefix, self.suffix = tuple(full[:start]), tuple(full[start + len(bare) :])
+        self._adds_space = both != bare + second
         self.hash = text_hash(f"{self.hash} {self.bos} {self.eos} {self.vocabulary}")
-        if str(self.config.get("tokenizer_class", "")).startswith("Bert") and (ends := self.mask_tokens):
-            around = ends[:1], ends[1:2]  # whatever the pipeline says: transformers' class for BERT has its own
-            if around != (self.prefix, self.suffix):
-                self.prefix, self.suffix = around
-                self.hash = text_hash(f"{self.hash} {around}")
+        if str(self.config.get("tokenizer_class", "")).startswith("Bert") and (ids := self.mask_tokens):
+            affixes = ids[:1], ids[1:2]  # whatever the pipeline says: transformers' class for BERT has its own
+            if affixes != (self.prefix, self.suffix):
+                self.prefix, self.suffix = affixes
+                self.hash = text_hash(f"{self.hash} {affixes}")
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """Special tokens by their names in `tokenizer_config.json`, as in bos_token."""
+        """Special tokens by their names in `tokenizer_config.json`, such as bos_token."""
         if self.kind != PRETRAINED:
-            own = {"eos_token": (self.eos, EOS), "unk_token": (self.unk, UNK)}
-            return {name: text for name, (token, text) in own.items() if token is not None}
+            trained = {"eos_token": (self.eos, EOS), "unk_token": (self.unk, UNK)}
+            return {name: text for name, (token, text) in trained.items() if token is not None}
         tokens = self._fields.special_tokens.items()
         texts = {name: token.content if isinstance(token, AddedTokenFields) else token for name, token in tokens}
         return {name: text for name, text in texts.items() if isinstance(text, str) and text}
 
     @property
     def pad(self) -> int | None:
-        """The id that other libraries may fill rows up with: of a special token that no text begins or ends with."""
-        named = self.special_tokens.get("pad_token")
-        found = (None if named is None else self._engine.token_to_id(named), self.eos, self.unk)
-        return next((token for token in found if token not in (None, *self.prefix, *self.suffix)), None)
+        """The id that other libraries may pad rows with: a special token that no text begins or ends with."""
+        name = self.special_tokens.get("pad_token")
+        candidates = (None if name is None else self._engine.token_to_id(name), self.eos, self.unk)
+        return next((token for token in candidates if token not in (None, *self.prefix, *self.suffix)), None)
 
     @property
     def mask_tokens(self) -> tuple[int, int, int] | None:
@@ -377,38 +145,41 @@ class Tokenizer:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """How a pretrained model is meant to be sampled from, in the words of `generate`."""
-        fields = GenerationFields.read(self.generation, self._where) if self.generation else GenerationFields()
-        said = {name: getattr(fields, word) for name, word in SAMPLING_FIELDS.items()}
+        """Recommended sampling of a pretrained model, as settings of `generate`."""
+        fields = GenerationFields.read(self.generation, self._source) if self.generation else GenerationFields()
+        settings = {name: getattr(fields, field) for name, field in SAMPLING_FIELDS.items()}
         for name in ("top_k", "top_p", "no_repeat_ngram"):  # 0 switches one off there
-            said[name] = None if said[name] in (0, -1) else said[name]
+            settings[name] = None if settings[name] in (0, -1) else settings[name]
         if fields.do_sample is False:
-            said["temperature"] = 0.0
-        more = tuple(sorted(self.stop_tokens - {self.eos}))
-        return {name: value for name, value in {**said, "stop_tokens": more or None}.items() if value is not None}
+            settings["temperature"] = 0.0
+        settings["stop_tokens"] = tuple(sorted(self.stop_tokens - {self.eos})) or None
+        return {name: value for name, value in settings.items() if value is not None}
 
     @property
     def stop_tokens(self) -> frozenset[int]:
-        """The tokens that end a generated text: `<eos>`, or all that a pretrained model names."""
-        return frozenset(self._known([*self._known(self.generation.get("eos_token_id")), self.eos]))
+        """Ids that end a generated text: `<eos>`, or all that a pretrained model names."""
+        return frozenset(self._valid_ids([*self._valid_ids(self.generation.get("eos_token_id")), self.eos]))
 
-    def _known(self, ids: Any) -> list[int]:
-        """One id or several, without those that the model does not have."""
-        some = ids if isinstance(ids, list) else [ids]
-        return [token for token in some if isinstance(token, int) and 0 <= token < self.vocabulary]
+    def _valid_ids(self, ids: Any) -> list[int]:
+        """Return one id or several as a list, without those that the model does not have."""
+        candidates = ids if isinstance(ids, list) else [ids]
+        return [token for token in candidates if isinstance(token, int) and 0 <= token < self.vocabulary]
 
     def boundary_tokens(self, special_tokens: bool) -> tuple[Sequence[int], Sequence[int]]:
-        """What an example is put between: `<start>` and `<end>` after the vocabulary, if asked for.
+        """Return the ids before and after an example: `<start>` and `<end>` after the vocabulary, if asked for.
 
-        A pretrained model has tokens of its own for it, or none.
+        A pretrained model has its own, or none.
         """
         if self.kind == PRETRAINED:
             return self.prefix, self.suffix
         return ((self.vocabulary,), (self.vocabulary + 1,)) if special_tokens else ((), ())
 
+    def model_vocabulary(self, special_tokens: bool) -> int:
+        """Return the vocabulary of a model that reads examples, special tokens included if they are added."""
+        return self.vocabulary + (len(SPECIAL_TOKENS) if special_tokens and self.kind != PRETRAINED else 0)
+
     @property
     def description(self) -> str:
-        """What it is, in words."""
         return f"{self.kind}, V = {self.vocabulary:,}"
 
     def __repr__(self) -> str:
@@ -417,7 +188,7 @@ class Tokenizer:
     def encode(self, text: str) -> Ids:
         """Return the ids of a text as a model reads it; a character that has none is an error.
 
-        A pretrained model's tokenizer adds its special tokens, such as the begin of the text, where the model was
+        A pretrained model's tokenizer adds its special tokens, such as the beginning of the text, if the model was
         trained with them; all other methods encode just the text.
         """
         ids, _ = self.encode_batch([text])
@@ -432,53 +203,52 @@ class Tokenizer:
         return np.concatenate([self.prefix, ids, self.suffix]).astype(np.int64)
 
     def encode_lossy(self, text: str, continued: bool = False) -> tuple[Ids, int]:
-        """Return the ids of what the tokenizer can express, and how many characters had to be left out.
+        """Return the ids of what the tokenizer can express, and the number of characters that were dropped.
 
         A `continued` text was cut off before the space that it begins with; some tokenizers add that space themselves.
         """
         ids, _ = self.encode_batch([text[1:] if continued and self._adds_space and text[:1] == " " else text])
-        known = ids[ids >= 0]
-        return known, len(ids) - len(known)
+        valid = ids[ids >= 0]
+        return valid, len(ids) - len(valid)
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return the ids of some texts one after the other, −1 for what has none, and the bounds of each text's."""
+        """Return the ids of some texts one after the other, −1 for unknown characters, and the bounds of each text."""
         for text in texts:
-            if not text.isascii() and (half := _SURROGATE.search(text)):
+            if not text.isascii() and (surrogate := _SURROGATE.search(text)):
                 raise DataError(
-                    f"offset {half.start()}: half a surrogate pair (U+{ord(half[0]):04X}) is not a character. "
-                    "Decode the text as UTF-8 before giving it."
+                    f"offset {surrogate.start()}: half a surrogate pair (U+{ord(surrogate[0]):04X}) is not a "
+                    "character. Decode the text as UTF-8 before giving it."
                 )
         return self._encoder.encode_batch(texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text of some ids; a pretrained model's special tokens are no text."""
         numbers = np.asarray(ids, dtype=np.int64)
-        wrong = numbers[(numbers < 0) | (numbers >= self.vocabulary)]
-        if wrong.size:
+        invalid = numbers[(numbers < 0) | (numbers >= self.vocabulary)]
+        if invalid.size:
             raise DataError(
-                f"the token {wrong[0]} is not one of 0 to {self.vocabulary - 1}. "
+                f"the token {invalid[0]} is not one of 0 to {self.vocabulary - 1}. "
                 "Decode with the tokenizer that made the ids."
             )
         return self._engine.decode(numbers.tolist(), skip_special_tokens=self.kind == PRETRAINED)
 
     def token_strings(self, ids: Sequence[int] | np.ndarray) -> list[str]:
-        """What each of some ids adds to their text; a special token is called by its name."""
-        found: list[str] = []
-        for place, token in enumerate(np.asarray(ids).tolist()):
-            before = [] if self.kind != PRETRAINED or not place else [int(ids[place - 1])]
-            text = self.decode([*before, token])[len(self.decode(before)) if before else 0 :]
-            found.append(text or self._engine.id_to_token(token) or "")
-        return found
+        """Return what each id adds to the text; for a special token its name."""
+        strings: list[str] = []
+        for index, token in enumerate(np.asarray(ids).tolist()):
+            previous = [] if self.kind != PRETRAINED or not index else [int(ids[index - 1])]
+            text = self.decode([*previous, token])[len(self.decode(previous)) if previous else 0 :]
+            strings.append(text or self._engine.id_to_token(token) or "")
+        return strings
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model was trained on conversations, and has a template for them."""
         return self._template is not None
 
     @property
-    def _fields(self) -> TokenizerFields:
+    def _fields(self) -> "TokenizerFields":
         """The settings of tokenizer_config.json that are read here, checked."""
-        return TokenizerFields.from_config(self.config, self._where) if self.config else TokenizerFields()
+        return TokenizerFields.from_config(self.config, self._source) if self.config else TokenizerFields()
 
     @property
     def _template(self) -> str | None:
@@ -492,7 +262,7 @@ class Tokenizer:
         return any(f"{quote}{role}{quote}" in (self._template or "") for quote in "'\"")
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> ChatText:
-        """Write a conversation by the model's own chat template, ready for the assistant's answer.
+        """Write a conversation by the model's chat template, ready for the assistant's answer.
 
         Each message has a `role` (system, user or assistant) and a `content`. `settings` reach the template.
         """
@@ -503,17 +273,17 @@ class Tokenizer:
                 "Give it a text to go on with: --prompt '…'"
             )
         try:
-            return chat_text(template, messages, self.special_tokens, **settings)
+            return render_chat(template, messages, self.special_tokens, **settings)
         except ChatTemplateError as error:
             raise DataError(f"{self._template_file}: {error}") from None
 
     def settings(self) -> dict[str, Any]:
-        """What another process makes the same tokenizer of."""
-        about = {"config": self.config, "generation": self.generation, "vocabulary": self.vocabulary}
-        return {"json": self.json, "where": self._where, **about}
+        """Return the arguments that make the same tokenizer in another process."""
+        sizes = {"config": self.config, "generation": self.generation, "vocabulary": self.vocabulary}
+        return {"json": self.json, "source": self._source, **sizes}
 
     def pipeline(self) -> dict[str, Any]:
-        """The pipeline in the library's own words."""
+        """Return the pipeline as the library describes it."""
         return json.loads(self._engine.to_str())
 
     def save(self, path: str | Path) -> None:
@@ -532,11 +302,10 @@ class Tokenizer:
         default_config: Mapping[str, Any] | None = None,
         **generation: Any,
     ) -> "Tokenizer":
-        """Read a tokenizer that was saved; the file itself says of which kind it is.
+        """Read a saved tokenizer; the file itself says of which kind it is.
 
-        A pretrained model's `vocabulary` may be larger than its tokenizer's. `usual` are the settings where there is no
-        `tokenizer_config.json`, `generation` is what the model says of generating where there is no
-        `generation_config.json`.
+        `vocabulary` is that of the model, which may be larger. The settings in `tokenizer_config.json` and
+        `generation_config.json` next to the file override `default_config` and `generation`.
         """
         path = Path(path)
         try:
@@ -549,52 +318,29 @@ class Tokenizer:
             raise DataError(f"{path}: cannot be read as a tokenizer file ({error}).") from None
         except OSError as error:
             raise unreadable_error(path, error) from None
-        files = {name: path.with_name(name) for name in (CONFIG_FILE, GENERATION_FILE, TEMPLATE_FILE)}
-        config, said = (
-            read_json(files[name]) if files[name].is_file() else {} for name in (CONFIG_FILE, GENERATION_FILE)
+        config_file, generation_file, template_file = (
+            path.with_name(name) for name in (CONFIG_FILE, GENERATION_FILE, TEMPLATE_FILE)
         )
+        config, file_generation = (read_json(file) if file.is_file() else {} for file in (config_file, generation_file))
         if config:
-            TokenizerFields.from_config(config, str(files[CONFIG_FILE]))  # here the file has a name
-        if said:
-            GenerationFields.read(said, files[GENERATION_FILE])
+            TokenizerFields.from_config(config, str(config_file))  # to name this file in errors
+        if file_generation:
+            GenerationFields.read(file_generation, generation_file)
         config = {**(default_config or {}), **config}
-        if files[TEMPLATE_FILE].is_file():
-            config["chat_template"] = _read_template(files[TEMPLATE_FILE])
-        given = {name: value for name, value in generation.items() if value is not None}
-        tokenizer = cls(content, str(path), config=config, generation={**given, **said}, vocabulary=vocabulary)
-        tokenizer._template_file = str(files[TEMPLATE_FILE] if files[TEMPLATE_FILE].is_file() else files[CONFIG_FILE])
+        if template_file.is_file():
+            config["chat_template"] = _read_template(template_file)
+        generation = {name: value for name, value in generation.items() if value is not None} | file_generation
+        tokenizer = cls(content, str(path), config=config, generation=generation, vocabulary=vocabulary)
+        tokenizer._template_file = str(template_file if template_file.is_file() else config_file)
         return tokenizer
-
-
-def _read_template(path: Path) -> str:
-    """Read a chat template; one that is too long or not UTF-8 is an error that names the file."""
-    with reading_foreign_file(path):
-        if (size := path.stat().st_size) > MAX_TEMPLATE_BYTES:
-            raise DataError(f"{path} has {size:,} bytes; a chat template has at most {MAX_TEMPLATE_BYTES:,}.")
-        return path.read_text(encoding="utf-8")
-
-
-def _known_kind(engine: Engine, where: str) -> str:
-    kind, numbers = pipeline_kind(engine), engine.get_vocab()
-    if kind is None:
-        if not numbers:
-            raise DataError(f"{where}: this tokenizer has no tokens.")
-        return PRETRAINED
-    if sorted(numbers.values()) != list(range(len(numbers))) or not numbers:
-        raise DataError(f"{where}: the ids are not 0 to {len(numbers) - 1}, each once.")
-    if (kind == "words" and not {UNK, EOS} <= numbers.keys()) or (
-        kind == "characters" and any(len(token) != 1 for token in numbers)
-    ):
-        raise DataError(f"{where}: the vocabulary is not one of {kind}.")
-    return kind
 
 
 def train_tokenizer(spec: Characters | Words | BytePairs | PretrainedTokenizer, pieces: Iterable[str]) -> Tokenizer:
     """Train the tokenizer that `spec` describes on pieces of training text; the same text always gives the same one.
 
-    Characters are numbered in the order of their code points; words by how often they were seen, and equally frequent
-    ones in the order of their code points. Byte pairs are merged until the vocabulary, with all 256 bytes and `<eos>`,
-    has its size. A pair seen only once is not merged, so a short text yields a smaller vocabulary; of equally frequent
+    Characters are numbered in the order of their code points; words by their frequency, and equally frequent ones in
+    the order of their code points. Byte pairs are merged until the vocabulary, with all 256 bytes and `<eos>`, has its
+    size. A pair that occurs only once is not merged, so a short text yields a smaller vocabulary; of equally frequent
     pairs the library merges the one whose parts were learned first. Runs longer than 100 characters are cut.
 
     >>> train_tokenizer(Words(minimum_count=2), ["b a b c", " a c a"]).decode([2, 3, 4])
@@ -611,42 +357,300 @@ def train_tokenizer(spec: Characters | Words | BytePairs | PretrainedTokenizer, 
             alphabet.update(set(piece))
         engine = characters_pipeline(sorted(alphabet))
     elif isinstance(spec, Words):
-        counts: Counter[str] = Counter()
-        for piece in pieces:
-            words = split_words(piece)
-            if max(map(len, words), default=0) > MAX_WORD_LENGTH:
-                words = [word for word in words if len(word) <= MAX_WORD_LENGTH]
-            counts.update(words)
-            floor = 1
-            while len(counts) > DIFFERENT_WORDS:
-                for word in [word for word, count in counts.items() if count <= floor]:
-                    del counts[word]
-                floor += 1
-        least = spec.minimum_count
-        seen = sorted((-count, word) for word, count in counts.items() if count >= least and word not in (UNK, EOS))
-        if not seen and least == 1:
-            raise DataError(
-                f"the training text has no words: nothing of at most {MAX_WORD_LENGTH} characters between white space. "
-                "Take characters or byte-pairs for it."
-            )
-        if not seen:
-            raise DataError(
-                f"no word is seen {least} times in the training text. Set a lower minimum_count or give more text."
-            )
-        limit = None if spec.vocabulary is None else spec.vocabulary - 2
-        engine = words_pipeline(word for _, word in seen[:limit])
+        engine = words_pipeline(_frequent_words(spec, pieces))
     else:
-        trainer: Any = trainers.BpeTrainer(
-            vocab_size=spec.vocabulary - 1,
-            min_frequency=2,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
-        learning = byte_pairs_pipeline({}, [])
-        # Training takes time in the square of the longest word: text without spaces would take hours.
-        parts = chain.from_iterable(map(_CUT_AFTER_LONG_RUNS.findall, pieces))
-        learning.train_from_iterator(parts, trainer)
-        model = json.loads(learning.to_str())["model"]
-        numbers = {**model["vocab"], EOS: len(model["vocab"])}
-        engine = byte_pairs_pipeline(numbers, [tuple(pair) for pair in model["merges"]])
+        engine = _train_byte_pairs(spec, pieces)
     return Tokenizer(engine.to_str(pretty=True))
+
+
+def _frequent_words(spec: Words, pieces: Iterable[str]) -> list[str]:
+    counts: Counter[str] = Counter()
+    for piece in pieces:
+        words = split_words(piece)
+        if max(map(len, words), default=0) > MAX_WORD_LENGTH:
+            words = [word for word in words if len(word) <= MAX_WORD_LENGTH]
+        counts.update(words)
+        threshold = 1
+        while len(counts) > DIFFERENT_WORDS:
+            for word in [word for word, count in counts.items() if count <= threshold]:
+                del counts[word]
+            threshold += 1
+    least = spec.minimum_count
+    ranked = sorted((-count, word) for word, count in counts.items() if count >= least and word not in (UNK, EOS))
+    if not ranked and least == 1:
+        raise DataError(
+            f"the training text has no words: nothing of at most {MAX_WORD_LENGTH} characters between white space. "
+            "Take characters or byte-pairs for it."
+        )
+    if not ranked:
+        raise DataError(
+            f"no word is seen {least} times in the training text. Set a lower minimum_count or give more text."
+        )
+    limit = None if spec.vocabulary is None else spec.vocabulary - 2
+    return [word for _, word in ranked[:limit]]
+
+
+def _train_byte_pairs(spec: BytePairs, pieces: Iterable[str]) -> Engine:
+    trainer: Any = trainers.BpeTrainer(
+        vocab_size=spec.vocabulary - 1,
+        min_frequency=2,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    engine = byte_pairs_pipeline({}, [])
+    # Training takes time in the square of the longest word: text without spaces would take hours.
+    engine.train_from_iterator(chain.from_iterable(map(_CUT_AFTER_LONG_RUNS.findall, pieces)), trainer)
+    model = json.loads(engine.to_str())["model"]
+    numbers = {**model["vocab"], EOS: len(model["vocab"])}
+    return byte_pairs_pipeline(numbers, [tuple(pair) for pair in model["merges"]])
+
+
+# Settings of pretrained tokenizers
+
+
+class ChatTemplateFields(ForeignFields):
+    """One of several chat templates of a model."""
+
+    name: str
+    template: str
+
+
+class AddedTokenFields(ForeignFields):
+    """A special token that is an object with its own settings."""
+
+    content: str
+
+
+class TokenizerFields(ForeignFields):
+    """Fields of `tokenizer_config.json` that are read; every field `*_token` is a special token, a flag or a number."""
+
+    chat_template: str | list[ChatTemplateFields] | None = None
+    special_tokens: dict[str, str | AddedTokenFields | bool | float | None] = Field(default={})
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], source: str) -> "TokenizerFields":
+        """Check a configuration; an error names its source."""
+        tokens = {name: value for name, value in config.items() if str(name).endswith("_token")}
+        return cls.read({"chat_template": config.get("chat_template"), "special_tokens": tokens}, source)
+
+
+class GenerationFields(ForeignFields):
+    """Fields of `generation_config.json` that recommend how to sample; None, 0 and a top_k of −1 change nothing."""
+
+    do_sample: bool | None = None
+    temperature: float | None = Field(default=None, ge=0)
+    top_k: int | None = Field(default=None, ge=-1)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0)
+    no_repeat_ngram_size: int | None = Field(default=None, ge=0)
+
+
+def _read_template(path: Path) -> str:
+    """Read a chat template; one that is too long or not UTF-8 is an error that names the file."""
+    with reading_foreign_file(path):
+        if (size := path.stat().st_size) > MAX_TEMPLATE_BYTES:
+            raise DataError(f"{path} has {size:,} bytes; a chat template has at most {MAX_TEMPLATE_BYTES:,}.")
+        return path.read_text(encoding="utf-8")
+
+
+# The three kinds of trained tokenizer as pipelines of the `tokenizers` library. Whatever loads their JSON (the library
+# itself, transformers) gives the same ids, because nothing is added to the pipeline outside it. `<eos>` is a plain
+# entry of the vocabulary, not an "added token" that the library would look for inside the text: text that spells
+# "<eos>" stays text. (Byte-pairs cannot even merge into it, as GPT-2's rule separates letters from signs; among words,
+# the word `<eos>` is the token, as in the Penn Treebank the word `<unk>` is.)
+
+# What Python's str.split() splits at, spelled out: the regular expressions of the library know four characters fewer.
+_SPACES = r"\t-\r\x1c-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+_CUT_AFTER_LONG_RUNS = re.compile(r"(?s).*?(?:\S{100}|\s{100})|.+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def characters_pipeline(alphabet: Iterable[str]) -> Engine:
+    """Build a pipeline with one token per character; a character outside the alphabet is an error."""
+    engine = Engine(models.WordLevel({character: number for number, character in enumerate(alphabet)}))
+    engine.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    engine.decoder = decoders.Fuse()
+    return engine
+
+
+def words_pipeline(words: Iterable[str]) -> Engine:
+    """Build a pipeline of words between white space; a newline is `<eos>`, a word that is not listed `<unk>`."""
+    numbers = {word: number for number, word in enumerate([UNK, EOS, *words])}
+    engine = Engine(models.WordLevel(numbers, unk_token=UNK))
+    engine.normalizer = normalizers.Replace("\n", f" {EOS} ")
+    engine.pre_tokenizer = pre_tokenizers.Split(Regex(f"[{_SPACES}]+"), "removed")
+    line_end = decoders.Replace(Regex(f" ?(?<![^ ]){EOS}(?![^ ]) ?"), "\n")
+    # A word never holds a space, so that this decoder for word pieces takes every word for a new one.
+    engine.decoder = decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse(), line_end])
+    return engine
+
+
+def byte_pairs_pipeline(vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]]) -> Engine:
+    """Build a pipeline of byte-level byte-pair encoding with GPT-2's rule for the first cut."""
+    engine = Engine(models.BPE(dict(vocabulary), list(merges)))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    engine.decoder = decoders.ByteLevel()
+    return engine
+
+
+def _cutting_rules(engine: Engine) -> tuple[Any, ...]:
+    """Return what decides how text is cut, as the library describes it: everything but the vocabulary."""
+    pipeline = json.loads(engine.to_str())
+    return pipeline["model"]["type"], pipeline["normalizer"], pipeline["pre_tokenizer"], pipeline["added_tokens"]
+
+
+_CUTTING_RULES = {
+    "characters": _cutting_rules(characters_pipeline([])),
+    "words": _cutting_rules(words_pipeline([])),
+    "byte-pairs": _cutting_rules(byte_pairs_pipeline({}, [])),
+}
+
+
+def pipeline_kind(engine: Engine) -> str | None:
+    """Return which of the three trained kinds a pipeline is; None if it is another.
+
+    >>> pipeline_kind(characters_pipeline("abc")), pipeline_kind(words_pipeline(["a"]))
+    ('characters', 'words')
+    """
+    return next((kind for kind, rules in _CUTTING_RULES.items() if rules == _cutting_rules(engine)), None)
+
+
+def _check_kind(engine: Engine, source: str) -> str:
+    """Return the kind of a pipeline, whose vocabulary must fit it."""
+    kind, numbers = pipeline_kind(engine), engine.get_vocab()
+    if kind is None:
+        if not numbers:
+            raise DataError(f"{source}: this tokenizer has no tokens.")
+        return PRETRAINED
+    if sorted(numbers.values()) != list(range(len(numbers))) or not numbers:
+        raise DataError(f"{source}: the ids are not 0 to {len(numbers) - 1}, each once.")
+    if (kind == "words" and not {UNK, EOS} <= numbers.keys()) or (
+        kind == "characters" and any(len(token) != 1 for token in numbers)
+    ):
+        raise DataError(f"{source}: the vocabulary is not one of {kind}.")
+    return kind
+
+
+# Fast encoders from text to ids, one per kind; a test compares each with the library's own ids. `encode_batch` returns
+# the ids of some texts one after the other (−1 for unknown characters), and the bounds of each text.
+
+
+class CharacterEncoder:
+    """Lookup of every code point in one table."""
+
+    def __init__(self, vocabulary: Mapping[str, int]) -> None:
+        self._table = np.full(0x110000, -1, dtype=np.int32)
+        for character, number in vocabulary.items():
+            self._table[ord(character)] = number
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+        """Return one id per character, and the bounds of each text."""
+        points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
+        return self._table[points].astype(np.int64), np.cumsum([0, *map(len, texts)])
+
+
+class WordEncoder:
+    """Lookup of every word in one dictionary."""
+
+    def __init__(self, vocabulary: Mapping[str, int]) -> None:
+        self._numbers = _WithDefault(vocabulary)
+        self._numbers.default = vocabulary[UNK]
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+        """Return one id per word and one per newline, and the bounds of each text."""
+        words = [split_words(text) for text in texts]
+        bounds = np.cumsum([0, *map(len, words)])
+        return np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(words)), np.int64, bounds[-1]), bounds
+
+
+class _WithDefault(dict[str, int]):
+    default: int
+
+    def __missing__(self, word: str) -> int:
+        return self.default
+
+
+def split_words(text: str) -> list[str]:
+    r"""Return the words of a text, with `<eos>` for every newline.
+
+    >>> split_words("to be\n\nor not")
+    ['to', 'be', '<eos>', '<eos>', 'or', 'not']
+    """
+    return text.replace("\n", f" {EOS} ").split()
+
+
+class BytePairEncoder:
+    """The library's encoder with a cache: it is asked once for every different chunk of text.
+
+    A chunk is a run of non-spaces with the space before it, or a run of white space: a coarser cut than GPT-2's rule
+    makes, at positions where that rule always cuts. Natural text repeats its chunks, which makes this several times as
+    fast as encoding it all. The cache is emptied when it has grown past `MAX_CACHED_IDS`.
+    """
+
+    MAX_CACHED_IDS = 1 << 20
+    # \x1c to \x1f are white space to Python but not to GPT-2's rule.
+    _CHUNK = re.compile(r" ?[\S\x1c-\x1f]+|[^\S\x1c-\x1f]+(?![\S\x1c-\x1f])|[^\S\x1c-\x1f]")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._clear()
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+        """Return the ids of some texts, and the bounds of each."""
+        chunks = [self._CHUNK.findall(text) for text in texts]
+        firsts = np.cumsum([0, *map(len, chunks)])
+        with self._lock:
+            if len(self._ids) > self.MAX_CACHED_IDS:
+                self._clear()
+            rows = np.fromiter(map(self._rows.__getitem__, chain.from_iterable(chunks)), np.int64, firsts[-1])
+            self._encode_new_chunks()
+            ends = np.cumsum(np.concatenate([[0], np.diff(self._bounds)[rows]]))
+            return gather(self._ids, self._bounds, rows), ends[firsts]
+
+    def _clear(self) -> None:
+        self._rows = _Numbering()
+        self._ids: Ids = np.zeros(0, dtype=np.int64)
+        self._bounds: Ids = np.zeros(1, dtype=np.int64)  # row r owns ids[bounds[r] : bounds[r + 1]]
+
+    def _encode_new_chunks(self) -> None:
+        chunks, self._rows.new = self._rows.new, []
+        if not chunks:
+            return
+        try:
+            lists = [encoding.ids for encoding in self._engine.encode_batch_fast(chunks, add_special_tokens=False)]
+        except BaseException:
+            self._clear()  # rows without ids must not stay
+            raise
+        lengths = np.array([len(ids) for ids in lists], dtype=np.int64)
+        self._ids = np.concatenate([self._ids, np.fromiter(chain.from_iterable(lists), np.int64, lengths.sum())])
+        self._bounds = np.concatenate([self._bounds, self._bounds[-1] + np.cumsum(lengths)])
+
+
+class _Numbering(dict[str, int]):
+    """Numbers of keys in the order in which they are first looked up, and a list of the new ones."""
+
+    def __init__(self) -> None:
+        self.new: list[str] = []
+
+    def __missing__(self, key: str) -> int:
+        number = self[key] = len(self)
+        self.new.append(key)
+        return number
+
+
+class LibraryEncoder:
+    """The library's encoder, for a pretrained model's tokenizer."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+        """Return the library's ids, and the bounds of each text."""
+        try:
+            lists = [encoding.ids for encoding in self._engine.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except Exception as error:  # the library raises nothing narrower
+            raise DataError(f"the tokenizer cannot encode a text: {error}.") from None
+        bounds = np.cumsum([0, *map(len, lists)])
+        return np.fromiter(chain.from_iterable(lists), np.int64, bounds[-1]), bounds

@@ -1,94 +1,255 @@
-"""Dependency treebanks: splits, trees as numbers, the parser's lexicon."""
+"""Dependency treebanks: CoNLL-U files, splits, the parser's lexicon, and trees as numbers.
+
+A CoNLL-U file has one word per line in ten columns, and a blank line after each sentence. Rows that are not words of
+the tree, multiword tokens (`1-2`) and empty nodes (`1.1`), are skipped and counted. Whatever else makes a sentence not
+a tree is an error with its file and line: missing heads, several roots, cycles.
+"""
 
 import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int64
 
 from lemma.data.batches import PAD
-from lemma.data.conllu import CONLLU_SUFFIXES, Sentence, read_conllu
 from lemma.data.corpora import TREEBANKS, fetch_corpus, user_path
 from lemma.data.splits import Splits, count_overlaps, split_files
+from lemma.data.text import decode_span, open_text
 from lemma.errors import DataError, describe_unknown
 from lemma.files import Progress, files_hash, parse_json, text_hash, write_atomically
 from lemma.spec.base import exists
 from lemma.spec.data import TreebankSpec
 
-NO_WORD, UNKNOWN_WORD, ROOT = 0, 1, 2
-"""The first numbers of words: no word, a word not in the list, and the place above the root."""
+CONLLU_SUFFIXES = {".conllu", ".conll"}
+NUM_COLUMNS = 10
+NO_WORD, UNKNOWN_WORD, ROOT = 0, 1, 2  # padding, a word that is not in the lexicon, the position above the root
 NUM_RESERVED = 3
 PREFIX_LENGTHS, SUFFIX_LENGTHS = (1, 2, 3), (1, 2, 3, 4)
-NUM_PIECES = len(PREFIX_LENGTHS) + len(SUFFIX_LENGTHS) + 2
-"""Pieces per word: prefixes, suffixes, the whole word, and its shape."""
+NUM_PIECES = len(PREFIX_LENGTHS) + len(SUFFIX_LENGTHS) + 2  # with the complete word and its shape
 LEXICON_FORMAT = 1
+MAX_CACHED_WORDS = 1 << 20
 DIGIT = re.compile(r"\d")
+
+NumberedRow = tuple[int, list[str]]  # a line's number and its columns
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence and its dependency tree.
+
+    >>> Sentence(("I", "prefer", "it"), (2, 0, 2), ("nsubj", "root", "dobj")).arcs()
+    [(2, 1, 'nsubj'), (0, 2, 'root'), (2, 3, 'dobj')]
+    """
+
+    words: tuple[str, ...]
+    heads: tuple[int, ...]  # the head of each word, counted from 1; 0 for the root
+    relations: tuple[str, ...]  # of each word to its head
+    tags: tuple[str, ...] = ()  # universal parts of speech, if the file gives them
+    name: str = ""  # its id in the file
+    label: str = ""  # its class, if the file gives one
+
+    @property
+    def text(self) -> str:
+        """Words joined by spaces; white space within a word becomes an underscore."""
+        return " ".join("_".join(word.split()) for word in self.words)
+
+    def arcs(self) -> list[tuple[int, int, str]]:
+        """Return every arc as (head, dependent, relation), words counted from 1."""
+        return [(head, index + 1, self.relations[index]) for index, head in enumerate(self.heads)]
+
+    def is_punctuation(self) -> tuple[bool, ...]:
+        """Return for each word whether it is punctuation, by its tag or else by its relation."""
+        tags = self.tags or ("_",) * len(self.words)
+        return tuple(
+            tag == "PUNCT" or (tag == "_" and relation == "punct")
+            for tag, relation in zip(tags, self.relations, strict=True)
+        )
+
+
+# CoNLL-U files
+
+
+def read_conllu(path: Path) -> tuple[tuple[Sentence, ...], list[str]]:
+    """Read the trees of a CoNLL-U file; return them and notes on what was skipped."""
+    skipped: dict[str, int] = {}
+    sentences = tuple(sentence for _, sentence in iter_sentences(path, skipped))
+    return sentences, [f"{path.name}: {count:,} {kind}" for kind, count in skipped.items() if count]
+
+
+def iter_sentences(path: Path, skipped: dict[str, int] | None = None) -> Iterator[tuple[int, Sentence]]:
+    """Yield the sentences of a CoNLL-U file, each with its first line; `skipped` counts skipped rows by kind."""
+    skipped = {} if skipped is None else skipped
+    skipped |= {"multiword tokens": 0, "empty nodes": 0}
+    is_empty = True
+    for rows in _sentence_rows(path):
+        is_empty = False
+        yield rows[0][0], _parse_sentence(rows, skipped, path)
+    if is_empty:
+        raise DataError(f"{path}: no sentence in it. A CoNLL-U file has one word per line and ten columns.")
+
+
+def format_conllu(sentences: Iterable[Sentence]) -> str:
+    """Return trees as CoNLL-U; unknown columns are `_`."""
+    lines: list[str] = []
+    for sentence in sentences:
+        lines += [f"# sent_id = {sentence.name}"] if sentence.name else []
+        lines += [f"# label = {sentence.label}"] if sentence.label else []
+        lines.append(f"# text = {' '.join(sentence.words)}")
+        tags = sentence.tags or ("_",) * len(sentence.words)
+        columns = zip(sentence.words, tags, sentence.heads, sentence.relations, strict=True)
+        for number, (word, tag, head, relation) in enumerate(columns, start=1):
+            lines.append(f"{number}\t{word}\t_\t{tag}\t_\t_\t{head}\t{relation}\t_\t_")
+        lines.append("")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def iter_depth_first(heads: Sequence[int]) -> Iterator[int]:
+    """Yield the words below the root depth first, each once; words in or below a cycle are not reached."""
+    dependents: list[list[int]] = [[] for _ in range(len(heads) + 1)]
+    for word, head in enumerate(heads, start=1):
+        dependents[head].append(word)
+    stack = dependents[0][::-1]
+    while stack:
+        word = stack.pop()
+        yield word
+        stack.extend(reversed(dependents[word]))
+
+
+def _sentence_rows(path: Path) -> Iterator[list[NumberedRow]]:
+    """Yield the rows between blank lines, where there are more than comments."""
+    rows: list[NumberedRow] = []
+    pending, number = "", 0
+    for text in chain(decode_span(open_text(path)), ["\n\n"]):  # a blank line ends the last sentence
+        *lines, pending = (pending + text).split("\n")
+        for line in lines:
+            number += 1
+            if line.strip():
+                rows.append((number, line.rstrip("\r").split("\t")))
+                continue
+            if any(not columns[0].startswith("#") for _, columns in rows):
+                yield rows
+            rows = []
+
+
+def _parse_sentence(rows: list[NumberedRow], skipped: dict[str, int], path: Path) -> Sentence:
+    comments = {"sent_id": "", "label": ""}
+    lines: list[int] = []
+    words: list[list[str]] = []
+    for line, columns in rows:
+        if columns[0].startswith("#"):
+            key, _, value = columns[0].lstrip("# ").partition("=")
+            if key.strip() in comments:
+                comments[key.strip()] = value.strip()
+        elif len(columns) != NUM_COLUMNS:
+            raise DataError(f"{path}, line {line}: {NUM_COLUMNS} columns between tabs expected, got {len(columns)}.")
+        elif "-" in columns[0] or "." in columns[0]:
+            skipped["multiword tokens" if "-" in columns[0] else "empty nodes"] += 1
+        else:
+            lines.append(line)
+            words.append(columns)
+    if not words:
+        raise DataError(f"{path}, line {rows[0][0]}: a sentence without words. Leave it out.")
+    for number, (line, columns) in enumerate(zip(lines, words, strict=True), start=1):
+        if columns[0] != str(number):
+            raise DataError(f"{path}, line {line}: the word's number is {columns[0][:20]!r}, expected {number}.")
+    heads = _parse_heads(words, lines, path)
+    forms, tags, relations = (tuple(columns[index] for columns in words) for index in (1, 3, 7))
+    for line, form, relation in zip(lines, forms, relations, strict=True):
+        if not form.strip() or relation in ("", "_"):
+            raise DataError(f"{path}, line {line}: the word or its relation (column 8) is missing.")
+    return Sentence(forms, heads, relations, tags, comments["sent_id"], comments["label"])
+
+
+def _parse_heads(words: Sequence[Sequence[str]], lines: Sequence[int], path: Path) -> tuple[int, ...]:
+    """Return the heads of words, which must form one tree."""
+    heads: list[int] = []
+    for line, columns in zip(lines, words, strict=True):
+        head = columns[6]
+        if not (head.isascii() and head.isdigit() and len(head) <= 9):
+            expected = f"a number from 0 to {len(words)} expected"
+            raise DataError(f"{path}, line {line}: the head (column 7) is {head[:20]!r}, {expected}.")
+        if int(head) > len(words) or head == columns[0]:
+            raise DataError(
+                f"{path}, line {line}: word {columns[0]} of {len(words)} cannot have word {head} as its head."
+            )
+        heads.append(int(head))
+    roots = [index for index, head in enumerate(heads) if head == 0]
+    if len(roots) > 1:
+        raise DataError(f"{path}, line {lines[roots[1]]}: a second root; a sentence has exactly one word with head 0.")
+    reached = set(iter_depth_first(heads))
+    for word, line in enumerate(lines, start=1):
+        if word not in reached:
+            raise DataError(f"{path}, line {line}: word {word} hangs in a cycle and not below a root.")
+    return tuple(heads)
+
+
+# The lexicon
 
 
 class Lexicon:
-    """The words and relations of a training treebank; its JSON is kept in the run folder.
+    """Words and relations of a training treebank, saved as JSON in the run folder.
 
     A word is lower-cased and its digits become 0. Its pieces are its first and last letters and its shape, each hashed
-    to one of a fixed number of rows, so that something is known about a word never seen before.
+    to one of `buckets` rows, so that something is known about a word never seen before.
 
     >>> lexicon = Lexicon(["the", "flight"], ["det", "root"], buckets=1000)
-    >>> lexicon.encode(["The", "Flights"])[:, 0].tolist(), lexicon.number("det")
+    >>> lexicon.encode(["The", "Flights"])[:, 0].tolist(), lexicon.relation_id("det")
     ([3, 1], 0)
     """
 
     def __init__(self, words: Sequence[str], relations: Sequence[str], buckets: int) -> None:
         self.words, self.relations, self.buckets = tuple(words), tuple(relations), buckets
-        self._words = {word: place + NUM_RESERVED for place, word in enumerate(words)}
-        self._relations = {relation: place for place, relation in enumerate(relations)}
-        self._known: dict[str, list[int]] = {}
+        self._word_ids = {word: index + NUM_RESERVED for index, word in enumerate(words)}
+        self._relation_ids = {relation: index for index, relation in enumerate(relations)}
+        self._encoded: dict[str, list[int]] = {}
         self.hash = text_hash(self._json())
 
     @classmethod
     def from_sentences(cls, sentences: Iterable[Sentence], minimum_count: int, buckets: int) -> "Lexicon":
-        """List the words seen often enough and all relations, the most frequent first."""
+        """List all relations and the words that occur often enough, the most frequent first."""
         words: Counter[str] = Counter()
         relations: Counter[str] = Counter()
         for sentence in sentences:
             words.update(map(normalise_word, sentence.words))
             relations.update(sentence.relations)
-        frequent = [word for word in _ranked(words) if words[word] >= minimum_count]
-        return cls(frequent, _ranked(relations), buckets)
+        frequent = [word for word in _by_frequency(words) if words[word] >= minimum_count]
+        return cls(frequent, _by_frequency(relations), buckets)
 
     @property
     def vocabulary(self) -> int:
-        """The number of words, the three reserved ones included."""
+        """Number of words, the three reserved ones included."""
         return len(self.words) + NUM_RESERVED
 
     @property
     def description(self) -> str:
-        """What it is, in words."""
         return f"words of a treebank, V = {self.vocabulary:,}, {len(self.relations)} relations"
 
     def __repr__(self) -> str:
         return f"<Lexicon: {self.description}>"
 
     def encode(self, words: Sequence[str]) -> Int64[np.ndarray, "words columns"]:
-        """Return the number of each word and, behind it, of its pieces."""
-        return np.array([self._row(word) for word in words], dtype=np.int64).reshape(len(words), 1 + NUM_PIECES)
+        """Return the number of each word and, behind it, those of its pieces."""
+        return np.array([self._encode_word(word) for word in words], np.int64).reshape(len(words), 1 + NUM_PIECES)
 
     def relation_id(self, relation: str) -> int:
-        """The number of a relation; −1 for one that is not known."""
-        return self._relations.get(relation, -1)
+        """Return the number of a relation; −1 for an unknown one."""
+        return self._relation_ids.get(relation, -1)
 
-    def _row(self, word: str) -> list[int]:
-        row = self._known.get(word)
-        if row is None:
+    def _encode_word(self, word: str) -> list[int]:
+        ids = self._encoded.get(word)
+        if ids is None:
             pieces = [zlib.crc32(piece.encode("utf-8", "surrogatepass")) % self.buckets for piece in word_pieces(word)]
-            row = [self._words.get(normalise_word(word), UNKNOWN_WORD), *pieces]
-            if len(self._known) < 1 << 20:
-                self._known[word] = row
-        return row
+            ids = [self._word_ids.get(normalise_word(word), UNKNOWN_WORD), *pieces]
+            if len(self._encoded) < MAX_CACHED_WORDS:
+                self._encoded[word] = ids
+        return ids
 
     def save(self, path: str | Path) -> None:
         """Write the lexicon as JSON."""
@@ -96,12 +257,13 @@ class Lexicon:
 
     @classmethod
     def load(cls, path: str | Path) -> "Lexicon":
-        """Read a lexicon that was saved."""
+        """Read a saved lexicon."""
         try:
-            read = parse_json(Path(path).read_bytes())
-            if read["format"] != LEXICON_FORMAT:
-                raise ValueError(f"its format is {read['format']}, not {LEXICON_FORMAT}")
-            return cls([str(word) for word in read["words"]], [str(r) for r in read["relations"]], int(read["buckets"]))
+            values = parse_json(Path(path).read_bytes())
+            if values["format"] != LEXICON_FORMAT:
+                raise ValueError(f"its format is {values['format']}, not {LEXICON_FORMAT}")
+            words, relations = ([str(name) for name in values[key]] for key in ("words", "relations"))
+            return cls(words, relations, int(values["buckets"]))
         except FileNotFoundError:
             raise DataError(f"{path}: there is no such lexicon.") from None
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -112,12 +274,12 @@ class Lexicon:
         return json.dumps(content, ensure_ascii=False, indent=0) + "\n"
 
 
-def _ranked(counts: Counter[str]) -> list[str]:
+def _by_frequency(counts: Counter[str]) -> list[str]:
     return sorted(counts, key=lambda word: (-counts[word], word))
 
 
 def normalise_word(word: str) -> str:
-    """A word in lower case with 0 for every digit.
+    """Return a word in lower case with 0 for every digit.
 
     >>> normalise_word("B2B")
     'b0b'
@@ -126,9 +288,9 @@ def normalise_word(word: str) -> str:
 
 
 def word_shape(word: str) -> str:
-    """What kinds of characters a word is made of, with runs of one kind shortened to one.
+    """Return the kinds of characters of a word: X, x, 0 or . for each run of one kind.
 
-    >>> row_statistics("Mary's"), row_statistics("42nd"), row_statistics("--")
+    >>> word_shape("Mary's"), word_shape("42nd"), word_shape("--")
     ('Xx.x', '0x', '.')
     """
     kinds = ("X" if c.isupper() else "x" if c.isalpha() else "0" if c.isdigit() else "." for c in word)
@@ -136,15 +298,18 @@ def word_shape(word: str) -> str:
 
 
 def word_pieces(word: str) -> list[str]:
-    """The pieces of a word's spelling, each marked with what it is.
+    """Return the prefixes, suffixes, spelling and shape of a word, marked so that they differ.
 
-    >>> pieces_of("Walked")[:4]
+    >>> word_pieces("Walked")[:4]
     ['<w', '<wa', '<wal', 'd>']
     """
     letters = normalise_word(word)
-    prefixes = [f"<{letters[:size]}" for size in PREFIX_LENGTHS]
-    suffixes = [f"{letters[-size:]}>" for size in SUFFIX_LENGTHS]
+    prefixes = [f"<{letters[:length]}" for length in PREFIX_LENGTHS]
+    suffixes = [f"{letters[-length:]}>" for length in SUFFIX_LENGTHS]
     return [*prefixes, *suffixes, f"<{letters}>", f"shape {word_shape(word)}"]
+
+
+# Treebanks as data
 
 
 @dataclass(frozen=True)
@@ -159,12 +324,12 @@ class Trees:
 
     @cached_property
     def rows(self) -> Int64[np.ndarray, "words columns"]:
-        """The number of each word and of its pieces."""
+        """The number of each word and those of its pieces."""
         return np.concatenate([self._lexicon.encode(sentence.words) for sentence in self.sentences])
 
     @cached_property
     def targets(self) -> Int64[np.ndarray, "words two"]:
-        """The head of each word and the number of its relation, −1 for one that the lexicon does not know."""
+        """The head of each word and the number of its relation, −1 for a relation that the lexicon lacks."""
         arcs = [
             (head, self._lexicon.relation_id(relation))
             for sentence in self.sentences
@@ -174,12 +339,10 @@ class Trees:
 
     @cached_property
     def bounds(self) -> Int64[np.ndarray, " sentences_and_one"]:
-        """Where the words of each sentence begin and the last ones end."""
         return np.cumsum([0, *(len(sentence.words) for sentence in self.sentences)])
 
     @property
     def lengths(self) -> Int64[np.ndarray, " sentences"]:
-        """The words of each sentence."""
         return np.diff(self.bounds)
 
     @property
@@ -193,21 +356,21 @@ class Trees:
         return int(self.bounds[-1])
 
     def batch(
-        self, sentences: Sequence[int] | np.ndarray
-    ) -> tuple[Int64[np.ndarray, "batch places columns"], Int64[np.ndarray, "batch words two"]]:
-        """Return some sentences as a batch: the top and their words, and each word's head and relation.
+        self, indices: Sequence[int] | np.ndarray
+    ) -> tuple[Int64[np.ndarray, "batch positions columns"], Int64[np.ndarray, "batch words two"]]:
+        """Return a batch of sentences: the root and their words; and each word's head and relation.
 
-        Shorter ones are padded with no words at all, and with −1.
+        Shorter sentences are padded with 0, and their targets with −1.
         """
-        longest = int(self.lengths[sentences].max())
-        rows = np.full((len(sentences), longest + 1, 1 + NUM_PIECES), NO_WORD, dtype=np.int64)
-        targets = np.full((len(sentences), longest, 2), PAD, dtype=np.int64)
+        longest = int(self.lengths[indices].max())
+        rows = np.full((len(indices), longest + 1, 1 + NUM_PIECES), NO_WORD, dtype=np.int64)
+        targets = np.full((len(indices), longest, 2), PAD, dtype=np.int64)
         rows[:, 0, 0] = ROOT
-        for place, sentence in enumerate(sentences):
-            own = slice(self.bounds[sentence], self.bounds[sentence + 1])
-            count = own.stop - own.start
-            rows[place, 1 : count + 1] = self.rows[own]
-            targets[place, :count] = self.targets[own]
+        for row, index in enumerate(indices):
+            words = slice(self.bounds[index], self.bounds[index + 1])
+            length = words.stop - words.start
+            rows[row, 1 : length + 1] = self.rows[words]
+            targets[row, :length] = self.targets[words]
         return rows, targets
 
 
@@ -219,81 +382,81 @@ def prepare_treebank(
     lexicon: Lexicon | None = None,
     progress: Progress | None = None,
 ) -> Splits[Trees]:
-    """Read a treebank for training, with the splits given, else its own, or else evenly spaced sentences held out.
+    """Read a treebank for training, with a lexicon of the training sentences unless one is passed.
 
-    The lexicon is learned from the training sentences unless one is given.
+    The splits are those provided, else the treebank's own, or else evenly spaced sentences are held out.
     """
-    files = _files(spec.treebank, progress)
-    given = {split: [_own_file(file)] for split, file in split_files(spec).items()}
-    notes = [f"{spec.treebank}: its own {split} split, since another is given" for split in given if split in files]
-    files |= given
-    sentences, skipped = _read(files)
+    files = _find_files(spec.treebank, progress)
+    provided = {split: [_user_file(file)] for split, file in split_files(spec).items()}
+    replaced = [
+        f"{spec.treebank}: its own {split} split, since another is given" for split in provided if split in files
+    ]
+    files |= provided
+    sentences, notes = _read_files(files)
     if "validation" not in sentences:
-        train, held = hold_out_sentences(sentences["train"], spec.held_out)
-        sentences = {**sentences, "train": train, "validation": held}
+        train, validation = hold_out_sentences(sentences["train"], spec.held_out)
+        sentences = {**sentences, "train": train, "validation": validation}
     lexicon = lexicon or Lexicon.from_sentences(sentences["train"], minimum_count, buckets)
-    sizes = {"vocabulary": lexicon.vocabulary, "relations": len(lexicon.relations)}
-    items = {split: Trees(some, lexicon) for split, some in sentences.items()}
-    words = {split: [sentence.words for sentence in some] for split, some in sentences.items()}
+    words = {split: [sentence.words for sentence in split_sentences] for split, split_sentences in sentences.items()}
     return Splits(
         kind="treebank",
-        items=items,
+        items={split: Trees(split_sentences, lexicon) for split, split_sentences in sentences.items()},
         tokenizer=lexicon,
-        hash=_hash(files),
+        hash=_hash_files(files),
         description=spec.treebank,
-        model_sizes=sizes,
-        notes=(*skipped, *notes),
-        split_hashes={split: files_hash(some) for split, some in files.items()} if given else {},
-        overlaps=count_overlaps(words, "sentences") if given else (),
+        model_sizes={"vocabulary": lexicon.vocabulary, "relations": len(lexicon.relations)},
+        notes=(*notes, *replaced),
+        split_hashes={split: files_hash(paths) for split, paths in files.items()} if provided else {},
+        overlaps=count_overlaps(words, "sentences") if provided else (),
     )
 
 
 def read_trees(name: str, progress: Progress | None = None, split: str | None = None) -> Splits[Trees]:
-    """Read trees to compare with, as one split: of a treebank or folder `test` if it has one, of a file all."""
-    files = _files(name, progress)
-    chosen = split or next(part for part in ("test", "validation", "train") if part in files)
-    if chosen not in files:
-        raise DataError(describe_unknown("split", chosen, files))
-    about = f"{name} ({chosen})" if len(files) > 1 or name in TREEBANKS else name
-    files = {chosen: files[chosen]}
-    sentences, skipped = _read(files)
-    items = {split: Trees(some) for split, some in sentences.items()}
-    return Splits("treebank", items, None, _hash(files), about, {}, tuple(skipped))
+    """Read trees to compare with, as one split: all of a file, or `split` of a treebank or folder, else its `test`."""
+    files = _find_files(name, progress)
+    split = split or next(part for part in ("test", "validation", "train") if part in files)
+    if split not in files:
+        raise DataError(describe_unknown("split", split, files))
+    description = f"{name} ({split})" if len(files) > 1 or name in TREEBANKS else name
+    files = {split: files[split]}
+    sentences, notes = _read_files(files)
+    return Splits("treebank", {split: Trees(sentences[split])}, None, _hash_files(files), description, {}, tuple(notes))
 
 
 def hold_out_sentences(
     sentences: tuple[Sentence, ...], fraction: float
 ) -> tuple[tuple[Sentence, ...], tuple[Sentence, ...]]:
-    """Split sentences into training and validation, which is evenly spaced and the same every time.
+    """Split sentences into training and validation, which takes evenly spaced ones.
 
-    >>> train, held = hold_out_sentences(tuple("abcdefghij"), 0.2)
-    >>> "".join(train), "".join(held)
+    >>> train, validation = hold_out_sentences(tuple("abcdefghij"), 0.2)
+    >>> "".join(train), "".join(validation)
     ('abcdfghi', 'ej')
     """
-    if len(sentences) < 2:
+    count = len(sentences)
+    if count < 2:
         raise DataError("a treebank of one sentence leaves none to validate on. Give more, or --validation FILE.")
-    fraction = min(max(fraction, 1 / len(sentences)), 1 - 1 / len(sentences))
-    held = [int((place + 1) * fraction + 1e-9) > int(place * fraction + 1e-9) for place in range(len(sentences))]
-    train = tuple(sentence for sentence, out in zip(sentences, held, strict=True) if not out)
-    return train, tuple(sentence for sentence, out in zip(sentences, held, strict=True) if out)
+    fraction = min(max(fraction, 1 / count), 1 - 1 / count)
+    validation = {i for i in range(count) if int((i + 1) * fraction + 1e-9) > int(i * fraction + 1e-9)}
+    train = tuple(sentence for i, sentence in enumerate(sentences) if i not in validation)
+    return train, tuple(sentences[i] for i in sorted(validation))
 
 
-def _read(files: Mapping[str, Sequence[Path]]) -> tuple[dict[str, tuple[Sentence, ...]], list[str]]:
+def _read_files(files: Mapping[str, Sequence[Path]]) -> tuple[dict[str, tuple[Sentence, ...]], list[str]]:
     splits: dict[str, tuple[Sentence, ...]] = {}
-    skipped: list[str] = []
+    notes: list[str] = []
     for split, paths in files.items():
-        read = [read_conllu(path) for path in paths]
-        splits[split] = tuple(sentence for sentences, _ in read for sentence in sentences)
-        skipped += [note for _, notes in read for note in notes]
-    return splits, skipped
+        contents = [read_conllu(path) for path in paths]
+        splits[split] = tuple(sentence for sentences, _ in contents for sentence in sentences)
+        notes += [note for _, file_notes in contents for note in file_notes]
+    return splits, notes
 
 
-def _hash(files: Mapping[str, Sequence[Path]]) -> str:
+def _hash_files(files: Mapping[str, Sequence[Path]]) -> str:
     return files_hash(path for paths in files.values() for path in paths)
 
 
-def _files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
-    """The files of a treebank by split, as their names say; without a file for training all are for training."""
+def _find_files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
+    """Return the files of a treebank by split, as their names say; all are for training if no name says so."""
     if name in TREEBANKS:
         paths = fetch_corpus(TREEBANKS[name], progress)
     elif exists(Path(name)) and Path(name).is_dir():
@@ -301,15 +464,19 @@ def _files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
         if not paths:
             raise DataError(f"{name}: no CoNLL-U file ({', '.join(sorted(CONLLU_SUFFIXES))}) in this folder.")
     else:
-        return {"train": [_own_file(name)]}
+        return {"train": [_user_file(name)]}
     files: dict[str, list[Path]] = {"train": [], "validation": [], "test": []}
-    words = {"train": "train", "dev": "validation", "valid": "validation", "test": "test"}
+    keywords = {"train": "train", "dev": "validation", "valid": "validation", "test": "test"}
     for path in paths:
-        files[next((split for word, split in words.items() if word in path.stem.lower()), "train")].append(path)
-    return {split: found for split, found in files.items() if found} if files["train"] else {"train": list(paths)}
+        files[next((split for word, split in keywords.items() if word in path.stem.lower()), "train")].append(path)
+    return (
+        {split: split_paths for split, split_paths in files.items() if split_paths}
+        if files["train"]
+        else {"train": list(paths)}
+    )
 
 
-def _own_file(name: str) -> Path:
+def _user_file(name: str) -> Path:
     path = user_path("treebank", name, "a CoNLL-U file")
     if exists(path) and path.is_dir():
         raise DataError(f"{path}: this is a folder; a CoNLL-U file is expected here.")

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lemma.data.conllu import Sentence
-from lemma.data.treebanks import NO_WORD, NUM_RESERVED, UNKNOWN_WORD, Lexicon, Trees
+from lemma.data.treebanks import NO_WORD, NUM_RESERVED, UNKNOWN_WORD, Lexicon, Sentence, Trees
 from lemma.layers.attention import AttentionShape, RelationHeads, RelationScores, log_arc_probabilities, log_attention
 from lemma.layers.spanning_tree import best_tree
 from lemma.models.base import evaluating

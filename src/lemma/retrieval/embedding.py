@@ -14,6 +14,7 @@ from torch.nn import functional
 from lemma.data.batches import TokenRows
 from lemma.data.images import normalise_caption
 from lemma.data.store import encode_texts, find_unknown, fit_rows
+from lemma.data.tokenizers import Tokenizer
 from lemma.errors import InputError, RunError
 from lemma.models.base import batch_by_length, measuring, tokens_per_batch
 from lemma.models.classifier import pool
@@ -23,7 +24,7 @@ from lemma.report.numbers import pluralize
 from lemma.runs.load import Run
 from lemma.spec.models import Transformer, max_text_tokens
 
-READING_VERSION = 1  # the version of how image files become pixels: another one makes other vectors
+READING_VERSION = 1  # of how image files become pixels: another version makes other vectors
 TEXT_FIELDS = {"body", "pool", "temperature"}  # fields of the spec on which no image's vector depends
 
 Vectors = Float32[np.ndarray, "batch shared"]
@@ -31,11 +32,11 @@ Vectors = Float32[np.ndarray, "batch shared"]
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Texts as rows of tokens, what was left out of each, and whether the tokenizer knows anything of it."""
+    """Texts as rows of tokens."""
 
     rows: TokenRows
-    has_known_tokens: Bool[np.ndarray, " texts"]
-    notes: tuple[str, ...]
+    is_known: Bool[np.ndarray, " texts"]  # has any token that the tokenizer knows, besides white space
+    notes: tuple[str, ...]  # on what was left out of each text
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,11 @@ class Embedder:
 
     @property
     def width(self) -> int:
-        """The size of a vector."""
         return self.towers.spec.shared
 
     @cached_property
     def hash(self) -> str:
-        """Identifies the image vectors: by the image tower, its projection, and how images are read."""
+        """Hash of all that image vectors depend on: the image tower, its projection, and how images are read."""
         fields = {name: value for name, value in self.towers.spec.to_dict().items() if name not in TEXT_FIELDS}
         digest = hashlib.sha256(json.dumps([READING_VERSION, fields], sort_keys=True).encode())
         for part in (self.towers.image, self.towers.image_projection):
@@ -72,33 +72,29 @@ class Embedder:
         return digest.hexdigest()
 
     def fingerprint(self, crop_margins: bool) -> str:
-        """What an index records as the origin of its vectors."""
+        """Return what an index records as the origin of its vectors."""
         return f"{self.hash} framed" if crop_margins else self.hash
 
     def image_vectors(self, pixels: UInt8[np.ndarray, "batch 3 side side"]) -> Vectors:
-        """The vectors of some images."""
-        return self._checked(embed_images(self.towers, pixels))
+        """Return the vectors of some images."""
+        return self._check_finite(embed_images(self.towers, pixels))
 
     def text_vectors(self, texts: Sequence[str]) -> tuple[Vectors, TokenizedTexts]:
-        """The vectors of some texts, and what was read of each, as in training: cut to what the body reads."""
+        """Return the vectors of some texts, read as in training: in lower case, cut to what the body reads."""
         body, tokenizer = self.towers.spec.body, self.run.tokenizer
-        texts, special = [normalise_caption(text) for text in texts], isinstance(body, Transformer)
+        texts, special_tokens = [normalise_caption(text) for text in texts], isinstance(body, Transformer)
         rows, _ = encode_texts(tokenizer, texts, lambda size: None)
-        known, room = ~find_unknown(rows, tokenizer)[1], max_text_tokens(body) - 2 * special
-        remarks: list[str] = []
-        for text, length in zip(texts, rows.lengths.tolist(), strict=True):
-            ids, left_out = tokenizer.encode_lossy(text)
-            strange = int((ids == tokenizer.unk).sum()) if tokenizer.unk is not None else 0
-            said = {
-                f"{pluralize(left_out, 'character')} left out: not in the tokenizer's vocabulary": left_out,
-                f"{pluralize(strange, 'word')} of {length} unknown": strange,
-                f"only the first {room} of {length} tokens were read": length > room,
-            }
-            remarks.append("; ".join(remark for remark, holds in said.items() if holds))
-        rows = fit_rows(rows, tokenizer, max_text_tokens(body), special)
-        return self._checked(embed_texts(self.towers, rows)), TokenizedTexts(rows, known, tuple(remarks))
+        is_known = ~find_unknown(rows, tokenizer)[1]
+        max_tokens = max_text_tokens(body) - 2 * special_tokens
+        lengths = rows.lengths.tolist()
+        notes = tuple(
+            _truncation_note(tokenizer, text, length, max_tokens) for text, length in zip(texts, lengths, strict=True)
+        )
+        rows = fit_rows(rows, tokenizer, max_text_tokens(body), special_tokens)
+        vectors = self._check_finite(embed_texts(self.towers, rows))
+        return vectors, TokenizedTexts(rows, is_known, notes)
 
-    def _checked(self, vectors: Vectors) -> Vectors:
+    def _check_finite(self, vectors: Vectors) -> Vectors:
         if not np.isfinite(vectors).all():
             raise RunError(
                 f"{self.run.path} gives vectors that are not finite: its training diverged. "
@@ -107,44 +103,62 @@ class Embedder:
         return vectors
 
 
-def embed_inputs(run: Run, inputs: Sequence[str | Sequence[int]]) -> tuple[list[list[float]], int]:
-    """The vectors of texts or of their tokens, each of length 1, and how many tokens were read.
+def _truncation_note(tokenizer: Tokenizer, text: str, length: int, max_tokens: int) -> str:
+    """Return a note on what of a text is not read; "" if all of it is."""
+    ids, dropped = tokenizer.encode_lossy(text)
+    unknown = int((ids == tokenizer.unk).sum()) if tokenizer.unk is not None else 0
+    notes = {
+        f"{pluralize(dropped, 'character')} left out: not in the tokenizer's vocabulary": dropped,
+        f"{pluralize(unknown, 'word')} of {length} unknown": unknown,
+        f"only the first {max_tokens} of {length} tokens were read": length > max_tokens,
+    }
+    return "; ".join(note for note, applies in notes.items() if applies)
 
-    A dual encoder's are those in the space that it shares with images. An encoder's is the mean of its vectors, special
-    tokens left out.
+
+def embed_inputs(run: Run, inputs: Sequence[str | Sequence[int]]) -> tuple[list[list[float]], int]:
+    """Return the vectors of texts or of their tokens, each of length 1, and the number of tokens read.
+
+    The vectors of a dual encoder are those in the space that it shares with images. That of an encoder is the mean of
+    its vectors, special tokens left out.
     """
-    dual = not isinstance(run.module, EncoderModel)
-    towers = run.require(DualEncoderModel, "an encoder or a dual encoder") if dual else None
+    is_dual = not isinstance(run.module, EncoderModel)
+    towers = run.require(DualEncoderModel, "an encoder or a dual encoder") if is_dual else None
     body, tokenizer = towers.spec.body if towers else run.spec, run.tokenizer
-    special = isinstance(body, Transformer)
-    before, after = tokenizer.boundary_tokens(special)
-    room = max_text_tokens(body) - len(before) - len(after)  # pyright: ignore[reportArgumentType]
-    rows: list[Sequence[int]] = []
-    for number, given in enumerate(inputs):
-        ids = given
-        if isinstance(given, str):
-            text = normalise_caption(given) if dual else given
-            found, _ = tokenizer.encode_batch([text])
-            ids = found.tolist() if (found >= 0).all() else tokenizer.encode(text).tolist()  # which names what is wrong
-        wrong = next((token for token in ids if not 0 <= int(token) < tokenizer.vocabulary), None)
-        if wrong is not None:
-            raise InputError(f"input {number}: token {wrong} is not one of 0 to {tokenizer.vocabulary - 1}.")
-        if len(ids) > room or not ids:
-            raise InputError(f"input {number} has {len(ids)} tokens; from 1 to {room} are read. Change its length.")
-        rows.append(ids)  # pyright: ignore[reportArgumentType]
+    special_tokens = isinstance(body, Transformer)
+    prefix, suffix = tokenizer.boundary_tokens(special_tokens)
+    max_tokens = max_text_tokens(body) - len(prefix) - len(suffix)  # pyright: ignore[reportArgumentType]
+    rows = [_input_ids(tokenizer, text, number, max_tokens, normalise=is_dual) for number, text in enumerate(inputs)]
     bounds = np.cumsum([0, *map(len, rows)])
-    plain = TokenRows(np.concatenate([np.asarray(row) for row in rows]), bounds)
-    marked = fit_rows(plain, tokenizer, room + len(before) + len(after), special)
+    texts = TokenRows(np.concatenate([np.asarray(row) for row in rows]), bounds)
+    padded = fit_rows(texts, tokenizer, max_tokens + len(prefix) + len(suffix), special_tokens)
     if towers:
-        return embed_texts(towers, marked).tolist(), int(bounds[-1])
+        return embed_texts(towers, padded).tolist(), int(bounds[-1])
     model = run.require(EncoderModel, "an encoder")
     vectors = np.zeros((len(rows), model.vector_width), dtype=np.float32)
     with measuring(model) as device:
-        for group in batch_by_length(marked.lengths, tokens_per_batch(device)):
-            tokens = torch.from_numpy(marked.pad(group)).to(device)
-            places = torch.arange(tokens.shape[1], device=device)
-            ends = torch.from_numpy(marked.lengths[group]).to(device)[:, None] - len(after)
-            there = (places >= len(before)) & (places < ends)
-            mean = pool(model.vectors(tokens), there, "mean")
+        for group in batch_by_length(padded.lengths, tokens_per_batch(device)):
+            tokens = torch.from_numpy(padded.pad(group)).to(device)
+            positions = torch.arange(tokens.shape[1], device=device)
+            ends = torch.from_numpy(padded.lengths[group]).to(device)[:, None] - len(suffix)
+            mask = (positions >= len(prefix)) & (positions < ends)
+            mean = pool(model.vectors(tokens), mask, "mean")
             vectors[group] = functional.normalize(mean.float(), dim=-1).cpu().numpy()
     return vectors.tolist(), int(bounds[-1])
+
+
+def _input_ids(
+    tokenizer: Tokenizer, text: str | Sequence[int], number: int, max_tokens: int, normalise: bool
+) -> Sequence[int]:
+    """Return the ids of a text, or check ids that were passed instead of one."""
+    if isinstance(text, str):
+        text = normalise_caption(text) if normalise else text
+        encoded, _ = tokenizer.encode_batch([text])
+        ids = encoded.tolist() if (encoded >= 0).all() else tokenizer.encode(text).tolist()  # which names the mistake
+    else:
+        ids = text
+    invalid = next((token for token in ids if not 0 <= int(token) < tokenizer.vocabulary), None)
+    if invalid is not None:
+        raise InputError(f"input {number}: token {invalid} is not one of 0 to {tokenizer.vocabulary - 1}.")
+    if len(ids) > max_tokens or not ids:
+        raise InputError(f"input {number} has {len(ids)} tokens; from 1 to {max_tokens} are read. Change its length.")
+    return ids

@@ -1,20 +1,20 @@
-"""The index of a folder of images: a vector for each, kept on disk and memory-mapped.
+"""The index of a folder of images: a vector for each, stored on disk and memory-mapped.
 
-    index.json         which run the vectors are of, their width, the generation, how much of the files counts, and
-                       the CRC-32 of that, which goes on as they grow; and its own SHA-256
+    index.json         which run made the vectors, their width, the generation, how much of the two files counts and
+                       the CRC-32 of that part; and its own SHA-256
     vectors-G.bin      float32, a row for each image, each of length 1
-    entries-G.jsonl    a line for each image in the same order, and one for each that is broken
+    entries-G.jsonl    a line for each image in the same order, and one for each that cannot be read
 
-Both files only ever grow: new rows and lines are written and synced behind those that count, then index.json is
-replaced atomically. A process that is killed leaves at most a tail that does not count, which the next writer cuts off.
-Where images are gone or changed, what stays is copied to files of the next generation, and index.json turns to them. A
-reader therefore always sees a whole index, even if it is an older one.
+Both files only ever grow: new rows and lines are appended and synced, then index.json is replaced atomically. A process
+that is killed leaves at most a tail that does not count, which the next writer cuts off. If images were removed or
+changed, the remaining rows are copied to files of the next generation, and index.json then points to them. A reader
+therefore always sees a complete index, even if it is an older one.
 """
 
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -47,33 +47,29 @@ from lemma.spec.base import exists
 HEADER_FILE = "index.json"
 INDEX_FORMAT = 2
 FLOAT_BYTES = 4
-GOOD = b', ""]'  # how the line of an image ends that is not broken
+READABLE_END = b', ""]'  # how the line of an image ends that can be read
 COPY_ROWS = 1 << 14  # vectors that are copied at once
 BLOCK = 256  # images that are read, embedded and written at once: no more work than this is ever lost
 
 Matrix = Float32[np.ndarray, "images width"]
 
 
-# What an index knows
+# The files of an index
 
 
 class IndexEntry(NamedTuple):
-    """An image by its name, as it was when it was read: enough to see that it has changed, moved or is broken."""
+    """An image as it was when it was read: enough to notice that it has changed, moved or is damaged."""
 
-    name: str
-    """Its path within the folder, with / between folders."""
+    name: str  # its path within the folder, with / between folders
     size: int
-    time: int
-    """When it was last changed, in nanoseconds."""
-    sum: str = ""
-    """The SHA-256 of the file; empty before it is read."""
-    broken: str = ""
-    """Why it could not be read; a broken image has no vector."""
+    mtime_ns: int
+    sha256: str = ""  # of the file; empty before it is read
+    error: str = ""  # why it could not be read; such an image has no vector
 
     def to_json_line(self) -> str:
-        """The entry as a line of JSON.
+        """Return the entry as a line of JSON.
 
-        >>> Entry("a.png", 3, 5, "ab").line()
+        >>> IndexEntry("a.png", 3, 5, "ab").to_json_line()
         '["a.png", 3, 5, "ab", ""]\\n'
         """
         return json.dumps(list(self)) + "\n"
@@ -81,31 +77,27 @@ class IndexEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class IndexHeader:
-    """What index.json says."""
+    """Content of index.json; the fields are its keys."""
 
-    run: str
-    """The hash of what made the vectors."""
+    run: str  # hash of what made the vectors
     width: int
-    images: str
-    """The folder, or the name, of the images."""
+    images: str  # the folder, or the name, of the images
     generation: int = 0
     rows: int = 0
     lines: int = 0
-    size: int = 0
-    """Bytes of the entries that count."""
-    vectors_sum: int = 0
-    entries_sum: int = 0
-    """The CRC-32 of what counts of the two files."""
+    size: int = 0  # bytes of the entries that count
+    vectors_sum: int = 0  # CRC-32 of what counts of the vectors
+    entries_sum: int = 0  # CRC-32 of what counts of the entries
     format: int = INDEX_FORMAT
 
     @property
     def vectors(self) -> str:
-        """The name of the file of vectors."""
+        """Name of the file of vectors."""
         return f"vectors-{self.generation}.bin"
 
     @property
     def entries(self) -> str:
-        """The name of the file of entries."""
+        """Name of the file of entries."""
         return f"entries-{self.generation}.jsonl"
 
     @classmethod
@@ -117,11 +109,13 @@ class IndexHeader:
                 f"{folder} holds no index ({HEADER_FILE} is missing). "
                 f"To make one: lemma search RUN --images FOLDER --index {folder}"
             )
-        if (found := read_json(path).get("format")) != INDEX_FORMAT:
-            raise RunError(f"{path}: format {found!r}, expected {INDEX_FORMAT}. Remove {folder}.")
+        if (version := read_json(path).get("format")) != INDEX_FORMAT:
+            raise RunError(f"{path}: format {version!r}, expected {INDEX_FORMAT}. Remove {folder}.")
         fields: dict[str, Any] = read_checked_json(path)
+        if "pictures" in fields:  # the name of `images` in earlier versions
+            fields["images"] = fields.pop("pictures")
         try:
-            header = cls(**{"images" if name == "pictures" else name: value for name, value in fields.items()})
+            header = cls(**fields)
         except TypeError:
             raise RunError(f"{path} is damaged: it has unexpected fields. Remove {folder}.") from None
         sizes = (header.width, header.generation, header.rows, header.lines, header.size)
@@ -132,25 +126,23 @@ class IndexHeader:
 
     def write(self, folder: Path) -> None:
         """Replace index.json atomically."""
-        fields = {"pictures" if name == "images" else name: value for name, value in asdict(self).items()}
-        write_atomically(folder / HEADER_FILE, json.dumps(with_checksum(fields), indent=1, ensure_ascii=False) + "\n")
+        content = json.dumps(with_checksum(asdict(self)), indent=1, ensure_ascii=False)
+        write_atomically(folder / HEADER_FILE, content + "\n")
 
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """An index as it is: its images in the order of their vectors, and those that are broken."""
+    """An opened index: its images in the order of their vectors, and those that cannot be read."""
 
     folder: Path
     header: IndexHeader
-    lines: Sequence[bytes] = field(repr=False)
-    """The entries as they are in their file, those of images in the order of their vectors."""
+    lines: Sequence[bytes] = field(repr=False)  # entries in the order of their vectors, as they are in the file
     unreadable_lines: Sequence[bytes] = field(repr=False)
-    vectors: Matrix = field(repr=False)
-    """Memory-mapped: only what is used is read."""
+    vectors: Matrix = field(repr=False)  # memory-mapped, so that only what is used is read
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open an index; while another process turns to a new generation, the header is read once more."""
+        """Open an index; if another process has just switched to a new generation, the header is read once more."""
         try:
             return cls._open(folder)
         except FileNotFoundError:
@@ -161,107 +153,109 @@ class Index:
             raise RunError(f"{folder} is damaged: {Path(str(error.filename)).name} is missing. Remove it.") from None
 
     @classmethod
-    def _open(cls, place: Path) -> Self:
-        header = IndexHeader.read(place)
-        entries, vectors = place / header.entries, place / header.vectors
+    def _open(cls, folder: Path) -> Self:
+        header = IndexHeader.read(folder)
+        entries, vectors = folder / header.entries, folder / header.vectors
         with entries.open("rb") as file:
             content = file.read(header.size)
         if zlib.crc32(content) != header.entries_sum:
-            raise RunError(f"{entries} is damaged: it does not have the checksum in {HEADER_FILE}. Remove {place}.")
+            raise RunError(f"{entries} is damaged: it does not have the checksum in {HEADER_FILE}. Remove {folder}.")
         lines = content.splitlines()
-        good = [line for line in lines if line.endswith(GOOD)]
-        if len(lines) != header.lines or len(good) != header.rows:
+        readable = [line for line in lines if line.endswith(READABLE_END)]
+        if len(lines) != header.lines or len(readable) != header.rows:
             raise RunError(
-                f"{entries} is damaged: it does not have the entries that {HEADER_FILE} counts. Remove {place}."
+                f"{entries} is damaged: it does not have the entries that {HEADER_FILE} counts. Remove {folder}."
             )
-        broken = [line for line in lines if not line.endswith(GOOD)] if len(good) < len(lines) else []
+        unreadable = [line for line in lines if not line.endswith(READABLE_END)] if len(readable) < len(lines) else []
         size = header.rows * header.width * FLOAT_BYTES
         if vectors.stat().st_size < size:
-            raise RunError(f"{vectors} is damaged: shorter than {HEADER_FILE} says. Remove {place}.")
-        if not matches_checksum(vectors, f"{size} {header.vectors_sum}", lambda: f"{size} {_crc(vectors, size)}"):
-            raise RunError(f"{vectors} is damaged: it does not have the checksum in {HEADER_FILE}. Remove {place}.")
+            raise RunError(f"{vectors} is damaged: shorter than {HEADER_FILE} says. Remove {folder}.")
+        if not matches_checksum(vectors, f"{size} {header.vectors_sum}", lambda: f"{size} {_crc32(vectors, size)}"):
+            raise RunError(f"{vectors} is damaged: it does not have the checksum in {HEADER_FILE}. Remove {folder}.")
         shape = (header.rows, header.width)
         mapped = np.memmap(vectors, "<f4", "r", shape=shape) if header.rows else np.zeros(shape, dtype=np.float32)
-        return cls(place, header, good, broken, mapped)
+        return cls(folder, header, readable, unreadable, mapped)
 
     def __len__(self) -> int:
         return self.header.rows
 
     @cached_property
     def entries(self) -> tuple[IndexEntry, ...]:
-        """The images in the order of their vectors."""
-        return self._read(self.lines)
+        return self._parse(self.lines)
 
     @cached_property
     def unreadable(self) -> tuple[IndexEntry, ...]:
-        """The images that could not be read."""
-        return self._read(self.unreadable_lines)
+        return self._parse(self.unreadable_lines)
 
     def read(self) -> Self:
-        """Read all entries now, so that damage is found."""
+        """Parse all entries now, to find damage."""
         assert len(self.entries) + len(self.unreadable) == self.header.lines
         return self
 
     def entry(self, row: int) -> IndexEntry:
-        """The image of one vector; the others are not read."""
-        return self._read(self.lines[row : row + 1])[0]
+        """Return the image of one vector, without parsing the others."""
+        return self._parse(self.lines[row : row + 1])[0]
 
-    def _read(self, lines: Sequence[bytes]) -> tuple[IndexEntry, ...]:
-        where = self.folder / self.header.entries
+    def _parse(self, lines: Sequence[bytes]) -> tuple[IndexEntry, ...]:
+        path = self.folder / self.header.entries
         try:
-            found = tuple(IndexEntry(*fields) for fields in json.loads(b"[" + b",".join(lines) + b"]"))
+            entries = tuple(IndexEntry(*fields) for fields in json.loads(b"[" + b",".join(lines) + b"]"))
         except (ValueError, TypeError):
-            raise RunError(f"{where} is damaged. Remove its folder, and the index is made again.") from None
-        if len(found) != len(lines) or any(type(one.name) is not str or type(one.size) is not int for one in found):
+            raise RunError(f"{path} is damaged. Remove its folder, and the index is made again.") from None
+        has_types = all(type(entry.name) is str and type(entry.size) is int for entry in entries)
+        if len(entries) != len(lines) or not has_types:
             raise RunError(
-                f"{where} is damaged: it has an invalid entry. Remove its folder, and the index is made again."
+                f"{path} is damaged: it has an invalid entry. Remove its folder, and the index is made again."
             )
-        return found
+        return entries
 
 
-# Where images come from
+def verify_index(folder: Path) -> Verification:
+    """Compare the files of an index with their checksums."""
+    paths = [folder / HEADER_FILE, *_data_files(folder)]
+    return Verification(folder, tuple(check_files(paths, folder, lambda: Index.open(folder).read())))
+
+
+# Sources of images
 
 
 @dataclass(frozen=True)
 class ImageSource:
-    """The images of a folder and of the folders within, or of a set known by name."""
+    """The images of a folder and of the folders within, or of a built-in set."""
 
-    name: str
-    """The folder, or the name of the set."""
+    name: str  # the folder, or the name of the set
     folder: Path | None = None
-    images: Mapping[str, ImageFile] = field(default_factory=dict, repr=False)
-    """Those of a set."""
+    images: Mapping[str, ImageFile] = field(default_factory=dict, repr=False)  # of a set
 
     @property
     def crop_margins(self) -> bool:
-        """Whether transparent margins are cut off first, as of a set's drawings."""
-        return self.folder is None
+        return self.folder is None  # sets are drawings with transparent margins
 
     def entries(self) -> list[IndexEntry]:
-        """All images as they are now, none of them read yet; files of a set never change, so they have no time."""
+        """Return all images as they are now, none of them read; files of a set never change, so they have no time."""
         if self.folder is None:
             return [IndexEntry(name, image.path.stat().st_size, 0) for name, image in self.images.items()]
-        found = []
+        entries = []
         for path in find_images(self.folder):
             try:
-                about = path.stat()
-            except OSError:  # gone since it was listed, or a broken link
+                status = path.stat()
+            except OSError:  # removed since it was listed, or a broken link
                 continue
-            found.append(IndexEntry(path.relative_to(self.folder).as_posix(), about.st_size, about.st_mtime_ns))
-        return found
+            entries.append(IndexEntry(path.relative_to(self.folder).as_posix(), status.st_size, status.st_mtime_ns))
+        return entries
 
     def path(self, name: str) -> Path:
-        """The file of an image."""
+        """Return the file of an image."""
         if self.folder is not None:
             return self.folder / name
         return self.images[name].path if name in self.images else Path(name)
 
     def caption(self, name: str) -> str:
-        """What a set says of an image; nothing for a folder."""
+        """Return the caption of an image of a set; "" for a folder."""
         return self.images[name].captions[0] if name in self.images else ""
 
     def checksum(self, name: str) -> str | None:
-        """The checksum of an image's file; None if it cannot be read."""
+        """Return the SHA-256 of an image's file; None if it cannot be read."""
         try:
             return file_hash(self.path(name))
         except OSError:
@@ -269,10 +263,12 @@ class ImageSource:
 
 
 def open_images(name: str | Path, progress: Progress | None = None) -> ImageSource:
-    """The images of a set known by name, or of a folder."""
+    """Open the images of a built-in set, or of a folder."""
     if str(name) in IMAGES:
         listing = list_images(str(name), progress=progress)
-        return ImageSource(str(name), images={image.name: image for image in sorted(listing.images)})
+        return ImageSource(
+            str(name), images={file.name: file for file in sorted(image.file for image in listing.images)}
+        )
     folder = Path(name)
     if not exists(folder) and folder.name == str(name):
         raise DataError(describe_unknown("images", str(name), IMAGES) + " Or give the path of a folder of images.")
@@ -286,119 +282,123 @@ def open_images(name: str | Path, progress: Progress | None = None) -> ImageSour
 def read_entries(
     images: ImageSource, entries: Sequence[IndexEntry], side: int
 ) -> tuple[list[IndexEntry], UInt8[np.ndarray, "read 3 side side"], list[IndexEntry]]:
-    """Read some images: those that could be read, their pixels, and those that are broken, with the reason.
+    """Read some images; return those that could be read, their pixels, and the others with the reason.
 
-    One that is gone or not readable now is in neither list: it is tried again the next time.
+    One that is gone or cannot be opened now is in neither list: it is tried again the next time.
     """
-    there = [entry._replace(sum=known) for entry in entries if (known := images.checksum(entry.name)) is not None]
-    paths = [images.path(entry.name) for entry in there]
-    good, broken, pixels = [], [], []
-    for entry, path, read in zip(
-        there, paths, decode_images(paths, side, crop_margins=images.crop_margins), strict=True
-    ):
-        if isinstance(read, DataError):
-            broken.append(entry._replace(broken=str(read).removeprefix(f"{path}: ") or "it cannot be read"))
+    checksums = [images.checksum(entry.name) for entry in entries]
+    existing = [
+        entry._replace(sha256=checksum)
+        for entry, checksum in zip(entries, checksums, strict=True)
+        if checksum is not None
+    ]
+    paths = [images.path(entry.name) for entry in existing]
+    readable, unreadable, pixels = [], [], []
+    decoded = decode_images(paths, side, crop_margins=images.crop_margins)
+    for entry, path, image in zip(existing, paths, decoded, strict=True):
+        if isinstance(image, DataError):
+            unreadable.append(entry._replace(error=str(image).removeprefix(f"{path}: ") or "it cannot be read"))
         else:
-            good.append(entry)
-            pixels.append(read)
-    return good, np.stack(pixels) if pixels else np.zeros((0, 3, side, side), dtype=np.uint8), broken
+            readable.append(entry)
+            pixels.append(image)
+    return readable, np.stack(pixels) if pixels else np.zeros((0, 3, side, side), dtype=np.uint8), unreadable
 
 
-# Writing, so that a reader, or a machine that loses power, never sees half of an index
+# Writing, so that a reader, even after a power failure, never sees half of an index
 
 
 def create_index(folder: Path, run: str, width: int, images: str) -> Index:
-    """Begin an empty index; the files of an earlier one go once the new header is there."""
-    generation = 1 + max((int(file.stem.rpartition("-")[2]) for file in _files(folder)), default=-1)
+    """Create an empty index; the files of an earlier one are removed once the new header is written."""
+    generation = 1 + max((int(file.stem.rpartition("-")[2]) for file in _data_files(folder)), default=-1)
     header = IndexHeader(run, width, images, generation)
     (folder / header.vectors).touch()
     (folder / header.entries).touch()
-    return _turn_to(folder, header)
+    return _switch_to(folder, header)
 
 
 def append_entries(folder: Path, header: IndexHeader, entries: Sequence[IndexEntry], vectors: Matrix) -> IndexHeader:
-    """Write images, broken ones too, behind what counts; then let them count."""
+    """Append images, and those that cannot be read; return the new header, which makes them count."""
     lines = "".join(entry.to_json_line() for entry in entries).encode()
-    end = header.rows * header.width * FLOAT_BYTES
     content = [np.ascontiguousarray(vectors, dtype="<f4").tobytes()]
-    sums = {
-        "vectors_sum": _write_at(folder / header.vectors, end, content, header.vectors_sum),
-        "entries_sum": _write_at(folder / header.entries, header.size, [lines], header.entries_sum),
-    }
-    rows, count, size = header.rows + len(vectors), header.lines + len(entries), header.size + len(lines)
-    grown = replace(header, rows=rows, lines=count, size=size, **sums)
+    end = header.rows * header.width * FLOAT_BYTES
+    grown = replace(
+        header,
+        rows=header.rows + len(vectors),
+        lines=header.lines + len(entries),
+        size=header.size + len(lines),
+        vectors_sum=_write_at(folder / header.vectors, end, content, header.vectors_sum),
+        entries_sum=_write_at(folder / header.entries, header.size, [lines], header.entries_sum),
+    )
     grown.write(folder)
     return grown
 
 
 def rewrite_index(
-    index: Index, kept: Sequence[tuple[int, IndexEntry]], broken: Sequence[IndexEntry], images: str
+    index: Index, rows: Sequence[tuple[int, IndexEntry]], unreadable: Sequence[IndexEntry], images: str
 ) -> Index:
-    """Go on with some rows of an index, under the entries given, and with these broken ones."""
-    old, place = index.header, index.folder
-    entries = [entry for _, entry in kept] + list(broken)
+    """Write the next generation of an index: some of its rows, each with a new entry, and unreadable images."""
+    old, folder = index.header, index.folder
+    entries = [entry for _, entry in rows] + list(unreadable)
     lines = "".join(entry.to_json_line() for entry in entries).encode()
-    header = IndexHeader(old.run, old.width, images, old.generation + 1, len(kept), len(entries), len(lines))
-    rows = np.array([row for row, _ in kept], dtype=np.int64)
-    blocks = (rows[first : first + COPY_ROWS] for first in range(0, len(rows), COPY_ROWS))
+    header = IndexHeader(old.run, old.width, images, old.generation + 1, len(rows), len(entries), len(lines))
+    numbers = np.array([row for row, _ in rows], dtype=np.int64)
+    blocks = (numbers[first : first + COPY_ROWS] for first in range(0, len(numbers), COPY_ROWS))
     content = (np.ascontiguousarray(index.vectors[block]).tobytes() for block in blocks)
-    sums = {
-        "vectors_sum": _write_at(place / header.vectors, 0, content),
-        "entries_sum": _write_at(place / header.entries, 0, [lines]),
-    }
-    return _turn_to(place, replace(header, **sums))
+    vectors_sum = _write_at(folder / header.vectors, 0, content)
+    entries_sum = _write_at(folder / header.entries, 0, [lines])
+    return _switch_to(folder, replace(header, vectors_sum=vectors_sum, entries_sum=entries_sum))
 
 
-def _turn_to(place: Path, header: IndexHeader) -> Index:
-    """Let a header count, and remove the files of all other generations."""
-    header.write(place)
-    for file in _files(place):
+def _switch_to(folder: Path, header: IndexHeader) -> Index:
+    """Write a header, and remove the files of all other generations."""
+    header.write(folder)
+    for file in _data_files(folder):
         if file.name not in (header.vectors, header.entries):
             file.unlink(missing_ok=True)
-    return Index.open(place)
+    return Index.open(folder)
 
 
-def _files(place: Path) -> list[Path]:
-    """The files of all generations."""
-    found = [*place.glob("vectors-*.bin"), *place.glob("entries-*.jsonl")]
-    return [file for file in found if file.stem.rpartition("-")[2].isdigit()]
+def _data_files(folder: Path) -> list[Path]:
+    """Return the files of all generations."""
+    files = [*folder.glob("vectors-*.bin"), *folder.glob("entries-*.jsonl")]
+    return [file for file in files if file.stem.rpartition("-")[2].isdigit()]
 
 
-def _write_at(path: Path, offset: int, content: Iterator[bytes] | Sequence[bytes], before: int = 0) -> int:
-    """Write from an offset on and sync; what was there and behind does not count. Return the CRC-32 up to the end.
+def _write_at(path: Path, offset: int, content: Iterable[bytes], checksum: int = 0) -> int:
+    """Write from an offset on, which cuts off what was there, and sync; return the CRC-32 of the complete file.
 
-    `before` is that of what is before the offset.
+    `checksum` is that of what is before the offset.
     """
     with explain_storage_errors(path), path.open("r+b" if path.exists() else "wb") as file:
         file.truncate(offset)
         file.seek(offset)
         for part in content:
             file.write(part)
-            before = zlib.crc32(part, before)
+            checksum = zlib.crc32(part, checksum)
         file.flush()
         _sync(file.fileno())
-    return before
+    return checksum
 
 
-def _crc(path: Path, size: int) -> int:
-    """The CRC-32 of the first bytes of a file."""
-    found = 0
+def _crc32(path: Path, size: int) -> int:
+    """Return the CRC-32 of the first `size` bytes of a file."""
+    checksum = 0
     with path.open("rb") as file:
         while size and (block := file.read(min(size, BLOCK_BYTES))):
-            found, size = zlib.crc32(block, found), size - len(block)
-    return found
+            checksum, size = zlib.crc32(block, checksum), size - len(block)
+    return checksum
 
 
-def _sync(handle: int) -> None:
-    os.fsync(handle)
+def _sync(descriptor: int) -> None:
+    os.fsync(descriptor)
 
 
 @contextmanager
 def lock_index(folder: Path) -> Iterator[None]:
-    """Hold an index while it is updated."""
-    with ExitStack() as held:
+    """Lock an index while it is updated."""
+    with ExitStack() as stack:
         try:
-            held.enter_context(write_lock(folder))
+            stack.enter_context(write_lock(folder))
         except RunError:
             raise RunError(
                 f"{folder} is being updated by another process. Wait for it; or search it as it is, "
@@ -407,24 +407,17 @@ def lock_index(folder: Path) -> Iterator[None]:
         yield
 
 
-def verify_index(folder: Path) -> Verification:
-    """Compare the files of an index with their checksums."""
-    files = [folder / HEADER_FILE, *_files(folder)]
-    return Verification(folder, tuple(check_files(files, folder, lambda: Index.open(folder).read())))
-
-
 # Updating: only images that are new or changed are read
 
 
 @dataclass(frozen=True)
 class UpdatedIndex:
-    """An index that is up to date, and what was done for it."""
+    """An index that is up to date, and what was changed."""
 
     index: Index
     new: int
     removed: int
-    note: str = ""
-    """Why it was made again, if it was."""
+    note: str = ""  # why it was made again, if it was
 
 
 def update_index(
@@ -433,12 +426,8 @@ def update_index(
     """Make an index hold the vectors of exactly these images, as they are now; one of another run is made again."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; an index is a folder. Choose another place.")
-    inside = [file.name for file in folder.iterdir()] if folder.is_dir() else []
-    if (
-        inside
-        and HEADER_FILE not in inside
-        and any(not name.startswith((".", "vectors-", "entries-")) for name in inside)
-    ):
+    names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    if names and HEADER_FILE not in names and any(not name.startswith((".", "vectors-", "entries-")) for name in names):
         raise RunError(f"{folder} is not empty and not an index ({HEADER_FILE} is missing). Choose another place.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -450,50 +439,68 @@ def update_index(
         raise RunError(f"{folder}: the index cannot be written: {error}. Choose another place with --index.") from None
 
 
-def _update(place: Path, embedder: Embedder, images: ImageSource, progress: Progress | None) -> UpdatedIndex:
-    made_by, note, index = embedder.fingerprint(images.crop_margins), "", None
-    if (place / HEADER_FILE).is_file():
-        try:
-            index = Index.open(place).read()
-            if (index.header.run, index.header.width) != (made_by, embedder.width):
-                index, note = None, "the index was made again: it was another run's"
-        except RunError as error:
-            note = f"the index was made again: {error}"
-    if index is None:
-        index = create_index(place, made_by, embedder.width, images.name)
-    # Unchanged images stay where they are, moved and touched ones keep their vectors; a broken one has no row.
-    now = {entry.name: entry for entry in images.entries()}
-    stay: list[tuple[int | None, IndexEntry]] = []
-    fresh: list[IndexEntry] = []
-    gone: dict[tuple[int, str | None], tuple[int | None, IndexEntry]] = {}
-    for row, entry in [*enumerate(index.entries), *((None, entry) for entry in index.unreadable)]:
-        there = now.get(entry.name)
-        if there is None or (entry.size, entry.time) != (there.size, there.time):
-            gone[entry.size, entry.sum] = (row, entry)
-        else:
-            stay.append((row, entry))
-            del now[entry.name]
-    sizes = {size for size, _ in gone}
-    for entry in now.values():
-        found = gone.pop((entry.size, images.checksum(entry.name)), None) if entry.size in sizes else None
-        if found is None:
-            fresh.append(entry)
-        else:
-            stay.append((found[0], found[1]._replace(name=entry.name, time=entry.time)))
-    kept = sorted((row, entry) for row, entry in stay if row is not None)
-    broken = [entry for row, entry in stay if row is None]
-    removed = len(index) - len(kept)
-    if [entry for _, entry in kept] != list(index.entries) or set(broken) != set(index.unreadable):
-        index = rewrite_index(index, kept, broken, images.name)
+def _update(folder: Path, embedder: Embedder, images: ImageSource, progress: Progress | None) -> UpdatedIndex:
+    index, note = _open_or_create(folder, embedder, images)
+    changes = _find_changes(index, images)
+    removed = len(index) - len(changes.rows)
+    same_rows = [entry for _, entry in changes.rows] == list(index.entries)
+    if not same_rows or set(changes.unreadable) != set(index.unreadable):
+        index = rewrite_index(index, changes.rows, changes.unreadable, images.name)
     elif index.header.images != images.name:  # the folder was moved
-        index = _turn_to(place, replace(index.header, images=images.name))
+        index = _switch_to(folder, replace(index.header, images=images.name))
     before, header = len(index), index.header
-    advance = progress_counter(progress, "embedding images", len(fresh)) if fresh else None
-    for first in range(0, len(fresh), BLOCK):
-        block = fresh[first : first + BLOCK]
-        good, pixels, broken = read_entries(images, block, embedder.side)
-        header = append_entries(place, header, [*good, *broken], embedder.image_vectors(pixels))
+    advance = progress_counter(progress, "embedding images", len(changes.new)) if changes.new else None
+    for first in range(0, len(changes.new), BLOCK):
+        block = changes.new[first : first + BLOCK]
+        readable, pixels, unreadable = read_entries(images, block, embedder.side)
+        header = append_entries(folder, header, [*readable, *unreadable], embedder.image_vectors(pixels))
         if advance:
             advance(len(block))
-    index = Index.open(place)
+    index = Index.open(folder)
     return UpdatedIndex(index, len(index) - before, removed, note)
+
+
+def _open_or_create(folder: Path, embedder: Embedder, images: ImageSource) -> tuple[Index, str]:
+    """Open the index, or create an empty one; return it and a note on why it is made again, if it is."""
+    fingerprint, note = embedder.fingerprint(images.crop_margins), ""
+    if (folder / HEADER_FILE).is_file():
+        try:
+            index = Index.open(folder).read()
+            if (index.header.run, index.header.width) == (fingerprint, embedder.width):
+                return index, ""
+            note = "the index was made again: it was another run's"
+        except RunError as error:
+            note = f"the index was made again: {error}"
+    return create_index(folder, fingerprint, embedder.width, images.name), note
+
+
+class _Changes(NamedTuple):
+    """Difference between an index and the images as they are now."""
+
+    rows: list[tuple[int, IndexEntry]]  # whose vectors remain valid, each with its entry now
+    unreadable: list[IndexEntry]  # images known to be unreadable
+    new: list[IndexEntry]  # images to read
+
+
+def _find_changes(index: Index, images: ImageSource) -> _Changes:
+    """Compare an index with its images: unchanged, moved and touched ones keep their vectors."""
+    current = {entry.name: entry for entry in images.entries()}
+    valid: list[tuple[int | None, IndexEntry]] = []  # an unreadable image has no row
+    outdated: dict[tuple[int, str | None], tuple[int | None, IndexEntry]] = {}
+    for row, entry in [*enumerate(index.entries), *((None, entry) for entry in index.unreadable)]:
+        now = current.get(entry.name)
+        if now is None or (entry.size, entry.mtime_ns) != (now.size, now.mtime_ns):
+            outdated[entry.size, entry.sha256] = (row, entry)
+        else:
+            valid.append((row, entry))
+            del current[entry.name]
+    sizes = {size for size, _ in outdated}
+    new: list[IndexEntry] = []
+    for entry in current.values():
+        match = outdated.pop((entry.size, images.checksum(entry.name)), None) if entry.size in sizes else None
+        if match is None:
+            new.append(entry)
+        else:
+            valid.append((match[0], match[1]._replace(name=entry.name, mtime_ns=entry.mtime_ns)))
+    rows = sorted((row, entry) for row, entry in valid if row is not None)
+    return _Changes(rows, [entry for row, entry in valid if row is None], new)

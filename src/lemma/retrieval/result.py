@@ -1,4 +1,4 @@
-"""What a search found."""
+"""Results of a search, as text, page, table and JSON."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -13,106 +13,98 @@ from lemma.report.numbers import escape_invisible
 from lemma.report.result import Block, Card, Cards, Heading, Image, Items, Result, Table, Text, as_csv
 from lemma.report.text import display_width, text_width
 
-FILE_SUFFIXES = (".html", ".md", ".txt", ".json", ".csv")
-"""The kinds of files that a search is saved as."""
+FILE_SUFFIXES = (".html", ".md", ".txt", ".json", ".csv")  # the kinds of files that a search is saved as
 THUMBNAIL_SIDE = 144  # pixels on the longer side of a thumbnail
 MAX_LINES = 4  # of the terminal for one hit or query; the rest is cut
-MAX_NAMED = 5  # broken images that are named; --json names all
+MAX_LISTED = 5  # broken images that are named; --json names all
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One image or text that was found."""
+    """An image or text that matches a query."""
 
     rank: int
-    name: str
-    """The path of an image within its folder, or a text."""
-    score: float
-    """The cosine of its vector and the query's."""
-    caption: str = ""
-    """What its set says of an image."""
-    reranked_score: float | None = None
-    """The re-ranker's score, if it was ranked again."""
+    name: str  # the path of an image within its folder, or a text
+    score: float  # cosine of its vector and the query's
+    caption: str = ""  # of an image of a built-in set
+    reranked_score: float | None = None  # score of the re-ranker
     path: Path | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        more = {"caption": self.caption, "reranked_score": self.reranked_score, "path": self.path and str(self.path)}
-        plain = {"rank": self.rank, "name": self.name, "score": self.score}
-        return plain | {name: value for name, value in more.items() if value not in ("", None)}
+        optional = {
+            "caption": self.caption,
+            "reranked_score": self.reranked_score,
+            "path": self.path and str(self.path),
+        }
+        values = {"rank": self.rank, "name": self.name, "score": self.score}
+        return values | {name: value for name, value in optional.items() if value not in ("", None)}
 
 
 @dataclass(frozen=True)
 class QueryHits:
-    """What one query found, the best first."""
+    """Hits of one query, the best first."""
 
     query: str
     hits: tuple[Hit, ...]
-    note: str = ""
-    """What of the query was not read."""
-    image: Path | None = field(default=None, repr=False)
-    """The query itself, if it is an image."""
+    note: str = ""  # what of the query was not read
+    image: Path | None = field(default=None, repr=False)  # the query itself, if it is an image
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        remark = {"remark": self.note} if self.note else {}
-        return {"query": self.query, **remark, "hits": [hit.to_dict() for hit in self.hits]}
+        note = {"remark": self.note} if self.note else {}
+        return {"query": self.query, **note, "hits": [hit.to_dict() for hit in self.hits]}
 
 
 @dataclass(frozen=True)
 class IndexCounts:
-    """How many images or texts were searched, and what changed in the index before."""
+    """Number of images or texts that were searched, and changes of the index before."""
 
     indexed: int
     new: int = 0
     removed: int = 0
-    unreadable: tuple[tuple[str, str], ...] = ()
-    """Names of images that cannot be read, each with the reason."""
+    unreadable: tuple[tuple[str, str], ...] = ()  # names of images that cannot be read, each with the reason
 
     def __str__(self) -> str:
         changes = {"new": self.new, "removed": self.removed, "broken and left out": len(self.unreadable)}
-        return ", ".join([f"{self.indexed:,} indexed", *(f"{n:,} {what}" for what, n in changes.items() if n)])
+        return ", ".join(
+            [f"{self.indexed:,} indexed", *(f"{count:,} {change}" for change, count in changes.items() if count)]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        broken = [{"name": name, "reason": reason} for name, reason in self.unreadable]
-        return {"indexed": self.indexed, "new": self.new, "removed": self.removed, "broken": broken}
+        unreadable = [{"name": name, "reason": reason} for name, reason in self.unreadable]
+        return {"indexed": self.indexed, "new": self.new, "removed": self.removed, "broken": unreadable}
 
 
 @dataclass(frozen=True)
 class SearchResult(Result):
-    """What each query found."""
+    """Hits of each query, and what was searched."""
 
     run: str
-    kind: str
-    """What was searched: images or texts."""
-    source: str
-    """The folder, the set or the file."""
+    kind: str  # what was searched: images or texts
+    source: str  # the folder, the set or the file
     answers: tuple[QueryHits, ...]
     counts: IndexCounts
-    method: str
-    """How the nearest were found: exact, or not."""
+    method: str  # exact, or approximate
     index: Path | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
-        """The queries."""
         return ", ".join(answer.query for answer in self.answers)
 
     def blocks(self) -> Iterator[Block]:
-        """The hits of each query, and what was searched."""
         for answer in self.answers:
             lines = [answer.query, *([f"  ({answer.note})"] if answer.note else [])]
             for hit in answer.hits:
-                again = "" if hit.reranked_score is None else f"  {hit.reranked_score:8.3f}"
+                reranked = "" if hit.reranked_score is None else f"  {hit.reranked_score:8.3f}"
                 name = f"{hit.caption}  ({hit.name})" if hit.caption else hit.name
-                lines.append(f"{hit.rank:>4}  {hit.score:7.4f}{again}  {name}")
+                lines.append(f"{hit.rank:>4}  {hit.score:7.4f}{reranked}  {name}")
             yield Text("\n".join(map(clip, lines)), blank_before=True)
         yield Text("\n".join(map(clip, self.summary_lines())), blank_before=True)
 
     def details(self) -> Iterator[Block]:
-        """The same with thumbnails."""
         for answer in self.answers:
             yield Heading(answer.query)
             if answer.image:
@@ -125,30 +117,30 @@ class SearchResult(Result):
     def _cards(self, answer: QueryHits) -> Cards:
         cards = []
         for hit in answer.hits:
-            again = "" if hit.reranked_score is None else f", re-ranked {hit.reranked_score:.3f}"
+            reranked = "" if hit.reranked_score is None else f", re-ranked {hit.reranked_score:.3f}"
             image = _thumbnail(hit.path, hit.caption or hit.name)
             name = f"{hit.caption} ({hit.name})" if hit.caption else hit.name
-            cards.append(Card(f"{hit.rank}: {hit.score:.4f}{again}", (image,), name))
+            cards.append(Card(f"{hit.rank}: {hit.score:.4f}{reranked}", (image,), name))
         return Cards(cards, small=True)
 
     def _table(self, answer: QueryHits) -> Table:
-        again = any(hit.reranked_score is not None for hit in answer.hits)
-        header = ("", "cosine", *["re-ranked"] * again, "text")
+        is_reranked = any(hit.reranked_score is not None for hit in answer.hits)
+        header = ("", "cosine", *["re-ranked"] * is_reranked, "text")
         rows = []
         for hit in answer.hits:
             reranked = "" if hit.reranked_score is None else f"{hit.reranked_score:.3f}"
-            rows.append((str(hit.rank), f"{hit.score:.4f}", *[reranked] * again, hit.name))
+            rows.append((str(hit.rank), f"{hit.score:.4f}", *[reranked] * is_reranked, hit.name))
         bars = [max(0.0, min(hit.score, 1.0)) for hit in answer.hits]
         last = len(header) - 1
         return Table(header, rows, bars=bars, left=(0, last), breakable=(last,))
 
     def summary_lines(self) -> list[str]:
-        """What was searched, what was left out, and where the index is."""
+        """Return lines on what was searched, what was left out, and where the index is."""
         counts = self.counts if self.index else f"{self.counts.indexed:,} read"
         lines = [f"{self.kind}: {counts}", f"of: {self.source}", self.method]
-        lines += [f"  {name}: {reason}" for name, reason in self.counts.unreadable[:MAX_NAMED]]
-        rest = len(self.counts.unreadable) - MAX_NAMED
-        lines += [f"  and {rest:,} more (--json names all)"] if rest > 0 else []
+        lines += [f"  {name}: {reason}" for name, reason in self.counts.unreadable[:MAX_LISTED]]
+        unnamed = len(self.counts.unreadable) - MAX_LISTED
+        lines += [f"  and {unnamed:,} more (--json names all)"] if unnamed > 0 else []
         return [*lines, *self.notes, *([f"index: {self.index}"] if self.index else [])]
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,24 +157,23 @@ class SearchResult(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """One row per hit."""
-        again = any(hit.reranked_score is not None for answer in self.answers for hit in answer.hits)
+        """Return one row per hit."""
+        is_reranked = any(hit.reranked_score is not None for answer in self.answers for hit in answer.hits)
         return [
             {"query": answer.query, "rank": hit.rank, "score": hit.score}
-            | ({"reranked_score": hit.reranked_score} if again else {})
+            | ({"reranked_score": hit.reranked_score} if is_reranked else {})
             | {"name": hit.name, "caption": hit.caption}
             for answer in self.answers
             for hit in answer.hits
         ]
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """The kinds of files that make sense for a search."""
         writers = super().writers() | {".csv": lambda: as_csv(self.records())}
-        return {ending: writers[ending] for ending in FILE_SUFFIXES}
+        return {suffix: writers[suffix] for suffix in FILE_SUFFIXES}
 
 
 def _thumbnail(path: Path | None, text: str) -> Image:
-    """A small image with its description, or a note that it cannot be shown."""
+    """Return a small image with its description, or a note that it cannot be shown."""
     try:
         return Image(make_thumbnail(path, THUMBNAIL_SIDE), text) if path else Image(None, "the image is not here")
     except (DataError, OSError):
@@ -190,12 +181,12 @@ def _thumbnail(path: Path | None, text: str) -> Image:
 
 
 def clip(text: str) -> str:
-    """A line that can do nothing to a terminal, and takes at most four lines of it.
+    """Return a text that cannot control the terminal, cut to at most four lines of it.
 
     >>> clip("a\\x1b[2Jb"), clip("x" * 900)[-2:]
     ('a\\\\x1b[2Jb', 'x…')
     """
-    text, room = escape_invisible(text), MAX_LINES * text_width()
-    if display_width(text) <= room:
+    text, max_width = escape_invisible(text), MAX_LINES * text_width()
+    if display_width(text) <= max_width:
         return text
-    return text[: bisect_right(list(accumulate(map(display_width, text))), room - 1)] + "…"
+    return text[: bisect_right(list(accumulate(map(display_width, text))), max_width - 1)] + "…"

@@ -30,17 +30,17 @@ BLOCK_ROWS = 1 << 14  # rows multiplied at once: their scores fit the cache, and
 EXACT = "exact"
 APPROXIMATE = "approximate: faiss searched the nearest cells"
 FAISS_THRESHOLD = 1_000_000  # with more vectors faiss is used, if it is installed
-CELLS_PER_PROBE = 16  # one cell in this many is looked at
-CLUSTERED_BLOCK = 1 << 16
+CELLS_PER_PROBE = 16  # one cell in this many is searched
+FAISS_BLOCK_ROWS = 1 << 16
 SAMPLES_PER_CELL = 64  # vectors per cell that the cells are learned from
 
 
-# The request
+# Requests
 
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What is looked for, and among what; settings that do not go together are refused."""
+    """What to search for, and in what; settings that do not go together are refused."""
 
     images: str | Path | None = None
     query: str | Sequence[str] | None = None
@@ -55,25 +55,25 @@ class SearchRequest:
         if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 1:
             raise SpecError(f"k = {self.k!r}: give the number of results, a whole number of at least 1.")
         if (self.query is None) == (self.image is None):
-            given = "neither" if self.query is None else "both"
-            raise InputError(f"query or image: give exactly one of them to search for, got {given}. {EXAMPLE}")
-        among_images = self.images is not None or self.index is not None
+            count = "neither" if self.query is None else "both"
+            raise InputError(f"query or image: give exactly one of them to search for, got {count}. {EXAMPLE}")
+        in_images = self.images is not None or self.index is not None
         if self.query is not None and self.texts is not None:
             raise InputError("query and texts: texts are ranked for an image. Give image instead of query.")
-        if among_images == (self.texts is not None):
-            given = "both" if among_images else "neither"
+        if in_images == (self.texts is not None):
+            count = "both" if in_images else "neither"
             raise InputError(
-                f"images (or index) or texts: give exactly one of them to search in, got {given}. {EXAMPLE}"
+                f"images (or index) or texts: give exactly one of them to search in, got {count}. {EXAMPLE}"
             )
         if self.text_column is not None and self.texts is None:
             raise InputError("text_column names a column of texts, but no texts are given.")
 
 
 def search_run(run: Run, request: SearchRequest, progress: Progress | None = None) -> SearchResult:
-    """Find the images, or the texts, that are nearest to what is looked for."""
+    """Find the images, or the texts, that are nearest to what is searched for."""
     embedder = Embedder(run.merge_lora())
-    texts = validate_texts([request.query] if isinstance(request.query, str) else list(request.query or []))
-    if request.query is not None and not texts:
+    query_texts = validate_texts([request.query] if isinstance(request.query, str) else list(request.query or []))
+    if request.query is not None and not query_texts:
         raise InputError(f"query is an empty list: there is nothing to search for. {EXAMPLE}")
     assert embedder.towers  # another kind of run is refused before anything is read
     import_pillow()
@@ -84,49 +84,52 @@ def search_run(run: Run, request: SearchRequest, progress: Progress | None = Non
         raise InputError(f"{image} is a folder. Give an image to search for; a folder to search in is given as images.")
     if request.texts is not None:
         assert image is not None
-        where = str(request.texts)
-        if not isinstance(request.texts, (str, Path)):
-            among, where = validate_texts(list(request.texts), "text"), "the given texts"
-        elif where in IMAGES:
-            listing = list_images(where, progress=progress)
-            among = [caption for one in listing.images for caption in one.captions]
-        else:
-            among = read_texts(Path(request.texts), request.text_column)
-        return search_texts(embedder, image, among, where, request.k)
-    queries = [] if image else text_queries(embedder, texts)
-    place = Path(request.index) if request.index else None
-    opened = open_index(embedder, request.images, place, progress)
+        texts, source = _read_request_texts(request.texts, request.text_column, progress)
+        return search_texts(embedder, image, texts, source, request.k)
+    queries = [] if image else text_queries(embedder, query_texts)
+    opened = open_index(embedder, request.images, Path(request.index) if request.index else None, progress)
     if image:
-        queries = [image_query(embedder, image, framed=" framed" in opened.index.header.run)]
+        queries = [image_query(embedder, image, crop_margins=" framed" in opened.index.header.run)]
     return search_images(embedder, opened, queries, request.k, request.faiss)
 
 
+def _read_request_texts(
+    texts: str | Path | Sequence[str], column: str | None, progress: Progress | None
+) -> tuple[list[str], str]:
+    """Return the texts to search in, and what they are called."""
+    if not isinstance(texts, str | Path):
+        return validate_texts(list(texts), "text"), "the given texts"
+    if str(texts) in IMAGES:
+        listing = list_images(str(texts), progress=progress)
+        return [caption for image in listing.images for caption in image.file.captions], str(texts)
+    return read_texts(Path(texts), column), str(texts)
+
+
 def validate_texts(texts: Sequence[object], kind: str = "query") -> list[str]:
-    """The texts, each with something in it."""
-    for place, text in enumerate(texts, start=1):
-        which = kind if len(texts) == 1 else f"{kind} {place}"
+    """Return the texts; one that is no text or empty is an error."""
+    for number, text in enumerate(texts, start=1):
+        name = kind if len(texts) == 1 else f"{kind} {number}"
         if not isinstance(text, str):
-            raise InputError(f"{which} is {text!r} ({type(text).__name__}), not a text. Put it in quotes.")
+            raise InputError(f"{name} is {text!r} ({type(text).__name__}), not a text. Put it in quotes.")
         if not text.strip():
-            raise InputError(f"{which} is empty: there is nothing to search for. As in: --query 'a red heart'")
+            raise InputError(f"{name} is empty: there is nothing to search for. As in: --query 'a red heart'")
     return [str(text) for text in texts]
 
 
 def read_texts(path: Path, column: str | None = None) -> list[str]:
     """Read texts from a file: one per line, or a column of a CSV, TSV or JSONL table."""
     if path.suffix.lower() in {*SEPARATED, ".jsonl"} or column is not None:
-        wanted = [Column("text", column, TEXT_COLUMNS)]
-        return list(read_table(path, wanted, any_width=False).cells["text"])
+        return list(read_table(path, [Column("text", column, TEXT_COLUMNS)], any_width=False).cells["text"])
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file. Give one with one text per line, or a CSV table.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as a text in UTF-8 ({error}).") from None
-    found = [line.strip() for line in lines if line.strip()]
-    if not found:
+    texts = [line.strip() for line in lines if line.strip()]
+    if not texts:
         raise DataError(f"{path}: the file is empty. Give one with one text per line.")
-    return found
+    return texts
 
 
 # Queries and indexes
@@ -134,39 +137,39 @@ def read_texts(path: Path, column: str | None = None) -> list[str]:
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """What is looked for, a text or an image, as a vector."""
+    """A text or an image to search for, as a vector."""
 
     name: str
     vector: Float32[np.ndarray, " shared"]
-    note: str = ""
+    note: str = ""  # what of the text was not read
     tokens: np.ndarray | None = None
     image: Path | None = None
 
 
 def text_queries(embedder: Embedder, texts: Sequence[str]) -> list[SearchQuery]:
-    """Texts to look for; one of which the tokenizer knows nothing is refused."""
-    vectors, read = embedder.text_vectors(texts)
-    for text, known in zip(texts, read.has_known_tokens, strict=True):
-        if not known:
+    """Return texts to search for; one without any known token is refused."""
+    vectors, tokenized = embedder.text_vectors(texts)
+    for text, is_known in zip(texts, tokenized.is_known, strict=True):
+        if not is_known:
             raise InputError(
                 f"the query '{text}' has no token that the run's tokenizer knows "
                 f"({embedder.run.tokenizer.description}). Use words from the captions."
             )
     return [
-        SearchQuery(text, vectors[place], read.notes[place], read.rows.pad([place])[0])
-        for place, text in enumerate(texts)
+        SearchQuery(text, vectors[index], tokenized.notes[index], tokenized.rows.pad([index])[0])
+        for index, text in enumerate(texts)
     ]
 
 
-def image_query(embedder: Embedder, path: Path, framed: bool = False) -> SearchQuery:
-    """An image to look for."""
-    pixels = decode_image(path, embedder.side, crop_margins=framed)
+def image_query(embedder: Embedder, path: Path, crop_margins: bool = False) -> SearchQuery:
+    """Return an image to search for."""
+    pixels = decode_image(path, embedder.side, crop_margins=crop_margins)
     return SearchQuery(path.name, embedder.image_vectors(pixels[None])[0], image=path)
 
 
 @dataclass(frozen=True)
 class OpenedIndex:
-    """An index with its images, if they are still there, and what was done to update it."""
+    """An index with its images, if they still exist, and what was changed to update it."""
 
     index: Index
     images: ImageSource | None
@@ -177,32 +180,39 @@ class OpenedIndex:
 def open_index(
     embedder: Embedder, images: str | Path | None, folder: Path | None, progress: Progress | None = None
 ) -> OpenedIndex:
-    """Update the index of some images; without any, take the one in `place` as it is."""
+    """Update the index of some images; without images, open the one in `folder` as it is."""
     if images is None:
         assert folder is not None
-        index = Index.open(folder)
-        if index.header.run.partition(" ")[0] != embedder.hash:
-            raise RunError(
-                f"{folder} holds vectors of another run than {embedder.run.path}. Search it with the run that made it; "
-                f"or make it again: lemma search {embedder.run.path} --index {folder} --images {index.header.images}"
-            )
-        if not len(index):
-            raise DataError(f"{folder}: the index is empty. To fill it: --images FOLDER.")
-        try:
-            source = open_images(index.header.images)
-        except (DataError, OSError):  # it can be searched without them
-            source = None
-        broken = tuple((entry.name, entry.broken) for entry in index.unreadable)
-        return OpenedIndex(index, source, IndexCounts(len(index), unreadable=broken))
+        return _open_existing(embedder, folder)
     source = open_images(images, progress)
-    made_by = f"{embedder.fingerprint(source.crop_margins)} {source.name}"
-    done = update_index(folder or data_home() / "indexes" / text_hash(made_by)[:32], embedder, source, progress)
-    broken = tuple((entry.name, entry.broken) for entry in done.index.unreadable)
-    if not len(done.index):
-        why = f": {broken[0][0]}: {broken[0][1]}" if broken else ""
-        raise DataError(f"{source.name}: it has no image that can be searched ({len(broken)} broken{why}).")
-    counts = IndexCounts(len(done.index), done.new, done.removed, broken)
-    return OpenedIndex(done.index, source, counts, (done.note,) if done.note else ())
+    key = text_hash(f"{embedder.fingerprint(source.crop_margins)} {source.name}")[:32]
+    updated = update_index(folder or data_home() / "indexes" / key, embedder, source, progress)
+    counts = _count_index(updated.index, updated.new, updated.removed)
+    if not counts.indexed:
+        unreadable = counts.unreadable
+        example = f": {unreadable[0][0]}: {unreadable[0][1]}" if unreadable else ""
+        raise DataError(f"{source.name}: it has no image that can be searched ({len(unreadable)} broken{example}).")
+    return OpenedIndex(updated.index, source, counts, (updated.note,) if updated.note else ())
+
+
+def _open_existing(embedder: Embedder, folder: Path) -> OpenedIndex:
+    index = Index.open(folder)
+    if index.header.run.partition(" ")[0] != embedder.hash:
+        raise RunError(
+            f"{folder} holds vectors of another run than {embedder.run.path}. Search it with the run that made it; "
+            f"or make it again: lemma search {embedder.run.path} --index {folder} --images {index.header.images}"
+        )
+    if not len(index):
+        raise DataError(f"{folder}: the index is empty. To fill it: --images FOLDER.")
+    try:
+        source = open_images(index.header.images)
+    except (DataError, OSError):  # it can be searched without them
+        source = None
+    return OpenedIndex(index, source, _count_index(index))
+
+
+def _count_index(index: Index, new: int = 0, removed: int = 0) -> IndexCounts:
+    return IndexCounts(len(index), new, removed, tuple((entry.name, entry.error) for entry in index.unreadable))
 
 
 # The nearest vectors
@@ -221,42 +231,41 @@ def find_nearest(
     k: int,
     block: int = BLOCK_ROWS,
 ) -> NearestRows:
-    """The k rows with the largest product with each query, block by block: cosines, where all have length 1.
+    """Find the k rows with the largest product with each query, block by block: cosines, if all have length 1.
 
     >>> rows = np.array([[1, 0], [0, 1], [1, 0]], dtype=np.float32)
-    >>> found = find(rows, np.array([[0.6, 0.8]], dtype=np.float32), 2)
-    >>> found.rows.tolist(), found.scores.round(2).tolist()
+    >>> nearest = find_nearest(rows, np.array([[0.6, 0.8]], dtype=np.float32), 2)
+    >>> nearest.rows.tolist(), nearest.scores.round(2).tolist()
     ([[1, 0]], [[0.800000011920929, 0.6000000238418579]])
     """
     queries = np.ascontiguousarray(queries, dtype=np.float32)
-    found = min(k, len(vectors))
     rows = [np.zeros(0, dtype=np.int64) for _ in queries]
     scores = [np.zeros(0, dtype=np.float32) for _ in queries]
     for first in range(0, len(vectors), block):
         products = queries @ np.asarray(vectors[first : first + block]).T
         for query, new in enumerate(products):
-            places = np.arange(len(new))
-            if len(scores[query]) == k:  # only what is above the least so far
-                places = np.flatnonzero(new > scores[query][-1])
-            if len(places) > k:
-                bound = np.partition(new[places], -k)[-k]
-                above, level = places[new[places] > bound], places[new[places] == bound]
-                places = np.sort(np.concatenate([above, level[: k - len(above)]]))
-            joined = np.concatenate([scores[query], new[places]])
-            order = np.argsort(-joined, kind="stable")[:k]  # earlier rows come first among equals
-            rows[query] = np.concatenate([rows[query], places + first])[order]
-            scores[query] = joined[order]
-    shape = (len(queries), found)
+            candidates = np.arange(len(new))
+            if len(scores[query]) == k:  # only those above the least score so far
+                candidates = np.flatnonzero(new > scores[query][-1])
+            if len(candidates) > k:
+                bound = np.partition(new[candidates], -k)[-k]
+                larger, equal = candidates[new[candidates] > bound], candidates[new[candidates] == bound]
+                candidates = np.sort(np.concatenate([larger, equal[: k - len(larger)]]))
+            merged = np.concatenate([scores[query], new[candidates]])
+            order = np.argsort(-merged, kind="stable")[:k]  # earlier rows come first among equals
+            rows[query] = np.concatenate([rows[query], candidates + first])[order]
+            scores[query] = merged[order]
+    shape = (len(queries), min(k, len(vectors)))
     return NearestRows(np.array(rows, dtype=np.int64).reshape(shape), np.array(scores, dtype=np.float32).reshape(shape))
 
 
 def find_nearest_faiss(
     index: Index, queries: Float32[np.ndarray, "queries width"], k: int, num_probes: int | None = None
 ) -> NearestRows:
-    """The k nearest among the vectors of the `looked` cells nearest to each query, by default one cell in sixteen.
+    """Find the k nearest vectors in the `num_probes` cells nearest to each query, by default one cell in sixteen.
 
-    Vectors are divided among √n cells by k-means (Jégou et al. 2011, an inverted file without compression); with all
-    cells looked at, the result is exact. The cells are kept next to the index, and made again when it has changed.
+    Vectors are divided among √n cells by k-means (Jégou et al. 2011, an inverted file without compression); if all
+    cells are searched, the result is exact. The cells are stored next to the index, and made again when it has changed.
     """
     try:
         import faiss  # pyright: ignore[reportMissingImports]
@@ -270,13 +279,13 @@ def find_nearest_faiss(
             old.unlink(missing_ok=True)
         with atomic_replace(path) as temporary:
             rows, width = index.vectors.shape
-            count = max(1, round(math.sqrt(rows)))
-            made = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, count, faiss.METRIC_INNER_PRODUCT)
-            sample = np.random.default_rng(0).permutation(rows)[: SAMPLES_PER_CELL * count]
-            made.train(np.ascontiguousarray(index.vectors[np.sort(sample)]))
-            for first in range(0, rows, CLUSTERED_BLOCK):
-                made.add(np.ascontiguousarray(index.vectors[first : first + CLUSTERED_BLOCK]))
-            faiss.write_index(made, str(temporary))
+            num_cells = max(1, round(math.sqrt(rows)))
+            built = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, num_cells, faiss.METRIC_INNER_PRODUCT)
+            sample = np.random.default_rng(0).permutation(rows)[: SAMPLES_PER_CELL * num_cells]
+            built.train(np.ascontiguousarray(index.vectors[np.sort(sample)]))
+            for first in range(0, rows, FAISS_BLOCK_ROWS):
+                built.add(np.ascontiguousarray(index.vectors[first : first + FAISS_BLOCK_ROWS]))
+            faiss.write_index(built, str(temporary))
     cells: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
     cells.nprobe = min(cells.nlist, num_probes or max(1, cells.nlist // CELLS_PER_PROBE))
     scores, rows = cells.search(np.ascontiguousarray(queries, dtype=np.float32), min(k, len(index)))
@@ -289,66 +298,73 @@ def find_nearest_faiss(
 def search_images(
     embedder: Embedder, opened: OpenedIndex, queries: Sequence[SearchQuery], k: int, faiss: bool | None = None
 ) -> SearchResult:
-    """The images nearest to each query; a query that is itself among them is left out."""
+    """Find the images nearest to each query; a query that is itself among them is left out."""
     index, images = opened.index, opened.images
     reranker = get_reranker(embedder.run)
-    wanted = max(k, reranker.spec.candidates if reranker else 0) + 1
-    clustered = faiss if faiss is not None else len(index) > FAISS_THRESHOLD and find_spec("faiss") is not None
+    count = max(k, reranker.spec.candidates if reranker else 0) + 1
+    use_faiss = faiss if faiss is not None else len(index) > FAISS_THRESHOLD and find_spec("faiss") is not None
     vectors = np.stack([query.vector for query in queries])
-    nearest = find_nearest_faiss(index, vectors, wanted) if clustered else find_nearest(index.vectors, vectors, wanted)
+    nearest = find_nearest_faiss(index, vectors, count) if use_faiss else find_nearest(index.vectors, vectors, count)
     answers = []
     for query, rows, scores in zip(queries, *nearest, strict=True):
-        own, hits = real_path(query.image) if query.image else None, []
+        query_path, hits = real_path(query.image) if query.image else None, []
         for row, score in zip(rows[rows >= 0], scores[rows >= 0], strict=True):
             name = index.entry(int(row)).name
             caption, path = (images.caption(name), images.path(name)) if images else ("", None)
-            if own is None or path is None or real_path(path) != own:
+            if query_path is None or path is None or real_path(path) != query_path:
                 hits.append(Hit(0, name, float(score), caption, path=path))
         if reranker and images and query.tokens is not None:
             paths = [hit.path for hit in hits[: reranker.spec.candidates] if hit.path]
-            with suppress(DataError):  # as they were if an image cannot be read any more
+            with suppress(DataError):  # not re-ranked if an image can no longer be read
                 pixels = [decode_image(path, embedder.side, crop_margins=images.crop_margins) for path in paths]
                 tokens = np.tile(query.tokens, (len(pixels), 1))
                 hits = rerank(hits, score_pairs(reranker, np.stack(pixels), tokens))
-        answers.append(QueryHits(query.name, _numbered(hits[:k]), query.note, query.image))
+        answers.append(QueryHits(query.name, _number_hits(hits[:k]), query.note, query.image))
     notes = list(opened.notes)
     if reranker and any(hit.reranked_score is None for answer in answers for hit in answer.hits[:1]):
         notes.append("not re-ranked: that needs a text query, and the image files")
     elif reranker:
-        notes.append(_reranked_note(reranker))
-    where, how = images.name if images else index.header.images, APPROXIMATE if clustered else EXACT
-    run = str(embedder.run.path)
-    return SearchResult(run, "images", where, tuple(answers), opened.counts, how, index.folder, tuple(notes))
+        notes.append(_rerank_note(reranker))
+    return SearchResult(
+        run=str(embedder.run.path),
+        kind="images",
+        source=images.name if images else index.header.images,
+        answers=tuple(answers),
+        counts=opened.counts,
+        method=APPROXIMATE if use_faiss else EXACT,
+        index=index.folder,
+        notes=tuple(notes),
+    )
 
 
 def search_texts(embedder: Embedder, image: Path, texts: Sequence[str], source: str, k: int) -> SearchResult:
-    """The texts nearest to an image; those of which the tokenizer knows nothing are left out, and counted."""
+    """Find the texts nearest to an image; those without any known token are left out, and counted."""
     query = image_query(embedder, image)
-    vectors, read = embedder.text_vectors(texts)
-    known = np.flatnonzero(read.has_known_tokens)
-    if not len(known):
+    vectors, tokenized = embedder.text_vectors(texts)
+    usable = np.flatnonzero(tokenized.is_known)
+    if not len(usable):
         raise InputError(
             f"{source}: the run's tokenizer knows no token of any of the {len(texts):,} texts. "
             "Use words from the captions."
         )
     reranker = get_reranker(embedder.run)
     candidates = reranker.spec.candidates if reranker else 0
-    nearest = find_nearest(vectors[known], query.vector[None], max(k, candidates))
-    rows = known[nearest.rows[0]]
+    nearest = find_nearest(vectors[usable], query.vector[None], max(k, candidates))
+    rows = usable[nearest.rows[0]]
     hits = [Hit(0, texts[int(row)], float(score)) for row, score in zip(rows, nearest.scores[0], strict=True)]
-    unknown = len(texts) - len(known)
+    unknown = len(texts) - len(usable)
     notes = (f"{pluralize(unknown, 'text')} left out: the tokenizer knows no token of them",) if unknown else ()
     if reranker:
-        tokens = read.rows.pad(rows[:candidates])
-        pixels = decode_image(image, embedder.side)
-        hits = rerank(hits, score_pairs(reranker, np.tile(pixels, (len(tokens), 1, 1, 1)), tokens))
-        notes += (_reranked_note(reranker),)
-    answer = QueryHits(query.name, _numbered(hits[:k]), image=image)
+        tokens = tokenized.rows.pad(rows[:candidates])
+        pixels = np.tile(decode_image(image, embedder.side), (len(tokens), 1, 1, 1))
+        hits = rerank(hits, score_pairs(reranker, pixels, tokens))
+        notes += (_rerank_note(reranker),)
+    answer = QueryHits(query.name, _number_hits(hits[:k]), image=image)
     run = str(embedder.run.path)
-    return SearchResult(run, "texts", source, (answer,), IndexCounts(len(known)), EXACT, notes=notes)
+    return SearchResult(run, "texts", source, (answer,), IndexCounts(len(usable)), EXACT, notes=notes)
 
 
-def _numbered(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+def _number_hits(hits: Sequence[Hit]) -> tuple[Hit, ...]:
     return tuple(replace(hit, rank=rank) for rank, hit in enumerate(hits, start=1))
 
 
@@ -356,7 +372,7 @@ def _numbered(hits: Sequence[Hit]) -> tuple[Hit, ...]:
 
 
 def get_reranker(run: Run) -> CrossAttentionModel | None:
-    """The model of a run that re-ranks; None if it does not."""
+    """Return the re-ranking model of a run; None if it has none."""
     return run.module if isinstance(run.module, CrossAttentionModel) else None
 
 
@@ -364,7 +380,7 @@ def get_reranker(run: Run) -> CrossAttentionModel | None:
 def score_pairs(
     model: CrossAttentionModel, pixels: UInt8[np.ndarray, "pairs 3 side side"], tokens: Int64[np.ndarray, "pairs time"]
 ) -> Float32[np.ndarray, " pairs"]:
-    """The logit of each pair of an image and a text: the dual encoder's, and what cross-attention adds to it."""
+    """Return the logit of each pair of an image and a text: the dual encoder's plus that of cross-attention."""
     device = next(model.parameters()).device
     images, texts = (torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in (pixels, tokens))
     logits = model.logits(model.towers.patches(images), model.towers.words(texts), texts >= 0)
@@ -372,17 +388,17 @@ def score_pairs(
 
 
 def rerank(hits: Sequence[Hit], scores: Float32[np.ndarray, " candidates"]) -> list[Hit]:
-    """The first hits ordered by their new scores, equal ones as they were; then the rest.
+    """Order the first hits by their new scores, equal ones as they were; the rest follow.
 
     >>> hits = [Hit(0, name, 0.5) for name in "abcd"]
-    >>> [hit.name for hit in reranked(hits, np.array([0.1, 0.9, 0.1], dtype=np.float32))]
+    >>> [hit.name for hit in rerank(hits, np.array([0.1, 0.9, 0.1], dtype=np.float32))]
     ['b', 'a', 'c', 'd']
     """
     order = np.argsort(-scores, kind="stable")
-    first = [replace(hits[place], reranked_score=float(scores[place])) for place in order]
+    first = [replace(hits[index], reranked_score=float(scores[index])) for index in order]
     return [*first, *hits[len(scores) :]]
 
 
-def _reranked_note(model: CrossAttentionModel) -> str:
+def _rerank_note(model: CrossAttentionModel) -> str:
     first = model.spec.candidates
     return f"the first {first} were re-ranked by attention between patches and words; the second score is its logit"

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from lemma.data.conllu import Sentence
-from lemma.data.treebanks import read_trees
+from lemma.data.treebanks import Sentence, read_trees
 from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.inspection.trees import (
     WordAttention,

@@ -12,10 +12,9 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from lemma.data.conllu import Sentence
 from lemma.data.corpora import TREEBANKS
 from lemma.data.splits import Splits
-from lemma.data.treebanks import Lexicon, Trees, prepare_treebank, read_trees
+from lemma.data.treebanks import Lexicon, Sentence, Trees, prepare_treebank, read_trees
 from lemma.errors import DataError, InputError, SpecError
 from lemma.layers.attention import RelationScores, log_arc_probabilities, log_attention
 from lemma.models.parser import ParserModel, decode_tree, score_sentences

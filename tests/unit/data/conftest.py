@@ -1,4 +1,4 @@
-"""Every test of this room has a data home of its own, and a toy corpus in a package of its own."""
+"""Every data test has its own data home; and a toy corpus in a package."""
 
 import hashlib
 import shutil

@@ -13,7 +13,7 @@ sizes = st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(1, 200)).map
 
 @settings(deadline=None)
 @given(sizes, st.integers(0, 2**32), st.integers(0, 10**9))
-def test_every_span_lies_within_the_text(size: tuple[int, int, int], seed: int, step: int) -> None:
+def test_every_window_is_within_the_text(size: tuple[int, int, int], seed: int, step: int) -> None:
     for kind in (RandomWindows, ContiguousStreams):
         length, sequence_length, batch = size
         offsets = kind(length, sequence_length, batch, seed).offsets(step)
@@ -31,7 +31,7 @@ def test_the_order_is_a_function_of_seed_and_step() -> None:
         assert kind(10_000, 16, 4, seed=4).offsets(0).tolist() != steps[0]
 
 
-def test_random_windows_reach_every_place_about_equally_often() -> None:
+def test_random_windows_start_everywhere_about_equally_often() -> None:
     windows = RandomWindows(length=14, sequence_length=4, batch=1000, seed=1)
     counts = np.bincount(np.concatenate([windows.offsets(step) for step in range(20)]), minlength=10)
     assert len(counts) == 10  # places 0 to 9: the last sequence_length is tokens 9 to 13
@@ -59,7 +59,7 @@ def test_streams_are_contiguous_within_an_epoch_and_cover_it_once(size: tuple[in
         )  # less than one more step and a phase are left out
 
 
-def test_epochs_differ_in_phase_and_reach_the_whole_text() -> None:
+def test_epochs_differ_in_phase_and_cover_the_complete_text() -> None:
     streams = ContiguousStreams(length=1001, sequence_length=10, batch=4, seed=1)
     starts = {int(streams.offsets(epoch * streams.steps)[0]) for epoch in range(200)}
     assert len(starts) > 20

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import pytest
 
 from lemma.data import chat
-from lemma.data.chat import ChatTemplateError, chat_text, close_renderers
+from lemma.data.chat import ChatTemplateError, close_renderers, render_chat
 from lemma.data.tokenizers import CONFIG_FILE, TEMPLATE_FILE, Tokenizer, train_tokenizer
 from lemma.errors import DataError, RunError
 from lemma.processes import child_environment
@@ -23,7 +23,6 @@ from pretrained_models import byte_level
 TALK = [{"role": "user", "content": "Hi \ud83c!"}]
 PLAIN = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
 EXPENSIVE = {
-    "nested loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "one long string": "{{ 'a' * 3000000000 }}",
     "a string that grows": "{% set n = namespace(s='a') %}{% for a in range(60) %}{% set n.s = n.s~n.s %}{% endfor %}",
     "a long text": "{% for a in range(99999) %}{{ 'a' * 9999 }}{% endfor %}",
@@ -38,9 +37,9 @@ EXPENSIVE = {
 def test_an_expensive_template_is_stopped_and_the_next_conversation_is_written(name: str) -> None:
     begin = time.monotonic()
     with pytest.raises(ChatTemplateError, match="the model's chat template"):
-        chat_text(EXPENSIVE[name], TALK, {})
+        render_chat(EXPENSIVE[name], TALK, {})
     assert time.monotonic() - begin < 8
-    assert chat_text(PLAIN, TALK, {}) == "user:Hi \ud83c!;"
+    assert render_chat(PLAIN, TALK, {}) == "user:Hi \ud83c!;"
 
 
 def test_a_template_that_was_stopped_can_be_rendered_again() -> None:
@@ -48,22 +47,22 @@ def test_a_template_that_was_stopped_can_be_rendered_again() -> None:
         "{% if spin %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}ok"
     )
     with pytest.raises(ChatTemplateError, match="passed a limit"):
-        chat_text(template, TALK, {}, spin=True)
-    assert chat_text(template, TALK, {}, spin=False) == "ok"
+        render_chat(template, TALK, {}, spin=True)
+    assert render_chat(template, TALK, {}, spin=False) == "ok"
 
 
-def test_a_child_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renderer_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "SECONDS", 0.3)
     monkeypatch.setattr(chat, "python_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"])
     begin = time.monotonic()
     with pytest.raises(ChatTemplateError, match="passed a limit"):
-        chat_text(PLAIN + "{# silent #}", TALK, {})
+        render_chat(PLAIN + "{# silent #}", TALK, {})
     assert time.monotonic() - begin < 5
 
 
 def test_the_clock_is_read_at_every_rendering() -> None:
     template = "{{ strftime_now('%s.%f') }}"
-    first, second = float(chat_text(template, TALK, {})), float(chat_text(template, TALK, {}))
+    first, second = float(render_chat(template, TALK, {})), float(render_chat(template, TALK, {}))
     assert abs(time.time() - second) < 5
     assert second > first
 
@@ -71,28 +70,28 @@ def test_the_clock_is_read_at_every_rendering() -> None:
 def test_many_threads_may_render_at_once() -> None:
     def rendered(number: int) -> bool:
         template = f"{{{{ messages[0].content }}}} in {number % 9}"  # more templates than processes
-        return chat_text(template, [{"role": "user", "content": str(number)}], {}) == f"{number} in {number % 9}"
+        return render_chat(template, [{"role": "user", "content": str(number)}], {}) == f"{number} in {number % 9}"
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(rendered, range(36)))
     assert len(chat._renderers) <= chat.MAX_RENDERERS
 
 
-def test_a_forked_process_has_children_of_its_own() -> None:
-    assert chat_text(PLAIN, TALK, {})
+def test_a_forked_process_starts_its_own_renderers() -> None:
+    assert render_chat(PLAIN, TALK, {})
     child = os.fork()
     if child == 0:
-        ok = all(chat_text(PLAIN, [{"role": "a", "content": str(n)}], {}) == f"a:{n};" for n in range(20))
+        ok = all(render_chat(PLAIN, [{"role": "a", "content": str(n)}], {}) == f"a:{n};" for n in range(20))
         close_renderers()
         os._exit(0 if ok else 1)
-    assert all(chat_text(PLAIN, [{"role": "b", "content": str(n)}], {}) == f"b:{n};" for n in range(20))
+    assert all(render_chat(PLAIN, [{"role": "b", "content": str(n)}], {}) == f"b:{n};" for n in range(20))
     assert os.waitpid(child, 0)[1] == 0
 
 
 def test_the_child_ends_with_its_parent_and_never_imports_torch() -> None:
     code = (
         "import os, signal, sys\nfrom lemma.data import chat\n"
-        "chat.chat_text('{{ 1 }}', [], {})\n"
+        "chat.render_chat('{{ 1 }}', [], {})\n"
         "process = next(iter(chat._renderers.values()))._process\n"
         "maps = open(f'/proc/{process.pid}/maps').read()\n"
         "print(process.pid, 'torch' in sys.modules or 'torch' in maps, flush=True)\n"
@@ -112,15 +111,15 @@ def test_nothing_in_the_current_folder_is_imported(tmp_path: Path, monkeypatch: 
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
     close_renderers()
-    assert chat_text(PLAIN, TALK, {})
+    assert render_chat(PLAIN, TALK, {})
     assert not (tmp_path / "trace").exists()
 
 
-def test_any_plain_data_reach_the_template_and_others_are_refused() -> None:
+def test_the_template_gets_json_data_and_other_objects_are_refused() -> None:
     message = MappingProxyType({"role": "user", "content": ("a", 1.5, None)})
-    assert chat_text("{{ messages[0].content | tojson }}{{ tools }}", (message,), {}) == '["a", 1.5, null]None'
+    assert render_chat("{{ messages[0].content | tojson }}{{ tools }}", (message,), {}) == '["a", 1.5, null]None'
     with pytest.raises(DataError, match="a lock is neither text"):
-        chat_text(PLAIN, TALK, {}, tools=[threading.Lock()])
+        render_chat(PLAIN, TALK, {}, tools=[threading.Lock()])
 
 
 def _saved(folder: Path, **config: object) -> Path:
@@ -130,7 +129,7 @@ def _saved(folder: Path, **config: object) -> Path:
     return folder / "tokenizer.json"
 
 
-def test_a_broken_template_is_named_by_its_file(tmp_path: Path) -> None:
+def test_an_error_in_a_template_names_its_file(tmp_path: Path) -> None:
     path = _saved(tmp_path, chat_template="{% if %}")
     with pytest.raises(DataError, match=f"{CONFIG_FILE}: the model's chat template cannot be rendered"):
         Tokenizer.load(path).chat(TALK)
@@ -145,7 +144,7 @@ def test_a_broken_template_is_named_by_its_file(tmp_path: Path) -> None:
         Tokenizer.load(path)
 
 
-def test_a_tokenizer_that_lemma_trained_may_have_a_template_too(tmp_path: Path) -> None:
+def test_a_trained_tokenizer_can_have_a_chat_template(tmp_path: Path) -> None:
     train_tokenizer(Characters(), ["abc"]).save(tmp_path / "tokenizer.json")
     (tmp_path / TEMPLATE_FILE).write_text(PLAIN)
     assert Tokenizer.load(tmp_path / "tokenizer.json").chat([{"role": "a", "content": "b"}]) == "a:b;"
@@ -182,7 +181,7 @@ def test_sampling_settings_are_checked_and_zeros_switch_off(tmp_path: Path) -> N
         Tokenizer.load(path)
 
 
-def test_a_template_may_say_how_json_is_written() -> None:
+def test_tojson_takes_the_arguments_of_transformers() -> None:
     template = "{{ messages[0].content|tojson(ensure_ascii=True) }}{{ messages|tojson(separators=(',', ':')) }}"
-    text = chat_text(template, [{"role": "user", "content": "é"}], {})
+    text = render_chat(template, [{"role": "user", "content": "é"}], {})
     assert text == '"\\u00e9"[{"role":"user","content":"é"}]'

@@ -32,7 +32,7 @@ def decoded(dataset: Splits[TokenArray]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_splits_spell_the_file_and_the_tokenizer_knows_only_the_training_part(
+def test_the_splits_decode_to_the_file_and_the_tokenizer_is_trained_on_the_training_split(
     kind: str, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading_module, "BLOCK", 500)  # many pieces
@@ -58,7 +58,7 @@ def test_characters_seen_only_in_the_validation_split_are_left_out_and_counted(w
     assert dataset.item("validation").bytes == 30  # only what the tokens express
 
 
-def test_one_file_has_the_sum_that_sha256sum_prints_and_several_the_sum_of_their_sums(
+def test_the_hash_is_that_of_sha256sum_for_one_file_and_of_the_joined_hashes_for_several(
     write: Callable[..., Path],
 ) -> None:
     paths = [write(TEXT, "a.txt"), write(TEXT[::-1], "b.txt")]
@@ -79,7 +79,7 @@ def test_files_are_joined_in_order_with_eos_between_them(kind: str, write: Calla
     assert len(dataset.split_names) == 2
 
 
-def test_a_second_call_reads_nothing_but_the_sums(write: Callable[..., Path], home: Path) -> None:
+def test_a_second_call_only_hashes_the_files(write: Callable[..., Path], home: Path) -> None:
     path, told = write(TEXT), []
     first = prepare_text(spec_of(path), progress=lambda what, done, total: told.append((what, done, total)))
     names = list(dict.fromkeys(what for what, _, _ in told))
@@ -97,7 +97,7 @@ def test_a_second_call_reads_nothing_but_the_sums(write: Callable[..., Path], ho
     assert len(list((home / "stores").iterdir())) == len(list((home / "tokenizers").iterdir())) == 1
 
 
-def test_another_text_tokenizer_or_share_gets_another_store(write: Callable[..., Path]) -> None:
+def test_another_text_tokenizer_or_fraction_gets_another_store(write: Callable[..., Path]) -> None:
     folders = {folder_of(prepare_text(spec_of(write(TEXT))))}
     folders.add(folder_of(prepare_text(spec_of(write(TEXT), held_out=0.3))))
     folders.add(folder_of(prepare_text(spec_of(write(TEXT), kind="words"))))
@@ -106,7 +106,7 @@ def test_another_text_tokenizer_or_share_gets_another_store(write: Callable[...,
     assert len(folders | {folder_of(changed)}) == 4
 
 
-def test_a_tokenizer_learned_with_less_held_out_is_not_used_again_for_more(write: Callable[..., Path]) -> None:
+def test_a_cached_tokenizer_is_not_used_for_another_split(write: Callable[..., Path]) -> None:
     path = write("abc\n" * 75 + "abd\n" * 25)
     assert prepare_text(spec_of(path, held_out=0.1)).tokenizer.vocabulary == 5
     assert prepare_text(spec_of(path, held_out=0.3)).tokenizer.vocabulary == 4
@@ -122,7 +122,7 @@ def test_a_damaged_store_or_tokenizer_is_made_again(write: Callable[..., Path], 
     assert tuple(TokenStore(folder_of(first)).splits) == ("train", "validation")
 
 
-def test_a_given_tokenizer_is_used_as_it_is(write: Callable[..., Path], home: Path) -> None:
+def test_a_passed_tokenizer_is_used_unchanged(write: Callable[..., Path], home: Path) -> None:
     tokenizer = train_tokenizer(Characters(), ["abc "])
     dataset = prepare_text(spec_of(write("abcdé " * 50)), tokenizer=tokenizer)
     assert dataset.tokenizer is tokenizer
@@ -148,7 +148,7 @@ def test_ctrl_c_while_tokenising_leaves_nothing_behind(write: Callable[..., Path
     assert not list((home / "stores").iterdir())
 
 
-def test_a_name_that_is_neither_corpus_nor_file_is_guessed(tmp_path: Path) -> None:
+def test_an_unknown_name_suggests_the_closest_corpus(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"'shakespear' is unknown\. Did you mean 'shakespeare'\?.*Or give the path of a"
     ):
@@ -175,7 +175,7 @@ def test_corpora_and_files_may_be_mixed(toy: Corpus, write: Callable[..., Path])
     assert dataset.description == f"toy, {path}"
 
 
-def test_other_text_is_read_with_a_given_tokenizer(toy: Corpus, write: Callable[..., Path]) -> None:
+def test_other_text_is_tokenized_with_the_passed_tokenizer(toy: Corpus, write: Callable[..., Path]) -> None:
     tokenizer = train_tokenizer(Characters(), ["this not be\n"])
     dataset = read_tokens([str(write("this, this"))], tokenizer)
     assert dataset.split_names == ("text",)
@@ -199,7 +199,7 @@ def test_of_a_corpus_the_test_split_is_read_if_it_has_one(toy: Corpus, monkeypat
     assert (dataset.description, decoded(dataset)) == ("toy (test)", {"text": "not "})
 
 
-def test_text_that_a_tokenizer_cannot_express_at_all_is_an_error(write: Callable[..., Path]) -> None:
+def test_text_without_any_known_character_is_an_error(write: Callable[..., Path]) -> None:
     with pytest.raises(DataError, match="the split 'text' has no tokens"):
         read_tokens([str(write("中文"))], train_tokenizer(Characters(), ["abc"]))
 

@@ -1,4 +1,4 @@
-"""TokenRows of tokens against plain lists, and the order of examples."""
+"""TokenRows compared with lists, and the order of examples."""
 
 import numpy as np
 import pytest
@@ -24,21 +24,21 @@ def lists_of(rows: TokenRows) -> list[list[int]]:
 
 @settings(max_examples=100, deadline=None)
 @given(lists=LISTS, length=st.integers(0, 7), data=st.data())
-def test_rows_do_what_lists_do(lists: list[list[int]], length: int, data: st.DataObject) -> None:
+def test_token_rows_behave_like_lists(lists: list[list[int]], length: int, data: st.DataObject) -> None:
     rows = rows_of(lists)
     assert lists_of(rows.truncate(length)) == [row[:length] for row in lists]
     assert lists_of(rows.fill_empty(7)) == [row or [7] for row in lists]
     assert lists_of(rows.add_affixes([1], [2, 3])) == [[1, *row, 2, 3] for row in lists]
     some = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=9))
-    assert lists_of(rows.select(some)) == [lists[place] for place in some]
-    longest = max((len(lists[place]) for place in some), default=0)
+    assert lists_of(rows.select(some)) == [lists[index] for index in some]
+    longest = max((len(lists[index]) for index in some), default=0)
     padded = rows.pad(some)
-    assert padded.tolist() == [lists[place] + [-1] * (longest - len(lists[place])) for place in some]
+    assert padded.tolist() == [lists[index] + [-1] * (longest - len(lists[index])) for index in some]
     assert padded.dtype == np.int64 and padded.shape == (len(some), longest)
 
 
 @pytest.mark.parametrize("kind", [Words(), BytePairs(vocabulary=300), Characters()])
-def test_texts_encoded_together_have_the_ids_of_each_alone(kind: Words | BytePairs | Characters) -> None:
+def test_encoding_texts_together_gives_the_same_ids_as_one_by_one(kind: Words | BytePairs | Characters) -> None:
     texts = ["to be", "", "or  not\nto be", "é", "that's it " * 30, " "]
     tokenizer = train_tokenizer(kind, [texts[0], *texts[4:]])
     rows, left_out = encode_texts(tokenizer, texts, lambda _: None)
@@ -47,7 +47,7 @@ def test_texts_encoded_together_have_the_ids_of_each_alone(kind: Words | BytePai
     assert left_out == sum(missing for _, missing in alone)
 
 
-def test_every_epoch_reads_every_example_once_and_like_lengths_together() -> None:
+def test_every_epoch_reads_every_example_once_with_similar_lengths_together() -> None:
     lengths = np.random.default_rng(1).integers(1, 100, size=640)
     order = BucketedExamples(lengths, batch=16, seed=3)
     first = np.concatenate([order.examples(step) for step in range(order.steps)])

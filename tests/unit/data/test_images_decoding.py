@@ -1,4 +1,4 @@
-"""One image of any format: its colours, its turning, its square, and what is said of a broken one."""
+"""Decoding of images of every format: colours, rotation, the square, and errors of damaged files."""
 
 import io
 import struct
@@ -70,7 +70,7 @@ def test_deep_and_printed_colours_of_a_tiff_are_read(tmp_path: Path, mode: str) 
     assert colour(saved(tmp_path, image, "a.tif")) == expected
 
 
-def test_numbers_beyond_sixteen_bits_run_from_the_least_to_the_most(tmp_path: Path) -> None:
+def test_values_beyond_sixteen_bits_are_scaled_to_their_range(tmp_path: Path) -> None:
     steps = np.repeat(np.array([[-70_000], [0], [70_000]], np.int32), 3, axis=1)
     pixels = decode_image(saved(tmp_path, Image.fromarray(steps), "a.tif"), 3)
     assert pixels[0, :, 0].tolist() == [0, 128, 255]
@@ -83,7 +83,7 @@ def test_a_transparent_colour_of_a_palette_is_white(tmp_path: Path, options: dic
     assert colour(saved(tmp_path, image, "a.png", **options)) == WHITE
 
 
-def test_of_a_moving_image_the_first_frame_is_read(tmp_path: Path) -> None:
+def test_the_first_frame_of_an_animation_is_read(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (9, 9), tint) for tint in (RED, (0, 0, 255))]
     path = saved(tmp_path, frames[0], "a.gif", save_all=True, append_images=frames[1:])
     assert colour(path) == RED
@@ -96,7 +96,7 @@ def corners(path: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_an_image_is_turned_as_its_camera_says(tmp_path: Path, orientation: int) -> None:
+def test_an_image_is_rotated_by_its_exif_orientation(tmp_path: Path, orientation: int) -> None:
     upright = np.kron(np.array([[0, 60], [120, 180]], np.uint8), np.ones((2, 2), np.uint8))
     # What EXIF 2.3 says of where the stored first row and first column are in the image that is seen.
     stored = {
@@ -116,7 +116,7 @@ def test_an_image_is_turned_as_its_camera_says(tmp_path: Path, orientation: int)
 
 
 @pytest.mark.parametrize(("size", "inside"), [((40, 20), np.s_[:, 2:6, :]), ((20, 40), np.s_[:, :, 2:6])])
-def test_what_is_not_square_stands_in_the_middle_of_white(
+def test_an_image_that_is_not_square_is_centred_on_white(
     tmp_path: Path, size: tuple[int, int], inside: tuple[slice, ...]
 ) -> None:
     pixels = decode_image(saved(tmp_path, Image.new("RGB", size, (10, 20, 30)), "a.png"), 8).copy()
@@ -130,13 +130,13 @@ def test_a_line_of_one_pixel_stays_a_line(tmp_path: Path) -> None:
     assert (pixels == 0).all(axis=(0, 2)).sum() == 1
 
 
-def test_smaller_pixels_are_means_of_larger_ones_not_some_of_them(tmp_path: Path) -> None:
+def test_downscaling_averages_pixels(tmp_path: Path) -> None:
     board = np.indices((64, 64)).sum(axis=0) % 2 * 255
     pixels = decode_image(saved(tmp_path, Image.fromarray(board.astype(np.uint8)), "a.png"), 8)
     assert np.abs(pixels.astype(int) - 127).max() <= 8
 
 
-def test_a_frame_leaves_the_same_margin_wherever_the_drawing_stood(tmp_path: Path) -> None:
+def test_cropping_leaves_the_same_margin_wherever_the_drawing_is(tmp_path: Path) -> None:
     def framed(box: tuple[int, int, int, int], name: str) -> np.ndarray:
         image = Image.new("RGBA", (100, 100))
         image.paste((255, 0, 0, 255), box)
@@ -148,7 +148,7 @@ def test_a_frame_leaves_the_same_margin_wherever_the_drawing_stood(tmp_path: Pat
     assert drawn.min() == 1 and drawn.max() == 16  # 32 pixels and 2 × 2 of margin are 36, here half as many
 
 
-def test_a_drawing_of_nothing_is_refused_when_framed(tmp_path: Path) -> None:
+def test_an_empty_drawing_is_refused_when_margins_are_cropped(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.new("RGBA", (9, 9)), "a.png")
     with pytest.raises(DataError, match=r"a\.png: nothing is drawn in it"):
         decode_image(path, 8, crop_margins=True)
@@ -199,17 +199,15 @@ def test_an_image_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         decode_image(tmp_path / "a.png", 8)
 
 
-def test_many_images_come_in_order_with_errors_in_their_places(tmp_path: Path) -> None:
+def test_images_are_decoded_in_order_with_errors_at_their_positions(tmp_path: Path) -> None:
     paths = [saved(tmp_path, Image.new("L", (9, 9), shade), f"{shade}.png") for shade in range(100)]
     paths[50].write_bytes(b"broken")
     read = list(decode_images(paths, 4))
     assert isinstance(read[50], DataError)
-    assert [place for place, pixels in enumerate(read) if place != 50 and pixels[0, 0, 0] != place] == []
+    assert [index for index, pixels in enumerate(read) if index != 50 and pixels[0, 0, 0] != index] == []
 
 
-def test_only_a_few_images_are_decoded_before_the_first_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_one_batch_of_images_is_decoded_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, decoded = saved(tmp_path, Image.new("L", (9, 9)), "a.png"), []
     monkeypatch.setattr(
         decoding, "_decode", lambda path, side, framed: decoded.append(path) or np.zeros((3, side, side))
@@ -224,7 +222,7 @@ def test_a_thumbnail_is_a_small_png_of_the_same_shape(tmp_path: Path) -> None:
     assert (small.format, small.size, small.getpixel((3, 3))) == ("PNG", (50, 25), HALF_RED_ON_WHITE)
 
 
-def test_image_files_are_found_in_folders_below_and_hidden_ones_are_not(tmp_path: Path) -> None:
+def test_images_are_found_in_subfolders_but_not_hidden_ones(tmp_path: Path) -> None:
     for name in ("b.PNG", "sub/deep/a.jpeg", "sub/notes.txt", ".hidden.png", ".git/c.png", "d.png/e.webp"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")

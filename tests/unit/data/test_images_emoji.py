@@ -67,11 +67,11 @@ def test_both_styles_have_the_same_names_in_the_same_splits(styles: dict[str, Sp
 
 
 @pytest.mark.usefixtures("usual_home")
-def test_what_is_kept_is_as_large_and_as_many_as_is_said(styles: dict[str, Splits[CaptionedImages]]) -> None:
+def test_the_stored_files_have_the_documented_sizes_and_counts(styles: dict[str, Splits[CaptionedImages]]) -> None:
     for name, data in styles.items():
         assert sum(path.stat().st_size for path in fetch_corpus(IMAGES[name])) == IMAGES[name].size
         assert data.hash == IMAGES[name].stored_hash
-    assert "1,652 emoji" in IMAGES["emoji"].about
+    assert "1,652 emoji" in IMAGES["emoji"].description
 
 
 def test_both_styles_fill_their_square_alike(styles: dict[str, Splits[CaptionedImages]]) -> None:
@@ -95,7 +95,7 @@ def test_a_red_heart_is_red_in_both_styles_and_near_itself(styles: dict[str, Spl
 
 
 @pytest.mark.usefixtures("usual_home")
-def test_judging_takes_the_test_names_unless_others_are_asked_for(styles: dict[str, Splits[CaptionedImages]]) -> None:
+def test_evaluation_uses_the_test_split_unless_another_is_named(styles: dict[str, Splits[CaptionedImages]]) -> None:
     data = styles["emoji-openmoji"]
     given = {"side": 32, "length": 16, "special_tokens": True, "tokenizer": styles["emoji"].tokenizer}
     assert (
@@ -131,7 +131,7 @@ def test_without_shaping_sequences_are_left_out_not_drawn_in_pieces(
     assert "1f468-200d-1f4bb.png" not in draw_emoji(font, SOME) and "1f600.png" in draw_emoji(font, SOME)
 
 
-def test_drawings_are_kept_and_drawn_again_when_damaged(font: Path) -> None:
+def test_drawings_are_cached_and_drawn_again_when_damaged(font: Path) -> None:
     first = {name: path.read_bytes() for name, path in draw_emoji(font, SOME).items()}
     path = draw_emoji(font, SOME)["1f600.png"]
     stamp = path.stat().st_mtime_ns

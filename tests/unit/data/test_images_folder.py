@@ -1,4 +1,4 @@
-"""A folder of your own: which captions go with which image, what is left out and said, and how it is divided."""
+"""Folders of images: which captions go with which image, what is left out with a note, and how it is split."""
 
 import json
 import os
@@ -60,8 +60,8 @@ def test_an_image_and_its_caption_stay_together(folder: Folder) -> None:
     data = prepared(folder(many(50)))
     for split in data.split_names:
         tokens = data.item(split)
-        for place, image in enumerate(data.item(split).images):
-            shade, text = tokens.batch([place])
+        for index, image in enumerate(data.item(split).images):
+            shade, text = tokens.batch([index])
             assert (shade == int(Path(image.name).stem)).all()
             known = data.tokenizer.encode_lossy(image.captions[0])[0].tolist()
             start = data.tokenizer.vocabulary
@@ -115,7 +115,7 @@ def test_an_image_may_have_several_captions_of_which_one_is_chosen(folder: Folde
     assert (each >= 0).sum(axis=1).tolist() == [3, 5]
 
 
-def test_batches_have_the_shapes_that_were_agreed(folder: Folder) -> None:
+def test_batches_have_the_shapes_of_an_example_set(folder: Folder) -> None:
     tokens: ExampleSet = prepared(folder(many(20))).item("train")
     images, text = tokens.batch([3, 1, 2])
     assert images.shape == (3, 3, 4, 4) and images.dtype == np.uint8 and images.flags.writeable
@@ -129,7 +129,7 @@ def test_long_captions_are_cut_and_counted(folder: Folder) -> None:
     assert "10 of 10 captions are longer than 8 tokens: their start was kept" in data.notes
 
 
-def test_whatever_is_wrong_with_single_images_is_named_counted_and_skipped(folder: Folder, tmp_path: Path) -> None:
+def test_images_that_cannot_be_used_are_skipped_with_a_note(folder: Folder, tmp_path: Path) -> None:
     good = many(20)
     wrong = [("../secret.png", "x"), ("/etc/passwd", "x"), ("sub/../../secret.png", "x"), ("gone.png", "x")]
     broken = [("empty.png", "x"), ("half.png", "x"), ("text.png", "x"), ("locked.png", "x")]
@@ -142,16 +142,18 @@ def test_whatever_is_wrong_with_single_images_is_named_counted_and_skipped(folde
     data = prepared(root)
     kept = {name for name, _ in good} | ({"locked.png"} if os.access(root / "locked.png", os.R_OK) else set())
     assert set(named(data)) == kept
-    said = "\n".join(data.notes)
-    assert "3 paths lead out of the folder, and were not read: ../secret.png, /etc/passwd, sub/../../secret.png" in said
-    assert "1 image of the table is not in the folder: gone.png" in said
-    assert "1 image has no caption: silent.png" in said
-    assert f"{24 - len(kept)} images cannot be read: empty.png (the file is empty), half.png (" in said
+    message = "\n".join(data.notes)
+    assert (
+        "3 paths lead out of the folder, and were not read: ../secret.png, /etc/passwd, sub/../../secret.png" in message
+    )
+    assert "1 image of the table is not in the folder: gone.png" in message
+    assert "1 image has no caption: silent.png" in message
+    assert f"{24 - len(kept)} images cannot be read: empty.png (the file is empty), half.png (" in message
     again = prepared(root)
     assert again.notes == data.notes
 
 
-def test_nothing_usable_is_an_error_that_says_why(folder: Folder) -> None:
+def test_a_folder_without_usable_images_is_an_error_with_the_reasons(folder: Folder) -> None:
     root = folder(many(5))
     for number in range(5):
         (root / f"{number}.png").write_bytes(b"")
@@ -164,7 +166,7 @@ def test_nothing_usable_is_an_error_that_says_why(folder: Folder) -> None:
         prepared(root)
 
 
-def test_too_few_images_to_divide_are_refused_but_judged(folder: Folder) -> None:
+def test_too_few_images_are_refused_for_training_but_evaluated(folder: Folder) -> None:
     root = folder(many(3))
     with pytest.raises(DataError, match=r"3 different images are too few .* Give at least 4"):
         prepared(root)
@@ -177,7 +179,7 @@ def test_too_few_images_to_divide_are_refused_but_judged(folder: Folder) -> None
     }
 
 
-def test_a_folder_is_judged_whole_or_by_the_split_that_is_asked_for(folder: Folder) -> None:
+def test_a_folder_is_evaluated_completely_or_on_the_named_split(folder: Folder) -> None:
     root = folder(many(30))
     data = prepared(root)
     judge = {"side": 4, "length": 8, "special_tokens": True, "tokenizer": data.tokenizer}
@@ -201,7 +203,7 @@ def test_a_folder_is_judged_whole_or_by_the_split_that_is_asked_for(folder: Fold
         ("x/a.jsonl", '{"file": "x/1.png", "text": "one"}\n{"file": "2.png", "text": "two"}\n'),
     ],
 )
-def test_tables_of_many_kinds_are_understood(folder: Folder, name: str, content: str) -> None:
+def test_captions_are_read_from_every_kind_of_table(folder: Folder, name: str, content: str) -> None:
     root = folder([], ["x/1.png", "2.png"])
     (root / "captions.csv").unlink()
     (root / name).write_text(content)
@@ -232,21 +234,21 @@ def test_accents_are_found_however_they_are_spelled(folder: Folder) -> None:
     assert set(named(judged(root)).values()) == {("coffee",)}
 
 
-def test_of_two_files_of_a_name_neither_is_guessed(folder: Folder) -> None:
+def test_an_ambiguous_file_name_is_not_guessed(folder: Folder) -> None:
     root = folder([("1.png", "one"), ("2.png", "two")], ["x/1.png", "y/1.png", "x/2.png"])
     data = judged(root)
     assert named(data) == {"x/2.png": ("two",)}
     assert any("1 image of the table is not in the folder: 1.png" in sentence for sentence in data.notes)
 
 
-def test_without_a_table_an_example_of_one_is_shown(folder: Folder) -> None:
+def test_without_a_table_the_error_shows_an_example(folder: Folder) -> None:
     root = folder(many(5))
     (root / "captions.csv").unlink()
     with pytest.raises(DataError, match=r"no table says what the images show[\s\S]*image,caption\n  dogs/rex\.jpg,"):
         prepared(root)
 
 
-def test_what_is_no_folder_is_named(tmp_path: Path) -> None:
+def test_a_path_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"images = 'emojy' is unknown\. Did you mean 'emoji'"):
         prepared("emojy")
     with pytest.raises(DataError, match="there is no such folder"):
@@ -258,9 +260,7 @@ def test_what_is_no_folder_is_named(tmp_path: Path) -> None:
         prepared("emoji", captions="a.csv")
 
 
-def test_pixels_are_mapped_from_one_file_and_taken_again(
-    folder: Folder, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pixels_are_memory_mapped_and_cached(folder: Folder, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = folder(many(20))
     first = prepared(root)
     monkeypatch.setattr(pixels, "decode_images", None)
@@ -284,9 +284,7 @@ def test_a_damaged_cache_is_made_again(folder: Folder, home: Path, damage: str) 
     assert (prepared(root).item("train").pixels == before).all()
 
 
-def test_a_reading_that_is_interrupted_leaves_nothing_half_written(
-    folder: Folder, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_decoding_leaves_no_files(folder: Folder, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(paths: Sequence[Path], side: int, *, crop_margins: bool) -> object:
         yield np.zeros((3, side, side), np.uint8)
         raise KeyboardInterrupt
@@ -314,7 +312,7 @@ def test_the_hash_changes_with_a_file_or_the_table_and_with_nothing_else(folder:
     assert prepared(root).hash not in (first.hash, second.hash)
 
 
-def test_how_far_it_has_come_is_told(folder: Folder) -> None:
+def test_progress_is_reported(folder: Folder) -> None:
     told: list[tuple[str, int, int]] = []
     spec = ImagesSpec.model_validate({"images": str(folder(many(20))), "tokenizer": "words"})
     prepare_images(spec, side=4, length=8, special_tokens=True, progress=lambda *row: told.append(row))
@@ -323,7 +321,7 @@ def test_how_far_it_has_come_is_told(folder: Folder) -> None:
     assert all(done == total > 0 for done, total in last.values())
 
 
-def test_captions_of_unknown_words_are_counted_and_keep_numbers_of_their_own(folder: Folder) -> None:
+def test_captions_of_unknown_words_are_counted_and_have_distinct_ids(folder: Folder) -> None:
     root = folder([("a.png", "zebra one"), ("b.png", "Zebra  one"), ("c.png", "zebra"), ("d.png", "a yak")])
     known = train_tokenizer(Words(), ["a red heart"] * 3)
     data = prepare_images(
@@ -331,12 +329,14 @@ def test_captions_of_unknown_words_are_counted_and_keep_numbers_of_their_own(fol
     )
     assert "4 of 4 captions hold words that the tokenizer does not know" in data.notes
     assert "3 captions hold nothing that the tokenizer knows" in data.notes
-    said = [image.captions[0].lower().split() for image in data.item("images").images]
+    message = [image.captions[0].lower().split() for image in data.item("images").images]
     names = data.item("images").caption_ids
-    assert [[one == other for other in names] for one in names] == [[one == other for other in said] for one in said]
+    assert [[one == other for other in names] for one in names] == [
+        [one == other for other in message] for one in message
+    ]
 
 
-def test_a_blank_is_nothing_that_a_tokenizer_of_characters_knows(folder: Folder) -> None:
+def test_white_space_alone_is_no_known_text_for_characters(folder: Folder) -> None:
     root = folder([("a.png", "ж ж"), ("b.png", "a b")])
     known = train_tokenizer(Characters(), [" a b"])
     data = prepare_images(

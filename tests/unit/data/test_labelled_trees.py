@@ -1,4 +1,4 @@
-"""Labelled texts with trees as numbers: words and arcs stand side by side, cut and filled together."""
+"""Labelled texts with trees as numbers: words and heads, cut and padded together."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from lemma.data.batches import TokenRows
-from lemma.data.conllu import Sentence, format_conllu, read_conllu
 from lemma.data.labels import (
     LabelledExamples,
     ParsedWords,
@@ -15,6 +14,7 @@ from lemma.data.labels import (
     read_label_file,
     read_tree_source,
 )
+from lemma.data.treebanks import Sentence, format_conllu, read_conllu
 from lemma.errors import DataError
 from treebanks import B1, tiny
 
@@ -24,7 +24,7 @@ def labelled(lengths: list[int]) -> LabelledExamples:
     return LabelledExamples(TokenRows(np.arange(bounds[-1]), bounds), np.arange(len(lengths)))
 
 
-def test_words_and_heads_are_side_by_side_and_padded() -> None:
+def test_a_batch_holds_words_and_heads_with_padding() -> None:
     examples = attach_heads(labelled([3, 1]), [(1, -1, 1), (-1,)])
     assert isinstance(examples, LabelledExamples)
     batch, classes = examples.batch([1, 0])
@@ -37,7 +37,7 @@ def test_an_arc_to_a_word_that_was_cut_off_is_lost_and_an_empty_text_has_no_arc(
     assert examples.batch([0, 1])[0][..., 1].tolist() == [[-1, 0], [-1, -1]]
 
 
-def test_the_arcs_of_a_text_are_those_of_its_sentences_moved_to_their_places() -> None:
+def test_the_arcs_of_a_text_are_those_of_its_sentences_with_an_offset() -> None:
     text = join_parses([B1, tiny()[1], B1])
     expected = []
     for start, sentence in ((0, B1), (7, tiny()[1]), (10, B1)):
@@ -45,14 +45,14 @@ def test_the_arcs_of_a_text_are_those_of_its_sentences_moved_to_their_places() -
     assert list(text.heads) == expected and len(text.words) == 17
 
 
-def test_white_space_within_a_word_is_closed_up_so_that_every_word_is_one_token() -> None:
+def test_white_space_within_a_word_becomes_an_underscore() -> None:
     text = join_parses([Sentence(("1 000", "euro\u00a0s"), (2, 0), ("nummod", "root"))])
     assert text == ParsedWords(("1_000", "euro_s"), (1, -1)) and text.text.split() == list(text.words)
 
 
 def test_a_file_of_trees_gives_texts_labels_and_its_own_trees(tmp_path: Path) -> None:
     path = tmp_path / "trees.conllu"
-    sentences = [Sentence(s.words, s.heads, s.relations, label=f"l{place % 2}") for place, s in enumerate(tiny())]
+    sentences = [Sentence(s.words, s.heads, s.relations, label=f"l{index % 2}") for index, s in enumerate(tiny())]
     path.write_text(format_conllu(sentences))
     assert read_conllu(path)[0] == tuple(
         Sentence(s.words, s.heads, s.relations, ("_",) * len(s.words), label=s.label) for s in sentences

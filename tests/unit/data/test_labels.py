@@ -1,4 +1,4 @@
-"""Labelled texts: how they are divided, cut, limited and refused."""
+"""Labelled texts: how they are split, cut, limited and refused."""
 
 import random
 from collections import Counter
@@ -43,7 +43,7 @@ def test_a_tenth_of_each_label_is_held_out_twice(write: Write) -> None:
     assert sorted(text for split in SPLITS for text in data.item(split).texts) == sorted(made(100))
 
 
-def test_no_text_stands_in_two_splits_whatever_its_case_and_white_space(write: Write) -> None:
+def test_texts_that_differ_in_case_or_white_space_are_in_one_split(write: Write) -> None:
     rows = [row for text, label in made(60) for row in [(text, label), (f" {text.upper()} ", label)]]
     data = prepared(write(table(rows), "a.tsv"))
     seen = [{normalise_text(text) for text, _ in data.item(split).texts} for split in SPLITS]
@@ -66,7 +66,7 @@ def test_the_order_of_the_file_changes_nothing(write: Write) -> None:
     share=st.floats(0.01, 0.49),
     strata=st.integers(1, 4),
 )
-def test_what_is_held_out_of_a_stratum_never_passes_its_share(sizes: dict[str, int], share: float, strata: int) -> None:
+def test_at_most_the_fraction_of_each_stratum_is_held_out(sizes: dict[str, int], share: float, strata: int) -> None:
     stratum = {key: str(len(key) % strata) for key in sizes}
     split = assign_splits(sizes, stratum, share)
     assert split.keys() == sizes.keys()
@@ -79,7 +79,7 @@ def test_what_is_held_out_of_a_stratum_never_passes_its_share(sizes: dict[str, i
 
 @settings(max_examples=50, deadline=None)
 @given(labels=st.lists(st.sampled_from("aaabc"), min_size=1, max_size=80))
-def test_the_first_few_are_of_every_label_about_in_its_share(labels: list[str]) -> None:
+def test_the_first_examples_hold_each_label_in_its_proportion(labels: list[str]) -> None:
     order, counts = stratified_order(labels), Counter(labels)
     assert sorted(order) == list(range(len(labels)))
     for size in range(len(counts), len(labels) + 1):
@@ -100,11 +100,11 @@ def test_a_limit_is_nested_and_leaves_the_held_out_texts_alone(write: Write) -> 
     assert few.labels == ("a", "b", "c")
 
 
-def test_a_limit_below_the_labels_is_refused_and_one_above_the_texts_said(write: Write) -> None:
+def test_a_limit_below_the_labels_is_refused_and_one_above_the_texts_has_a_note(write: Write) -> None:
     path = write(table(made(20, "abc")), "a.tsv")
     with pytest.raises(DataError, match=r"limit=2 leaves no text for some of the 3 labels. Set limit=3"):
         prepared(path, limit=2)
-    assert any("limit=500 is more than the 48 training texts" in said for said in prepared(path, limit=500).notes)
+    assert any("limit=500 is more than the 48 training texts" in note for note in prepared(path, limit=500).notes)
 
 
 def test_of_a_text_with_two_labels_the_majority_is_kept_and_a_tie_dropped(write: Write) -> None:
@@ -113,11 +113,11 @@ def test_of_a_text_with_two_labels_the_majority_is_kept_and_a_tie_dropped(write:
     kept = [row for split in SPLITS for row in data.item(split).texts]
     assert sorted(row for row in kept if row[0].lower() == "twice") == [("Twice", "a"), ("twice", "a")]
     assert not any(row[0] == "even" for row in kept)
-    assert any(said.startswith("3 texts were left out") for said in data.notes)
+    assert any(note.startswith("3 texts were left out") for note in data.notes)
 
 
 @pytest.mark.parametrize("special_tokens", [False, True])
-def test_tokens_are_the_texts_in_their_order_between_marks_where_asked(write: Write, special_tokens: bool) -> None:
+def test_tokens_are_the_texts_in_order_with_special_tokens_on_request(write: Write, special_tokens: bool) -> None:
     data = prepared(write(table(made(20)), "a.tsv"), special_tokens=special_tokens)
     vocabulary = data.tokenizer.vocabulary
     assert data.sizes() == {"classes": 2, "vocabulary": vocabulary + 3 * special_tokens}
@@ -142,7 +142,7 @@ def test_a_long_text_keeps_its_start_and_is_counted(write: Write, special_tokens
 
 
 @pytest.mark.parametrize("kind", [Words(), BytePairs(vocabulary=300), Characters()])
-def test_reading_only_the_opening_of_a_text_gives_the_tokens_of_the_whole(kind: Words | BytePairs | Characters) -> None:
+def test_truncating_a_text_first_gives_the_same_tokens(kind: Words | BytePairs | Characters) -> None:
     from lemma.data.store import truncate_text
 
     text = "  it's  12 times,\n\nthe worst\tof-times " * 20
@@ -153,7 +153,7 @@ def test_reading_only_the_opening_of_a_text_gives_the_tokens_of_the_whole(kind: 
         assert len(begun) > length
 
 
-def test_characters_that_were_not_learned_are_left_out_and_said(write: Write) -> None:
+def test_unknown_characters_are_left_out_with_a_note(write: Write) -> None:
     path = write(table([(f"aab{'ab' * (n % 7)} {n % 10}{n // 10}", "xy"[n % 2]) for n in range(40)]), "a.tsv")
     tokenizer = prepared(path, tokenizer="characters").tokenizer
     other = write("text,label\naaé,x\néé,y\n", "b.csv")
@@ -179,7 +179,7 @@ def test_the_tokenizer_knows_the_training_texts_alone(write: Write) -> None:
     assert data.tokenizer.vocabulary == 2 + len(learned | {"of", "a", "b"})
 
 
-def test_a_tokenizer_is_kept_and_taken_again_for_the_same_texts_only(write: Write, home: Path) -> None:
+def test_a_tokenizer_is_cached_for_the_same_texts(write: Write, home: Path) -> None:
     path = write(table(made(20)), "a.tsv")
     for words in ({}, {}, {"limit": 12}, {"tokenizer": "characters"}):
         prepared(path, **words)
@@ -203,7 +203,7 @@ def test_files_that_cannot_be_learned_from_are_refused(write: Write, rows: list[
         prepared(write(table(rows), "a.tsv"))
 
 
-def test_a_rare_label_is_learned_from_though_none_of_it_can_be_held_out(write: Write) -> None:
+def test_a_rare_label_is_trained_on_but_not_held_out(write: Write) -> None:
     data = prepared(write(table([*made(20), ("first c", "c"), ("second c", "c")]), "a.tsv"))
     assert Counter(label for _, label in data.item("train").texts)["c"] == 2 and data.labels == ("a", "b", "c")
 
@@ -225,7 +225,7 @@ def test_a_label_that_the_model_does_not_know_is_named_with_its_line(write: Writ
         prepare_labels(LabelsSpec(labels=str(other)), length=8, special_tokens=False, labels=data.labels)
 
 
-def test_another_file_is_judged_whole_in_its_own_order_or_by_one_split(write: Write) -> None:
+def test_another_file_is_evaluated_completely_in_order_or_on_one_split(write: Write) -> None:
     data = prepared(write(table(made(20)), "a.tsv"))
     rows = [("same text", "b"), ("same text", "a"), *made(10)]
     given = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 8, "special_tokens": False}

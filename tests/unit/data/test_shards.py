@@ -101,8 +101,8 @@ def test_a_sample_of_a_stream_is_that_of_the_file(tmp_path: Path, monkeypatch: p
     (tmp_path / "other.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
     spec = DataSpec(text=(str(tmp_path / "packed.txt.gz"), str(tmp_path / "other.txt.gz")))
     monkeypatch.setattr(store, "SAMPLE", limit)
-    said = prepare_text(spec).tokenizer_note
-    assert "were trained on 0.0 of the 0.0 MB of training text, in 512 windows" in said
+    message = prepare_text(spec).tokenizer_note
+    assert "were trained on 0.0 of the 0.0 MB of training text, in 512 windows" in message
 
 
 def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) -> None:
@@ -115,15 +115,15 @@ def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) ->
     assert len(one) == len(two) > 1
     assert all(np.array_equal(a.ids, b.ids) and a.bytes == b.bytes for a, b in zip(one, two, strict=True))
     starts = [
-        place for batch in batch_pieces([["", DOCUMENT_END], ["a", DOCUMENT_END, "b", "c"]]) for _, place in batch
+        index for batch in batch_pieces([["", DOCUMENT_END], ["a", DOCUMENT_END, "b", "c"]]) for _, index in batch
     ]
     assert starts == [1, 2, 2, 0]
-    assert [place for batch in batch_pieces([[DOCUMENT_END, "a"]]) for _, place in batch] == [1]
+    assert [index for batch in batch_pieces([[DOCUMENT_END, "a"]]) for _, index in batch] == [1]
     with pytest.raises(DataError, match="U\\+D800"):
         encode_pieces(tokenizer, [("\ud800", 0)])
 
 
-def test_a_process_that_is_killed_loses_no_ids_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_encoding_process_is_an_error_and_loses_no_ids(capfd: pytest.CaptureFixture[str]) -> None:
     tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
     worker = start_worker(tokenizer)
     assert os.getsid(worker.pid) == worker.pid  # out of reach of Ctrl-C, which is for who started it
@@ -138,7 +138,7 @@ def test_a_process_that_is_killed_loses_no_ids_and_says_nothing(capfd: pytest.Ca
     assert capfd.readouterr().err == ""
 
 
-def test_patterns_name_shards_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glob_patterns_list_shards_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number in (2, 0, 1):
         (tmp_path / f"shard-{number}.txt").write_text("abc " * 50)
@@ -149,7 +149,7 @@ def test_patterns_name_shards_in_order(tmp_path: Path, monkeypatch: pytest.Monke
         data_args({"text": ["other-*.txt"]})
 
 
-def test_what_cannot_be_read_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_an_unreadable_shard_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     wrong: dict[str, tuple[bytes, str]] = {
         "cut.txt.gz": (gzip.compress(TEXT.encode())[:-20], "damaged"),
         "other.txt.gz": (b"plain text", "damaged"),
@@ -175,7 +175,9 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file(tmp_path: Path) -> 
         assert name in str(error.value)
 
 
-def test_a_missing_package_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_with_the_command_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     (tmp_path / "a.txt.zst").write_bytes(b"x")
     with pytest.raises(DataError, match=r"pip install 'lemma-lm\[shards\]'"):
@@ -227,18 +229,22 @@ def test_cells_of_a_table_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         open_text(other)
 
 
-def test_a_table_that_unpacks_to_far_more_than_text_can_is_refused_unread(tmp_path: Path) -> None:
+def test_a_table_that_unpacks_to_far_more_than_text_can_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "ROW_GROUP_LEAST", 1 << 20)
     pyarrow = pytest.importorskip("pyarrow", reason="to read .parquet: pip install pyarrow")
+    pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "a.parquet"
-    table = pyarrow.table({"id": [1], "text": ["a" * 70_000_000]})
+    table = pyarrow.table({"id": [1], "text": ["a" * 7_000_000]})
     pyarrow.parquet.write_table(table, path, compression="zstd", use_dictionary=False)
     with pytest.raises(
-        DataError, match=r"row group 1 packs 70,0\d\d,\d+ bytes into [\d,]+, more than text can be packed"
+        DataError, match=r"row group 1 packs 7,0\d\d,\d+ bytes into [\d,]+, more than text can be packed"
     ):
         open_text(path)
 
 
-def test_lines_without_end_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_long_lines_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "BLOCK", 10)
     lines = {
         "train": "abc\n" + "0123456789" * 3 + "tail\nxyz",

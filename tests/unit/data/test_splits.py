@@ -19,7 +19,7 @@ def test_an_unknown_split_is_an_error_that_lists_the_splits() -> None:
         select_split({"train": 1, "test": 2}, "tset", "toy")
 
 
-def test_one_split_is_taken_and_named() -> None:
+def test_a_selected_split_is_named_in_the_description() -> None:
     data = splits_of(train=[1], test=[2]).select("test")
     assert (data.split_names, data.item("test"), data.description) == (("test",), [2], "toy (test)")
     assert select_split({"train": 1, "test": 2}, None, "toy") == ({"test": 2}, "toy (test)")
@@ -41,7 +41,7 @@ def test_all_of_a_group_are_in_the_split_it_is_assigned_to() -> None:
         assert some == [text for key in keys for text in sorted(groups[key])]
 
 
-def test_what_is_taken_of_a_token_array_is_an_ordinary_array() -> None:
+def test_slices_of_a_token_array_are_ordinary_arrays() -> None:
     tokens = np.arange(5, dtype=np.uint16).view(TokenArray)
     tokens.bytes, tokens.dropped_characters = 9, 1
     assert type(tokens[1:3]) is np.ndarray and type(tokens[np.array([2])]) is np.ndarray

@@ -1,10 +1,9 @@
-"""Tables of your own: what is read of CSV, TSV and JSONL files, and how each mistake is named with its line."""
+"""Tables: what is read of CSV, TSV and JSONL files, and how each mistake is named with its line."""
 
 import csv
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,9 +16,8 @@ from lemma.errors import DataError
 Write = Callable[..., Path]
 
 
-def rows_of(path: Path, **columns: Any) -> list[tuple[str, str]]:
-    table = read_label_file(str(path), **columns)
-    return list(zip(table.texts, table.labels, strict=True))
+def rows_of(path: Path, text: str | None = None, label: str | None = None) -> list[tuple[str, str]]:
+    return list(read_label_file(str(path), text, label).examples)
 
 
 PLAIN = [("It is good.", "yes"), ("It is bad.", "no"), ("So, so", "no"), ("Good", "yes")]
@@ -56,7 +54,7 @@ def test_columns_are_chosen_by_name_or_by_number(write: Write, columns: dict[str
     assert rows_of(path, **columns) == [("x", "p"), ("y", "q"), ("z", "p")]
 
 
-def test_a_column_whose_name_is_a_number_is_meant_before_its_place(write: Write) -> None:
+def test_a_column_named_by_a_number_comes_before_the_column_of_that_number(write: Write) -> None:
     assert rows_of(write("2,1\nx,p\ny,q\n", "a.csv"), text="2", label="1") == [("x", "p"), ("y", "q")]
 
 
@@ -68,10 +66,10 @@ def test_quoted_cells_may_hold_newlines_and_lines_are_still_counted_right(write:
     assert rows_of(whole) == [('one\ntwo, "three"', "a"), ("four", "b")]
 
 
-def test_quotes_in_tabs_are_plain_where_they_enclose_no_cells(write: Write) -> None:
+def test_quotes_in_tsv_are_characters_if_they_enclose_no_cells(write: Write) -> None:
     path = write('"Look," she said.\tElla dijo "mira".\n"Go."\tVe.\n', "a.tsv")
-    assert read_pair_file(str(path)).pairs[0] == ('"Look," she said.', 'Ella dijo "mira".')
-    assert read_pair_file(str(path)).pairs[1] == ('"Go."', "Ve.")
+    assert read_pair_file(str(path)).examples[0] == ('"Look," she said.', 'Ella dijo "mira".')
+    assert read_pair_file(str(path)).examples[1] == ('"Go."', "Ve.")
 
 
 def test_a_cell_longer_than_the_csv_modules_own_limit_is_read_and_the_limit_stays(write: Write) -> None:
@@ -89,13 +87,13 @@ def test_numbers_and_truth_values_of_json_are_labels(write: Write) -> None:
     ("content", "header"),
     [("good,yes\nbad,no\nfine,yes\n", False), ("words,mood\ngood,yes\nbad,no\nfine,yes\n", True)],
 )
-def test_whether_there_is_a_header_is_said(write: Write, content: str, header: bool) -> None:
-    (said,) = read_label_file(str(write(content, "a.csv"))).notes
-    assert ("line 1 read as the header" if header else "no header: line 1 read as data") in said
-    assert ("text from column 'words', label from column 'mood'" if header else "text from column 1") in said
+def test_a_note_says_whether_there_is_a_header(write: Write, content: str, header: bool) -> None:
+    (note,) = read_label_file(str(write(content, "a.csv"))).notes
+    assert ("line 1 read as the header" if header else "no header: line 1 read as data") in note
+    assert ("text from column 'words', label from column 'mood'" if header else "text from column 1") in note
 
 
-def test_a_first_label_that_the_model_knows_is_no_header_though_it_stands_alone(write: Write) -> None:
+def test_an_allowed_label_that_occurs_once_is_no_header(write: Write) -> None:
     path = str(write("good,yes\nbad,no\nso so,maybe\n", "a.csv"))
     assert list(read_label_file(path, allowed_labels=["maybe", "no", "yes"]).labels) == ["yes", "no", "maybe"]
 
@@ -152,7 +150,7 @@ def test_no_such_file_a_folder_and_a_misspelt_name_have_their_own_errors(tmp_pat
     [("en\tes", True), ("source\ttarget", True), ("English\tSpanish", True), ("Go.\tVe.", False), ("ab\tba", False)],
 )
 def test_a_header_of_pairs_is_known_by_its_names(write: Write, first: str, header: bool) -> None:
-    pairs = read_pair_file(str(write(f"{first}\nHi.\tHola.\n", "a.tsv"))).pairs
+    pairs = read_pair_file(str(write(f"{first}\nHi.\tHola.\n", "a.tsv"))).examples
     assert len(pairs) == (1 if header else 2)
 
 
@@ -161,7 +159,7 @@ CELL = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), min_si
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.tuples(CELL, CELL), min_size=1), suffix=st.sampled_from([",", ";", "\t"]))
-def test_what_the_csv_module_writes_is_read_again(tmp_path: Path, rows: list[tuple[str, str]], suffix: str) -> None:
+def test_tables_of_the_csv_module_are_read_back(tmp_path: Path, rows: list[tuple[str, str]], suffix: str) -> None:
     file = io.StringIO()
     csv.writer(file, delimiter=suffix, quoting=csv.QUOTE_ALL).writerows([("text", "label"), *rows])
     path = tmp_path / ("a.tsv" if suffix == "\t" else "a.csv")

@@ -24,7 +24,7 @@ def test_half_a_surrogate_pair_is_refused(spec: Characters | Words | BytePairs) 
         train_tokenizer(spec, ["new text"]).encode("new \udc80 text")
 
 
-def test_a_failure_of_the_library_does_no_lasting_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_encoder_works_again_after_a_failure_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = BytePairEncoder(tokenizers.Tokenizer.from_str(train_tokenizer(BytePairs(), ["some text"]).json))
     before = encoder.encode_batch(["some text"])[0].tolist()
     with monkeypatch.context() as patch, pytest.raises(AttributeError):
@@ -59,7 +59,7 @@ def changed(tokenizer: Tokenizer, path: tuple[str, ...], value: object) -> str:
         (("model",), {"type": "Oracle"}, "not a tokenizer of the tokenizers library"),
     ],
 )
-def test_a_file_that_is_no_tokenizer_of_ours_is_refused(
+def test_a_changed_tokenizer_file_is_refused(
     tmp_path: Path, path: tuple[str, ...], value: object, message: str
 ) -> None:
     file = tmp_path / "tokenizer.json"
@@ -96,7 +96,7 @@ def test_missing_and_undecodable_files_are_errors(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path / "tokenizer.json")
 
 
-def test_threads_may_share_a_tokenizer() -> None:
+def test_threads_can_use_one_tokenizer() -> None:
     tokenizer = train_tokenizer(BytePairs(), ["the cat"])
     texts = [" ".join(f"w{thread}x{number}" for number in range(3000)) for thread in range(8)]
     results: dict[str, str] = {}

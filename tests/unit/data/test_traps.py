@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from faults.traps import set_traps
-from lemma.data.download import download_package
+from lemma.data.corpora import download_package
 from lemma.data.encoding import encode_batches
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError

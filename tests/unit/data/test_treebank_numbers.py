@@ -11,7 +11,7 @@ from lemma.errors import DataError
 from treebanks import B1, tiny
 
 
-def test_a_lexicon_is_saved_and_loaded_whole(tmp_path: Path) -> None:
+def test_a_saved_lexicon_is_loaded_unchanged(tmp_path: Path) -> None:
     lexicon = Lexicon.from_sentences(tiny(), minimum_count=2, buckets=99)
     lexicon.save(tmp_path / "lexicon.json")
     again = Lexicon.load(tmp_path / "lexicon.json")
@@ -30,7 +30,7 @@ def test_a_rare_word_is_known_by_its_spelling_only() -> None:
     assert rows.shape == (5, 1 + NUM_PIECES) and rows.min() >= 0 and rows[:, 1:].max() < 10_007
 
 
-def test_a_batch_holds_the_top_the_words_and_padding() -> None:
+def test_a_batch_holds_the_root_the_words_and_padding() -> None:
     lexicon = Lexicon.from_sentences(tiny(), minimum_count=1, buckets=99)
     rows, targets = Trees(tiny(), lexicon).batch([1, 0])
     assert (rows[:, 0, 0] == ROOT).all() and (rows[0, 4:, 0] == NO_WORD).all()

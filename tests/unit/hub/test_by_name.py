@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import lemma
+from lemma.data import corpora as download
 from lemma.data import corpora as known
-from lemma.data import download
 from lemma.data.corpora import MODELS, Corpus, fetch_corpus
 from lemma.errors import DataError, RunError
 from lemma.files import files_hash

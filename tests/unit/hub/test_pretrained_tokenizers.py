@@ -9,7 +9,7 @@ import pytest
 import tokenizers as library
 
 import lemma
-from lemma.data.chat import chat_text
+from lemma.data.chat import render_chat
 from lemma.data.store import encode_texts, fit_rows, read_tokens
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError
@@ -160,14 +160,14 @@ def test_a_conversation_is_written_as_transformers_writes_it(name: str) -> None:
     theirs.chat_template = TEMPLATES[name]
     for answering in (True, False):
         expected = theirs.apply_chat_template(TALK, tokenize=False, add_generation_prompt=answering)
-        written = chat_text(TEMPLATES[name], TALK, {"bos_token": "<|im_start|>"}, add_generation_prompt=answering)
+        written = render_chat(TEMPLATES[name], TALK, {"bos_token": "<|im_start|>"}, add_generation_prompt=answering)
         assert written == expected
 
 
 def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
     for evil in ("{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{% include '/etc/passwd' %}"):
         try:
-            written = chat_text(evil, TALK, {})
+            written = render_chat(evil, TALK, {})
         except DataError:
             continue
         assert written == ""
@@ -175,9 +175,9 @@ def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
 
 def test_a_template_may_refuse_and_a_model_without_one_says_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Only users may speak"):
-        chat_text("{{ raise_exception('Only users may speak') }}", TALK, {})
+        render_chat("{{ raise_exception('Only users may speak') }}", TALK, {})
     with pytest.raises(DataError, match="a role and a content are expected"):
-        chat_text(CHAT, [{"role": "user"}], {})
+        render_chat(CHAT, [{"role": "user"}], {})
     with pytest.raises(DataError, match="has no chat template"):
         Tokenizer(byte_level().to_str()).chat(TALK)
 

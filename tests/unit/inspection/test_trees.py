@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.data.conllu import Sentence
 from lemma.data.tokenizers import train_tokenizer
+from lemma.data.treebanks import Sentence
 from lemma.errors import InputError
 from lemma.inspection.trees import (
     ParsedSentence,

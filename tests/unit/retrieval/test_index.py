@@ -1,4 +1,4 @@
-"""The index on the disk: only what is new is read, nothing is lost or mixed up, whatever stops it or stands there."""
+"""The index on disk: only new images are read, and nothing is lost, whatever interrupts an update or damages it."""
 
 import json
 import multiprocessing
@@ -45,8 +45,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield seen
 
 
-def update(embedder: Embedder, folder: Path, place: Path | None = None) -> UpdatedIndex:
-    return update_index(place or folder.parent / "index", embedder, open_images(folder))
+def update(embedder: Embedder, folder: Path, index_folder: Path | None = None) -> UpdatedIndex:
+    return update_index(index_folder or folder.parent / "index", embedder, open_images(folder))
 
 
 def check_whole(index: Index, embedder: Embedder, folder: Path) -> None:
@@ -60,22 +60,22 @@ def check_whole(index: Index, embedder: Embedder, folder: Path) -> None:
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
 
 
-def test_every_image_has_its_own_vector_of_length_one_mapped_from_the_disk(embedder: Embedder, folder: Path) -> None:
+def test_every_image_has_a_memory_mapped_vector_of_length_one(embedder: Embedder, folder: Path) -> None:
     done = update(embedder, folder)
     assert (done.new, done.removed, len(done.index)) == (12, 0, 12)
     assert isinstance(done.index.vectors, np.memmap) and done.index.vectors.dtype == np.float32
     check_whole(done.index, embedder, folder)
 
 
-def test_a_second_time_nothing_is_read_and_no_file_is_written(embedder: Embedder, folder: Path, reads: list) -> None:
-    place = update(embedder, folder).index.folder
-    before = {file.name: file.stat().st_mtime_ns for file in place.iterdir()}
+def test_a_second_update_reads_no_image_and_writes_no_file(embedder: Embedder, folder: Path, reads: list) -> None:
+    index_folder = update(embedder, folder).index.folder
+    before = {file.name: file.stat().st_mtime_ns for file in index_folder.iterdir()}
     reads.clear()
     assert update(embedder, folder).new == 0 and reads == []
-    assert {file.name: file.stat().st_mtime_ns for file in place.iterdir()} == before
+    assert {file.name: file.stat().st_mtime_ns for file in index_folder.iterdir()} == before
 
 
-def test_only_new_and_changed_images_are_read_and_removed_ones_go(
+def test_only_new_and_changed_images_are_read_and_removed_ones_are_dropped(
     embedder: Embedder, folder: Path, reads: list
 ) -> None:
     update(embedder, folder)
@@ -99,13 +99,13 @@ def test_renamed_and_touched_images_keep_their_vectors_unread(embedder: Embedder
     check_whole(done.index, embedder, folder)
 
 
-def test_broken_images_are_named_and_not_tried_again_until_they_change(
+def test_unreadable_images_are_listed_and_tried_again_only_after_a_change(
     embedder: Embedder, folder: Path, reads: list
 ) -> None:
     (folder / "bad.png").write_bytes(b"no image")
     (folder / "empty.png").touch()
     done = update(embedder, folder)
-    assert {entry.name: entry.broken for entry in done.index.unreadable} == {
+    assert {entry.name: entry.error for entry in done.index.unreadable} == {
         "bad.png": "not an image of a known format",
         "empty.png": "the file is empty",
     }
@@ -127,21 +127,21 @@ def test_another_runs_index_is_made_again(embedder: Embedder, folder: Path, tmp_
 
 
 @pytest.mark.parametrize("damage", ["vectors", "entries", "head", "missing"])
-def test_a_damaged_index_is_told_to_a_reader_and_made_again_by_a_writer(
+def test_a_damaged_index_is_an_error_for_a_reader_and_rebuilt_by_a_writer(
     embedder: Embedder, folder: Path, damage: str
 ) -> None:
     index = update(embedder, folder).index
-    place = index.folder
+    index_folder = index.folder
     if damage == "vectors":
-        os.truncate(place / index.header.vectors, 100)
+        os.truncate(index_folder / index.header.vectors, 100)
     elif damage == "entries":
-        (place / index.header.entries).write_bytes(b"\xff{")
+        (index_folder / index.header.entries).write_bytes(b"\xff{")
     elif damage == "missing":
-        (place / index.header.vectors).unlink()
+        (index_folder / index.header.vectors).unlink()
     else:
-        (place / HEADER_FILE).write_text(json.dumps({"format": 1, "rows": "many"}))
+        (index_folder / HEADER_FILE).write_text(json.dumps({"format": 1, "rows": "many"}))
     with pytest.raises(RunError, match="damaged"):
-        Index.open(place)
+        Index.open(index_folder)
     done = update(embedder, folder)
     assert "made again" in done.note
     check_whole(done.index, embedder, folder)
@@ -170,7 +170,7 @@ def update_and_die(folder: Path, run: Path, blow: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(("blow", "count"), [("sync", 3), ("sync", 4), ("head", 3), ("head", 1), ("sync", 1)])
-def test_a_killed_update_leaves_whole_blocks_and_the_next_one_goes_on_from_there(
+def test_a_killed_update_leaves_complete_blocks_and_the_next_one_continues(
     embedder: Embedder, folder: Path, blow: str, count: int, reads: list
 ) -> None:
     process = multiprocessing.get_context("fork").Process(
@@ -179,8 +179,8 @@ def test_a_killed_update_leaves_whole_blocks_and_the_next_one_goes_on_from_there
     process.start()
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
-    place = folder.parent / "index"
-    kept = len(Index.open(place)) if (place / HEADER_FILE).exists() else 0
+    index_folder = folder.parent / "index"
+    kept = len(Index.open(index_folder)) if (index_folder / HEADER_FILE).exists() else 0
     assert kept == (3 if (blow, count) in {("sync", 3), ("sync", 4), ("head", 3)} else 0)
     done = update(embedder, folder)
     assert len(reads) == 12 - kept
@@ -204,7 +204,7 @@ def test_a_killed_removal_leaves_the_old_index_or_the_new(embedder: Embedder, fo
     check_whole(done.index, embedder, folder)
 
 
-def test_a_reader_keeps_its_vectors_while_the_index_goes_on(embedder: Embedder, folder: Path) -> None:
+def test_a_reader_keeps_its_vectors_while_the_index_is_updated(embedder: Embedder, folder: Path) -> None:
     index = update(embedder, folder).index
     before = np.array(index.vectors)
     (folder / "00-red-circle.png").unlink()
@@ -213,21 +213,24 @@ def test_a_reader_keeps_its_vectors_while_the_index_goes_on(embedder: Embedder, 
     np.testing.assert_array_equal(index.vectors, before)
 
 
-def test_a_second_writer_is_refused_and_told_what_to_do(embedder: Embedder, folder: Path) -> None:
-    place = update(embedder, folder).index.folder
-    with indexing.lock_index(place), pytest.raises(RunError, match=r"another process\. Wait for it; or search it as"):
+def test_a_second_writer_is_refused_with_the_next_step(embedder: Embedder, folder: Path) -> None:
+    index_folder = update(embedder, folder).index.folder
+    with (
+        indexing.lock_index(index_folder),
+        pytest.raises(RunError, match=r"another process\. Wait for it; or search it as"),
+    ):
         update(embedder, folder)
 
 
-def test_a_folder_that_holds_something_else_is_not_written_to(embedder: Embedder, folder: Path) -> None:
+def test_a_folder_with_other_files_is_refused(embedder: Embedder, folder: Path) -> None:
     with pytest.raises(RunError, match="not empty and not an index"):
-        update(embedder, folder, place=folder)
+        update(embedder, folder, index_folder=folder)
     (folder.parent / "file").touch()
     with pytest.raises(RunError, match="is a file"):
-        update(embedder, folder, place=folder.parent / "file")
+        update(embedder, folder, index_folder=folder.parent / "file")
 
 
-def test_the_hash_is_that_of_the_image_side_alone(embedder: Embedder, tmp_path: Path) -> None:
+def test_the_hash_depends_on_the_image_tower_alone(embedder: Embedder, tmp_path: Path) -> None:
     same = Embedder(load(untrained_run(tmp_path / "same")))
     assert same.hash == embedder.hash
     same.towers.text_projection.weight.data += 1
@@ -236,9 +239,7 @@ def test_the_hash_is_that_of_the_image_side_alone(embedder: Embedder, tmp_path: 
     assert Embedder(same.run).hash != embedder.hash
 
 
-def test_a_folder_that_was_moved_is_known_by_its_new_name_and_nothing_is_read(
-    embedder: Embedder, folder: Path, reads: list
-) -> None:
+def test_a_moved_folder_keeps_its_vectors_under_its_new_name(embedder: Embedder, folder: Path, reads: list) -> None:
     before = update(embedder, folder).index.header
     reads.clear()
     moved = folder.rename(folder.parent / "moved")

@@ -1,4 +1,4 @@
-"""Searching against the model itself: what is found is what its towers find nearest; what cannot be asked is said."""
+"""Search compared with the model itself, re-ranking, results and refused requests."""
 
 import csv
 import json
@@ -103,7 +103,7 @@ def test_an_image_ranks_texts_as_the_model_does(run: Run, folder: Path, tmp_path
         ("t.txt", "\ufeffa red\n\n a blue \n"),
     ],
 )
-def test_texts_come_from_lines_and_from_columns(
+def test_texts_are_read_from_lines_and_from_columns(
     run: Run, folder: Path, tmp_path: Path, name: str, content: str
 ) -> None:
     (tmp_path / name).write_text(content)
@@ -111,12 +111,12 @@ def test_texts_come_from_lines_and_from_columns(
     assert sorted(hit.name for hit in answer.hits) == ["a blue", "a red"]
 
 
-def test_texts_of_which_nothing_is_known_are_left_out_and_counted(run: Run, folder: Path) -> None:
+def test_texts_without_known_tokens_are_left_out_and_counted(run: Run, folder: Path) -> None:
     result = found(run, image=folder / "00-red-circle.png", texts=["a red", "ЖЖ"])
     assert result.counts.indexed == 1 and "1 text left out" in result.notes[0]
 
 
-def test_an_index_is_searched_as_it_stands_without_its_images(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_an_index_can_be_searched_without_its_images(run: Run, folder: Path, tmp_path: Path) -> None:
     mine = Path(shutil.copytree(folder, tmp_path / "mine"))
     first = found(run, images=mine, query="a red", index=tmp_path / "index")
     shutil.rmtree(mine)
@@ -127,7 +127,7 @@ def test_an_index_is_searched_as_it_stands_without_its_images(run: Run, folder: 
         found(untrained_run(tmp_path / "other", seed=2), query="a red", index=tmp_path / "index")
 
 
-def test_a_re_ranker_puts_the_first_few_in_the_order_of_its_logits(folder: Path, tmp_path: Path) -> None:
+def test_a_re_ranker_orders_the_first_hits_by_its_logits(folder: Path, tmp_path: Path) -> None:
     loaded = load(untrained_reranker(tmp_path / "reranker", candidates=4))
     model = loaded.module
     assert isinstance(model, CrossAttentionModel)
@@ -158,7 +158,7 @@ def test_a_re_ranker_puts_the_first_few_in_the_order_of_its_logits(folder: Path,
     assert len(again) == 4 and again == sorted(again, reverse=True)
 
 
-def test_a_body_without_marks_is_read_without_them(folder: Path, tmp_path: Path) -> None:
+def test_a_body_without_special_tokens_gets_none(folder: Path, tmp_path: Path) -> None:
     run = load(untrained_run(tmp_path / "lstm", spec=LSTM))
     vectors, _ = Embedder(run).text_vectors(["a red", "a blue square"])
     with torch.no_grad():
@@ -168,7 +168,7 @@ def test_a_body_without_marks_is_read_without_them(folder: Path, tmp_path: Path)
     np.testing.assert_allclose(vectors[0], alone[0].numpy(), atol=1e-5)
 
 
-def test_what_is_unknown_or_cut_in_a_query_is_remarked(folder: Path, tmp_path: Path) -> None:
+def test_a_note_names_what_of_a_query_was_not_read(folder: Path, tmp_path: Path) -> None:
     run = load(untrained_run(tmp_path / "words", words=True))
     result = found(run, images=folder, query=["a red zebra", "a a a a a a a red"])
     assert result.answers[0].note == "1 word of 3 unknown"
@@ -177,7 +177,7 @@ def test_what_is_unknown_or_cut_in_a_query_is_remarked(folder: Path, tmp_path: P
         found(run, images=folder, query="zebra")
 
 
-def test_words_that_do_not_go_together_are_refused_before_anything_is_read(run: Run, folder: Path) -> None:
+def test_settings_that_do_not_go_together_are_refused_before_anything_is_read(run: Run, folder: Path) -> None:
     image = folder / "00-red-circle.png"
     wrong: list[tuple[dict[str, Any], type[LemmaError], str]] = [
         ({"images": folder}, InputError, "query or image: give exactly one of them to search for, got neither"),
@@ -200,12 +200,12 @@ def test_words_that_do_not_go_together_are_refused_before_anything_is_read(run: 
         ({"index": folder, "query": "a"}, RunError, "holds no index"),
         ({"images": folder, "query": "a", "top": 3}, SpecError, "is unknown"),
     ]
-    for words, kind, said in wrong:
-        with pytest.raises(kind, match=re.escape(said)):
+    for words, kind, message in wrong:
+        with pytest.raises(kind, match=re.escape(message)):
             found(run, **words)
 
 
-def test_a_folder_without_images_and_one_with_broken_ones_only_are_told(run: Run, tmp_path: Path) -> None:
+def test_a_folder_without_readable_images_is_an_error(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no image that can be searched"):
         found(run, images=tmp_path / "empty", query="a")
@@ -214,12 +214,12 @@ def test_a_folder_without_images_and_one_with_broken_ones_only_are_told(run: Run
         found(run, images=tmp_path / "empty", query="a")
 
 
-def test_a_run_that_knows_no_images_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_run_without_an_image_tower_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a dual encoder"):
         found(untrained_run(tmp_path / "lstm", spec=Lstm(width=4, hidden=4)), images=folder, query="a")
 
 
-def test_names_that_would_do_harm_are_escaped_everywhere(run: Run, tmp_path: Path) -> None:
+def test_control_characters_and_html_in_names_are_escaped_everywhere(run: Run, tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "pictures", 3)
     evil = "<img src=x onerror=alert(1)>\x1b[2J.png"
     (folder / "00-red-circle.png").rename(folder / evil)
@@ -235,7 +235,7 @@ def test_names_that_would_do_harm_are_escaped_everywhere(run: Run, tmp_path: Pat
     )  # a path may be longer
 
 
-def test_it_is_saved_as_json_and_as_a_table(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_a_result_is_saved_as_json_and_as_a_table(run: Run, folder: Path, tmp_path: Path) -> None:
     result = found(run, images=folder, query=["a red", "blue"], k=2)
     plain = json.loads(result.save(tmp_path / "found.json").read_text())
     assert plain["answers"][0]["hits"][0]["name"] == result.answers[0].hits[0].name and plain["indexed"] == 12
@@ -250,7 +250,7 @@ def test_it_is_saved_as_json_and_as_a_table(run: Run, folder: Path, tmp_path: Pa
         result.save(tmp_path / "found.pdf")
 
 
-def test_how_it_was_searched_is_never_cut_off() -> None:
+def test_the_search_method_is_never_cut_off() -> None:
     how = "not exact: faiss looked at 8 of 256 cells"
     result = SearchResult("run", "pictures", "a/very/long/path/" * 9, (), IndexCounts(5), how)
     assert how in str(result).splitlines()
@@ -266,7 +266,7 @@ def unit(rows: int, width: int = 8, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("block", [1, 7, 100, 1000])
 @pytest.mark.parametrize("k", [1, 5, 100, 300])
-def test_it_is_numpys_stable_sort_of_all_scores_whatever_the_blocks(block: int, k: int) -> None:
+def test_the_nearest_rows_are_those_of_a_stable_sort_for_any_block_size(block: int, k: int) -> None:
     rows, queries = unit(200), unit(3, seed=1)
     found = find_nearest(rows, queries, k, block)
     scores = queries @ rows.T
@@ -276,7 +276,7 @@ def test_it_is_numpys_stable_sort_of_all_scores_whatever_the_blocks(block: int, 
 
 
 @pytest.mark.parametrize("block", [3, 64])
-def test_equal_scores_come_in_the_order_of_their_rows(block: int) -> None:
+def test_equal_scores_are_in_the_order_of_their_rows(block: int) -> None:
     rows = np.zeros((50, 2), dtype=np.float32)
     rows[:, 0], rows[20:25, 0] = 0.5, 1.0
     found = find_nearest(rows, np.array([[1, 0]], dtype=np.float32), 9, block)
@@ -288,14 +288,14 @@ def test_no_rows_and_no_queries_give_nothing() -> None:
     assert find_nearest(unit(5, 4), np.zeros((0, 4), dtype=np.float32), 3).rows.shape == (0, 3)
 
 
-def made_index(place: Path, vectors: np.ndarray) -> Index:
-    place.mkdir()
-    head = create_index(place, "run", vectors.shape[1], "pictures").header
-    append_entries(place, head, [IndexEntry(str(row), 1, 1, str(row)) for row in range(len(vectors))], vectors)
-    return Index.open(place)
+def made_index(index_folder: Path, vectors: np.ndarray) -> Index:
+    index_folder.mkdir()
+    head = create_index(index_folder, "run", vectors.shape[1], "pictures").header
+    append_entries(index_folder, head, [IndexEntry(str(row), 1, 1, str(row)) for row in range(len(vectors))], vectors)
+    return Index.open(index_folder)
 
 
-def test_faiss_with_all_cells_looked_at_finds_what_the_exact_ranking_finds(tmp_path: Path) -> None:
+def test_faiss_that_searches_all_cells_gives_the_exact_ranking(tmp_path: Path) -> None:
     pytest.importorskip("faiss", reason="faiss-cpu is an extra")
     vectors, queries = unit(900, 16), unit(4, 16, seed=2)
     index = made_index(tmp_path / "index", vectors)

@@ -401,7 +401,7 @@ def hanging(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """A run whose chat template takes until the test is over."""
     run, release = load(runs["trigram"]), threading.Event()
     run.tokenizer.config["chat_template"] = "{{ messages }}"
-    monkeypatch.setattr("lemma.data.tokenizers.chat_text", lambda *_, **__: release.wait(60) and "a")
+    monkeypatch.setattr("lemma.data.tokenizers.render_chat", lambda *_, **__: release.wait(60) and "a")
     yield run
     release.set()
 
@@ -447,7 +447,7 @@ import sys, threading, urllib.request, lemma, lemma.data.tokenizers
 run = lemma.load(sys.argv[1])
 run.tokenizer.config["chat_template"] = "{{ messages }}"
 hanging = threading.Event()
-lemma.data.tokenizers.chat_text = lambda *_, **__: (print("hanging", flush=True), threading.Event().wait())
+lemma.data.tokenizers.render_chat = lambda *_, **__: (print("hanging", flush=True), threading.Event().wait())
 def chat(address):
     body = b'{"messages": [{"role": "user", "content": "a"}]}'
     request = urllib.request.Request(address + "/v1/chat/completions", body, {"content-type": "application/json"})

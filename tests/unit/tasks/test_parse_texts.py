@@ -9,8 +9,8 @@ import pytest
 
 import lemma
 from labelled_tables import made_texts, write_table
-from lemma.data.conllu import Sentence, format_conllu
 from lemma.data.labels import ParsedWords
+from lemma.data.treebanks import Sentence, format_conllu
 from lemma.errors import RunError, SpecError
 from lemma.inspection.trees import parse_text
 from lemma.report.progress import SilentObserver

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lemma
-from lemma.data.conllu import Sentence, format_conllu
+from lemma.data.treebanks import Sentence, format_conllu
 from lemma.errors import DataError, InputError
 from lemma.tasks.parsing import best_offsets, head_accuracies, relation_findings, score_trees
 from treebanks import B1, tiny

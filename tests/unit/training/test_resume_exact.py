@@ -11,7 +11,7 @@ import torch
 import lemma
 from adapting_runs import StopAt, same_bits, small_table
 from image_runs import LSTM, shapes
-from lemma.data.conllu import format_conllu
+from lemma.data.treebanks import format_conllu
 from lemma.report.progress import SilentObserver
 from lemma.runs.checkpoint import Checkpoint, read_latest_checkpoint, read_tensors, save_checkpoint, write_tensors
 from lemma.spec.models import FAMILIES

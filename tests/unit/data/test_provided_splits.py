@@ -1,4 +1,4 @@
-"""Splits given as files of their own: taken as they are, hashed, compared with each other, or refused."""
+"""Splits provided as files: taken as they are, hashed, compared with each other, or refused."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lemma.data.conllu import Sentence, format_conllu
 from lemma.data.corpora import Corpus
 from lemma.data.graphs import prepare_graph
 from lemma.data.images import prepare_images
 from lemma.data.labels import prepare_labels
 from lemma.data.pairs import prepare_pairs
 from lemma.data.store import prepare_text
-from lemma.data.treebanks import prepare_treebank
+from lemma.data.treebanks import Sentence, format_conllu, prepare_treebank
 from lemma.errors import DataError, SpecError
 from lemma.spec.data import DataSpec, GraphSpec, ImagesSpec, LabelsSpec, PairsSpec, TreebankSpec
 
@@ -77,7 +76,7 @@ def test_lines_that_two_splits_share_are_counted_and_kept(write: Write) -> None:
     assert again.overlaps == data.overlaps, "the stored tokens keep them"
 
 
-def test_a_given_split_takes_the_place_of_a_corpus_own(toy: Corpus, write: Write) -> None:
+def test_a_provided_split_replaces_that_of_a_corpus(toy: Corpus, write: Write) -> None:
     mine = write("be not\n" * 3, "v.txt")
     data = prepare_text(DataSpec(text=("toy",), validation=str(mine), tokenizer={"kind": "words"}))
     own = prepare_text(DataSpec(text=("toy",), tokenizer={"kind": "words"}))
@@ -128,7 +127,7 @@ def test_of_labels_only_the_split_that_is_not_given_is_held_out(write: Write, gi
     assert sizes == {"train": 18, given: 2, drawn: 2}
     assert sorted([*data.item("train").texts, *data.item(drawn).texts]) == sorted(ROWS)
     if drawn == "test":
-        assert data.item("test").texts == plain.tokens("test").texts
+        assert data.item("test").texts == plain.item("test").texts
     assert len(data.overlaps) == 1 and data.overlaps[0].startswith("1 of the 2 texts")
 
 
@@ -216,7 +215,7 @@ def folder(tmp_path: Path) -> Path:
     for shade in range(10):
         Image.new("L", (6, 6), 20 * (shade % 9)).save(root / f"{shade}.png")
     for name, rows in {"captions": range(5), "v": (5, 6, 1), "t": (7, 8, 9)}.items():
-        lines = "".join(f"{place}.png,image {place} of {name}\n" for place in rows)
+        lines = "".join(f"{index}.png,image {index} of {name}\n" for index in rows)
         (root / f"{name}.csv").write_text("image,caption\n" + lines)
     return root
 
@@ -230,7 +229,7 @@ def test_tables_of_captions_are_the_splits_image_for_image(folder: Path) -> None
     data = images(folder, captions="captions.csv", validation="v.csv", test=str(folder / "t.csv"))
     names = {split: sorted(image.name for image in data.item(split).images) for split in data.split_names}
     expected = {"train": range(5), "validation": (1, 5, 6), "test": (7, 8, 9)}
-    assert names == {split: [f"{place}.png" for place in places] for split, places in expected.items()}
+    assert names == {split: [f"{index}.png" for index in places] for split, places in expected.items()}
     tables = {"train": "captions", "validation": "v", "test": "t"}
     for split in data.split_names:
         for image, pixels in zip(data.item(split).images, data.item(split).pixels, strict=True):
@@ -288,14 +287,14 @@ def test_of_nodes_only_what_is_not_given_is_drawn_and_never_from_the_files(write
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("1\n99\n", r"v\.txt, line 2: there is no node '99' among the 34 nodes"),
         ("", r"v\.txt: the file is empty"),
     ],
 )
-def test_a_file_of_nodes_that_does_not_fit_is_refused(write: Write, content: str, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_a_file_of_nodes_that_does_not_fit_is_refused(write: Write, content: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         prepare_graph(GraphSpec(graph="karate", validation=str(write(content, "v.txt"))), seed=1)
 
 

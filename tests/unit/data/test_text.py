@@ -28,7 +28,7 @@ def test_pieces_join_to_the_text_and_are_bounded(
     assert max(map(len, pieces)) < 2 * 64
 
 
-def test_a_section_is_read_from_its_start_to_its_stop(write: Callable[..., Path]) -> None:
+def test_a_span_is_read_from_its_start_to_its_stop(write: Callable[..., Path]) -> None:
     assert list(read_pieces(TextSpan(write("0123456789"), 3, 7), "characters")) == ["3456"]
 
 
@@ -52,14 +52,14 @@ def test_a_byte_order_mark_is_dropped_and_line_ends_are_kept(write: Callable[...
 
 @pytest.mark.parametrize("before", [0, 1, 61, 62, 63, 64, 65, 200])
 @pytest.mark.parametrize(
-    ("wrong", "place"), [(b"\xff", 0), (b"\xe4\xb8x", 0), (b"\xf0\x9f\x99", 0), ("ü".encode() + b"\x80", 2)]
+    ("wrong", "offset"), [(b"\xff", 0), (b"\xe4\xb8x", 0), (b"\xf0\x9f\x99", 0), ("ü".encode() + b"\x80", 2)]
 )
 def test_bytes_that_are_not_utf8_are_named_with_their_exact_offset(
-    before: int, wrong: bytes, place: int, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    before: int, wrong: bytes, offset: int, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading_module, "BLOCK", 64)
     path = write(b"a" * before + wrong)
-    with pytest.raises(DataError, match=rf"text\.txt: byte {before + place} \(0x{wrong[place]:02x}\).*iconv"):
+    with pytest.raises(DataError, match=rf"text\.txt: byte {before + offset} \(0x{wrong[offset]:02x}\).*iconv"):
         list(read_pieces(TextSpan(path, 0, path.stat().st_size), "words"))
 
 
@@ -74,7 +74,7 @@ def test_a_file_without_text_is_refused(content: bytes, write: Callable[..., Pat
         open_text(write(content))
 
 
-def test_what_is_no_file_is_refused_with_the_next_step(tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_is_refused_with_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file\. Check"):
         open_text(tmp_path / "missing.txt")
     with pytest.raises(DataError, match=r"a folder, not a text file. Name the files in it"):
@@ -96,7 +96,7 @@ def test_a_file_that_may_not_be_read_is_an_error(write: Callable[..., Path], mon
         open_text(path)
 
 
-def test_python_and_the_rule_agree_on_what_parts_two_words() -> None:
+def test_the_regular_expression_splits_words_like_python() -> None:
     """All code points that could be taken for a space, and many others, judged by the library's own first cut."""
     rule = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 

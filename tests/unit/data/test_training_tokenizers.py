@@ -44,7 +44,7 @@ def _merge(word: list[str], pair: tuple[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("vocabulary", "learned"), [(267, 10), (5000, 22)])
-def test_byte_pairs_are_those_of_the_textbook(vocabulary: int, learned: int) -> None:
+def test_byte_pairs_are_those_of_a_brute_force_implementation(vocabulary: int, learned: int) -> None:
     tokenizer = train_tokenizer(BytePairs(vocabulary=vocabulary), [TEXT])
     merges = [tuple(pair) for pair in json.loads(tokenizer.json)["model"]["merges"]]
     assert merges == brute_force_merges(TEXT, vocabulary - 257)
@@ -88,14 +88,14 @@ def test_a_text_without_frequent_words_is_an_error() -> None:
         train_tokenizer(Words(), ["x" * 500])
 
 
-def test_counting_forgets_the_rarest_words_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rarest_words_are_dropped_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn_module, "DIFFERENT_WORDS", 10)
     pieces = [f"common rare{number} other{number} common often" for number in range(50)]
     learned = train_tokenizer(Words(), pieces)
     assert learned.vocabulary <= 12 and learned.encode("common often").tolist() == [2, 3]
 
 
-def test_long_runs_are_cut_for_learning_and_nothing_is_lost() -> None:
+def test_long_runs_are_cut_for_training_without_losing_text() -> None:
     run, spec = "中文" * 125, BytePairs(vocabulary=300)
     by_hand = ["word " * 50 + run[:100], run[100:200], run[200:] + " " * 100, " " * 30 + "end", "short text"]
     learned = train_tokenizer(spec, ["word " * 50 + run + " " * 130 + "end", "short text"])

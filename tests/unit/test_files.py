@@ -1,4 +1,4 @@
-"""Files and folders are there whole or not at all, whoever is killed when."""
+"""Files and folders are written completely or not at all, whichever process is killed when; and the data home."""
 
 import errno
 import json
@@ -14,12 +14,14 @@ import pytest
 
 from faults import forked
 from lemma import files
-from lemma.errors import RunError, StorageError
+from lemma.errors import DataError, RunError, StorageError
 from lemma.files import (
     atomic_new_folder,
     atomic_replace,
+    data_home,
     file_hash,
     file_lock,
+    home_folder,
     machine_id,
     matches_checksum,
     read_checked_json,
@@ -49,13 +51,13 @@ def killed_while_writing(path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
-def test_a_file_is_replaced_and_nothing_else_stays(tmp_path: Path) -> None:
+def test_writing_a_file_leaves_no_temporary_files(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a.txt", "old")
     write_atomically(tmp_path / "a.txt", b"new")
     assert (tmp_path / "a.txt").read_text() == "new" and names(tmp_path) == ["a.txt"]
 
 
-def test_a_failure_leaves_the_old_file_and_no_temporary(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file_and_removes_the_temporary(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a.txt", "old")
     with pytest.raises(ZeroDivisionError), atomic_replace(tmp_path / "a.txt") as temporary:
         temporary.write_text("half")
@@ -63,7 +65,7 @@ def test_a_failure_leaves_the_old_file_and_no_temporary(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").read_text() == "old" and names(tmp_path) == ["a.txt"]
 
 
-def test_a_folder_takes_the_place_of_one_that_holds_something(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_replaced(tmp_path: Path) -> None:
     for content in ("old", "new"):
         with atomic_replace(tmp_path / "folder") as temporary:
             temporary.mkdir()
@@ -71,7 +73,7 @@ def test_a_folder_takes_the_place_of_one_that_holds_something(tmp_path: Path) ->
     assert names(tmp_path / "folder") == ["new"] and names(tmp_path) == ["folder"]
 
 
-def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_failed_replacement_keeps_the_old_folder(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "old").touch()
     with pytest.raises(FileNotFoundError), atomic_replace(tmp_path / "folder"):
@@ -100,7 +102,7 @@ def _exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "look", [restore_moved_folder, lambda path: remove_stale_temp_files(path.parent)], ids=["reader", "writer"]
 )
-def test_a_kill_before_any_change_leaves_the_old_folder_or_the_new(tmp_path: Path, look) -> None:
+def test_a_writer_killed_at_any_moment_leaves_the_old_folder_or_the_new(tmp_path: Path, look) -> None:
     old, new = dict.fromkeys("ab", "old"), dict.fromkeys("ab", "new")
     seen: list[dict[str, str]] = []
     for moment in range(1, 100):
@@ -117,9 +119,7 @@ def test_a_kill_before_any_change_leaves_the_old_folder_or_the_new(tmp_path: Pat
     assert all(content in (old, new) for content in seen) and old in seen and len(seen) > 6
 
 
-def test_what_was_moved_aside_and_cannot_be_restored_now_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_moved_folder_is_kept_until_it_can_be_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     aside = tmp_path / f".run.3.{machine_id()}-{DEAD}.aside"
     aside.mkdir()
     (aside / "weights").touch()
@@ -132,7 +132,7 @@ def test_what_was_moved_aside_and_cannot_be_restored_now_is_kept(
 
 
 @pytest.mark.skipif(files._renameat2() is None, reason="the system cannot exchange names")
-def test_a_reader_meets_a_folder_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
+def test_the_folder_exists_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
     moment = 0
     for moment in range(1, 100):
         write_folder(tmp_path / "run", "old")
@@ -144,14 +144,14 @@ def test_a_reader_meets_a_folder_at_every_moment_of_its_replacement(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("_exchange")
-def test_two_writers_of_one_folder_leave_one_whole_copy(tmp_path: Path) -> None:
+def test_concurrent_writers_of_a_folder_leave_one_complete_copy(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: write_folder(tmp_path / "run", str(number % 3)), range(60)))
     assert content_of(tmp_path / "run") in [dict.fromkeys("ab", str(number)) for number in range(3)]
     assert names(tmp_path) == ["run"]
 
 
-def test_threads_that_write_one_path_do_not_meet(tmp_path: Path) -> None:
+def test_threads_can_write_the_same_path(tmp_path: Path) -> None:
     contents = [str(number) * 10_000 for number in range(4)]
 
     def write(number: int) -> None:
@@ -185,7 +185,7 @@ def test_a_rename_that_fails_puts_the_old_folder_back(tmp_path: Path, monkeypatc
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.usefixtures("_exchange")
 @pytest.mark.parametrize("protected", ["folder", "folder inside", "sticky parent"])
-def test_a_folder_of_another_user_is_not_even_moved(tmp_path: Path, protected: str) -> None:
+def test_a_folder_of_another_user_is_not_moved(tmp_path: Path, protected: str) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     write_folder(shared / "run", "old")
@@ -212,12 +212,12 @@ def test_a_folder_of_another_user_is_not_even_moved(tmp_path: Path, protected: s
 
     assert forked(as_nobody) == 2
     os.close(writer)
-    with os.fdopen(reader) as said:
-        assert re.search(r"run cannot be replaced: you may not remove .*Nothing was changed", said.read())
+    with os.fdopen(reader) as message:
+        assert re.search(r"run cannot be replaced: you may not remove .*Nothing was changed", message.read())
     assert sorted(path.relative_to(shared) for path in shared.rglob("*")) == before
 
 
-def test_a_name_that_is_not_utf_8_and_a_loop_of_links_are_paths_like_others(tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8_and_loops_of_links_are_handled(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9.json")
     write_atomically(path, json.dumps(with_checksum({"path": str(path)}), ensure_ascii=False))
     assert read_checked_json(path) == {"path": str(path)} and len(names(tmp_path)) == 1
@@ -227,14 +227,14 @@ def test_a_name_that_is_not_utf_8_and_a_loop_of_links_are_paths_like_others(tmp_
         matches_checksum(tmp_path / "loop", "", lambda: "")
 
 
-def test_what_a_killed_process_left_is_swept_by_the_next_writer(tmp_path: Path) -> None:
+def test_the_next_writer_removes_the_files_of_a_killed_process(tmp_path: Path) -> None:
     killed_while_writing(tmp_path / "step-1")
     assert len(names(tmp_path)) == 1 and not (tmp_path / "step-1").exists()
     write_atomically(tmp_path / "other.txt", "")
     assert names(tmp_path) == ["other.txt"]
 
 
-def test_a_process_killed_while_it_removes_a_folder_leaves_nothing_of_it(tmp_path: Path) -> None:
+def test_a_killed_removal_is_finished_by_the_next_writer(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "file").touch()
     child = os.fork()
@@ -248,7 +248,7 @@ def test_a_process_killed_while_it_removes_a_folder_leaves_nothing_of_it(tmp_pat
     remove_atomically(tmp_path / "old")  # which is gone
 
 
-def test_what_a_living_process_is_writing_is_left_alone(tmp_path: Path) -> None:
+def test_temporary_files_of_living_processes_are_kept(tmp_path: Path) -> None:
     (tmp_path / f".a.txt.{machine_id()}-{os.getppid()}.partial").write_text("half")
     (tmp_path / f".a.txt.0123456789ab-{DEAD}.partial").write_text(
         "of another container, where that number may be alive"
@@ -275,7 +275,7 @@ def test_content_is_synced_before_it_is_renamed_and_the_folder_afterwards(
     assert events[1:] == ["rename", tmp_path.name]
 
 
-def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_replaced_not_the_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     for name, leads_to in (("folder", tmp_path / "real" / "run"), ("a.txt", tmp_path / "real" / "a.txt")):
         (tmp_path / name).symlink_to(leads_to)
@@ -289,17 +289,17 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "message"),
     [
         (errno.ENOSPC, r"5 bytes of it were written, [\d,]+ bytes are free\)\. Make room"),
         (errno.EROFS, "Choose a place that you may write to"),
         (errno.EMFILE, "ulimit -n"),
     ],
 )
-def test_a_disk_that_refuses_is_told_with_the_file_and_the_next_step(tmp_path: Path, number: int, said: str) -> None:
+def test_a_storage_error_names_the_file_and_the_next_step(tmp_path: Path, number: int, message: str) -> None:
     write_atomically(tmp_path / "a.txt", "old")
     with (
-        pytest.raises(StorageError, match=rf"a\.txt cannot be written: .*{said}"),
+        pytest.raises(StorageError, match=rf"a\.txt cannot be written: .*{message}"),
         atomic_replace(tmp_path / "a.txt") as new,
     ):
         new.write_text("12345")
@@ -307,18 +307,18 @@ def test_a_disk_that_refuses_is_told_with_the_file_and_the_next_step(tmp_path: P
     assert (tmp_path / "a.txt").read_text() == "old" and names(tmp_path) == ["a.txt"]
 
 
-def test_a_change_of_any_value_breaks_the_seal(tmp_path: Path) -> None:
+def test_a_change_of_any_value_fails_the_checksum(tmp_path: Path) -> None:
     path, values = tmp_path / "sealed.json", {"a": [1, 2.5, None], "b": {3: "ü"}}
     path.write_text(json.dumps(with_checksum(values)))
     assert read_checked_json(path) == {"a": [1, 2.5, None], "b": {"3": "ü"}}
     content = path.read_bytes()
-    for place in range(len(content)):
-        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    for index in range(len(content)):
+        path.write_bytes(content[:index] + bytes([content[index] ^ 1]) + content[index + 1 :])
         with pytest.raises(RunError, match=r"sealed\.json is damaged"):
             read_checked_json(path)
 
 
-def test_a_file_is_read_again_only_after_a_change(tmp_path: Path) -> None:
+def test_a_checksum_is_computed_again_only_after_a_change(tmp_path: Path) -> None:
     path, read = tmp_path / "large", []
 
     def measure() -> str:
@@ -368,3 +368,23 @@ def test_a_folder_moved_aside_is_removed_once_the_new_one_is_in_place(tmp_path: 
     (tmp_path / "run" / "new").touch()
     remove_stale_temp_files(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_the_home_is_lemma_home_then_the_cache_folder_then_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMMA_HOME", "/chosen")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert data_home() == Path("/chosen")
+    monkeypatch.delenv("LEMMA_HOME")
+    assert data_home() == Path("/cache/lemma")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/somebody")
+    assert data_home() == Path("/somebody/.cache/lemma")
+
+
+def test_a_home_that_cannot_be_created_is_an_error_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "file"))
+    with pytest.raises(DataError, match="Set LEMMA_HOME"):
+        home_folder("stores")
