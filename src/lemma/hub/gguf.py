@@ -20,8 +20,9 @@ from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, RunError, describe_unknown
-from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to_hf
+from lemma.hub.architectures import config_from_spec, weights_to_hf
 from lemma.hub.pretrained import Pretrained
+from lemma.hub.tensor_maps import StoredTensors
 from lemma.layers.positions import rotary_frequencies
 from lemma.spec.models import Classifier, Decoder, ModelSpec
 from lemma.spec.positions import NoScaling, Rotary

@@ -15,8 +15,9 @@ from lemma.data.tokenizers import CONFIG_FILE as TOKENIZER_CONFIG
 from lemma.data.tokenizers import GENERATION_FILE, TEMPLATE_FILE, Tokenizer
 from lemma.errors import DataError, RunError
 from lemma.files import read_json
-from lemma.hub.architectures import ARCHITECTURES, StoredTensors, config_from_spec, weights_to_hf
+from lemma.hub.architectures import ARCHITECTURES, config_from_spec, weights_to_hf
 from lemma.hub.pretrained import CONFIG, Pretrained
+from lemma.hub.tensor_maps import StoredTensors
 from lemma.models.base import save_tensors
 from lemma.spec.models import Classifier, ModelSpec
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError
-from lemma.hub.architectures import StoredTensors
 from lemma.hub.gguf import sentencepiece_pipeline
 from lemma.hub.pretrained import Pretrained
+from lemma.hub.tensor_maps import StoredTensors
 
 HEADER_BYTES = 7 * 4
 BYTE_TOKENS = range(3, 259)

@@ -38,9 +38,9 @@ from lemma.adaptation.lora import (
 from lemma.data.foreign import ForeignFields, reading_foreign_file
 from lemma.errors import RunError, SpecError, describe_unknown
 from lemma.files import read_json, restore_moved_folder
-from lemma.hub.architectures import TensorMap
 from lemma.hub.patterns import matches_to_end
 from lemma.hub.pretrained import export_folder
+from lemma.hub.tensor_maps import TensorMap
 from lemma.models.base import save_tensors
 from lemma.spec.recipe import Frozen, Lora
 

@@ -40,7 +40,7 @@ class SizedSpec(Spec):
         """Return a copy with other sizes, given by their letters.
 
         >>> from lemma.spec.models import FeedForward
-        >>> FeedForward().at({"d": 8}).width
+        >>> FeedForward().with_sizes({"d": 8}).width
         8
         """
         return self.replace(**sizes)
@@ -154,6 +154,11 @@ class AttentionModel(TokenModel):
     def query_width(self) -> int:
         """The width of all heads together."""
         return self.attention_width or self.width
+
+    @property
+    def head_width(self) -> int:
+        """The width of one head's queries."""
+        return self.query_width // self.heads
 
     @property
     def feed_forward_width(self) -> int:
@@ -529,7 +534,7 @@ class TextReader(Pooling):
         """Return a copy with other sizes, given by their letters: those that are not the model's own are the body's.
 
         >>> from lemma.spec.models import Classifier
-        >>> Classifier().at({"K": 3, "D": 8}).sizes()["D"]
+        >>> Classifier().with_sizes({"K": 3, "D": 8}).sizes()["D"]
         8
         """
         own = {letter: size for letter, size in sizes.items() if letter in type(self).letters()}

@@ -146,7 +146,7 @@ class Rotary(PositionsSpec):
     def rotary_dim(self, head_width: int) -> int:
         """How many coordinates of a head are rotated.
 
-        >>> Rotary(share=0.25).turned(64)
+        >>> Rotary(share=0.25).rotary_dim(64)
         16
         """
         return int(head_width * self.share)

@@ -208,7 +208,7 @@ def fit_warm_up(recipe: Recipe, reference: Recipe | None = None, max_steps: int 
 
     A warm-up of up to `longest` steps stays, as one that a person set.
 
-    >>> fit_warm_up(Recipe(steps=12)).warm_up, fit_warm_up(Recipe(steps=12, warm_up=6), longest=12).warm_up
+    >>> fit_warm_up(Recipe(steps=12)).warm_up, fit_warm_up(Recipe(steps=12, warm_up=6), max_steps=12).warm_up
     (1, 6)
     """
     share = reference.warm_up * recipe.steps // reference.steps if reference else 0

@@ -16,7 +16,7 @@ from lemma.spec.recipe import Full, Method, Recipe
 def parse_seeds(value: Any) -> Any:
     """A number means that many seeds, from 1 on; a list means just these.
 
-    >>> counted_seeds(3), counted_seeds([7])
+    >>> parse_seeds(3), parse_seeds([7])
     ((1, 2, 3), (7,))
     """
     if isinstance(value, bool) or not isinstance(value, (int, list, tuple)):
