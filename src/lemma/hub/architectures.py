@@ -412,7 +412,7 @@ HF_ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "gelu-exact": "gelu", "relu": "re
 
 def _read_entries(config: Config, entries: Entries) -> Settings:
     """Read settings from config.json; None stands for the default of a spec."""
-    settings = {field: _read_entry(config, key, field, default) for key, (field, default) in entries.items()}
+    settings = {name: _read_entry(config, key, name, default) for key, (name, default) in entries.items()}
     width, heads = settings["width"], settings["heads"]
     if "head_width" in settings:
         query_width = heads * (settings.pop("head_width") or width // heads)
@@ -425,15 +425,15 @@ def _read_entries(config: Config, entries: Entries) -> Settings:
     return settings
 
 
-def _read_entry(config: Config, key: str, field: str, default: Any) -> Any:
+def _read_entry(config: Config, key: str, name: str, default: Any) -> Any:
     if default is REQUIRED:
         return _read_size(config, key)
-    if field == "positions":
+    if name == "positions":
         return _read_rotary(config, default)
     if isinstance(default, bool):
         return _read_flag(config, key, default)
     value = config.get(key, default)
-    return _read_activation(value) if field == "activation" else value
+    return _read_activation(value) if name == "activation" else value
 
 
 def _read_activation(name: Any) -> str:
@@ -463,8 +463,8 @@ def _write_entries(spec: Any, entries: Entries) -> dict[str, Any]:
     settings = _comparable(spec) | {"head_width": spec.head_width, "activation": HF_ACTIVATIONS[spec.activation]}
     settings["attention_bias"] = settings.get("query_key_value_bias") or settings.get("attention_output_bias")
     config: dict[str, Any] = {}
-    for key, (field, _) in entries.items():
-        config |= _write_rotary(spec) if field == "positions" else {key: settings[field]}
+    for key, (name, _) in entries.items():
+        config |= _write_rotary(spec) if name == "positions" else {key: settings[name]}
     return config
 
 
