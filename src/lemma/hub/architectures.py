@@ -53,10 +53,10 @@ class Architecture:
     Attributes:
         model_type: Its name in config.json.
         title: Its name in messages.
-        classes: The classes of transformers whose checkpoints are read; the first is what is written.
         family: The class of the specs that it becomes.
         entries: Keys of config.json that hold settings of a spec.
         settings: Settings that all its models have.
+        classes: The classes of transformers whose checkpoints are read; the first is what is written.
         tensor_maps: Lists all tensors that a model may have.
         prefix: What the names of tensors begin with, except those of the output layer.
         output: The output matrix, which a checkpoint may hold though it is that of the embedding.
@@ -72,10 +72,10 @@ class Architecture:
 
     model_type: str
     title: str
-    classes: tuple[str, ...]
     family: type[ModelSpec]
     entries: "Entries"
     settings: Settings
+    classes: tuple[str, ...]
     tensor_maps: Callable[[Any], Iterator[TensorMap]]
     prefix: str = ""
     output: str = "lm_head.weight"
@@ -720,127 +720,104 @@ def _write_t5(spec: EncoderDecoder) -> dict[str, Any]:
 
 
 def _decoder(
-    kind: str,
-    title: str,
-    classes: tuple[str, str],
-    entries: Entries,
-    settings: Settings,
-    names: DecoderNames,
-    **more: Any,
+    kind: str, title: str, entries: Entries, settings: Settings, names: DecoderNames, **more: Any
 ) -> Architecture:
-    tensor_maps, output = partial(decoder_tensor_maps, names=names), f"{names.output}.weight"
-    return Architecture(kind, title, classes, Decoder, entries, settings, tensor_maps, names.prefix, output, **more)
+    class_name = title.replace("-", "")
+    defaults = {
+        "classes": (f"{class_name}ForCausalLM", f"{class_name}Model"),
+        "tensor_maps": partial(decoder_tensor_maps, names=names),
+        "prefix": names.prefix,
+        "output": f"{names.output}.weight",
+    }
+    return Architecture(kind, title, Decoder, entries, settings, **(defaults | more))
 
 
-ARCHITECTURES: dict[str, Architecture] = {
-    architecture.model_type: architecture
-    for architecture in (
-        _decoder(
-            "gpt2",
-            "GPT-2",
-            ("GPT2LMHeadModel", "GPT2Model"),
-            GPT2_ENTRIES,
-            {"positions": "learned"},
-            GPT2,
-            is_tied=True,
-            unset={
-                "scale_attn_by_inverse_layer_idx": "attention has one scale in all layers here",
-                "add_cross_attention": "this decoder has no source",
-            },
-            read_more=_read_gpt2,
-            write_more=_write_gpt2,
-        ),
-        _decoder(
-            "llama",
-            "Llama",
-            ("LlamaForCausalLM", "LlamaModel"),
-            {**LLAMA_ENTRIES, **ATTENTION_BIAS, "mlp_bias": ("feed_forward_bias", False)},
-            LLAMA_SETTINGS,
-            LLAMA,
-            unset={"rope_interleaved": "Llama's pairs are expected to lie half a head apart"},
-        ),
-        _decoder(
-            "mistral",
-            "Mistral",
-            ("MistralForCausalLM", "MistralModel"),
-            {**LLAMA_ENTRIES, "sliding_window": ("window", 4096)},
-            LLAMA_SETTINGS,
-            LLAMA,
-        ),
-        _decoder(
-            "qwen2",
-            "Qwen2",
-            ("Qwen2ForCausalLM", "Qwen2Model"),
-            LLAMA_ENTRIES,
-            {**LLAMA_SETTINGS, "query_key_value_bias": True},
-            LLAMA,
-            exact=("query_key_value_bias",),
-            read_more=_read_qwen_window,
-            write_more=_write_qwen_window,
-        ),
-        _decoder(
-            "qwen3",
-            "Qwen3",
-            ("Qwen3ForCausalLM", "Qwen3Model"),
-            {**LLAMA_ENTRIES, "head_dim": ("head_width", 128), **ATTENTION_BIAS},
-            {**LLAMA_SETTINGS, "query_key_norm": True},
-            LLAMA,
-            read_more=_read_qwen_window,
-            write_more=_write_qwen_window,
-        ),
-        _decoder(
-            "gpt_neox",
-            "GPT-NeoX",
-            ("GPTNeoXForCausalLM", "GPTNeoXModel"),
-            NEOX_ENTRIES,
-            {},
-            NEOX,
-            read_more=_read_neox,
-            write_more=_write_neox,
-        ),
-        _decoder(
-            "gemma",
-            "Gemma",
-            ("GemmaForCausalLM", "GemmaModel"),
-            {**LLAMA_ENTRIES, "head_dim": ("head_width", 256), **ATTENTION_BIAS},
-            {**LLAMA_SETTINGS, "scaled_embedding": True},
-            GEMMA,
-            is_tied=True,
-            unset={"use_bidirectional_attention": "this decoder sees earlier tokens only"},
-            prepare=_prepare_gemma,
-            write_more=_write_gemma,
-        ),
-        Architecture(
-            "bert",
-            "BERT",
-            ("BertForMaskedLM", "BertForPreTraining"),
-            Encoder,
-            BERT_ENTRIES,
-            {"positions": "learned", "norm_place": "post"}
-            | dict.fromkeys(("embedding_norm", "output_transform", "output_bias"), True),
-            bert_tensor_maps,
-            "bert.",
-            "cls.predictions.decoder.weight",
-            ("bert.pooler.", "cls.seq_relationship."),
-            True,
-            {"is_decoder": "this encoder sees both sides", "add_cross_attention": "this encoder has no source"},
-            read_more=_read_bert,
-            write_more=_write_bert,
-        ),
-        Architecture(
-            "t5",
-            "T5",
-            ("T5ForConditionalGeneration",),
-            EncoderDecoder,
-            T5_ENTRIES,
-            {"scaled_scores": False, "norm": "rms", "bias": False},
-            t5_tensor_maps,
-            prepare=_prepare_t5,
-            read_more=_read_t5,
-            write_more=_write_t5,
-        ),
-    )
-}
+QWEN_WINDOW = {"read_more": _read_qwen_window, "write_more": _write_qwen_window}
+_ALL = (
+    _decoder(
+        "gpt2",
+        "GPT-2",
+        GPT2_ENTRIES,
+        {"positions": "learned"},
+        GPT2,
+        classes=("GPT2LMHeadModel", "GPT2Model"),
+        is_tied=True,
+        unset={
+            "scale_attn_by_inverse_layer_idx": "attention has one scale in all layers here",
+            "add_cross_attention": "this decoder has no source",
+        },
+        read_more=_read_gpt2,
+        write_more=_write_gpt2,
+    ),
+    _decoder(
+        "llama",
+        "Llama",
+        {**LLAMA_ENTRIES, **ATTENTION_BIAS, "mlp_bias": ("feed_forward_bias", False)},
+        LLAMA_SETTINGS,
+        LLAMA,
+        unset={"rope_interleaved": "Llama's pairs are expected to lie half a head apart"},
+    ),
+    _decoder("mistral", "Mistral", {**LLAMA_ENTRIES, "sliding_window": ("window", 4096)}, LLAMA_SETTINGS, LLAMA),
+    _decoder(
+        "qwen2",
+        "Qwen2",
+        LLAMA_ENTRIES,
+        {**LLAMA_SETTINGS, "query_key_value_bias": True},
+        LLAMA,
+        exact=("query_key_value_bias",),
+        **QWEN_WINDOW,
+    ),
+    _decoder(
+        "qwen3",
+        "Qwen3",
+        {**LLAMA_ENTRIES, "head_dim": ("head_width", 128), **ATTENTION_BIAS},
+        {**LLAMA_SETTINGS, "query_key_norm": True},
+        LLAMA,
+        **QWEN_WINDOW,
+    ),
+    _decoder("gpt_neox", "GPT-NeoX", NEOX_ENTRIES, {}, NEOX, read_more=_read_neox, write_more=_write_neox),
+    _decoder(
+        "gemma",
+        "Gemma",
+        {**LLAMA_ENTRIES, "head_dim": ("head_width", 256), **ATTENTION_BIAS},
+        {**LLAMA_SETTINGS, "scaled_embedding": True},
+        GEMMA,
+        is_tied=True,
+        unset={"use_bidirectional_attention": "this decoder sees earlier tokens only"},
+        prepare=_prepare_gemma,
+        write_more=_write_gemma,
+    ),
+    Architecture(
+        "bert",
+        "BERT",
+        Encoder,
+        BERT_ENTRIES,
+        {"positions": "learned", "norm_place": "post"}
+        | dict.fromkeys(("embedding_norm", "output_transform", "output_bias"), True),
+        ("BertForMaskedLM", "BertForPreTraining"),
+        bert_tensor_maps,
+        "bert.",
+        "cls.predictions.decoder.weight",
+        ("bert.pooler.", "cls.seq_relationship."),
+        is_tied=True,
+        unset={"is_decoder": "this encoder sees both sides", "add_cross_attention": "this encoder has no source"},
+        read_more=_read_bert,
+        write_more=_write_bert,
+    ),
+    Architecture(
+        "t5",
+        "T5",
+        EncoderDecoder,
+        T5_ENTRIES,
+        {"scaled_scores": False, "norm": "rms", "bias": False},
+        ("T5ForConditionalGeneration",),
+        t5_tensor_maps,
+        prepare=_prepare_t5,
+        read_more=_read_t5,
+        write_more=_write_t5,
+    ),
+)
+ARCHITECTURES = {architecture.model_type: architecture for architecture in _ALL}
 """By `model_type` of config.json."""
 EXPORT_ORDER = ("gpt2", "bert", "t5", "qwen2", "llama", "mistral", "qwen3", "gpt_neox", "gemma")
 """A model is written as the first architecture that can express it."""

@@ -9,11 +9,10 @@ from pydantic_core import PydanticUndefined
 
 from lemma.errors import SpecError, describe_unknown
 from lemma.spec.base import Spec, distribute, exists, letter_of, nest_settings, read_toml, short_repr
-from lemma.spec.data import DATA_SPECS, TOKENIZER_SPECS, AnyDataSpec, BytePairs, TrainedTokenizer, Words
+from lemma.spec.data import DATA_SPECS, TOKENIZER_SPECS, AnyDataSpec, BytePairs, TrainedTokenizer
 from lemma.spec.models import (
     FAMILIES,
     PLUGIN_FAMILIES,
-    Attentive,
     BodySpec,
     Classifier,
     CrossAttention,
@@ -21,22 +20,15 @@ from lemma.spec.models import (
     DualEncoder,
     Encoder,
     EncoderDecoder,
-    FeedForward,
     Graph,
-    Gru,
     LanguageSpec,
-    Lstm,
     ModelSpec,
     NewFamily,
-    Parser,
-    Rnn,
-    TableA5,
     TextReader,
-    Tree,
     family_names,
     find_family,
 )
-from lemma.spec.positions import NewPositions, Sinusoidal
+from lemma.spec.positions import NewPositions
 from lemma.spec.recipe import Recipe
 from lemma.spec.settings import MODEL_SYNONYMS
 
@@ -53,126 +45,34 @@ class Preset:
     tokenizer: TrainedTokenizer | None = None
 
 
-PRESETS: dict[str, Preset] = {
-    "feed-forward": Preset(FeedForward(), "Bengio's feed-forward model over a window of words"),
-    "attentive": Preset(Attentive(), "the same window read by one attention head"),
-    "rnn": Preset(Rnn(), "simple recurrent network", {"learning_rate": 1e-3}),
-    "lstm": Preset(Lstm(), "long short-term memory", {"learning_rate": 4e-3}),
-    "gru": Preset(Gru(), "gated recurrent unit", {"learning_rate": 4e-3}),
-    "decoder": Preset(Decoder(), "pre-norm decoder-only Transformer"),
-    "encoder": Preset(
-        Encoder(),
-        "Transformer that sees all tokens and learns masked ones",
-        {"learning_rate": 1e-3, "warm_up": 200},  # with a higher rate it long predicts only token frequencies
-    ),
-    "encoder-decoder": Preset(
-        EncoderDecoder(),
-        "Transformer that reads a source and writes its target; learns --pairs",
-        {
-            "steps": 2000,
-            "batch": 64,
-            "learning_rate": 1e-3,
-            "warm_up": 200,
-            "beta2": 0.98,
-            "dropout": 0.1,
-            "label_smoothing": 0.1,
-        },
-        BytePairs(vocabulary=4096),
-    ),
-    "transformer-c5": Preset(
-        EncoderDecoder(
-            vocabulary=30_000,
-            width=1024,
-            heads=4,
-            attention_width=768,
-            feed_forward=512,
-            context=2048,
-            encoder_depth=12,
-            decoder_depth=8,
-            positions=Sinusoidal(),
-            norm_place="post",
-            activation="relu",
-        ),
-        "problem C5: 139,994,112 parameters, attention width 768 in a stream of 1,024",
-        {"batch": 32, "learning_rate": 5e-4, "warm_up": 1000, "beta2": 0.98, "dropout": 0.1, "label_smoothing": 0.1},
-        BytePairs(vocabulary=30_000 - 3),
-    ),
-    "tree": Preset(
-        Tree(),
-        "graph convolution over a sentence's dependency tree; a body: learns --labels with --parser",
-        {"learning_rate": 4e-3, "dropout": 0.3},
-        Words(minimum_count=2),
-    ),
-    "dual-encoder": Preset(
-        DualEncoder(),
-        "images and texts in one space, by a patch Transformer and a text body; learns --images",
-        {
-            "steps": 5000,
-            "batch": 128,
-            "learning_rate": 2e-3,
-            "final_rate": 0.01,
-            "warm_up": 100,
-            "weight_decay": 0.05,
-            "beta2": 0.98,
-            "label_smoothing": 0.1,
-            "keep": "last",  # held-out captions do not measure how well seen ones are learned
-        },
-    ),
-    "graph": Preset(
-        Graph(),
-        "problem D4: two layers of graph convolution that classify nodes; learns a --graph",
-        {
-            "steps": 400,
-            "learning_rate": 0.01,
-            "warm_up": 0,
-            "final_rate": 1.0,
-            "beta2": 0.999,
-            "weight_decay": 1.0,  # few labels, many weights: chosen with dropout among six on Cora's splits 1 to 6
-            "dropout": 0.8,
-            "evaluate_every": 10,
-            "checkpoint_every": 100,
-            "precision": "float32",
-        },
-    ),
-    "penn-rnn": Preset(
-        Rnn(vocabulary=10_000, width=256, hidden=512),
-        "problem D5: word-level RNN, embedding 256, hidden 512",
-        {
-            "steps": 6000,  # eight epochs of Penn Treebank's 930,000 words; twice as many overfit such a text
-            "batch": 128,
-            "sequence_length": 10,
-            "learning_rate": 1e-3,
-            "dropout": 0.1,
-            "evaluate_every": 500,
-            "patience": 3,
-        },
-        Words(vocabulary=10_000),
-    ),
-    "table-a5": Preset(
-        TableA5(),
-        "problem A5: 9,721,596 parameters at two layers, 14,980,860 at four",
-        {"learning_rate": 5e-4, "warm_up": 100},
-        Words(vocabulary=7676),
-    ),
-    "parser": Preset(
-        Parser(),
-        "problem B1: one attention head per relation, over a BiLSTM; learns a --treebank",
-        {
-            "steps": 3600,
-            "learning_rate": 2e-3,
-            "final_rate": 0.02,
-            "warm_up": 200,
-            "weight_decay": 0.01,
-            "beta2": 0.9,
-            "clip": 5.0,
-            "dropout": 0.33,
-            "keep": "last",  # the validation loss rises before the validation scores fall
-            "precision": "float32",
-        },
-    ),
+def read_model(settings: Mapping[str, Any], source: str) -> ModelSpec:
+    """Read a model's settings; `family` says which family they belong to."""
+    family = settings.get("family")
+    if family is None:
+        raise SpecError(f"{source}: 'family' is missing. Known: {', '.join(family_names())}.")
+    spec_class = find_family(str(family))
+    if spec_class is None:
+        raise SpecError(f"{source}: " + describe_unknown("family", str(family), family_names()))
+    return spec_class.read(settings, f"{source}: {family}")
+
+
+def read_tokenizer(value: Any, source: str, default_kind: str) -> TrainedTokenizer:
+    """Read a tokenizer from its kind, or from a table of settings, of the default kind unless it names one."""
+    table = {"kind": default_kind, **value} if isinstance(value, Mapping) else {"kind": value}
+    if not isinstance(table["kind"], str) or table["kind"] not in TOKENIZER_SPECS:
+        raise SpecError(describe_unknown(source, short_repr(table["kind"]).strip("'"), TOKENIZER_SPECS))
+    return TOKENIZER_SPECS[table["kind"]].read(table, source)
+
+
+def _read_preset(name: str, table: Mapping[str, Any]) -> Preset:
+    model = read_model({"family": name, **table.get("model", {})}, name)
+    tokenizer = read_tokenizer(table["tokenizer"], name, "byte-pairs") if "tokenizer" in table else None
+    return Preset(model, table["description"], table.get("recipe", {}), tokenizer)
+
+
+PRESETS = {
+    name: _read_preset(name, table) for name, table in read_toml(Path(__file__).with_name("presets.toml")).items()
 }
-
-
 RESERVED_NAMES = {*PRESETS, *FAMILIES}
 """Names that plugins cannot give to a family."""
 
@@ -340,14 +240,6 @@ def _choose_tokenizer(default: TrainedTokenizer, settings: dict[str, Any]) -> Tr
     return read_tokenizer(requested, "tokenizer", default.kind)
 
 
-def read_tokenizer(value: Any, source: str, default_kind: str) -> TrainedTokenizer:
-    """Read a tokenizer from its kind, or from a table of settings, of the default kind unless it names one."""
-    table = {"kind": default_kind, **value} if isinstance(value, Mapping) else {"kind": value}
-    if not isinstance(table["kind"], str) or table["kind"] not in TOKENIZER_SPECS:
-        raise SpecError(describe_unknown(source, short_repr(table["kind"]).strip("'"), TOKENIZER_SPECS))
-    return TOKENIZER_SPECS[table["kind"]].read(table, source)
-
-
 def _resolve_model(model: str | Path | ModelSpec | Choice) -> Choice:
     if isinstance(model, Choice):
         return model
@@ -376,17 +268,6 @@ def read_spec_file(path: Path) -> Choice:
     recipe = Recipe.read(settings.pop("recipe", {}), f"{path}: recipe")
     tokenizer = read_tokenizer(settings.pop("tokenizer", {}), f"{path}: tokenizer", "byte-pairs")
     return Choice(read_model(settings, str(path)), recipe, tokenizer)
-
-
-def read_model(settings: Mapping[str, Any], source: str) -> ModelSpec:
-    """Read a model's settings; `family` says which family they belong to."""
-    family = settings.get("family")
-    if family is None:
-        raise SpecError(f"{source}: 'family' is missing. Known: {', '.join(family_names())}.")
-    spec_class = find_family(str(family))
-    if spec_class is None:
-        raise SpecError(f"{source}: " + describe_unknown("family", str(family), family_names()))
-    return spec_class.read(settings, f"{source}: {family}")
 
 
 @dataclass(frozen=True)
