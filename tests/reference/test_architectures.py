@@ -15,8 +15,9 @@ from lemma.counting.subject import resolve_subject
 from lemma.errors import RunError
 from lemma.generation.beam import Beam, translate
 from lemma.generation.decode import Sampling, generate
-from lemma.hub.architectures import StoredTensors, config_from_spec, spec_from_config, weights_to_hf
+from lemma.hub.architectures import config_from_spec, spec_from_config, weights_to_hf
 from lemma.hub.architectures import weights_from_hf as blocks_from
+from lemma.hub.tensor_maps import StoredTensors
 from lemma.layers.recording import record_attention
 from lemma.models.build import build, build_uninitialized
 from lemma.runs.checkpoint import named_weights
@@ -239,7 +240,7 @@ def test_a_checkpoint_of_earlier_versions_is_read_too() -> None:
 def test_an_encoder_is_theirs_with_its_segments_and_padding(name: str) -> None:
     model = theirs(name)
     mine = ours(model)
-    ends = (mine.spec.marks[1] == TOKENS).long()
+    ends = (mine.spec.special_ids[1] == TOKENS).long()
     padded = torch.nn.functional.pad(TOKENS, (0, 5), value=-1)
     seen = padded >= 0
     types = torch.nn.functional.pad((ends.cumsum(1) - ends).clamp(max=1), (0, 5))

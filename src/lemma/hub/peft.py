@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -38,9 +38,9 @@ from lemma.adaptation.lora import (
 from lemma.data.foreign import ForeignFields, reading_foreign_file
 from lemma.errors import RunError, SpecError, describe_unknown
 from lemma.files import read_json, restore_moved_folder
-from lemma.hub.architectures import TensorMap
 from lemma.hub.patterns import matches_to_end
 from lemma.hub.pretrained import export_folder
+from lemma.hub.tensor_maps import TensorMap
 from lemma.models.base import save_tensors
 from lemma.spec.recipe import Frozen, Lora
 
@@ -51,7 +51,10 @@ Value = TypeVar("Value", int, float)
 
 
 TensorMaps = Mapping[str, TensorMap]
-"""Of which tensors of transformers' each matrix of a pretrained model is made, by the paths of our modules."""
+"""How transformers stores each matrix of a pretrained model, by the paths of Lemma's modules."""
+
+
+# Writing
 
 
 def write_peft(
@@ -62,50 +65,51 @@ def write_peft(
     task: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a model's updates, and the modules of it that were trained whole, as a peft folder of the model `base`.
+    """Write a model's updates, and its modules that were trained in full, as a peft folder of the model `base`.
 
-    With `pieces` the modules are called as in transformers' own class, of the kind of `task`, and the update of a
+    With `tensor_maps` the modules are called as in transformers' own class, of the kind of `task`, and the update of a
     joint matrix (queries, keys and values) is written as one for each of its parts. Matrices of recurrent layers and
-    the joint matrix of torch's attention have no form there: a SpecError says so.
+    the joint matrix of torch's attention have no format there: a SpecError says so.
     """
-    updates = lora_modules(model)
-    if not updates:
+    wrappers = lora_modules(model)
+    if not wrappers:
         raise SpecError("this model has no LoRA updates to write. Adapt it with lora first.")
     tensors: dict[str, Tensor] = {}
-    placed: dict[str, UpdateOptions] = {}
-    for path, wrapper in updates:
+    updates: dict[str, UpdateOptions] = {}
+    for path, wrapper in wrappers:
         _check_exportable(path, wrapper)
         update: LowRankUpdate = wrapper.update
-        for theirs, rows in _parts(path, update.B, tensor_maps):
-            if update.B.any() and not rows.any():  # only other parts of the joint matrix have an update
+        for hf_path, B in _split_update(path, update.B, tensor_maps):
+            if update.B.any() and not B.any():  # only other parts of the joint matrix have an update
                 continue
-            name = f"{PREFIX}{theirs}".rstrip(".")
-            A, rows = drop_zero_ranks(update.A, rows)
-            placed[theirs] = UpdateOptions(len(A), update.scale * len(A), update.dropout, update.transposed)
+            name = f"{PREFIX}{hf_path}".rstrip(".")
+            A, B = drop_zero_ranks(update.A, B)
+            updates[hf_path] = UpdateOptions(len(A), update.scale * len(A), update.dropout, update.transposed)
             if isinstance(wrapper, LoraEmbedding):  # its rows are the tokens
-                tensors |= {f"{name}.lora_embedding_A": rows.mT, f"{name}.lora_embedding_B": A.mT}
+                tensors |= {f"{name}.lora_embedding_A": B.mT, f"{name}.lora_embedding_B": A.mT}
             else:
-                tensors |= {f"{name}.lora_A.weight": A, f"{name}.lora_B.weight": rows}
-    whole = {_only(path, tensor_maps): module for path, module in _trained_modules(model).items()}
-    for path, module in whole.items():
+                tensors |= {f"{name}.lora_A.weight": A, f"{name}.lora_B.weight": B}
+    full_modules = {_hf_module(path, tensor_maps): module for path, module in _trained_modules(model).items()}
+    for path, module in full_modules.items():
         tensors |= {f"{PREFIX}{path}.{name}": tensor for name, tensor in module.state_dict().items()}
-    names = [path for path, _ in unwrapped_modules(model)]
+    if tensor_maps is None:
+        paths = [path for path, _ in unwrapped_modules(model)]
+    else:
+        paths = [name.removesuffix(".weight") for each in tensor_maps.values() for name in each.hf_names]
+    options = _write_options(paths, updates, full_modules, base) | {"task_type": task}
     if tensor_maps is not None:
-        names = [name.removesuffix(".weight") for piece in tensor_maps.values() for name in piece.hf_names]
-    options = _options_of(names, placed, whole, base) | {"task_type": task}
-    if tensor_maps is not None:
-        options["fan_in_fan_out"] = any(piece.layout == "transposed" for piece in tensor_maps.values())
-        last = sorted({path.rpartition(".")[2] for path in placed})
-        if all(name in placed for name in names if name.rpartition(".")[2] in last):
-            options["target_modules"] = last
-    kept = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}  # none shares memory
+        options["fan_in_fan_out"] = any(each.layout == "transposed" for each in tensor_maps.values())
+        last_names = sorted({path.rpartition(".")[2] for path in updates})
+        if all(path in updates for path in paths if path.rpartition(".")[2] in last_names):
+            options["target_modules"] = last_names
+    copies = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}  # none shares memory
     with export_folder(Path(folder), overwrite) as temporary:
         (temporary / CONFIG).write_text(json.dumps(options, indent=2), encoding="utf-8")
-        save_tensors(temporary / WEIGHTS, kept, {"format": "pt"})
+        save_tensors(temporary / WEIGHTS, copies, {"format": "pt"})
 
 
 class UpdateOptions(NamedTuple):
-    """What peft's options say of one update."""
+    """Options of one update in peft's configuration."""
 
     rank: int
     alpha: float
@@ -116,236 +120,79 @@ class UpdateOptions(NamedTuple):
 def drop_zero_ranks(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
     """Drop the columns of B that are zero, with their rows of A; all stay if B is zero, as before training.
 
-    `read_peft` puts them there: to give all updates one rank, and where parts of a joint matrix have their own A.
+    `read_peft` adds them to give all updates one rank, and where parts of a joint matrix have different A.
     """
     used = B.detach().any(dim=0)
     return (A[used], B[:, used]) if used.any() else (A, B)
 
 
-def _parts(path: str, B: Tensor, pieces: TensorMaps | None) -> list[tuple[str, Tensor]]:
-    """The modules of transformers' that one of ours is made of, each with its rows of the update."""
-    if pieces is None:
+def _split_update(path: str, B: Tensor, tensor_maps: TensorMaps | None) -> list[tuple[str, Tensor]]:
+    """Split the rows of an update into those of transformers' modules, by their paths."""
+    if tensor_maps is None:
         return [(path, B)]
-    piece = pieces[path]
-    names = [name.removesuffix(".weight") for name in piece.hf_names]
-    return list(zip(names, _upright(piece).to_hf(B), strict=True))
+    names = [name.removesuffix(".weight") for name in tensor_maps[path].hf_names]
+    return list(zip(names, _row_map(tensor_maps[path]).to_hf(B), strict=True))
 
 
-def _upright(piece: TensorMap) -> TensorMap:
-    """How the rows of an update become theirs: as those of the matrix, but never transposed."""
-    return replace(piece, layout="stacked") if piece.layout == "transposed" else piece
+def _row_map(tensor_map: TensorMap) -> TensorMap:
+    """Return how rows of an update are stored: as those of the matrix, but never transposed."""
+    return replace(tensor_map, layout="stacked") if tensor_map.layout == "transposed" else tensor_map
 
 
-def _only(path: str, pieces: TensorMaps | None) -> str:
-    """The one module of transformers' that one of ours is, to be stored whole."""
-    if pieces is None:
+def _hf_module(path: str, tensor_maps: TensorMaps | None) -> str:
+    """Return the path of the module of transformers that is the same as one of Lemma's."""
+    if tensor_maps is None:
         return path
-    piece = pieces.get(path)
-    if piece is None or len(piece.hf_names) != 1 or piece.layout != "stacked" or piece.rotary_dim:
+    tensor_map = tensor_maps.get(path)
+    is_single = tensor_map is not None and len(tensor_map.hf_names) == 1
+    if tensor_map is None or not is_single or tensor_map.layout != "stacked" or tensor_map.rotary_dim:
         raise SpecError(f"{path} is trained as a whole, and is not one module in transformers: leave it out.")
-    return piece.hf_names[0].removesuffix(".weight")
+    return tensor_map.hf_names[0].removesuffix(".weight")
 
 
-def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None = None) -> Adaptation[Module]:
-    """Add the updates of a peft folder to the matrices of a base model, and copy in what was saved whole.
-
-    With `pieces` the folder's modules are called as in transformers' own class of the base.
-
-    What is not supported here, such as DoRA or trained biases, is refused by its name before anything has changed. The
-    method that is returned describes all updates: those of a smaller rank are filled up with zeros to the largest, and
-    other scales are multiplied into B. `write_peft` leaves these zeros out again.
-    """
-    folder = Path(folder)
-    restore_moved_folder(folder)
-    check_not_adapted(model)
-    with reading_foreign_file(folder):
-        options = PeftOptions.read(_read_config(folder), folder / CONFIG)
-        found = PeftTensors.sort(_read_weights(folder), folder / WEIGHTS)
-        found.updates = {path: options.scaled(path, *sides, folder) for path, sides in found.updates.items()}
-        if tensor_maps is not None:
-            found = _renamed(found, tensor_maps, folder)
-        chosen = _matrices_at(model, found.updates, folder)
-        method = options.as_lora(max(len(A) for A, _ in found.updates.values()))
-        updates = _new_updates(chosen, found, method, folder)
-        whole = _full_targets(model, found, chosen, folder)
-    adapt_model(model, Frozen())
-    for target, value in whole:
-        _copy(target, value)
-    places = list({id(matrix.weight): matrix for matrix in chosen.values()}.values())
-    paths = tuple(matrix.path for matrix in places)
-    return Adaptation(wrap_owners(model, places, updates), method.replace(targets=paths), paths)
+def _check_exportable(path: str, wrapper: Any) -> None:
+    """Reject wrappers that peft does not have, and the output of torch's attention, whose update it would ignore."""
+    base = wrapper.base
+    if isinstance(wrapper, LoraMatrices) or isinstance(base, NonDynamicallyQuantizableLinear):
+        parameters = wrapper.updates if isinstance(wrapper, LoraMatrices) else ["weight"]
+        names = ", ".join(f"{path}.{name}".lstrip(".") for name in parameters)
+        raise SpecError(
+            f"{names}: peft's format has updates of linear maps and embeddings only, not of what is inside "
+            f"torch.nn's recurrent layers or attention (here {type(base).__name__}). Merge the model and share it "
+            "whole, or leave them out of targets."
+        )
 
 
-def _renamed(found: "PeftTensors", pieces: TensorMaps, folder: Path) -> "PeftTensors":
-    """Updates and modules by our names; the updates of parts of a joint matrix become one of all of it.
-
-    Parts that share their A keep it. Others are put next to each other: the rank is the sum of theirs.
-    """
-    ours: dict[str, tuple[Tensor, Tensor]] = {}
-    left = dict(found.updates)
-    for path, piece in pieces.items():
-        names = [name.removesuffix(".weight") for name in piece.hf_names]
-        there = [name for name in names if name in left]
-        if not there:
+def _trained_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules that are trained in full, by path; peft cannot store half of a module."""
+    updates = [part for part in model.modules() if isinstance(part, LowRankUpdate)]
+    update_ids = {id(parameter) for update in updates for parameter in update.parameters()}
+    modules: dict[str, nn.Module] = {}
+    for path, module in unwrapped_modules(model):
+        parameters = dict(module.named_parameters(recurse=False))
+        trainable = [name for name, value in parameters.items() if value.requires_grad and id(value) not in update_ids]
+        if not trainable:
             continue
-        As, Bs = ({name: left[name][side] for name in there} for side in (0, 1))
-        sizes = piece.row_counts or (len(Bs[there[0]]),)
-        shared = len(there) == len(names) and all(torch.equal(As[there[0]], A) for A in As.values())
-        width = len(As[there[0]]) if shared else sum(map(len, As.values()))
-        parts: list[Tensor] = []
-        place = 0
-        for name, rows in zip(names, sizes, strict=True):
-            part = torch.zeros(rows, width)
-            if name in Bs:
-                if Bs[name].shape != (rows, len(As[name])):
-                    raise RunError(
-                        f"{folder}: {name}: lora_B is {tuple(Bs[name].shape)}. It was trained on another base."
-                    )
-                part[:, place : place + len(As[name])] = Bs[name]
-                place += 0 if shared else len(As[name])
-                left.pop(name)
-            parts.append(part)
-        A = As[there[0]] if shared else torch.cat(list(As.values()))
-        ours[path] = (A, _upright(piece).from_hf(parts))
-    if left:
-        raise RunError(
-            f"{folder}: {describe_unknown('module', next(iter(left)), pieces)} It was trained on another base."
-        )
-    whole = {
-        f"{path}.{kind}": found.full_tensors.pop(f"{name}.{kind}")
-        for path, piece in pieces.items()
-        for name in [piece.hf_names[0].removesuffix(".weight")]
-        for kind in ("weight", "bias")
-        if len(piece.hf_names) == 1 and piece.layout == "stacked" and f"{name}.{kind}" in found.full_tensors
-    }
-    if found.full_tensors:
-        raise RunError(
-            f"{folder}: {next(iter(found.full_tensors))} cannot be put into this model. Merge it with peft first."
-        )
-    return PeftTensors(ours, {}, whole)
-
-
-# The options
-
-
-READ_OPTIONS = {"r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern", "peft_type", "bias"}
-OPTIONS_IN_TENSORS = {
-    "target_modules",
-    "exclude_modules",
-    "layers_to_transform",
-    "layers_pattern",
-    "modules_to_save",
-    "fan_in_fan_out",
-    "init_lora_weights",
-    "eva_config",
-    "ensure_weight_tying",
-}
-"""Options about where updates are and how they were initialised: the tensors' names and values say it too."""
-OPTIONS_WITHOUT_EFFECT = {
-    "task_type",
-    "auto_mapping",
-    "peft_version",
-    "base_model_name_or_path",
-    "revision",
-    "inference_mode",
-    "megatron_core",
-    "qalora_group_size",
-    "runtime_config",
-}
-INITIALISATIONS = (True, False, "gaussian", "eva", "orthogonal")
-"""Those that leave the base as it is."""
-
-
-class PeftFields(ForeignFields):
-    """The options of adapter_config.json that are read, with their types."""
-
-    peft_type: str | None = None
-    r: int = Field(default=8, ge=1)
-    lora_alpha: float = 8.0
-    lora_dropout: float = 0.0
-    use_rslora: bool | None = False
-    rank_pattern: dict[str, int] | None = None
-    alpha_pattern: dict[str, float] | None = None
-    bias: str | None = "none"
-    init_lora_weights: bool | str | None = True
-
-
-@dataclass(frozen=True)
-class PeftOptions:
-    """The options that say something the tensors do not."""
-
-    method: Lora
-    uses_rslora: bool
-    ranks: Mapping[str, int]
-    alphas: Mapping[str, float]
-
-    @classmethod
-    def read(cls, config: Mapping[str, Any], where: Path) -> "PeftOptions":
-        """Read peft's options; one that would change the result and is not supported is a RunError that names it."""
-        if config.get("peft_type") != "LORA":
-            raise RunError(f"{where}: peft_type = {config.get('peft_type')!r}; only LORA can be read.")
-        for name, value in config.items():
-            if name not in READ_OPTIONS | OPTIONS_IN_TENSORS | OPTIONS_WITHOUT_EFFECT and value not in (
-                None,
-                False,
-                {},
-                [],
-                "",
-            ):
-                raise RunError(f"{where}: {name} = {value!r} is not supported: only plain LoRA can be read.")
-        fields = PeftFields.read(config, where)
-        if fields.bias != "none":
-            raise RunError(f"{where}: bias = {fields.bias!r}: trained biases cannot be read, only LoRA's matrices.")
-        if fields.init_lora_weights not in INITIALISATIONS:
-            raise RunError(
-                f"{where}: init_lora_weights = {fields.init_lora_weights!r} changes the matrices of the base model. "
-                "Convert it to plain LoRA with peft's save_pretrained(path_initial_model_for_weight_conversion=…)."
-            )
-        settings = {"rank": fields.r, "alpha": fields.lora_alpha, "lora_dropout": fields.lora_dropout}
-        method = Lora.read(settings, str(where))
-        return cls(method, bool(fields.use_rslora), fields.rank_pattern or {}, fields.alpha_pattern or {})
-
-    @property
-    def scale(self) -> float:
-        """The scale of updates that no pattern names: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
-        return self._scale(self.method.alpha, self.method.rank)
-
-    def _scale(self, alpha: float, rank: int) -> float:
-        return alpha / (math.sqrt(rank) if self.uses_rslora else rank)
-
-    def scaled(self, path: str, A: Tensor, B: Tensor, folder: Path) -> tuple[Tensor, Tensor]:
-        """Return an update with its difference from the common scale multiplied into B; its rank must be as stated."""
-        rank = _matching(self.ranks, path, self.method.rank)
-        if A.dim() != 2 or B.dim() != 2 or not len(A) == B.shape[1] == rank:
-            raise RunError(
-                f"{folder}: {path}: lora_A is {tuple(A.shape)} and lora_B {tuple(B.shape)}, where its options need the "
-                f"rank {rank}. Its options belong to another adapter."
-            )
-        scale = self._scale(_matching(self.alphas, path, self.method.alpha), rank)
-        return A, B if scale == self.scale else B * (scale / self.scale)
-
-    def as_lora(self, rank: int) -> Lora:
-        """The method of this rank that has the common scale in our terms, alpha / rank."""
-        return self.method.replace(rank=rank, alpha=self.scale * rank)
-
-
-def _matching(patterns: Mapping[str, Value], path: str, default: Value) -> Value:
-    """The value of the first pattern that fits the end of a path, as peft matches them."""
-    starts = [0, *(dot.end() for dot in re.finditer(r"\.", path))]
-    return next((value for pattern, value in patterns.items() if matches_to_end(pattern, path, starts)), default)
-
-
-def _options_of(
-    paths: Collection[str], updates: Mapping[str, UpdateOptions], whole: Collection[str], base: str | None
-) -> dict[str, Any]:
-    """Say in peft's options where updates are, among the paths of all modules, and what they are."""
-    targets = list(updates)
-    for name in whole:
-        taken = [path for path in paths if path != name and path.endswith(name)]
-        taken += [path for path in targets if re.match(rf"(^|.*\.){name}($|\..*)", path)]
-        if taken:
+        if len(trainable) < len(parameters) or not path or any(True for _ in module.children()):
+            names = ", ".join(f"{path}.{name}".lstrip(".") for name in trainable)
             raise SpecError(
-                f"{name} is trained as a whole, but peft's modules_to_save = ['{name}'] would take {taken[0]} too: "
+                f"{names}: peft saves whole modules only, and this is a part of one. Train the whole module."
+            )
+        modules[path] = module
+    return modules
+
+
+def _write_options(
+    paths: Collection[str], updates: Mapping[str, UpdateOptions], full_modules: Collection[str], base: str | None
+) -> dict[str, Any]:
+    """Return peft's options for these updates, so that it finds them among the paths of all modules."""
+    targets = list(updates)
+    for name in full_modules:
+        clashes = [path for path in paths if path != name and path.endswith(name)]
+        clashes += [path for path in targets if re.match(rf"(^|.*\.){name}($|\..*)", path)]
+        if clashes:
+            raise SpecError(
+                f"{name} is trained as a whole, but peft's modules_to_save = ['{name}'] would take {clashes[0]} too: "
                 "peft's format cannot express this."
             )
     ends = tuple(f".{path}" for path in targets)  # peft would take a path that ends with another's for it
@@ -368,9 +215,11 @@ def _options_of(
         "lora_alpha": alpha,
         "lora_dropout": max(update.dropout for update in updates.values()),
         "target_modules": "|".join(map(re.escape, targets)) if ambiguous else targets,
-        "rank_pattern": {exactly(at): one.rank for at, one in updates.items() if one.rank != rank},
-        "alpha_pattern": {exactly(at): alpha_of(one) for at, one in updates.items() if alpha_of(one) != alpha},
-        "modules_to_save": sorted(whole) or None,
+        "rank_pattern": {exactly(path): update.rank for path, update in updates.items() if update.rank != rank},
+        "alpha_pattern": {
+            exactly(path): alpha_of(update) for path, update in updates.items() if alpha_of(update) != alpha
+        },
+        "modules_to_save": sorted(full_modules) or None,
         "fan_in_fan_out": any(update.transposed for update in updates.values()),
         "bias": "none",
         "init_lora_weights": True,
@@ -379,69 +228,250 @@ def _options_of(
     }
 
 
-# The tensors
+# Reading
+
+
+def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None = None) -> Adaptation[Module]:
+    """Add the updates of a peft folder to the matrices of a base model, and copy in modules that were saved in full.
+
+    With `tensor_maps` the folder's modules are called as in transformers' own class of the base.
+
+    Anything not supported, such as DoRA or trained biases, is refused by its name before the model is changed. The
+    method that is returned describes all updates: those of a smaller rank are filled up with zeros to the largest, and
+    other scales are multiplied into B. `write_peft` leaves these zeros out again.
+    """
+    folder = Path(folder)
+    restore_moved_folder(folder)
+    check_not_adapted(model)
+    with reading_foreign_file(folder):
+        options = PeftOptions.read(_read_config(folder), folder / CONFIG)
+        stored = PeftTensors.sort(_read_weights(folder), folder / WEIGHTS)
+        stored.updates = {path: options.scaled(path, A, B, folder) for path, (A, B) in stored.updates.items()}
+        if tensor_maps is not None:
+            stored = _rename_tensors(stored, tensor_maps, folder)
+        targets = _matrices_at(model, stored.updates, folder)
+        method = options.as_lora(max(len(A) for A, _ in stored.updates.values()))
+        updates = _new_updates(targets, stored, method, folder)
+        full_targets = _full_targets(model, stored, targets, folder)
+    adapt_model(model, Frozen())
+    for target, value in full_targets:
+        _copy(target, value)
+    matrices = list({id(matrix.weight): matrix for matrix in targets.values()}.values())
+    paths = tuple(matrix.path for matrix in matrices)
+    return Adaptation(wrap_owners(model, matrices, updates), method.replace(targets=paths), paths)
+
+
+def _rename_tensors(stored: "PeftTensors", tensor_maps: TensorMaps, folder: Path) -> "PeftTensors":
+    """Rename updates and modules from transformers' to Lemma's paths, and join the updates of a joint matrix."""
+    updates: dict[str, tuple[Tensor, Tensor]] = {}
+    remaining = dict(stored.updates)
+    full_tensors: dict[str, Tensor] = {}
+    for path, tensor_map in tensor_maps.items():
+        names = [name.removesuffix(".weight") for name in tensor_map.hf_names]
+        parts = {name: remaining.pop(name) for name in names if name in remaining}
+        if parts:
+            updates[path] = _join_updates(tensor_map, names, parts, folder)
+        if len(names) == 1 and tensor_map.layout == "stacked":
+            for suffix in ("weight", "bias"):
+                if f"{names[0]}.{suffix}" in stored.full_tensors:
+                    full_tensors[f"{path}.{suffix}"] = stored.full_tensors.pop(f"{names[0]}.{suffix}")
+    if remaining:
+        message = describe_unknown("module", next(iter(remaining)), tensor_maps)
+        raise RunError(f"{folder}: {message} It was trained on another base.")
+    if stored.full_tensors:
+        name = next(iter(stored.full_tensors))
+        raise RunError(f"{folder}: {name} cannot be put into this model. Merge it with peft first.")
+    return PeftTensors(updates, {}, full_tensors)
+
+
+def _join_updates(
+    tensor_map: TensorMap, names: Sequence[str], parts: Mapping[str, tuple[Tensor, Tensor]], folder: Path
+) -> tuple[Tensor, Tensor]:
+    """Join the updates of some modules of transformers into one of a matrix that is made of them.
+
+    Updates that share their A keep it. Others are put next to each other: the rank is the sum of theirs.
+    """
+    first_A, first_B = next(iter(parts.values()))
+    is_shared = len(parts) == len(names) and all(torch.equal(first_A, A) for A, _ in parts.values())
+    rank = len(first_A) if is_shared else sum(len(A) for A, _ in parts.values())
+    blocks: list[Tensor] = []
+    column = 0
+    for name, rows in zip(names, tensor_map.row_counts or (len(first_B),), strict=True):
+        block = torch.zeros(rows, rank)
+        if name in parts:
+            A, B = parts[name]
+            if B.shape != (rows, len(A)):
+                raise RunError(f"{folder}: {name}: lora_B is {tuple(B.shape)}. It was trained on another base.")
+            block[:, column : column + len(A)] = B
+            column += 0 if is_shared else len(A)
+        blocks.append(block)
+    joint_A = first_A if is_shared else torch.cat([A for A, _ in parts.values()])
+    return joint_A, _row_map(tensor_map).from_hf(blocks)
+
+
+READ_OPTIONS = {"r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern", "peft_type", "bias"}
+OPTIONS_IN_TENSORS = {
+    "target_modules",
+    "exclude_modules",
+    "layers_to_transform",
+    "layers_pattern",
+    "modules_to_save",
+    "fan_in_fan_out",
+    "init_lora_weights",
+    "eva_config",
+    "ensure_weight_tying",
+}
+"""Options about the locations and initial values of updates, which the tensors have too."""
+OPTIONS_WITHOUT_EFFECT = {
+    "task_type",
+    "auto_mapping",
+    "peft_version",
+    "base_model_name_or_path",
+    "revision",
+    "inference_mode",
+    "megatron_core",
+    "qalora_group_size",
+    "runtime_config",
+}
+INITIALISATIONS = (True, False, "gaussian", "eva", "orthogonal")  # those that leave the base unchanged
+
+
+class PeftFields(ForeignFields):
+    """Options of adapter_config.json that are read, with their types."""
+
+    peft_type: str | None = None
+    r: int = Field(default=8, ge=1)
+    lora_alpha: float = 8.0
+    lora_dropout: float = 0.0
+    use_rslora: bool | None = False
+    rank_pattern: dict[str, int] | None = None
+    alpha_pattern: dict[str, float] | None = None
+    bias: str | None = "none"
+    init_lora_weights: bool | str | None = True
+
+
+@dataclass(frozen=True)
+class PeftOptions:
+    """Options that the tensors do not tell."""
+
+    method: Lora
+    uses_rslora: bool
+    ranks: Mapping[str, int]
+    alphas: Mapping[str, float]
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any], path: Path) -> "PeftOptions":
+        """Read peft's options; one that would change the result and is not supported is a RunError that names it."""
+        if config.get("peft_type") != "LORA":
+            raise RunError(f"{path}: peft_type = {config.get('peft_type')!r}; only LORA can be read.")
+        supported = READ_OPTIONS | OPTIONS_IN_TENSORS | OPTIONS_WITHOUT_EFFECT
+        for name, value in config.items():
+            if name not in supported and value not in (None, False, {}, [], ""):
+                raise RunError(f"{path}: {name} = {value!r} is not supported: only plain LoRA can be read.")
+        fields = PeftFields.read(config, path)
+        if fields.bias != "none":
+            raise RunError(f"{path}: bias = {fields.bias!r}: trained biases cannot be read, only LoRA's matrices.")
+        if fields.init_lora_weights not in INITIALISATIONS:
+            raise RunError(
+                f"{path}: init_lora_weights = {fields.init_lora_weights!r} changes the matrices of the base model. "
+                "Convert it to plain LoRA with peft's save_pretrained(path_initial_model_for_weight_conversion=…)."
+            )
+        settings = {"rank": fields.r, "alpha": fields.lora_alpha, "lora_dropout": fields.lora_dropout}
+        method = Lora.read(settings, str(path))
+        return cls(method, bool(fields.use_rslora), fields.rank_pattern or {}, fields.alpha_pattern or {})
+
+    @property
+    def scale(self) -> float:
+        """Scale of updates that no pattern names: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
+        return self._scale(self.method.alpha, self.method.rank)
+
+    def _scale(self, alpha: float, rank: int) -> float:
+        return alpha / (math.sqrt(rank) if self.uses_rslora else rank)
+
+    def scaled(self, path: str, A: Tensor, B: Tensor, folder: Path) -> tuple[Tensor, Tensor]:
+        """Return an update with its difference from the common scale multiplied into B; its rank must be as stated."""
+        rank = _matching(self.ranks, path, self.method.rank)
+        if A.dim() != 2 or B.dim() != 2 or not len(A) == B.shape[1] == rank:
+            raise RunError(
+                f"{folder}: {path}: lora_A is {tuple(A.shape)} and lora_B {tuple(B.shape)}, where its options need the "
+                f"rank {rank}. Its options belong to another adapter."
+            )
+        scale = self._scale(_matching(self.alphas, path, self.method.alpha), rank)
+        return A, B if scale == self.scale else B * (scale / self.scale)
+
+    def as_lora(self, rank: int) -> Lora:
+        """Return the method of this rank whose alpha / rank is the common scale."""
+        return self.method.replace(rank=rank, alpha=self.scale * rank)
+
+
+def _matching(patterns: Mapping[str, Value], path: str, default: Value) -> Value:
+    """Return the value of the first pattern that matches the end of a path, as peft matches them."""
+    starts = [0, *(dot.end() for dot in re.finditer(r"\.", path))]
+    return next((value for pattern, value in patterns.items() if matches_to_end(pattern, path, starts)), default)
 
 
 UPDATE = re.compile(r"(?:(?P<path>.+)\.)?lora_(?P<embedding>embedding_)?(?P<side>[AB])(?:\.weight)?")
 COPY = re.compile(r"(?P<path>.+)\.base_layer\.weight")
-WHOLE = re.compile(r"\.modules_to_save(\.\w+)?(?=\.)")
-OTHERS = ("lora_", "base_layer.", "token_adapter", "original_module")
-"""What only the names of peft's other adaptation methods hold."""
+MODULES_TO_SAVE = re.compile(r"\.modules_to_save(\.\w+)?(?=\.)")
+OTHER_METHODS = ("lora_", "base_layer.", "token_adapter", "original_module")
+"""Parts of names of peft's other adaptation methods."""
 
 
 @dataclass
 class PeftTensors:
-    """The tensors of a file: updates by the paths of their modules, frozen copies of matrices, and what is whole."""
+    """Tensors of a file: updates (A, B) and copies of frozen matrices by the paths of their modules, full tensors."""
 
     updates: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     copies: dict[str, Tensor] = field(default_factory=dict)
     full_tensors: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def sort(cls, tensors: Mapping[str, Tensor], where: Path) -> "PeftTensors":
-        """Sort a file's tensors; an update is A and B of the matrix as it is stored, where a row is a token."""
-        found, halves = cls(), dict[str, dict[str, Tensor]]()
+    def sort(cls, tensors: Mapping[str, Tensor], path: Path) -> "PeftTensors":
+        """Sort a file's tensors; A and B are those of the matrix as Lemma stores it, where a row is a token."""
+        stored, factors = cls(), dict[str, dict[str, Tensor]]()
         for key, tensor in tensors.items():
             name = key.removeprefix(PREFIX)
-            if half := UPDATE.fullmatch(name):
-                side = {"A": "B", "B": "A"}[half["side"]] if half["embedding"] else half["side"]
-                halves.setdefault(half["path"] or "", {})[side] = tensor.mT if half["embedding"] else tensor
-            elif copy := COPY.fullmatch(name):
-                found.copies[copy["path"]] = tensor
-            elif any(other in name for other in OTHERS):
-                raise RunError(f"{where}: {key} is not part of plain LoRA and cannot be read.")
+            if match := UPDATE.fullmatch(name):
+                factor = match["side"]
+                if match["embedding"]:
+                    factor, tensor = {"A": "B", "B": "A"}[factor], tensor.mT
+                factors.setdefault(match["path"] or "", {})[factor] = tensor
+            elif match := COPY.fullmatch(name):
+                stored.copies[match["path"]] = tensor
+            elif any(part in name for part in OTHER_METHODS):
+                raise RunError(f"{path}: {key} is not part of plain LoRA and cannot be read.")
             else:
-                found.full_tensors[WHOLE.sub("", name)] = tensor
-        for path, sides in halves.items():
-            if len(sides) < 2:
-                raise RunError(f"{where} is damaged: {path} has only lora_{next(iter(sides))}.")
-            found.updates[path] = (sides["A"], sides["B"])
-        if not found.updates:
-            raise RunError(f"{where} holds no LoRA updates.")
-        return found
+                stored.full_tensors[MODULES_TO_SAVE.sub("", name)] = tensor
+        for module, pair in factors.items():
+            if len(pair) < 2:
+                raise RunError(f"{path} is damaged: {module} has only lora_{next(iter(pair))}.")
+            stored.updates[module] = (pair["A"], pair["B"])
+        if not stored.updates:
+            raise RunError(f"{path} holds no LoRA updates.")
+        return stored
 
 
-def _matrices_at(model: nn.Module, paths: Mapping[str, object], where: Path) -> dict[str, TargetMatrix]:
-    """The matrices of the linear maps and embeddings at these paths."""
-    known = {
-        place.path: matrix
+def _matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Path) -> dict[str, TargetMatrix]:
+    """Return the matrices of the linear layers and embeddings at these paths."""
+    matrices = {
+        location.path: matrix
         for matrix in find_matrices(model)
-        for place in matrix.locations
-        if place.name == "weight" and (is_linear(place.owner) or isinstance(place.owner, nn.Embedding))
+        for location in matrix.locations
+        if location.name == "weight" and (is_linear(location.owner) or isinstance(location.owner, nn.Embedding))
     }
-    wrong = next((path for path in paths if path not in known), None)
-    if wrong is not None:
-        raise RunError(f"{where}: {describe_unknown('module', wrong, known)} It was trained on another base.")
-    return {path: known[path] for path in paths}
+    for path in paths:
+        if path not in matrices:
+            raise RunError(f"{folder}: {describe_unknown('module', path, matrices)} It was trained on another base.")
+    return {path: matrices[path] for path in paths}
 
 
 def _new_updates(
-    chosen: Mapping[str, TargetMatrix], found: PeftTensors, method: Lora, folder: Path
+    targets: Mapping[str, TargetMatrix], stored: PeftTensors, method: Lora, folder: Path
 ) -> dict[int, LowRankUpdate]:
-    """The updates by their matrices' identities; all places of a tied matrix must have the same one."""
+    """Make the updates, by the identity of their matrices; all locations of a tied matrix must have the same one."""
     updates: dict[int, LowRankUpdate] = {}
-    for path, matrix in chosen.items():
-        A, B = found.updates[path]
+    for path, matrix in targets.items():
+        A, B = stored.updates[path]
         rows, columns = reversed(matrix.weight.shape) if matrix.is_transposed else matrix.weight.shape
         if (B.shape[0], A.shape[1]) != (rows, columns):
             raise RunError(
@@ -452,81 +482,47 @@ def _new_updates(
             update = init_update(matrix, method.rank, method.alpha / method.rank, method.lora_dropout)
         _copy(update.A, functional.pad(A, (0, 0, 0, method.rank - len(A))))
         _copy(update.B, functional.pad(B, (0, method.rank - len(A))))
-        known = updates.setdefault(id(matrix.weight), update)
-        owners = {id(place.owner) for place in matrix.locations if place.path in chosen}
-        complete = all(id(place.owner) in owners for place in matrix.locations)
-        if not complete or not torch.allclose(known.delta(), update.delta()):
+        first = updates.setdefault(id(matrix.weight), update)
+        owners = {id(location.owner) for location in matrix.locations if location.path in targets}
+        is_complete = all(id(location.owner) in owners for location in matrix.locations)
+        if not is_complete or not torch.allclose(first.delta(), update.delta()):
+            paths = " and ".join(location.path for location in matrix.locations)
             raise RunError(
-                f"{folder} has different updates for {' and '.join(place.path for place in matrix.locations)}, which are "
-                "one matrix in this model. Untie them before reading it."
+                f"{folder} has different updates for {paths}, which are one matrix in this model. "
+                "Untie them before reading it."
             )
     return updates
 
 
 def _full_targets(
-    model: nn.Module, found: PeftTensors, chosen: Mapping[str, TargetMatrix], folder: Path
+    model: nn.Module, stored: PeftTensors, targets: Mapping[str, TargetMatrix], folder: Path
 ) -> list[tuple[Tensor, Tensor]]:
-    """The tensors of the model with the saved values they get; copies of frozen matrices must equal the model's."""
-    own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
-    for name, value in found.full_tensors.items():
-        there = own.get(name)
-        if there is None or there.shape != value.shape:
-            here = "missing" if there is None else f"{tuple(there.shape)}"
+    """Return the model's tensors that were saved in full with their values; check copies of frozen matrices."""
+    tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+    for name, value in stored.full_tensors.items():
+        tensor = tensors.get(name)
+        if tensor is None or tensor.shape != value.shape:
+            actual = "missing" if tensor is None else f"{tuple(tensor.shape)}"
             raise RunError(
-                f"{folder}: {name} is {tuple(value.shape)}, in this model it is {here}. "
+                f"{folder}: {name} is {tuple(value.shape)}, in this model it is {actual}. "
                 "Load the base model that it was trained on."
             )
-    for path, value in found.copies.items():
-        weight = chosen[path].weight.detach().cpu() if path in chosen else None
+    for path, value in stored.copies.items():
+        weight = targets[path].weight.detach().cpu() if path in targets else None
         if weight is None or not torch.equal(weight, value.to(weight.dtype)):
             raise RunError(
                 f"{folder} holds its own base matrix of {path}, which differs from this model's. "
                 "Load the base model that it was trained on."
             )
-    return [(own[name], value) for name, value in found.full_tensors.items()]
+    return [(tensors[name], value) for name, value in stored.full_tensors.items()]
 
 
 def _copy(target: Tensor, value: Tensor) -> None:
-    """Copy a value into a tensor of a model; if it is a parameter, it is trained."""
+    """Copy a value into a tensor of a model, and make it trainable if it is a parameter."""
     with torch.no_grad():
         target.copy_(value)
     if isinstance(target, nn.Parameter):
         target.requires_grad_(True)
-
-
-def _check_exportable(path: str, wrapper: Any) -> None:
-    """Refuse a wrapper that peft does not have; of torch's attention it would ignore the update of the output map."""
-    base = wrapper.base
-    if isinstance(wrapper, LoraMatrices) or isinstance(base, NonDynamicallyQuantizableLinear):
-        inside = wrapper.updates if isinstance(wrapper, LoraMatrices) else ["weight"]
-        names = ", ".join(f"{path}.{name}".lstrip(".") for name in inside)
-        raise SpecError(
-            f"{names}: peft's format has updates of linear maps and embeddings only, not of what is inside "
-            f"torch.nn's recurrent layers or attention (here {type(base).__name__}). Merge the model and share it "
-            "whole, or leave them out of targets."
-        )
-
-
-def _trained_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that are trained as a whole, by path; peft cannot store half of a module."""
-    inside = {
-        id(parameter) for part in model.modules() if isinstance(part, LowRankUpdate) for parameter in part.parameters()
-    }
-    found: dict[str, nn.Module] = {}
-    for path, module in unwrapped_modules(model):
-        own = dict(module.named_parameters(recurse=False))
-        learns = [name for name, parameter in own.items() if parameter.requires_grad and id(parameter) not in inside]
-        if learns and (len(learns) < len(own) or not path or any(True for _ in module.children())):
-            names = ", ".join(f"{path}.{name}".lstrip(".") for name in learns)
-            raise SpecError(
-                f"{names}: peft saves whole modules only, and this is a part of one. Train the whole module."
-            )
-        if learns:
-            found[path] = module
-    return found
-
-
-# Files
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -187,6 +187,8 @@ def _construct(spec: ModelSpec, dropout: float) -> Model:
                     "lemma.models.base.LanguageModel is expected."
                 )
             return model
+        case _:
+            raise TypeError(f"{type(spec).__name__} is not the spec of a model")
 
 
 def _init_weights(model: Model | Backbone) -> None:

@@ -1,4 +1,4 @@
-"""The run folder: atomic files, checkpoints, integrity, and the way back to a model."""
+"""Runs: the folder of a trained model, checkpoints, loading, export and verification."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def save(
     model: Any, tokenizer: Any, out: Path | str, *, labels: Sequence[str] = (), overwrite: bool = False
 ) -> "ExportResult":
-    """Make a finished run of a model that was trained elsewhere, as in a loop of your own.
+    """Save a model that was trained elsewhere, as in a loop of your own, as a finished run.
 
     Args:
         model: A model that `lemma.models.build.build` made; compiled or wrapped by DDP too.

@@ -1,4 +1,4 @@
-"""The run folder: all that is known of one training run, each file there whole or not at all.
+"""The run folder: all files of one training run, each written completely or not at all.
 
     spec.toml  recipe.toml  tokenizer.json  metrics.jsonl  model.safetensors  summary.json  checkpoints/step-N/
     manifest.json
@@ -6,8 +6,8 @@
 A parser's run has a `lexicon.json` instead of the tokenizer, a classifier's a `labels.json` next to it. An adapted run
 has an `adaptation.toml` that names its base; the tokenizer and all weights that it did not change are the base's.
 `recipe.toml` holds the recipe and, under [data], the data and their hash. `model.safetensors` and `summary.json` appear
-when the run is finished. `manifest.json` has the SHA-256 of each file, and what the TOML files say, so that a change of
-any of them is met with an error. Nothing in a run says what to import.
+when the run is finished. `manifest.json` has the SHA-256 of each file and the content of the TOML files, so that a
+change of any of them is an error. Nothing in a run says what to import.
 
 A pretrained model of another library (a Hugging Face folder, a `.gguf` file, a name) is opened as a finished run too.
 """
@@ -57,120 +57,21 @@ from lemma.spec.models import PLUGIN_FAMILIES, Classifier, Graph, ModelSpec, Par
 from lemma.spec.positions import PLUGIN_POSITIONS
 from lemma.spec.recipe import AdaptationSpec, Method, Recipe
 
-PLUGIN_GROUPS = {"family": PLUGIN_FAMILIES, "positions": PLUGIN_POSITIONS}
-
-
-def check_plugins_installed(spec: Mapping[str, Any], path: Path) -> None:
-    """Refuse a run of which a family or kind of positions is neither Lemma's nor brought by an installed package."""
-    for what, name in plugin_names(spec):
-        group = PLUGIN_GROUPS[what]
-        if name not in group.reserved_names() and not group.provides(name):
-            raise RunError(
-                f"{path} holds a model whose {what} is '{name}'. It is not one of Lemma's own, and the package that "
-                f"brings it is not installed. Install that package, and try again."
-            )
-
-
-def plugin_names(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every family and every kind of positions that a spec names, in its body and towers too.
-
-    >>> list(named({"family": "classifier", "body": {"family": "bag", "positions": {"kind": "fading"}}}))
-    [('family', 'classifier'), ('family', 'bag'), ('positions', 'fading')]
-    """
-    for word, value in spec.items():
-        if word == "family" and isinstance(value, str):
-            yield word, value
-        elif word == "positions" and isinstance(value, Mapping):
-            yield word, str(value.get("kind"))
-        elif isinstance(value, Mapping):
-            yield from plugin_names(value)
-
-
-@contextmanager
-def write_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder while it is written: two processes that train in one folder would undo each other's work."""
-    with file_lock(folder, timeout=0.2) as held:
-        if not held:
-            raise RunError(f"{folder} is being trained by another process. Wait for it, or stop it first.")
-        yield
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """`metrics.jsonl`: one JSON object per line, each with its `step`, in the order of steps."""
-
-    path: Path
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Add a line."""
-        with explain_storage_errors(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Read all lines; a last one that was only half written when the run was killed is left out."""
-        if not self.path.exists():
-            return []
-        self.check(read_manifest(self.path.parent)["files"].get(METRICS), MANIFEST)
-        try:
-            *whole, _half = self.path.read_bytes().split(b"\n")
-        except OSError as error:
-            raise unreadable_error(self.path, error) from None
-        return [self._row(number, line) for number, line in enumerate(whole, start=1)]
-
-    def _row(self, number: int, line: bytes) -> dict[str, Any]:
-        try:
-            row = parse_json(line)
-            if not isinstance(row, dict) or type(row.get("step")) is not int:
-                raise ValueError("it does not say its step")
-        except ValueError as error:
-            raise RunError(f"{self.path}, line {number}, is damaged: {error}. {self._without}") from None
-        return row
-
-    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace all lines."""
-        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in rows))
-
-    def sync(self) -> dict[str, Any]:
-        """Make sure that the lines are on the disk before a checkpoint counts on them; return their checksum."""
-        if not self.path.exists():
-            return {}
-        with explain_storage_errors(self.path), self.path.open("rb+") as file:
-            os.fsync(file.fileno())
-        return file_checksum(self.path)
-
-    def check(self, expected: Mapping[str, Any] | None, listed_in: str) -> None:
-        """Compare as many bytes as a checkpoint or the manifest counts on with their checksum."""
-        if expected:
-            try:
-                with self.path.open("rb") as file:
-                    content = file.read(expected["bytes"])
-            except OSError as error:
-                raise unreadable_error(self.path, error) from None
-            if len(content) < expected["bytes"] or hashlib.sha256(content).hexdigest() != expected["sha256"]:
-                raise RunError(
-                    f"{self.path} is damaged: its lines do not have the SHA-256 in {listed_in}. {self._without}"
-                )
-
-    @property
-    def _without(self) -> str:
-        return "The run needs it for its curves only: remove it to go on without."
-
-
 SPEC, RECIPE, TOKENIZER, METRICS = "spec.toml", "recipe.toml", "tokenizer.json", "metrics.jsonl"
 LEXICON, LABELS, ADAPTATION = "lexicon.json", "labels.json", "adaptation.toml"
 WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD = "model.safetensors", "summary.json", "checkpoints", "tensorboard"
 INITIAL_FILES = {SPEC, TOKENIZER, CONFIG_FILE, GENERATION_FILE, LEXICON, LABELS, ADAPTATION, MANIFEST}
-"""Files that are there before the recipe, which is written last when a run folder is made."""
-TABLES, NAMES = (SPEC, RECIPE, ADAPTATION), (TOKENIZER, CONFIG_FILE, GENERATION_FILE, LEXICON, LABELS)
-"""What a manifest has the words of, and what it has the SHA-256 of from the start."""
+"""Files that are written before the recipe when a run folder is made."""
+RUN_FILES = {*INITIAL_FILES, RECIPE, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
+TABLE_FILES = (SPEC, RECIPE, ADAPTATION)  # the manifest has their content
+HASHED_FILES = (TOKENIZER, CONFIG_FILE, GENERATION_FILE, LEXICON, LABELS)  # the manifest has their SHA-256
 TRAINING = "training"
 """Entry of a manifest: true until training is finished. Only then can a run without a checkpoint start again."""
-RUN_FILES = {*INITIAL_FILES, RECIPE, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run on the disk: its descriptions read, its other files a call away."""
+    """A run on disk, with its spec, recipe, data and adaptation; its other files are read by methods."""
 
     path: Path
     spec: ModelSpec
@@ -187,10 +88,11 @@ class RunFolder:
         has_lock: bool = False,
         result: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
     ) -> Self:
-        """Write a new run to the disk in one go; what is there already is refused, or replaced if it is a run.
+        """Write a new run atomically; anything already there is an error, unless it is a run to `overwrite`.
 
-        `held` says that the caller is the only writer already. A run that is not trained here has its `result` at once:
-        its weights and its summary. Only others can be resumed.
+        Args:
+            has_lock: Whether the caller holds the `write_lock`.
+            result: Weights and summary of a run that is not trained here, and cannot be resumed.
         """
         check_run_target(self.path, overwrite)
         try:
@@ -201,7 +103,7 @@ class RunFolder:
                     temporary.mkdir()
                     self._save_vocabulary(temporary, tokenizer, labels)
                     (temporary / SPEC).write_text(to_toml(self.spec.to_dict()), encoding="utf-8")
-                    (temporary / RECIPE).write_text(self._recipe_toml(), encoding="utf-8")
+                    (temporary / RECIPE).write_text(to_toml(self._recipe_table()), encoding="utf-8")
                     if result is None:
                         self._write_manifest(temporary)
                     else:
@@ -214,9 +116,9 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, overrides: Collection[str] = ()) -> "RunFolder":
-        """Read the descriptions of a run; no folder, not a run and a damaged file are different errors.
+        """Open a run; no folder, not a run and a damaged file are different errors.
 
-        `settings` of the recipe are about to be given again, so that recipe.toml may differ in them.
+        `overrides` are settings of the recipe that are about to be replaced, in which recipe.toml may differ.
         """
         check_utf8_path(path)
         restore_moved_folder(path)
@@ -225,60 +127,60 @@ class RunFolder:
             return PretrainedRun(path, source.spec, Recipe(), PretrainedData(pretrained=str(path)), "", source=source)
         check_is_run(path)
         try:
-            words = read_toml(path / RECIPE)
-            data = words.pop("data", {})
-            data_hash = str(data.pop("hash", ""))
-            table = read_toml(path / SPEC)
+            recipe_settings, spec_settings = read_toml(path / RECIPE), read_toml(path / SPEC)
+            data_settings = recipe_settings.pop("data", {})
+            data_hash = str(data_settings.pop("hash", ""))
             check_unchanged(path, overrides)
-            check_plugins_installed(table, path)
-            spec = read_model(table, str(path / SPEC))
-            recipe = Recipe.read(words, f"{path / RECIPE}: recipe")
-            found = read_data(data, f"{path / RECIPE}: data")
-            return cls(path, spec, recipe, found, data_hash, _read_adaptation(path))
+            check_plugins_installed(spec_settings, path)
+            spec = read_model(spec_settings, str(path / SPEC))
+            recipe = Recipe.read(recipe_settings, f"{path / RECIPE}: recipe")
+            data = read_data(data_settings, f"{path / RECIPE}: data")
+            return cls(path, spec, recipe, data, data_hash, _read_adaptation(path))
         except SpecError as error:
             raise RunError(f"The run folder {path} is damaged. {error}") from None
 
     @property
     def method(self) -> Method | None:
-        """How the run was adapted, if it was."""
+        """Method of an adapted run."""
         return self.adaptation.method if self.adaptation else None
 
     @property
-    def metrics(self) -> Metrics:
-        """The run's metrics."""
+    def metrics(self) -> "Metrics":
+        """Rows of metrics.jsonl."""
         return Metrics(self.path / METRICS)
 
     @property
     def checkpoints(self) -> Path:
-        """Where the run's checkpoints are."""
+        """Folder of the checkpoints."""
         return self.path / CHECKPOINTS
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is finished."""
+        """True if the run has its summary."""
         return (self.path / SUMMARY).exists()
 
     @property
     def is_resumable(self) -> bool:
-        """Whether training can continue: from a checkpoint, or from the start if it was killed before the first one.
+        """True if training can continue: from a checkpoint, or from the start if it was killed before the first one.
 
-        A folder without both was cut while an earlier version wrote an export, or has lost files.
+        A folder that has neither was cut off while an earlier version wrote an export, or has lost files.
         """
         if any(self.checkpoints.glob("step-*")):
             return True
-        return bool(read_manifest(self.path).get(TRAINING)) and not exists(self.path / WEIGHTS) and not self.is_finished
+        is_training = bool(read_manifest(self.path).get(TRAINING))
+        return is_training and not exists(self.path / WEIGHTS) and not self.is_finished
 
     def check_resumable(self) -> None:
-        """Refuse to resume a run that has nothing to continue from, before its data are read."""
+        """Raise an error if a run has nothing to resume from, before its data are read."""
         if self.is_resumable:
             return
         if self.is_finished:
-            how = "Adapt its base again with more steps." if self.adaptation else "Train a new run, or adapt this one."
-            raise RunError(f"{self.path} is finished, and keeps no checkpoint to resume from. {how}")
+            hint = "Adapt its base again with more steps." if self.adaptation else "Train a new run, or adapt this one."
+            raise RunError(f"{self.path} is finished, and keeps no checkpoint to resume from. {hint}")
         raise RunError(self.incomplete_message())
 
     def incomplete_message(self) -> str:
-        """Say what is missing of a run that is neither finished nor resumable, and what to do."""
+        """Explain what a run lacks that is neither finished nor resumable, and what to do."""
         return (
             f"{self.path} is incomplete: it has no {SUMMARY} and no checkpoint to resume from. "
             "Write it again with --overwrite, or remove it."
@@ -288,15 +190,15 @@ class RunFolder:
         """Read the summary of a finished run; None before the end."""
         if not self.is_finished:
             return None
-        listed = read_manifest(self.path)
-        if SUMMARY in listed.get("sealed", ()):
+        manifest = read_manifest(self.path)
+        if SUMMARY in manifest.get("sealed", ()):
             return read_checked_json(self.path / SUMMARY)
-        if expected := listed["files"].get(SUMMARY):  # of an earlier version
+        if expected := manifest["files"].get(SUMMARY):  # of an earlier version
             verify_file(self.path / SUMMARY, expected, MANIFEST)
         return read_json(self.path / SUMMARY)
 
     def base(self) -> "RunFolder":
-        """Open the base of an adapted run, wherever it lies; its hash is checked when its weights are read."""
+        """Open the base of an adapted run; its hash is checked when its weights are read."""
         assert self.adaptation is not None
         path = real_path(self.path / self.adaptation.base)
         if not path.exists() and self.adaptation.base in MODELS:
@@ -312,10 +214,9 @@ class RunFolder:
         """Read the tokenizer that the run was trained with; an adapted run has its base's."""
         if self.adaptation:
             return self.base().tokenizer()
+        body = getattr(self.spec, "body", self.spec)
         try:
-            return Tokenizer.load(
-                self.path / TOKENIZER, getattr(getattr(self.spec, "body", self.spec), "vocabulary", None)
-            )
+            return Tokenizer.load(self.path / TOKENIZER, getattr(body, "vocabulary", None))
         except DataError as error:
             raise RunError(f"The run folder {self.path} is damaged. {error}") from None
 
@@ -323,8 +224,8 @@ class RunFolder:
         """Read the tokenizer or the lexicon that the run was trained with; data without text have neither."""
         if isinstance(self.spec, Parser):
             return self.lexicon()
-        reads = "tokenizer" in type(self.data).model_fields and self.spec.data_kind != "graph"
-        return self.tokenizer() if reads else None
+        has_text = "tokenizer" in type(self.data).model_fields and self.spec.data_kind != "graph"
+        return self.tokenizer() if has_text else None
 
     def labels(self) -> tuple[str, ...]:
         """Read the names of a classifier's classes, in the order of its outputs; a run without classes has none."""
@@ -343,44 +244,46 @@ class RunFolder:
             raise RunError(f"The run folder {self.path} is damaged. {error}") from None
 
     def rewind(self, step: int) -> None:
-        """Put the folder where a run that goes on from `step` needs it: nothing in it from later steps.
+        """Remove all that is later than `step`, from which the run resumes.
 
-        What it had come to, if it was finished, stays until there is a checkpoint of the steps that follow.
+        The result of a finished run stays until there is a checkpoint of the steps that follow.
         """
         remove_stale_temp_files(self.path)
         rows = self.metrics.rows()
-        self._write_manifest(self.path)  # which counts on no lines any more
+        self._write_manifest(self.path)  # without a checksum of the metrics, which change next
         self.metrics.write(row for row in rows if row["step"] <= step)
-        write_atomically(self.path / RECIPE, self._recipe_toml())
+        write_atomically(self.path / RECIPE, to_toml(self._recipe_table()))
         remove_checkpoints_after(self.checkpoints, step)
 
     def reopen(self) -> None:
-        """Forget what a finished run had come to, now that a checkpoint has more."""
+        """Remove the result of a finished run, now that a checkpoint has more steps."""
         for name in (SUMMARY, WEIGHTS):  # in this order: weights without a summary count as unfinished
             (self.path / name).unlink(missing_ok=True)
 
     def finish(self, weights: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
-        """Write the weights that the run ends with, then its summary.
+        """Write the final weights, then the summary.
 
-        The summary has its checksum in itself: the one of a run that was finished before is good until the new one is
-        there.
+        The summary has its checksum in itself, so that the one of an earlier end stays valid until it is replaced.
         """
         write_weights(self.path / WEIGHTS, weights, self.spec, self.method)
         self._write_manifest(self.path, {METRICS: self.metrics.sync()})
         write_atomically(self.path / SUMMARY, json.dumps(with_checksum(summary), indent=1, ensure_ascii=False) + "\n")
 
-    def _write_manifest(self, folder: Path, more: Mapping[str, Any] | None = None) -> None:
-        """Write what the files of the run are to be; the recipe is this one, whether it is on the disk yet or not."""
-        tables = {name: _read_table(folder, name) for name in TABLES if (folder / name).exists()}
+    def _write_manifest(self, folder: Path, final_files: Mapping[str, Any] | None = None) -> None:
+        """Write the manifest for this recipe, whether it is on the disk yet or not."""
+        tables = {name: _read_table(folder, name) for name in TABLE_FILES if (folder / name).exists()}
         tables[RECIPE] = json.loads(json.dumps(self._recipe_table()))
-        files = {name: file_checksum(folder / name) for name in NAMES if (folder / name).exists()}
-        content = with_checksum(
-            {"files": {**files, **(more or {})}, "tables": tables, "sealed": [SUMMARY], TRAINING: more is None}
-        )
-        write_atomically(folder / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        files = {name: file_checksum(folder / name) for name in HASHED_FILES if (folder / name).exists()}
+        manifest = {
+            "files": {**files, **(final_files or {})},
+            "tables": tables,
+            "sealed": [SUMMARY],
+            TRAINING: final_files is None,
+        }
+        write_atomically(folder / MANIFEST, json.dumps(with_checksum(manifest), indent=1, ensure_ascii=False) + "\n")
 
     def _save_vocabulary(self, folder: Path, tokenizer: Tokenizer | Lexicon | None, labels: Sequence[str]) -> None:
-        """What turns text into numbers and numbers into names, unless the base has it, and the way to the base."""
+        """Write the tokenizer or lexicon, or the path of the base that has it, and the names of the classes."""
         if self.adaptation:
             (folder / ADAPTATION).write_text(to_toml(self.adaptation.to_dict()), encoding="utf-8")
         elif tokenizer is not None:
@@ -388,41 +291,105 @@ class RunFolder:
         if labels:
             (folder / LABELS).write_text(json.dumps({"labels": list(labels)}, ensure_ascii=False), encoding="utf-8")
 
-    def _recipe_toml(self) -> str:
-        return to_toml(self._recipe_table())
-
     def _recipe_table(self) -> dict[str, Any]:
         return {**self.recipe.to_dict(), "data": {**self.data.to_dict(), "hash": self.data_hash}}
 
 
 @dataclass(frozen=True)
 class PretrainedRun(RunFolder):
-    """A pretrained model of another library as a finished run, of whose training nothing is known."""
+    """A pretrained model of another library as a finished run without a known training."""
 
     source: Pretrained = field(kw_only=True)
 
     @property
     def is_finished(self) -> bool:
-        """It is."""
         return True
 
     def summary(self) -> None:
-        """Nothing is known of its training."""
+        return None
 
     def tokenizer(self) -> Tokenizer:
-        """The model's own tokenizer."""
         return self.source.tokenizer
 
     def labels(self) -> tuple[str, ...]:
-        """The names of a classifier's classes."""
         if not isinstance(self.spec, Classifier):
             return ()
         names = self.source.config.get("id2label") or {}
-        return tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(self.spec.classes))
+        return tuple(str(names.get(str(index), f"LABEL_{index}")) for index in range(self.spec.classes))
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Rows of `metrics.jsonl`: one JSON object per line, each with its `step`, in the order of steps."""
+
+    path: Path
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a line."""
+        with explain_storage_errors(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Read all lines, except a last one that was only half written when the run was killed."""
+        if not self.path.exists():
+            return []
+        self.check(read_manifest(self.path.parent)["files"].get(METRICS), MANIFEST)
+        try:
+            *lines, _ = self.path.read_bytes().split(b"\n")
+        except OSError as error:
+            raise unreadable_error(self.path, error) from None
+        return [self._parse(number, line) for number, line in enumerate(lines, start=1)]
+
+    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            row = parse_json(line)
+            if not isinstance(row, dict) or type(row.get("step")) is not int:
+                raise ValueError("it does not say its step")
+        except ValueError as error:
+            raise RunError(f"{self.path}, line {number}, is damaged: {error}. {REMOVE_METRICS}") from None
+        return row
+
+    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replace all lines."""
+        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def sync(self) -> dict[str, Any]:
+        """Flush the lines to the disk, before a checkpoint relies on them, and return their checksum."""
+        if not self.path.exists():
+            return {}
+        with explain_storage_errors(self.path), self.path.open("rb+") as file:
+            os.fsync(file.fileno())
+        return file_checksum(self.path)
+
+    def check(self, expected: Mapping[str, Any] | None, manifest_name: str) -> None:
+        """Compare the bytes that a checkpoint or the manifest relies on with their checksum."""
+        if not expected:
+            return
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(expected["bytes"])
+        except OSError as error:
+            raise unreadable_error(self.path, error) from None
+        if len(content) < expected["bytes"] or hashlib.sha256(content).hexdigest() != expected["sha256"]:
+            raise RunError(
+                f"{self.path} is damaged: its lines do not have the SHA-256 in {manifest_name}. {REMOVE_METRICS}"
+            )
+
+
+REMOVE_METRICS = "The run needs it for its curves only: remove it to go on without."
+
+
+@contextmanager
+def write_lock(folder: Path) -> Iterator[None]:
+    """Lock a folder for writing: two processes that train in one folder would undo each other's work."""
+    with file_lock(folder, timeout=0.2) as is_locked:
+        if not is_locked:
+            raise RunError(f"{folder} is being trained by another process. Wait for it, or stop it first.")
+        yield
 
 
 def is_run(path: Path) -> bool:
-    """Whether a path is a run: a run folder, or a pretrained model in a folder, in a file or by name."""
+    """Check whether a path is a run: a run folder, or a pretrained model in a folder, in a file or by name."""
     restore_moved_folder(path)
     return exists(path / SPEC) or is_pretrained(path)
 
@@ -434,59 +401,90 @@ def _read_adaptation(path: Path) -> AdaptationSpec | None:
 
 
 def _read_table(folder: Path, name: str) -> dict[str, Any]:
-    """What a TOML file of a run says; where the base is may be changed, since its weights have a checksum."""
-    return {word: value for word, value in read_toml(folder / name).items() if (name, word) != (ADAPTATION, "base")}
+    """Read a TOML file of a run, without the path of the base, which may change since its weights have a checksum."""
+    return {key: value for key, value in read_toml(folder / name).items() if (name, key) != (ADAPTATION, "base")}
 
 
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
-    """The checksums of a run's files and the words of its tables; of a run of version 0.1, none."""
+    """Read the checksums of a run's files and the content of its tables; both are empty for version 0.1."""
     if not (path / MANIFEST).exists():
         return {"files": {}, "tables": {}}
-    found = read_checked_json(path / MANIFEST)
-    if not all(isinstance(found.get(part), dict) for part in ("files", "tables")):
+    manifest = read_checked_json(path / MANIFEST)
+    if not all(isinstance(manifest.get(part), dict) for part in ("files", "tables")):
         raise RunError(f"{path / MANIFEST} is damaged: it lists no files.")
-    return found
+    return manifest
 
 
 def check_unchanged(path: Path, overrides: Collection[str] = ()) -> None:
-    """Refuse a run of which a description is no longer what was written, naming the file and what differs."""
-    for _, why in changed_files(path, overrides):
-        raise RunError(why)
+    """Raise an error if a file of a run is not what was written; `overrides` are settings that may differ."""
+    for _, message in changed_files(path, overrides):
+        raise RunError(message)
 
 
 def changed_files(path: Path, overrides: Collection[str] = ()) -> Iterator[tuple[str, str]]:
-    """The descriptions of a run that are no longer what was written, and what differs; `settings` may."""
-    listed = read_manifest(path)
-    for name, was in listed["tables"].items():
-        if name not in TABLES or not isinstance(was, dict):
+    """Yield the files of a run that are not what was written, with a message about the change."""
+    manifest = read_manifest(path)
+    for name, expected in manifest["tables"].items():
+        if name not in TABLE_FILES or not isinstance(expected, dict):
             continue
         if not (path / name).exists():
             yield name, f"{path / name} is missing."
             continue
         try:
-            now = _read_table(path, name)
+            actual = _read_table(path, name)
         except SpecError as error:
             yield name, str(error)
             continue
-        for word in {**was, **now}:
-            if was.get(word) != now.get(word) and not (name == RECIPE and word in overrides):
-                before, after = was.get(word, "unset"), now.get(word, "unset")
-                takes = f", or take it over: lemma train --resume {quote(str(path))} {word}={after}"
-                taken = takes if name == RECIPE and word != "data" else ", or train again"
-                yield name, f"{path / name} says {word} = {after}; the run was made with {before}. Put it back{taken}."
+        for key in {**expected, **actual}:
+            if expected.get(key) != actual.get(key) and not (name == RECIPE and key in overrides):
+                before, after = expected.get(key, "unset"), actual.get(key, "unset")
+                hint = "or train again"
+                if name == RECIPE and key != "data":
+                    hint = f"or take it over: lemma train --resume {quote(str(path))} {key}={after}"
+                message = f"{path / name} says {key} = {after}; the run was made with {before}. Put it back, {hint}."
+                yield name, message
                 break
-    for name, expected in listed["files"].items():
+    for name, expected in manifest["files"].items():
         try:
-            if name in NAMES:
+            if name in HASHED_FILES:
                 verify_file(path / name, expected, MANIFEST)
         except RunError as error:
             yield name, str(error)
 
 
-def is_started(path: Path) -> bool:
-    """Whether a path holds anything but what a process leaves that dies while it makes a run folder.
+PLUGIN_GROUPS = {"family": PLUGIN_FAMILIES, "positions": PLUGIN_POSITIONS}
 
-    That is nothing at all, an empty folder, temporary files, or files that are written before the recipe.
+
+def check_plugins_installed(spec: Mapping[str, Any], path: Path) -> None:
+    """Check that every family and kind of positions of a run is built in or of an installed package."""
+    for noun, name in plugin_names(spec):
+        group = PLUGIN_GROUPS[noun]
+        if name not in group.reserved_names() and not group.provides(name):
+            raise RunError(
+                f"{path} holds a model whose {noun} is '{name}'. It is not one of Lemma's own, and the package that "
+                f"brings it is not installed. Install that package, and try again."
+            )
+
+
+def plugin_names(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield every family and kind of positions that a spec names, in its body and towers too.
+
+    >>> list(plugin_names({"family": "classifier", "body": {"family": "bag", "positions": {"kind": "fading"}}}))
+    [('family', 'classifier'), ('family', 'bag'), ('positions', 'fading')]
+    """
+    for key, value in spec.items():
+        if key == "family" and isinstance(value, str):
+            yield key, value
+        elif key == "positions" and isinstance(value, Mapping):
+            yield key, str(value.get("kind"))
+        elif isinstance(value, Mapping):
+            yield from plugin_names(value)
+
+
+def is_started(path: Path) -> bool:
+    """Check whether a path holds more than a process leaves that is killed while it makes a run folder.
+
+    That may be nothing at all, an empty folder, temporary files, or files that are written before the recipe.
     """
     restore_moved_folder(path)
     if not path.is_dir():
@@ -495,15 +493,15 @@ def is_started(path: Path) -> bool:
 
 
 def remove_unstarted(path: Path) -> None:
-    """Remove a run folder that was never begun, so that the run can be trained there."""
+    """Remove a run folder that was never started, to train the run there."""
     if path.is_dir():
         with write_lock(path):
-            if not is_started(path):  # asked while nobody else writes there
+            if not is_started(path):  # checked while nobody else writes there
                 shutil.rmtree(path)
 
 
 def check_run_target(path: Path, overwrite: bool) -> None:
-    """Refuse a place where something stands: a run unless it may be overwritten, anything else always."""
+    """Check that a run can be written to a path: nothing is there, or a run that may be overwritten."""
     check_utf8_path(path)
     restore_moved_folder(path)
     try:
@@ -511,42 +509,43 @@ def check_run_target(path: Path, overwrite: bool) -> None:
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:  # too long, a NUL in it, no such encoding
-        why = getattr(error, "strerror", None) or error
-        raise RunError(f"{str(path)[:200]!r}: the run folder cannot be made: {why}. Choose another place.") from None
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"{str(path)[:200]!r}: the run folder cannot be made: {reason}. Choose another place.") from None
     if not path.is_dir():
         raise RunError(f"{path} is a file. Choose another place for the run.")
-    inside = {entry.name for entry in path.iterdir()}
-    foreign = sorted(name for name in inside - RUN_FILES if not name.endswith(PARTIAL_SUFFIX))
-    if {SPEC, RECIPE} <= inside and not overwrite:
-        goes_on = CHECKPOINTS in inside or SUMMARY not in inside
-        continuing = f" To continue it: lemma train --resume {quote(str(path))}." if goes_on else ""
-        raise RunError(f"{path} holds a run already.{continuing} To replace it: --overwrite, in Python overwrite=True.")
-    if inside and not {SPEC, RECIPE} <= inside:
-        missing = RECIPE if SPEC in inside else SPEC
+    names = {entry.name for entry in path.iterdir()}
+    is_run_folder = {SPEC, RECIPE} <= names
+    if is_run_folder and not overwrite:
+        can_resume = CHECKPOINTS in names or SUMMARY not in names
+        resume = f" To continue it: lemma train --resume {quote(str(path))}." if can_resume else ""
+        raise RunError(f"{path} holds a run already.{resume} To replace it: --overwrite, in Python overwrite=True.")
+    if names and not is_run_folder:
+        missing = RECIPE if SPEC in names else SPEC
         raise RunError(f"{path} is not empty and not a run ({missing} is missing). Choose another place for the run.")
-    if foreign:
+    if unexpected := sorted(name for name in names - RUN_FILES if not name.endswith(PARTIAL_SUFFIX)):
         raise RunError(
-            f"{path} also holds files that are not the run's: {', '.join(foreign)}. Move it away to overwrite the run."
+            f"{path} also holds files that are not the run's: {', '.join(unexpected)}. "
+            "Move it away to overwrite the run."
         )
     check_replaceable(path)
 
 
 def check_utf8_path(path: Path) -> None:
-    """Refuse a name that is not UTF-8, which safetensors cannot open and a description cannot hold."""
+    """Check that a name is UTF-8; safetensors cannot open others, nor can TOML hold them."""
     if not is_utf8(str(path)):
         raise RunError(f"{str(path)!r}: the name is not UTF-8. Rename the folder, or choose another name.")
 
 
 def check_is_run(path: Path) -> None:
-    """Refuse a path that is not a run folder."""
+    """Check that a path is a run folder."""
     if path.suffix == ".gguf" and not exists(path):
         raise RunError(f"{path}: there is no such file. Check the name and the folder it is looked for in.")
     if not exists(path):
-        meant = get_close_matches(str(path), MODELS, n=1, cutoff=0.5)
+        matches = get_close_matches(str(path), MODELS, n=1, cutoff=0.5)
+        suggestion = f" Did you mean the pretrained model {matches[0]}?" if matches else ""
         raise RunError(
-            f"{path}: there is no such folder."
-            + (f" Did you mean the pretrained model {meant[0]}?" if meant else "")
-            + f" To make a run there: lemma train MODEL --text FILE --out {path}"
+            f"{path}: there is no such folder.{suggestion} "
+            f"To make a run there: lemma train MODEL --text FILE --out {path}"
         )
     if not path.is_dir():
         raise RunError(f"{path} is a file; a run is a folder with a {SPEC} in it, or a .gguf file.")

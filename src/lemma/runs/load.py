@@ -1,4 +1,4 @@
-"""From a run folder, or from a pretrained model, back to a model."""
+"""Loading of runs and pretrained models."""
 
 import json
 import os
@@ -38,15 +38,14 @@ from lemma.spec.recipe import AdaptationSpec, Method, Recipe
 BODY = "body."
 HEAD = ("head.*",)
 OUTPUT = ("output.*",)
-PROJECTIONS = ("image_projection.*", "text_projection.*", "log_scale")
-"""Where a dual encoder's towers meet."""
+PROJECTIONS = ("image_projection.*", "text_projection.*", "log_scale")  # from a dual encoder's towers to their space
 TOWERS = "towers."
 
 
 def build_run_uninitialized(folder: RunFolder) -> nn.Module:
-    """Build the model of a run for `put_weights`: what its base does not have is uninitialized.
+    """Build the model of a run for `load_weights`, without initial weights except those of its base.
 
-    The random state of the caller stays as it is, whatever an adaptation or the family of another package draws.
+    The random state of the caller stays as it is, whatever an adaptation or the family of a plugin draws.
     """
     with torch.random.fork_rng(devices=[]):
         return build_initial_model(folder, builder=build_uninitialized)
@@ -55,7 +54,7 @@ def build_run_uninitialized(folder: RunFolder) -> nn.Module:
 def build_initial_model(
     folder: RunFolder, dropout: float = 0.0, builder: Callable[..., nn.Module] = build
 ) -> nn.Module:
-    """Build the model of a run as it begins: with new weights, or with its base's and what the adaptation adds."""
+    """Build the model of a run as it starts: with new weights, or with those of its base and of the adaptation."""
     if folder.adaptation is None:
         return builder(folder.spec, dropout)
     base = folder.base()
@@ -70,39 +69,39 @@ def build_initial_model(
 
 
 def always_trainable(spec: ModelSpec, method: Method) -> tuple[str, ...]:
-    """What learns whatever the method: the head of a classifier, what a re-ranker adds to its dual encoder.
+    """Return patterns of the parameters that any method trains: a classifier's head, the layers that a re-ranker adds.
 
-    Where all else is frozen, a language model's output layer, and the maps of a dual encoder to the shared space.
+    If all else is frozen, a language model's output layer, and the projections of a dual encoder to the shared space.
     """
     if isinstance(spec, Classifier):
         return HEAD
     if isinstance(spec, CrossAttention):
         return CrossAttentionModel.new_parameters
-    last = PROJECTIONS if isinstance(spec, DualEncoder) else OUTPUT
-    return last if method.kind == "frozen" else ()
+    if method.kind != "frozen":
+        return ()
+    return PROJECTIONS if isinstance(spec, DualEncoder) else OUTPUT
 
 
 def load_base_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Give a model the weights of its base, or else the body of a classifier or the dual encoder of a re-ranker.
+    """Load the weights of a base into a model, or into the body of a classifier or the dual encoder of a re-ranker.
 
-    What a body leaves out is not asked for.
+    Weights that a body leaves out are ignored.
     """
-    body, own = model, weights
+    target = model
     if isinstance(model, ClassifierModel):
-        body, own = model.body, _weights_under(weights, BODY) or weights
+        target, weights = model.body, _weights_under(weights, BODY) or weights
     elif isinstance(model, CrossAttentionModel) and not _weights_under(weights, TOWERS):
-        body = model.towers
-    wanted = named_weights(body, include_frozen=True)
-    load_weights(body, {name: own[name] for name in wanted if name in own}, path, frozen=True)
+        target = model.towers
+    names = named_weights(target, include_frozen=True)
+    load_weights(target, {name: weights[name] for name in names if name in weights}, path, frozen=True)
 
 
 def _weights_under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The weights of a part, by their names in it."""
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
 def merged_weights(folder: RunFolder) -> dict[str, Tensor]:
-    """All weights of a finished run; those of an adapted one with its updates folded in."""
+    """Read all weights of a finished run, LoRA's updates merged into those of an adapted one."""
     check_finished(folder)
     if isinstance(folder, PretrainedRun):
         return named_weights(folder.source.model(), include_frozen=True)
@@ -114,7 +113,7 @@ def merged_weights(folder: RunFolder) -> dict[str, Tensor]:
 
 
 def load_model(folder: RunFolder) -> nn.Module:
-    """The model of a finished run with all its weights."""
+    """Load the model of a finished run."""
     if isinstance(folder, PretrainedRun):
         return folder.source.model()
     model = build_run_uninitialized(folder)
@@ -125,27 +124,28 @@ def load_model(folder: RunFolder) -> nn.Module:
 
 
 def run_hash(folder: RunFolder) -> str:
-    """The hash that tells what a run answers from all others: its weights and its tokenizer, or method and base."""
+    """Return the hash that identifies the answers of a run: of its weights and tokenizer, or of method and base."""
     if isinstance(folder, PretrainedRun):
         return folder.source.hash
-    own = weights_hash(folder.path / WEIGHTS)
+    weights = weights_hash(folder.path / WEIGHTS)
     if folder.adaptation is None:
-        words = folder.vocabulary()
-        return text_hash(f"{own} {words.hash}") if words else own
-    return text_hash(f"{own} {json.dumps(folder.adaptation.method.to_dict())} on {folder.adaptation.base_hash}")
+        vocabulary = folder.vocabulary()
+        return text_hash(f"{weights} {vocabulary.hash}") if vocabulary else weights
+    return text_hash(f"{weights} {json.dumps(folder.adaptation.method.to_dict())} on {folder.adaptation.base_hash}")
 
 
 def check_finished(base: RunFolder) -> None:
-    """Refuse a base that has not come to its end."""
-    if not base.is_finished:
-        if not base.is_resumable:
-            raise RunError(base.incomplete_message())
-        command = f"lemma train --resume {quote(str(base.path))}"
-        raise RunError(f"{base.path} is not finished, so that it cannot be a base yet. To finish it: {command}")
+    """Raise an error if a base is not finished."""
+    if base.is_finished:
+        return
+    if not base.is_resumable:
+        raise RunError(base.incomplete_message())
+    command = f"lemma train --resume {quote(str(base.path))}"
+    raise RunError(f"{base.path} is not finished, so that it cannot be a base yet. To finish it: {command}")
 
 
 def check_not_base(base: RunFolder, out: Path) -> None:
-    """Refuse to write where the base stands, or the base that it needs itself: both would be lost."""
+    """Check that `out` is neither the base nor a base that it needs itself, which would be lost."""
     folder: RunFolder | None = base
     while folder is not None:
         if real_path(folder.path) == real_path(out):
@@ -154,7 +154,7 @@ def check_not_base(base: RunFolder, out: Path) -> None:
 
 
 def check_no_adapters(base: RunFolder) -> None:
-    """Refuse a base that has adapters: they cannot be folded into weights that others could be put next to."""
+    """Check that a base has no adapters, which cannot be merged into its weights."""
     if base.adaptation and base.adaptation.method.kind == "adapters":
         raise RunError(
             f"{base.path} was adapted with adapters, and so cannot be a base itself. Adapt {base.base().path} instead, "
@@ -163,30 +163,31 @@ def check_no_adapters(base: RunFolder) -> None:
 
 
 def check_base_hash(folder: RunFolder, base: RunFolder) -> None:
-    """Refuse a base whose weights are not those that the run was adapted from."""
+    """Check that the weights of a base are those that the run was adapted from."""
     assert folder.adaptation is not None
-    if (got := run_hash(base)) != folder.adaptation.base_hash:
+    actual = run_hash(base)
+    if actual != folder.adaptation.base_hash:
         raise RunError(
             f"{folder.path} was adapted from weights and a tokenizer with the SHA-256 {folder.adaptation.base_hash}, "
-            f"but those of {base.path} have {got}: it was trained again or changed. Give the old base's folder in "
+            f"but those of {base.path} have {actual}: it was trained again or changed. Give the old base's folder in "
             f"{folder.path / ADAPTATION}, or adapt again."
         )
 
 
 def make_adaptation_spec(base: RunFolder, out: Path, method: Method) -> AdaptationSpec:
-    """What an adapted run in `out` says of its base: where it is, seen from there, and which weights it has.
+    """Make the spec of a run in `out` that is adapted from a base, which it names by a relative path.
 
-    A pretrained model that is known by name is found by it from anywhere.
+    A pretrained model with a name is called by it.
     """
     check_finished(base)
     check_not_base(base, out)
     if isinstance(base, PretrainedRun) and not base.path.exists():
         return AdaptationSpec(method=method, base=str(base.path), base_hash=run_hash(base))
-    here, there = real_path(out), real_path(base.path)
+    base_path = real_path(base.path)
     try:
-        path = os.path.relpath(there, here)
+        path = os.path.relpath(base_path, real_path(out))
     except ValueError:  # another drive
-        path = str(there)
+        path = str(base_path)
     return AdaptationSpec(method=method, base=path, base_hash=run_hash(base))
 
 
@@ -195,7 +196,13 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with all that belongs to it."""
+    """A trained model with its spec, recipe, data and vocabulary.
+
+    Attributes:
+        note: Why these are not the weights of a finished run, if they are not.
+        labels: The names of a classifier's classes.
+        adaptation: Base and method of an adapted run.
+    """
 
     path: Path
     spec: ModelSpec
@@ -206,43 +213,42 @@ class Run:
     module: nn.Module
     summary: dict[str, Any] | None
     note: str | None = None
-    """Why these are not the weights of a finished run, if they are not."""
     labels: tuple[str, ...] = ()
-    """The names of a classifier's classes."""
     adaptation: AdaptationSpec | None = None
-    """How it was adapted, and from what, if it was."""
 
     @property
     def model(self) -> LanguageModel:
-        """The language model; a run of another kind is refused, with what it is for."""
+        """Language model of the run; a run of another kind is an error that says how to use it."""
         return self.require(LanguageModel, "a language model")
 
     def require(self, model_class: type[Kind], expected: str, hint: str = "") -> Kind:
-        """The model, if it is of this kind; any other is refused, with what the run holds and what it is for.
+        """Return the model if it is of this class; another is an error that says what the run holds and how to use it.
 
-        `what` says in words what is expected, `hint` how to get it; "{}" in it stands for the path of the run. The dual
-        encoder of a re-ranker is inside it.
+        The dual encoder of a re-ranker is returned too.
+
+        Args:
+            expected: The expected model in words.
+            hint: How to get it; "{}" stands for the path of the run.
         """
         if isinstance(self.module, model_class):
             return self.module
         if isinstance(self.module, CrossAttentionModel) and isinstance(self.module.towers, model_class):
             return self.module.towers
         path = quote(str(self.path))
-        use = self.spec.usage.format(path)
-        said = f"{self.path} holds a model of the family {self.spec.family}, not {expected}. It is {use}"
-        raise RunError(f"{said} {hint.format(path)}".rstrip())
+        message = f"{self.path} holds a model of the family {self.spec.family}, not {expected}."
+        raise RunError(f"{message} It is {self.spec.usage.format(path)} {hint.format(path)}".rstrip())
 
     def merge_lora(self) -> "Run":
         """Return the run with LoRA's updates merged into a copy of its model, which is as fast as the base.
 
         A model with hooks or patched forwards is used as it is, since a copy would not call them.
         """
-        lora = self.adaptation is not None and self.adaptation.method.kind == "lora"
-        return replace(self, module=copy_merged(self.module)) if lora and not has_hooks(self.module) else self
+        has_lora = self.adaptation is not None and self.adaptation.method.kind == "lora"
+        return replace(self, module=copy_merged(self.module)) if has_lora and not has_hooks(self.module) else self
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the language model; a parser's run has a lexicon instead."""
+        """Tokenizer of the model; a parser's run has a lexicon instead."""
         if self.vocabulary is None:
             raise RunError(f"{self.path} holds {self.spec.usage.format(quote(str(self.path)))}")
         if not isinstance(self.vocabulary, Tokenizer):
@@ -253,7 +259,7 @@ class Run:
         return self.vocabulary
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The tokens of a conversation by the model's own chat template, ready for the assistant's answer.
+        """Encode a conversation by the model's own chat template, ready for the assistant's answer.
 
         >>> run.chat([{"role": "user", "content": "Why is the sky blue?"}])  # doctest: +SKIP
         """
@@ -261,7 +267,7 @@ class Run:
 
     @property
     def lexicon(self) -> Lexicon:
-        """The words and relations that the parser knows."""
+        """Words and relations that the parser knows."""
         if not isinstance(self.vocabulary, Lexicon):
             raise RunError(f"{self.path} holds a model of the family {self.spec.family}, which has no lexicon.")
         return self.vocabulary
@@ -274,8 +280,8 @@ def load(path: Path | str, device: str = "cpu") -> Run:
     """
     folder = RunFolder.open(Path(path))
     if isinstance(folder, PretrainedRun):
-        if len(folder.source.tensors):  # or it is said that they are missing
-            folder.vocabulary()  # kept; read before the weights, so that what it takes for a moment is free again
+        if len(folder.source.tensors):  # raises an error if they are missing
+            folder.vocabulary()  # cached; read before the weights, since reading takes memory for a moment
         model, note = folder.source.model(by_columns=device == "cpu"), None
     else:
         weights, note = _read_run_weights(folder)
@@ -304,9 +310,8 @@ def _read_run_weights(folder: RunFolder) -> tuple[dict[str, Tensor], str | None]
     if not folder.is_finished:
         if not folder.is_resumable:
             raise RunError(folder.incomplete_message())
-        return _checkpoint_weights(
-            folder, f"{folder.path} is not finished (lemma train --resume {quote(str(folder.path))} goes on)."
-        )
+        command = f"lemma train --resume {quote(str(folder.path))}"
+        return _checkpoint_weights(folder, f"{folder.path} is not finished ({command} goes on).")
     try:
         weights, trained = read_weights(folder.path / WEIGHTS)
     except RunError as error:
@@ -325,6 +330,6 @@ def _checkpoint_weights(folder: RunFolder, reason: str) -> tuple[dict[str, Tenso
 
 
 def selected_weights(checkpoint: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:
-    """Return the best or the last weights, as the recipe has it; where the last are the best, they stand once."""
+    """Return the best or the last weights, as the recipe says; they are stored once if the last are the best."""
     last = checkpoint.tensors["model"]
     return dict(checkpoint.tensors.get("best", last) if recipe.keep == "best" else last)

@@ -1,4 +1,4 @@
-"""Whether every file is still what was written: of a run, of a study and its runs, of the caches."""
+"""Comparison of files with their checksums: of a run, of a study and its runs, of the caches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -34,13 +34,13 @@ from lemma.spec.base import exists
 
 STUDY_FILE = "study.toml"
 MEASUREMENT_FILES = ("speed.json", "inference.json", "speeds/*.json", "trials/*.json", "runs/*.json")
-"""The files that a study keeps what it measured in."""
+"""Files of a study with its measurements."""
 State = Literal["good", "damaged", "no checksum", "left over"]
 
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """A file, and whether it is what was written."""
+    """Result of comparing a file with its checksum."""
 
     path: str
     bytes: int
@@ -50,7 +50,7 @@ class CheckedFile:
 
 @dataclass(frozen=True)
 class Verification(Result):
-    """The files of a run or a cache compared with their checksums."""
+    """Files of a run or a cache compared with their checksums."""
 
     title = "Files compared with their checksums"
 
@@ -59,19 +59,16 @@ class Verification(Result):
 
     @property
     def right(self) -> bool:
-        """Whether no file is damaged."""
+        """True if no file is damaged."""
         return all(file.state != "damaged" for file in self.files)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {"path": str(self.path), "right": self.right, "files": [asdict(file) for file in self.files]}
 
     def records(self) -> list[dict[str, Any]]:
-        """A row for each file."""
         return [asdict(file) for file in self.files]
 
     def blocks(self) -> Iterator[Block]:
-        """All files, then what is wrong with some."""
         rows = [(file.path, f"{file.bytes:,}", file.state) for file in self.files]
         yield Table(("file", "bytes", ""), rows, left=(0, 2), breakable=(0,))
         for file in self.files:
@@ -94,20 +91,20 @@ def verify_folder(path: Path) -> Verification:
         next(path.iterdir(), None)
     except OSError as error:
         raise unreadable_error(path, error) from None
-    runs = sorted(found.parent for found in path.rglob(SPEC))
-    places = {found.parent for name in (STUDY_FILE, MANIFEST) for found in path.rglob(name)}
-    studies = sorted(place for place in places if not any(place.is_relative_to(run) for run in runs))
+    runs = sorted(spec.parent for spec in path.rglob(SPEC))
+    folders = {file.parent for name in (STUDY_FILE, MANIFEST) for file in path.rglob(name)}
+    studies = sorted(folder for folder in folders if not any(folder.is_relative_to(run) for run in runs))
     if not runs and not studies:
         raise RunError(f"{path} holds no run, no study and no index, and so has no checksums.")
-    found = [file for study in studies for file in _study_files(study, runs, path)]
-    return Verification(path, (*found, *(file for run in runs for file in _run_files(run, path))))
+    study_files = [file for study in studies for file in _study_files(study, runs, path)]
+    return Verification(path, (*study_files, *(file for run in runs for file in _run_files(run, path))))
 
 
 def verify_home(home: Path) -> Verification:
     """Compare the caches of the data home with their checksums; what is damaged is made again at its next use."""
     files: list[CheckedFile] = []
-    sealed = [*(home / "stores").glob(f"*/{STORE}"), *(home / "tokenizers").glob("*.json")]
-    for path in sorted([*sealed, *(home / "counts").glob("*.json")]):
+    patterns = (f"stores/*/{STORE}", "tokenizers/*.json", "counts/*.json")
+    for path in sorted(path for pattern in patterns for path in home.glob(pattern)):
         if b'"sha256"' not in path.read_bytes():  # of an earlier version of Lemma, and not used any more
             files.append(_checked_file(path, home, "no checksum"))
         elif path.name == STORE:
@@ -118,61 +115,63 @@ def verify_home(home: Path) -> Verification:
 
 
 def _study_files(study: Path, runs: Sequence[Path], root: Path) -> Iterator[CheckedFile]:
-    """What a study writes next to its runs: its description and report, listed in a manifest, and sealed measures."""
-    whole = (study / MANIFEST).exists()  # it is written last, and not by version 0.1
-    if whole:
+    """Check the files of a study next to its runs: those listed in its manifest, and measurements with checksums."""
+    has_manifest = (study / MANIFEST).exists()  # it is written last, and not by version 0.1
+    if has_manifest:
         yield from check_files([study / MANIFEST], root, lambda: read_checksums(study))
         with suppress(RunError):
             for name, expected in read_checksums(study).items():
                 yield from check_files([study / name], root, partial(verify_file, study / name, expected, MANIFEST))
-    inside = [run.with_name(f"{run.name}.json") for run in runs if run.is_relative_to(study)]
-    kept = {*filter(exists, inside), *(path for pattern in MEASUREMENT_FILES for path in study.glob(pattern))}
-    for path in sorted(kept):
-        if whole or b'"sha256"' in path.read_bytes():
+    run_results = [run.with_name(f"{run.name}.json") for run in runs if run.is_relative_to(study)]
+    measurements = {path for pattern in MEASUREMENT_FILES for path in study.glob(pattern)}
+    for path in sorted({*filter(exists, run_results), *measurements}):
+        if has_manifest or b'"sha256"' in path.read_bytes():
             yield from check_files([path], root, partial(read_checked_json, path))
         else:
             yield _checked_file(path, root, "no checksum")
 
 
 def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
-    """Check the files of a run; one that cannot be opened is damaged even if every file is as it was written."""
+    """Check the files of a run; a run that cannot be opened is damaged even if every file has its checksum."""
     try:
-        folder, refused = RunFolder.open(run), ""
+        folder, message = RunFolder.open(run), ""
     except LemmaError as error:
-        folder, refused = None, str(error)
-    files = list(_files_of(run, folder, root))
-    yield from files
-    if refused and all(file.state != "damaged" for file in files):
-        yield _checked_file(
-            next((run / name for name in sorted(RUN_FILES) if name in refused), run), root, "damaged", refused
-        )
-
-
-def _files_of(run: Path, folder: RunFolder | None, root: Path) -> Iterator[CheckedFile]:
+        folder, message = None, str(error)
     if isinstance(folder, PretrainedRun):
-        files = [*folder.source.files, *folder.source.extra_files]
-        if (files[0].parent / CHECKSUMS).exists():
-            yield from _export_files(files[0].parent, files, root)
-            return
-        changes = {file: change for file in files if (change := change_since_opened(file))}
-        if changes:
-            for file in files:
-                yield _checked_file(file, root, "damaged" if file in changes else "no checksum", changes.get(file, ""))
-            return
-        why = "Lemma did not write this model, and has no checksums of it. The SHA-256 over its files is now "
-        yield from check_files(files, root, lambda: folder.source.model(), f"{why}{folder.source.hash}.")
+        files = list(_pretrained_files(folder, root))
+    else:
+        files = list(_run_folder_files(run, folder, root))
+    yield from files
+    if message and all(file.state != "damaged" for file in files):
+        path = next((run / name for name in sorted(RUN_FILES) if name in message), run)
+        yield _checked_file(path, root, "damaged", message)
+
+
+def _pretrained_files(folder: PretrainedRun, root: Path) -> Iterator[CheckedFile]:
+    files = [*folder.source.files, *folder.source.extra_files]
+    if (files[0].parent / CHECKSUMS).exists():
+        yield from _export_files(files[0].parent, files, root)
         return
+    changes = {file: change for file in files if (change := change_since_opened(file))}
+    if changes:
+        for file in files:
+            yield _checked_file(file, root, "damaged" if file in changes else "no checksum", changes.get(file, ""))
+        return
+    note = "Lemma did not write this model, and has no checksums of it. The SHA-256 over its files is now "
+    yield from check_files(files, root, lambda: folder.source.model(), f"{note}{folder.source.hash}.")
+
+
+def _run_folder_files(run: Path, folder: RunFolder | None, root: Path) -> Iterator[CheckedFile]:
     try:
-        listed = read_manifest(run)
-        wrong = dict(changed_files(run))
+        manifest, changes = read_manifest(run), dict(changed_files(run))
     except LemmaError as error:
-        listed, wrong = {"files": {}, "tables": {}}, {MANIFEST: str(error)}
-    names = [*listed["tables"], *(name for name in listed["files"] if name not in (METRICS, SUMMARY)), MANIFEST]
-    for name in dict.fromkeys(name for name in names if (run / name).exists() or name in wrong):
-        yield _checked_file(run / name, root, "damaged" if name in wrong else "good", wrong.get(name, ""))
+        manifest, changes = {"files": {}, "tables": {}}, {MANIFEST: str(error)}
+    names = [*manifest["tables"], *(name for name in manifest["files"] if name not in (METRICS, SUMMARY)), MANIFEST]
+    for name in dict.fromkeys(name for name in names if (run / name).exists() or name in changes):
+        yield _checked_file(run / name, root, "damaged" if name in changes else "good", changes.get(name, ""))
     if not (run / MANIFEST).exists():
-        why = f"{run} was written by an earlier version of Lemma, which kept no checksums of descriptions."
-        yield _checked_file(run / SPEC, root, "no checksum", why)
+        note = f"{run} was written by an earlier version of Lemma, which kept no checksums of descriptions."
+        yield _checked_file(run / SPEC, root, "no checksum", note)
     checks: dict[str, Callable[[], object]] = {
         WEIGHTS: lambda: read_weights(run / WEIGHTS),
         METRICS: Metrics(run / METRICS).rows,
@@ -186,43 +185,50 @@ def _files_of(run: Path, folder: RunFolder | None, root: Path) -> Iterator[Check
     if folder is not None and folder.adaptation is not None:
         yield from check_files([run / ADAPTATION], root, lambda: check_base_hash(folder, folder.base()))
     for checkpoint in list_checkpoints(run / "checkpoints"):
-        inside = [checkpoint / MANIFEST]
+        files = [checkpoint / MANIFEST]
         with suppress(RunError):
-            inside += [checkpoint / name for name in read_checksums(checkpoint)]
-        yield from check_files(inside, root, lambda checkpoint=checkpoint: read_checkpoint(checkpoint))
-    for left in sorted(run.rglob(f".*{PARTIAL_SUFFIX}")):
-        yield _checked_file(
-            left, root, "left over", f"{left} was left by a process that was killed, or is being written."
-        )
+            files += [checkpoint / name for name in read_checksums(checkpoint)]
+        yield from check_files(files, root, partial(read_checkpoint, checkpoint))
+    for path in sorted(run.rglob(f".*{PARTIAL_SUFFIX}")):
+        note = f"{path} was left by a process that was killed, or is being written."
+        yield _checked_file(path, root, "left over", note)
 
 
 def _export_files(folder: Path, files: Sequence[Path], root: Path) -> Iterator[CheckedFile]:
     """Check the files of a folder that Lemma wrote for another library, also those that are listed and missing."""
-    yield from check_files([folder / CHECKSUMS], root, partial(read_checked_json, folder / CHECKSUMS))
-    listed = dict.fromkeys(files)
+    manifest = folder / CHECKSUMS
+    yield from check_files([manifest], root, partial(read_checked_json, manifest))
+    paths = dict.fromkeys(files)
     with suppress(RunError):
-        listed |= dict.fromkeys(folder / str(name) for name in read_checked_json(folder / CHECKSUMS).get("files", {}))
-    for file in listed:
-        yield from check_files([file], root, partial(verify_pretrained_file, file))
+        paths |= dict.fromkeys(folder / str(name) for name in read_checked_json(manifest).get("files", {}))
+    for path in paths:
+        yield from check_files([path], root, partial(verify_pretrained_file, path))
 
 
-def check_files(paths: list[Path], root: Path, check: Callable[[], object], why: str = "") -> Iterator[CheckedFile]:
-    """Files that are checked together: the one that the error names is damaged, or all if it names none."""
+def check_files(paths: list[Path], root: Path, check: Callable[[], object], note: str = "") -> Iterator[CheckedFile]:
+    """Run a check of several files; the one that its error names is damaged, or all if it names none.
+
+    With a `note`, files that pass have no checksum, for the reason that it gives.
+    """
     try:
         check()
-    except MemoryLimitError:  # of a file that cannot be read nothing is known
+    except MemoryLimitError:  # the file could not be read, so nothing is known of it
         raise
     except LemmaError as error:
-        said = str(error)
-        named = [file for file in paths if str(file) in said] or paths
-        for file in paths:
-            yield _checked_file(file, root, "damaged" if file in named else "good", said if file == named[0] else "")
+        message = str(error)
+        damaged = [path for path in paths if str(path) in message] or paths
+        for path in paths:
+            state = "damaged" if path in damaged else "good"
+            yield _checked_file(path, root, state, message if path == damaged[0] else "")
         return
-    for file in paths:
-        yield _checked_file(file, root, "no checksum" if why else "good", why if file == paths[0] else "")
+    for path in paths:
+        yield _checked_file(path, root, "no checksum" if note else "good", note if path == paths[0] else "")
 
 
-def _checked_file(path: Path, root: Path, state: State, why: str = "") -> CheckedFile:
-    inside = path.is_relative_to(root) and path != root  # a model may be a single file
-    shown = str(path.relative_to(root)) if inside else path.name if path == root else str(path)
-    return CheckedFile(shown, path.stat().st_size if path.exists() else 0, state, why)
+def _checked_file(path: Path, root: Path, state: State, note: str = "") -> CheckedFile:
+    name = str(path)
+    if path == root:  # a model may be a single file
+        name = path.name
+    elif path.is_relative_to(root):
+        name = str(path.relative_to(root))
+    return CheckedFile(name, path.stat().st_size if path.exists() else 0, state, note)

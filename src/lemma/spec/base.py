@@ -1,4 +1,4 @@
-"""What every spec is: frozen, closed to unknown fields, read from TOML and from `key=value` settings."""
+"""The base class of all specs, and reading of settings from TOML and from `key=value` arguments."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from lemma.spec.settings import SYNONYMS
 
 @dataclass(frozen=True)
 class Letter:
-    """The textbook's letter for a field: a second name for it, and its symbol in formulas."""
+    """Textbook letter of a field: a second name for it, and its symbol in formulas."""
 
     name: str
 
@@ -44,31 +44,33 @@ class Spec(BaseModel):
 
     @classmethod
     def setting_names(cls) -> list[str]:
-        """Every setting by its names: fields, each with its letter after it."""
-        return [word for name, field in cls.model_fields.items() for word in (name, letter_of(field)) if word]
+        """List all names of settings: each field, then its letter."""
+        return [
+            name for field_name, field in cls.model_fields.items() for name in (field_name, letter_of(field)) if name
+        ]
 
     @model_validator(mode="before")
     @classmethod
     def _read_letters(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        letters, named = cls.letters(), {}
-        for word, value in data.items():
-            name = letters.get(word, cls.renamed.get(word, word))
-            if name in named:
-                raise ValueError(f"{name} is given twice, once as '{word}'")
-            named[name] = value
+        letters, values = cls.letters(), {}
+        for key, value in data.items():
+            name = letters.get(key, cls.renamed.get(key, key))
+            if name in values:
+                raise ValueError(f"{name} is given twice, once as '{key}'")
+            values[name] = value
             field = cls.model_fields.get(name)
             if field is not None and isinstance(value, int):
-                check_number(word, value, field)
+                check_number(key, value, field)
             for text in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(text, str) and not is_utf8(text):
-                    raise ValueError(f"{word} = {short_repr(text)}: the name is not UTF-8. Rename the file or folder.")
-        return named
+                    raise ValueError(f"{key} = {short_repr(text)}: the name is not UTF-8. Rename the file or folder.")
+        return values
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], source: str) -> Self:
-        """Validate settings; a mistake becomes a SpecError that starts with `where`."""
+        """Validate settings; a mistake becomes a SpecError whose message starts with `source`."""
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
@@ -77,34 +79,35 @@ class Spec(BaseModel):
     def replace(self, **settings: Any) -> Self:
         """Return a copy with some settings changed, validated like a new one."""
         letters = type(self).letters()
-        named = {letters.get(word, word): value for word, value in settings.items()}
-        return type(self).read({**self.to_dict(), **named}, source=getattr(self, "family", type(self).__name__.lower()))
+        changes = {letters.get(key, key): value for key, value in settings.items()}
+        source = getattr(self, "family", type(self).__name__.lower())
+        return type(self).read({**self.to_dict(), **changes}, source)
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy of the sizes that the data have: vocabulary, relations, classes."""
+        """Return a copy with the sizes of the data: vocabulary, relations, classes."""
         return self.replace(**sizes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for TOML or JSON; what is unset (None) is left out."""
+        """Return plain values for TOML or JSON, without unset (None) fields."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a string can be written as UTF-8; names of files that are not hold surrogates.
+    """Check whether text can be written as UTF-8; names of files that are not UTF-8 contain surrogates.
 
     >>> is_utf8("café"), is_utf8("caf\\udce9")
     (True, False)
     """
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-MAX_LINE_LENGTH = 2000
-MAX_NUMBER, MAX_DEPTH = 10**9, 1000
-"""The largest whole number that a setting may have, and the largest number of layers."""
+MAX_LINE_LENGTH = 2000  # characters of a message about one mistake
+MAX_NUMBER = 10**9  # the largest whole number that a setting may have
+MAX_DEPTH = 1000  # layers
 
 
 def check_number(name: str, value: int, field: FieldInfo) -> None:
-    """Refuse true or false where a number is expected, and numbers that no machine can do anything with."""
+    """Reject booleans where a number is expected, and numbers too large for any machine."""
     if isinstance(value, bool):
         if not _accepts_bool(field.annotation):
             raise ValueError(f"{name} = {str(value).lower()}: a number is expected, as in {name}={field.get_default()}")
@@ -116,101 +119,98 @@ def check_number(name: str, value: int, field: FieldInfo) -> None:
 
 
 def _accepts_bool(annotation: Any) -> bool:
-    """Whether true and false are values of a field: it says so, or it is not said to be a number."""
+    """Check whether true and false are values of a field: all fields but numbers accept them."""
     parts = get_args(annotation)
     if not parts:
         return annotation not in (int, float)
-    kinds = [type(part) for part in parts] if get_origin(annotation) is Literal else parts
-    return any(kind is bool or (kind not in (int, float, type(None)) and _accepts_bool(kind)) for kind in kinds)
+    types = [type(part) for part in parts] if get_origin(annotation) is Literal else parts
+    return any(part is bool or (part not in (int, float, type(None)) and _accepts_bool(part)) for part in types)
 
 
 def short_repr(value: Any) -> str:
-    """A value in a message, cut where it is long.
+    """Format a value for a message, shortened if it is long.
 
-    >>> shown("a" * 100), shown(10**5000)
+    >>> short_repr("a" * 100), short_repr(10**5000)
     ("'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…", 'a number of more than 4,000 digits')
     """
     try:
-        written = repr(value)
+        text = repr(value)
     except ValueError:
         return "a number of more than 4,000 digits"
     except RecursionError:
         return "a deeply nested value"
-    return written if len(written) <= 64 else f"{written[:60]}…"
+    return text if len(text) <= 64 else f"{text[:60]}…"
 
 
 def letter_of(field: FieldInfo) -> str | None:
     """Return the field's textbook letter, if it has one."""
-    return next((mark.name for mark in field.metadata if isinstance(mark, Letter)), None)
+    return next((item.name for item in field.metadata if isinstance(item, Letter)), None)
 
 
 def explain_validation(error: ValidationError, source: str, spec_class: type[Spec]) -> str:
-    """Turn pydantic's report into one line per mistake: where, what was got, what was expected."""
-    lines: list[str] = []
-    for mistake in error.errors():
-        path = ".".join([source, *(str(step)[:64] for step in mistake["loc"])]).strip(".")
-        if mistake["type"] == "extra_forbidden":
-            place, name, known = (
-                path.rpartition(".")[0],
-                str(mistake["loc"][-1]),
-                _settings_at(spec_class, mistake["loc"]),
-            )
-            outer = f", or say {name}=…, which is of the {source}" if name in spec_class.setting_names() else ""
-            lines.append(
-                describe_unknown(f"{place}: the setting", name, known)
-                if known
-                else f"{place} has no settings, so none called '{name[:64]}'. Leave it out{outer}."
-            )
-        elif mistake["type"] == "value_error":
-            lines.append(str(mistake.get("ctx", {})["error"])[:MAX_LINE_LENGTH])
-        elif mistake["type"] == "union_tag_invalid":
-            about = {name: str(value).replace("'", "") for name, value in mistake.get("ctx", {}).items()}
-            lines.append(
-                describe_unknown(f"{path}.{about['discriminator']}", about["tag"], about["expected_tags"].split(", "))
-            )
-        elif mistake["type"] == "union_tag_not_found":
-            tag = str(mistake.get("ctx", {})["discriminator"]).replace("'", "")
-            lines.append(f"{path} = {short_repr(mistake['input'])}: it must say its {tag}.")
-        else:
-            why = f"{mistake['msg'][0].lower()}{mistake['msg'][1:]}"
-            if mistake["type"] in ("tuple_type", "list_type"):
-                why = f"a list is expected, as in {mistake['loc'][-1]}=[…]"
-            if mistake["type"] in ("dict_type", "mapping_type"):
-                why = f"a table is expected, as in {mistake['loc'][-1]}.name=…"
-            if mistake["type"] == "model_type":
-                known = _settings_at(spec_class, (*mistake["loc"], ""))
-                why = f"it has settings of its own, as in {path.rpartition(' ')[2]}.{known[0]}=…"
-            lines.append(f"{path} = {short_repr(mistake['input'])}: {why}.")
-    return "\n".join(lines)
+    """Describe pydantic's errors, one line per mistake: the setting, its value, what was expected."""
+    return "\n".join(_explain_mistake(mistake, source, spec_class) for mistake in error.errors())
+
+
+def _explain_mistake(mistake: Any, source: str, spec_class: type[Spec]) -> str:
+    kind, location, context = mistake["type"], mistake["loc"], mistake.get("ctx", {})
+    path = ".".join([source, *(str(step)[:64] for step in location)]).strip(".")
+    if kind == "extra_forbidden":
+        parent, name, choices = path.rpartition(".")[0], str(location[-1]), _settings_at(spec_class, location)
+        if choices:
+            return describe_unknown(f"{parent}: the setting", name, choices)
+        hint = f", or say {name}=…, which is of the {source}" if name in spec_class.setting_names() else ""
+        return f"{parent} has no settings, so none called '{name[:64]}'. Leave it out{hint}."
+    if kind == "value_error":
+        return str(context["error"])[:MAX_LINE_LENGTH]
+    if kind == "union_tag_invalid":
+        tag, value, choices = (str(context[key]).replace("'", "") for key in ("discriminator", "tag", "expected_tags"))
+        return describe_unknown(f"{path}.{tag}", value, choices.split(", "))
+    value = short_repr(mistake["input"])
+    match kind:
+        case "union_tag_not_found":
+            tag = str(context["discriminator"]).replace("'", "")
+            reason = f"it must say its {tag}"
+        case "tuple_type" | "list_type":
+            reason = f"a list is expected, as in {location[-1]}=[…]"
+        case "dict_type" | "mapping_type":
+            reason = f"a table is expected, as in {location[-1]}.name=…"
+        case "model_type":
+            first = _settings_at(spec_class, (*location, ""))[0]
+            reason = f"it has settings of its own, as in {path.rpartition(' ')[2]}.{first}=…"
+        case _:
+            reason = f"{mistake['msg'][0].lower()}{mistake['msg'][1:]}"
+    return f"{path} = {value}: {reason}."
 
 
 def _settings_at(spec_class: type[Spec], path: Sequence[int | str]) -> list[str]:
-    """The settings next to that at the end of a path, which goes through fields and the kinds of tagged choices."""
-    kinds = [spec_class]
+    """List the settings next to the one at the end of a path through fields and kinds of tagged choices."""
+    classes = [spec_class]
     for step in path[:-1]:
-        fields = [one.model_fields[step].annotation for one in kinds if step in one.model_fields]
-        tagged = [one for one in kinds if (tag := one.model_fields.get("kind")) and tag.default == step]
-        kinds = [found for field in fields for found in _spec_classes_in(field)] or tagged or kinds
-    own = kinds == [spec_class]
-    return list(dict.fromkeys(word for one in kinds for word in one.setting_names() if own or word != "kind"))
+        annotations = [each.model_fields[step].annotation for each in classes if step in each.model_fields]
+        tagged = [each for each in classes if (tag := each.model_fields.get("kind")) and tag.default == step]
+        classes = [inner for annotation in annotations for inner in _spec_classes_in(annotation)] or tagged or classes
+    is_top_level = classes == [spec_class]
+    names = (name for each in classes for name in each.setting_names() if is_top_level or name != "kind")
+    return list(dict.fromkeys(names))
 
 
 def _spec_classes_in(annotation: Any) -> list[type[Spec]]:
-    """The specs that a field may hold."""
+    """List the classes of specs that a field may hold."""
     if isinstance(annotation, type) and issubclass(annotation, Spec):
         return [annotation]
-    return [found for part in get_args(annotation) for found in _spec_classes_in(part)]
+    return [spec_class for part in get_args(annotation) for spec_class in _spec_classes_in(part)]
 
 
 def exists(path: Path) -> bool:
-    """Whether there is anything of that name; a name that no file can have is not an error."""
+    """Check whether a path exists; False for a name that no file can have."""
     with suppress(OSError):
         return path.exists()
     return False
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file; a mistake in it is named with its place."""
+    """Read a TOML file; a SpecError names the file and the line of a mistake."""
     try:
         if (size := path.stat().st_size) > MAX_TOML_BYTES:
             raise SpecError(f"{path} has {size:,} bytes; a file of settings has at most {MAX_TOML_BYTES:,}.")
@@ -227,13 +227,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}: not valid TOML: {error}.") from None
 
 
+# Python's parser takes time and memory in the square of both.
 MAX_TOML_BYTES = 1 << 20
 MAX_KEY_DOTS = 64
-"""Bytes of the largest TOML file that is read, and dots of a key: Python takes time and memory in their square."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Read TOML; whatever is wrong with it is a ValueError in a few words."""
+    """Parse TOML; any mistake in it is a ValueError with a short message."""
     if LONG_DOTTED_KEY.search(text):
         raise ValueError(f"a key has more than {MAX_KEY_DOTS} dots")
     try:
@@ -250,7 +250,7 @@ LONG_DOTTED_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
-    """Write a table of plain values, nested tables last.
+    """Format a table of plain values as TOML, nested tables last.
 
     >>> print(to_toml({"family": "rnn", "width": 8, "positions": {"kind": "none"}}))
     family = "rnn"
@@ -292,29 +292,30 @@ def _value(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    """Quote text; TOML's escapes are JSON's, but for the delete character, which JSON leaves bare."""
+    """Quote text; TOML's escapes are those of JSON and one for the delete character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
-    """Read `key=value` settings; a value is a TOML literal, or else plain text. Nothing is ever evaluated.
+    """Parse `key=value` settings; a value is a TOML literal, or else plain text. Nothing is ever evaluated.
 
     >>> parse_settings(["width=128", "tied=true", "positions=sinusoidal", "learning_rate=1e-3"])
     {'width': 128, 'tied': True, 'positions': 'sinusoidal', 'learning_rate': 0.001}
     """
-    parsed: dict[str, Any] = {}
-    for word in assignments:
-        key, equals, value = word.partition("=")
-        if not equals or not key.strip():
-            raise SpecError(f"{short_repr(word)} is not of the form key=value, as in width=128.")
-        if key.strip() in parsed:
-            raise SpecError(f"{short_repr(key.strip())} is given twice.")
-        parsed[key.strip()] = parse_value(value.strip())
-    return parsed
+    settings: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise SpecError(f"{short_repr(assignment)} is not of the form key=value, as in width=128.")
+        if key in settings:
+            raise SpecError(f"{short_repr(key)} is given twice.")
+        settings[key] = parse_value(value.strip())
+    return settings
 
 
 def parse_value(text: str) -> Any:
-    """Read one TOML literal (number, true, false, string, list, table); anything else is plain text."""
+    """Parse a TOML literal (number, true, false, string, list, table); return anything else as text."""
     try:
         document = parse_toml(f"value = {text}")
     except ValueError:
@@ -325,91 +326,94 @@ def parse_value(text: str) -> Any:
 def distribute(
     settings: Mapping[str, Any], spec_classes: Mapping[str, type[Spec]], extra_names: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Give each setting to the first of `kinds` that knows it; an unknown one is an error with a guess.
+    """Assign each setting to the first of `spec_classes` that has it; an unknown one is an error with a suggestion.
 
-    A dotted setting reaches into a nested choice: `positions.base=500`. `others` are settings that were taken before.
+    A dotted setting reaches into a nested choice: `positions.base=500`. `extra_names` are suggested too.
     """
-    shares: dict[str, dict[str, Any]] = {where: {} for where in spec_classes}
-    for word, value in nest_settings(settings).items():
-        owner = next((where for where, kind in spec_classes.items() if word in kind.setting_names()), None)
+    assigned: dict[str, dict[str, Any]] = {owner: {} for owner in spec_classes}
+    for key, value in nest_settings(settings).items():
+        owner = next((owner for owner, spec_class in spec_classes.items() if key in spec_class.setting_names()), None)
         if owner is None:
-            now = next((kind.renamed[word] for kind in spec_classes.values() if word in kind.renamed), None)
-            if now is not None:
-                raise SpecError(f"the setting '{word}' is called '{now}' now. Say {now}={str(value)[:64]}")
-            settable = [*(known for kind in spec_classes.values() for known in kind.setting_names()), *extra_names]
-            if message := _explain_synonym(word, value, spec_classes.values(), extra_names):
-                raise SpecError(message)
-            # family and kind are chosen by name, not set
-            raise SpecError(
-                describe_unknown("the setting", word, dict.fromkeys(w for w in settable if w not in ("family", "kind")))
-            )
-        shares[owner][spec_classes[owner].letters().get(word, word)] = value
-    return shares
+            raise SpecError(_explain_unknown(key, value, list(spec_classes.values()), extra_names))
+        assigned[owner][spec_classes[owner].letters().get(key, key)] = value
+    return assigned
+
+
+def _explain_unknown(name: str, value: Any, spec_classes: Sequence[type[Spec]], extra_names: Iterable[str]) -> str:
+    for spec_class in spec_classes:
+        if new_name := spec_class.renamed.get(name):
+            return f"the setting '{name}' is called '{new_name}' now. Say {new_name}={str(value)[:64]}"
+    if message := _explain_synonym(name, value, spec_classes, extra_names):
+        return message
+    choices = [*(choice for spec_class in spec_classes for choice in spec_class.setting_names()), *extra_names]
+    settable = dict.fromkeys(
+        choice for choice in choices if choice not in ("family", "kind")
+    )  # chosen by name, not set
+    return describe_unknown("the setting", name, settable)
 
 
 def _explain_synonym(
-    word: str, value: Any, spec_classes: Iterable[type[Spec]], extra_names: Iterable[str]
+    name: str, value: Any, spec_classes: Iterable[type[Spec]], extra_names: Iterable[str]
 ) -> str | None:
     """Explain a setting that another program has under this name; None for a name that none has.
 
     A value is repeated only where the setting takes it.
     """
 
-    def find(name: str) -> tuple[str, type[Spec] | None] | None:
-        owner = next((kind for kind in spec_classes if name in kind.setting_names()), None)
+    def find(synonym: str) -> tuple[str, type[Spec] | None] | None:
+        owner = next((spec_class for spec_class in spec_classes if synonym in spec_class.setting_names()), None)
         if owner is None:
-            return (name, None) if name in extra_names else None
-        return owner.letters().get(name, name), owner
+            return (synonym, None) if synonym in extra_names else None
+        return owner.letters().get(synonym, synonym), owner
 
     related = []
-    for names in SYNONYMS.get(word.lower(), ()):
-        owners = [owner for name in names.removeprefix("~").split() if (owner := find(name)) is not None]
-        if len(owners) < len(names.split()):
+    for synonyms in SYNONYMS.get(name.lower(), ()):
+        fields = [field for synonym in synonyms.removeprefix("~").split() if (field := find(synonym)) is not None]
+        if len(fields) < len(synonyms.split()):
             continue
-        if names.startswith("~"):
-            related += owners
+        if synonyms.startswith("~"):
+            related += fields
         elif not related:
-            called = f"the setting '{word}' is called {' and '.join(name for name, _ in owners)} here"
-            if all(kind is None or _accepts(kind, name, value) for name, kind in owners):
+            message = f"the setting '{name}' is called {' and '.join(field for field, _ in fields)} here"
+            if all(owner is None or _accepts(owner, field, value) for field, owner in fields):
                 typed = str(value).lower() if isinstance(value, bool) else str(value)[:64]
-                return f"{called}. Say {' '.join(f'{name}={typed}' for name, _ in owners)}"
-            return f"{called}. {_describe_fields(owners)}"
-    return f"the setting '{word}' is unknown. Near it: {_describe_fields(related)}" if related else None
+                return f"{message}. Say {' '.join(f'{field}={typed}' for field, _ in fields)}"
+            return f"{message}. {_describe_fields(fields)}"
+    return f"the setting '{name}' is unknown. Near it: {_describe_fields(related)}" if related else None
 
 
 def _describe_fields(fields: Iterable[tuple[str, type[Spec] | None]]) -> str:
-    """Return each setting with what it does."""
-    about = ((name, kind.model_fields[name].description if kind else "") for name, kind in fields)
-    return " ".join(f"{name}=…: {description}" for name, description in about)
+    descriptions = ((name, owner.model_fields[name].description if owner else "") for name, owner in fields)
+    return " ".join(f"{name}=…: {description}" for name, description in descriptions)
 
 
 def _accepts(spec_class: type[Spec], name: str, value: Any) -> bool:
-    """Tell whether a setting takes a value, whether or not it goes together with the defaults of the others."""
+    """Check whether a setting takes a value, whatever the other settings are."""
     try:
         spec_class.model_validate({name: value})
     except ValidationError as error:
-        about = ((mistake["loc"], str(mistake.get("ctx", {}).get("error", ""))) for mistake in error.errors())
-        return not any(path[:1] == (name,) or text.startswith(f"{name} = ") for path, text in about)
+        mistakes = ((mistake["loc"], str(mistake.get("ctx", {}).get("error", ""))) for mistake in error.errors())
+        return not any(path[:1] == (name,) or message.startswith(f"{name} = ") for path, message in mistakes)
     return True
 
 
 def nest_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Turn dotted settings into tables; the plain setting names the table's kind.
 
-    >>> nest({"positions.base": 500, "positions": "sinusoidal", "width": 8})
+    >>> nest_settings({"positions.base": 500, "positions": "sinusoidal", "width": 8})
     {'positions': {'base': 500, 'kind': 'sinusoidal'}, 'width': 8}
-    >>> nest({"positions": "rotary", "positions.scaling": "linear", "positions.scaling.factor": 2})
+    >>> nest_settings({"positions": "rotary", "positions.scaling": "linear", "positions.scaling.factor": 2})
     {'positions': {'kind': 'rotary', 'scaling': {'kind': 'linear', 'factor': 2}}}
     """
     nested: dict[str, Any] = {}
-    for word, value in settings.items():
-        *path, last = word.split(".")
+    for key, value in settings.items():
+        *path, last = key.split(".")
         table = nested
         for step in path:
             table[step] = _as_table(table[step]) if step in table else {}
             table = table[step]
-        inner = any(other.startswith(f"{word}.") for other in settings)
-        table[last] = {**table.get(last, {}), **_as_table(value)} if inner else value
+        is_table = any(other.startswith(f"{key}.") for other in settings)
+        table[last] = {**table.get(last, {}), **_as_table(value)} if is_table else value
     return nested
 
 

@@ -1,4 +1,4 @@
-"""From what a person asks for to three specs: presets by name, spec files and settings."""
+"""Choice of a model, a recipe and a tokenizer: presets by name, spec files, and settings that change them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -9,11 +9,10 @@ from pydantic_core import PydanticUndefined
 
 from lemma.errors import SpecError, describe_unknown
 from lemma.spec.base import Spec, distribute, exists, letter_of, nest_settings, read_toml, short_repr
-from lemma.spec.data import DATA_SPECS, TOKENIZER_SPECS, AnyDataSpec, BytePairs, Characters, Words
+from lemma.spec.data import DATA_SPECS, TOKENIZER_SPECS, AnyDataSpec, BytePairs, TrainedTokenizer
 from lemma.spec.models import (
     FAMILIES,
     PLUGIN_FAMILIES,
-    Attentive,
     BodySpec,
     Classifier,
     CrossAttention,
@@ -21,26 +20,19 @@ from lemma.spec.models import (
     DualEncoder,
     Encoder,
     EncoderDecoder,
-    FeedForward,
     Graph,
-    Gru,
     LanguageSpec,
-    Lstm,
     ModelSpec,
     NewFamily,
-    Parser,
-    Rnn,
-    TableA5,
     TextReader,
-    Tree,
     family_names,
     find_family,
 )
-from lemma.spec.positions import NewPositions, Sinusoidal
+from lemma.spec.positions import NewPositions
 from lemma.spec.recipe import Recipe
 from lemma.spec.settings import MODEL_SYNONYMS
 
-# Models by name: the families with good defaults, those of the problems, and those of other packages.
+# Presets: the families with good defaults, those of the problems, and those of plugins
 
 
 @dataclass(frozen=True)
@@ -50,209 +42,124 @@ class Preset:
     model: ModelSpec
     description: str
     recipe: dict[str, Any] = field(default_factory=dict)
-    tokenizer: Characters | Words | BytePairs | None = None
+    tokenizer: TrainedTokenizer | None = None
 
 
-PRESETS: dict[str, Preset] = {
-    "feed-forward": Preset(FeedForward(), "Bengio's feed-forward model over a window of words"),
-    "attentive": Preset(Attentive(), "the same window read by one attention head"),
-    "rnn": Preset(Rnn(), "simple recurrent network", {"learning_rate": 1e-3}),
-    "lstm": Preset(Lstm(), "long short-term memory", {"learning_rate": 4e-3}),
-    "gru": Preset(Gru(), "gated recurrent unit", {"learning_rate": 4e-3}),
-    "decoder": Preset(Decoder(), "pre-norm decoder-only Transformer"),
-    "encoder": Preset(
-        Encoder(),
-        "Transformer that sees all tokens and learns masked ones",
-        {"learning_rate": 1e-3, "warm_up": 200},  # with a higher rate it long predicts only token frequencies
-    ),
-    "encoder-decoder": Preset(
-        EncoderDecoder(),
-        "Transformer that reads a source and writes its target; learns --pairs",
-        {
-            "steps": 2000,
-            "batch": 64,
-            "learning_rate": 1e-3,
-            "warm_up": 200,
-            "beta2": 0.98,
-            "dropout": 0.1,
-            "label_smoothing": 0.1,
-        },
-        BytePairs(vocabulary=4096),
-    ),
-    "transformer-c5": Preset(
-        EncoderDecoder(
-            vocabulary=30_000,
-            width=1024,
-            heads=4,
-            attention_width=768,
-            feed_forward=512,
-            context=2048,
-            encoder_depth=12,
-            decoder_depth=8,
-            positions=Sinusoidal(),
-            norm_place="post",
-            activation="relu",
-        ),
-        "problem C5: 139,994,112 parameters, attention width 768 in a stream of 1,024",
-        {"batch": 32, "learning_rate": 5e-4, "warm_up": 1000, "beta2": 0.98, "dropout": 0.1, "label_smoothing": 0.1},
-        BytePairs(vocabulary=30_000 - 3),
-    ),
-    "tree": Preset(
-        Tree(),
-        "graph convolution over a sentence's dependency tree; a body: learns --labels with --parser",
-        {"learning_rate": 4e-3, "dropout": 0.3},
-        Words(minimum_count=2),
-    ),
-    "dual-encoder": Preset(
-        DualEncoder(),
-        "images and texts in one space, by a patch Transformer and a text body; learns --images",
-        {
-            "steps": 5000,
-            "batch": 128,
-            "learning_rate": 2e-3,
-            "final_rate": 0.01,
-            "warm_up": 100,
-            "weight_decay": 0.05,
-            "beta2": 0.98,
-            "label_smoothing": 0.1,
-            "keep": "last",  # held-out captions do not measure how well seen ones are learned
-        },
-    ),
-    "graph": Preset(
-        Graph(),
-        "problem D4: two layers of graph convolution that classify nodes; learns a --graph",
-        {
-            "steps": 400,
-            "learning_rate": 0.01,
-            "warm_up": 0,
-            "final_rate": 1.0,
-            "beta2": 0.999,
-            "weight_decay": 1.0,  # few labels, many weights: chosen with dropout among six on Cora's splits 1 to 6
-            "dropout": 0.8,
-            "evaluate_every": 10,
-            "checkpoint_every": 100,
-            "precision": "float32",
-        },
-    ),
-    "penn-rnn": Preset(
-        Rnn(vocabulary=10_000, width=256, hidden=512),
-        "problem D5: word-level RNN, embedding 256, hidden 512",
-        {
-            "steps": 6000,  # eight epochs of Penn Treebank's 930,000 words; twice as many overfit such a text
-            "batch": 128,
-            "sequence_length": 10,
-            "learning_rate": 1e-3,
-            "dropout": 0.1,
-            "evaluate_every": 500,
-            "patience": 3,
-        },
-        Words(vocabulary=10_000),
-    ),
-    "table-a5": Preset(
-        TableA5(),
-        "problem A5: 9,721,596 parameters at two layers, 14,980,860 at four",
-        {"learning_rate": 5e-4, "warm_up": 100},
-        Words(vocabulary=7676),
-    ),
-    "parser": Preset(
-        Parser(),
-        "problem B1: one attention head per relation, over a BiLSTM; learns a --treebank",
-        {
-            "steps": 3600,
-            "learning_rate": 2e-3,
-            "final_rate": 0.02,
-            "warm_up": 200,
-            "weight_decay": 0.01,
-            "beta2": 0.9,
-            "clip": 5.0,
-            "dropout": 0.33,
-            "keep": "last",  # the validation loss rises before the validation scores fall
-            "precision": "float32",
-        },
-    ),
+def read_model(settings: Mapping[str, Any], source: str) -> ModelSpec:
+    """Read a model's settings; `family` says which family they belong to."""
+    family = settings.get("family")
+    if family is None:
+        raise SpecError(f"{source}: 'family' is missing. Known: {', '.join(family_names())}.")
+    spec_class = find_family(str(family))
+    if spec_class is None:
+        raise SpecError(f"{source}: " + describe_unknown("family", str(family), family_names()))
+    return spec_class.read(settings, f"{source}: {family}")
+
+
+def read_tokenizer(value: Any, source: str, default_kind: str) -> TrainedTokenizer:
+    """Read a tokenizer from its kind, or from a table of settings, of the default kind unless it names one."""
+    table = {"kind": default_kind, **value} if isinstance(value, Mapping) else {"kind": value}
+    if not isinstance(table["kind"], str) or table["kind"] not in TOKENIZER_SPECS:
+        raise SpecError(describe_unknown(source, short_repr(table["kind"]).strip("'"), TOKENIZER_SPECS))
+    return TOKENIZER_SPECS[table["kind"]].read(table, source)
+
+
+def _read_preset(name: str, table: Mapping[str, Any]) -> Preset:
+    model = read_model({"family": name, **table.get("model", {})}, name)
+    tokenizer = read_tokenizer(table["tokenizer"], name, "byte-pairs") if "tokenizer" in table else None
+    return Preset(model, table["description"], table.get("recipe", {}), tokenizer)
+
+
+PRESETS = {
+    name: _read_preset(name, table) for name, table in read_toml(Path(__file__).with_name("presets.toml")).items()
 }
-
-
 RESERVED_NAMES = {*PRESETS, *FAMILIES}
-"""Names that other packages cannot give to a family."""
+"""Names that plugins cannot give to a family."""
 
 
 def preset(name: str) -> Preset:
-    """Return the preset of that name, or say which names there are."""
-    found = find_preset(name)
-    if found is None:
-        raise SpecError(describe_unknown("model", name, preset_names(), MODEL_SYNONYMS.get(name.lower())))
-    return found
+    """Return the preset of that name; a SpecError lists the names if there is none."""
+    match = find_preset(name)
+    if match is None:
+        raise SpecError(_explain_unknown_model(name))
+    return match
 
 
 def find_preset(name: str) -> Preset | None:
-    """The preset of that name, Lemma's own or another package's; None for an unknown name."""
+    """Return the preset of that name, built in or of a plugin; None for an unknown name."""
     if name in PRESETS:
         return PRESETS[name]
     family = PLUGIN_FAMILIES.find(name)
     if family is None:
         return None
-    about = (family.__doc__ or "").strip().partition("\n")[0]
+    description = (family.__doc__ or "").strip().partition("\n")[0]
     with PLUGIN_FAMILIES.attribute_errors(name):
-        return Preset(family.model_validate({}), about, dict(family.recipe), family.tokenizer)
+        return Preset(family.model_validate({}), description, dict(family.recipe), family.tokenizer)
 
 
 def preset_names() -> list[str]:
-    """All models known by name, Lemma's own first."""
+    """List the names of all presets, built-in ones first."""
     return [*PRESETS, *PLUGIN_FAMILIES.names()]
 
 
 def uses_plugins(spec: Spec) -> bool:
-    """Return whether a spec, or one in it, is of a class that another package brings.
+    """Check whether a spec, or one in it, is of a class that a plugin brings.
 
     >>> from lemma.spec.models import Decoder
     >>> uses_plugins(Decoder())
     False
     """
-    inner = (getattr(spec, name) for name in type(spec).model_fields)
-    return isinstance(spec, NewFamily | NewPositions) or any(
-        uses_plugins(value) for value in inner if isinstance(value, Spec)
-    )
+    values = (getattr(spec, name) for name in type(spec).model_fields)
+    is_plugin = isinstance(spec, NewFamily | NewPositions)
+    return is_plugin or any(uses_plugins(value) for value in values if isinstance(value, Spec))
 
 
-# From what a user asks for to three specs: a model, a recipe and the data.
+def _explain_unknown_model(name: str) -> str:
+    return describe_unknown("model", name, preset_names(), MODEL_SYNONYMS.get(name.lower()))
+
+
+# Choices
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A model with its recipe and tokenizer, before the data are known."""
+    """A model with its recipe and tokenizer, before the data are known.
+
+    Attributes:
+        data_settings: Settings of the data that were given with those of the model: held_out, or how to split a graph.
+    """
 
     model: ModelSpec
     recipe: Recipe
-    tokenizer: Characters | Words | BytePairs
+    tokenizer: TrainedTokenizer
     data_settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the data that were given with the model's: held_out, or how a graph is divided."""
 
     def data_spec(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
-        """The data spec of this choice: `kind` is text, treebank, pairs, labels, images or graph."""
-        if kind != (learns := self.model.data_kind):
-            about = DATA_SPECS[learns].model_fields[learns].description
+        """Make the data spec; `kind` is text, treebank, pairs, labels, images or graph, and `source` names the data."""
+        expected = self.model.data_kind
+        if kind != expected:
             raise SpecError(
-                f"--{kind} is not for a model of the family {self.model.family}: it learns --{learns}. {about}"
+                f"--{kind} is not for a model of the family {self.model.family}: it learns --{expected}. "
+                f"{DATA_SPECS[expected].model_fields[expected].description}"
             )
-        spec = DATA_SPECS[kind]
-        own: dict[str, Any] = {"split": self.recipe.seed} if kind == "graph" else {}
-        if "tokenizer" in spec.model_fields:
-            own["tokenizer"] = self.tokenizer.to_dict()
-        return spec.read({**own, **self.data_settings, **settings, kind: source}, "data")
+        spec_class = DATA_SPECS[kind]
+        defaults: dict[str, Any] = {"split": self.recipe.seed} if kind == "graph" else {}
+        if "tokenizer" in spec_class.model_fields:
+            defaults["tokenizer"] = self.tokenizer.to_dict()
+        return spec_class.read({**defaults, **self.data_settings, **settings, kind: source}, "data")
 
     def as_classifier(self) -> "Choice":
-        """The classifier that has this choice's model for its body."""
+        """Return the choice of a classifier that has this model for its body."""
         if isinstance(self.model, Classifier):
             return self
         if not isinstance(self.model, BodySpec):
             raise SpecError(f"a model of the family {self.model.family} cannot be the body of a classifier.")
-        # transformers' classifiers made of decoders have no bias, so that the run can leave as one
+        # Without a bias, as in transformers' classifiers made of decoders, the run can be exported as one.
         return replace(self, model=Classifier(body=self.model, head_bias=not isinstance(self.model, Decoder)))
 
 
 def choose(
-    model: str | Path | ModelSpec | Choice, words: Mapping[str, Any] | None = None, *, classify: bool = False
+    model: str | Path | ModelSpec | Choice, settings: Mapping[str, Any] | None = None, *, classify: bool = False
 ) -> Choice:
     """Take a preset, a spec file or a spec, and change settings of the model, the recipe and the tokenizer.
 
@@ -261,27 +168,28 @@ def choose(
     >>> choose("lstm", {"D": 64, "steps": 10}).model.hidden
     64
     """
-    base, words = _resolve_model(model), dict(words or {})
+    base, settings = _resolve_model(model), dict(settings or {})
     base = base.as_classifier() if classify else base
-    spec, tokenizer, settings = base.model, base.tokenizer, dict(base.data_settings)
+    spec, tokenizer, data_settings = base.model, base.tokenizer, dict(base.data_settings)
     kind = spec.data_kind
-    if "tokenizer" not in DATA_SPECS[kind].model_fields:
-        shares = distribute(words, {"model": type(spec), "recipe": Recipe, "data": DATA_SPECS[kind]}, ("epochs",))
-        DATA_SPECS[kind].read({kind: kind, **shares["data"]}, "data")  # a wrong setting is reported first
-        settings |= shares["data"]
+    data_class = DATA_SPECS[kind]
+    if "tokenizer" not in data_class.model_fields:
+        parts = distribute(settings, {"model": type(spec), "recipe": Recipe, "data": data_class}, ("epochs",))
+        data_class.read({kind: kind, **parts["data"]}, "data")  # reports a mistake before the recipe is read
+        data_settings |= parts["data"]
     else:
-        tokenizer = _choose_tokenizer(tokenizer, words)
-        settings |= {"held_out": words.pop("held_out")} if "held_out" in words else {}
+        tokenizer = _choose_tokenizer(tokenizer, settings)
+        data_settings |= {"held_out": settings.pop("held_out")} if "held_out" in settings else {}
         body = {"body": type(spec.body)} if isinstance(spec, TextReader) else {}
-        kinds = {"tokenizer": type(tokenizer), "model": type(spec), **body, "recipe": Recipe}
-        shares = distribute(words, kinds, ("tokenizer", "held_out", "validation", "test", "epochs"))
-        tokenizer = tokenizer.replace(**shares["tokenizer"])
-    if isinstance(spec, TextReader) and shares["body"]:
-        shares["model"]["body"] = spec.body.replace(**shares["body"]).to_dict()
-    check_recipe_settings(shares["recipe"], spec)
-    recipe = base.recipe.replace(**shares["recipe"])
-    recipe.objective.resolve()  # one that is not installed is reported first
-    return Choice(spec.replace(**shares["model"]), recipe, tokenizer, settings)
+        spec_classes = {"tokenizer": type(tokenizer), "model": type(spec), **body, "recipe": Recipe}
+        parts = distribute(settings, spec_classes, ("tokenizer", "held_out", "validation", "test", "epochs"))
+        tokenizer = tokenizer.replace(**parts["tokenizer"])
+    if isinstance(spec, TextReader) and parts["body"]:
+        parts["model"]["body"] = spec.body.replace(**parts["body"]).to_dict()
+    check_recipe_settings(parts["recipe"], spec)
+    recipe = base.recipe.replace(**parts["recipe"])
+    recipe.objective.resolve()  # reports an objective that is not installed
+    return Choice(spec.replace(**parts["model"]), recipe, tokenizer, data_settings)
 
 
 ONLY_FOR: dict[str, tuple[Any, str]] = {
@@ -306,43 +214,30 @@ NOT_FOR_GRAPHS = {
 
 
 def reason_unused(setting: str, model: ModelSpec) -> str | None:
-    """Why a setting of the recipe has no effect on this model; None if it has one."""
+    """Explain why a setting of the recipe has no effect on this model; None if it has one."""
     if setting in ONLY_FOR and not isinstance(model, ONLY_FOR[setting][0]):
         return ONLY_FOR[setting][1]
     return NOT_FOR_GRAPHS.get(setting) if isinstance(model, Graph) else None
 
 
 def check_recipe_settings(settings: Iterable[str], model: ModelSpec) -> None:
-    """Refuse settings of the recipe that have no effect on this model."""
-    for word in settings:
-        if why := reason_unused(word, model):
+    """Reject settings of the recipe that have no effect on this model."""
+    for name in settings:
+        if reason := reason_unused(name, model):
             raise SpecError(
-                f"recipe.{word} has no effect on a model of the family {model.family}: {why}. Leave it out."
+                f"recipe.{name} has no effect on a model of the family {model.family}: {reason}. Leave it out."
             )
 
 
-def _choose_tokenizer(
-    default: Characters | Words | BytePairs, settings: dict[str, Any]
-) -> Characters | Words | BytePairs:
-    value = nest_settings(
-        {word: settings.pop(word) for word in list(settings) if word.partition(".")[0] == "tokenizer"}
-    )
-    if value.get("tokenizer") is None:
-        return default
-    requested = value["tokenizer"]
-    if requested == default.kind:
+def _choose_tokenizer(default: TrainedTokenizer, settings: dict[str, Any]) -> TrainedTokenizer:
+    """Take the settings of the tokenizer out of `settings` and apply them to the default one."""
+    names = [name for name in settings if name.partition(".")[0] == "tokenizer"]
+    requested = nest_settings({name: settings.pop(name) for name in names}).get("tokenizer")
+    if requested is None or requested == default.kind:
         return default
     if isinstance(requested, Mapping) and requested.get("kind", default.kind) == default.kind:
-        requested = {**default.to_dict(), **requested}  # what is not said stays as the preset has it
+        requested = {**default.to_dict(), **requested}
     return read_tokenizer(requested, "tokenizer", default.kind)
-
-
-def read_tokenizer(value: Any, source: str, default_kind: str) -> Characters | Words | BytePairs:
-    """Read a tokenizer: its kind, or a table of its settings, of this `kind` unless it says another."""
-    table = {"kind": default_kind, **value} if isinstance(value, Mapping) else {"kind": value}
-    if not isinstance(table["kind"], str) or table["kind"] not in TOKENIZER_SPECS:
-        raise SpecError(describe_unknown(source, short_repr(table["kind"]).strip("'"), TOKENIZER_SPECS))
-    return TOKENIZER_SPECS[table["kind"]].read(table, source)
 
 
 def _resolve_model(model: str | Path | ModelSpec | Choice) -> Choice:
@@ -361,36 +256,23 @@ def _resolve_model(model: str | Path | ModelSpec | Choice) -> Choice:
         return read_spec_file(path)
     if preset := find_preset(str(model)):
         return Choice(preset.model, Recipe.read(preset.recipe, f"{model}: recipe"), preset.tokenizer or BytePairs())
-    more = " A spec file (name.toml) is possible too."
+    hint = "A spec file (name.toml) is possible too."
     if exists(path) and path.is_dir():
-        more = f" To train a run or a pretrained model further: lemma adapt {model} --text FILE --out FOLDER"
-    raise SpecError(
-        describe_unknown("model", str(model), preset_names(), MODEL_SYNONYMS.get(str(model).lower())) + more
-    )
+        hint = f"To train a run or a pretrained model further: lemma adapt {model} --text FILE --out FOLDER"
+    raise SpecError(f"{_explain_unknown_model(str(model))} {hint}")
 
 
 def read_spec_file(path: Path) -> Choice:
     """Read a spec file: the model's settings, and optionally the tables [recipe] and [tokenizer]."""
-    words = read_toml(path)
-    recipe = Recipe.read(words.pop("recipe", {}), f"{path}: recipe")
-    tokenizer = read_tokenizer(words.pop("tokenizer", {}), f"{path}: tokenizer", "byte-pairs")
-    return Choice(read_model(words, str(path)), recipe, tokenizer)
-
-
-def read_model(settings: Mapping[str, Any], source: str) -> ModelSpec:
-    """Read a model's settings; `family` says which family they belong to."""
-    family = settings.get("family")
-    if family is None:
-        raise SpecError(f"{source}: 'family' is missing. Known: {', '.join(family_names())}.")
-    found = find_family(str(family))
-    if found is None:
-        raise SpecError(f"{source}: " + describe_unknown("family", str(family), family_names()))
-    return found.read(settings, f"{source}: {family}")
+    settings = read_toml(path)
+    recipe = Recipe.read(settings.pop("recipe", {}), f"{path}: recipe")
+    tokenizer = read_tokenizer(settings.pop("tokenizer", {}), f"{path}: tokenizer", "byte-pairs")
+    return Choice(read_model(settings, str(path)), recipe, tokenizer)
 
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One setting: its name, its default and what it does."""
+    """A setting with its default and description; `where` is model, recipe, data or tokenizer."""
 
     where: str
     word: str
@@ -400,12 +282,10 @@ class SettingRow:
 
     @property
     def title(self) -> str:
-        """The setting as a user would type it, with its letter."""
         letter = f" ({self.letter})" if self.letter else ""
         return f"{self.word}{letter} = {'unset' if self.default is None else self.default}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return asdict(self)
 
 
@@ -415,18 +295,18 @@ def describe_settings(model: str) -> list[SettingRow]:
     >>> [row.title for row in describe_settings("lstm")][1]
     'width (d) = 128'
     """
-    chosen = choose(model)
-    kind = chosen.model.data_kind
-    data = (chosen if kind != "labels" else chosen.as_classifier()).data_spec(
-        kind, ("text",) if kind == "text" else kind
-    )
-    own = _setting_rows("model", chosen.model)
-    hidden = {row.word for row in own}  # an encoder's objective is the model's
-    tokenizer = _setting_rows("tokenizer", chosen.tokenizer) if "tokenizer" in type(data).model_fields else []
-    if not tokenizer:  # settings without effect are hidden, unless the model as a body of a classifier has them
-        hidden |= {word for word in Recipe.model_fields if reason_unused(word, chosen.model)}
-    recipe = [row for row in _setting_rows("recipe", chosen.recipe) if row.word not in hidden]
-    return [*own, *recipe, *(row for row in _setting_rows("data", data) if row.word != "nodes_file"), *tokenizer]
+    choice = choose(model)
+    kind = choice.model.data_kind
+    data_choice = choice.as_classifier() if kind == "labels" else choice
+    data = data_choice.data_spec(kind, ("text",) if kind == "text" else kind)
+    model_rows = _setting_rows("model", choice.model)
+    tokenizer_rows = _setting_rows("tokenizer", choice.tokenizer) if "tokenizer" in type(data).model_fields else []
+    hidden = {row.word for row in model_rows}  # an encoder's objective is the model's
+    if not tokenizer_rows:  # a text model may become the body of a classifier, which uses more settings
+        hidden |= {name for name in Recipe.model_fields if reason_unused(name, choice.model)}
+    recipe_rows = [row for row in _setting_rows("recipe", choice.recipe) if row.word not in hidden]
+    data_rows = [row for row in _setting_rows("data", data) if row.word != "nodes_file"]
+    return [*model_rows, *recipe_rows, *data_rows, *tokenizer_rows]
 
 
 def _setting_rows(source: str, spec: Spec) -> list[SettingRow]:

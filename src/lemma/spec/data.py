@@ -1,4 +1,4 @@
-"""Which data a model is trained on, one spec per kind of data."""
+"""Specs of training data, one per kind."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -39,8 +39,8 @@ class PretrainedTokenizer(Spec):
     kind: Literal["pretrained"] = "pretrained"
 
 
+TrainedTokenizer = Characters | Words | BytePairs
 TOKENIZER_SPECS = {"characters": Characters, "words": Words, "byte-pairs": BytePairs}
-"""The tokenizers that are trained."""
 
 
 TokenizerSpec = Annotated[
@@ -193,6 +193,6 @@ DATA_SPECS: dict[str, type[AnyDataSpec]] = {next(iter(spec.model_fields)): spec 
 
 
 def read_data(settings: Mapping[str, Any], source: str) -> AnyDataSpec:
-    """Read the settings of any kind of data; the setting that names the source says which kind it is."""
+    """Read the settings of any kind of data; the setting that names the source tells the kind."""
     kind = next((kind for name, kind in DATA_SPECS.items() if name in settings), DataSpec)
     return kind.read(settings, source)

@@ -1,4 +1,4 @@
-"""The families of models: one frozen spec each."""
+"""Specs of the model families."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from lemma.errors import describe_unknown
 from lemma.spec.base import Letter, Spec
-from lemma.spec.data import BytePairs, Characters, Words
+from lemma.spec.data import TrainedTokenizer
 from lemma.spec.plugins import OpenChoice, PluginGroup, kind_validator
 from lemma.spec.positions import Learned, Positions, Rotary, Sinusoidal
 
@@ -17,18 +17,26 @@ Activation = Literal["gelu", "gelu-exact", "relu", "silu"]
 
 
 def check_heads(width_name: str, width: int, heads_name: str, heads: int) -> None:
-    """Refuse heads that do not divide their width, with the nearest widths that would fit."""
+    """Check that heads divide their width; the error suggests the nearest widths that would fit."""
     if width % heads:
-        below = width // heads * heads
-        near = ", ".join(str(fitting) for fitting in (below, below + heads) if fitting)
-        raise ValueError(f"{heads_name} = {heads} does not divide {width_name} = {width}. Nearest widths: {near}.")
+        lower = width // heads * heads
+        nearest = ", ".join(str(multiple) for multiple in (lower, lower + heads) if multiple)
+        raise ValueError(f"{heads_name} = {heads} does not divide {width_name} = {width}. Nearest widths: {nearest}.")
 
 
-class SizedSpec(Spec):
-    """A spec whose sizes have textbook letters."""
+class ModelSpec(Spec):
+    """Base class of the specs of all families."""
+
+    data_kind: ClassVar[str] = "text"
+    """The kind of data that it learns, by its option."""
+    usage: ClassVar[str] = "a language model. To generate with it: lemma generate {} --prompt '…'"
+    """The purpose of its runs and a command to type; {} is the path of the run."""
+
+    if TYPE_CHECKING:
+        family: Any
 
     def sizes(self) -> dict[str, int]:
-        """The sizes by their textbook letters.
+        """Return the sizes by their textbook letters.
 
         >>> from lemma.spec.models import FeedForward
         >>> FeedForward().sizes()
@@ -40,28 +48,28 @@ class SizedSpec(Spec):
         """Return a copy with other sizes, given by their letters.
 
         >>> from lemma.spec.models import FeedForward
-        >>> FeedForward().at({"d": 8}).width
+        >>> FeedForward().with_sizes({"d": 8}).width
         8
         """
         return self.replace(**sizes)
 
 
-class TokenModel(SizedSpec):
-    """What all families that read tokens share.
+class BodySpec(ModelSpec):
+    """Base class of the families that read tokens, each of which can be the body of a classifier.
 
-    Models with a bounded memory have a `context` too: N for the window models, which predict a word from the N−1 words
-    before it, and T for the Transformer, the most tokens that it sees at once.
+    Some have a `context` too: N for the window models, which predict a word from the N−1 words before it, and T for the
+    Transformer, the most tokens that it sees at once.
     """
 
-    usage: ClassVar[str] = "a language model. To generate with it: lemma generate {} --prompt '…'"
-    """What a run of it is for, and what to type; {} is its path."""
-    data_kind: ClassVar[str] = "text"
-    """The kind of data that it learns, by its option."""
     vocabulary: Annotated[Size, Letter("V")] = 256
     """Number of tokens in the vocabulary; training takes it from the tokenizer."""
 
 
-class FeedForward(TokenModel):
+class LanguageSpec(BodySpec):
+    """Base class of the families that predict the next token."""
+
+
+class FeedForward(LanguageSpec):
     """The feed-forward neural language model (Bengio et al. 2003): embed the N−1 previous words, one hidden layer."""
 
     family: Literal["feed-forward"] = "feed-forward"
@@ -75,7 +83,7 @@ class FeedForward(TokenModel):
     """Activation function of the hidden layer."""
 
 
-class Attentive(TokenModel):
+class Attentive(LanguageSpec):
     """A feed-forward model that reads its window through one attention head; only the last word has a query."""
 
     family: Literal["attentive"] = "attentive"
@@ -93,8 +101,8 @@ class Attentive(TokenModel):
     """Activation function of the hidden layer."""
 
 
-class Recurrent(TokenModel):
-    """What the recurrent families share: an embedding, layers of cells, an output layer."""
+class Recurrent(LanguageSpec):
+    """Base class of the recurrent families: an embedding, layers of cells, an output layer."""
 
     width: Annotated[Size, Letter("d")] = 128
     """Width of the word embeddings."""
@@ -110,9 +118,9 @@ class Recurrent(TokenModel):
     @model_validator(mode="after")
     def _tied_fits(self) -> Self:
         if self.tied and self.hidden != self.width:
-            where = getattr(self, "family", "recurrent")
+            family = getattr(self, "family", "recurrent")
             raise ValueError(
-                f"{where}.tied needs {where}.hidden = {where}.width, since the output layer shares its weights with "
+                f"{family}.tied needs {family}.hidden = {family}.width, since the output layer shares its weights with "
                 f"the embedding; got hidden {self.hidden} and width {self.width}. Set both to {self.hidden}, or "
                 "tied=false."
             )
@@ -139,11 +147,10 @@ class Gru(Recurrent):
     family: Literal["gru"] = "gru"
 
 
-class AttentionModel(TokenModel):
-    """What the Transformers share except their fields, whose order differs."""
+class AttentionModel(BodySpec):
+    """Base class of the Transformers: all they share except their fields, which users see in different orders."""
 
     if TYPE_CHECKING:
-        family: Any
         width: int
         heads: int
         attention_width: int | None
@@ -152,16 +159,21 @@ class AttentionModel(TokenModel):
 
     @property
     def query_width(self) -> int:
-        """The width of all heads together."""
+        """Total width of the queries of all heads."""
         return self.attention_width or self.width
 
     @property
+    def head_width(self) -> int:
+        """Width of the queries of one head."""
+        return self.query_width // self.heads
+
+    @property
     def feed_forward_width(self) -> int:
-        """The units of each feed-forward layer."""
+        """Hidden units of each feed-forward layer."""
         return self.feed_forward or 4 * self.width
 
     def sizes(self) -> dict[str, int]:
-        """The sizes by their letters, the widths of attention and feed-forward computed if they are unset."""
+        """Return the sizes by their letters, with the widths of attention and feed-forward layers filled in."""
         sizes = super().sizes() | {"d_h": self.query_width, "d_ff": self.feed_forward_width}
         return {letter: size for letter, size in sizes.items() if size is not None}
 
@@ -169,23 +181,25 @@ class AttentionModel(TokenModel):
     def _heads_fit(self) -> Self:
         name = "attention_width" if self.attention_width else "width"
         check_heads(f"{self.family}.{name}", self.query_width, f"{self.family}.heads", self.heads)
-        width, places = self.query_width // self.heads, self.positions
-        if places.paired and width % 2:
-            near = ", ".join(str(self.heads * even) for even in (width - 1, width + 1) if even)
+        width, positions = self.head_width, self.positions
+        if positions.paired and width % 2:
+            nearest = ", ".join(str(self.heads * even) for even in (width - 1, width + 1) if even)
             raise ValueError(
-                f"{self.family}.positions = '{places.kind}' rotates pairs, so that a head must have an even "
-                f"width; it is {width} ({self.query_width} over {self.heads} heads). Nearest: {near}."
+                f"{self.family}.positions = '{positions.kind}' rotates pairs, so that a head must have an even "
+                f"width; it is {width} ({self.query_width} over {self.heads} heads). Nearest: {nearest}."
             )
-        if isinstance(places, Rotary) and (places.rotary_dim(width) % 2 or not places.rotary_dim(width)):
-            near = 2 * max(1, round(width * places.share / 2)) / width
-            raise ValueError(
-                f"{self.family}.positions.share = {places.share} rotates {places.rotary_dim(width)} of the {width} "
-                f"coordinates of a head, where whole pairs are needed. Nearest: {near:g}."
-            )
+        if isinstance(positions, Rotary):
+            rotary_dim = positions.rotary_dim(width)
+            if rotary_dim % 2 or not rotary_dim:
+                nearest = 2 * max(1, round(width * positions.share / 2)) / width
+                raise ValueError(
+                    f"{self.family}.positions.share = {positions.share} rotates {rotary_dim} of the {width} "
+                    f"coordinates of a head, where whole pairs are needed. Nearest: {nearest:g}."
+                )
         return self
 
 
-class Decoder(AttentionModel):
+class Decoder(AttentionModel, LanguageSpec):
     """A pre-norm decoder-only Transformer (Radford et al. 2019)."""
 
     family: Literal["decoder"] = "decoder"
@@ -243,11 +257,12 @@ class Decoder(AttentionModel):
     @model_validator(mode="after")
     def _groups_fit(self) -> Self:
         check_heads("decoder.value_width", self.value_width or self.heads, "decoder.heads", self.heads)
-        groups = self.key_value_heads or self.heads
-        if self.heads % groups:
-            fitting = ", ".join(str(number) for number in range(1, self.heads + 1) if self.heads % number == 0)
+        key_value_heads = self.key_value_heads or self.heads
+        if self.heads % key_value_heads:
+            divisors = ", ".join(str(number) for number in range(1, self.heads + 1) if self.heads % number == 0)
             raise ValueError(
-                f"decoder.key_value_heads = {groups} does not divide decoder.heads = {self.heads}. Fitting: {fitting}."
+                f"decoder.key_value_heads = {key_value_heads} does not divide decoder.heads = {self.heads}. "
+                f"Fitting: {divisors}."
             )
         if self.positions.rotates and self.key_query == "merged":
             raise ValueError(
@@ -269,7 +284,7 @@ class Decoder(AttentionModel):
         return self
 
 
-class TableA5(TokenModel):
+class TableA5(LanguageSpec):
     """The Transformer of the table in problem A5: PyTorch decoder layers over a window of N−1 words.
 
     The cross-attention of the layers reads the embedded window itself. Positions are sinusoidal, so that the number of
@@ -303,7 +318,7 @@ SPECIAL_TOKENS = ("<start>", "<end>", "<mask>")
 
 
 class Transformer(AttentionModel):
-    """What the encoder and the encoder–decoder share: Transformers that read a whole text at once."""
+    """Base class of the encoder and the encoder–decoder, Transformers that read a whole text at once."""
 
     vocabulary: Annotated[int, Field(ge=len(SPECIAL_TOKENS) + 1), Letter("V")] = 256
     """Number of tokens in the vocabulary, special tokens included; training takes it from the tokenizer."""
@@ -340,9 +355,9 @@ class Transformer(AttentionModel):
 
     @property
     def special_ids(self) -> tuple[int, int, int]:
-        """The ids of <start>, <end> and <mask>."""
-        last = self.vocabulary
-        return self.special_tokens or (last - 3, last - 2, last - 1)
+        """Ids of <start>, <end> and <mask>."""
+        size = self.vocabulary
+        return self.special_tokens or (size - 3, size - 2, size - 1)
 
     @model_validator(mode="after")
     def _special_tokens_fit(self) -> Self:
@@ -377,7 +392,7 @@ class Encoder(Transformer):
     """Whether the output layer for tokens has a bias (BERT)."""
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy for a tokenizer of this size; the special tokens are added to it, unless they are in it."""
+        """Return a copy for a tokenizer of this size, to which the special tokens are added unless it has them."""
         return self.replace(vocabulary=sizes["vocabulary"] + (0 if self.special_tokens else len(SPECIAL_TOKENS)))
 
 
@@ -400,7 +415,7 @@ class EncoderDecoder(Transformer):
     """Whether the output layer reads vectors divided by √d, where it shares the embedding (Raffel et al. 2020)."""
 
 
-class Tree(TokenModel):
+class Tree(BodySpec):
     """Graph convolution (Kipf & Welling 2017) over a sentence's dependency tree; a body for classifiers only."""
 
     family: Literal["tree"] = "tree"
@@ -412,8 +427,8 @@ class Tree(TokenModel):
     """Number of graph layers: a word sees others up to this many arcs away; 0 reads the words alone."""
 
 
-class NewFamily(TokenModel):
-    """The spec of a family that another package brings: its settings, and where the model is.
+class NewFamily(LanguageSpec):
+    """Base class of families that plugins bring: its settings, and where the model is.
 
     A subclass has its name as `family: Literal["bag"] = "bag"`, a default for every setting, and `model`. Its module
     should not import torch, so that lists and help stay quick; `model` is imported when one is built.
@@ -423,34 +438,29 @@ class NewFamily(TokenModel):
     """A `lemma.models.base.LanguageModel`, as package.module:Class; it is called with a spec and the dropout."""
     recipe: ClassVar[Mapping[str, Any]] = {}
     """Settings of the recipe that suit it."""
-    tokenizer: ClassVar[Characters | Words | BytePairs | None] = None
-    """How its texts are cut unless told otherwise; byte-pairs if unset."""
+    tokenizer: ClassVar[TrainedTokenizer | None] = None
+    """Default tokenizer; byte-pairs if unset."""
     probe_sizes: ClassVar[Mapping[str, Sequence[int]]] = {}
     """By letter, the sizes at which it may be probed by `count`, where not all small ones will do."""
 
-    if TYPE_CHECKING:
-        family: Any
-
     @property
     def longest(self) -> int | None:
-        """The most tokens that it reads at once; None if there is no limit."""
+        """Maximum number of tokens that it reads at once; None if there is no limit."""
         return None
 
 
 def _reserved_names() -> set[str]:
-    from lemma.spec.choose import RESERVED_NAMES  # it is made of all families
+    from lemma.spec.choose import RESERVED_NAMES  # made of all families
 
     return RESERVED_NAMES
 
 
 PLUGIN_FAMILIES: PluginGroup[NewFamily] = PluginGroup("lemma.families", "family", NewFamily, "family", _reserved_names)
-"""The families of other packages."""
+"""The families of plugins."""
 
-_OWN_BODIES = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree
-BodySpec = _OWN_BODIES | NewFamily
-BODIES: dict[str, type[BodySpec]] = {body.model_fields["family"].default: body for body in get_args(_OWN_BODIES)}
-DEFAULT_MAX_TOKENS = 256
-"""The most tokens of a text that are read by a body without a context."""
+_BuiltInBody = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree
+BODIES: dict[str, type[BodySpec]] = {body.model_fields["family"].default: body for body in get_args(_BuiltInBody)}
+DEFAULT_MAX_TOKENS = 256  # of a text that is read by a body without a context
 DEFAULT_POOLING = {
     "feed-forward": "mean",
     "attentive": "mean",
@@ -458,21 +468,20 @@ DEFAULT_POOLING = {
     "encoder-decoder": "first",
     "tree": "mean",
 }
-"""The default pooling of a body; of all others the last token, the only one that has seen all."""
+"""By body; all others take the last token, the only one that has seen all."""
 
 
 def max_text_tokens(body: BodySpec) -> int:
-    """The most tokens of a text that a body reads: the context of a Transformer."""
+    """Return the maximum number of tokens of a text that a body reads: the context of a Transformer."""
     if isinstance(body, NewFamily):
         return body.longest or DEFAULT_MAX_TOKENS
-    bounded = isinstance(body, Transformer) or body.family == "decoder"
-    return getattr(body, "context", DEFAULT_MAX_TOKENS) if bounded else DEFAULT_MAX_TOKENS
+    return body.context if isinstance(body, Transformer | Decoder) else DEFAULT_MAX_TOKENS
 
 
 def body_from_name(value: Any) -> Any:
-    """Let a body be given by its name alone."""
+    """Turn the name of a body into its settings."""
     if isinstance(value, dict) and "kind" in value:  # as in body=lstm body.hidden=64
-        value = {"family": value["kind"], **{word: inner for word, inner in value.items() if word != "kind"}}
+        value = {"family": value["kind"], **{name: inner for name, inner in value.items() if name != "kind"}}
     family = value if isinstance(value, str) else value.get("family") if isinstance(value, dict) else None
     if isinstance(family, str) and family not in BODIES and not PLUGIN_FAMILIES.provides(family):
         raise ValueError(describe_unknown("body", family, [*BODIES, *PLUGIN_FAMILIES.names()]))
@@ -481,13 +490,13 @@ def body_from_name(value: Any) -> Any:
 
 AnyBody = Annotated[
     BodySpec,
-    OpenChoice(Annotated[_OWN_BODIES, Field(discriminator="family")], PLUGIN_FAMILIES),
+    OpenChoice(Annotated[_BuiltInBody, Field(discriminator="family")], PLUGIN_FAMILIES),
     BeforeValidator(body_from_name),
 ]
 
 
 class Pooling(Spec):
-    """How the vectors of a body become one."""
+    """Setting of how the vectors of a body become one."""
 
     pool: Literal["auto", "first", "last", "mean"] = "auto"
     """Pooling of the body's vectors: that of the first or of the last token, or their mean.
@@ -497,48 +506,47 @@ class Pooling(Spec):
     """
 
 
-class TextReader(Pooling):
-    """A model that reads text with a body: its vocabulary is the body's, its sizes are the body's and its own."""
+class TextReader(Pooling, ModelSpec):
+    """Base class of models that read text with a body; their vocabulary and sizes include those of the body."""
 
     body: AnyBody = Lstm()
     """The model that reads the text: a language model without its output layer, or an encoder."""
 
     @property
     def vocabulary(self) -> int:
-        """The body's."""
+        """Vocabulary of the body."""
         return self.body.vocabulary
 
     @property
     def pooling(self) -> str:
-        """The pooling of this body."""
+        """Pooling of this body: first, last or mean."""
         return DEFAULT_POOLING.get(self.body.family, "last") if self.pool == "auto" else self.pool
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy of the sizes that the data have; the vocabulary is the body's."""
-        own = {word: size for word, size in sizes.items() if word != "vocabulary"}
-        return self.replace(
-            **own, body=self.body.replace(vocabulary=sizes.get("vocabulary", self.vocabulary)).to_dict()
-        )
+        """Return a copy with the sizes of the data; the vocabulary is that of the body."""
+        sizes = dict(sizes)
+        body = self.body.replace(vocabulary=sizes.pop("vocabulary", self.vocabulary))
+        return self.replace(**sizes, body=body.to_dict())
 
     def sizes(self) -> dict[str, int]:
-        """The body's sizes by their letters, and the model's own."""
-        own = {letter: getattr(self, name) for letter, name in type(self).letters().items()}
-        return {**self.body.sizes(), **own}
+        """Return the sizes of the body and of the model by their letters."""
+        return {**self.body.sizes(), **super().sizes()}
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with other sizes, given by their letters: those that are not the model's own are the body's.
+        """Return a copy with other sizes, given by their letters; those that the model does not have are the body's.
 
         >>> from lemma.spec.models import Classifier
-        >>> Classifier().at({"K": 3, "D": 8}).sizes()["D"]
+        >>> Classifier().with_sizes({"K": 3, "D": 8}).sizes()["D"]
         8
         """
-        own = {letter: size for letter, size in sizes.items() if letter in type(self).letters()}
-        others = {letter: size for letter, size in sizes.items() if letter not in own}
-        return self.replace(**own, body=self.body.with_sizes(others).to_dict())
+        letters = type(self).letters()
+        head = {letter: size for letter, size in sizes.items() if letter in letters}
+        body = {letter: size for letter, size in sizes.items() if letter not in letters}
+        return self.replace(**head, body=self.body.with_sizes(body).to_dict())
 
 
 class ClassifierHead(Pooling):
-    """The settings of a classifier that are not its body's."""
+    """Settings of a classifier that are not those of its body."""
 
     head_bias: bool = True
     """Whether the layer to the classes has a bias; transformers' classifiers made of decoders have none."""
@@ -554,8 +562,7 @@ class Classifier(TextReader, ClassifierHead):
     """Number of classes; training takes it from the labels."""
 
 
-CHANNELS = 3
-"""Red, green and blue; transparent pixels are put on white."""
+CHANNELS = 3  # red, green and blue; transparent pixels are put on white
 
 
 class DualEncoder(TextReader):
@@ -594,7 +601,7 @@ class DualEncoder(TextReader):
 
     @property
     def num_projections(self) -> int:
-        """The number of matrices that map patches to the shared space: one for every position, or one for all."""
+        """Number of matrices that map patches to the shared space: one for every position, or one for all."""
         return self.grid**2 if self.image_pool == "places" else 1
 
     @model_validator(mode="after")
@@ -604,13 +611,13 @@ class DualEncoder(TextReader):
 
 
 class Reranking(Spec):
-    """The settings of a re-ranker that are not its dual encoder's."""
+    """Settings of a re-ranker that are not those of its dual encoder."""
 
     candidates: Annotated[int, Field(ge=2)] = 10
     """How many of the dual encoder's best results are ranked again: the k of top k."""
 
 
-class CrossAttention(Reranking):
+class CrossAttention(Reranking, ModelSpec):
     """A re-ranker: an image's patches attend to a text's words by the dual encoder's projections as queries and keys.
 
     It adds the scale, the softmax and a value matrix (problem E8), a feed-forward layer and a score. It is made by
@@ -625,15 +632,15 @@ class CrossAttention(Reranking):
 
     @property
     def vocabulary(self) -> int:
-        """The text tower's."""
+        """Vocabulary of the text tower."""
         return self.towers.vocabulary
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy of the sizes that the data have."""
+        """Return a copy with the sizes of the data."""
         return self.replace(towers=self.towers.with_data_sizes(sizes).to_dict())
 
     def sizes(self) -> dict[str, int]:
-        """The towers' sizes by their letters."""
+        """Return the sizes of the towers by their letters."""
         return self.towers.sizes()
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:
@@ -652,7 +659,7 @@ class BiLstm(Spec):
 
     @property
     def width(self) -> int:
-        """The width of its output."""
+        """Width of its output."""
         return 2 * self.hidden
 
 
@@ -670,10 +677,10 @@ class TransformerEncoder(Spec):
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
         if self.width % (2 * self.heads):
-            near = max(1, round(self.width / (2 * self.heads))) * 2 * self.heads
+            nearest = max(1, round(self.width / (2 * self.heads))) * 2 * self.heads
             raise ValueError(
                 f"encoder.width = {self.width} does not give encoder.heads = {self.heads} an even width each, which "
-                f"rotary positions need. Nearest width: {near}."
+                f"rotary positions need. Nearest width: {nearest}."
             )
         return self
 
@@ -688,7 +695,7 @@ ParserEncoder = Annotated[
 ]
 
 
-class Parser(SizedSpec):
+class Parser(ModelSpec):
     """A dependency parser: the attention head of a relation attends from a word to its dependents (problem B1)."""
 
     family: Literal["parser"] = "parser"
@@ -718,7 +725,7 @@ class Parser(SizedSpec):
     """Weight of the loss that makes each attention head attend along its relation, next to the parser's loss."""
 
 
-class Graph(SizedSpec):
+class Graph(ModelSpec):
     """A graph convolutional network (Kipf & Welling 2017): H ← σ(Â H W + b), the last layer to the classes."""
 
     family: Literal["graph"] = "graph"
@@ -738,36 +745,33 @@ class Graph(SizedSpec):
     """Whether the layers have biases."""
 
 
-LanguageSpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | NewFamily
-"""The families that predict the next token."""
-ModelSpec = (
-    FeedForward
-    | Attentive
-    | Rnn
-    | Lstm
-    | Gru
-    | Decoder
-    | TableA5
-    | Parser
-    | Encoder
-    | EncoderDecoder
-    | Tree
-    | Classifier
-    | DualEncoder
-    | CrossAttention
-    | Graph
-    | NewFamily
-)
 FAMILIES: dict[str, type[ModelSpec]] = {
-    family.model_fields["family"].default: family for family in get_args(ModelSpec) if family is not NewFamily
+    family.model_fields["family"].default: family
+    for family in (
+        FeedForward,
+        Attentive,
+        Rnn,
+        Lstm,
+        Gru,
+        Decoder,
+        TableA5,
+        Parser,
+        Encoder,
+        EncoderDecoder,
+        Tree,
+        Classifier,
+        DualEncoder,
+        CrossAttention,
+        Graph,
+    )
 }
 
 
 def find_family(name: str) -> type[ModelSpec] | None:
-    """The family of that name, Lemma's own or another package's; None for an unknown name."""
+    """Return the family of that name, built in or of a plugin; None for an unknown name."""
     return FAMILIES.get(name) or PLUGIN_FAMILIES.find(name)
 
 
 def family_names() -> list[str]:
-    """The names of all families, Lemma's own first."""
+    """List the names of all families, built-in ones first."""
     return [*FAMILIES, *PLUGIN_FAMILIES.names()]

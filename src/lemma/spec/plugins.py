@@ -1,9 +1,8 @@
 """Plugins: families, positions and objectives of other installed packages, found by their entry points.
 
-Or registered in this process, as in a notebook: what is registered comes before what packages bring.
-Entry points are read only when a name is not one of Lemma's own, so that Lemma's own names always win and a package
-that is not used can break nothing. A file never names a module: it has a name, and the installed packages say what that
-means.
+They can also be registered in this process, as in a notebook; a registered class comes before an installed one.
+Entry points are read only when a name is not built in, so built-in names always win and a package that is not used can
+break nothing. A file never names a module: it has a name, and the installed packages say what that means.
 """
 
 import sys
@@ -29,74 +28,79 @@ Kind = TypeVar("Kind", bound=Spec)
 
 @dataclass(frozen=True)
 class PluginGroup(Generic[Kind]):
-    """The entry points of one group: each leads to a spec class whose `tag` field is the entry point's name."""
+    """A group of entry points, each of which leads to a spec class whose `tag` field is the entry point's name.
+
+    Attributes:
+        name: The group in the metadata of packages, such as lemma.families.
+        noun: What it holds, such as family.
+        base_class: The class that every class of the group extends.
+        tag: The field with the name: family, or kind.
+        reserved_names: Returns the names that are built in.
+        registered: Classes that were registered in this process.
+        parts: Objects that registered classes name, by the paths that stand for them.
+    """
 
     name: str
-    """The group in the packages' metadata, such as lemma.families."""
     noun: str
-    """What it holds, such as family."""
     base_class: type[Kind]
-    """The base class of the classes."""
     tag: str
-    """The field with the name: family, or kind."""
     reserved_names: Callable[[], Collection[str]]
-    """Lemma's own names."""
     registered: dict[str, type[Kind]] = field(default_factory=dict)
-    """What was registered in this process."""
     parts: dict[str, Any] = field(default_factory=dict)
-    """What the registered classes name, by the paths that stand for it."""
 
     def register(self, spec_class: type[Kind], parts: Mapping[str, Any]) -> None:
-        """Make a class known by its name in this process, with the parts that it names; a second time replaces it."""
+        """Register a class by its name in this process, with the parts that it names; a second time replaces it."""
         tag = spec_class.model_fields.get(self.tag)
         name = str(tag.default) if tag else ""
         if name in self.reserved_names():
             raise SpecError(f"register: '{name}' is a {self.noun} of Lemma's own. Choose another name.")
         self._check(spec_class, name, f"register: {spec_class.__name__}")
-        unset = [word for word in self.base_class.__class_vars__ if vars(self.base_class).get(word) in ("", False)]
-        for word, part in parts.items():
-            if word not in unset:
-                raise SpecError(describe_unknown(f"register {name}: the part", word, sorted(unset)))
-            path = f"{getattr(part, '__module__', spec_class.__module__)}:{name} {word}"
+        part_names = [var for var in self.base_class.__class_vars__ if vars(self.base_class).get(var) in ("", False)]
+        for part_name, part in parts.items():
+            if part_name not in part_names:
+                raise SpecError(describe_unknown(f"register {name}: the part", part_name, sorted(part_names)))
+            path = f"{getattr(part, '__module__', spec_class.__module__)}:{name} {part_name}"
             self.parts[path] = part
-            setattr(spec_class, word, path)
-        for word in unset:
-            if getattr(spec_class, word) == "":
-                raise SpecError(
-                    f"register: {spec_class.__name__} needs its {word}: lemma.register({spec_class.__name__}, {word}=…)"
-                )
+            setattr(spec_class, part_name, path)
+        if missing := next((part_name for part_name in part_names if getattr(spec_class, part_name) == ""), None):
+            title = spec_class.__name__
+            raise SpecError(f"register: {title} needs its {missing}: lemma.register({title}, {missing}=…)")
         self.registered[name] = spec_class
 
     def names(self) -> list[str]:
-        """The names of other packages; one that is Lemma's own is ignored with a warning."""
-        own = self.reserved_names()
-        for entry in (entry for name, entries in self._entries().items() if name in own for entry in entries):
+        """List the names of plugins; one that is built in is ignored with a warning."""
+        reserved = self.reserved_names()
+        for entry in (entry for name, entries in self._entries().items() if name in reserved for entry in entries):
             warnings.warn(
-                f"the package {_package_title(entry)} brings a {self.noun} '{entry.name}', which is a name of Lemma's own: "
-                "it is ignored. It needs another name.",
+                f"the package {_package_title(entry)} brings a {self.noun} '{entry.name}', which is a name of Lemma's "
+                "own: it is ignored. It needs another name.",
                 stacklevel=2,
             )
-        return [*self.registered, *(name for name in self._entries() if name not in {*own, *self.registered})]
+        return [*self.registered, *(name for name in self._entries() if name not in {*reserved, *self.registered})]
 
     def provides(self, name: str) -> bool:
-        """Whether another package has this name; one installed a moment ago counts too."""
+        """Check whether a plugin has this name; a package installed a moment ago counts too."""
         if name not in self.reserved_names() and name not in self.registered and name not in self._entries():
             entry_points_of.cache_clear()
         return name in self.names()
 
     def find(self, name: str) -> type[Kind] | None:
-        """The class of another package by this name; None if the name is Lemma's or unknown."""
+        """Return the class of a plugin; None if the name is built in or unknown."""
         if not self.provides(name):
             return None
         if name in self.registered:
             return self.registered[name]
-        entry, *more = self._entries()[name]
-        if more:
-            titles = " and ".join(_package_title(one) for one in (entry, *more))
-            raise PackageError(f"{self.noun} '{name}' is brought by two packages, {titles}. Uninstall one of them.")
-        with attribute_errors(_package_title(entry), f"the {self.noun} '{name}'"):
-            found = entry.load()
-        return self._checked(found, entry)
+        entries = self._entries()[name]
+        titles = [_package_title(entry) for entry in entries]
+        if len(entries) > 1:
+            raise PackageError(
+                f"{self.noun} '{name}' is brought by two packages, {' and '.join(titles)}. Uninstall one of them."
+            )
+        with attribute_errors(titles[0], f"the {self.noun} '{name}'"):
+            spec_class = entries[0].load()
+        description = f"the package {titles[0]} brings the {self.noun} '{name}' as {entries[0].value}"
+        self._check(spec_class, name, description)
+        return spec_class
 
     def load_part(self, name: str, path: str) -> Any:
         """Import what belongs to a name, given as `package.module:attribute`, unless it was registered."""
@@ -109,31 +113,24 @@ class PluginGroup(Generic[Kind]):
             return getattr(import_module(module), attribute)
 
     def attribute_errors(self, name: str, path: str = "") -> Any:
-        """A context in which every error is reported as one of the package that has this name."""
+        """Return a context that reports every error as one of the package that has this name."""
         entries = self._entries().get(name)
-        return attribute_errors(
-            _package_title(entries[0]) if entries else path.partition(".")[0], f"the {self.noun} '{name}'"
-        )
+        package = _package_title(entries[0]) if entries else path.partition(".")[0]
+        return attribute_errors(package, f"the {self.noun} '{name}'")
 
     def _entries(self) -> dict[str, list["EntryPoint"]]:
         return entry_points_of(self.name, tuple(sys.path))
 
-    def _checked(self, found: Any, entry: "EntryPoint") -> type[Kind]:
-        start = f"the package {_package_title(entry)} brings the {self.noun} '{entry.name}' as {entry.value}"
-        self._check(found, entry.name, start)
-        return found
-
-    def _check(self, found: Any, name: str, start: str) -> None:
-        """Refuse what is not a class of the right kind, or has another name inside."""
-        if not (isinstance(found, type) and issubclass(found, self.base_class)):
-            raise PackageError(
-                f"{start}, which is not a subclass of {self.base_class.__module__}.{self.base_class.__name__}."
-            )
-        tag = found.model_fields.get(self.tag)
+    def _check(self, spec_class: Any, name: str, description: str) -> None:
+        """Reject what is not a subclass of the base class, or has another name inside."""
+        base = self.base_class
+        if not (isinstance(spec_class, type) and issubclass(spec_class, base)):
+            raise PackageError(f"{description}, which is not a subclass of {base.__module__}.{base.__name__}.")
+        tag = spec_class.model_fields.get(self.tag)
         names = get_args(tag.annotation) if tag else ()
         if not name or names != (name,) or (tag and tag.default != name):
-            said = name or "name"
-            raise PackageError(f"{start}, which lacks the line: {self.tag}: Literal['{said}'] = '{said}'.")
+            name = name or "name"
+            raise PackageError(f"{description}, which lacks the line: {self.tag}: Literal['{name}'] = '{name}'.")
 
 
 @contextmanager
@@ -152,13 +149,13 @@ def attribute_errors(package: str, noun: str) -> Iterator[None]:
 
 @cache
 def entry_points_of(group: str, path: tuple[str, ...]) -> dict[str, list["EntryPoint"]]:
-    """The entry points of a group by name, read once for every `sys.path`."""
+    """Return the entry points of a group by name, read once for every `sys.path`."""
     from importlib.metadata import entry_points  # not needed where all names are Lemma's own
 
-    found: dict[str, list[EntryPoint]] = {}
-    for entry in sorted(entry_points(group=group), key=lambda one: one.name):
-        found.setdefault(entry.name, []).append(entry)
-    return found
+    by_name: dict[str, list[EntryPoint]] = {}
+    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
+        by_name.setdefault(entry.name, []).append(entry)
+    return by_name
 
 
 def _package_title(entry: "EntryPoint") -> str:
@@ -168,7 +165,7 @@ def _package_title(entry: "EntryPoint") -> str:
 def kind_validator(
     noun: str, kinds: Collection[str], group: PluginGroup[Any] | None = None, default: str | None = None
 ) -> BeforeValidator:
-    """Let one of several specs be given by its `kind` alone; a table that does not name it has the default kind."""
+    """Return a validator that accepts a spec by its `kind` alone; a table without a kind has the default one."""
 
     def read(value: Any) -> Any:
         if default and isinstance(value, Mapping) and "kind" not in value:
@@ -186,24 +183,23 @@ def kind_validator(
 
 @dataclass(frozen=True)
 class OpenChoice:
-    """An annotation: a value is read by the union of our own, or by the plugin class of its name."""
+    """Annotation of a field that is read by a tagged union of built-in classes, or by the plugin class of its name."""
 
     built_in: Any
-    """The tagged union of Lemma's own."""
     group: PluginGroup[Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Wrap the union in the look-up of names, and serialise a value by its own class."""
-        written = core_schema.plain_serializer_function_ser_schema(Spec.to_dict)
+        serialization = core_schema.plain_serializer_function_ser_schema(Spec.to_dict)
         return core_schema.no_info_wrap_validator_function(
-            self._read, handler.generate_schema(self.built_in), serialization=written
+            self._read, handler.generate_schema(self.built_in), serialization=serialization
         )
 
-    def _read(self, value: Any, ours: Callable[[Any], Any]) -> Any:
+    def _read(self, value: Any, read_built_in: Callable[[Any], Any]) -> Any:
         if isinstance(value, self.group.base_class):
             return value
         name = value.get(self.group.tag) if isinstance(value, Mapping) else None
         if not isinstance(name, str) or name in self.group.reserved_names():
-            return ours(value)
-        found = self.group.find(name)
-        return found.read(value, name) if found else ours(value)
+            return read_built_in(value)
+        spec_class = self.group.find(name)
+        return spec_class.read(value, name) if spec_class else read_built_in(value)

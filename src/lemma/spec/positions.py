@@ -1,4 +1,4 @@
-"""The position encodings of a Transformer: one tagged choice, open to other packages."""
+"""Specs of position encodings: a tagged choice, open to plugins."""
 
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -10,7 +10,7 @@ from lemma.spec.plugins import OpenChoice, PluginGroup, kind_validator
 
 
 class PositionsSpec(Spec):
-    """What every position encoding says of itself."""
+    """Base class of position encodings and what models need to know of them."""
 
     extrapolates: ClassVar[bool] = False
     """Whether it depends on distances only, so that the model can read past the trained context."""
@@ -33,7 +33,7 @@ class PositionsSpec(Spec):
 
     @property
     def head_multiple(self) -> int:
-        """What a head's width must be a multiple of."""
+        """Divisor that a head's width must have."""
         return 2 if self.paired else 1
 
 
@@ -144,16 +144,16 @@ class Rotary(PositionsSpec):
     """How angles change for a longer context: none, linear, llama3 or yarn."""
 
     def rotary_dim(self, head_width: int) -> int:
-        """How many coordinates of a head are rotated.
+        """Return the number of a head's coordinates that are rotated.
 
-        >>> Rotary(share=0.25).turned(64)
+        >>> Rotary(share=0.25).rotary_dim(64)
         16
         """
         return int(head_width * self.share)
 
     @property
     def head_multiple(self) -> int:
-        """What a head's width must be a multiple of, so that whole pairs are rotated."""
+        """Divisor that a head's width must have, to rotate whole pairs."""
         return 2 * Fraction(self.share).limit_denominator(1000).denominator
 
 
@@ -195,7 +195,7 @@ class Relative(PositionsSpec):
 
 
 class NewPositions(PositionsSpec):
-    """A position encoding that another package brings: its settings, and the modules that implement it.
+    """Base class of position encodings that plugins bring: the settings, and the modules that implement it.
 
     A subclass has its name as `kind: Literal["fading"] = "fading"` and names one module or more, each as
     `package.module:Class` and each called with this spec, the context and a size.
@@ -213,12 +213,12 @@ BUILT_IN_KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi", "relative"
 PLUGIN_POSITIONS: PluginGroup[NewPositions] = PluginGroup(
     "lemma.positions", "positions", NewPositions, "kind", lambda: BUILT_IN_KINDS
 )
-"""The position encodings of other packages."""
+"""The position encodings of plugins."""
 
 
-_OURS = Annotated[NoPositions | Learned | Sinusoidal | Rotary | Alibi | Relative, Field(discriminator="kind")]
+_BuiltIn = Annotated[NoPositions | Learned | Sinusoidal | Rotary | Alibi | Relative, Field(discriminator="kind")]
 Positions = Annotated[
     NoPositions | Learned | Sinusoidal | Rotary | Alibi | Relative | NewPositions,
-    OpenChoice(_OURS, PLUGIN_POSITIONS),
+    OpenChoice(_BuiltIn, PLUGIN_POSITIONS),
     kind_validator("positions", BUILT_IN_KINDS, PLUGIN_POSITIONS),
 ]

@@ -1,4 +1,4 @@
-"""How a model is trained or adapted."""
+"""Specs of how a model is trained or adapted."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -13,7 +13,7 @@ CAUSAL = "causal"
 
 
 class NewObjective(Spec):
-    """A training objective that another package brings: its settings, and where the loss is.
+    """Base class of training objectives that plugins bring: the settings, and where the loss is.
 
     A subclass has its name as `kind: Literal["focal"] = "focal"`, and a default for each of its settings.
     """
@@ -26,20 +26,20 @@ class NewObjective(Spec):
         kind: Any
 
     def settings(self) -> dict[str, Any]:
-        """The settings by name."""
+        """Return the settings by name."""
         return {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}
 
 
 PLUGIN_OBJECTIVES: PluginGroup[NewObjective] = PluginGroup(
     "lemma.objectives", "objective", NewObjective, "kind", lambda: (CAUSAL,)
 )
-"""The objectives of other packages."""
+"""The objectives of plugins."""
 
 
 class ObjectiveChoice(Spec):
-    """An objective by its name, with settings that are read when it is used.
+    """Name of an objective, with settings that are read only when it is used.
 
-    So a run can be opened, evaluated and generated from where the package that it was trained with is not installed.
+    Runs can then be opened, evaluated and generated from where the plugin that they were trained with is not installed.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -48,25 +48,25 @@ class ObjectiveChoice(Spec):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Its settings as they were given."""
+        """Settings as they were given."""
         return dict(self.model_extra or {})
 
     @model_serializer
-    def _written(self) -> str | dict[str, Any]:
+    def _serialize(self) -> str | dict[str, Any]:
         return {"kind": self.kind, **self.settings} if self.settings else self.kind
 
     def resolve(self) -> NewObjective | None:
-        """The objective with its settings; None is the causal one. One that is not installed is refused."""
-        kind = None if self.kind == CAUSAL else PLUGIN_OBJECTIVES.find(self.kind)
-        if kind is None and self.kind != CAUSAL:
-            known = [CAUSAL, *PLUGIN_OBJECTIVES.names()]
-            more = " If another package brings it, that package is not installed."
-            raise SpecError(describe_unknown("recipe.objective", self.kind, known) + more)
-        if kind is None and self.settings:
-            raise SpecError(
-                f"recipe.objective: causal has no settings; got {', '.join(self.settings)}. Leave them out."
-            )
-        return kind.read({"kind": self.kind, **self.settings}, f"recipe.objective {self.kind}") if kind else None
+        """Return the objective with its settings, None for the causal one; reject one that is not installed."""
+        if self.kind == CAUSAL:
+            if self.settings:
+                names = ", ".join(self.settings)
+                raise SpecError(f"recipe.objective: causal has no settings; got {names}. Leave them out.")
+            return None
+        objective_class = PLUGIN_OBJECTIVES.find(self.kind)
+        if objective_class is None:
+            message = describe_unknown("recipe.objective", self.kind, [CAUSAL, *PLUGIN_OBJECTIVES.names()])
+            raise SpecError(f"{message} If another package brings it, that package is not installed.")
+        return objective_class.read({"kind": self.kind, **self.settings}, f"recipe.objective {self.kind}")
 
 
 Objective = Annotated[
@@ -101,7 +101,7 @@ class CustomOptimizer(Spec):
 
 
 def _name_function(value: Any) -> Any:
-    """What a recipe says of a function that is given in its place."""
+    """Replace a function by the name that recipes have for it."""
     return "custom" if callable(value) else value
 
 
@@ -116,9 +116,9 @@ Schedule = Annotated[Literal["cosine", "linear", "wsd", "constant", "custom"], B
 
 
 def _read_tracker(value: Any) -> Any:
-    """What `tensorboard = true` and `false` of earlier versions are now."""
-    known = {True: "tensorboard", False: None, "none": None}
-    return known.get(value, value) if isinstance(value, bool | str) else value
+    """Translate `tensorboard = true` and `false` of earlier versions."""
+    trackers = {True: "tensorboard", False: None, "none": None}
+    return trackers.get(value, value) if isinstance(value, bool | str) else value
 
 
 Tracker = Annotated[Literal["tensorboard", "wandb", "mlflow", "trackio"] | None, BeforeValidator(_read_tracker)]
@@ -203,27 +203,27 @@ class Recipe(Spec):
     """Tracker that gets the rows of metrics.jsonl too: tensorboard, wandb, mlflow or trackio; none if unset."""
 
 
+STEPS_PER_WARM_UP_STEP = 10
+
+
 def fit_warm_up(recipe: Recipe, reference: Recipe | None = None, max_steps: int | None = None) -> Recipe:
-    """Shorten a warm-up to a tenth of the steps, or to its share of the `usual` recipe's steps if that is more.
+    """Shorten a warm-up to a tenth of the steps, or to its fraction of the `reference` recipe if that is more.
 
-    A warm-up of up to `longest` steps stays, as one that a person set.
+    A warm-up of up to `max_steps` stays, as one that a person set.
 
-    >>> fit_warm_up(Recipe(steps=12)).warm_up, fit_warm_up(Recipe(steps=12, warm_up=6), longest=12).warm_up
+    >>> fit_warm_up(Recipe(steps=12)).warm_up, fit_warm_up(Recipe(steps=12, warm_up=6), max_steps=12).warm_up
     (1, 6)
     """
-    share = reference.warm_up * recipe.steps // reference.steps if reference else 0
-    fitting = max(recipe.steps // STEPS_PER_WARM_UP_STEP, share)
+    proportional = reference.warm_up * recipe.steps // reference.steps if reference else 0
+    fitting = max(recipe.steps // STEPS_PER_WARM_UP_STEP, proportional)
     if recipe.warm_up <= (fitting if max_steps is None else max_steps):
         return recipe
     return recipe.replace(warm_up=min(fitting, recipe.warm_up))
 
 
 def warm_up_message(recipe: Recipe, requested: int) -> str:
-    """Return the message that a warm-up was shortened."""
+    """Format the message that a warm-up was shortened."""
     return f"The warm-up takes {recipe.warm_up} of {recipe.steps:,} steps, not {requested}: set it by warm_up=…"
-
-
-STEPS_PER_WARM_UP_STEP = 10  # one step in ten warms up
 
 
 Patterns = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
@@ -271,7 +271,7 @@ Method = Annotated[Frozen | Full | Adapters | Lora, Field(discriminator="kind"),
 
 
 class AdaptationSpec(Spec):
-    """What was adapted, and how: an adapted run stores only what was trained, and needs its base."""
+    """Base and method of an adapted run, which stores only what was trained and needs its base."""
 
     method: Method = Lora()
     """frozen, full, adapters or lora."""

@@ -60,7 +60,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "step_size": ("~learning_rate",),
     "target_modules": ("~targets",),
 }
-"""What other programs call a setting, and its name here: the first that the model has, by its name or its letter.
+"""Names of settings in other programs, and their names here: the first that the model has, by name or letter.
 
 Several names in one string are all set. A name after ~ is near but means something else, and is explained, not set.
 """
@@ -74,11 +74,11 @@ MODEL_SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("mlp", "nnlm", "bengio", "ffn", "feedforward"), "feed-forward"),
     **dict.fromkeys(("elman", "recurrent", "vanilla-rnn"), "rnn"),
 }
-"""What other programs call a model, and the preset that is nearest to it."""
+"""Names of models in other programs, and the nearest preset."""
 
 
 class RecipeSettings(TypedDict, total=False):
-    """How a model is trained: the fields of `Recipe`."""
+    """Fields of `Recipe`."""
 
     steps: int
     batch: int
@@ -115,7 +115,7 @@ class RecipeSettings(TypedDict, total=False):
 
 
 class ModelSettings(TypedDict, total=False):
-    """Sizes and choices of all families, and their textbook letters."""
+    """Fields of all families, and their textbook letters."""
 
     vocabulary: int
     width: int
@@ -210,7 +210,7 @@ class ModelSettings(TypedDict, total=False):
 
 
 class SplitSettings(TypedDict, total=False):
-    """Splits that are given as files of their own."""
+    """Splits in files of their own."""
 
     validation: Any
     test: Any
@@ -242,7 +242,7 @@ class DataSettings(SplitSettings, total=False):
 
 
 class MethodSettings(TypedDict, total=False):
-    """How a model is adapted: the fields of the methods."""
+    """Fields of the adaptation methods."""
 
     rank: int
     alpha: float
@@ -261,7 +261,7 @@ class AdaptSettings(RecipeSettings, MethodSettings, SplitSettings, total=False):
 
 
 class SamplingSettings(TypedDict, total=False):
-    """How `generate` chooses tokens."""
+    """Options of sampling in `generate`."""
 
     tokens: int
     temperature: float
@@ -285,7 +285,7 @@ class SamplingSettings(TypedDict, total=False):
 
 
 class EvaluateSettings(SplitSettings, total=False):
-    """What some kinds of evaluation can be told."""
+    """Options of `evaluate` that some kinds of models have."""
 
     context: int | None
     stride: int | None

@@ -1,4 +1,4 @@
-"""What a study compares, over which seeds and at which budget; the built-in studies, and the reader of study files."""
+"""Specs of studies: what they compare, over which seeds, at which budget; the built-in ones, and study files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +14,9 @@ from lemma.spec.recipe import Full, Method, Recipe
 
 
 def parse_seeds(value: Any) -> Any:
-    """A number means that many seeds, from 1 on; a list means just these.
+    """Turn a number into that many seeds, from 1 on; keep a list as it is.
 
-    >>> counted_seeds(3), counted_seeds([7])
+    >>> parse_seeds(3), parse_seeds([7])
     ((1, 2, 3), (7,))
     """
     if isinstance(value, bool) or not isinstance(value, (int, list, tuple)):
@@ -30,22 +30,22 @@ def parse_seeds(value: Any) -> Any:
 
 
 def _as_tuple(value: Any) -> Any:
-    """One value or several, each once."""
+    """Turn one or several values into a tuple without duplicates."""
     if isinstance(value, (int, float, str)):
         return (value,)
     return tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
 
 
 def _read_models(value: Any) -> Any:
-    """Models by their names, or with settings of their own."""
-    several = (value,) if isinstance(value, str) else value
-    if not isinstance(several, (list, tuple)):
+    """Turn the names of models into tables."""
+    models = (value,) if isinstance(value, str) else value
+    if not isinstance(models, (list, tuple)):
         return value
-    return tuple({"model": one} if isinstance(one, str) else one for one in several)
+    return tuple({"model": model} if isinstance(model, str) else model for model in models)
 
 
 class ComparedModel(Spec):
-    """A model of a study and the settings that are its own."""
+    """A model of a study with settings for it alone."""
 
     renamed: ClassVar[Mapping[str, str]] = {"words": "settings"}
 
@@ -58,7 +58,7 @@ class ComparedModel(Spec):
 
     @property
     def title(self) -> str:
-        """What the row is called."""
+        """Name of the row."""
         return self.name or self.model
 
 
@@ -66,12 +66,12 @@ Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(parse
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Counts = Annotated[tuple[Annotated[int, Field(ge=2)], ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Models = Annotated[tuple[ComparedModel, ...], BeforeValidator(_read_models), Field(min_length=1)]
-Size = Annotated[int, Field(ge=1, le=2**20)]  # whether it fits is asked of the machine; this catches slips
+Size = Annotated[int, Field(ge=1, le=2**20)]  # whether it fits is asked of the machine; this catches typing mistakes
 Sizes = Annotated[tuple[Size, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 
 
 class StudySpec(Spec):
-    """What every study has."""
+    """Base class of studies."""
 
     renamed: ClassVar[Mapping[str, str]] = {"words": "settings", "contenders": "models", "base_a_seed": "base_per_seed"}
 
@@ -84,10 +84,10 @@ class StudySpec(Spec):
 
     @model_validator(mode="after")
     def _titles_differ(self) -> Self:
-        models = [one for one in getattr(self, "models", ()) if isinstance(one, ComparedModel)]
+        models = [model for model in getattr(self, "models", ()) if isinstance(model, ComparedModel)]
         titles = [model.title.lower() for model in models]
-        if twice := next((model.title for model in models if titles.count(model.title.lower()) > 1), None):
-            raise ValueError(f"study.models: '{twice}' is there twice. Give each a `name` of its own.")
+        if duplicate := next((model.title for model in models if titles.count(model.title.lower()) > 1), None):
+            raise ValueError(f"study.models: '{duplicate}' is there twice. Give each a `name` of its own.")
         return self
 
 
@@ -95,7 +95,7 @@ class StudySpec(Spec):
 
 
 class StudyBudget(Spec):
-    """What every model of a study gets alike."""
+    """Budget of every model of a study."""
 
     parameters: int | None = Field(default=None, ge=1)
     """Parameters: each model's width is chosen to come nearest to this."""
@@ -112,7 +112,7 @@ class StudyBudget(Spec):
 
 
 class StudyTuning(Spec):
-    """How each model's learning rate is chosen before its runs: short runs, judged on the validation text."""
+    """Choice of each model's learning rate before its runs: short runs, compared on the validation text."""
 
     learning_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_as_tuple)] = (1e-3, 2e-3, 4e-3)
     """The learning rates tried."""
@@ -129,14 +129,14 @@ class StudyTuning(Spec):
 
 
 def _read_tuning(value: Any) -> Any:
-    """A list of learning rates, or true for the usual ones, is enough."""
+    """Turn a list of learning rates, or true for the default ones, into a table."""
     if isinstance(value, bool):
         return {} if value else None
     return {"learning_rate": value} if isinstance(value, (list, tuple)) else value
 
 
 class ClaimComparison(Spec):
-    """Two places of the grid and which of them is expected to have the lower perplexity."""
+    """Two points of the grid, and which of them is expected to have the lower perplexity."""
 
     at: dict[str, Any] = Field(min_length=1)
     """The place the claim is about: grid settings with their values, or `model` with a name."""
@@ -199,27 +199,27 @@ class GridStudy(StudySpec):
     @field_validator("data", mode="before")
     @classmethod
     def _one_text(cls, data: Any) -> Any:
-        one = isinstance(data, Mapping) and isinstance(data.get("text"), str)
-        return {**data, "text": (data["text"],)} if one else data
+        is_single = isinstance(data, Mapping) and isinstance(data.get("text"), str)
+        return {**data, "text": (data["text"],)} if is_single else data
 
     @model_validator(mode="after")
     def _values_differ(self) -> Self:
-        for word, values in self.grid.items():
+        for name, values in self.grid.items():
             if not values or len({repr(value) for value in values}) < len(values):
-                raise ValueError(f"study: {word} = {list(values)} must hold at least one value, and none twice.")
+                raise ValueError(f"study: {name} = {list(values)} must hold at least one value, and none twice.")
         return self
 
     @model_validator(mode="after")
     def _claims_fit(self) -> Self:
-        places = {**self.grid, "model": tuple(model.title for model in self.models)}
+        axes = {**self.grid, "model": tuple(model.title for model in self.models)}
         for comparison in (comparison for claim in self.claims for comparison in claim.comparisons):
-            for word, value in [*comparison.at.items(), *comparison.against.items()]:
-                if word not in places:
-                    raise ValueError(describe_unknown("study.claims: the setting", word, places))
-                if value not in places[word]:
-                    known = ", ".join(map(str, places[word]))
+            for name, value in [*comparison.at.items(), *comparison.against.items()]:
+                if name not in axes:
+                    raise ValueError(describe_unknown("study.claims: the setting", name, axes))
+                if value not in axes[name]:
+                    choices = ", ".join(map(str, axes[name]))
                     raise ValueError(
-                        f"study.claims: {word} = {value!r} is not in the grid. Known: {known}. Or set claims=[]."
+                        f"study.claims: {name} = {value!r} is not in the grid. Known: {choices}. Or set claims=[]."
                     )
         return self
 
@@ -240,10 +240,10 @@ class TuneStudy(GridStudy):
     def _one_model(self) -> Self:
         if len(self.models) != 1 or self.grid or self.tune:
             raise ValueError("study tune: give one model and a space, and neither grid nor tune.")
-        for word, values in self.space.items():
-            if len(values) < 2 or word in self.models[0].settings or word in self.settings:
+        for name, values in self.space.items():
+            if len(values) < 2 or name in self.models[0].settings or name in self.settings:
                 raise ValueError(
-                    f"study.space: {word} = {list(values)} needs two values or more, and no other setting."
+                    f"study.space: {name} = {list(values)} needs two values or more, and no other setting."
                 )
         return self
 
@@ -252,7 +252,7 @@ class TuneStudy(GridStudy):
 
 
 class LabelStudy(StudySpec):
-    """What studies of classifiers share: labelled texts, one recipe for every run, seeds."""
+    """Base class of studies of classifiers: labelled texts, one recipe for every run, seeds."""
 
     merges_tables: ClassVar[bool] = True
     labels: str = "tweets"
@@ -281,9 +281,9 @@ class LabelStudy(StudySpec):
     """Validations per run, the points of its learning curve."""
 
     def data(self, limit: int | None = None) -> LabelsSpec:
-        """The labelled texts, with at most `limit` of them to learn from."""
-        own = {name: getattr(self, name) for name in ("labels", "text", "label", "held_out", "validation", "test")}
-        return LabelsSpec(**own, tokenizer=self.tokenizer, limit=limit)
+        """Return the spec of the labelled texts, with at most `limit` of them to learn from."""
+        names = ("labels", "text", "label", "held_out", "validation", "test", "tokenizer")
+        return LabelsSpec(limit=limit, **{name: getattr(self, name) for name in names})
 
 
 class ClassifiersStudy(LabelStudy):
@@ -355,16 +355,16 @@ class GraphStudy(StudySpec):
     """How many seeds, from 1 on, or which: each draws a split and initial weights."""
 
     def data(self, seed: int) -> GraphSpec:
-        """The graph, its nodes divided by a seed."""
-        own = ("graph", "nodes_file", "labelled", "validation", "test", "nodes", "edges")
-        return GraphSpec(split=seed, **{name: getattr(self, name) for name in own})
+        """Return the spec of the graph, split by a seed."""
+        names = ("graph", "nodes_file", "labelled", "validation", "test", "nodes", "edges")
+        return GraphSpec(split=seed, **{name: getattr(self, name) for name in names})
 
 
 # Studies that train nothing: what a layer costs by formula, and the time it takes.
 
 
 class CostStudy(StudySpec):
-    """What studies of costs share: how often, how many sequences, where."""
+    """Base class of studies of costs."""
 
     width: Annotated[Size, Letter("d")] = 128
     """Width of the vectors."""
@@ -438,58 +438,62 @@ SET_BY_STUDY = {"seed", "family", "vocabulary", "V", "features", "F", "classes",
 
 
 def read_study(name: str | Path, settings: Mapping[str, Any] | None = None) -> StudySpec:
-    """Read a built-in study or a TOML file with the same fields, then let settings change it.
+    """Read a built-in study or a TOML file with the same fields, and apply settings to it.
 
-    A dotted word reaches inside and leaves the rest as it was: `budget.tokens`, `data.text`, `settings.batch`.
+    A dotted setting reaches inside and leaves the rest as it was: `budget.tokens`, `data.text`, `settings.batch`.
 
     >>> read_study("families", {"seeds": [1, 2, 3], "budget.seconds": 20}).budget
     StudyBudget(parameters=208000, tokens=None, seconds=20.0)
     >>> read_study("heads", {"width": 64, "h": [1, 2]}).heads
     (1, 2)
     """
+    study_class, table, source = _read_study_table(name)
+    fields, letters = study_class.model_fields, study_class.letters()
+    run_settings = {key for spec in (*FAMILIES.values(), Recipe) for key in spec.setting_names()} - SET_BY_STUDY
+    for key, value in sorted((settings or {}).items(), key=lambda item: item[0].count(".")):
+        first, *path = key.split(".")
+        first = letters.get(first, first)
+        if "settings" in fields and first not in fields and first in run_settings:
+            raise SpecError(f"{source}: '{key}' is a setting of the runs. Say settings.{key}={value}")
+        inner = getattr(fields.get(first), "annotation", None)
+        if path and isinstance(inner, type) and issubclass(inner, Spec) and path[0] not in inner.setting_names():
+            choices = [f"{first}.{name}" for name in inner.setting_names()]
+            raise SpecError(describe_unknown(f"{source}: the setting", key, choices))
+        old = table.get(first)
+        if first == "budget" and path and path[0] in CLOCKS and isinstance(old, Mapping):
+            old = {clock: limit for clock, limit in old.items() if clock not in CLOCKS}  # one clock replaces the other
+        table[first] = _set_value(old, path, value, study_class.merges_tables, f"{source}: '{key}'")
+    return study_class.read(table, source)
+
+
+def _read_study_table(name: str | Path) -> tuple[type[StudySpec], dict[str, Any], str]:
+    """Return the class and the settings of a study, and what messages call it."""
     if not isinstance(name, (str, Path)):
         raise SpecError(f"a {type(name).__name__} is not a study: give the name of a built-in one or a TOML file.")
     path = Path(name)
     if str(name) in STUDIES:
-        kind, where, table = type(STUDIES[str(name)]), f"study {name}", STUDIES[str(name)].to_dict()
-    elif path.suffix == ".toml" or (exists(path) and path.is_file()):
-        where, table = str(path), {"name": path.stem, **read_toml(path)}
-        if table.get("kind", "classifiers") not in STUDY_KINDS:
-            raise SpecError(
-                describe_unknown(f"{path}: kind", str(table["kind"]), STUDY_KINDS) + " A study of texts has no kind."
-            )
-        kind = STUDY_KINDS[table["kind"]] if "kind" in table else GridStudy
-    else:
+        study = STUDIES[str(name)]
+        return type(study), study.to_dict(), f"study {name}"
+    if path.suffix != ".toml" and not (exists(path) and path.is_file()):
         raise SpecError(describe_unknown("study", str(name), STUDIES) + " A study file (name.toml) will do too.")
-    letters, specs = kind.letters(), (*FAMILIES.values(), Recipe)
-    of_runs = {word for spec in specs for word in spec.setting_names()}
-    for word, value in sorted((settings or {}).items(), key=lambda item: item[0].count(".")):
-        first, *rest = word.split(".")
-        first = letters.get(first, first)
-        if "settings" in kind.model_fields and first not in kind.model_fields and first in of_runs - SET_BY_STUDY:
-            raise SpecError(f"{where}: '{word}' is a setting of the runs. Say settings.{word}={value}")
-        inner = getattr(kind.model_fields.get(first), "annotation", None)
-        if rest and isinstance(inner, type) and issubclass(inner, Spec) and rest[0] not in inner.setting_names():
-            raise SpecError(
-                describe_unknown(f"{where}: the setting", word, [f"{first}.{name}" for name in inner.setting_names()])
-            )
-        if first == "budget" and rest and rest[0] in CLOCKS:  # one clock takes the place of the other
-            old = table.get(first)
-            if isinstance(old, Mapping):
-                table[first] = {key: value for key, value in old.items() if key not in CLOCKS}
-        table[first] = _changed(table.get(first), rest, value, kind.merges_tables, f"{where}: '{word}'")
-    return kind.read(table, where)
+    table = {"name": path.stem, **read_toml(path)}
+    if "kind" not in table:
+        return GridStudy, table, str(path)
+    if table["kind"] not in STUDY_KINDS:
+        message = describe_unknown(f"{path}: kind", str(table["kind"]), STUDY_KINDS)
+        raise SpecError(f"{message} A study of texts has no kind.")
+    return STUDY_KINDS[table["kind"]], table, str(path)
 
 
-def _changed(old: Any, path: list[str], value: Any, merges: bool, where: str) -> Any:
-    """What is at a place of a study after `value` was set at the dotted `path` below it."""
+def _set_value(old: Any, path: list[str], value: Any, merges: bool, source: str) -> Any:
+    """Return `old` with `value` set at a dotted path inside it."""
     if path:
         if not isinstance(old, (str, Mapping)) and old is not None:
             kind = "a list" if isinstance(old, (list, tuple)) else f"{short_repr(old)}"
-            raise SpecError(f"{where} cannot be set: it is {kind}, which holds no settings of its own.")
+            raise SpecError(f"{source} cannot be set: it is {kind}, which holds no settings of its own.")
         table = {"kind": old} if isinstance(old, str) else dict(old or {})
-        return {**table, path[0]: _changed(table.get(path[0]), path[1:], value, merges, where)}
+        return {**table, path[0]: _set_value(table.get(path[0]), path[1:], value, merges, source)}
     if merges and isinstance(old, Mapping) and isinstance(value, Mapping):
-        same_kind = value.get("kind", old.get("kind")) == old.get("kind")
-        return {**old, **value} if same_kind else dict(value)
+        is_same_kind = value.get("kind", old.get("kind")) == old.get("kind")
+        return {**old, **value} if is_same_kind else dict(value)
     return value

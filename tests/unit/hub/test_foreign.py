@@ -113,7 +113,7 @@ def test_more_layers_than_any_model_has_are_refused_before_any_is_built(tmp_path
 
 def test_a_header_larger_than_any_real_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = changed(tmp_path / "model.gguf")
-    monkeypatch.setattr("lemma.hub.gguf.MAX_HEADER_BYTES", 500)
+    monkeypatch.setattr("lemma.hub.gguf_header.MAX_HEADER_BYTES", 500)
     with pytest.raises(RunError, match=r"model\.gguf is damaged: its header has more than 500 bytes"):
         open_pretrained(path)
 

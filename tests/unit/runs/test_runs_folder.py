@@ -115,8 +115,8 @@ def test_two_writers_at_once_are_refused(tmp_path: Path, tokenizer: Tokenizer) -
 HOLDS = """
 import sys, time
 from pathlib import Path
-from lemma.runs.folder import only_writer
-with only_writer(Path(sys.argv[1])):
+from lemma.runs.folder import write_lock
+with write_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
