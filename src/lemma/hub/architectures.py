@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from lemma.errors import RunError, SpecError
-from lemma.models.base import named_weights
 from lemma.models.build import build_uninitialized
+from lemma.models.weights import named_weights
 from lemma.spec.models import Classifier, Decoder, Encoder, EncoderDecoder, ModelSpec
 from lemma.spec.positions import LinearScaling, Llama3Scaling, Relative, Rotary, YarnScaling
 

@@ -17,7 +17,7 @@ from lemma.errors import DataError, RunError
 from lemma.files import read_json
 from lemma.hub.architectures import ARCHITECTURES, StoredTensors, config_from_spec, weights_to_hf
 from lemma.hub.pretrained import CONFIG, Pretrained
-from lemma.models.base import save_tensors
+from lemma.models.weights import save_tensors
 from lemma.spec.models import Classifier, ModelSpec
 
 WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"

@@ -48,8 +48,8 @@ from lemma.hub.architectures import (
     tensor_maps_of,
     weights_from_hf,
 )
-from lemma.models.base import named_weights, store_column_major
 from lemma.models.build import build_uninitialized
+from lemma.models.weights import named_weights, store_column_major
 from lemma.report.progress import make_observer, reading_progress
 from lemma.spec.base import exists
 from lemma.spec.models import Encoder, ModelSpec

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from lemma.layers import fused
+from lemma.kernels import support
 
 A = math.sqrt(8 / math.pi)
 B = 0.044715 * A
@@ -25,7 +25,7 @@ def gelu(values: Tensor) -> Tensor:
     >>> [round(value, 5) for value in gelu(torch.tensor([-1.0, 0.0, 1.0])).tolist()]
     [-0.15881, 0.0, 0.84119]
     """
-    cpu = values.device.type == "cpu" and not fused.COST_RECORDER
+    cpu = values.device.type == "cpu" and not support.COST_RECORDER
     if cpu and values.requires_grad and not torch.compiler.is_compiling():
         exact = torch.promote_types(values.dtype, torch.float32)  # a CPU is slower in bfloat16 here
         return _SigmoidGelu.apply(values.to(exact))  # pyright: ignore[reportReturnType]

@@ -9,11 +9,11 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lemma.data.batches import TokenRows
+from lemma.data.batches import TokenRows, batch_by_length
 from lemma.layers.attention import AttentionShape, attend
 from lemma.layers.feed_forward import FeedForwardLayer, build_norm
 from lemma.layers.positions import build_positions
-from lemma.models.base import Backbone, batch_by_length, measuring, tokens_per_batch
+from lemma.models.base import Backbone, measuring, tokens_per_batch
 from lemma.models.classifier import pool
 from lemma.models.transformer import LayerShape, Stack, init_transformer
 from lemma.spec.models import CHANNELS, CrossAttention, DualEncoder

@@ -138,8 +138,8 @@ def _merge_weights(
 
     All is done in float64, head by head, each map with its bias as a last column.
     """
-    kinds = part.inward.split("_")
-    pieces = _append_bias(weights, f"{path}.{part.inward}").split(
+    kinds = part.projection.split("_")
+    pieces = _append_bias(weights, f"{path}.{part.projection}").split(
         [part.shape.projection_widths[kind] for kind in kinds]
     )
     maps = {
