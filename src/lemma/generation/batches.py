@@ -1,4 +1,4 @@
-"""How sequences are stepped together: groups of equal states, and rows of one preallocated cache."""
+"""Batches of sequences that are stepped together: groups of joined states, and rows of one preallocated cache."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,11 +62,11 @@ class SequenceGroup:
         for group in groups:
             by_shape.setdefault(group.shape, []).append(group)
         merged: list[SequenceGroup] = []
-        for alike in by_shape.values():
-            state, parts = alike[0].state, [group.state.tensors() for group in alike]
-            if len(alike) > 1:
+        for same in by_shape.values():
+            state, parts = same[0].state, [group.state.tensors() for group in same]
+            if len(same) > 1:
                 state = state.with_tensors({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
-            merged.append(SequenceGroup([sequence for group in alike for sequence in group.sequences], state))
+            merged.append(SequenceGroup([sequence for group in same for sequence in group.sequences], state))
         return merged
 
 
@@ -172,9 +172,9 @@ class SlotBatch:
         for module in self.model.modules():
             if isinstance(module, RotaryEmbedding):
                 module.ensure_length(capacity)
-        self.step_model = self._capture_step(self.slots) if self.has_fixed_shape else self._plain_step()
+        self.step_model = self._capture_step(self.slots) if self.has_fixed_shape else self._torch_step()
 
-    def _plain_step(self) -> Callable[[Tensor, DecoderSlotCache], Logits]:
+    def _torch_step(self) -> Callable[[Tensor, DecoderSlotCache], Logits]:
         step = fast_copy(self.model).step
         return lambda tokens, slots: step(tokens, slots)[:, -1]
 

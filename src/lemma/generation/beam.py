@@ -29,7 +29,7 @@ BeamTokens = Int[Tensor, "sources beams length"]
 
 @dataclass(frozen=True)
 class Beam:
-    """How many hypotheses to keep side by side, and how to compare translations of different lengths.
+    """Settings of beam search: the hypotheses kept side by side, and how translations of different lengths compare.
 
     Translations are compared by Σ log p / length^length_penalty: 0 takes the most likely, 1 the one with the most
     likely tokens on average, more favours longer ones.
@@ -140,13 +140,13 @@ class BeamSearch:
         """Keep the best of the complete hypotheses; each closes one beam of its source."""
         rows = mask.nonzero()[:, 0].tolist()
         for row, score, ids in zip(rows, scores[mask].tolist(), tokens[mask].tolist(), strict=True):
-            source, written = self.source_ids[row], ids[1:-1] if finished else ids[1:]
-            complete = Translation(tuple(written), score, score / (len(ids) - 1) ** self.penalty, finished)
+            source, output = self.source_ids[row], ids[1:-1] if finished else ids[1:]
+            complete = Translation(tuple(output), score, score / (len(ids) - 1) ** self.penalty, finished)
             self.open_beams[row] -= 1
             self.best[source] = _better(self.best.get(source, complete), complete)
 
     def _can_improve(self, row: int, best_open: float) -> bool:
-        """Tell whether the most likely open hypothesis of a source may still beat its best translation.
+        """Return whether the most likely open hypothesis of a source may still beat its best translation.
 
         No token makes a score higher, and no translation is longer than `max_tokens`.
         """
@@ -253,7 +253,7 @@ class TranslatedText(Result):
 
     @property
     def note(self) -> str:
-        """What was left out or cut off, in one line; empty if nothing was."""
+        """One line about what was left out or cut off; empty if nothing was."""
         notes: list[str] = []
         if self.left_out:
             characters = "character" if self.left_out == 1 else "characters"

@@ -106,7 +106,6 @@ class CudaGraphStep:
 
     @property
     def has_tokens_ahead(self) -> bool:
-        """Whether tokens that were sampled ahead have not been popped."""
         return bool(self.ready_tokens) or self.in_flight is not None
 
     def _reset(self, fallback: Step, settings: Sampling) -> None:

@@ -1,4 +1,4 @@
-"""From tokens to text while they come: complete characters only, up to a stop string."""
+"""Incremental detokenization: complete characters only, up to a stop string."""
 
 import re
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Detokenizer:
 
     @property
     def pending(self) -> tuple[int, ...]:
-        """The tokens on which the next piece depends."""
+        """Tokens on which the next piece depends."""
         return tuple(self._tokens)
 
     def flush(self) -> str:

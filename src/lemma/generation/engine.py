@@ -140,14 +140,14 @@ class BatchEngine:
 
     @cached_property
     def step_single(self) -> Callable[[Tensor, State], tuple[Tensor, State]]:
-        """The fastest step of a sequence that is alone."""
+        """Fastest step of a single sequence."""
         if supports_numpy(self.model) and not has_hooks(self.model):
             return partial(step_in_numpy, self.model, self.step_model)
         return self.step_model
 
     @property
     def num_running(self) -> int:
-        """The number of sequences that have a row, or will have one as soon as their prompt is read."""
+        """Number of sequences that have a row, or will have one as soon as their prompt is read."""
         in_slots = self.slots.num_active if self.slots else 0
         return in_slots + sum(len(batch.sequences) for batch in (*self.groups, *self.prefilling))
 
@@ -351,8 +351,8 @@ class BatchEngine:
     ) -> None:
         """Give sequences whose prompts have been read their rows, each with its row of a state."""
         count = len(next(iter(state.tensors().values())))
-        is_alone = len(sequences) == count == 1 and self.num_running == 0 and not self.waiting
-        steps_in_numpy = self.device.type == "cpu" and is_alone
+        is_single = len(sequences) == count == 1 and self.num_running == 0 and not self.waiting
+        steps_in_numpy = self.device.type == "cpu" and is_single
         if not self.slots or steps_in_numpy or not self.slots.admit(sequences, state, state_rows, padding):
             state = state if state_rows == list(range(count)) else state.select_rows(torch.tensor(state_rows))
             self.groups.append(SequenceGroup(sequences, state))
@@ -375,12 +375,12 @@ class BatchEngine:
         if self.groups and self.groups[0].graph_step:
             graph_tokens = self.groups[0].graph_step.pop_tokens()
         if graph_tokens is not None:
-            is_broken = (graph_tokens < 0).tolist()
+            is_nan = (graph_tokens < 0).tolist()
         else:
-            is_broken = logits.isnan().any(-1).tolist() if math.isnan(logits.max()) else ()
+            is_nan = logits.isnan().any(-1).tolist() if math.isnan(logits.max()) else ()
         by_key: dict[tuple[Any, ...], list[int]] = {}
         for row, sequence in enumerate(sequences):
-            if is_broken and is_broken[row] and not sequence.stop_reason:
+            if is_nan and is_nan[row] and not sequence.stop_reason:
                 self._fail(sequence, InputError(NAN_LOGITS), events)
             if not sequence.stop_reason:  # it may have ended in a loop, or keep its row for a while
                 by_key.setdefault(sequence.sampling_key, []).append(row)

@@ -33,10 +33,10 @@ def fast_copy(module: nn.Module) -> Any:
     if isinstance(module, nn.ModuleList):
         return [fast_copy(child) for child in module]
     kind = type(module)
-    is_known = kind in SIMPLE_MODULES or (kind.__module__.startswith("lemma.") and not _calls_super(kind))
-    if not is_known or "forward" in vars(module) or any(getattr(module, name) for name in HOOKS):
+    is_supported = kind in SIMPLE_MODULES or (kind.__module__.startswith("lemma.") and not _calls_super(kind))
+    if not is_supported or "forward" in vars(module) or any(getattr(module, name) for name in HOOKS):
         return module
-    copy = (kind in SIMPLE_MODULES and _as_function(module)) or _plain_class(kind)()
+    copy = (kind in SIMPLE_MODULES and _as_function(module)) or _make_class(kind)()
     vars(copy).update({name: value for name, value in vars(module).items() if name not in TORCH_ATTRIBUTES})
     vars(copy).update(module._parameters | module._buffers)
     vars(copy).update({name: None if child is None else fast_copy(child) for name, child in module._modules.items()})
@@ -60,7 +60,7 @@ def _as_function(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
 
 
 @cache
-def _plain_class(kind: type[nn.Module]) -> type:
+def _make_class(kind: type[nn.Module]) -> type:
     """Make a class with a module's methods but without `nn.Module`; its instances are called as modules are."""
     return type(kind.__name__, (), _members(kind) | {"__call__": kind.forward})
 

@@ -32,7 +32,7 @@ class FusedDecoder:
 
     @staticmethod
     def supports(model: DecoderModel, rows: int) -> bool:
-        """Tell whether the kernels cover a model: bfloat16, plain linear layers, known activations and positions."""
+        """Return whether the kernels cover a model: bfloat16, plain linear layers, known activations and positions."""
         parameter = next(model.parameters())
         return (
             rows <= MAX_ROWS
@@ -90,7 +90,7 @@ class FusedDecoder:
 
 
 def supports_attention(attention: Attention) -> bool:
-    """Tell whether `attend_slot_cache` covers an attention: self-attention with queries, keys and values of one width."""
+    """Return whether `attend_slot_cache` covers an attention: self-attention with heads of one width."""
     shape = attention.shape
     return (
         not attention.is_cross

@@ -1,4 +1,4 @@
-"""From logits to the next token: bias, penalties, temperature, top-k, top-p and min-p; log-probabilities."""
+"""Sampling of the next token: bias, penalties, temperature, top-k, top-p and min-p; log-probabilities."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ LIMITS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """How much to generate, how to choose each token and where to end.
+    """Settings of generation: how much to generate, how to sample each token and where to end.
 
     The logits go through these in the order of transformers, and what is not set changes nothing:
 
@@ -144,7 +144,7 @@ class Sampling:
 
     @cached_property
     def depends_on_history(self) -> bool:
-        """Whether the next token depends on earlier ones other than through the model's state."""
+        """True if the next token depends on earlier ones other than through the model's state."""
         return bool(self.history_setting or self.repetition_penalty != 1 or self.presence_penalty)
 
 
@@ -240,8 +240,8 @@ def probabilities(
 def top_k_mask(logits: Logits, count: int) -> Bool[Tensor, "rows vocabulary"]:
     """Mark the `count` highest logits of each row, of equal ones those with the lowest ids."""
     lowest = logits.topk(count, sorted=True).values[:, -1:]
-    above, tied = logits > lowest, logits == lowest
-    return above | (tied & (tied.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+    higher, tied = logits > lowest, logits == lowest
+    return higher | (tied & (tied.cumsum(-1) <= count - higher.sum(-1, keepdim=True)))
 
 
 def top_p_mask(probs: Float[Tensor, "rows vocabulary"], fraction: float) -> Bool[Tensor, "rows vocabulary"]:
@@ -284,8 +284,8 @@ class TokenLogprob:
     text: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        plain = {"token": self.token, "text": self.text, "logprob": self.logprob}
-        return plain | ({"top": [other.to_dict() for other in self.top]} if self.top else {})
+        entry = {"token": self.token, "text": self.text, "logprob": self.logprob}
+        return entry | ({"top": [other.to_dict() for other in self.top]} if self.top else {})
 
     def with_text(self, tokenizer: Tokenizer, previous: Sequence[int] = ()) -> "TokenLogprob":
         """Return a copy with the text that each token adds to that of the previous one, maybe a space.
@@ -294,8 +294,8 @@ class TokenLogprob:
         """
         text, before = tokenizer.decode([self.token]), tokenizer.decode(previous)
         if tokenizer.kind not in ("byte-pairs", "characters") and before and INCOMPLETE not in before + text:
-            joined = tokenizer.decode([*previous, self.token])
-            text = joined[len(before) :] if joined.startswith(before) else text
+            both = tokenizer.decode([*previous, self.token])
+            text = both[len(before) :] if both.startswith(before) else text
         return replace(self, text=text, top=tuple(other.with_text(tokenizer, previous) for other in self.top))
 
 

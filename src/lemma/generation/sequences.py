@@ -58,8 +58,8 @@ class GeneratedTokens:
 
     def to_dict(self) -> dict[str, Any]:
         logprobs = None if self.logprobs is None else [logprob.to_dict() for logprob in self.logprobs]
-        plain = {"prompt_tokens": list(self.prompt_tokens), "tokens": list(self.tokens), "logprobs": logprobs}
-        return {**asdict(self), **plain}
+        lists = {"prompt_tokens": list(self.prompt_tokens), "tokens": list(self.tokens), "logprobs": logprobs}
+        return {**asdict(self), **lists}
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class TokenSequence:
 
     @property
     def last_token(self) -> int:
-        """The token that the model reads next."""
+        """Token that the model reads next."""
         return self.tokens[-1] if self.tokens else 0
 
     @property

@@ -60,7 +60,7 @@ class Generation(Result):
 
     @property
     def notes(self) -> str:
-        """The text below the generated one: the loop, the seed, and the log-probabilities."""
+        """Text below the generated one: the loop, the seed, and the log-probabilities."""
         tables = as_text(self._tables())
         return "\n".join(([wrap_lines(self.note)] if self.note else []) + (["", tables] if tables else []))
 

@@ -1,4 +1,4 @@
-"""Where the kernels run, and how they are accounted for where they do not."""
+"""Devices on which the kernels run, and the record of their costs where they do not."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -12,12 +12,12 @@ COST_RECORDER: Callable[[int, int], None] | None = None
 
 
 def is_available(device: torch.device) -> bool:
-    """Tell whether the kernels run on a device: a GPU of compute capability 8.0 or later, with Triton installed."""
+    """Return whether the kernels run on a device: a GPU of compute capability 8.0 or later, with Triton installed."""
     return TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def runs_on_gpu(tensor: Tensor) -> bool:
-    """Tell whether a tensor is on a GPU, or on a CPU that simulates one."""
+    """Return whether a tensor is on a GPU, or on a CPU that simulates one."""
     return tensor.is_cuda or COST_RECORDER is not None
 
 

@@ -40,7 +40,7 @@ def attend(
 
     Args:
         causal: the last query has the position of the last key, and each query sees the keys up to its own position.
-        mask: true where a key is visible, or a bias that is −∞ where it is not; broadcast to (batch, heads, new, known).
+        mask: true where a key is visible, or a bias that is −∞ where it is not; (batch, heads, new, known).
 
     Fewer key or value heads than query heads are shared by groups of query heads.
     """
@@ -101,7 +101,7 @@ def expand_position_bias(
     mask: Tensor | None,
     dtype: torch.dtype,
 ) -> Float[Tensor, "batch heads new known"]:
-    """Return the bias of every query and key, for keys in reversed order, as a view of new + known − 1 numbers per head.
+    """Return the bias of every query and key, for reversed keys, as a view of new + known − 1 numbers per head.
 
     With the keys reversed, query i and key j are i + j + 1 − new apart: the bias depends on i + j alone, so the matrix
     needs no memory. (CUDA's kernel copies it.)
@@ -119,7 +119,7 @@ def expand_position_bias(
     return bias if mask is None else bias.masked_fill(~mask.flip(-1), -torch.inf)
 
 
-def relative_distances(num_queries: int, num_keys: int, device: torch.device) -> Int[Tensor, "distances"]:
+def relative_distances(num_queries: int, num_keys: int, device: torch.device) -> Int[Tensor, " distances"]:
     """Return all distances of queries to keys, 1 − num_queries … num_keys − 1; the last of both share a position."""
     return torch.arange(1 - num_queries, num_keys, device=device)
 
@@ -332,7 +332,7 @@ class Attention(nn.Module):
         return self.output(joined) if self.has_output else joined, tensors
 
     def supports_row_statistics(self) -> bool:
-        """Tell whether `kernels.row_statistics` covers this attention: plain self-attention without dropout."""
+        """Return whether `kernels.row_statistics` covers this attention: plain self-attention without dropout."""
         shape, biased = self.shape, self.biases is not None or self.shape.positions.shared
         return (
             not self.is_cross

@@ -24,7 +24,7 @@ class State(ABC):
 
     @property
     def can_recur(self) -> bool:
-        """Whether a text that continues may reach the same state again."""
+        """True if a text that continues may reach the same state again."""
         return True
 
     @abstractmethod

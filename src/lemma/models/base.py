@@ -1,4 +1,4 @@
-"""What all models share: the contract of a language model, padding, evaluation mode, hooks."""
+"""The base classes of models, and what all models share: padding, evaluation mode, hooks."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -69,7 +69,7 @@ class LanguageModel(Backbone, ABC):
     @property
     @abstractmethod
     def receptive_field(self) -> int | None:
-        """How many of the latest tokens the logits depend on; None if all of them."""
+        """Number of latest tokens on which the logits depend; None for all of them."""
 
     @abstractmethod
     def forward(
@@ -93,12 +93,12 @@ def init_embedding(embedding: nn.Embedding) -> None:
 
 
 def has_global_hooks() -> bool:
-    """Tell whether hooks for all modules are registered."""
+    """Return whether hooks for all modules are registered."""
     return any(getattr(torch_module, f"_global{name}") for name in HOOKS)
 
 
 def has_hooks(model: nn.Module) -> bool:
-    """Tell whether a module of a model has hooks or a replaced `forward`, which fast copies and graphs would skip."""
+    """Return whether a module of a model has hooks or a replaced `forward`, which fast copies and graphs would skip."""
     return has_global_hooks() or any(
         "forward" in vars(module) or any(getattr(module, name) for name in HOOKS) for module in model.modules()
     )

@@ -87,13 +87,13 @@ class DecoderModel(LanguageModel):
         if self.window is None or (free := self.window - cache.tokens.shape[1]) >= tokens.shape[1]:
             return self._append(tokens, cache)
         appended, cache = self._append(tokens[:, :free], cache) if free else (None, cache)
-        joined = torch.cat([cache.tokens, tokens[:, free:]], dim=1)
-        logits = self._read_windows(joined, self.window)
+        all_tokens = torch.cat([cache.tokens, tokens[:, free:]], dim=1)
+        logits = self._read_windows(all_tokens, self.window)
         logits = logits if appended is None else torch.cat([appended, logits], dim=1)
-        return logits, DecoderCache(joined[:, -self.window :], self.window)
+        return logits, DecoderCache(all_tokens[:, -self.window :], self.window)
 
     def supports_slots(self) -> bool:
-        """Tell whether `step` can run: the positions must accept a position per sequence."""
+        """Return whether `step` can run: the positions must accept a position per sequence."""
         return not isinstance(self.spec.positions, NewPositions) and self.biases is None
 
     def step(self, tokens: Int[Tensor, "batch 1"], slots: "DecoderSlotCache") -> Logits:
@@ -219,8 +219,10 @@ class DecoderSlotCache(State):
         self.layers = [self._allocate(layer, batch) for layer in cache.layers]
         self.refill(cache)
 
-    def _allocate(self, like: KVCache, batch: int) -> SlotCache:
-        tensors = tuple(one.new_zeros(batch, *one.shape[1:-2], self.capacity, one.shape[-1]) for one in like)
+    def _allocate(self, template: KVCache, batch: int) -> SlotCache:
+        tensors = tuple(
+            tensor.new_zeros(batch, *tensor.shape[1:-2], self.capacity, tensor.shape[-1]) for tensor in template
+        )
         return SlotCache(tensors, self.row_index, self.lengths)
 
     def refill(self, cache: DecoderCache) -> None:
@@ -250,7 +252,7 @@ class DecoderSlotCache(State):
 
     def to_cache(self) -> DecoderCache:
         """Return a cache of the same memory; all sequences have one length, and layers no sliding window."""
-        layers = tuple(tuple(one.narrow(-2, 0, self.length) for one in slots.tensors) for slots in self.layers)
+        layers = tuple(tuple(tensor.narrow(-2, 0, self.length) for tensor in slots.tensors) for slots in self.layers)
         return replace(self.tokens_only(), layers=layers)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -264,7 +266,7 @@ class DecoderSlotCache(State):
         """Return the slots of some sequences, with the same capacity."""
         selected = DecoderSlotCache(DecoderCache(self.tokens[index, : self.length], self.window), self.max_length)
         for layer in self.layers:
-            tensors = tuple(one[index] for one in layer.tensors)
+            tensors = tuple(tensor[index] for tensor in layer.tensors)
             selected.layers.append(SlotCache(tensors, selected.row_index, selected.lengths))
         return selected
 
@@ -283,7 +285,7 @@ class DecoderSlotCache(State):
         view = copy(self)
         view.capacity = min(self.capacity, _round_up(length, NARROW_ALIGNMENT))
         view.layers = [
-            replace(slots, tensors=tuple(one.narrow(-2, 0, view.capacity) for one in slots.tensors))
+            replace(slots, tensors=tuple(tensor.narrow(-2, 0, view.capacity) for tensor in slots.tensors))
             for slots in self.layers
         ]
         return view

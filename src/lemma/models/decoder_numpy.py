@@ -1,4 +1,4 @@
-"""One decoding step of one sequence on a CPU, in NumPy.
+"""The decoding step of a single sequence on a CPU, in NumPy.
 
 At batch 1 a small decoder waits for the calls of its operators, not for their arithmetic, and a call of NumPy takes a
 third of the time of PyTorch's. The step reads the model's own weights and writes into the memory of `DecoderSlotCache`,
@@ -37,7 +37,7 @@ VectorMap = Callable[[Vector], Vector]
 
 
 def supports_numpy(model: nn.Module) -> TypeGuard[DecoderModel]:
-    """Tell whether `step_in_numpy` covers a model: known modules, float32 on a CPU, no sliding windows."""
+    """Return whether `step_in_numpy` covers a model: length modules, float32 on a CPU, no sliding windows."""
     if type(model) is not DecoderModel or not all(type(module) in SUPPORTED_MODULES for module in model.modules()):
         return False
     attentions: list[Attention] = [layer.attention for layer in model.layers]  # pyright: ignore
@@ -48,7 +48,7 @@ def supports_numpy(model: nn.Module) -> TypeGuard[DecoderModel]:
         and not shape.query_key_norm
         and model.embedding.max_norm is None
         and all(attention.shape == shape for attention in attentions)
-        and {(one.dtype, one.device.type) for one in model.parameters()} == {(torch.float32, "cpu")}
+        and {(weight.dtype, weight.device.type) for weight in model.parameters()} == {(torch.float32, "cpu")}
     )
 
 
@@ -96,7 +96,7 @@ class NumpyDecoder:
         self.heads, self.kv_heads, self.width = first.heads, first.kv_heads, first.head_width
         self.score_scale = first.scale
         self.layers, self.tokens = [compile_layer(layer) for layer in model.layers], slots.tokens[0].numpy()
-        self.caches = [tuple(one[0].numpy() for one in layer.tensors) for layer in slots.layers]
+        self.caches = [tuple(tensor[0].numpy() for tensor in layer.tensors) for layer in slots.layers]
         self.rotary = self.position_bias = None
         if isinstance(first.turns, RotaryEmbedding):
             first.turns.ensure_length(slots.capacity)
@@ -108,10 +108,10 @@ class NumpyDecoder:
 
     def step(self, token: int, position: int) -> Float[np.ndarray, " vocabulary"]:
         """Append a token at its position; return the logits after it."""
-        kv_heads, width, known = self.kv_heads, self.width, position + 1
+        kv_heads, width, length = self.kv_heads, self.width, position + 1
         query_width, rotated_width = self.heads * width, (self.heads + kv_heads) * width
-        product = np.matmul if query_width * known < LARGE_MATRIX * kv_heads else matmul
-        bias = None if self.position_bias is None else self.position_bias[:, :, self.position_bias.shape[2] - known :]
+        product = np.matmul if query_width * length < LARGE_MATRIX * kv_heads else matmul
+        bias = None if self.position_bias is None else self.position_bias[:, :, self.position_bias.shape[2] - length :]
         self.tokens[position] = token
         hidden = self.embedding[token]
         hidden = hidden if self.scale is None else hidden * self.scale
@@ -125,12 +125,12 @@ class NumpyDecoder:
             keys[:, position] = queries_keys[query_width:].reshape(kv_heads, width)
             values[:, position] = qkv[rotated_width:].reshape(kv_heads, -1)
             queries = (queries_keys[:query_width] * self.score_scale).reshape(kv_heads, -1, width)
-            scores = product(queries, keys[:, :known].swapaxes(1, 2))
+            scores = product(queries, keys[:, :length].swapaxes(1, 2))
             if bias is not None:
                 scores += bias
             scores -= np.maximum.reduce(scores, 2, keepdims=True)
             np.exp(scores, out=scores)
-            mixed = product(scores, values[:, :known])
+            mixed = product(scores, values[:, :length])
             mixed /= np.add.reduce(scores, 2, keepdims=True)
             attended = hidden + layer.project_out(mixed.reshape(-1))
             hidden = layer.feed_forward(layer.feed_forward_norm(hidden if layer.is_parallel else attended))

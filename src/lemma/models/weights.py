@@ -72,7 +72,7 @@ def store_column_major(model: nn.Module, copy_values: bool = True) -> None:
 
 
 def benefits_from_threads(weight: Tensor) -> bool:
-    """Tell whether reading a matrix takes longer than starting the threads."""
+    """Return whether reading a matrix takes longer than starting the threads."""
     is_dense = weight.is_contiguous() or weight.t().is_contiguous()
     return weight.device.type == "cpu" and weight.numel() >= LARGE_MATRIX and is_dense
 
