@@ -214,8 +214,9 @@ def against_transformers(
     from transformers import LlamaConfig, LlamaForCausalLM
 
     import lemma
-    from lemma.generation.batching import BatchEngine, TextRequest
-    from lemma.generation.decode import Sampling
+    from lemma.generation.engine import BatchEngine
+    from lemma.generation.sampling import Sampling
+    from lemma.generation.sequences import TextRequest
 
     half = device == "cuda"
     title = f"{batch} texts of {tokens} tokens at once, sampled, {'bfloat16' if half else 'float32'}"

@@ -22,11 +22,13 @@ from torch.nn import functional
 
 from benchmarks.compare import Comparison, compare
 from benchmarks.gpu import LeanBlock
-from lemma.generation.decode import Sampling, fast_copy
-from lemma.generation.decode import generate as decode
+from lemma.generation.fast_modules import fast_copy
+from lemma.generation.sampling import Sampling
+from lemma.generation.text import generate as decode
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
-from lemma.models.decoder import DecoderModel, DecoderSlotCache, step_in_numpy
+from lemma.models.decoder import DecoderModel, DecoderSlotCache
+from lemma.models.decoder_numpy import step_in_numpy
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
 from lemma.spec.recipe import Recipe
 from lemma.training.distributed import Distributed
@@ -164,9 +166,9 @@ def token_times(model: LanguageModel) -> str:
     matrices = [part.weight.numpy() for part in model.modules() if isinstance(part, nn.Linear)]
     vectors = {matrix.shape[1]: np.ones(matrix.shape[1], dtype=np.float32) for matrix in matrices}
     _, slots = step_in_numpy(model, model, token, state)
-    assert isinstance(slots, DecoderSlotCache) and slots.arrays
+    assert isinstance(slots, DecoderSlotCache) and slots.numpy_decoder
     steppers = {
-        "the step in NumPy": partial(slots.arrays.step, 1, 30),
+        "the step in NumPy": partial(slots.numpy_decoder.step, 1, 30),
         "its matrix–vector products": lambda: [matrix.dot(vectors[matrix.shape[1]]) for matrix in matrices],
         "the step in PyTorch": partial(fast_copy(model), token, state),
     }

@@ -21,7 +21,7 @@ import torch
 import lemma
 from faults import Row, small_run
 from lemma.adaptation.adapt import adapt_model
-from lemma.generation.batching import BatchEngine
+from lemma.generation.engine import BatchEngine
 from lemma.spec.recipe import AdaptationSpec, Lora
 
 PATIENCE = 10.0

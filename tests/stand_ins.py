@@ -36,7 +36,7 @@ class Table(Known):
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, TokenWindow]:
         window = state if isinstance(state, TokenWindow) else TokenWindow.empty(tokens, self.span)
-        joined, nexts = torch.cat([window.seen, tokens], dim=1).tolist(), []
+        joined, nexts = torch.cat([window.tokens, tokens], dim=1).tolist(), []
         for row in joined:
             ends = range(len(row) - tokens.shape[1] + 1, len(row) + 1)
             nexts.append([self.follow(tuple(row[max(0, end - self.span) : end])) for end in ends])

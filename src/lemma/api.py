@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lemma.counting.solve import BoundSolution, Solutions
     from lemma.data.corpora import CorpusRow
     from lemma.generation.beam import TranslatedText
-    from lemma.generation.decode import Generation
+    from lemma.generation.text import Generation
     from lemma.inspection.heads import HeadMeans, Heads
     from lemma.inspection.trees import ParsedText
     from lemma.report.progress import Observer
@@ -742,7 +742,7 @@ def generate(
         defaults: Settings that hold where the call gives none.
         settings: tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty,
             no_repeat_ngram, logit_bias, stop, stop_tokens, logprobs, seed, stop_at_loop, stop_at_eos, precision
-            (`lemma.generation.decode.Sampling` says what each does); for translators beam, length_penalty, tokens.
+            (`lemma.generation.sampling.Sampling` says what each does); for translators beam, length_penalty, tokens.
             What is not given is as a pretrained model's generation_config.json has it; a seed is drawn by chance, and
             is in the result.
 
@@ -751,7 +751,8 @@ def generate(
     ...     print(piece, end="", flush=True)
     """
     from lemma.generation.beam import Beam
-    from lemma.generation.decode import Sampling, generate_text, stream_text
+    from lemma.generation.sampling import Sampling
+    from lemma.generation.text import generate_text, stream_text
 
     loaded = open_run(run)
     if chat is not None and prompt:
@@ -787,7 +788,7 @@ def generate(
 def _answer_sources(run: Run, source: str | Sequence[str], settings: dict[str, Any]) -> Any:
     """What a translator makes of a source, or what a classifier calls it."""
     from lemma.generation.beam import Beam, translate_texts
-    from lemma.generation.decode import Sampling
+    from lemma.generation.sampling import Sampling
     from lemma.models.encoder_decoder import EncoderDecoderModel
     from lemma.tasks.classification import ClassificationTask, classify_texts
     from lemma.tasks.registry import task_for
@@ -1318,8 +1319,9 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
     """The verbs, as the serving room gets them."""
     import torch
 
-    from lemma.generation.batching import BatchEngine, TextRequest
-    from lemma.generation.decode import Sampling
+    from lemma.generation.engine import BatchEngine
+    from lemma.generation.sampling import Sampling
+    from lemma.generation.sequences import TextRequest
     from lemma.inspection.page import render_page
     from lemma.models.dual_encoder import DualEncoderModel
     from lemma.models.transformer import EncoderModel

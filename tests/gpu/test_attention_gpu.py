@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lemma.layers.fused import attend_with_row_statistics
+from lemma.kernels.row_statistics import attend_with_row_statistics
 from lemma.layers.penalties import row_statistics
 from lemma.layers.recording import record_attention
 from lemma.models.build import build

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from lemma.data.tokenizers import train_tokenizer
-from lemma.generation.batching import BatchEngine, TextRequest
-from lemma.generation.decode import Sampling, generate_text
+from lemma.generation.engine import BatchEngine
+from lemma.generation.sampling import Sampling
+from lemma.generation.sequences import TextRequest
+from lemma.generation.text import generate_text
 from lemma.models.build import build
 from lemma.spec.data import Characters
 from lemma.spec.models import Decoder

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from lemma.errors import InputError
-from lemma.generation import engine
-from lemma.generation.decode import Sampling, generate
-from lemma.layers.cuda_graphs import warmup_stream
+from lemma.generation import cuda_graphs
+from lemma.generation.fused_decoder import FusedDecoder
+from lemma.generation.sampling import Sampling
+from lemma.generation.text import generate
+from lemma.kernels.cuda_graphs import warmup_stream
 from lemma.models.build import build
 from lemma.models.decoder import DecoderCache, DecoderSlotCache
 from lemma.spec.models import Decoder
@@ -58,7 +60,7 @@ def test_replayed_steps_write_the_tokens_of_the_cache(
     prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     settings = Sampling(tokens=80, temperature=temperature, precision="float32", stop_at_eos=True)
     fast = generate(model, prompts, settings, eos=7)  # 80 tokens pass the context of 64, and rows end at token 7
-    monkeypatch.setattr(engine, "fast_step", lambda model, state, *_: (None, state))
+    monkeypatch.setattr(cuda_graphs, "make_graph_step", lambda model, state, *_: (None, state))
     slow = generate(model, prompts, settings, eos=7)
     assert [row.tokens for row in fast] == [row.tokens for row in slow]
     assert [row.stopped for row in fast] == [row.stopped for row in slow]
@@ -97,14 +99,14 @@ def test_fused_kernels_compute_the_step_of_the_model(name: str, rows: int) -> No
     exact = build(spec).cuda().eval()
     for parameter in exact.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    low = engine.cast_copy(exact, torch.bfloat16).model
-    assert engine.FusedDecoder.supports(low, rows) and engine.cast_copy(exact, torch.bfloat16).model is low
+    low = cuda_graphs.cast_copy(exact, torch.bfloat16).model
+    assert FusedDecoder.supports(low, rows) and cuda_graphs.cast_copy(exact, torch.bfloat16).model is low
     with torch.inference_mode():
         _, cache = exact(torch.randint(1000, (rows, 300), device="cuda"))
         layers = tuple(tuple(one.bfloat16() for one in layer) for layer in cache.layers)
-        lowest = DecoderCache(cache.seen, cache.window, layers)
+        lowest = DecoderCache(cache.tokens, cache.window, layers)
         slots = [DecoderSlotCache(one, 1024) for one in (cache, lowest, lowest)]
-        fused = engine.FusedDecoder(low, slots[0].capacity)
+        fused = FusedDecoder(low, slots[0].capacity)
         for _ in range(3):
             tokens = torch.randint(1000, (rows, 1), device="cuda")
             wanted, plain = exact.step(tokens, slots[0]), low.step(tokens, slots[1])
@@ -114,7 +116,7 @@ def test_fused_kernels_compute_the_step_of_the_model(name: str, rows: int) -> No
             assert (found - wanted).norm() <= 0.05 * wanted.norm()
     with torch.no_grad():
         next(exact.parameters()).add_(1.0)
-    assert engine.cast_copy(exact, torch.bfloat16).model is not low
+    assert cuda_graphs.cast_copy(exact, torch.bfloat16).model is not low
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -128,7 +130,7 @@ def test_a_step_that_is_used_again_begins_anew(temperature: float) -> None:
     settings = Sampling(tokens=150, temperature=temperature, samples=2, stop_at_eos=True)
     first, other, again = (generate(model, [prompt], settings, eos=7) for prompt in ([1, 2, 3], [4, 5, 6], [1, 2, 3]))
     assert [row.tokens for row in first] == [row.tokens for row in again] != [row.tokens for row in other]
-    assert engine.cast_copy(model, torch.bfloat16).step is not None
+    assert cuda_graphs.cast_copy(model, torch.bfloat16).step is not None
 
 
 @pytest.mark.parametrize("prompts", [[[1, 2, 3]], [[1, 2, 3], [4]]], ids=["alone", "of two lengths"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lemma.layers.output_loss import output_loss
+from lemma.kernels.output_loss import output_loss
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

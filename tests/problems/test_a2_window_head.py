@@ -6,9 +6,9 @@ from math import exp, log, sqrt
 import pytest
 import torch
 
-from lemma.layers.attention import WindowHead
 from lemma.layers.recording import record_attention
 from lemma.models.build import build
+from lemma.models.feed_forward import WindowHead
 from lemma.spec.models import Attentive
 
 WORDS = {"the": (1.0, 0.0), "cat": (0.0, 1.0), "sat": (1.0, 1.0)}

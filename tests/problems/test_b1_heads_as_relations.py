@@ -13,9 +13,14 @@ import lemma.api as lemma
 from lemma.cli.main import app
 from lemma.data.treebanks import Lexicon, Trees, format_conllu
 from lemma.errors import InputError, RunError, SpecError
-from lemma.layers.attention import log_arc_probabilities, log_attention
 from lemma.models.build import build
-from lemma.models.parser import ParserModel, predict_trees, relation_attention
+from lemma.models.parser import (
+    ParserModel,
+    log_arc_probabilities,
+    log_attention,
+    predict_trees,
+    relation_attention,
+)
 from lemma.spec.models import Parser
 from lemma.tasks.parsing import arc_loss, attention_loss, attention_targets
 from treebanks import B1, tiny

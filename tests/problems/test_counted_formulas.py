@@ -72,7 +72,7 @@ def test_a3_the_head_of_the_attentive_model() -> None:
 
 def test_a3_the_head_alone_in_numbers() -> None:
     account = lemma.count(
-        "lemma.layers.attention:WindowHead", quantities=["parameters"], width=60, key_width=30, value_width=50
+        "lemma.models.feed_forward:WindowHead", quantities=["parameters"], width=60, key_width=30, value_width=50
     ).parameters
     assert account.total == 2 * 30 * 60 + 50 * 60 == 6600
     assert account.formula == "width*(2*key_width + value_width)"

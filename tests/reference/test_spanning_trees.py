@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lemma.data.treebanks import iter_depth_first
 from lemma.errors import InputError
-from lemma.layers.spanning_tree import best_tree
+from lemma.models.spanning_tree import best_tree
 
 
 def is_tree(heads: tuple[int, ...]) -> bool:

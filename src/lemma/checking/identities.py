@@ -38,12 +38,14 @@ from lemma.counting.polynomial import Polynomial, sum_polynomials, symbol
 from lemma.counting.subject import factory_subject
 from lemma.counting.writing import write_formula
 from lemma.errors import SpecError, describe_unknown
-from lemma.layers.attention import Attention, AttentionShape, WindowHead, log_arc_probabilities, log_attention
+from lemma.layers.attention import Attention, AttentionShape
 from lemma.layers.graph import Normalisation, build_adjacency
 from lemma.layers.penalties import row_statistics
 from lemma.layers.positions import RotaryEmbedding, alibi_slopes, build_positions, rotate, sinusoids
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.build import build
+from lemma.models.feed_forward import WindowHead
+from lemma.models.parser import log_arc_probabilities, log_attention
 from lemma.report.curves import Curve, Plot
 from lemma.report.result import Block, Heading, Result, Table, Text
 from lemma.spec.models import Decoder, Encoder, FeedForward, Lstm

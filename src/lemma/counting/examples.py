@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lemma.adaptation.adapt import lora_matrix
 from lemma.errors import InputError
-from lemma.layers.attention import WindowHead
+from lemma.models.feed_forward import WindowHead
 
 NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None}  # special tokens have no place in a small vocabulary
 

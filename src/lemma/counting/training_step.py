@@ -29,7 +29,7 @@ from lemma.counting.measure import PathTracker, differentiable_outputs, iter_ten
 from lemma.counting.probe import Sizes
 from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, Subject, format_sizes
 from lemma.errors import CountingError
-from lemma.layers import fused
+from lemma.kernels import support
 from lemma.spec.recipe import Recipe
 from lemma.tasks.registry import task_for
 from lemma.training.optimizer import build_optimizer, clip_gradients
@@ -318,11 +318,11 @@ def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: 
 @contextmanager
 def _emulate_gpu(meter: StepTracker) -> Iterator[None]:
     """Let the CPU stand in for a GPU, if one is planned for: the trainer then takes its operators."""
-    fused.COST_RECORDER = meter.add_kernel if meter.gpu else None
+    support.COST_RECORDER = meter.add_kernel if meter.gpu else None
     try:
         yield
     finally:
-        fused.COST_RECORDER = None
+        support.COST_RECORDER = None
 
 
 def _materialize(module: nn.Module) -> nn.Module:

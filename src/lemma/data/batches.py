@@ -347,3 +347,16 @@ class MaskedWindows:
         other = (original + rng.integers(1, max(2, text_vocabulary), size=masked.shape)) % text_vocabulary
         unmasked = np.where(draw < MASK_FRACTION + REPLACE_FRACTION, other, original)
         np.put_along_axis(inputs, masked, np.where(draw < MASK_FRACTION, self.special_ids[2], unmasked), axis=1)
+
+def batch_by_length(lengths: Int64[np.ndarray, " examples"], max_tokens: int) -> Iterator[Int64[np.ndarray, " batch"]]:
+    """Yield the indices of examples in batches of similar length, each of about `max_tokens` tokens with its padding.
+
+    >>> [batch.tolist() for batch in batch_by_length(np.array([5, 1, 9, 2]), max_tokens=10)]
+    [[1, 3], [0], [2]]
+    """
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or (end + 1 - start) * lengths[order[end]] > max(max_tokens, lengths[order[end]]):
+            yield order[start:end]
+            start = end

@@ -1,336 +1,422 @@
-"""Decoding on a GPU: memory that is there from the beginning, a few kernels a layer, and one CUDA graph for each token.
+"""Continuous batching: the decoding engine behind `generate` and `serve`.
 
-At batch 1 a GPU waits for the next kernel to be launched, hundreds of them for each token. A step of fixed shapes is
-recorded once and replayed as a whole. It chooses its token too, so that the next step can follow before the host has
-seen it: the host asks for a few tokens at a time, and what comes after the end of a text is dropped.
+Each step reads the next token of every running sequence, and at most a chunk of the waiting prompts, so that a long
+prompt never holds the others up; then it samples one token for every sequence. A sequence that ends, or whose reader
+has left, frees its row for the next. In float32 every sequence has the tokens that it has alone: who else is in the
+batch changes nothing but the last bit of rounding.
+
+States are joined where their shapes are equal; where none are, sequences are stepped in turn. A decoder's sequences of
+different lengths are rows of one `DecoderSlotCache` until their window is full. Sequences of one length that start
+together stay one state: on a GPU, their step is a CUDA graph that samples its own tokens.
 """
 
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from lemma.layers.attention import Attention
-from lemma.layers.cuda_graphs import capture, warmup_stream
-from lemma.layers.decoding import (
-    ACTIVATION_CODES,
-    MAX_ROWS,
-    attend_slot_cache,
-    build_rotary_tables,
-    embed_tokens,
-    fused_linear,
-    supports_attention,
-    take_argmax,
+from lemma.data.tokenizers import Tokenizer
+from lemma.errors import InputError
+from lemma.generation.batches import SequenceGroup, SlotBatch
+from lemma.generation.detokenizer import start_token
+from lemma.generation.fast_modules import fast_copy
+from lemma.generation.sampling import (
+    NAN_LOGITS,
+    Sampling,
+    TokenLogprob,
+    adjust_logits,
+    check_tokens,
+    sample_tokens,
+    token_logprobs,
 )
-from lemma.layers.fused import is_available
-from lemma.layers.positions import LearnedEmbedding, NoEmbedding, RotaryEmbedding, SinusoidalEmbedding
+from lemma.generation.sequences import GeneratedTokens, TextEvent, TextRequest, TokenSequence
 from lemma.layers.state import State
-from lemma.models.base import LanguageModel, has_hooks, weight_versions
-from lemma.models.decoder import DecoderCache, DecoderModel, DecoderSlotCache
-from lemma.models.transformer import TransformerLayer
+from lemma.models.base import LanguageModel, has_hooks
+from lemma.models.decoder import DecoderModel
+from lemma.models.decoder_numpy import step_in_numpy, supports_numpy
 
-if TYPE_CHECKING:
-    from lemma.generation.batching import TokenSequence
-    from lemma.generation.decode import Sampling
-
-MIN_GRAPH_TOKENS = 16  # tokens: recording takes as long as a few dozen steps
-MIN_TRITON_TOKENS = 100  # tokens: the first time, Triton compiles its kernels for some seconds
-MAX_CACHE_FRACTION = 0.5  # of a GPU's memory; a cache that may become larger grows with its texts
-TOKENS_AHEAD = 16  # tokens of each text that are chosen before the host looks at them
-NO_TOKEN = -1  # in the place of tokens that were chosen by logits that are no numbers
-GRAPH_SETTINGS = ("tokens", "temperature", "top_k", "top_p", "min_p", "looks_back", "logit_bias", "logprobs")
-"""The settings that a graph depends on."""
-Step = Callable[[Int[Tensor, "batch 1"], State], tuple[Tensor, State]]
-"""Reads one token of each text: `logits, state = step(tokens, state)`."""
+PROMPT_CHUNK = {"cpu": 256, "cuda": 4096}  # tokens of prompts that are read in one step
+CHUNK_FLOPS = 2**34  # of a CPU for them: a third of a second, and 64 tokens of a model of 135 M parameters
+MAX_PROMPT_LOGITS = 2**24  # 64 MB; eight times as many on a GPU
+LENGTH_BUCKET = {"cpu": 16, "cuda": 64}  # tokens: a decoder's prompts of one bucket of lengths are read together
+DECODE_CACHE_SIZE = 2**16  # pairs of tokens whose text is remembered
+Logits = Float[Tensor, "rows vocabulary"]
+StepLogits = list[tuple[list[TokenSequence], Logits]]
+"""Sequences, and the logits of their next tokens."""
 
 
-class CudnnSwitch:
-    """State of `steady_attention`, which is one setting for all threads of the process."""
+@dataclass(eq=False)
+class PromptPrefill:
+    """A prompt that is being read, chunk by chunk.
 
-    lock = threading.Lock()
-    users = 0  # contexts that are open
-    was_enabled = True  # whether cuDNN's attention was enabled when the first of them was opened
-
-
-@contextmanager
-def without_cudnn_attention() -> Iterator[None]:
-    """Leave cuDNN's attention out for a while: it makes a plan for every length, and so for every token.
-
-    Contexts of several threads may overlap: the last to end restores the setting.
+    Attributes:
+        tokens: what the model reads: the end of a prompt that is longer than the receptive field.
+        position: tokens read so far.
+        logprobs: of the prompt's tokens, if they are asked for; None for the first.
     """
-    with CudnnSwitch.lock:
-        if not CudnnSwitch.users:
-            CudnnSwitch.was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
-            torch.backends.cuda.enable_cudnn_sdp(False)
-        CudnnSwitch.users += 1
-    try:
-        yield
-    finally:
-        with CudnnSwitch.lock:
-            CudnnSwitch.users -= 1
-            if not CudnnSwitch.users:
-                torch.backends.cuda.enable_cudnn_sdp(CudnnSwitch.was_enabled)
+
+    request: TextRequest
+    sequences: list[TokenSequence]
+    tokens: tuple[int, ...]
+    position: int = 0
+    state: State | None = None
+    logprobs: list[TokenLogprob | None] = field(default_factory=lambda: [None])
 
 
-class FusedDecoder:
-    """A decoder's step in five kernels a layer, in bfloat16: the same function as `DecoderModel.step`, rounded less."""
+PromptChunk = tuple[PromptPrefill, tuple[int, ...]]
+"""A prompt and its tokens to read next."""
 
-    def __init__(self, model: DecoderModel, capacity: int) -> None:
-        self.model = model
-        self.layers: list[Any] = list(model.layers)
-        attention: Attention = self.layers[0].attention
-        turns = attention.turns
-        self.rotary_tables = (
-            build_rotary_tables(turns, capacity, attention.head_width) if isinstance(turns, RotaryEmbedding) else None
-        )
-        self.position_table = getattr(model.positions, "weight", getattr(model.positions, "table", None))
 
-    @staticmethod
-    def supports(model: DecoderModel, rows: int) -> bool:
-        """Whether the kernels do what a model does: plain matrices, known activations and norms."""
-        parameter = next(model.parameters())
-        return (
-            rows <= MAX_ROWS
-            and parameter.dtype == torch.bfloat16
-            and is_available(parameter.device)
-            and type(model.output) is nn.Linear
-            and type(model.positions) in (NoEmbedding, LearnedEmbedding, SinusoidalEmbedding)
-            and all(
-                type(layer) is TransformerLayer
-                and supports_attention(layer.attention)
-                and layer.feed_forward.activation in ACTIVATION_CODES
-                and all(type(part) is nn.Linear for part in layer.feed_forward.children())
-                for layer in model.layers
-            )
-        )
+class BatchEngine:
+    """Generates the texts of many requests at once, at most `rows` of them.
 
-    def step(
-        self, tokens: Int[Tensor, "batch 1"], slots: DecoderSlotCache, take_argmax_tokens: bool = False
-    ) -> Float[Tensor, "batch 1 vocabulary"]:
-        """Predict the token after the next one of each text, which is written into its slot; there must be room.
+    `step` returns the events since the last one. Not thread-safe: one thread does everything.
 
-        If it `takes` the most likely tokens, they are left in `tokens` and noted in the slots.
+    >>> engine = BatchEngine(model, tokenizer)  # doctest: +SKIP
+    >>> engine.add(TextRequest((5, 8), Sampling(tokens=20)))  # doctest: +SKIP
+    >>> while engine.is_busy:  # doctest: +SKIP
+    ...     print("".join(event.text for event in engine.step()), end="")
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        tokenizer: Tokenizer | None,
+        rows: int = 32,
+        chunk: int | None = None,
+        dtype: torch.dtype | None = None,
+        eos: int | None = None,
+        same_length: bool = False,
+    ) -> None:
+        """Prepare the model's steps.
+
+        Args:
+            tokenizer: None to generate tokens, up to `eos`, and no text.
+            chunk: most tokens of prompts to read in one step; by the speed of the device if unset.
+            same_length: all prompts have one length and one setting, and are added before the first step.
         """
-        model = self.model
-        stream = embed_tokens(tokens, slots, model.embedding.weight, self.position_table, model.scale or 1.0)
-        for layer, past in zip(self.layers, slots.layers, strict=True):
-            attention, feed_forward = layer.attention, layer.feed_forward
-            joined = fused_linear(stream, attention.query_key_value, layer.attention_norm)
-            mixed = attend_slot_cache(attention, joined, past, self.rotary_tables)
-            added = fused_linear(mixed, attention.output, residual=stream)
-            first = feed_forward.gate_widen if feed_forward.gated else feed_forward.widen
-            read = stream if layer.is_parallel else added
-            wide = fused_linear(read, first, layer.feed_forward_norm, feed_forward.activation, feed_forward.gated)
-            stream = fused_linear(wide, feed_forward.narrow, residual=added)
-        logits = fused_linear(stream, model.output, model.norm, dtype=torch.float32)
-        if take_argmax_tokens:  # a cap leaves their order
-            take_argmax(logits, tokens, slots)
-        else:
-            slots.lengths += 1
-        return (logits if model.logit_cap is None else model.logit_cap * torch.tanh(logits / model.logit_cap))[:, None]
+        if rows < 1:
+            raise InputError(f"rows = {rows} is less than 1: say how many texts are written at once.")
+        self.model, self.tokenizer, self.rows, self.dtype, self.same_length = model, tokenizer, rows, dtype, same_length
+        self.eos = tokenizer.eos if tokenizer else eos
+        self.device = next(model.parameters()).device
+        kind = "cuda" if self.device.type == "cuda" else "cpu"
+        if chunk is None:
+            chunk = PROMPT_CHUNK[kind]
+            if kind == "cpu":
+                parameters = sum(parameter.numel() for parameter in model.parameters())
+                chunk = min(chunk, max(16, CHUNK_FLOPS // (2 * parameters)))
+        max_logits = MAX_PROMPT_LOGITS * (8 if kind == "cuda" else 1)
+        self.chunk = max(1, min(chunk, max_logits // model.spec.vocabulary))
+        self.waiting: OrderedDict[Hashable, deque[PromptPrefill]] = OrderedDict()
+        self.prefilling: deque[PromptPrefill] = deque()
+        self.groups: list[SequenceGroup] = []
+        self.step_model = fast_copy(model)
+        self.slots: SlotBatch | None = None
+        uses_slots = not same_length and self.step_model is not model
+        if uses_slots and isinstance(model, DecoderModel) and model.supports_slots():
+            self.slots = SlotBatch(model, rows, dtype)
+            self.length_bucket = LENGTH_BUCKET[kind]
+            bounds = (model.window, model.spec.window)  # beyond them, a cache no longer holds all that was read
+            self.max_padded_length = min((bound for bound in bounds if bound), default=math.inf)
+        self._step_context: Callable[[], Any] = nullcontext
+        if kind == "cuda":
+            from lemma.generation.cuda_graphs import without_cudnn_attention  # needed on a GPU only
 
+            self._step_context = without_cudnn_attention
+        self._cached_tokenizer: Any = None
+        if tokenizer:
+            decode = lru_cache(DECODE_CACHE_SIZE)(tokenizer.decode)
+            self._cached_tokenizer = SimpleNamespace(kind=tokenizer.kind, decode=lambda ids: decode(tuple(ids)))
 
-class GraphedStep:
-    """A decoder's step, replayed from a CUDA graph while there is room; afterwards the model itself reads on.
-
-    Where nothing but the logits decides about a token, the graph chooses it and goes on with it: `tokens` gives what it
-    has chosen, and a call with these reads nothing, since they have been read. While the host looks at some tokens, the
-    GPU is busy with the next ones.
-    """
-
-    warmed_up: ClassVar[WeakKeyDictionary[DecoderModel, set[tuple[int, bool]]]] = WeakKeyDictionary()
-    """The steps, by rows and whether they are fused, that have run: what they need is compiled and allocated."""
-
-    def __init__(self, model: DecoderModel, slots: DecoderSlotCache, fallback: Step, settings: "Sampling") -> None:
-        self.model = model
-        self._reset(fallback, settings)
-        self.is_idle = False
-        fused = settings.tokens >= MIN_TRITON_TOKENS and FusedDecoder.supports(model, len(slots.tokens))
-        self.fused = FusedDecoder(model, slots.capacity) if fused else None
-        self._record(slots)
-
-    def _reset(self, fallback: Step, settings: "Sampling") -> None:
-        self.fallback, self.settings = fallback, settings
-        self.samples_on_gpu = not (settings.depends_on_history or settings.logit_bias or settings.logprobs is not None)
-        self.ready_tokens: deque[list[int]] = deque()
-        self.in_flight: tuple[Tensor, torch.cuda.Event] | None = None
-
-    def try_reuse(self, cache: DecoderCache, limit: int, fallback: Step, settings: "Sampling") -> bool:
-        """Whether its graph and memory are free and fit other texts, which it then begins with."""
-        alike = all(getattr(self.settings, name) == getattr(settings, name) for name in GRAPH_SETTINGS)
-        if not self.is_idle or not alike or self.slots.max_length != limit or len(self.slots.tokens) != len(cache.seen):
-            return False
-        self.slots.refill(cache)
-        self._reset(fallback, settings)
-        self.is_idle, self.num_launched = False, self.slots.length
-        return True
-
-    def _record(self, slots: DecoderSlotCache) -> None:
-        batch, device = len(slots.tokens), slots.tokens.device
-        self.slots, self.next_tokens = slots, slots.tokens.new_zeros(batch, 1)
-        self.num_launched = slots.length  # tokens of each text that the GPU has read, or will have
-        self.uniforms = torch.zeros(TOKENS_AHEAD, batch, dtype=torch.float64, device=device)
-        self.draw_index = torch.zeros(1, dtype=torch.long, device=device)
-        begin, known = slots.lengths.clone(), self.warmed_up.setdefault(self.model, set())
-        if (batch, self.fused is not None) not in known:
-            with warmup_stream():
-                for _ in range(2):
-                    self._step()
-                    self._rewind(begin)  # there may be room for one token only
-            known.add((batch, self.fused is not None))
-        self.graph = torch.cuda.CUDAGraph()
-        with capture(self.graph):
-            self.logits = self._step()
-        self._rewind(begin)
-
-    def _step(self) -> Tensor:
-        from lemma.generation.decode import sample_tokens
-
-        takes = self.samples_on_gpu and self.settings.is_greedy
-        if takes and self.fused is not None:
-            return self.fused.step(self.next_tokens, self.slots, takes)
-        read = self.model.step if self.fused is None else self.fused.step
-        logits = read(self.next_tokens, self.slots).float()
-        if self.samples_on_gpu:
-            chances = () if takes else self.uniforms.index_select(0, self.draw_index)[0]
-            chosen = sample_tokens(logits[:, -1], self.settings, chances)
-            self.next_tokens.copy_(chosen.clamp_(max=logits.shape[-1] - 1)[:, None])  # NaN leads past the last token
-            self.slots.tokens.scatter_(1, self.slots.lengths[:, None], self.next_tokens)
-            self.draw_index += 1
-        return logits
-
-    def _rewind(self, begin: Tensor) -> None:
-        self.slots.lengths.copy_(begin)
-        self.draw_index.zero_()
-
-    def _launch(self, rows: "list[TokenSequence]") -> tuple[Tensor, torch.cuda.Event] | None:
-        """Have the next tokens of all texts written, as many as there is room for; None if none are needed."""
-        coming = self.num_launched - self.slots.length
-        left = max(self.settings.tokens - len(row.tokens) for row in rows) - coming
-        count = min(TOKENS_AHEAD, self.slots.max_length - self.num_launched, left)
-        if count < 1:
-            return None
-        self.draw_index.zero_()
-        if not self.settings.is_greedy:
-            drawn = [[row.random.random() for row in rows] for _ in range(count)]
-            self.uniforms[:count] = torch.tensor(drawn, dtype=torch.float64).to(self.uniforms.device)
-        for _ in range(count):
-            self.graph.replay()
-        host = torch.empty(len(rows), count, dtype=torch.long, pin_memory=True)
-        chosen = self.slots.tokens[:, self.num_launched + 1 : self.num_launched + 1 + count]
-        wrong = self.logits[:, -1].isnan().any(-1, keepdim=True)  # what is no number stays in the cache
-        host.copy_(chosen.masked_fill(wrong, NO_TOKEN), non_blocking=True)
-        self.num_launched += count
-        done = torch.cuda.Event()
-        done.record()
-        return host, done
-
-    def pop_tokens(self) -> Int[Tensor, " batch"] | None:
-        """The tokens that the graph has chosen after those read last, or `NO_TOKEN`; None if the caller chooses."""
-        return torch.tensor(self.ready_tokens.popleft()) if self.ready_tokens else None
+    @cached_property
+    def step_single(self) -> Callable[[Tensor, State], tuple[Tensor, State]]:
+        """Fastest step of a single sequence."""
+        if supports_numpy(self.model) and not has_hooks(self.model):
+            return partial(step_in_numpy, self.model, self.step_model)
+        return self.step_model
 
     @property
-    def has_tokens_ahead(self) -> bool:
-        """Whether tokens that were chosen ahead have not been taken."""
-        return bool(self.ready_tokens) or self.in_flight is not None
+    def num_running(self) -> int:
+        """Number of sequences that have a row, or will have one as soon as their prompt is read."""
+        in_slots = self.slots.num_active if self.slots else 0
+        return in_slots + sum(len(batch.sequences) for batch in (*self.groups, *self.prefilling))
 
-    def __call__(
-        self, tokens: Int[Tensor, "batch 1"], state: State, rows: "list[TokenSequence]"
-    ) -> tuple[Tensor, State]:
-        """Read one token of each text; `rows` have the random numbers by which later tokens are chosen."""
-        if not isinstance(state, DecoderSlotCache):
-            return self.fallback(tokens, state)
-        if not self.has_tokens_ahead:
-            if state.is_full:
-                return self.fallback(tokens.to(state.tokens.device), state.tokens_only())
-            if state is not self.slots:  # some texts have ended: fewer rows, other shapes
-                self._record(state)
-            self.next_tokens.copy_(tokens)
-            if self.samples_on_gpu:
-                self.in_flight = self._launch(rows)
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.waiting or self.groups or self.prefilling or (self.slots and self.slots.num_active))
+
+    def check(self, request: TextRequest) -> None:
+        """Refuse tokens that the model does not have."""
+        vocabulary = self.model.spec.vocabulary
+        for name in ("stop_tokens", "logit_bias"):
+            check_tokens(name, getattr(request.settings, name), vocabulary)
+        check_tokens("prompt", request.prompt, vocabulary)
+
+    def add(self, request: TextRequest) -> list[TokenSequence]:
+        """Queue a request; return its sequences."""
+        self.check(request)
+        prompt, field = request.prompt, self.model.receptive_field
+        if not prompt:
+            assert self.tokenizer, "without a tokenizer a prompt needs a token"
+            prompt = (start_token(self.tokenizer),)
+        read = prompt[-field:] if field and not request.score_prompt else prompt
+        samples = range(request.settings.samples)
+        sequences = [TokenSequence(request, index, prompt, self.eos, self._cached_tokenizer) for index in samples]
+        queue = self.waiting.setdefault(request.owner, deque())
+        for start in samples[:: self.rows]:
+            queue.append(PromptPrefill(request, sequences[start : start + self.rows], read))
+        return sequences
+
+    def cancel(self, owner: Hashable) -> None:
+        """Drop all that an owner asked for; its rows are free at the next step."""
+        self.waiting.pop(owner, None)
+        self.prefilling = deque(prompt for prompt in self.prefilling if prompt.request.owner != owner)
+        in_slots = self.slots.sequences if self.slots else []
+        for sequence in (*in_slots, *(sequence for group in self.groups for sequence in group.sequences)):
+            if sequence and sequence.request.owner == owner and not sequence.stop_reason:
+                sequence.stop("told")
+
+    def close(self) -> None:
+        """Release CUDA graphs for reuse."""
+        for group in self.groups:
+            if group.graph_step:
+                group.graph_step.is_idle = True
+
+    def step(self) -> list[TextEvent]:
+        """Read one token of every sequence and a chunk of the prompts, then sample the next token of every sequence."""
+        events: list[TextEvent] = []
+        inference = nullcontext() if torch.is_inference_mode_enabled() else torch.inference_mode()
+        with self._step_context(), inference:
+            outputs = self._decode(events)
+            if self.waiting or self.prefilling:
+                self._admit_requests()
+                for chunks in self._take_chunks():
+                    outputs += self._prefill(chunks, events)
+            if len(outputs) == 1:
+                self._sample(*outputs[0], events)
+            elif outputs:
+                sequences = [sequence for batch, _ in outputs for sequence in batch]
+                self._sample(sequences, torch.cat([logits for _, logits in outputs]), events)
+        return events
+
+    def _decode(self, events: list[TextEvent]) -> StepLogits:
+        """Read one token of every running sequence."""
+        if self.same_length and (self.waiting or self.prefilling):
+            return []  # sequences that stay together start together
+        groups = [group for group in map(SequenceGroup.drop_finished, self.groups) if group.sequences]
+        slots = self.slots
+        if slots:
+            slots.drop_finished()
+            if self.prefilling or self.waiting or slots.num_active:  # a sequence is no longer alone
+                groups = [
+                    group
+                    for group in groups
+                    if not slots.admit(group.sequences, group.state, range(len(group.sequences)))
+                ]
+        outputs: StepLogits = []
+        stepped: list[SequenceGroup] = []  # another thread that counts sequences meanwhile sees the earlier ones
+        for group in SequenceGroup.merge(groups) if len(groups) > 1 else groups:
+            logits = self._step_group(group)
+            stepped.append(group)
+            self._check_loops(group.sequences, group.state, events)
+            outputs.append((group.sequences, logits))
+        if slots and slots.num_active:
+            sequences, logits, full = slots.step()
+            states = {group.sequences[0]: group.state for group in full}
+            assert slots.slots
+            for sequence in sequences:
+                if sequence.is_greedy:
+                    self._check_loops([sequence], states.get(sequence, slots.slots), events)
+            outputs.append((sequences, logits))
+            stepped += full
+        self.groups = stepped
+        return outputs
+
+    def _step_group(self, group: SequenceGroup) -> Logits:
+        is_first_step = len(group.sequences[0].tokens) == 1
+        if self.same_length and self.device.type == "cuda" and is_first_step and not group.graph_step:
+            from lemma.generation import cuda_graphs  # needed on a GPU only
+
+            settings = group.sequences[0].settings
+            group.graph_step, group.state = cuda_graphs.make_graph_step(
+                self.model, group.state, self.step_model, settings, self.dtype
+            )
+        if group.next_tokens is None:
+            group.next_tokens = torch.tensor([sequence.last_token for sequence in group.sequences], device=self.device)
+        tokens, group.next_tokens = group.next_tokens.unsqueeze(1), None
+        if group.graph_step:
+            logits, group.state = group.graph_step(tokens, group.state, group.sequences)
+        else:
+            step = self.step_single if len(group.sequences) == 1 else self.step_model
+            logits, group.state = step(tokens, group.state)
+        return logits.select(1, -1)
+
+    def _admit_requests(self) -> None:
+        """Move requests from the queues to prefilling as rows are free, owner by owner."""
+        running = self.num_running
+        while self.waiting:
+            owner, queue = next(iter(self.waiting.items()))
+            if running and running + len(queue[0].sequences) > self.rows:
+                break
+            prompt = queue.popleft()
+            running += len(prompt.sequences)
+            for sequence in prompt.sequences:
+                sequence.started_at = time.perf_counter()
+            self.prefilling.append(prompt)
+            self.waiting.move_to_end(owner) if queue else self.waiting.pop(owner)
+
+    def _take_chunks(self) -> list[list[PromptChunk]]:
+        """Take the prompt tokens to read in this step, grouped by what can be read in one call."""
+        groups: dict[Hashable, list[PromptChunk]] = {}
+        widths: dict[int, int] = {}  # of groups with padding, by length bucket
+        budget = self.chunk
+        while self.prefilling and budget > 0:
+            size = len(self.prefilling[0].tokens) - self.prefilling[0].position
+            if budget < size <= self.chunk:
+                break  # it is read in one piece in the next step
+            prompt, size = self.prefilling.popleft(), min(budget, size)
+            budget -= size
+            key: Hashable = (prompt if prompt.state else None, size)
+            if self.slots and size == len(prompt.tokens) < self.max_padded_length:
+                bucket = -(-size // self.length_bucket)
+                width, count = widths.get(bucket, 0), len(groups.get(bucket, ()))
+                new_width = max(size, width)
+                padding = new_width * (count + 1) - width * count - size
+                if padding <= budget:  # padding is read like tokens
+                    key, widths[bucket], budget = bucket, new_width, budget - padding
+            groups.setdefault(key, []).append((prompt, prompt.tokens[prompt.position : prompt.position + size]))
+        return list(groups.values())
+
+    def _prefill(self, chunks: list[PromptChunk], events: list[TextEvent]) -> StepLogits:
+        """Read chunks of prompts, equal ones once; start the sequences whose prompts are complete."""
+        row_of = {tokens: row for row, tokens in enumerate(dict.fromkeys(tokens for _, tokens in chunks))}
+        longest = max(map(len, row_of))  # padding after a shorter one changes nothing before it
+        rows = [(*tokens, *[0] * (longest - len(tokens))) for tokens in row_of]
+        logits, state = self.step_model(torch.tensor(rows, device=self.device), chunks[0][0].state)
+        sequences: list[TokenSequence] = []
+        state_rows: list[int] = []
+        padding: list[int] = []
+        for prompt, tokens in chunks:
+            row, request = row_of[tokens], prompt.request
+            if request.score_prompt:
+                self._score_prompt(prompt, logits[row], len(tokens))
+            prompt.position += len(tokens)
+            if prompt.position < len(prompt.tokens):
+                prompt.state = state if len(row_of) == 1 else state.select_rows(torch.tensor([row]))
+                self.prefilling.append(prompt)
+                continue
+            if request.score_prompt and prompt.sequences[0].index == 0:
+                logprobs = tuple(prompt.logprobs) if request.prompt else ()  # not of the token that starts every text
+                events.append(TextEvent(request, 0, prompt_logprobs=logprobs))
+            if request.generates:
+                count = len(prompt.sequences)
+                sequences += prompt.sequences
+                state_rows += [row] * count
+                padding += [longest - len(tokens)] * count
             else:
-                self.graph.replay()
-        if not self.ready_tokens and self.in_flight is not None:
-            host, done = self.in_flight
-            self.in_flight = self._launch(rows)
-            done.synchronize()
-            self.ready_tokens.extend(host.t().tolist())
-        state.length += 1
-        return self.logits, state
+                empty = GeneratedTokens(request.prompt, (), None, "length", 0.0)
+                events += [TextEvent(request, sequence.index, result=empty) for sequence in prompt.sequences]
+        if not sequences:
+            return []
+        self._start_sequences(sequences, state, state_rows, padding, events)
+        return [(sequences, logits[state_rows, [-1 - padded for padded in padding]])]
 
+    def _score_prompt(self, prompt: PromptPrefill, logits: Float[Tensor, "time vocabulary"], size: int) -> None:
+        """Append the log-probabilities of the tokens that follow the `size` tokens just read."""
+        following = prompt.tokens[prompt.position + 1 : prompt.position + size + 1]
+        targets = torch.tensor(following, dtype=torch.long, device=self.device)
+        logprobs = token_logprobs(logits[: len(following)], targets, prompt.request.settings.logprobs or 0)
+        if self._cached_tokenizer:
+            pairs = zip(logprobs, prompt.tokens[prompt.position :], strict=False)
+            logprobs = [logprob.with_text(self._cached_tokenizer, (previous,)) for logprob, previous in pairs]
+        prompt.logprobs += logprobs
 
-@dataclass
-class CastCopy:
-    """A copy of a model in another type, the weights that it was made of, and its last step, to be used again."""
+    def _start_sequences(
+        self,
+        sequences: list[TokenSequence],
+        state: State,
+        state_rows: list[int],
+        padding: list[int],
+        events: list[TextEvent],
+    ) -> None:
+        """Give sequences whose prompts have been read their rows, each with its row of a state."""
+        count = len(next(iter(state.tensors().values())))
+        is_single = len(sequences) == count == 1 and self.num_running == 0 and not self.waiting
+        steps_in_numpy = self.device.type == "cpu" and is_single
+        if not self.slots or steps_in_numpy or not self.slots.admit(sequences, state, state_rows, padding):
+            state = state if state_rows == list(range(count)) else state.select_rows(torch.tensor(state_rows))
+            self.groups.append(SequenceGroup(sequences, state))
+            state_rows = list(range(len(sequences)))
+        self._check_loops(sequences, state, events, state_rows)
 
-    weights: tuple[Any, ...]
-    model: DecoderModel
-    step: GraphedStep | None = None
+    def _check_loops(
+        self, sequences: list[TokenSequence], state: State, events: list[TextEvent], rows: Sequence[int] = ()
+    ) -> None:
+        """Look for loops at temperature 0; finish the sequences that are to stop there."""
+        for index, sequence in enumerate(sequences):
+            if sequence.is_greedy and not sequence.stop_reason:
+                sequence.check_loop(state, rows[index] if rows else index, self.model)
+                if sequence.stop_reason:
+                    events.append(sequence.finish())
 
+    def _sample(self, sequences: list[TokenSequence], logits: Logits, events: list[TextEvent]) -> None:
+        """Sample the next token of every sequence by its own settings and random numbers, in batches of one setting."""
+        graph_tokens = None
+        if self.groups and self.groups[0].graph_step:
+            graph_tokens = self.groups[0].graph_step.pop_tokens()
+        if graph_tokens is not None:
+            is_nan = (graph_tokens < 0).tolist()
+        else:
+            is_nan = logits.isnan().any(-1).tolist() if math.isnan(logits.max()) else ()
+        by_key: dict[tuple[Any, ...], list[int]] = {}
+        for row, sequence in enumerate(sequences):
+            if is_nan and is_nan[row] and not sequence.stop_reason:
+                self._fail(sequence, InputError(NAN_LOGITS), events)
+            if not sequence.stop_reason:  # it may have ended in a loop, or keep its row for a while
+                by_key.setdefault(sequence.sampling_key, []).append(row)
+        pending = deque(by_key.values())
+        while pending:
+            rows = pending.popleft()
+            is_all, batch = len(rows) == len(sequences), [sequences[row] for row in rows]
+            settings, batch_logits = batch[0].settings, logits if is_all else logits[rows]
+            if graph_tokens is not None:
+                tokens = graph_tokens if is_all else graph_tokens[rows]
+            else:
+                try:
+                    tokens = self._sample_batch(batch, settings, batch_logits)
+                except InputError as error:
+                    if len(batch) > 1:
+                        pending.extend([row] for row in rows)
+                    else:
+                        self._fail(batch[0], error, events)
+                    continue
+            logprobs = [None] * len(batch)
+            if settings.logprobs is not None:
+                logprobs = token_logprobs(batch_logits, tokens, settings.logprobs)
+            if is_all and len(self.groups) == 1 and len(self.groups[0].sequences) == len(sequences):
+                self.groups[0].next_tokens = tokens
+            for sequence, token, logprob in zip(batch, tokens.tolist(), logprobs, strict=True):
+                if event := sequence.append(token, logprob):
+                    events.append(event)
 
-COPIES: WeakKeyDictionary[DecoderModel, CastCopy] = WeakKeyDictionary()
-REUSE_LOCK = threading.Lock()  # a step that is free must not be taken by two threads
+    def _sample_batch(self, batch: list[TokenSequence], settings: Sampling, logits: Logits) -> Int[Tensor, " rows"]:
+        if settings.logit_bias or settings.depends_on_history:
+            tokens = torch.stack([sequence.all_tokens(self.device) for sequence in batch])
+            logits = adjust_logits(logits, settings, tokens, len(batch[0].tokens))
+        uniforms = () if settings.is_greedy else [sequence.random.random() for sequence in batch]
+        return sample_tokens(logits, settings, uniforms)
 
-
-def cast_copy(model: DecoderModel, dtype: torch.dtype) -> CastCopy:
-    """Copy a model into another type; the copy is kept as long as the model lives and its weights stay as they are."""
-    weights = (dtype, *weight_versions(model))
-    known = COPIES.get(model)
-    if known is None or known.weights != weights:
-        known = COPIES[model] = CastCopy(weights, deepcopy(model).to(dtype))
-    return known
-
-
-def fast_step(
-    model: LanguageModel, state: State, beyond: Step, settings: "Sampling", dtype: torch.dtype | None = None
-) -> tuple[GraphedStep | None, State]:
-    """Return a faster step for the tokens of these settings if there is one, and the state in the form that it reads.
-
-    `beyond` is the model's own step. In bfloat16 the model's matrices are copied, and the cache is converted.
-    """
-    if has_hooks(model):
-        return None, state
-    if (
-        not isinstance(model, DecoderModel)
-        or not isinstance(state, DecoderCache)
-        or not model.supports_slots()
-        or not state.layers
-    ):
-        return None, state
-    limit = state.seen.shape[1] + settings.tokens
-    limit = limit if model.window is None else min(limit, model.window)
-    if limit - state.seen.shape[1] < MIN_GRAPH_TOKENS:
-        return None, state
-    kept = [one for layer in state.layers for one in layer]
-    token = sum(one.shape[:-2].numel() * one.shape[-1] * (dtype or one.dtype).itemsize for one in kept)
-    if (
-        limit * token > MAX_CACHE_FRACTION * torch.cuda.mem_get_info(state.seen.device)[1]
-    ):  # which most texts never come to need
-        return None, state
-    known = None
-    if dtype is not None and next(model.parameters()).dtype == torch.float32:
-        known = cast_copy(model, dtype)
-        model = known.model
-        layers = tuple(tuple(one.to(dtype) for one in layer) for layer in state.layers)
-        state = DecoderCache(state.seen, state.window, layers)
-    if known is not None:
-        with REUSE_LOCK:
-            if known.step is not None and known.step.try_reuse(state, limit, beyond, settings):
-                return known.step, known.step.slots
-            known.step = None  # its memory is free before more is taken
-    slots = DecoderSlotCache(state, limit)
-    for part in model.modules():
-        if isinstance(part, RotaryEmbedding):
-            part.ensure_length(slots.capacity)
-    step = GraphedStep(model, slots, beyond, settings)
-    if known is not None:
-        known.step = step
-    return step, slots
+    @staticmethod
+    def _fail(sequence: TokenSequence, error: InputError, events: list[TextEvent]) -> None:
+        sequence.stop("told")
+        events.append(TextEvent(sequence.request, sequence.index, error=error))

@@ -17,8 +17,8 @@ from lemma.errors import DataError, InputError, LemmaError, SpecError, describe_
 from lemma.inspection import drawing, patterns
 from lemma.inspection.page import MAX_NAMED_HEADS, render_page
 from lemma.inspection.patterns import PatternMatch, Statistics
+from lemma.kernels.support import is_available
 from lemma.layers.attention import Attention
-from lemma.layers.fused import is_available
 from lemma.layers.penalties import AttentionRows, row_sums
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import LanguageModel, evaluating, tokens_per_batch
@@ -348,7 +348,7 @@ class HeadMeans(Result):
 def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], None] | None = None) -> HeadMeans:
     """Measure every head over a whole text, a file or a corpus by name, window by window.
 
-    The weights of no window are in memory: on a GPU the kernel of `layers/fused.py` gives the entropy and the distance
+    The weights of no window are in memory: on a GPU the kernel of `kernels/row_statistics.py` gives the entropy and the distance
     of each row along with attention; elsewhere they are computed in blocks of rows.
     """
     hint = "What its heads do on one text: lemma look {} --text '…'"

@@ -14,9 +14,9 @@ from lemma.data.treebanks import Sentence, format_conllu
 from lemma.errors import InputError, describe_unknown
 from lemma.inspection.drawing import render
 from lemma.layers.recording import AttentionRecord, record_attention
-from lemma.layers.spanning_tree import best_tree
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.parser import ParserModel, predict_trees, relation_attention
+from lemma.models.spanning_tree import best_tree
 from lemma.report.result import Block, Figure, Matrix, Result, Text
 from lemma.report.text import display_width, text_width
 from lemma.runs.load import Run

@@ -10,30 +10,30 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from lemma.layers import fused
+from lemma.kernels import support
 
 A = math.sqrt(8 / math.pi)
 B = 0.044715 * A
 
 
 def gelu(values: Tensor) -> Tensor:
-    """The Gaussian error linear unit in its tanh form, as GPT-2 has it (Hendrycks & Gimpel 2016).
+    """Apply the Gaussian error linear unit in its tanh form, as GPT-2 does (Hendrycks & Gimpel 2016).
 
     ½x(1 + tanh(√(2/π)(x + 0.044715x³))) is x·sigmoid(z) with z = x(a + bx²), a = √(8/π), b = 0.044715a. On a CPU the
-    sigmoid costs a fifth of the tanh, so that training takes this form; elsewhere PyTorch's own kernel runs.
+    sigmoid costs a fifth of the tanh, so training uses this form; elsewhere PyTorch's own kernel runs.
 
     >>> [round(value, 5) for value in gelu(torch.tensor([-1.0, 0.0, 1.0])).tolist()]
     [-0.15881, 0.0, 0.84119]
     """
-    cpu = values.device.type == "cpu" and not fused.COST_RECORDER
-    if cpu and values.requires_grad and not torch.compiler.is_compiling():
-        exact = torch.promote_types(values.dtype, torch.float32)  # a CPU is slower in bfloat16 here
-        return _SigmoidGelu.apply(values.to(exact))  # pyright: ignore[reportReturnType]
+    on_cpu = values.device.type == "cpu" and not support.COST_RECORDER
+    if on_cpu and values.requires_grad and not torch.compiler.is_compiling():
+        dtype = torch.promote_types(values.dtype, torch.float32)  # a CPU is slower in bfloat16 here
+        return _SigmoidGelu.apply(values.to(dtype))  # pyright: ignore[reportReturnType]
     return functional.gelu(values, approximate="tanh")
 
 
 class _SigmoidGelu(torch.autograd.Function):
-    """The sigmoid form in as few passes over memory as possible."""
+    """The sigmoid form of `gelu`, in as few passes over memory as possible."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class _SigmoidGelu(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """s + x s(1−s)(a + 3bx²), with s the gate, times the incoming gradient."""
+        """Return s + x s(1−s)(a + 3bx²), with s the gate, times the incoming gradient."""
         values, gate = ctx.saved_tensors
         slope = torch.addcmul(values.new_tensor(A), values, values, value=3 * B).mul_(values)
         slope.addcmul_(slope, gate, value=-1)
@@ -78,13 +78,13 @@ class FeedForwardLayer(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, hidden: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """Apply it to every vector."""
+        """Apply the layer to every vector."""
         if self.gated:
-            gate, wide = self.gate_widen(hidden).chunk(2, -1)
-            return self.narrow(self.activation(gate) * wide)
+            gate, widened = self.gate_widen(hidden).chunk(2, -1)
+            return self.narrow(self.activation(gate) * widened)
         return self.narrow(self.activation(self.widen(hidden)))
 
 
 def build_norm(kind: Literal["layer", "rms"], width: int, bias: bool, epsilon: float = 1e-5) -> nn.Module:
-    """Layer norm (Ba et al. 2016), or root-mean-square norm, which has no shift (Zhang & Sennrich 2019)."""
+    """Build a layer norm (Ba et al. 2016), or an RMS norm, which has no bias (Zhang & Sennrich 2019)."""
     return nn.LayerNorm(width, epsilon, bias=bias) if kind == "layer" else nn.RMSNorm(width, eps=epsilon)

@@ -1,15 +1,14 @@
 """Graph convolution (problem D4; Kipf & Welling 2017), and the sparse matrices that it multiplies by."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-INT32_LIMIT = 2**31
-"""Below it indices are stored in 32 bits, which the kernels of a CPU read without copying."""
+INT32_LIMIT = 2**31  # below it indices are stored in 32 bits, which the kernels of a CPU read without copying
 
 
 class _SparseProduct(torch.autograd.Function):
@@ -26,33 +25,34 @@ class _SparseProduct(torch.autograd.Function):
 
 
 def _multiply(matrix: Tensor, dense: Tensor) -> Tensor:
-    """The product in the precision of the matrix: autocast does not support sparse ones."""
+    """Multiply in the precision of the matrix: autocast does not support sparse ones."""
     with torch.autocast(dense.device.type, enabled=False):
         return matrix @ dense.to(matrix.dtype)
 
 
 @dataclass(frozen=True)
 class SparseMatrix:
-    """A sparse matrix in compressed rows, with the indices of its transpose; `sparse @ dense` has a gradient."""
+    """A sparse matrix in compressed rows, with the indices of its transpose; `sparse @ dense` has a gradient.
+
+    Attributes:
+        values: the entries, row after row.
+        order: index of the transpose's entries among the values; None where the matrix is symmetric.
+    """
 
     shape: tuple[int, int]
     row_offsets: Int[Tensor, " rows_and_one"]
     columns: Int[Tensor, " entries"]
     values: Float[Tensor, " entries"]
-    """The entries, row after row."""
     transposed_offsets: Int[Tensor, " columns_and_one"]
     transposed_columns: Int[Tensor, " entries"]
     order: Int[Tensor, " entries"] | None
-    """The index of the transpose's entries among the values; None where the matrix is symmetric."""
 
     @property
     def csr(self) -> Tensor:
-        """The matrix as torch's sparse rows."""
         return csr_tensor(self.row_offsets, self.columns, self.values, self.shape)
 
     @property
     def transposed_csr(self) -> Tensor:
-        """Its transpose as torch's sparse rows."""
         if self.order is None:
             return self.csr
         values = self.values[self.order]
@@ -62,21 +62,20 @@ class SparseMatrix:
         return _SparseProduct.apply(self, dense)  # pyright: ignore[reportReturnType]
 
     def to_dense(self) -> Float[Tensor, "rows columns"]:
-        """The whole matrix, for a small one."""
+        """Return the full matrix, for a small one."""
         return self.csr.to_dense()
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Self:
-        """The same on another device, or in another dtype."""
-        places = (self.row_offsets, self.columns, self.transposed_offsets, self.transposed_columns)
-        starts, columns, back_starts, back_columns = (tensor.to(device) for tensor in places)
-        order = None if self.order is None else self.order.to(device)
+        """Return the matrix on another device, or in another dtype."""
         values = self.values.to(device, dtype or self.values.dtype)
-        return type(self)(self.shape, starts, columns, values, back_starts, back_columns, order)
+        order = None if self.order is None else self.order.to(device)
+        indices = (self.row_offsets, self.columns, self.transposed_offsets, self.transposed_columns)
+        offsets, columns, transposed_offsets, transposed_columns = (tensor.to(device) for tensor in indices)
+        return type(self)(self.shape, offsets, columns, values, transposed_offsets, transposed_columns, order)
 
     def with_values(self, values: Float[Tensor, " entries"]) -> Self:
-        """The same indices with other values; those of a symmetric matrix must be symmetric too."""
-        places = (self.transposed_offsets, self.transposed_columns, self.order)
-        return type(self)(self.shape, self.row_offsets, self.columns, values, *places)
+        """Return a matrix with the same indices; the values of a symmetric matrix must be symmetric too."""
+        return replace(self, values=values)
 
     @classmethod
     def from_entries(
@@ -86,28 +85,29 @@ class SparseMatrix:
         shape: tuple[int, int],
         symmetric: bool = False,
     ) -> Self:
-        """A matrix from the row and column of every entry, in the order of the rows.
+        """Build a matrix from the row and column of every entry, in the order of the rows.
 
-        >>> Sparse.of(torch.tensor([[0, 1], [1, 0]]), torch.tensor([2.0, 3.0]), (2, 2)).to_dense().tolist()
+        >>> indices, values = torch.tensor([[0, 1], [1, 0]]), torch.tensor([2.0, 3.0])
+        >>> SparseMatrix.from_entries(indices, values, (2, 2)).to_dense().tolist()
         [[0.0, 2.0], [3.0, 0.0]]
         """
-        kind = torch.int32 if max(*shape, indices.shape[1]) < INT32_LIMIT else torch.int64
-        starts, columns = _row_offsets(indices[0], shape[0], kind), indices[1].to(kind)
+        dtype = torch.int32 if max(*shape, indices.shape[1]) < INT32_LIMIT else torch.int64
+        offsets, columns = _row_offsets(indices[0], shape[0], dtype), indices[1].to(dtype)
         if symmetric:
-            return cls(shape, starts, columns, values, starts, columns, None)
+            return cls(shape, offsets, columns, values, offsets, columns, None)
         order = indices[1].argsort(stable=True)
-        back = _row_offsets(indices[1], shape[1], kind)
-        return cls(shape, starts, columns, values, back, indices[0][order].to(kind), order)
+        transposed_offsets = _row_offsets(indices[1], shape[1], dtype)
+        return cls(shape, offsets, columns, values, transposed_offsets, indices[0][order].to(dtype), order)
 
 
 def _row_offsets(rows: Int[Tensor, " entries"], count: int, dtype: torch.dtype) -> Int[Tensor, " rows_and_one"]:
-    starts = torch.zeros(count + 1, dtype=torch.int64, device=rows.device)
-    starts[1:] = torch.bincount(rows, minlength=count).cumsum(0)
-    return starts.to(dtype)
+    offsets = torch.zeros(count + 1, dtype=torch.int64, device=rows.device)
+    offsets[1:] = torch.bincount(rows, minlength=count).cumsum(0)
+    return offsets.to(dtype)
 
 
 def csr_tensor(row_offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Torch's sparse rows, without its warning that they are in beta."""
+    """Make a sparse CSR tensor, without torch's warning that it is in beta."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
         return torch.sparse_csr_tensor(row_offsets, columns, values, tuple(shape), check_invariants=False)
@@ -135,42 +135,42 @@ def build_adjacency(
 
     Edges count for both ends; doubles count once (of weighted ones the largest), loops as the one that every node gets.
 
-    >>> adjacency_of(torch.tensor([[0], [1]]), 2).to_dense().tolist()
+    >>> build_adjacency(torch.tensor([[0], [1]]), 2).to_dense().tolist()
     [[0.5, 0.5], [0.5, 0.5]]
     """
     if normalisation == "alone":
         edges, weights = edges[:, :0], None if weights is None else weights[:0]
-    places, values = add_self_loops(edges, nodes, weights)
-    values = normalise_entries(places, values, nodes, normalisation)
-    return Adjacency.from_entries(places, values, (nodes, nodes), symmetric=normalisation != "rows")
+    indices, values = add_self_loops(edges, nodes, weights)
+    values = normalise_entries(indices, values, nodes, normalisation)
+    return Adjacency.from_entries(indices, values, (nodes, nodes), symmetric=normalisation != "rows")
 
 
 def add_self_loops(
     edges: Int[Tensor, "two edges"], nodes: int, weights: Float[Tensor, " edges"] | None = None
 ) -> tuple[Int[Tensor, "two entries"], Float[Tensor, " entries"]]:
-    """The indices of the entries of Ã = A + I, in the order of rows, and their values."""
+    """Return the indices of the entries of Ã = A + I, in the order of rows, and their values."""
     values = torch.ones(edges.shape[1], device=edges.device) if weights is None else weights
-    apart = edges[0] != edges[1]
-    edges, values = edges[:, apart], values[apart]
-    own = torch.arange(nodes, device=edges.device)
-    both = torch.cat([edges[0] * nodes + edges[1], edges[1] * nodes + edges[0], own * nodes + own])
-    values = torch.cat([values, values, torch.ones_like(own, dtype=values.dtype)])
-    entries, owner = both.unique(return_inverse=True)
+    is_edge = edges[0] != edges[1]
+    edges, values = edges[:, is_edge], values[is_edge]
+    loops = torch.arange(nodes, device=edges.device)
+    keys = torch.cat([edges[0] * nodes + edges[1], edges[1] * nodes + edges[0], loops * nodes + loops])
+    values = torch.cat([values, values, torch.ones_like(loops, dtype=values.dtype)])
+    entries, entry_of = keys.unique(return_inverse=True)
     largest = torch.zeros(len(entries), dtype=values.dtype, device=edges.device)
-    largest = largest.scatter_reduce(0, owner, values, "amax")
+    largest = largest.scatter_reduce(0, entry_of, values, "amax")
     return torch.stack([entries // nodes, entries % nodes]), largest
 
 
 def normalise_entries(
     indices: Int[Tensor, "two entries"], values: Float[Tensor, " entries"], nodes: int, normalisation: Normalisation
 ) -> Float[Tensor, " entries"]:
-    """The entries of Ã divided by degrees: by the root of both ends' (symmetric), by the row's, or not at all."""
+    """Divide the entries of Ã by degrees: by the root of both ends' (symmetric), by the row's, or not at all."""
     if normalisation not in ("symmetric", "rows"):
         return values
-    wide = values.double()  # in 32 bits the product of two degrees past 10¹⁹ would be infinite
-    degrees = torch.zeros(nodes, dtype=wide.dtype, device=wide.device).index_add(0, indices[0], wide)
+    doubles = values.double()  # in 32 bits the product of two degrees past 10¹⁹ would be infinite
+    degrees = torch.zeros(nodes, dtype=doubles.dtype, device=doubles.device).index_add(0, indices[0], doubles)
     first, second = degrees[indices[0]], degrees[indices[1]]
-    return (wide / ((first * second).sqrt() if normalisation == "symmetric" else first)).to(values.dtype)
+    return (doubles / ((first * second).sqrt() if normalisation == "symmetric" else first)).to(values.dtype)
 
 
 class GraphConvolution(nn.Module):
@@ -182,12 +182,12 @@ class GraphConvolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(output_width)) if bias else None
 
     def forward(self, features: Tensor | SparseMatrix, adjacency: Adjacency | Tensor) -> Tensor:
-        """Map the features and mix them along the edges; `adjacency` is sparse, or dense matrices."""
-        mixed = self._propagate(features, adjacency)
-        return mixed if self.bias is None else mixed + self.bias
+        """Multiply features by W and sum them along the edges; `adjacency` is sparse, or dense matrices."""
+        sums = self._propagate(features, adjacency)
+        return sums if self.bias is None else sums + self.bias
 
     def _propagate(self, features: Tensor | SparseMatrix, adjacency: Adjacency | Tensor) -> Tensor:
-        """(Â X) W = Â (X W): a sparse Â is multiplied by whichever is narrower."""
+        """Return (Â X) W = Â (X W): a sparse Â is multiplied by whichever is narrower."""
         if isinstance(features, SparseMatrix):
             return adjacency @ (features @ self.map.weight.T)
         if isinstance(adjacency, SparseMatrix) and self.map.in_features < self.map.out_features:

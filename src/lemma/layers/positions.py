@@ -1,11 +1,11 @@
 """Position encodings: added to the embedding, applied to queries and keys, or added to the scores.
 
-There are three hooks, of which an encoding has those that it needs. Each is a module, made of the spec, the context
+There are three hooks, of which an encoding has those that it needs. Each is a module, built from the spec, the context
 and a size; positions count from 0.
 
-    adds    made for the stream's width     part(vectors, start)   vectors (batch, time, width)
-    rotates made for the width of a head    part(vectors, start)   queries or keys (batch, heads, time, width)
-    biases  made for the number of heads    part(distances)        distances (n) → what scores gain (heads, n)
+    adds    built for the hidden width       module(vectors, start)   vectors (batch, time, width)
+    rotates built for the width of a head    module(vectors, start)   queries or keys (batch, heads, time, width)
+    biases  built for the number of heads    module(distances)        distances (n) → biases of the scores (heads, n)
 
 A distance is the query's position minus the key's: the past is positive. The spec of another package's encoding names
 its hooks (`NewPositions`).
@@ -38,18 +38,18 @@ from lemma.spec.positions import (
 
 Hook = Literal["adds", "rotates", "biases"]
 StartPosition = int | Int[Tensor, " batch"]
-"""The position of the first vector, or of each row's only one."""
+"""The position of the first vector, or of the only vector of each row."""
 INITIAL_ROWS = 1024  # of a table of rotations at first; a context may be much longer than what is ever read
 GROW_LOCK = threading.Lock()  # two threads that use one model must not replace a longer table by a shorter one
 
 
 def _select_rows(table: Float[Tensor, "context width"], start: StartPosition, time: int) -> Float[Tensor, "..."]:
-    """The rows of positions start, start+1, …, or of each row's own."""
+    """Return the rows of positions start, start+1, …, or the row of each position in `start`."""
     return table[start][:, None] if isinstance(start, Tensor) else table.narrow(0, start, time)
 
 
 class NoEmbedding(nn.Module):
-    """No positions: the embedding is left as it is."""
+    """No position embedding."""
 
     def forward(
         self, vectors: Float[Tensor, "batch time width"], start: StartPosition = 0
@@ -59,7 +59,7 @@ class NoEmbedding(nn.Module):
 
 
 class LearnedEmbedding(nn.Module):
-    """A learned vector for each position."""
+    """A trainable vector for each position."""
 
     def __init__(self, context: int, width: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class LearnedEmbedding(nn.Module):
 
 
 class SinusoidalEmbedding(nn.Module):
-    """Sines and cosines of geometric wavelengths, fixed."""
+    """Fixed sines and cosines of geometric wavelengths."""
 
     table: Tensor
 
@@ -89,7 +89,7 @@ class SinusoidalEmbedding(nn.Module):
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotates pairs of a vector at position p by pθ₁, pθ₂, …, so that q_p·k_r depends on p − r only.
+    """Rotation of pairs of a vector at position p by pθ₁, pθ₂, …, so that q_p·k_r depends on p − r only.
 
     Pairs are (1, 2), (3, 4), … or, in halves, (1, 1 + n), (2, 2 + n), … of the first 2n coordinates; the rest stays.
     """
@@ -115,9 +115,9 @@ class RotaryEmbedding(nn.Module):
     def forward(
         self, vectors: Float[Tensor, "*batch time width"], start: StartPosition = 0
     ) -> Float[Tensor, "*batch time width"]:
-        """Rotate vectors at positions start, start+1, …, past the table's end too; or each row's at its own.
+        """Rotate vectors at positions start, start+1, …, past the table's end too; or each row at its own position.
 
-        Positions by row must be within the table: `reach` makes it long enough.
+        Positions by row must be within the table: `ensure_length` makes it long enough.
         """
         if isinstance(start, Tensor):
             rows = self.table[start][:, None, None]
@@ -130,14 +130,14 @@ class RotaryEmbedding(nn.Module):
                 if stop <= len(self.table)
                 else self._rows_past_table(start, stop, vectors.device)
             )
-        turn = rotate_halves if self.halves else rotate
+        rotate_vectors = rotate_halves if self.halves else rotate
         if not self.unrotated_dim:
-            return turn(vectors, rows.to(vectors.dtype))
-        rotated, kept = vectors.split((self.rotary_dim, self.unrotated_dim), dim=-1)
-        return torch.cat([turn(rotated, rows.to(vectors.dtype)), kept], dim=-1)
+            return rotate_vectors(vectors, rows.to(vectors.dtype))
+        rotary_part, rest = vectors.split((self.rotary_dim, self.unrotated_dim), dim=-1)
+        return torch.cat([rotate_vectors(rotary_part, rows.to(vectors.dtype)), rest], dim=-1)
 
     def _rows_past_table(self, start: int, stop: int, device: torch.device) -> Float[Tensor, "time ..."]:
-        """Rows past the table's end; the table grows, except in compiled code."""
+        """Return rows past the table's end; the table grows, except in compiled code."""
         if torch.compiler.is_compiling():
             return self._compute_rows(start, stop, device)
         self.ensure_length(2 * stop)
@@ -154,11 +154,11 @@ class RotaryEmbedding(nn.Module):
     def _compute_rows(
         self, start: int, stop: int, device: torch.device | None = None, dtype: torch.dtype | None = None
     ) -> Float[Tensor, "time ..."]:
-        """The table for `rotate`, or for `rotate_halves`."""
+        """Compute rows of the table for `rotate`, or for `rotate_halves`."""
         frequencies, factor = rotary_frequencies(self.rotary_dim, self.base, self.scaling, device)
-        begin = start + self.first
-        places = torch.arange(begin, begin + stop - start, dtype=torch.float64, device=device)[:, None]
-        sine, cosine = (places * frequencies).sin() * factor, (places * frequencies).cos() * factor
+        first = start + self.first
+        positions = torch.arange(first, first + stop - start, dtype=torch.float64, device=device)[:, None]
+        sine, cosine = (positions * frequencies).sin() * factor, (positions * frequencies).cos() * factor
         if self.halves:
             rows = torch.stack([torch.cat([-sine, sine], -1), torch.cat([cosine, cosine], -1)], dim=1)
         else:
@@ -169,7 +169,7 @@ class RotaryEmbedding(nn.Module):
 def rotary_frequencies(
     width: int, base: float, scaling: Scaling, device: torch.device | None = None
 ) -> tuple[Float[Tensor, " pairs"], float]:
-    """The angles θ_i = base^(−2(i−1)/width) by which the pairs turn at each step, scaled; and what vectors gain by it.
+    """Return the scaled angles θ_i = base^(−2(i−1)/width) of the pairs per position, and the factor of the vectors.
 
     >>> from lemma.spec.positions import LinearScaling
     >>> rotary_frequencies(4, 10_000.0, LinearScaling(factor=2))[0].tolist()
@@ -182,10 +182,10 @@ def rotary_frequencies(
             return frequencies / scaling.factor, 1.0
         case Llama3Scaling():
             turns = scaling.original_context * frequencies / (2 * math.pi)
-            kept = ((turns - scaling.slow) / (scaling.fast - scaling.slow)).clamp(0, 1)
-            return frequencies * (kept + (1 - kept) / scaling.factor), 1.0
+            unscaled = ((turns - scaling.slow) / (scaling.fast - scaling.slow)).clamp(0, 1)
+            return frequencies * (unscaled + (1 - unscaled) / scaling.factor), 1.0
         case YarnScaling():
-            # the number of the pair that turns this often within the original context
+            # Index of the pair that turns this often within the original context.
             low, high = (
                 width * math.log(scaling.original_context / (turns * 2 * math.pi)) / (2 * math.log(base))
                 for turns in (scaling.fast, scaling.slow)
@@ -210,8 +210,8 @@ def rotate(
     [[-3.0, 2.0]]
     """
     sine, cosine = table.unbind(-1)
-    one, other = vectors.unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack([one * cosine - other * sine, one * sine + other * cosine], dim=-1).flatten(-2)
+    first, second = vectors.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([first * cosine - second * sine, first * sine + second * cosine], dim=-1).flatten(-2)
 
 
 def rotate_halves(
@@ -224,12 +224,12 @@ def rotate_halves(
     [[-3.0, 2.0]]
     """
     sine, cosine = table.unbind(-2)
-    one, other = vectors.chunk(2, -1)
-    return torch.addcmul(vectors * cosine, torch.cat([other, one], -1), sine)
+    first, second = vectors.chunk(2, -1)
+    return torch.addcmul(vectors * cosine, torch.cat([second, first], -1), sine)
 
 
 class AlibiBias(nn.Module):
-    """Subtracts m·|distance| from every score, with a slope m for every head (Press et al. 2022)."""
+    """A bias of −m·|distance| on every score, with a slope m for every head (Press et al. 2022)."""
 
     slopes: Tensor
 
@@ -243,7 +243,7 @@ class AlibiBias(nn.Module):
 
 
 def alibi_slopes(heads: int) -> Float[Tensor, " heads"]:
-    """ALiBi's slopes m, the geometric sequence 2^(−8/h), 2^(−16/h), …, 2^(−8) (Press et al. 2022).
+    """Return ALiBi's slopes m, the geometric sequence 2^(−8/h), 2^(−16/h), …, 2^(−8) (Press et al. 2022).
 
     >>> alibi_slopes(4).tolist()
     [0.25, 0.0625, 0.015625, 0.00390625]
@@ -253,7 +253,7 @@ def alibi_slopes(heads: int) -> Float[Tensor, " heads"]:
 
 
 class RelativeBias(nn.Module):
-    """A learned number for each head and bucket of distances (Raffel et al. 2020)."""
+    """A trainable bias for each head and bucket of distances (Raffel et al. 2020)."""
 
     def __init__(self, heads: int, buckets: int, max_distance: int, causal: bool) -> None:
         super().__init__()
@@ -261,49 +261,49 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
     def forward(self, distances: Int[Tensor, " distances"]) -> Float[Tensor, "heads distances"]:
-        """Return the numbers of these distances."""
+        """Return the biases of these distances."""
         return self.weight[relative_buckets(distances, self.buckets, self.max_distance, self.causal)].T
 
 
 def relative_buckets(
     distances: Int[Tensor, " distances"], buckets: int, max_distance: int, causal: bool
 ) -> Int[Tensor, " distances"]:
-    """The buckets of distances: one each for small ones, then growing like the logarithm (Raffel et al. 2020).
+    """Return the buckets of distances: one each for small ones, then growing like the logarithm (Raffel et al. 2020).
 
     >>> relative_buckets(torch.tensor([-1, 0, 1, 2, 3, 5, 7, 100]), 8, 16, causal=True).tolist()
     [0, 0, 1, 2, 3, 4, 5, 7]
     """
-    after = torch.zeros_like(distances)
+    offset = torch.zeros_like(distances)
     if causal:
-        far = distances.clamp(min=0)
+        distances = distances.clamp(min=0)
     else:
         buckets = buckets // 2
-        after, far = (distances < 0).long() * buckets, distances.abs()
+        offset, distances = (distances < 0).long() * buckets, distances.abs()
     exact = buckets // 2
-    # in float32, as T5's weights were trained: at the edges of buckets rounding decides
-    steps = torch.log(far.clamp(min=1).float() / exact) / math.log(max_distance / exact) * (buckets - exact)
+    # In float32, as T5's weights were trained: at the edges of buckets rounding decides.
+    steps = torch.log(distances.clamp(min=1).float() / exact) / math.log(max_distance / exact) * (buckets - exact)
     large = (exact + steps.long()).clamp(max=buckets - 1)
-    return after + torch.where(far < exact, far, large)
+    return offset + torch.where(distances < exact, distances, large)
 
 
 def sinusoids(
     context: int, width: int, base: float, first: int = 0, device: torch.device | None = None
 ) -> Float[Tensor, "context width"]:
-    """The table (sin pθ₁, cos pθ₁, sin pθ₂, cos pθ₂, …) with θ_i = base^(−2(i−1)/width) (Vaswani et al. 2017).
+    """Return the table (sin pθ₁, cos pθ₁, sin pθ₂, cos pθ₂, …) with θ_i = base^(−2(i−1)/width) (Vaswani et al. 2017).
 
     Its rows are those of positions `first`, `first` + 1, …: 0, 1, … here; sources that count from 1 have first = 1.
 
     >>> [round(number, 6) for number in sinusoids(2, 2, 10_000.0)[1].tolist()]  # sin 1, cos 1
     [0.841471, 0.540302]
     """
-    places = torch.arange(first, first + context, dtype=torch.float64, device=device)[:, None]
-    angles = places * base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
+    positions = torch.arange(first, first + context, dtype=torch.float64, device=device)[:, None]
+    angles = positions * base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
     pairs = torch.stack([angles.sin(), angles.cos()], dim=-1)
     return pairs.flatten(1)[:, :width].to(torch.get_default_dtype())
 
 
 def build_hook(spec: Positions, hook: Hook, context: int, size: int, causal: bool = True) -> nn.Module | None:
-    """Build what a kind of positions does at one of the three hooks; None if it does nothing there."""
+    """Build the module of a kind of positions for one of the three hooks; None if it has none."""
     match hook, spec:
         case "adds", Learned():
             return LearnedEmbedding(context, size)
@@ -321,12 +321,12 @@ def build_hook(spec: Positions, hook: Hook, context: int, size: int, causal: boo
     if not isinstance(path, str):
         return None
     with PLUGIN_POSITIONS.attribute_errors(spec.kind, path):
-        made = PLUGIN_POSITIONS.load_part(spec.kind, path)(spec, context, size)
-    if not isinstance(made, nn.Module):
-        raise PackageError(f"positions '{spec.kind}': {path} returns a {type(made).__name__}, not an nn.Module.")
-    return made
+        module = PLUGIN_POSITIONS.load_part(spec.kind, path)(spec, context, size)
+    if not isinstance(module, nn.Module):
+        raise PackageError(f"positions '{spec.kind}': {path} returns a {type(module).__name__}, not an nn.Module.")
+    return module
 
 
 def build_positions(spec: Positions, context: int, width: int) -> nn.Module:
-    """Build what a spec's `positions` adds to the embedding; what rotates or biases acts inside attention."""
+    """Build the position embedding of a spec; rotations and biases act inside attention."""
     return build_hook(spec, "adds", context, width) or NoEmbedding()

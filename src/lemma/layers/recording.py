@@ -1,7 +1,7 @@
-"""Recording attention: queries and keys as they pass, from which the weights are recomputed.
+"""Recording of attention: queries and keys of each call, from which the weights are recomputed.
 
-The fused kernel stays the one that runs, and without a listener nothing is paid: our own attention announces what it is
-about to do, and every other call of PyTorch's fused kernel is seen from outside. So this works on our models, on
+The fused kernel still runs, and without a listener there is no cost: our own attention notifies listeners before it
+calls the kernel, and every other call of PyTorch's fused kernel is intercepted. So this works on our models, on
 torch.nn's and on Hugging Face's. Calls inside compiled code are not seen.
 """
 
@@ -23,63 +23,66 @@ SDPA = functional.scaled_dot_product_attention
 
 @dataclass(frozen=True)
 class AttentionRecord:
-    """What one call of attention was given: α = softmax(scale · q·k + bias), over the keys that may be seen."""
+    """The inputs of one call of attention: α = softmax(scale · q·k + bias), over the visible keys.
+
+    Attributes:
+        bias: added to the scaled scores, −∞ where a key is masked.
+        causal: query i sees keys up to i + known − new only.
+        position_bias: added to the scaled scores of each head, by distance: 1 − new … known − 1.
+        name: path of the module that attended.
+        sinks: score of each head's attention sink, a key without a value, which takes a part of every row (gpt-oss).
+    """
 
     queries: Float[Tensor, "batch heads new width"]
     keys: Float[Tensor, "batch heads known width"]
     values: Float[Tensor, "batch heads known value_width"] | None
     scale: float
     bias: Float[Tensor, "... new known"] | None = None
-    """Added to the scaled scores, −∞ where a key is masked."""
     causal: bool = False
-    """Whether query i sees keys up to i + known − new only."""
     position_bias: Float[Tensor, "heads distances"] | None = None
-    """What positions add to the scaled scores of each head, at the distances 1 − new … known − 1."""
     name: str = ""
-    """The path of the module that attended."""
     sinks: Float[Tensor, " heads"] | None = None
-    """Score of each head's attention sink: a key without a value, which takes a share of every row (gpt-oss)."""
 
     def scores(self) -> Float[Tensor, "batch heads new known"]:
-        """The scaled scores with bias, −∞ where a key may not be seen."""
+        """Return the scaled scores with bias, −∞ where a key is not visible."""
         scores = self.queries @ self.keys.mT * self.scale
         scores = scores if self.position_bias is None else scores + self.position_bias_at(self.integer_distances())
         scores = scores if self.bias is None else scores + self.bias
         return scores.masked_fill(~self.causal_mask(), -torch.inf) if self.causal else scores
 
     def weights(self) -> Float[Tensor, "batch heads new known"]:
-        """The attention weights; a row that may see nothing is zero."""
+        """Return the attention weights; a row without visible keys is zero."""
         scores = self.scores()
         weights = scores.softmax(-1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
         return weights if self.sinks is None else weights * self.non_sink_fraction()
 
     def non_sink_fraction(self) -> Float[Tensor, "batch heads new 1"]:
-        """The share of each row that its sink leaves: Σ exp(score) / (Σ exp(score) + exp(sink))."""
+        """Return the fraction of each row that its sink leaves: Σ exp(score) / (Σ exp(score) + exp(sink))."""
         assert self.sinks is not None
         sums = self.scores().logsumexp(-1, keepdim=True)
         return torch.sigmoid(sums - self.sinks.to(sums)[:, None, None])
 
     def distances(self) -> Float[Tensor, "new known"]:
-        """How far each key lies before each query, in the queries' dtype."""
+        """Return how far each key lies before each query, in the queries' dtype."""
         return self.integer_distances().to(self.queries.dtype)
 
     def integer_distances(self) -> Int[Tensor, "new known"]:
-        """The same as integers; half precision rounds them from 257 on."""
+        """Return the distances as integers; half precision rounds them from 257 on."""
         new, known = self.queries.shape[-2], self.keys.shape[-2]
         rows = torch.arange(known - new, known, device=self.keys.device)
         return rows[:, None] - torch.arange(known, device=self.keys.device)
 
     def position_bias_at(self, distances: Real[Tensor, "rows known"]) -> Float[Tensor, "heads rows known"]:
-        """What positions add to the scores of keys at these distances before some of the queries."""
+        """Return the position bias of keys at these distances before some of the queries."""
         assert self.position_bias is not None
         return self.position_bias[:, distances.long() + (self.queries.shape[-2] - 1)]
 
     def causal_mask(self) -> Bool[Tensor, "new known"]:
-        """Which keys each query may see as far as order goes."""
+        """Mark the keys that the causal order lets each query see."""
         return self.distances() >= 0 if self.causal else torch.ones_like(self.distances(), dtype=torch.bool)
 
     def unmasked_rows(self) -> Bool[Tensor, "batch heads new"] | None:
-        """Which rows belong to a position that is not masked itself, as padding is; None if all do.
+        """Mark the rows of positions that are not masked themselves, as padding is; None for all.
 
         Only a mask of keys tells: the same for every row, over as many rows as keys.
         """
@@ -89,10 +92,10 @@ class AttentionRecord:
 
 
 class AttentionListener(TorchFunctionMode):
-    """A context that is told of every call of attention in its thread, and lets it pass unchanged.
+    """A context that is notified of every call of attention in its thread.
 
-    Our own attention calls `hear` before it calls the kernel, and sets `announced` meanwhile. `around` is handed every
-    call of `scaled_dot_product_attention`: as a mode this class sees all but those that PyTorch's own functions make,
+    Our own attention calls `on_attention` before it calls the kernel, and sets `is_announced` meanwhile. `on_sdpa` gets
+    every call of `scaled_dot_product_attention`: as a mode this class sees all but those of PyTorch's own functions,
     such as multi-head attention's; for these the function itself is replaced while any thread listens.
     """
 
@@ -102,32 +105,32 @@ class AttentionListener(TorchFunctionMode):
         self._inside = False
 
     def on_attention(self, record: AttentionRecord) -> None:
-        """Take in what attention is about to do."""
+        """Handle a call of our own attention."""
         raise NotImplementedError
 
     def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Call `attend(*args, **kwargs)` and note what there is to note."""
+        """Call `attend(*args, **kwargs)` and record it."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
-        """Listen."""
+        """Start listening."""
         LISTENERS.add(self)
         super().__enter__()
         return self
 
     def __exit__(self, *failure: Any) -> None:
-        """Leave everything as it was."""
+        """Stop listening."""
         super().__exit__(*failure)
         LISTENERS.remove(self)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function; fused attention goes through `around`."""
+        """Call a function; fused attention goes through `on_sdpa`."""
         if func is SDPA and not torch.compiler.is_compiling():
             return self.dispatch(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
     def dispatch(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Hand a call to `around`, unless it comes from there."""
+        """Pass a call to `on_sdpa`, unless it comes from there."""
         if self._inside:
             return attend(*args, **kwargs)
         self._inside = True
@@ -138,7 +141,7 @@ class AttentionListener(TorchFunctionMode):
 
 
 class ListenerRegistry(threading.local):
-    """The listeners of each thread; while any thread has one, PyTorch's function is replaced by one that asks them."""
+    """Listeners by thread; while any thread has one, PyTorch's function is replaced by one that dispatches to them."""
 
     lock, count = threading.Lock(), 0
     original_sdpa: Callable[..., Tensor] = SDPA
@@ -172,7 +175,7 @@ def _patched_sdpa(*args: Any, **kwargs: Any) -> Tensor:
 
 
 def _dispatch_sdpa(listeners: Sequence[AttentionListener], *args: Any, **kwargs: Any) -> Tensor:
-    """Hand a call to the innermost listener, which hands it on to the next."""
+    """Pass a call to the innermost listener, which passes it on to the next."""
     if not listeners or torch.compiler.is_compiling():
         return ListenerRegistry.original_sdpa(*args, **kwargs)
     *outer, inner = listeners
@@ -181,7 +184,7 @@ def _dispatch_sdpa(listeners: Sequence[AttentionListener], *args: Any, **kwargs:
 
 @contextmanager
 def notify_listeners(record: AttentionRecord) -> Iterator[None]:
-    """Tell the listeners what attention is about to do; the kernel call inside is not recorded a second time."""
+    """Notify the listeners of a call of attention; the kernel call inside is not recorded a second time."""
     for listener in LISTENERS.active:
         listener.on_attention(record)
         listener.is_announced = True
@@ -193,15 +196,15 @@ def notify_listeners(record: AttentionRecord) -> Iterator[None]:
 
 
 class AttentionRecorder(AttentionListener):
-    """Keeps a record of every call of attention, under the path of the module at work."""
+    """A listener that collects records, each with the path of the module that attended."""
 
     def __init__(self) -> None:
         super().__init__()
         self.records: list[AttentionRecord] = []
-        self.path: list[tuple[str, nn.Module]] = []  # modules at work, the innermost last
+        self.path: list[tuple[str, nn.Module]] = []  # modules being called, the innermost last
 
     def on_attention(self, record: AttentionRecord) -> None:
-        """Keep a record."""
+        """Append a record."""
         self.records.append(replace(record, name=self.path[-1][0] if self.path else ""))
 
     def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -218,7 +221,7 @@ class AttentionRecorder(AttentionListener):
         return outputs
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Where torch.nn's attention returns its weights, and so passes the kernel by, let it call the kernel too."""
+        """Make torch.nn's attention call the kernel too where it returns its weights, for which it skips the kernel."""
         kwargs = kwargs or {}
         if func is functional.multi_head_attention_forward and kwargs.get("need_weights", True):
             with torch.random.fork_rng(enabled=bool(kwargs.get("training", True))):
@@ -261,18 +264,23 @@ def record_attention(model: nn.Module | None = None) -> Iterator[list[AttentionR
 
 @contextmanager
 def _force_sdpa(model: nn.Module) -> Iterator[None]:
-    configs = {id(config): config for part in model.modules() if (config := getattr(part, "config", None)) is not None}
-    others = [one for one in configs.values() if getattr(one, "_attn_implementation", "sdpa") != "sdpa"]
-    before = [(config, config._attn_implementation) for config in others]
+    """Disable the implementations of attention that skip PyTorch's fused kernel."""
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    unique = {id(config): config for config in configs if config is not None}.values()
+    changed = [
+        (config, config._attn_implementation)
+        for config in unique
+        if getattr(config, "_attn_implementation", "sdpa") != "sdpa"
+    ]
     shortcut = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        for config in others:
+        for config, _ in changed:
             config._attn_implementation = "sdpa"
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(shortcut)
-        for config, implementation in before:
+        for config, implementation in changed:
             config._attn_implementation = implementation
 
 
@@ -287,7 +295,7 @@ def record_from_sdpa(
     enable_gqa: bool = False,
 ) -> AttentionRecord:
     """Turn the arguments of PyTorch's fused attention into a record; the names are PyTorch's."""
-    # three dimensions get a batch of one; what there is beyond four is flattened
+    # Three dimensions get a batch of one; dimensions beyond four are flattened.
     queries, keys, values = (t[None] if t.dim() == 3 else t.flatten(0, -4) for t in (query, key, value))
     heads = queries.shape[1]
     square = queries.shape[-2] == keys.shape[-2]
@@ -303,7 +311,7 @@ def record_from_sdpa(
 
 
 def mask_to_bias(mask: Tensor | None, scores: Tensor) -> Tensor | None:
-    """A mask as what it adds to the scores: −∞ where it is False."""
+    """Turn a boolean mask into a bias of the scores: −∞ where it is False."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=scores.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
@@ -312,7 +320,7 @@ def mask_to_bias(mask: Tensor | None, scores: Tensor) -> Tensor | None:
 def expand_kv_heads(
     tensor: Float[Tensor, "batch groups time width"], heads: int
 ) -> Float[Tensor, "batch heads time width"]:
-    """Give each of `heads` heads the keys or values of its group; one group for all is not copied."""
+    """Repeat keys or values for each query head of their group; one group for all is not copied."""
     groups = tensor.shape[1]
     if groups == heads:
         return tensor

@@ -1,4 +1,4 @@
-"""Recurrent layers on PyTorch's kernels, and their state: the hidden vectors."""
+"""Recurrent layers on PyTorch's kernels, and their state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,15 +20,12 @@ class RecurrentState(State):
 
     @property
     def about(self) -> str:
-        """What it is, in words."""
         return "the hidden vectors" if len(self.vectors) == 1 else "the hidden vectors and cells"
 
     def tensors(self) -> dict[str, Tensor]:
-        """The vectors, batch first."""
         return {name: vector.transpose(0, 1) for name, vector in zip(("hidden", "cell"), self.vectors, strict=False)}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "RecurrentState":
-        """Return a memory of these vectors, given batch first."""
         return RecurrentState(tuple(tensor.transpose(0, 1).contiguous() for tensor in tensors.values()))
 
 
@@ -43,11 +40,11 @@ def build_recurrent(
 ) -> nn.RNNBase:
     """Build recurrent layers on torch.nn's fused kernels, with 0, 1 or 2 bias vectors per gate.
 
-    torch.nn gives every gate an input and a recurrent bias. Textbooks have one; the other is then fixed at
-    zero and not a parameter.
+    torch.nn gives every gate an input and a recurrent bias. Textbooks have one; the other is then fixed at zero and not
+    a parameter. `options` are those of torch.nn, such as `nonlinearity`.
     """
-    between = dropout if depth > 1 else 0.0
-    layers = CELLS[cell](width, hidden, depth, bias=biases > 0, batch_first=True, dropout=between, **options)
+    layer_dropout = dropout if depth > 1 else 0.0
+    layers = CELLS[cell](width, hidden, depth, bias=biases > 0, batch_first=True, dropout=layer_dropout, **options)
     if biases == 1:
         for name in (f"bias_hh_l{layer}" for layer in range(depth)):
             zeros = torch.zeros_like(getattr(layers, name), requires_grad=False)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 
 class State(ABC):
-    """The whole memory of a model: equal states give equal logits from then on.
+    """All that a model knows of earlier tokens: equal states give equal logits from then on.
 
     A state is a value: reading a token makes a new one and leaves this one as it was.
     """
@@ -20,16 +20,16 @@ class State(ABC):
     @property
     @abstractmethod
     def about(self) -> str:
-        """What it is, in words: "the last 2 tokens"."""
+        """Description in words: "the last 2 tokens"."""
 
     @property
     def can_recur(self) -> bool:
-        """Whether a text that goes on may reach the same state again."""
+        """True if a text that continues may reach the same state again."""
         return True
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """Its tensors by name, with the batch as first dimension."""
+        """Return its tensors by name, with the batch as first dimension."""
 
     @abstractmethod
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
@@ -40,11 +40,11 @@ class State(ABC):
         return self.with_tensors({name: tensor.detach() for name, tensor in self.tensors().items()})
 
     def select_rows(self, index: Tensor) -> Self:
-        """Return the memory of some rows of the batch."""
+        """Return the state of some rows of the batch."""
         return self.with_tensors({name: tensor[index] for name, tensor in self.tensors().items()})
 
     def signature(self, row: int = 0) -> bytes:
-        """Return bytes that are equal exactly when the whole state of that row is equal, bit for bit."""
+        """Return bytes that are equal exactly when the full state of that row is equal, bit for bit."""
         return b"|".join(tensor_bytes(tensor[row]) for tensor in self.tensors().values())
 
 
@@ -58,35 +58,32 @@ def tensor_bytes(tensor: Tensor) -> bytes:
 class TokenWindow(State):
     """The last `span` tokens; fewer while the text has just begun."""
 
-    seen: Int[Tensor, "batch seen"]
+    tokens: Int[Tensor, "batch cached"]
     span: int
 
     @classmethod
     def empty(cls, tokens: Int[Tensor, "batch time"], span: int) -> "TokenWindow":
-        """The memory before the first token."""
+        """Return the state before the first of `tokens`."""
         return cls(tokens[:, :0], span)
 
     @property
     def about(self) -> str:
-        """What it is, in words."""
         return "the last token" if self.span == 1 else f"the last {self.span} tokens"
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tokens."""
-        return {"seen": self.seen}
+        return {"seen": self.tokens}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "TokenWindow":
-        """Return a window of the same span over other tokens."""
-        return replace(self, seen=tensors["seen"])
+        return replace(self, tokens=tensors["seen"])
 
     def append(self, tokens: Int[Tensor, "batch time"]) -> "TokenWindow":
-        """Return the memory after reading more tokens."""
-        return replace(self, seen=self.with_context(tokens)[:, -self.span :])
+        """Return the state after more tokens."""
+        return replace(self, tokens=self.with_context(tokens)[:, -self.span :])
 
     def with_context(self, tokens: Int[Tensor, "batch time"]) -> Int[Tensor, "batch joined"]:
-        """What the windows of the new tokens are cut from: the earlier tokens that they contain, and themselves."""
-        reached = self.seen[:, max(0, self.seen.shape[1] - self.span + 1) :]
-        return torch.cat([reached, tokens], dim=1) if reached.shape[1] else tokens
+        """Prepend the earlier tokens that the windows of new tokens contain."""
+        earlier = self.tokens[:, max(0, self.tokens.shape[1] - self.span + 1) :]
+        return torch.cat([earlier, tokens], dim=1) if earlier.shape[1] else tokens
 
 
 def sliding_windows(
@@ -94,20 +91,20 @@ def sliding_windows(
 ) -> Float[Tensor, "batch time span width"]:
     """Cut the windows that end at each of the last `time` vectors; zeros where the text had not begun.
 
-    >>> slide(torch.tensor([[[1.0], [2.0], [3.0]]]), time=3, span=2).flatten(2).tolist()
+    >>> sliding_windows(torch.tensor([[[1.0], [2.0], [3.0]]]), time=3, span=2).flatten(2).tolist()
     [[[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]]
     """
     missing = time + span - 1 - vectors.shape[1]
     padded = functional.pad(vectors, (0, 0, missing, 0)) if missing else vectors
     width = vectors.shape[2]
-    windows = padded.flatten(1).unfold(1, span * width, width)  # a window's vectors lie side by side in memory
+    windows = padded.flatten(1).unfold(1, span * width, width)  # the vectors of a window are contiguous
     return windows.unflatten(2, (span, width))
 
 
 def window_mask(num_tokens: int, time: int, span: int, device: torch.device) -> Bool[Tensor, "time span"] | None:
-    """Which positions of each window hold a token; None if all do."""
+    """Mark the positions of each window that hold a token; None if all do."""
     missing = time + span - 1 - num_tokens
     if not missing:
         return None
-    ends, places = torch.arange(time, device=device), torch.arange(span, device=device)
-    return ends[:, None] + places >= missing
+    ends, offsets = torch.arange(time, device=device), torch.arange(span, device=device)
+    return ends[:, None] + offsets >= missing

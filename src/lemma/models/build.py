@@ -1,7 +1,8 @@
-"""From a spec to a module with its initial weights."""
+"""Build a model with its initial weights from a spec."""
 
 import math
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, overload
 
@@ -54,9 +55,25 @@ Model = (
     | GraphModel
 )
 """A model of any family."""
+MODELS: dict[type, Callable[[Any, float], Model]] = {
+    FeedForward: FeedForwardModel,
+    Attentive: AttentiveModel,
+    Rnn: RecurrentModel,
+    Lstm: RecurrentModel,
+    Gru: RecurrentModel,
+    Decoder: DecoderModel,
+    TableA5: TableA5Model,
+    Parser: ParserModel,
+    Encoder: EncoderModel,
+    EncoderDecoder: EncoderDecoderModel,
+    Graph: GraphModel,
+    Tree: TreeModel,
+}
+"""Models by their spec; those that contain another model are built by `_construct`."""
+SMALL_MATRIX = 10**8  # numbers, up to which memory is not checked
 
 
-# a spec of unknown family counts as that of a language model
+# A spec of unknown of unknown family counts as that of a language model.
 @overload
 def build(spec: Parser, dropout: float = 0.0) -> ParserModel: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
@@ -90,14 +107,42 @@ def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
     return model
 
 
-SMALL_MATRIX = 10**8
-"""Numbers of a matrix that is not asked about."""
+def build_uninitialized(spec: ModelSpec, dropout: float = 0.0) -> Model:
+    """Build the model a spec describes without drawing weights: they hold anything until others are put in.
+
+    Memory that is not written to takes none, so that a model can be filled tensor by tensor.
+    """
+    with SkipInitialization():
+        model = _construct(spec, dropout)
+        for module in model.modules():
+            if isinstance(module, LanguageModel) and isinstance(module.spec, NewFamily):
+                _init_weights(module)  # may also fill buffers
+    return model
+
+
+def count_spec_parameters(spec: ModelSpec) -> int:
+    """Count a spec's parameters on the meta device: no memory, no time."""
+    with torch.device("meta"), SkipInitialization():  # filling a tensor there imports torch._dynamo, a second and more
+        return count_parameters(_construct(spec, 0.0))
+
+
+def check_memory(spec: ModelSpec) -> None:
+    """Refuse a model whose weights alone are larger than the memory of this machine, before any of it is built."""
+    try:
+        needed = 4 * count_spec_parameters(spec)
+    except RuntimeError:  # a tensor of more numbers than 64 bits can count
+        needed = 2**63
+    if hasattr(os, "sysconf") and needed > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+        raise SpecError(
+            f"a model of the family {spec.family} of these sizes has weights of {needed / 1e9:,.0f} GB or more, and "
+            f"this machine has {memory / 1e9:,.0f} GB of memory. Choose smaller sizes; lemma count needs no memory."
+        )
 
 
 class SkipInitialization(TorchFunctionMode):
-    """Leaves out the filling of new parameters, which takes most of the time where nobody reads what they hold.
+    """A context in which new parameters are not filled, which takes most of the time where nobody reads them.
 
-    Buffers are filled, since no weights need to replace them.
+    Buffers are filled, since no weights replace them.
     """
 
     SKIPPED = frozenset(
@@ -114,86 +159,37 @@ class SkipInitialization(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def build_uninitialized(spec: ModelSpec, dropout: float = 0.0) -> Model:
-    """Build the model a spec describes without drawing weights: they hold anything until others are put in.
-
-    Memory that is not written to takes none, so that a model can be filled tensor by tensor.
-    """
-    with SkipInitialization():
-        model = _construct(spec, dropout)
-        for module in model.modules():
-            if isinstance(module, LanguageModel) and isinstance(module.spec, NewFamily):
-                _init_weights(module)  # may also fill buffers
-    return model
-
-
-def check_memory(spec: ModelSpec) -> None:
-    """Refuse a model whose weights alone are larger than the memory of this machine, before any of it is built."""
-    try:
-        needed = 4 * count_spec_parameters(spec)
-    except RuntimeError:  # a tensor of more numbers than 64 bits can count
-        needed = 2**63
-    if hasattr(os, "sysconf") and needed > (there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
-        raise SpecError(
-            f"a model of the family {spec.family} of these sizes has weights of {needed / 1e9:,.0f} GB or more, and "
-            f"this machine has {there / 1e9:,.0f} GB of memory. Choose smaller sizes; lemma count needs no memory."
-        )
-
-
-def count_spec_parameters(spec: ModelSpec) -> int:
-    """Count a spec's parameters on the meta device: no memory, no time."""
-    with torch.device("meta"), SkipInitialization():  # to fill a tensor there imports torch._dynamo, a second and more
-        return count_parameters(_construct(spec, 0.0))
-
-
 def _construct(spec: ModelSpec, dropout: float) -> Model:
-    match spec:
-        case FeedForward():
-            return FeedForwardModel(spec, dropout)
-        case Attentive():
-            return AttentiveModel(spec, dropout)
-        case Rnn() | Lstm() | Gru():
-            return RecurrentModel(spec, dropout)
-        case Decoder():
-            return DecoderModel(spec, dropout)
-        case TableA5():
-            return TableA5Model(spec, dropout)
-        case Parser():
-            return ParserModel(spec, dropout)
-        case Encoder():
-            return EncoderModel(spec, dropout)
-        case EncoderDecoder():
-            return EncoderDecoderModel(spec, dropout)
-        case Graph():
-            return GraphModel(spec, dropout)
-        case Tree():
-            return TreeModel(spec, dropout)
-        case Classifier() | DualEncoder():
-            backbone = _construct(spec.body, dropout)
-            assert isinstance(backbone, Backbone)
-            if isinstance(spec, Classifier):
-                return ClassifierModel(spec, backbone, dropout)
-            return DualEncoderModel(spec, backbone, dropout)
-        case CrossAttention():
-            towers = _construct(spec.towers, dropout)
-            assert isinstance(towers, DualEncoderModel)
-            return CrossAttentionModel(spec, towers, dropout)
-        case NewFamily():
-            with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model):
-                model = PLUGIN_FAMILIES.load_part(spec.family, spec.model)(spec, dropout)
-            if not isinstance(model, LanguageModel):
-                raise PackageError(
-                    f"the family '{spec.family}': {spec.model} returns a {type(model).__name__}, where a subclass of "
-                    "lemma.models.base.LanguageModel is expected."
-                )
-            return model
-        case _:
-            raise TypeError(f"{type(spec).__name__} is not the spec of a model")
+    """Build the modules of a model; its weights are those that torch's modules draw."""
+    if isinstance(spec, Classifier | DualEncoder):
+        backbone = _construct(spec.body, dropout)
+        assert isinstance(backbone, Backbone)
+        if isinstance(spec, Classifier):
+            return ClassifierModel(spec, backbone, dropout)
+        return DualEncoderModel(spec, backbone, dropout)
+    if isinstance(spec, CrossAttention):
+        towers = _construct(spec.towers, dropout)
+        assert isinstance(towers, DualEncoderModel)
+        return CrossAttentionModel(spec, towers, dropout)
+    if isinstance(spec, NewFamily):
+        return _construct_plugin(spec, dropout)
+    return next(model for kind, model in MODELS.items() if isinstance(spec, kind))(spec, dropout)
+
+
+def _construct_plugin(spec: NewFamily, dropout: float) -> LanguageModel:
+    with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model):
+        model = PLUGIN_FAMILIES.load_part(spec.family, spec.model)(spec, dropout)
+    if not isinstance(model, LanguageModel):
+        raise PackageError(
+            f"the family '{spec.family}': {spec.model} returns a {type(model).__name__}, where a subclass of "
+            "lemma.models.base.LanguageModel is expected."
+        )
+    return model
 
 
 def _init_weights(model: Model | Backbone) -> None:
     """Draw the initial weights as the family does, those of the model inside it first."""
-    if isinstance(model, (ClassifierModel, DualEncoderModel)):
+    if isinstance(model, ClassifierModel | DualEncoderModel):
         _init_weights(model.body)
     elif isinstance(model, CrossAttentionModel):
         _init_weights(model.towers)

@@ -32,24 +32,24 @@ class ClassifierModel(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch classes"]:
         """Return the logits of each text's class."""
-        there = (tokens if tokens.dim() == 2 else tokens[..., 0]) >= 0  # words with a tree have their arcs next to them
-        taken = pool(self.body.vectors(tokens), there, self.spec.pooling)
-        return self.head(self.dropout(taken))
+        mask = (tokens if tokens.dim() == 2 else tokens[..., 0]) >= 0  # words of a tree come with their arcs
+        pooled = pool(self.body.vectors(tokens), mask, self.spec.pooling)
+        return self.head(self.dropout(pooled))
 
 
 def pool(vectors: Float[Tensor, "batch time width"], mask: Tensor, pooling: str) -> Float[Tensor, "batch width"]:
-    """Take the first vector of each row, the last one that is there, or the mean of those that are there.
+    """Take the first vector of each row, the last one that is not masked, or the mean of those that are not.
 
-    >>> rows, there = torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]])
-    >>> [pooled(rows, there, name).item() for name in ("first", "last", "mean")]
+    >>> vectors, mask = torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]])
+    >>> [pool(vectors, mask, name).item() for name in ("first", "last", "mean")]
     [1.0, 3.0, 2.0]
     """
     if pooling == "first":
         return vectors[:, 0]
-    number = mask.sum(1).clamp(min=1)
+    lengths = mask.sum(1).clamp(min=1)
     if pooling == "last":
-        return vectors[torch.arange(len(vectors), device=vectors.device), number - 1]
-    return vectors.masked_fill(~mask[..., None], 0.0).sum(1) / number[:, None]
+        return vectors[torch.arange(len(vectors), device=vectors.device), lengths - 1]
+    return vectors.masked_fill(~mask[..., None], 0.0).sum(1) / lengths[:, None]
 
 
 class TreeModel(Backbone):
@@ -65,34 +65,33 @@ class TreeModel(Backbone):
         self.dropout = nn.Dropout(dropout)
 
     def init_weights(self) -> None:
-        """Draw the initial embedding; the layers have PyTorch's."""
+        """Draw the initial embedding; the layers keep PyTorch's initial weights."""
         init_embedding(self.embedding)
 
     @property
     def vector_width(self) -> int:
-        """The width of the word vectors."""
         return self.spec.width
 
     def vectors(self, tokens: Int[Tensor, "batch time two"]) -> Float[Tensor, "batch time width"]:
         """Read words with their trees: each a token and the position of its head, −1 for none."""
         adjacency = tree_adjacency(tokens[..., 1], tokens[..., 0] >= 0)
-        stream = self.dropout(self.embedding(tokens[..., 0].clamp(min=0)))
+        hidden = self.dropout(self.embedding(tokens[..., 0].clamp(min=0)))
         for layer in self.layers:
-            stream = stream + self.dropout(torch.relu(layer(stream, adjacency)))
-        return stream
+            hidden = hidden + self.dropout(torch.relu(layer(hidden, adjacency)))
+        return hidden
 
 
 def tree_adjacency(heads: Int[Tensor, "batch time"], mask: Tensor) -> Float[Tensor, "batch time time"]:
-    """Â of each tree of a batch, dense since sentences are short; padding has no arcs except to itself.
+    """Return Â of each tree of a batch, dense since sentences are short; padding has no arcs except to itself.
 
     >>> tree_adjacency(torch.tensor([[1, -1]]), torch.tensor([[True, True]]))[0].round(decimals=5).tolist()
     [[0.5, 0.5], [0.5, 0.5]]
     """
     time = heads.shape[1]
     arcs = torch.zeros(*heads.shape, time, device=heads.device)
-    held = (heads >= 0) & mask
-    arcs.scatter_(2, heads.clamp(min=0)[..., None], held[..., None].to(arcs.dtype))
-    whole = ((arcs + arcs.transpose(1, 2)) > 0).to(arcs.dtype)
-    whole = torch.maximum(whole, torch.eye(time, device=arcs.device))
-    roots = whole.sum(-1).rsqrt()
-    return whole * roots[:, :, None] * roots[:, None, :]
+    has_head = (heads >= 0) & mask
+    arcs.scatter_(2, heads.clamp(min=0)[..., None], has_head[..., None].to(arcs.dtype))
+    symmetric = ((arcs + arcs.transpose(1, 2)) > 0).to(arcs.dtype)
+    adjacency = torch.maximum(symmetric, torch.eye(time, device=arcs.device))
+    inverse_roots = adjacency.sum(-1).rsqrt()
+    return adjacency * inverse_roots[:, :, None] * inverse_roots[:, None, :]

@@ -9,24 +9,23 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lemma.data.batches import TokenRows
+from lemma.data.batches import TokenRows, batch_by_length
 from lemma.layers.attention import AttentionShape, attend
 from lemma.layers.feed_forward import FeedForwardLayer, build_norm
 from lemma.layers.positions import build_positions
-from lemma.models.base import Backbone, batch_by_length, measuring, tokens_per_batch
+from lemma.models.base import Backbone, measuring, tokens_per_batch
 from lemma.models.classifier import pool
 from lemma.models.transformer import LayerShape, Stack, init_transformer
 from lemma.spec.models import CHANNELS, CrossAttention, DualEncoder
 from lemma.spec.positions import Learned
 
-STD_OFFSET = 0.05
-"""Added to an image's standard deviation, so that one of a single colour is not all noise."""
+STD_OFFSET = 0.05  # added to an image's standard deviation, so that a plain colour is not amplified to noise
 Images = Shaped[Tensor, "batch channels side side"]
 """Bytes from 0 to 255, or floats from 0 to 1."""
 
 
 class ImageTower(nn.Module):
-    """A Transformer over patches (Dosovitskiy et al. 2021), each projected to the stream, with learned positions."""
+    """A Transformer over projected patches with learned positions (Dosovitskiy et al. 2021)."""
 
     def __init__(self, spec: DualEncoder, dropout: float = 0.0) -> None:
         super().__init__()
@@ -44,12 +43,12 @@ class ImageTower(nn.Module):
 
     def forward(self, images: Images) -> Float[Tensor, "batch patches image_width"]:
         """Return a vector for every patch, row by row."""
-        stream = self.positions(self.enter(extract_patches(standardise(images), self.patch)), start=0)
-        return self.encoder(self.dropout(stream))[0]
+        hidden = self.positions(self.enter(extract_patches(standardise(images), self.patch)), start=0)
+        return self.encoder(self.dropout(hidden))[0]
 
 
 def standardise(images: Images) -> Float[Tensor, "batch channels side side"]:
-    """Each image with a mean of 0 and a standard deviation of about 1, whatever its brightness and contrast."""
+    """Scale each image to a mean of 0 and a standard deviation of about 1, whatever its brightness and contrast."""
     pixels = images if images.is_floating_point() else images / 255
     spread, mean = torch.std_mean(pixels, dim=(1, 2, 3), keepdim=True)
     return (pixels - mean) / (spread + STD_OFFSET)
@@ -60,25 +59,24 @@ def extract_patches(
 ) -> Float[Tensor, "batch patches channels_patch_patch"]:
     """Cut images into square patches, row by row, each with its channels one after the other.
 
-    >>> patches_of(torch.arange(16.0).view(1, 1, 4, 4), 2)[0].tolist()[1]
+    >>> extract_patches(torch.arange(16.0).view(1, 1, 4, 4), 2)[0].tolist()[1]
     [2.0, 3.0, 6.0, 7.0]
     """
     return functional.unfold(images, patch, stride=patch).transpose(1, 2)
 
 
-MAX_SCALE = 100.0
-"""The largest factor of the cosines: the temperature is never below 0.01."""
+MAX_SCALE = 100.0  # of the cosines: the temperature is never below 0.01
 
 Tokens = Int[Tensor, "batch time"]
 Vectors = Float[Tensor, "batch shared"]
 
 
 class UpperBound(torch.autograd.Function):
-    """A number with an upper bound; at the bound, gradients that lead back pass, and those that lead further do not."""
+    """An upper bound on a number; at the bound, gradients that lead back pass, and those that lead further do not."""
 
     @staticmethod
     def forward(value: Tensor, largest: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The value, or the bound if that is smaller."""
+        """Return the value, or the bound if that is smaller."""
         return value.clamp(max=largest)
 
     @staticmethod
@@ -118,23 +116,23 @@ class DualEncoderModel(nn.Module):
 
     @property
     def scale(self) -> Float[Tensor, ""]:
-        """The factor of the cosines: one over the temperature."""
+        """Factor of the cosines: one over the temperature."""
         return UpperBound.apply(self.log_scale.exp(), MAX_SCALE)  # pyright: ignore[reportReturnType]
 
     def patches(self, images: Images) -> Float[Tensor, "batch patches image_width"]:
-        """A vector for every patch of every image."""
+        """Return a vector for every patch of every image."""
         return self.image(images)
 
     def words(self, tokens: Tokens) -> Float[Tensor, "batch time vector_width"]:
-        """A vector for every token of every text; where a token is −1 it means nothing."""
+        """Return a vector for every token of every text; where a token is −1 it means nothing."""
         return self.body.vectors(tokens)
 
     def image_vectors(self, images: Images) -> Vectors:
-        """The images in the shared space, each of length 1."""
+        """Embed images in the shared space, each as a vector of length 1."""
         return self.project_image(self.patches(images))
 
     def text_vectors(self, tokens: Tokens) -> Vectors:
-        """The texts in the shared space, each of length 1."""
+        """Embed texts in the shared space, each as a vector of length 1."""
         return self.project_text(self.words(tokens), tokens >= 0)
 
     def project_image(self, patches: Float[Tensor, "batch patches image_width"]) -> Vectors:
@@ -143,14 +141,14 @@ class DualEncoderModel(nn.Module):
         return functional.normalize(self.image_projection(joined), dim=-1)
 
     def queries(self, patches: Float[Tensor, "batch patches image_width"]) -> Float[Tensor, "batch patches shared"]:
-        """Each patch in the shared space, by the map of its place; their sum is the image there, but for its length."""
+        """Project each patch to the shared space by the matrix of its position; their sum is the image."""
         if self.spec.num_projections == 1:
             return self.image_projection(patches)
         maps = self.image_projection.weight.unflatten(1, (self.spec.num_projections, -1))
         return torch.einsum("bpw,spw->bps", patches, maps)
 
     def keys(self, words: Float[Tensor, "batch time vector_width"]) -> Float[Tensor, "batch time shared"]:
-        """Each word in the shared space; what is read of them is the text there, but for its length."""
+        """Project each word to the shared space; pooled, they are the text."""
         return self.text_projection(words)
 
     def project_text(self, words: Float[Tensor, "batch time vector_width"], mask: Tensor) -> Vectors:
@@ -169,23 +167,25 @@ HiddenPatches = Float[Tensor, "pairs patches image_width"]
 
 
 class ImageTextPairs(NamedTuple):
-    """Which image is paired with which text, by their indices."""
+    """Indices of images and of the texts they are paired with."""
 
     images: Int[Tensor, " pairs"]
     texts: Int[Tensor, " pairs"]
 
 
 class CrossAttentionModel(nn.Module):
-    """An image's patches attend to a text's words: x + softmax(q kᵀ / √d_s) V, then a feed-forward part and a score.
+    """A re-ranker: patches attend to words, x + softmax(q kᵀ / √d_s) V, then a feed-forward layer and a score.
 
-    q = W_i x and k = W_t t are the dual encoder's two projections; the value matrix, the feed-forward part and the
+    q = W_i x and k = W_t t are the dual encoder's two projections; the value matrix, the feed-forward layer and the
     score are added. The score is added to the dual encoder's logit and initialised to zero, so that untrained it
     changes no order.
+
+    Attributes:
+        new_parameters: patterns of the parameters that are not the dual encoder's.
     """
 
     stateful: ClassVar[bool] = False
     new_parameters: ClassVar[tuple[str, ...]] = ("values.*", "norm.*", "feed_forward.*", "score_norm.*", "score.*")
-    """The parameters that are not the dual encoder's."""
 
     def __init__(self, spec: CrossAttention, towers: DualEncoderModel, dropout: float = 0.0) -> None:
         super().__init__()
@@ -199,37 +199,37 @@ class CrossAttentionModel(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def init_weights(self) -> None:
-        """Draw the initial weights of what is added; the score is initialised to zero."""
-        for part in (self.values, self.feed_forward.widen, self.feed_forward.narrow):
-            nn.init.xavier_uniform_(part.weight)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
+        """Draw the initial weights of the added modules; the score is initialised to zero."""
+        for linear in (self.values, self.feed_forward.widen, self.feed_forward.narrow):
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
         nn.init.zeros_(self.score.weight)
 
     def attend_to_words(
         self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
     ) -> HiddenPatches:
-        """The patches of each pair's image, updated by attention to its text; each is projected once for all pairs."""
+        """Return the patches of each pair's image after attention to its text; each is projected once for all pairs."""
         images, texts = pairs or (None, None)
         queries = _select(self.towers.queries(patches), images)[:, None]
         keys = _select(self.towers.keys(words), texts)[:, None]
         values = _select(self.values(words), texts)[:, None]
         scale = 1 / math.sqrt(queries.shape[-1])
-        seen = attend(queries, keys, values, scale, causal=False, mask=_select(mask, texts)[:, None, None, :])[:, 0]
-        return _select(patches, images) + self.dropout(seen)
+        attended = attend(queries, keys, values, scale, causal=False, mask=_select(mask, texts)[:, None, None, :])[:, 0]
+        return _select(patches, images) + self.dropout(attended)
 
     def forward(
         self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
     ) -> Float[Tensor, " pairs"]:
-        """Return what is added to the dual encoder's logit of each pair; without pairs, of each row with its own."""
-        stream = self.attend_to_words(patches, words, mask, pairs)
-        stream = stream + self.dropout(self.feed_forward(self.norm(stream)))
-        return self.score(self.score_norm(stream).mean(1))[:, 0]
+        """Return the correction of the dual encoder's logit of each pair; without pairs, of image i with text i."""
+        hidden = self.attend_to_words(patches, words, mask, pairs)
+        hidden = hidden + self.dropout(self.feed_forward(self.norm(hidden)))
+        return self.score(self.score_norm(hidden).mean(1))[:, 0]
 
     def logits(
         self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
     ) -> Float[Tensor, " pairs"]:
-        """Return the logit of each pair: the dual encoder's, and what looking adds to it."""
+        """Return the logit of each pair: the dual encoder's, with its correction."""
         return self.dual_logits(patches, words, mask, pairs) + self(patches, words, mask, pairs)
 
     def dual_logits(
@@ -243,7 +243,7 @@ class CrossAttentionModel(nn.Module):
 
 
 def _select(rows: Tensor, index: Tensor | None) -> Tensor:
-    """Some rows, in this order; unlike rows[numbers] its gradient adds up in one order on a CPU, bit for bit."""
+    """Select rows; unlike with rows[index], gradients are summed in a fixed order on a CPU, bit for bit."""
     return rows if index is None else rows.index_select(0, index)
 
 
@@ -251,21 +251,21 @@ EmbeddedBlock = Float[np.ndarray, "rows shared"]
 
 
 def embed_images(model: DualEncoderModel, pixels: UInt8[np.ndarray, "images channels side side"]) -> EmbeddedBlock:
-    """Every image as a vector of length 1."""
-    found = [np.zeros((0, model.spec.shared), dtype=np.float32)]
+    """Embed every image as a vector of length 1."""
+    blocks = [np.zeros((0, model.spec.shared), dtype=np.float32)]
     with measuring(model) as device:
-        at_once = max(1, tokens_per_batch(device) // model.spec.grid**2)
-        for start in range(0, len(pixels), at_once):
-            some = torch.from_numpy(np.array(pixels[start : start + at_once])).to(device)
-            found.append(model.image_vectors(some).float().cpu().numpy())
-    return np.concatenate(found)
+        batch_size = max(1, tokens_per_batch(device) // model.spec.grid**2)
+        for start in range(0, len(pixels), batch_size):
+            images = torch.from_numpy(np.array(pixels[start : start + batch_size])).to(device)
+            blocks.append(model.image_vectors(images).float().cpu().numpy())
+    return np.concatenate(blocks)
 
 
 def embed_texts(model: DualEncoderModel, rows: TokenRows) -> EmbeddedBlock:
-    """Every text as a vector of length 1, those of similar length in one batch."""
-    found = np.zeros((len(rows.lengths), model.spec.shared), dtype=np.float32)
+    """Embed every text as a vector of length 1; those of similar length are in one batch."""
+    vectors = np.zeros((len(rows.lengths), model.spec.shared), dtype=np.float32)
     with measuring(model) as device:
         for group in batch_by_length(rows.lengths, tokens_per_batch(device)):
             tokens = torch.from_numpy(rows.pad(group)).to(device)
-            found[group] = model.text_vectors(tokens).float().cpu().numpy()
-    return found
+            vectors[group] = model.text_vectors(tokens).float().cpu().numpy()
+    return vectors

@@ -14,62 +14,12 @@ from lemma.models.base import pad_to_length, padding_mask, trim_padding
 from lemma.models.transformer import LayerCache, Stack, TransformerModel, causal_layer_shape, layer_shape
 from lemma.spec.models import EncoderDecoder
 
-SIDES = ("target", "source")
-
-
-@dataclass(frozen=True)
-class DecoderState(State):
-    """The tokens written so far, and what each layer keeps of them and of the source."""
-
-    written: Int[Tensor, "batch written"]
-    source_mask: Bool[Tensor, "batch 1 1 source_time"] | None
-    """Which positions of the source are not padding; all of them if unset."""
-    source: Float[Tensor, "batch source_time width"] | None
-    """The source's vectors, as long as no layer has made its keys and values of them."""
-    layers: tuple[LayerCache, ...] = ()
-
-    @property
-    def about(self) -> str:
-        """What it is, in words."""
-        return "the source and all tokens written so far"
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tokens, the source, and each layer's keys and values."""
-        named = {"written": self.written, "seen": self.source_mask, "source": self.source}
-        for number, sides in enumerate(self.layers):
-            for side, memory in zip(SIDES, sides, strict=True):
-                named |= {f"layers.{number}.{side}.{part}": tensor for part, tensor in enumerate(memory or ())}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderState":
-        """Return a state of the same layers that holds these tensors."""
-
-        def memory(number: int, side: str, like: KVCache | None) -> KVCache:
-            return tuple(tensors[f"layers.{number}.{side}.{part}"] for part in range(len(like or ())))
-
-        layers = tuple(
-            (memory(number, "target", own), memory(number, "source", across))
-            for number, (own, across) in enumerate(self.layers)
-        )
-        return DecoderState(tensors["written"], tensors.get("seen"), tensors.get("source"), layers)
-
-    def reorder(self, index: Int[Tensor, " rows"]) -> "DecoderState":
-        """Return the rows in an order that leaves each with its own source, of which nothing is moved."""
-        layers = tuple((tuple(one[index] for one in own or ()), across) for own, across in self.layers)
-        return replace(self, written=self.written[index], layers=layers)
-
-    def signature(self, row: int = 0) -> bytes:
-        """The source and the tokens say it all."""
-        source = self.layers[0][1] or () if self.source is None else (self.source,)
-        whole = (self.written, *source) if self.source_mask is None else (self.written, *source, self.source_mask)
-        return b"|".join(tensor_bytes(tensor[row]) for tensor in whole)
-
-
 Logits = Float[Tensor, "batch time vocabulary"]
+CACHE_NAMES = ("target", "source")
 
 
 class EncoderDecoderModel(TransformerModel):
-    """One embedding for source and target, an encoder, a decoder that attends to its output, and an output layer."""
+    """An embedding for source and target, an encoder, a decoder that attends to its output, and an output layer."""
 
     output_modules: ClassVar[tuple[str, ...]] = ("decoder", "output")
 
@@ -87,28 +37,74 @@ class EncoderDecoderModel(TransformerModel):
 
         The target needs only the causal mask: its padding comes last, so that no token sees it.
         """
-        kept = trim_padding(target, self.max_length, self.length_setting)
+        trimmed = trim_padding(target, self.max_length, self.length_setting)
         source = trim_padding(source, self.max_length, self.length_setting)
-        stream, _ = self.decoder(self.embed(kept), source=self.vectors(source), source_mask=padding_mask(source))
-        return self._logits(pad_to_length(stream, target.shape[1]))
+        hidden, _ = self.decoder(self.embed(trimmed), source=self.vectors(source), source_mask=padding_mask(source))
+        return self._logits(pad_to_length(hidden, target.shape[1]))
 
-    def begin(self, source: Int[Tensor, "batch source_time"]) -> DecoderState:
+    def begin(self, source: Int[Tensor, "batch source_time"]) -> "DecoderState":
         """Read the sources; return the state before anything is written."""
         source = trim_padding(source, self.max_length, self.length_setting)
         return DecoderState(source[:, :0], padding_mask(source), self.vectors(source))
 
-    def step(self, tokens: Int[Tensor, "batch new"], state: DecoderState) -> tuple[Logits, DecoderState]:
-        """Write tokens, the first of all <start>; return the logits after each, and the state after them.
+    def step(self, tokens: Int[Tensor, "batch new"], state: "DecoderState") -> tuple[Logits, "DecoderState"]:
+        """Append tokens, the first of all <start>; return the logits after each, and the state after them.
 
-        Keys and values of the source are made at the first step and kept, those of the target grow.
+        Keys and values of the source are computed at the first step and cached; those of the target grow.
         """
-        joined = trim_padding(torch.cat([state.written, tokens], dim=1), self.max_length, self.length_setting)
-        start = state.written.shape[1]
-        embedded = self.embed(tokens, start)
-        stream, layers = self.decoder(
-            embedded, state.layers, source=state.source, source_mask=state.source_mask, start=start
+        all_tokens = trim_padding(torch.cat([state.tokens, tokens], dim=1), self.max_length, self.length_setting)
+        start = state.tokens.shape[1]
+        hidden, layers = self.decoder(
+            self.embed(tokens, start), state.layers, source=state.source, source_mask=state.source_mask, start=start
         )
-        return self._logits(stream), DecoderState(joined, state.source_mask, None, layers)
+        return self._logits(hidden), DecoderState(all_tokens, state.source_mask, None, layers)
 
-    def _logits(self, stream: Float[Tensor, "batch time width"]) -> Logits:
-        return self.output(stream if self.output_scale is None else stream * self.output_scale)
+    def _logits(self, hidden: Float[Tensor, "batch time width"]) -> Logits:
+        return self.output(hidden if self.output_scale is None else hidden * self.output_scale)
+
+
+@dataclass(frozen=True)
+class DecoderState(State):
+    """The tokens written so far, and the caches of them and of the source in each layer.
+
+    Attributes:
+        source_mask: false at padding of the source; None if there is none.
+        source: the source's vectors, until every layer has projected them.
+    """
+
+    tokens: Int[Tensor, "batch written"]
+    source_mask: Bool[Tensor, "batch 1 1 source_time"] | None
+    source: Float[Tensor, "batch source_time width"] | None
+    layers: tuple[LayerCache, ...] = ()
+
+    @property
+    def about(self) -> str:
+        return "the source and all tokens written so far"
+
+    def tensors(self) -> dict[str, Tensor]:
+        tensors = {"written": self.tokens, "seen": self.source_mask, "source": self.source}
+        for index, caches in enumerate(self.layers):
+            for side, cache in zip(CACHE_NAMES, caches, strict=True):
+                tensors |= {f"layers.{index}.{side}.{part}": tensor for part, tensor in enumerate(cache or ())}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderState":
+        def read_cache(index: int, side: str, cache: KVCache | None) -> KVCache:
+            return tuple(tensors[f"layers.{index}.{side}.{part}"] for part in range(len(cache or ())))
+
+        layers = tuple(
+            (read_cache(index, "target", target), read_cache(index, "source", source))
+            for index, (target, source) in enumerate(self.layers)
+        )
+        return DecoderState(tensors["written"], tensors.get("seen"), tensors.get("source"), layers)
+
+    def reorder(self, index: Int[Tensor, " rows"]) -> "DecoderState":
+        """Return the rows in another order, in which each row has the source it had: that is not copied."""
+        layers = tuple((tuple(tensor[index] for tensor in target or ()), source) for target, source in self.layers)
+        return replace(self, tokens=self.tokens[index], layers=layers)
+
+    def signature(self, row: int = 0) -> bytes:
+        """Return the tokens and the source, which determine the state."""
+        source = self.layers[0][1] or () if self.source is None else (self.source,)
+        tensors = (self.tokens, *source) if self.source_mask is None else (self.tokens, *source, self.source_mask)
+        return b"|".join(tensor_bytes(tensor[row]) for tensor in tensors)

@@ -1,15 +1,18 @@
-"""The window models: feed-forward (A1) and attentive (A4)."""
+"""Window models of the next token: feed-forward (problem A1) and attentive (problem A4)."""
 
 from abc import abstractmethod
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.layers.attention import WindowHead
 from lemma.layers.feed_forward import ACTIVATIONS
-from lemma.layers.state import State, TokenWindow, sliding_windows
+from lemma.layers.recording import LISTENERS, AttentionRecord, mask_to_bias
+from lemma.layers.state import State, TokenWindow, sliding_windows, window_mask
 from lemma.models.base import LanguageModel, init_embedding
 from lemma.spec.models import Attentive, FeedForward, LanguageSpec
+
+Tokens = Int[Tensor, "batch time"]
 
 
 class WindowModel(LanguageModel):
@@ -23,27 +26,24 @@ class WindowModel(LanguageModel):
         self.span = context - 1
 
     def init_weights(self) -> None:
-        """Draw the initial embedding; the maps have PyTorch's."""
+        """Draw the initial embedding; the linear layers keep PyTorch's initial weights."""
         init_embedding(self.embedding)
 
     @property
     def receptive_field(self) -> int:
-        """N−1."""
         return self.span
 
     @abstractmethod
     def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time vector_width"]:
-        """Return what the output layer reads after each of the last `time` of these tokens."""
+        """Return the input of the output layer after each of the last `time` tokens."""
 
-    def forward(
-        self, tokens: Int[Tensor, "batch time"], state: State | None = None
-    ) -> tuple[Float[Tensor, "batch time vocabulary"], TokenWindow]:
+    def forward(self, tokens: Tokens, state: State | None = None) -> tuple[Float[Tensor, "batch time V"], TokenWindow]:
         """Predict the token after each of `tokens` from its window."""
         window = state if isinstance(state, TokenWindow) else TokenWindow.empty(tokens, self.span)
         return self.output(self.read(window.with_context(tokens), tokens.shape[1])), window.append(tokens)
 
-    def vectors(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vector_width"]:
-        """Read every window; no window reaches to its right, where padding is."""
+    def vectors(self, tokens: Tokens) -> Float[Tensor, "batch time vector_width"]:
+        """Read every window; none reaches to its right, where padding is."""
         return self.read(tokens.clamp(min=0), tokens.shape[1])
 
 
@@ -63,7 +63,6 @@ class FeedForwardModel(WindowModel):
 
     @property
     def vector_width(self) -> int:
-        """The hidden layer's."""
         return self.hidden.out_features
 
     def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
@@ -73,7 +72,7 @@ class FeedForwardModel(WindowModel):
 
 
 class AttentiveModel(WindowModel):
-    """The feed-forward model that reads its window through one attention head (problems A2 and A4).
+    """The feed-forward model with one attention head over its window (problems A2 and A4).
 
     V(d + d_h) + 2 d_k d + d_v d + (d_v + 1) d_h parameters, whatever N.
     """
@@ -89,10 +88,46 @@ class AttentiveModel(WindowModel):
 
     @property
     def vector_width(self) -> int:
-        """The hidden layer's."""
         return self.hidden.out_features
 
     def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
-        """Read every window through the head, then as a feed-forward model does."""
+        """Read every window through the head, then through the hidden layer."""
         attended = self.head(self.dropout(self.embedding(tokens)), time, self.span)
         return self.dropout(self.activation(self.hidden(attended)))
+
+
+class WindowHead(nn.Module):
+    """An attention head with a query for the last word of each window only (problem A2).
+
+    a = Σ_i α_i W^v e_i with α = softmax_i((W^q e_last)·(W^k e_i)/√d_k).
+    """
+
+    def __init__(self, width: int, key_width: int, value_width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, key_width, bias=False)
+        self.key = nn.Linear(width, key_width, bias=False)
+        self.value = nn.Linear(width, value_width, bias=False)
+
+    def forward(
+        self, embedded: Float[Tensor, "batch joined width"], time: int, span: int
+    ) -> Float[Tensor, "batch time value_width"]:
+        """Attend within the windows of `span` words that end at the last `time` words."""
+        queries, keys, values = self.query(embedded[:, -time:]), self.key(embedded), self.value(embedded)
+        if LISTENERS.active:
+            self._notify_listeners(queries, keys, values, span)
+        windows = sliding_windows(keys, time, span)
+        scores = torch.einsum("btk,btsk->bts", queries, windows) * windows.shape[-1] ** -0.5
+        mask = window_mask(embedded.shape[1], time, span, embedded.device)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        return torch.einsum("bts,btsv->btv", scores.softmax(-1), sliding_windows(values, time, span))
+
+    def _notify_listeners(self, queries: Tensor, keys: Tensor, values: Tensor, span: int) -> None:
+        """Describe the attention to listeners as one head over all words, in which each word sees its window."""
+        time, words = queries.shape[1], keys.shape[1]
+        ends = torch.arange(words - time, words, device=keys.device)[:, None]
+        positions = torch.arange(words, device=keys.device)
+        bias = mask_to_bias((positions <= ends) & (positions > ends - span), keys)
+        record = AttentionRecord(queries[:, None], keys[:, None], values[:, None], keys.shape[-1] ** -0.5, bias)
+        for listener in LISTENERS.active:
+            listener.on_attention(record)

@@ -21,9 +21,8 @@ class GraphModel(nn.Module):
         super().__init__()
         self.spec = spec
         width = spec.hidden if spec.depth > 1 else spec.features  # a single layer goes straight to the classes
-        between = range(spec.depth - 2)
         self.first = GraphConvolution(spec.features, width, spec.bias) if spec.depth > 1 else None
-        self.layers = nn.ModuleList(GraphConvolution(width, width, spec.bias) for _ in between)
+        self.layers = nn.ModuleList(GraphConvolution(width, width, spec.bias) for _ in range(spec.depth - 2))
         self.last = GraphConvolution(width, spec.classes, spec.bias)
         self.dropout = nn.Dropout(dropout)
 
@@ -44,26 +43,26 @@ class GraphModel(nn.Module):
         return self.last(hidden, adjacency)
 
     def _apply_dropout(self, features: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
-        """Features with some dropped; of sparse ones there is nothing to drop but their entries."""
+        """Apply dropout to features; of sparse ones only the entries can be dropped."""
         if isinstance(features, SparseMatrix):
             return features.with_values(self.dropout(features.values)) if self.training else features
         return self.dropout(features)
 
 
 GraphInputs = tuple[Float[Tensor, "nodes features"] | SparseMatrix, Adjacency]
-"""Features and adjacency, ready for a model."""
+"""Features and adjacency."""
 
 
 def build_graph_inputs(
     graph: NodeGraph, normalisation: Normalisation, device: torch.device | str = "cpu"
 ) -> GraphInputs:
-    """What a graph model reads of a graph: its features and its normalised adjacency, on a device."""
+    """Return the features and the normalised adjacency of a graph on a device."""
     weights = None if graph.weights is None else torch.from_numpy(graph.weights)
     adjacency = build_adjacency(torch.from_numpy(graph.edges), len(graph.classes), normalisation, weights)
     features = graph.features
     if isinstance(features, np.ndarray):
         return torch.from_numpy(features).to(device), adjacency.to(device)
     entries = features.tocoo()
-    places = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
+    indices = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
     shape = len(graph.classes), graph.width
-    return SparseMatrix.from_entries(places, torch.from_numpy(entries.data), shape).to(device), adjacency.to(device)
+    return SparseMatrix.from_entries(indices, torch.from_numpy(entries.data), shape).to(device), adjacency.to(device)

@@ -21,22 +21,18 @@ PAIRS: tuple[Pair, ...] = ("key_query", "value_output")
 
 @dataclass(frozen=True)
 class MergeReport(Result):
-    """What merging has done to a model's size and its cache."""
+    """The effect of merging on a model's size and its cache."""
 
     spec: Decoder
     pairs: tuple[Pair, ...]
-    parameters: tuple[int, int]
-    """Before and after."""
-    cache: tuple[int, int]
-    """Numbers kept for each token, before and after."""
+    parameters: tuple[int, int]  # before and after
+    cache: tuple[int, int]  # numbers per token, before and after
 
     @property
     def title(self) -> str:
-        """Which pairs are merged."""
         return f"merged: {', '.join(pair.replace('_', '–') for pair in self.pairs)}; the outputs are the same"
 
     def blocks(self) -> Iterable[Block]:
-        """The sizes before and after, and the weights of a head."""
         lines = [
             self.title,
             f"parameters  {_format_change(*self.parameters)}",
@@ -46,7 +42,7 @@ class MergeReport(Result):
         yield Text("\n".join(lines))
 
     def _compare_head(self, pair: Pair) -> str:
-        """Problem B7 for this model: J² against 2IJ, or less where a group of heads shares its keys and values."""
+        """Answer problem B7 for this model: J² against 2IJ, or less where a group of heads shares keys and values."""
         spec, width, heads = self.spec, self.spec.width, self.spec.heads
         groups = spec.key_value_heads or heads
         inner = (spec.query_width if pair == "key_query" else spec.value_width or spec.query_width) // heads
@@ -59,7 +55,6 @@ class MergeReport(Result):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {"pairs": list(self.pairs), "parameters": list(self.parameters), "cache": list(self.cache)}
 
 
@@ -68,7 +63,7 @@ def _format_change(before: int, after: int) -> str:
 
 
 class MergedModel(DecoderModel):
-    """A decoder with merged matrices that knows what merging has done."""
+    """A decoder with merged matrices and a report of the effect."""
 
     merging: MergeReport
 
@@ -76,7 +71,7 @@ class MergedModel(DecoderModel):
 def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> MergedModel:
     """Return a copy of a model whose key–query and value–output maps are merged, head by head, with equal outputs.
 
-    Its `merging` says what that does to the parameters and to the cache.
+    Its `merging` reports the effect on the parameters and on the cache.
 
     With W_Q x + b the query and W_K y + c the key, their product is x·(W_Qᵀ W_K) y + (W_Kᵀ b)·y and what is the same
     for every key, which the softmax does not see. Values W_V y + b under the output map W_O become W_O W_V y; the
@@ -85,18 +80,17 @@ def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> Merge
     pairs = (pairs,) if isinstance(pairs, str) else tuple(pairs)
     spec = _check_mergeable(model, pairs)
     changed: dict[str, Any] = dict.fromkeys(pairs, "merged")
-    inward, outward = (
-        spec.bias if own is None else own for own in (spec.query_key_value_bias, spec.attention_output_bias)
-    )
-    if "value_output" in pairs and inward and not outward:
+    has_value_bias = spec.bias if spec.query_key_value_bias is None else spec.query_key_value_bias
+    has_output_bias = spec.bias if spec.attention_output_bias is None else spec.attention_output_bias
+    if "value_output" in pairs and has_value_bias and not has_output_bias:
         changed["attention_output_bias"] = True  # where the values' bias goes
-    dropout = next(part.dropout for part in model.modules() if isinstance(part, Attention))
+    dropout = next(module.dropout for module in model.modules() if isinstance(module, Attention))
     with torch.random.fork_rng(devices=()):  # its initial weights are not used
         merged = MergedModel(spec.replace(**changed), dropout).to(next(model.parameters()))
     weights = model.state_dict()
-    for path, part in model.named_modules():
-        if isinstance(part, Attention):
-            weights |= _merge_weights(path, part, weights, pairs)
+    for path, module in model.named_modules():
+        if isinstance(module, Attention):
+            weights |= _merge_weights(path, module, weights, pairs)
     merged.load_state_dict({name: weights[name] for name in merged.state_dict()})
     sizes = (count_parameters(model), count_parameters(merged))
     merged.merging = MergeReport(spec, pairs, sizes, (_count_cached(model), _count_cached(merged)))
@@ -104,7 +98,7 @@ def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> Merge
 
 
 def _check_mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
-    """The spec of a model that can be merged; what cannot be is refused with the reason."""
+    """Return the spec of a model that can be merged; refuse others with the reason."""
     spec = getattr(model, "spec", None)
     if spec is None:
         raise SpecError(f"merge: expected a model of Lemma's, got a {type(model).__name__}.")
@@ -115,8 +109,8 @@ def _check_mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
     for pair in pairs:
         if pair not in PAIRS:
             raise SpecError(describe_unknown("merge", pair, PAIRS))
-    if done := [pair for pair in pairs if getattr(spec, pair) == "merged"]:
-        raise SpecError(f"merge: {done[0]} is merged in this model already.")
+    if merged := [pair for pair in pairs if getattr(spec, pair) == "merged"]:
+        raise SpecError(f"merge: {merged[0]} is merged in this model already.")
     if "key_query" in pairs and spec.positions.rotates:
         raise SpecError(
             f"merge: key_query cannot be merged with {spec.positions.kind} positions. The rotation acts between the "
@@ -132,34 +126,33 @@ def _check_mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
 
 
 def _merge_weights(
-    path: str, part: Attention, weights: dict[str, Tensor], pairs: Collection[str]
+    path: str, attention: Attention, weights: dict[str, Tensor], pairs: Collection[str]
 ) -> dict[str, Float[Tensor, "..."]]:
-    """The weights of one merged attention, by their names in the model.
+    """Return the weights of one merged attention, by their names in the model.
 
     All is done in float64, head by head, each map with its bias as a last column.
     """
-    kinds = part.inward.split("_")
-    pieces = _append_bias(weights, f"{path}.{part.inward}").split(
-        [part.shape.projection_widths[kind] for kind in kinds]
-    )
+    heads, kv_heads = attention.heads, attention.kv_heads
+    kinds, widths = attention.projection.split("_"), attention.shape.projection_widths
+    parts = _append_bias(weights, f"{path}.{attention.projection}").split([widths[kind] for kind in kinds])
     maps = {
-        kind: piece.unflatten(0, (part.heads if kind == "query" else part.kv_heads, -1))
-        for kind, piece in zip(kinds, pieces, strict=True)
+        kind: part.unflatten(0, (heads if kind == "query" else kv_heads, -1))
+        for kind, part in zip(kinds, parts, strict=True)
     }
     output = _append_bias(weights, f"{path}.output")
-    if "key_query" in pairs:  # W_Kᵀ [W_Q, b] of each head: what the inputs are to be multiplied with
-        keys = maps.pop("key").repeat_interleave(part.heads // part.kv_heads, dim=0)
+    if "key_query" in pairs:  # W_Kᵀ [W_Q, b] of each head, by which the inputs are multiplied
+        keys = maps.pop("key").repeat_interleave(heads // kv_heads, dim=0)
         maps["query"] = keys[:, :, :-1].mT @ maps["query"]
     if "value_output" in pairs:  # [W_O W_V of each head side by side, Σ W_O b_V + b_O]
-        values = maps.pop("value").repeat_interleave(part.heads // part.kv_heads, dim=0)
-        heads = output[:, :-1].unflatten(1, (part.heads, -1)).transpose(0, 1) @ values  # heads out columns
-        joined = heads[:, :, :-1].transpose(0, 1).flatten(1)
-        output = torch.cat([joined, (heads[:, :, -1].sum(0) + output[:, -1])[:, None]], dim=1)
-    inward = torch.cat([piece.flatten(0, 1) for piece in maps.values()])
-    found = {f"{path}.{'_'.join(maps)}": inward, f"{path}.output": output}
-    plain = {f"{name}.weight": table[:, :-1].contiguous() for name, table in found.items()}
-    biases = {f"{name}.bias": table[:, -1].contiguous() for name, table in found.items()}
-    return {name: table.to(weights[f"{path}.output.weight"]) for name, table in {**plain, **biases}.items()}
+        values = maps.pop("value").repeat_interleave(heads // kv_heads, dim=0)
+        products = output[:, :-1].unflatten(1, (heads, -1)).transpose(0, 1) @ values  # heads out columns
+        joined = products[:, :, :-1].transpose(0, 1).flatten(1)
+        output = torch.cat([joined, (products[:, :, -1].sum(0) + output[:, -1])[:, None]], dim=1)
+    projection = torch.cat([part.flatten(0, 1) for part in maps.values()])
+    merged: dict[str, Tensor] = {}
+    for name, table in {f"{path}.{'_'.join(maps)}": projection, f"{path}.output": output}.items():
+        merged |= {f"{name}.weight": table[:, :-1].contiguous(), f"{name}.bias": table[:, -1].contiguous()}
+    return {name: tensor.to(weights[f"{path}.output.weight"]) for name, tensor in merged.items()}
 
 
 def _append_bias(weights: dict[str, Tensor], name: str) -> Float[Tensor, "rows columns"]:
@@ -169,7 +162,7 @@ def _append_bias(weights: dict[str, Tensor], name: str) -> Float[Tensor, "rows c
 
 
 def _count_cached(model: LanguageModel) -> int:
-    """Numbers that the cache keeps for a token, counted on a state of one token."""
+    """Count the numbers that are cached per token, on a state of one token."""
     token = torch.zeros(1, 1, dtype=torch.long, device=next(model.parameters()).device)
     with torch.no_grad(), evaluating(model):
         tensors = model(token)[1].tensors()

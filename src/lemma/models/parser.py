@@ -1,4 +1,4 @@
-"""The dependency parser (B1): encoder over words, relation heads, trees from scores."""
+"""The dependency parser (problem B1): an encoder over words, an attention head per relation, trees from its scores."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,159 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lemma.data.treebanks import NO_WORD, NUM_RESERVED, UNKNOWN_WORD, Lexicon, Sentence, Trees
-from lemma.layers.attention import AttentionShape, RelationHeads, RelationScores, log_arc_probabilities, log_attention
-from lemma.layers.spanning_tree import best_tree
+from lemma.layers.attention import AttentionShape
 from lemma.models.base import evaluating
+from lemma.models.spanning_tree import best_tree
 from lemma.models.transformer import LayerShape, TransformerLayer
 from lemma.spec.models import BiLstm, Parser, TransformerEncoder
 from lemma.spec.positions import Rotary
 
+ROTARY_BASE = 1000.0  # sentences are short
+NULL_SCORE = 4.0  # initial score of the null position: from most words, most relations have nothing to attend to
+MAX_SCORES = 1 << 24  # numbers in the scores of a batch: 64 MB in float32
+MAX_SENTENCES = 64  # of a batch
 HiddenStates = Float[Tensor, "batch places width"]
 PaddingMask = Bool[Tensor, "batch places"]
-"""Which positions are not padding, which comes last."""
-ROTARY_BASE = 1000.0  # rotary's base: sentences are short
+"""False at padding, which comes last."""
+WordFeatures = Int[Tensor, "batch places columns"]
+"""The root and the words of each sentence: the word's index, then those of its spelling features."""
+RelationScores = Float[Tensor, "batch relations head_words dependents"]
+LogArcs = Float[np.ndarray, "relations head_words dependents"]
+"""Log p(head word, relation | dependent) of one sentence; head word 0 is the root."""
+LogAttention = Float[np.ndarray, "relations head_words null_and_dependents"]
+"""Log attention of each relation from each head word, to the null position and to each word."""
+
+
+class ParserModel(nn.Module):
+    """Scores of every relation between every two words; position 0 of its input is the artificial root."""
+
+    stateful: ClassVar[bool] = False
+
+    def __init__(self, spec: Parser, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.spec = spec
+        self.words = nn.Embedding(spec.vocabulary, spec.width)
+        self.pieces = nn.Embedding(spec.buckets, spec.width)
+        self.dropout = nn.Dropout(dropout)
+        if isinstance(spec.encoder, BiLstm):
+            self.encoder = BiLstmEncoder(spec.encoder, 2 * spec.width, dropout)
+        else:
+            self.encoder = RotaryEncoder(spec.encoder, 2 * spec.width, dropout)
+        self.heads = RelationHeads(
+            spec.encoder.width, spec.relations, spec.hidden, spec.head_width, spec.shared_width, dropout
+        )
+
+    def init_weights(self) -> None:
+        """Draw small initial embeddings, so that the encoder is nearly linear at first."""
+        for table in (self.words, self.pieces):
+            nn.init.normal_(table.weight, std=0.1)
+
+    def forward(self, rows: WordFeatures) -> RelationScores:
+        """Score every relation from every head word (position 0 is the root) to every dependent (positions 1 and on).
+
+        Words given by their indices alone, (batch, places), are read without their spelling.
+        """
+        rows = rows if rows.dim() == 3 else nn.functional.pad(rows[..., None], (0, 1))
+        return self.heads(self.encode(rows))
+
+    def encode(self, rows: WordFeatures) -> HiddenStates:
+        """Return a vector for the root and for every word."""
+        return self.dropout(self.encoder(self.embed(rows), rows[..., 0] != NO_WORD))
+
+    def embed(self, rows: WordFeatures) -> Float[Tensor, "batch places both"]:
+        """Concatenate each word's embedding with the sum of the embeddings of its spelling features."""
+        words, pieces = rows[..., 0], rows[..., 1:]
+        if self.training and self.spec.word_dropout:
+            dropped = torch.rand(words.shape, device=words.device) < self.spec.word_dropout
+            words = torch.where(dropped & (words >= NUM_RESERVED), UNKNOWN_WORD, words)
+        spelling = nn.functional.embedding_bag(pieces.flatten(0, 1), self.pieces.weight, mode="sum")
+        has_spelling = (rows[..., :1] == UNKNOWN_WORD) | (rows[..., :1] >= NUM_RESERVED)  # neither padding nor the root
+        return self.dropout(torch.cat([self.words(words), spelling.unflatten(0, words.shape) * has_spelling], dim=-1))
+
+    def parse(
+        self, rows: WordFeatures
+    ) -> tuple[RelationScores, Float[Tensor, "batch relations head_words null_and_dependents"]]:
+        """Return log p(head word, relation | dependent), and the log attention of each relation over dependents."""
+        mask = rows[:, 1:, 0] != NO_WORD
+        scores = self(rows).float()
+        return log_arc_probabilities(scores, mask), log_attention(scores, self.heads.null.float(), mask)
+
+
+class RelationHeads(nn.Module):
+    """An attention layer with one attention head per relation (problem B1); head words are the root and all words.
+
+    S_r[g, d] = q_r(g)·k_r(d)/√w for head word g, dependent d and relation r, where the queries and keys of each
+    relation have some coordinates of their own and some that all relations share. Normalised over a head word's
+    dependents, with a null position for "none", `dobj` attends from `prefer` to `flight` with weight 1. Normalised over
+    all (head word, relation) of each dependent, the same scores are a parser (Dozat & Manning 2017 have the bilinear
+    form with separate arcs and labels). "Head word" is the head of a dependency; "head" is an attention head.
+    """
+
+    def __init__(
+        self, width: int, relations: int, hidden: int, relation_width: int, shared_width: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.relations, self.relation_width, self.shared_width = relations, relation_width, shared_width
+        self.governor, self.dependent = nn.Linear(width, hidden), nn.Linear(width, hidden)
+        self.query = nn.Linear(hidden, relations * relation_width + shared_width)
+        self.key = nn.Linear(hidden, relations * relation_width + shared_width)
+        self.null = nn.Parameter(torch.full((relations,), NULL_SCORE))
+        self.dropout = nn.Dropout(dropout)
+        self.scale = (relation_width + shared_width) ** -0.5
+
+    def forward(self, hidden: HiddenStates) -> RelationScores:
+        """Score all head words (position 0 is the root) for all dependents (positions 1 and on)."""
+        queries = self.query(self._activate(self.governor, hidden))
+        keys = self.key(self._activate(self.dependent, hidden[:, 1:]))
+        scores = torch.matmul(self._split_heads(queries), self._split_heads(keys).transpose(-1, -2))
+        if not self.shared_width:
+            return scores * self.scale
+        shared = queries[..., -self.shared_width :] @ keys[..., -self.shared_width :].transpose(-1, -2)
+        return (scores + shared[:, None]) * self.scale
+
+    def _activate(self, layer: nn.Linear, hidden: Tensor) -> Tensor:
+        return self.dropout(nn.functional.leaky_relu(layer(hidden), 0.1))
+
+    def _split_heads(self, vectors: Tensor) -> Float[Tensor, "batch relations places relation_width"]:
+        by_relation = vectors[..., : self.relations * self.relation_width]
+        return by_relation.unflatten(-1, (self.relations, self.relation_width)).transpose(1, 2)
+
+
+def log_attention(
+    scores: RelationScores, null: Float[Tensor, " relations"], mask: Bool[Tensor, "batch dependents"]
+) -> Float[Tensor, "batch relations head_words null_and_dependents"]:
+    """Return the log attention of each relation from each head word, over the null position and the dependents."""
+    masked = scores.masked_fill(~mask[:, None, None], float("-inf"))
+    batch, relations, head_words, _ = scores.shape
+    null_scores = null[None, :, None, None].expand(batch, relations, head_words, 1).to(scores.dtype)
+    return torch.cat([null_scores, masked], dim=-1).log_softmax(-1)
+
+
+def log_arc_probabilities(scores: RelationScores, mask: Bool[Tensor, "batch dependents"]) -> RelationScores:
+    """Return log p(head word, relation | dependent): no word is its own head, and padding is nobody's."""
+    can_govern = torch.cat([torch.ones_like(mask[:, :1]), mask], dim=1)
+    is_itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
+    forbidden = ~can_govern[:, :, None] | torch.cat([torch.zeros_like(is_itself[:1]), is_itself])
+    masked = scores.masked_fill(forbidden[:, None], float("-inf"))
+    return masked.flatten(1, 2).log_softmax(1).view_as(scores)
+
+
+class BiLstmEncoder(nn.Module):
+    """Bidirectional LSTM layers with dropout between them."""
+
+    def __init__(self, spec: BiLstm, width: int, dropout: float) -> None:
+        super().__init__()
+        widths = [width, *[spec.width] * (spec.depth - 1)]
+        self.layers = nn.ModuleList(BiLstmLayer(layer_width, spec.hidden) for layer_width in widths)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: HiddenStates, mask: PaddingMask) -> HiddenStates:
+        """Apply all layers."""
+        positions = torch.arange(mask.shape[1], device=mask.device)
+        reversed_order = torch.where(mask, mask.sum(1, keepdim=True) - 1 - positions, positions)  # padding stays
+        for index, layer in enumerate(self.layers):
+            hidden = layer(self.dropout(hidden) if index else hidden, reversed_order)
+        return hidden
 
 
 class BiLstmLayer(nn.Module):
@@ -31,29 +173,15 @@ class BiLstmLayer(nn.Module):
         self.forwards = nn.LSTM(width, hidden, batch_first=True)
         self.backwards = nn.LSTM(width, hidden, batch_first=True)
 
-    def forward(self, hidden: HiddenStates, backwards_order: Int[Tensor, "batch places"]) -> HiddenStates:
+    def forward(self, hidden: HiddenStates, reversed_order: Int[Tensor, "batch places"]) -> HiddenStates:
         """Concatenate the outputs of both directions at each position."""
         ahead, _ = self.forwards(hidden)
-        back, _ = self.backwards(_gather(hidden, backwards_order))
-        return torch.cat([ahead, _gather(back, backwards_order)], dim=-1)
+        back, _ = self.backwards(_gather(hidden, reversed_order))
+        return torch.cat([ahead, _gather(back, reversed_order)], dim=-1)
 
 
-class BiLstmEncoder(nn.Module):
-    """Bidirectional LSTM layers with dropout between them."""
-
-    def __init__(self, spec: BiLstm, width: int, dropout: float) -> None:
-        super().__init__()
-        widths = [width, *[spec.width] * (spec.depth - 1)]
-        self.layers = nn.ModuleList(BiLstmLayer(into, spec.hidden) for into in widths)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, hidden: HiddenStates, mask: PaddingMask) -> HiddenStates:
-        """Read all layers, one after the other."""
-        places = torch.arange(mask.shape[1], device=mask.device)
-        backwards_order = torch.where(mask, mask.sum(1, keepdim=True) - 1 - places, places)  # padding stays
-        for number, layer in enumerate(self.layers):
-            hidden = layer(self.dropout(hidden) if number else hidden, backwards_order)
-        return hidden
+def _gather(vectors: HiddenStates, index: Int[Tensor, "batch places"]) -> HiddenStates:
+    return vectors.gather(1, index[..., None].expand_as(vectors))
 
 
 class RotaryEncoder(nn.Module):
@@ -68,92 +196,16 @@ class RotaryEncoder(nn.Module):
         self.norm = shape.build_norm()
 
     def forward(self, hidden: HiddenStates, mask: PaddingMask) -> HiddenStates:
-        """Read all layers; no word sees padding."""
+        """Apply all layers; no word sees padding."""
         hidden = self.enter(hidden)
         for layer in self.layers:
             hidden, _ = layer(hidden, mask=mask[:, None, None, :])
         return self.norm(hidden)
 
 
-def _gather(vectors: HiddenStates, index: Int[Tensor, "batch places"]) -> HiddenStates:
-    return vectors.gather(1, index[..., None].expand_as(vectors))
-
-
-Rows = Int[Tensor, "batch places columns"]
-"""The root and the words of each sentence: a word's index, then those of its spelling features."""
-
-
-class ParserModel(nn.Module):
-    """Scores of every relation between every two words; position 0 of its input is the artificial root."""
-
-    stateful: ClassVar[bool] = False
-
-    def __init__(self, spec: Parser, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.spec = spec
-        self.words = nn.Embedding(spec.vocabulary, spec.width)
-        self.pieces = nn.Embedding(spec.buckets, spec.width)
-        self.dropout = nn.Dropout(dropout)
-        encoder = spec.encoder
-        self.encoder = (
-            BiLstmEncoder(encoder, 2 * spec.width, dropout)
-            if isinstance(encoder, BiLstm)
-            else RotaryEncoder(encoder, 2 * spec.width, dropout)
-        )
-        self.heads = RelationHeads(
-            spec.encoder.width, spec.relations, spec.hidden, spec.head_width, spec.shared_width, dropout
-        )
-
-    def init_weights(self) -> None:
-        """Draw small initial embeddings, so that the encoder is nearly linear at first."""
-        for table in (self.words, self.pieces):
-            nn.init.normal_(table.weight, std=0.1)
-
-    def forward(self, rows: Rows) -> RelationScores:
-        """Score every relation from every head word (position 0 is the root) to every dependent (positions 1 and on).
-
-        Words given by their numbers alone, (batch, places), are read without their spelling.
-        """
-        rows = rows if rows.dim() == 3 else nn.functional.pad(rows[..., None], (0, 1))
-        return self.heads(self.encode(rows))
-
-    def encode(self, rows: Rows) -> Float[Tensor, "batch places width"]:
-        """Read each sentence: a vector for the root and for every word."""
-        return self.dropout(self.encoder(self.embed(rows), rows[..., 0] != NO_WORD))
-
-    def embed(self, rows: Rows) -> Float[Tensor, "batch places both"]:
-        """Concatenate each word's embedding with the sum of the embeddings of its spelling features."""
-        words, pieces = rows[..., 0], rows[..., 1:]
-        if self.training and self.spec.word_dropout:
-            hidden = torch.rand(words.shape, device=words.device) < self.spec.word_dropout
-            words = torch.where(hidden & (words >= NUM_RESERVED), UNKNOWN_WORD, words)
-        spelling = nn.functional.embedding_bag(pieces.flatten(0, 1), self.pieces.weight, mode="sum")
-        spelled = (rows[..., :1] == UNKNOWN_WORD) | (
-            rows[..., :1] >= NUM_RESERVED
-        )  # neither padding nor the root is spelled
-        return self.dropout(torch.cat([self.words(words), spelling.unflatten(0, words.shape) * spelled], dim=-1))
-
-    def parse(
-        self, rows: Rows
-    ) -> tuple[RelationScores, Float[Tensor, "batch relations head_words null_and_dependents"]]:
-        """Log p(head word, relation | dependent), and the log attention of each head over its dependents."""
-        there = rows[:, 1:, 0] != NO_WORD
-        scores = self(rows).float()
-        return log_arc_probabilities(scores, there), log_attention(scores, self.heads.null.float(), there)
-
-
-MAX_SCORES = 1 << 24  # numbers of a batch's scores: 64 MB in float32
-MAX_SENTENCES = 64
-
-LogArcs = Float[np.ndarray, "relations head_words dependents"]
-"""Log p(head word, relation | dependent) of one sentence; head word 0 is the root."""
-LogAttention = Float[np.ndarray, "relations head_words null_and_dependents"]
-"""Log attention of each relation's head from each head word, to the null position and to each word."""
-
-
 @dataclass(frozen=True)
 class Prediction:
-    """A tree, and the probability of each word's head and relation."""
+    """A predicted tree, and the probability of each word's head and relation."""
 
     sentence: Sentence
     probabilities: tuple[float, ...]
@@ -161,11 +213,11 @@ class Prediction:
 
 def predict_trees(model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]) -> list[Prediction]:
     """Parse sentences, given as lists of words."""
-    found = {
-        place: decode_tree(log, sentences[place], lexicon)
-        for place, log, _ in score_sentences(model, lexicon, sentences)
+    predictions = {
+        index: decode_tree(log_arcs, sentences[index], lexicon)
+        for index, log_arcs, _ in score_sentences(model, lexicon, sentences)
     }
-    return [found[place] for place in range(len(sentences))]
+    return [predictions[index] for index in range(len(sentences))]
 
 
 def decode_tree(log_arcs: LogArcs, words: Sequence[str], lexicon: Lexicon) -> Prediction:
@@ -176,33 +228,33 @@ def decode_tree(log_arcs: LogArcs, words: Sequence[str], lexicon: Lexicon) -> Pr
     heads = best_tree(np.concatenate([np.zeros((size + 1, 1)), arcs], axis=1))
     dependents = np.arange(size)
     names = tuple(lexicon.relations[number] for number in relations[heads, dependents])
-    sure = tuple(np.exp(arcs[heads, dependents]).tolist())
-    return Prediction(Sentence(tuple(words), tuple(heads.tolist()), names), sure)
+    probabilities = tuple(np.exp(arcs[heads, dependents]).tolist())
+    return Prediction(Sentence(tuple(words), tuple(heads.tolist()), names), probabilities)
 
 
 def score_sentences(
     model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]
 ) -> Iterator[tuple[int, LogArcs, LogAttention]]:
-    """Yield each sentence's index and both readings of its scores in logarithms, in batches of similar length."""
+    """Yield each sentence's index, arc log-probabilities and log attention, in batches of similar length."""
     for batch in _batches([len(words) for words in sentences], model.spec.relations):
-        arcs, attention = _score_batch(model, lexicon, [sentences[place] for place in batch])
-        for row, place in enumerate(batch):
-            size = len(sentences[place])
-            yield place, arcs[row, :, : size + 1, :size], attention[row, :, : size + 1, : size + 1]
+        arcs, attention = _score_batch(model, lexicon, [sentences[index] for index in batch])
+        for row, index in enumerate(batch):
+            size = len(sentences[index])
+            yield index, arcs[row, :, : size + 1, :size], attention[row, :, : size + 1, : size + 1]
 
 
 def relation_attention(
     model: ParserModel, lexicon: Lexicon, words: Sequence[str]
 ) -> Float[np.ndarray, "relations head_words null_and_dependents"]:
-    """Where each relation attends from each head word (0 is the root): the null position first, then the words."""
+    """Return the attention of each relation from each head word (0 is the root): null position first, then words."""
     return np.exp(_score_batch(model, lexicon, [words])[1][0])
 
 
 def _score_batch(
     model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    unknown = [Sentence(tuple(words), (0,) * len(words), ("",) * len(words)) for words in sentences]
-    rows, _ = Trees(tuple(unknown), lexicon).batch(range(len(sentences)))
+    unlabelled = [Sentence(tuple(words), (0,) * len(words), ("",) * len(words)) for words in sentences]
+    rows, _ = Trees(tuple(unlabelled), lexicon).batch(range(len(sentences)))
     device = next(model.parameters()).device
     with evaluating(model), torch.no_grad():
         arcs, attention = model.parse(torch.from_numpy(rows).to(device))
@@ -212,11 +264,11 @@ def _score_batch(
 def _batches(lengths: Sequence[int], relations: int) -> Iterator[list[int]]:
     """Cut sentences, in the order of their lengths, into batches whose scores fit in memory."""
     batch: list[int] = []
-    for place in sorted(range(len(lengths)), key=lambda place: lengths[place]):
-        room = MAX_SCORES // (relations * (lengths[place] + 1) ** 2)
-        if batch and len(batch) >= min(MAX_SENTENCES, max(1, room)):
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
+        fitting = MAX_SCORES // (relations * (lengths[index] + 1) ** 2)
+        if batch and len(batch) >= min(MAX_SENTENCES, max(1, fitting)):
             yield batch
             batch = []
-        batch.append(place)
+        batch.append(index)
     if batch:
         yield batch

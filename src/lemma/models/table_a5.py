@@ -12,8 +12,8 @@ from lemma.spec.models import TableA5
 class TableA5Model(WindowModel):
     """A window of N−1 words through L decoder layers whose cross-attention reads the embedded window itself.
 
-    (d_e + d + 1)V + (d_e + 1)d + L(10d² + 16d) parameters at d_ff = d; the source does not say what the
-    cross-attention reads, and this reading needs nothing that is not there.
+    (d_e + d + 1)V + (d_e + 1)d + L(10d² + 16d) parameters at d_ff = d; the problem does not say what the
+    cross-attention reads, and this interpretation needs no other input.
     """
 
     position_table: Tensor
@@ -31,16 +31,15 @@ class TableA5Model(WindowModel):
 
     @property
     def vector_width(self) -> int:
-        """The layers'."""
         return self.projection.out_features
 
     def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time width"]:
-        """Send all windows through the layers at once and read each off at its last word."""
+        """Apply the layers to all windows at once; return the vector of each window's last word."""
         windows = sliding_windows(self.projection(self.embedding(tokens)), time, self.span)
-        memory = (windows + self.position_table).flatten(0, 1)
-        there = window_mask(tokens.shape[1], time, self.span, tokens.device)
-        missing = None if there is None else (~there).repeat(len(tokens), 1)
-        stream = memory
+        embedded = (windows + self.position_table).flatten(0, 1)
+        mask = window_mask(tokens.shape[1], time, self.span, tokens.device)
+        padding = None if mask is None else (~mask).repeat(len(tokens), 1)
+        hidden = embedded
         for layer in self.layers:
-            stream = layer(stream, memory, tgt_key_padding_mask=missing, memory_key_padding_mask=missing)
-        return stream[:, -1].unflatten(0, windows.shape[:2])
+            hidden = layer(hidden, embedded, tgt_key_padding_mask=padding, memory_key_padding_mask=padding)
+        return hidden[:, -1].unflatten(0, windows.shape[:2])

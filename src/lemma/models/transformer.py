@@ -26,51 +26,54 @@ Tokens = Int[Tensor, "batch time"]
 HiddenStates = Float[Tensor, "batch time width"]
 Mask = Bool[Tensor, "batch 1 1 known"]
 LayerCache = tuple[KVCache | None, KVCache | None]
-"""What a layer's self-attention keeps, and what its attention to the source keeps."""
+"""Caches of a layer's self-attention and of its attention to the source."""
 NO_CACHE: LayerCache = (None, None)
 INITIAL_STD = 0.02  # of embeddings and outputs
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The choices of a layer; its attention says how wide it is and whether it has biases."""
+    """Settings of a layer; its attention says how wide it is and whether it has biases.
+
+    Attributes:
+        inner: units of the feed-forward layer.
+        source: it also attends to a source, which is as wide as the hidden states.
+        gated: the feed-forward layer has a gate.
+        parallel: attention and feed-forward read the same vectors and add to them at once (Wang & Komatsuzaki 2021).
+        norm_bias: norms have a bias; as attention if unset.
+        feed_forward_bias: the feed-forward layer has biases; as attention if unset.
+    """
 
     attention: AttentionShape
     inner: int
-    """Units of the feed-forward part."""
     activation: str = "gelu"
     norm: Literal["layer", "rms"] = "layer"
     norm_place: Literal["pre", "post"] = "pre"
     source: bool = False
-    """Whether it attends to a source too, which is as wide as the stream."""
     gated: bool = False
-    """Whether its feed-forward part has a gate."""
     parallel: bool = False
-    """Whether attention and feed-forward read the same stream and add to it at once (Wang & Komatsuzaki 2021)."""
     norm_bias: bool | None = None
-    """Whether norms have a shift; as attention has biases if unset."""
     feed_forward_bias: bool | None = None
-    """Whether the feed-forward part has biases; as attention has if unset."""
     norm_epsilon: float = 1e-5
 
     def build_norm(self) -> nn.Module:
-        """One of its norms."""
+        """Build one of the layer's norms."""
         bias = self.attention.bias if self.norm_bias is None else self.norm_bias
         return build_norm(self.norm, self.attention.width, bias, self.norm_epsilon)
 
     def build_feed_forward(self) -> FeedForwardLayer:
-        """Its feed-forward part."""
+        """Build the feed-forward layer."""
         bias = self.attention.bias if self.feed_forward_bias is None else self.feed_forward_bias
         return FeedForwardLayer(self.attention.width, self.inner, self.activation, bias, self.gated)
 
     @property
     def cross_attention(self) -> AttentionShape:
-        """Its attention to the source: as its own, without order or positions."""
+        """Settings of the attention to the source: as self-attention, without order or positions."""
         return replace(self.attention, causal=False, source_width=self.attention.width, positions=NO_POSITIONS)
 
 
 class TransformerLayer(nn.Module):
-    """Each part f in turn adds to the stream: x + f(norm(x)), or in post-norm layers norm(x + f(x)).
+    """Attention and feed-forward f, each with a residual: x + f(norm(x)), or in post-norm layers norm(x + f(x)).
 
     (Pre-norm: Radford et al. 2019; post-norm: Vaswani et al. 2017.)
     """
@@ -97,28 +100,29 @@ class TransformerLayer(nn.Module):
         start: StartPosition | None = None,
         position_bias: PositionBias | None = None,
     ) -> tuple[HiddenStates, LayerCache]:
-        """Let each part add to the stream; a source is given once, then only what is kept of it."""
-        own, across = cache
-        read = hidden if self.is_post_norm else self.attention_norm(hidden)
-        mixed, own = self.attention(read, own, None, mask, start, position_bias)
+        """Return the new hidden states and caches; a source is given once, then only its cache."""
+        self_cache, source_cache = cache
+        inputs = hidden if self.is_post_norm else self.attention_norm(hidden)
+        attended, self_cache = self.attention(inputs, self_cache, None, mask, start, position_bias)
         if self.is_parallel:
-            made = self.feed_forward(self.feed_forward_norm(hidden))
-            return self._add(self._add(hidden, mixed, self.attention_norm), made, self.feed_forward_norm), (own, across)
-        hidden = self._add(hidden, mixed, self.attention_norm)
+            update = self.feed_forward(self.feed_forward_norm(hidden))
+            hidden = self._add(hidden, attended, self.attention_norm)
+            return self._add(hidden, update, self.feed_forward_norm), (self_cache, source_cache)
+        hidden = self._add(hidden, attended, self.attention_norm)
         if self.has_source:
-            queries = hidden if self.is_post_norm else self.source_norm(hidden)
-            mixed, across = self.source_attention(queries, across, source, source_mask)
-            hidden = self._add(hidden, mixed, self.source_norm)
-        made = self.feed_forward(hidden if self.is_post_norm else self.feed_forward_norm(hidden))
-        return self._add(hidden, made, self.feed_forward_norm), (own, across)
+            inputs = hidden if self.is_post_norm else self.source_norm(hidden)
+            attended, source_cache = self.source_attention(inputs, source_cache, source, source_mask)
+            hidden = self._add(hidden, attended, self.source_norm)
+        update = self.feed_forward(hidden if self.is_post_norm else self.feed_forward_norm(hidden))
+        return self._add(hidden, update, self.feed_forward_norm), (self_cache, source_cache)
 
     def _add(self, hidden: HiddenStates, update: HiddenStates, norm: nn.Module) -> HiddenStates:
-        added = hidden + (self.dropout(update) if self.training else update)  # decoding is faster without the call
-        return norm(added) if self.is_post_norm else added
+        hidden = hidden + (self.dropout(update) if self.training else update)  # decoding is faster without the call
+        return norm(hidden) if self.is_post_norm else hidden
 
 
 def build_layers(shape: LayerShape, depth: int, dropout: float) -> nn.ModuleList:
-    """Layers of one shape; tables of rotations, which take memory, are one for all."""
+    """Build layers of one shape; they share one table of rotations, which takes memory."""
     layers: list[TransformerLayer] = []
     for _ in range(depth):
         layers.append(TransformerLayer(shape, dropout, dropout))
@@ -129,14 +133,14 @@ def build_layers(shape: LayerShape, depth: int, dropout: float) -> nn.ModuleList
 
 
 def build_shared_biases(shape: AttentionShape) -> nn.Module | None:
-    """What positions add to the scores in all layers alike; None where they add nothing, or each layer has its own."""
+    """Build the position bias that all layers share; None where there is none, or each layer has its own."""
     if not shape.positions.shared:
         return None
     return build_hook(shape.positions, "biases", shape.context, shape.heads, shape.causal)
 
 
 class Stack(nn.Module):
-    """Layers one after the other; pre-norm layers leave their stream without a norm, so that it gets a last one."""
+    """Layers in sequence, with a last norm after pre-norm layers."""
 
     def __init__(self, shape: LayerShape, depth: int, dropout: float) -> None:
         super().__init__()
@@ -153,21 +157,21 @@ class Stack(nn.Module):
         source_mask: Mask | None = None,
         start: int = 0,
     ) -> tuple[HiddenStates, tuple[LayerCache, ...]]:
-        """Run all layers; return the stream and what each layer keeps. `start` is the first vector's position."""
-        memories: list[LayerCache] = []
-        line = None
+        """Apply all layers; return the hidden states and new caches. `start` is the first vector's position."""
+        new_caches: list[LayerCache] = []
+        position_bias = None
         if self.biases is not None:
             new = hidden.shape[1]
-            line = self.biases(relative_distances(new, start + new, hidden.device))
-        for number, layer in enumerate(self.layers):
-            earlier = caches[number] if caches else NO_CACHE
-            hidden, memory = layer(hidden, earlier, mask, source, source_mask, start, line)
-            memories.append(memory)
-        return hidden if self.norm is None else self.norm(hidden), tuple(memories)
+            position_bias = self.biases(relative_distances(new, start + new, hidden.device))
+        for index, layer in enumerate(self.layers):
+            earlier = caches[index] if caches else NO_CACHE
+            hidden, cache = layer(hidden, earlier, mask, source, source_mask, start, position_bias)
+            new_caches.append(cache)
+        return hidden if self.norm is None else self.norm(hidden), tuple(new_caches)
 
 
 def layer_shape(spec: Decoder | Transformer) -> LayerShape:
-    """The layer of a decoder, or of an encoder."""
+    """Return the settings of a decoder's or an encoder's layers."""
     attention = AttentionShape(
         spec.width,
         spec.heads,
@@ -214,12 +218,12 @@ def layer_shape(spec: Decoder | Transformer) -> LayerShape:
 
 
 def causal_layer_shape(shape: LayerShape) -> LayerShape:
-    """The layer of an encoder–decoder that writes from left to right and attends to the source."""
+    """Return the settings of an encoder–decoder's decoder layers: causal, with attention to the source."""
     return replace(shape, attention=replace(shape.attention, causal=True), source=True)
 
 
 class TransformerModel(Backbone):
-    """What the encoder and the encoder–decoder share: one embedding, positions, and an encoder that sees all tokens."""
+    """Base of the encoder and the encoder–decoder: one embedding, positions, and an encoder that sees all tokens."""
 
     stateful: ClassVar[bool] = False
 
@@ -235,19 +239,18 @@ class TransformerModel(Backbone):
 
     @property
     def vector_width(self) -> int:
-        """The stream's width."""
         return self.embedding.embedding_dim
 
     def vectors(self, tokens: Tokens) -> HiddenStates:
         """Read all tokens in both directions; no position sees padding."""
-        kept = trim_padding(tokens, self.max_length, self.length_setting)
-        stream, _ = self.encoder(self.embed(kept), mask=padding_mask(kept))
-        return pad_to_length(stream, tokens.shape[1])
+        trimmed = trim_padding(tokens, self.max_length, self.length_setting)
+        hidden, _ = self.encoder(self.embed(trimmed), mask=padding_mask(trimmed))
+        return pad_to_length(hidden, tokens.shape[1])
 
     def embed(self, tokens: Tokens, start: int = 0) -> HiddenStates:
         """Embed tokens at positions start, start + 1, …; padding becomes token 0, which nothing sees."""
-        stream = self.add_positions(self.embedding(tokens.clamp(min=0)), start)
-        return self.dropout(stream) if self.training else stream
+        hidden = self.add_positions(self.embedding(tokens.clamp(min=0)), start)
+        return self.dropout(hidden) if self.training else hidden
 
     def add_positions(self, embedded: HiddenStates, start: int = 0) -> HiddenStates:
         """Add positions start, start + 1, … to embedded tokens."""
@@ -255,16 +258,15 @@ class TransformerModel(Backbone):
         return self.positions(embedded, start=start)
 
     def init_weights(self) -> None:
-        """Draw the initial weights."""
         init_transformer(self)
 
 
 def init_transformer(model: nn.Module) -> None:
     """Draw the initial weights: tables and outputs small, so that all tokens are about equally likely at first.
 
-    The maps of a stack preserve the scale (Glorot & Bengio 2010). Those that write to the stream are smaller
-    the more of them there are, so that all updates together are no larger in a deep stack; post-norm layers need it as
-    much as pre-norm ones do, for the gradient to pass all the norms.
+    The matrices of a stack preserve the scale (Glorot & Bengio 2010). Those that add to the residual are smaller the
+    more of them there are, so that all updates together are no larger in a deep stack; post-norm layers need it as much
+    as pre-norm ones do, for the gradient to pass all the norms.
     """
     for name, parameter in model.named_parameters():
         if parameter.dim() >= 2:
@@ -272,10 +274,10 @@ def init_transformer(model: nn.Module) -> None:
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
     for stack in (part for part in model.modules() if isinstance(part, Stack)):
-        maps = {name: parameter for name, parameter in stack.named_parameters() if parameter.dim() >= 2}
-        writing = [name for name in maps if name.endswith(("attention.output.weight", "narrow.weight"))]
-        for name, parameter in maps.items():
-            nn.init.xavier_uniform_(parameter, gain=1 / math.sqrt(len(writing)) if name in writing else 1.0)
+        matrices = {name: parameter for name, parameter in stack.named_parameters() if parameter.dim() >= 2}
+        residual = [name for name in matrices if name.endswith(("attention.output.weight", "narrow.weight"))]
+        for name, parameter in matrices.items():
+            nn.init.xavier_uniform_(parameter, gain=1 / math.sqrt(len(residual)) if name in residual else 1.0)
 
 
 class OutputHead(nn.Module):
@@ -289,7 +291,7 @@ class OutputHead(nn.Module):
         self.map = nn.Linear(width, outputs, bias=bias)
 
     def forward(self, vectors: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch outputs"]:
-        """Return the logits of vectors."""
+        """Return logits."""
         hidden = self.activation(self.transform(vectors))
         return self.map(hidden if self.norm is None else self.norm(hidden))
 
@@ -316,17 +318,19 @@ class EncoderModel(TransformerModel):
             if spec.tied:
                 (self.output.map if isinstance(self.output, OutputHead) else self.output).weight = self.embedding.weight
         if spec.objective != "masked":
-            hidden = spec.output_transform
-            self.follow = OutputHead(width, 2, "tanh", spec.bias) if hidden else nn.Linear(width, 2, bias=spec.bias)
+            if spec.output_transform:
+                self.follow = OutputHead(width, 2, "tanh", spec.bias)
+            else:
+                self.follow = nn.Linear(width, 2, bias=spec.bias)
 
     def embed(self, tokens: Tokens, start: int = 0) -> HiddenStates:
         """Embed tokens, their positions and the segments they are in, with a norm if there is one."""
-        stream = self.add_positions(self.embedding(tokens.clamp(min=0)), start)
+        hidden = self.add_positions(self.embedding(tokens.clamp(min=0)), start)
         if self.segments is not None:
             ends = (tokens == self.spec.special_ids[1]).long()
-            stream = stream + self.segments((ends.cumsum(1) - ends).clamp(max=self.spec.segments - 1))
-        stream = stream if self.embedding_norm is None else self.embedding_norm(stream)
-        return self.dropout(stream) if self.training else stream
+            hidden = hidden + self.segments((ends.cumsum(1) - ends).clamp(max=self.spec.segments - 1))
+        hidden = hidden if self.embedding_norm is None else self.embedding_norm(hidden)
+        return self.dropout(hidden) if self.training else hidden
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "batch time vocabulary"]:
         """Return the logits of the token at each position, <mask> or not."""

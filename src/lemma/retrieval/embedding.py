@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Bool, Float32, UInt8
 from torch.nn import functional
 
-from lemma.data.batches import TokenRows
+from lemma.data.batches import TokenRows, batch_by_length
 from lemma.data.images import normalise_caption
 from lemma.data.store import encode_texts, find_unknown, fit_rows
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import InputError, RunError
-from lemma.models.base import batch_by_length, measuring, tokens_per_batch
+from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.classifier import pool
 from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_texts
 from lemma.models.transformer import EncoderModel

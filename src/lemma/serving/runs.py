@@ -54,7 +54,7 @@ class Verbs:
     attends: Callable[[Any], bool]
     """Whether it has attention heads to look at."""
     engine: Callable[[Any, int], Any]
-    """What writes the texts of a run, this many at once: `generation.batching.BatchEngine`."""
+    """What writes the texts of a run, this many at once: `generation.engine.BatchEngine`."""
     text_request: Callable[..., Any]
     """From a run, the ids of a prompt and settings of `generate` to what the engine takes."""
     answer: Callable[..., list[Any]]

@@ -12,12 +12,13 @@ import torch
 from jaxtyping import Float, Int64
 from torch import nn
 
+from lemma.data.batches import batch_by_length
 from lemma.data.corpora import LABELLED_CORPORA
 from lemma.data.labels import LabelledExamples, attach_heads, has_trees, prepare_labels
 from lemma.data.splits import Splits
 from lemma.data.store import encode_texts, fit_rows
 from lemma.errors import InputError, RunError, SpecError
-from lemma.models.base import batch_by_length, measuring, tokens_per_batch
+from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.classifier import ClassifierModel
 from lemma.report.progress import Observer, SilentObserver, reading_progress
 from lemma.report.result import Block, Result, Table, Text

@@ -15,9 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lemma.data.batches import batch_by_length
 from lemma.errors import InputError
-from lemma.generation.decode import Sampling, generate_text, start_token
-from lemma.models.base import batch_by_length, measuring, tokens_per_batch
+from lemma.generation.detokenizer import start_token
+from lemma.generation.sampling import Sampling
+from lemma.generation.text import generate_text
+from lemma.models.base import measuring, tokens_per_batch
 from lemma.report.result import Block, Result, Table, Text
 from lemma.runs.load import Run, load
 from lemma.spec.models import Decoder

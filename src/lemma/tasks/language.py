@@ -18,11 +18,11 @@ from lemma.data.corpora import CORPORA
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare_text, read_tokens
 from lemma.errors import DataError, InputError, PackageError, SpecError
-from lemma.generation.decode import Sampling, generate_text
-from lemma.layers import fused
+from lemma.generation.sampling import Sampling
+from lemma.generation.text import generate_text
+from lemma.kernels import support
+from lemma.kernels.output_loss import MIN_CLASSES, output_loss
 from lemma.layers.attention import Attention
-from lemma.layers.fused import is_available
-from lemma.layers.output_loss import MIN_CLASSES, output_loss
 from lemma.layers.penalties import RowMeans, row_statistics
 from lemma.layers.recording import record_attention
 from lemma.layers.state import State
@@ -315,7 +315,7 @@ class LanguageLoss(TaskLoss):
         if isinstance(model, DecoderModel) and model.logit_cap is None and objective is causal_loss:
             output = model.output
             plain = type(output) is nn.Linear and output.bias is None and len(output.weight) >= MIN_CLASSES
-            there = fused.COST_RECORDER or (output.weight.is_cuda and is_available(output.weight.device))
+            there = support.COST_RECORDER or (output.weight.is_cuda and support.is_available(output.weight.device))
             self.max_fused_length = model.spec.context if plain and there else 0
 
     def forward(
@@ -323,7 +323,7 @@ class LanguageLoss(TaskLoss):
     ) -> LossTerms:
         """Return the objective, to be minimised, the mean loss, and the state where training carries it on."""
         weight = self.model.get_parameter("output.weight") if inputs.shape[1] <= self.max_fused_length else None
-        if weight is not None and (lower := fused.autocast_dtype(weight)) != weight.dtype:
+        if weight is not None and (lower := support.autocast_dtype(weight)) != weight.dtype:
             loss = output_loss(self.model.vectors(inputs).flatten(0, 1).to(lower), weight, targets.flatten())
             return loss, (loss,), None
         logits, state = self.model(inputs, state)
@@ -344,7 +344,7 @@ class LanguageLoss(TaskLoss):
 class PenalizedLoss(LanguageLoss):
     """With penalties on attention: L = L_LM + entropy_penalty · L_focus + distance_penalty · L_near.
 
-    On a GPU the kernel of `layers/fused.py` gives entropy and distance of every row along with attention itself, and is
+    On a GPU the kernel of `kernels/row_statistics.py` gives entropy and distance of every row along with attention itself, and is
     compiled with the model. Elsewhere attention is recorded, and penalized in blocks of rows.
     """
 
@@ -354,7 +354,7 @@ class PenalizedLoss(LanguageLoss):
         self.depth: int = getattr(model.spec, "depth", 1)
         attention = [part for part in model.modules() if isinstance(part, Attention)]
         fused = len(attention) == self.depth and all(part.supports_row_statistics() for part in attention)
-        self.fused_layers = attention if fused and is_available(next(model.parameters()).device) else []
+        self.fused_layers = attention if fused and support.is_available(next(model.parameters()).device) else []
         self.compilable = bool(self.fused_layers)  # compiled code cannot be recorded
 
     def forward(

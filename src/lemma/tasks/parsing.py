@@ -16,8 +16,14 @@ from lemma.data.corpora import TREEBANKS
 from lemma.data.splits import Splits
 from lemma.data.treebanks import Lexicon, Sentence, Trees, prepare_treebank, read_trees
 from lemma.errors import DataError, InputError, SpecError
-from lemma.layers.attention import RelationScores, log_arc_probabilities, log_attention
-from lemma.models.parser import ParserModel, decode_tree, score_sentences
+from lemma.models.parser import (
+    ParserModel,
+    RelationScores,
+    decode_tree,
+    log_arc_probabilities,
+    log_attention,
+    score_sentences,
+)
 from lemma.report.progress import Observer, reading_progress
 from lemma.report.statistics import NamedValues, protocol_values
 from lemma.report.text import label_line, wrap_lines

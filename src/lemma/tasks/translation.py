@@ -11,12 +11,13 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lemma.data.batches import batch_by_length
 from lemma.data.corpora import PAIR_CORPORA
 from lemma.data.pairs import TokenPairs, prepare_pairs
 from lemma.data.splits import Splits
 from lemma.errors import InputError, SpecError
 from lemma.generation.beam import Beam, translate_texts
-from lemma.models.base import batch_by_length, measuring, tokens_per_batch
+from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.report.progress import Observer, reading_progress
 from lemma.report.statistics import Estimate, NamedValues, format_named_values, import_optional, protocol_values

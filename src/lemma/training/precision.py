@@ -14,7 +14,7 @@ from torch.autograd.graph import increment_version
 
 from lemma.errors import SpecError
 from lemma.files import home_folder
-from lemma.layers.cuda_graphs import capture, warmup_stream
+from lemma.kernels.cuda_graphs import capture, warmup_stream
 from lemma.spec.recipe import Recipe
 
 Forward = Callable[..., Any]

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import lemma
 from lemma.cli.main import app
 from lemma.errors import InputError, LemmaError, SpecError
-from lemma.generation.decode import Sampling
+from lemma.generation.sampling import Sampling
 from lemma.runs.load import Run, load
 from lemma.spec.settings import SamplingSettings
 from served_runs import untrained

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lemma.generation import engine
-from lemma.generation.decode import Sampling, fast_copy, generate
+from lemma.generation import cuda_graphs
+from lemma.generation.fast_modules import fast_copy
+from lemma.generation.sampling import Sampling
+from lemma.generation.text import generate
 from lemma.models.base import LanguageModel, has_hooks
 from lemma.models.build import build
 from lemma.spec.models import Decoder
@@ -47,7 +49,7 @@ def test_a_model_with_hooks_has_no_step_that_is_replayed_without_them() -> None:
     with torch.inference_mode():
         _, cache = model(TOKENS)
     handle = model.layers[1].register_forward_hook(lambda *given: None)  # pyright: ignore
-    assert engine.fast_step(model, cache, model, Sampling(tokens=100), torch.bfloat16) == (None, cache)
+    assert cuda_graphs.make_graph_step(model, cache, model, Sampling(tokens=100), torch.bfloat16) == (None, cache)
     handle.remove()
     assert not has_hooks(model)
     model.layers[0].forward = model.layers[0].forward  # pyright: ignore

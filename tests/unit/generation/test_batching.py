@@ -10,18 +10,11 @@ import torch
 
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import InputError
-from lemma.generation.batching import BatchEngine, TextEvent, TextRequest
-from lemma.generation.decode import (
-    Generation,
-    Sampling,
-    adjust_logits,
-    generate,
-    generate_text,
-    make_proved_loop,
-    sample_tokens,
-    stream_text,
-    token_logprobs,
-)
+from lemma.generation.engine import BatchEngine
+from lemma.generation.loops import make_proved_loop
+from lemma.generation.sampling import Sampling, adjust_logits, sample_tokens, token_logprobs
+from lemma.generation.sequences import TextEvent, TextRequest
+from lemma.generation.text import Generation, generate, generate_text, stream_text
 from lemma.models.build import build
 from lemma.spec.data import BytePairs
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
@@ -140,7 +133,7 @@ def test_of_a_large_model_less_is_read_in_one_step(tokenizer: Tokenizer, monkeyp
     parameters = sum(one.numel() for one in model.parameters())
     assert BatchEngine(model, tokenizer).chunk == 256
     for tokens, chunk in ((40, 40), (3, 16)):
-        monkeypatch.setattr("lemma.generation.batching.CHUNK_FLOPS", 2 * parameters * tokens)
+        monkeypatch.setattr("lemma.generation.engine.CHUNK_FLOPS", 2 * parameters * tokens)
         assert BatchEngine(model, tokenizer).chunk == chunk
 
 
@@ -230,7 +223,7 @@ def test_who_leaves_frees_the_row_within_a_step(name: str, tokenizer: Tokenizer)
     events = []
     while engine.is_busy:
         events += engine.step()
-    assert {event.request.owner for event in events} == {"stays"} and events[-1].done.stopped in ("length", "eos")
+    assert {event.request.owner for event in events} == {"stays"} and events[-1].result.stopped in ("length", "eos")
     engine.cancel("nobody")
 
 
@@ -243,8 +236,8 @@ def test_a_prompts_own_tokens_are_scored(name: str, tokenizer: Tokenizer) -> Non
     while engine.is_busy:
         events += engine.step()
     logs = model(torch.tensor([ids]))[0].double().log_softmax(-1)[0]
-    first, *rest = events[0].scores
-    assert first is None and events[-1].done.tokens == ()
+    first, *rest = events[0].prompt_logprobs
+    assert first is None and events[-1].result.tokens == ()
     assert [one.logprob for one in rest] == pytest.approx(
         logs[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
     )
@@ -261,7 +254,7 @@ def test_an_error_ends_its_own_text_only(tokenizer: Tokenizer) -> None:
     while engine.is_busy:
         events += engine.step()
     assert sorted(str(event.error)[:20] for event in events if event.error) == ["no token is left to "]
-    assert [event.done.tokens for event in events if event.done] == [(65,) * 5]
+    assert [event.result.tokens for event in events if event.result] == [(65,) * 5]
     with pytest.raises(InputError, match="outside the model's vocabulary"):
         engine.add(TextRequest((9999,), Sampling()))
     with pytest.raises(InputError, match="less than 1"):
@@ -350,7 +343,7 @@ def test_a_stream_is_the_text_whatever_the_lengths_of_the_prompts(tokenizer: Tok
 @pytest.mark.parametrize("name", ["learned", "lstm"])
 def test_texts_are_counted_while_they_are_written(name: str, tokenizer: Tokenizer) -> None:
     engine, counted = BatchEngine(model_of(name, tokenizer), tokenizer), []
-    for way in ("read", "read_one"):
+    for way in ("step_model", "step_single"):
         read = getattr(engine, way)
         setattr(engine, way, lambda *given, read=read: counted.append(engine.num_running) or read(*given))
     engine.add(TextRequest((5, 8), Sampling(tokens=30, temperature=0.0)))

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from lemma.errors import InputError
-from lemma.generation.decode import Sampling, generate, probabilities
+from lemma.generation.sampling import Sampling, probabilities
+from lemma.generation.text import generate
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from stand_ins import Script, Table
@@ -94,7 +95,7 @@ def test_the_prompt_is_read_once_and_then_one_token_at_a_time(name: str) -> None
 def test_a_long_prompt_is_read_in_parts_through_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     model, settings = strong("lstm"), Sampling(tokens=9)
     whole = generate(model, PROMPTS, settings)
-    monkeypatch.setattr("lemma.generation.batching.LOGITS_AT_ONCE", 2 * 2 * 11)
+    monkeypatch.setattr("lemma.generation.engine.MAX_PROMPT_LOGITS", 2 * 2 * 11)
     assert [result.tokens for result in generate(model, PROMPTS, settings)] == [result.tokens for result in whole]
 
 

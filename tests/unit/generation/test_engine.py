@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from lemma.errors import InputError
-from lemma.generation import engine
-from lemma.generation.decode import Sampling, generate
+from lemma.generation import cuda_graphs
+from lemma.generation.sampling import Sampling
+from lemma.generation.text import generate
 from lemma.models.build import build
 from lemma.models.decoder import DecoderCache, DecoderModel, DecoderSlotCache
 from lemma.spec.models import Decoder
@@ -42,7 +43,7 @@ def test_steps_through_slots_give_the_logits_of_the_cache(name: str) -> None:
     prompt, tokens = torch.randint(11, (3, 7)), torch.randint(11, (3, 12))
     with torch.no_grad():
         _, cache = model(prompt)
-        slots = DecoderSlotCache(cache, limit=20)
+        slots = DecoderSlotCache(cache, max_length=20)
         found = []
         for token in tokens.split(1, dim=1):
             found.append(model.step(token, slots))
@@ -56,14 +57,14 @@ def test_rows_of_slots_go_on_alone_and_their_signature_is_the_tokens() -> None:
     model = build(Decoder(vocabulary=11, width=16, depth=2, heads=4, context=24, positions="rotary")).eval()
     with torch.no_grad():
         _, cache = model(torch.randint(11, (3, 7)))
-        slots, token = DecoderSlotCache(cache, limit=20), torch.tensor([[1], [2], [3]])
+        slots, token = DecoderSlotCache(cache, max_length=20), torch.tensor([[1], [2], [3]])
         part = slots.select_rows(torch.tensor([2]))
         alone = model.step(token[2:], part)
         together = model.step(token, slots)
     part.length += 1
     torch.testing.assert_close(alone[0], together[2])
     assert isinstance(cache, DecoderCache)
-    assert part.signature() == DecoderCache(torch.cat([cache.seen[2:], token[2:]], 1), None).signature()
+    assert part.signature() == DecoderCache(torch.cat([cache.tokens[2:], token[2:]], 1), None).signature()
 
 
 def test_bfloat16_is_refused_where_it_would_be_ignored() -> None:
@@ -84,9 +85,9 @@ def test_no_more_than_half_of_a_gpu_is_taken_for_tokens_that_may_never_be_writte
     def record(*given: Any) -> None:
         raise Recorded
 
-    monkeypatch.setattr(engine, "GraphedStep", record)
+    monkeypatch.setattr(cuda_graphs, "CudaGraphStep", record)
     for total, falls_back in ((2 * 1007 * bytes_of_a_token - 1, True), (2 * 1007 * bytes_of_a_token, False)):
         monkeypatch.setattr("torch.cuda.mem_get_info", lambda device, total=total: (0, total))
         with nullcontext() if falls_back else pytest.raises(Recorded):
-            found = engine.fast_step(model, cache, model, Sampling(tokens=1000), torch.bfloat16)
+            found = cuda_graphs.make_graph_step(model, cache, model, Sampling(tokens=1000), torch.bfloat16)
             assert falls_back and found == (None, cache)

@@ -9,16 +9,10 @@ import pytest
 import torch
 
 from lemma.data.tokenizers import train_tokenizer
-from lemma.generation.decode import (
-    GeneratedTokens,
-    Sampling,
-    StateHistory,
-    TextLoop,
-    find_observed_loop,
-    generate,
-    generate_text,
-    smallest_period,
-)
+from lemma.generation.loops import StateHistory, TextLoop, find_observed_loop, smallest_period
+from lemma.generation.sampling import Sampling
+from lemma.generation.sequences import GeneratedTokens
+from lemma.generation.text import generate, generate_text
 from lemma.spec.data import Characters
 from stand_ins import Known, Script, Table
 

@@ -14,8 +14,8 @@ import torch
 
 import lemma
 from lemma.adaptation.adapt import adapt_model, copy_merged
-from lemma.generation.engine import without_cudnn_attention
-from lemma.layers import cuda_graphs
+from lemma.generation.cuda_graphs import without_cudnn_attention
+from lemma.kernels import cuda_graphs
 from lemma.layers.positions import RotaryEmbedding
 from lemma.layers.recording import record_attention
 from lemma.models.base import evaluating

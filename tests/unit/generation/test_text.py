@@ -11,16 +11,10 @@ from hypothesis import strategies as st
 
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import DataError, InputError
-from lemma.generation.decode import (
-    Generation,
-    Sampling,
-    StopStringFilter,
-    TextLoop,
-    TokenLogprob,
-    generate,
-    generate_text,
-    stream_text,
-)
+from lemma.generation.detokenizer import StopStringFilter
+from lemma.generation.loops import TextLoop
+from lemma.generation.sampling import Sampling, TokenLogprob
+from lemma.generation.text import Generation, generate, generate_text, stream_text
 from lemma.report.text import wrap_lines
 from lemma.spec.data import BytePairs, Characters, Words
 from stand_ins import Script

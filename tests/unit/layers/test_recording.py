@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lemma.layers.attention import WindowHead
 from lemma.layers.recording import LISTENERS, AttentionRecord, record_attention
 from lemma.models.build import build
+from lemma.models.feed_forward import WindowHead
 from lemma.spec.models import Attentive
 
 from families import SMALL

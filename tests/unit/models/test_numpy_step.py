@@ -10,20 +10,15 @@ from torch import nn
 
 from lemma.adaptation.adapt import adapt_model
 from lemma.errors import InputError
-from lemma.generation.batching import BatchEngine, TextRequest
-from lemma.generation.decode import Sampling, generate
+from lemma.generation.engine import BatchEngine
+from lemma.generation.sampling import Sampling
+from lemma.generation.sequences import TextRequest
+from lemma.generation.text import generate
 from lemma.layers.recording import record_attention
-from lemma.models import decoder
+from lemma.models import decoder_numpy
 from lemma.models.build import build
-from lemma.models.decoder import (
-    INITIAL_CAPACITY,
-    DecoderCache,
-    DecoderModel,
-    DecoderSlotCache,
-    NumpyDecoder,
-    step_in_numpy,
-    supports_numpy,
-)
+from lemma.models.decoder import DecoderCache, DecoderModel, DecoderSlotCache
+from lemma.models.decoder_numpy import INITIAL_CAPACITY, NumpyDecoder, step_in_numpy, supports_numpy
 from lemma.spec.models import Decoder
 from lemma.spec.positions import Rotary, Sinusoidal
 from lemma.spec.recipe import Lora
@@ -210,8 +205,8 @@ def test_lowered_arithmetic_is_pytorchs(steps: list[int]) -> None:
 def test_long_texts_of_one_key_head_are_attended_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = Decoder(vocabulary=11, width=64, depth=1, heads=8, key_value_heads=1, context=16, positions=Rotary())
     model, large = drawn(spec), []
-    by_pytorch = decoder.matmul
-    monkeypatch.setattr(decoder, "matmul", lambda *given: large.append(1) or by_pytorch(*given))
+    by_pytorch = decoder_numpy.matmul
+    monkeypatch.setattr(decoder_numpy, "matmul", lambda *given: large.append(1) or by_pytorch(*given))
     tokens = torch.randint(11, (1, 4100), generator=torch.Generator().manual_seed(2))
     expected, _ = model(tokens)
     _, state = model(tokens[:, :4094])

@@ -342,7 +342,7 @@ def test_a_server_whose_engine_cannot_be_made_does_not_begin(
 ) -> None:
     from lemma.api import application
 
-    monkeypatch.setattr("lemma.generation.batching.BatchEngine.__init__", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("lemma.generation.engine.BatchEngine.__init__", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         application(runs["trigram"])
 
@@ -351,7 +351,7 @@ def test_what_the_engine_refuses_ends_the_request_at_once(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lemma.errors import InputError
-    from lemma.generation.batching import BatchEngine
+    from lemma.generation.engine import BatchEngine
 
     def refuse(*_: Any) -> None:
         raise InputError("prompt: no room.")

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, BeforeValidator
 
 from lemma.generation.beam import Beam
-from lemma.generation.decode import Sampling
+from lemma.generation.sampling import Sampling
 from lemma.spec.base import Spec
 from lemma.spec.models import FAMILIES
 from lemma.spec.recipe import Adapters, Lora, Recipe

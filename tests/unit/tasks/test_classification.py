@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lemma.data.batches import TokenRows
+from lemma.data.batches import TokenRows, batch_by_length
 from lemma.data.labels import LabelledExamples
 from lemma.errors import InputError
-from lemma.models.base import batch_by_length
 from lemma.report.statistics import Estimate
 from lemma.tasks.classification import bootstrap_metrics, classify, score_classes
 

@@ -12,31 +12,15 @@ of rows.
 """
 
 import math
-from collections.abc import Callable
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-TRITON = find_spec("triton") is not None  # CPU builds of PyTorch come without it
+from lemma.kernels.support import TRITON
+
 RowStatistics = Float[Tensor, "batch heads time"]
-
-
-def is_available(device: torch.device) -> bool:
-    """Whether the kernels run on a device: a GPU of compute capability 8.0 or later, and Triton is installed."""
-    return TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-COST_RECORDER: Callable[[int, int], None] | None = None
-"""Records the FLOPs and bytes of a kernel while a CPU stands in for a GPU to plan a training step; otherwise None."""
-
-
-def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """The type that autocast lowers to on a tensor's GPU; its own where autocast is off."""
-    kind = "cuda" if tensor.is_cuda else "cpu"
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
 
 
 def attend_with_row_statistics(
@@ -50,7 +34,7 @@ def attend_with_row_statistics(
 ) -> tuple[Float[Tensor, "batch heads time width"], RowStatistics, RowStatistics]:
     """Return Σ_j p_ij v_j, and each row's entropy in nats and expected squared distance, all differentiable.
 
-    `slopes` are ALiBi's; only the first `lengths` keys of each text are seen.
+    `slopes` are ALiBi's; only the first `lengths` keys of each sequence are visible.
     """
     mixed, _, entropy, distance = _forward(queries, keys, values, scale, causal, slopes, lengths)
     return mixed, entropy, distance
@@ -62,18 +46,18 @@ if TYPE_CHECKING or TRITON:
 
     @triton.jit
     def _block_and_row(time, SIZE: tl.constexpr):
-        """Which block of rows or columns, and which head of which text; one number, as a grid's second is 16 bits."""
+        """Return the block of rows or columns, and the head of all sequences; a grid's second axis has 16 bits only."""
         blocks = tl.cdiv(time, SIZE)
         return tl.program_id(0) % blocks, tl.program_id(0) // blocks
 
     @triton.jit
     def _scores(q, k, rows, columns, slope, scale2, BIASED: tl.constexpr, PRECISION: tl.constexpr):
-        """Scores in units of log 2, and i − j."""
+        """Return scores in units of log 2, and i − j."""
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale2
-        apart = rows[:, None] - columns[None, :]
+        distance = rows[:, None] - columns[None, :]
         if BIASED:
-            scores -= slope * tl.abs(apart)
-        return scores, apart
+            scores -= slope * tl.abs(distance)
+        return scores, distance
 
     @triton.jit
     def _forward_kernel(
@@ -86,63 +70,63 @@ if TYPE_CHECKING or TRITON:
         block, row = _block_and_row(time, M)
         b, h = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
         rows, width = block * M + tl.arange(0, M), tl.arange(0, D)
-        inside = width < WIDTH
+        in_head = width < WIDTH
         q = tl.load(
             Q + b * q_b + h * q_h + rows[:, None] * q_t + width[None, :],
-            mask=(rows[:, None] < time) & inside[None, :], other=0.0,
+            mask=(rows[:, None] < time) & in_head[None, :], other=0.0,
         )  # fmt: skip
         k_base, v_base = K + b * k_b + (h // group) * k_h, V + b * v_b + (h // group) * v_h
         slope = tl.load(SLOPES + h) * 1.4426950408889634 if BIASED else 0.0
-        known = tl.load(LENGTHS + b) if PADDED else time
-        places = rows.to(tl.float32)
+        num_keys = tl.load(LENGTHS + b) if PADDED else time
+        positions = rows.to(tl.float32)
         best = tl.full([M], -1e30, tl.float32)
         total = tl.zeros([M], tl.float32)
         logs = tl.zeros([M], tl.float32)
         squares = tl.zeros([M], tl.float32)
         mixed = tl.zeros([M, D], tl.float32)
-        stop = tl.minimum((block + 1) * M, known) if CAUSAL else known
-        full = tl.minimum(block * M, known) // N * N if CAUSAL else known // N * N
-        for start in range(0, full, N):  # blocks without a mask
+        end = tl.minimum((block + 1) * M, num_keys) if CAUSAL else num_keys
+        unmasked_end = tl.minimum(block * M, num_keys) // N * N if CAUSAL else num_keys // N * N
+        for start in range(0, unmasked_end, N):  # blocks without a mask
             columns = start + tl.arange(0, N)
-            k = tl.load(k_base + columns[:, None] * k_t + width[None, :], mask=inside[None, :], other=0.0)
-            scores, apart = _scores(q, k, places, columns.to(tl.float32), slope, scale2, BIASED, PRECISION)
-            highest = tl.maximum(best, tl.max(scores, 1))
-            scores -= highest[:, None]
+            k = tl.load(k_base + columns[:, None] * k_t + width[None, :], mask=in_head[None, :], other=0.0)
+            scores, distance = _scores(q, k, positions, columns.to(tl.float32), slope, scale2, BIASED, PRECISION)
+            new_best = tl.maximum(best, tl.max(scores, 1))
+            scores -= new_best[:, None]
             weights = tl.exp2(scores)
-            fade = tl.exp2(best - highest)
-            logs = fade * (logs + (best - highest) * total) + tl.sum(weights * scores, 1)
-            squares = fade * squares + tl.sum(weights * (apart * apart), 1)
+            fade = tl.exp2(best - new_best)
+            logs = fade * (logs + (best - new_best) * total) + tl.sum(weights * scores, 1)
+            squares = fade * squares + tl.sum(weights * (distance * distance), 1)
             total = fade * total + tl.sum(weights, 1)
-            v = tl.load(v_base + columns[:, None] * v_t + width[None, :], mask=inside[None, :], other=0.0)
+            v = tl.load(v_base + columns[:, None] * v_t + width[None, :], mask=in_head[None, :], other=0.0)
             mixed = tl.dot(weights.to(v.dtype), v, mixed * fade[:, None], input_precision=PRECISION)
-            best = highest
-        for start in range(full, stop, N):
+            best = new_best
+        for start in range(unmasked_end, end, N):
             columns = start + tl.arange(0, N)
-            seen = (columns[:, None] < known) & inside[None, :]
-            k = tl.load(k_base + columns[:, None] * k_t + width[None, :], mask=seen, other=0.0)
-            scores, apart = _scores(q, k, places, columns.to(tl.float32), slope, scale2, BIASED, PRECISION)
-            allowed = columns[None, :] < known
+            kv_mask = (columns[:, None] < num_keys) & in_head[None, :]
+            k = tl.load(k_base + columns[:, None] * k_t + width[None, :], mask=kv_mask, other=0.0)
+            scores, distance = _scores(q, k, positions, columns.to(tl.float32), slope, scale2, BIASED, PRECISION)
+            allowed = columns[None, :] < num_keys
             if CAUSAL:
                 allowed = allowed & (rows[:, None] >= columns[None, :])
-            highest = tl.maximum(best, tl.max(tl.where(allowed, scores, -1e30), 1))
-            scores = tl.where(allowed, scores - highest[:, None], 0.0)
+            new_best = tl.maximum(best, tl.max(tl.where(allowed, scores, -1e30), 1))
+            scores = tl.where(allowed, scores - new_best[:, None], 0.0)
             weights = tl.where(allowed, tl.exp2(scores), 0.0)
-            fade = tl.exp2(best - highest)
-            logs = fade * (logs + (best - highest) * total) + tl.sum(weights * scores, 1)
-            squares = fade * squares + tl.sum(weights * (apart * apart), 1)
+            fade = tl.exp2(best - new_best)
+            logs = fade * (logs + (best - new_best) * total) + tl.sum(weights * scores, 1)
+            squares = fade * squares + tl.sum(weights * (distance * distance), 1)
             total = fade * total + tl.sum(weights, 1)
-            v = tl.load(v_base + columns[:, None] * v_t + width[None, :], mask=seen, other=0.0)
+            v = tl.load(v_base + columns[:, None] * v_t + width[None, :], mask=kv_mask, other=0.0)
             mixed = tl.dot(weights.to(v.dtype), v, mixed * fade[:, None], input_precision=PRECISION)
-            best = highest
-        here, some = rows < time, total > 0
-        total = tl.where(some, total, 1.0)
-        spot = row.to(tl.int64) * time + rows
-        tl.store(LSE + spot, tl.where(some, best + tl.log2(total), 0.0), mask=here)
-        tl.store(ENTROPY + spot, (tl.log2(total) - logs / total) * 0.6931471805599453, mask=here)
-        tl.store(DISTANCE + spot, squares / total, mask=here)
+            best = new_best
+        in_rows, has_keys = rows < time, total > 0
+        total = tl.where(has_keys, total, 1.0)
+        offset = row.to(tl.int64) * time + rows
+        tl.store(LSE + offset, tl.where(has_keys, best + tl.log2(total), 0.0), mask=in_rows)
+        tl.store(ENTROPY + offset, (tl.log2(total) - logs / total) * 0.6931471805599453, mask=in_rows)
+        tl.store(DISTANCE + offset, squares / total, mask=in_rows)
         tl.store(
             OUT + b * o_b + h * o_h + rows[:, None] * o_t + width[None, :],
-            (mixed / total[:, None]).to(OUT.dtype.element_ty), mask=here[:, None] & inside[None, :],
+            (mixed / total[:, None]).to(OUT.dtype.element_ty), mask=in_rows[:, None] & in_head[None, :],
         )  # fmt: skip
 
     @triton.jit
@@ -151,30 +135,34 @@ if TYPE_CHECKING or TRITON:
         o_b, o_h, o_t, d_b, d_h, d_t, heads, time,
         WIDTH: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
     ):  # fmt: skip
-        """dO·O + g_H H + g_Δ Δ of each row."""
+        """Compute dO·O + g_H H + g_Δ Δ of each row."""
         block, row = _block_and_row(time, M)
         b, h = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
         rows, width = block * M + tl.arange(0, M), tl.arange(0, D)
-        here = rows < time
-        mask = here[:, None] & (width < WIDTH)[None, :]
+        in_rows = rows < time
+        mask = in_rows[:, None] & (width < WIDTH)[None, :]
         out = tl.load(OUT + b * o_b + h * o_h + rows[:, None] * o_t + width[None, :], mask=mask, other=0.0)
         d_out = tl.load(D_OUT + b * d_b + h * d_h + rows[:, None] * d_t + width[None, :], mask=mask, other=0.0)
-        spot = row.to(tl.int64) * time + rows
+        offset = row.to(tl.int64) * time + rows
         sums = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
-        sums += tl.load(G_ENTROPY + spot, mask=here, other=0.0) * tl.load(ENTROPY + spot, mask=here, other=0.0)
-        sums += tl.load(G_DISTANCE + spot, mask=here, other=0.0) * tl.load(DISTANCE + spot, mask=here, other=0.0)
-        tl.store(SUMS + spot, sums, mask=here)
+        sums += tl.load(G_ENTROPY + offset, mask=in_rows, other=0.0) * tl.load(
+            ENTROPY + offset, mask=in_rows, other=0.0
+        )
+        sums += tl.load(G_DISTANCE + offset, mask=in_rows, other=0.0) * tl.load(
+            DISTANCE + offset, mask=in_rows, other=0.0
+        )
+        tl.store(SUMS + offset, sums, mask=in_rows)
 
     @triton.jit
-    def _slopes_of(
-        q, k, v, d_out, lse, sums, g_entropy, g_distance, rows, columns, known, time, slope, scale2,
+    def _score_gradients(
+        q, k, v, d_out, lse, sums, g_entropy, g_distance, rows, columns, num_keys, time, slope, scale2,
         CAUSAL: tl.constexpr, BIASED: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip
-        """The weights and the gradient of the scores, of one block."""
-        scores, apart = _scores(q, k, rows.to(tl.float32), columns.to(tl.float32), slope, scale2, BIASED, PRECISION)
+        """Return the weights and the gradient of the scores of one block."""
+        scores, distance = _scores(q, k, rows.to(tl.float32), columns.to(tl.float32), slope, scale2, BIASED, PRECISION)
         scores -= lse[:, None]
         if MASKED:
-            allowed = (columns[None, :] < known) & (rows[:, None] < time)
+            allowed = (columns[None, :] < num_keys) & (rows[:, None] < time)
             if CAUSAL:
                 allowed = allowed & (rows[:, None] >= columns[None, :])
             scores = tl.where(allowed, scores, 0.0)
@@ -182,7 +170,7 @@ if TYPE_CHECKING or TRITON:
         else:
             weights = tl.exp2(scores)
         slopes = tl.dot(d_out, tl.trans(v), input_precision=PRECISION) - sums[:, None]
-        slopes += g_distance[:, None] * (apart * apart) - (g_entropy * 0.6931471805599453)[:, None] * scores
+        slopes += g_distance[:, None] * (distance * distance) - (g_entropy * 0.6931471805599453)[:, None] * scores
         return weights, weights * slopes
 
     @triton.jit
@@ -193,48 +181,48 @@ if TYPE_CHECKING or TRITON:
         WIDTH: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
         CAUSAL: tl.constexpr, BIASED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip
-        """Gradients of a block of keys and values, of one query head."""
+        """Compute the gradients of a block of keys and values, for one query head."""
         block, row = _block_and_row(time, N)
         b, h = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
         columns, width = block * N + tl.arange(0, N), tl.arange(0, D)
-        inside, there = width < WIDTH, (columns < time)
-        mask = there[:, None] & inside[None, :]
+        in_head, in_columns = width < WIDTH, (columns < time)
+        mask = in_columns[:, None] & in_head[None, :]
         k = tl.load(K + b * k_b + (h // group) * k_h + columns[:, None] * k_t + width[None, :], mask=mask, other=0.0)
         v = tl.load(V + b * v_b + (h // group) * v_h + columns[:, None] * v_t + width[None, :], mask=mask, other=0.0)
         slope = tl.load(SLOPES + h) * 1.4426950408889634 if BIASED else 0.0
-        known = tl.load(LENGTHS + b) if PADDED else time
+        num_keys = tl.load(LENGTHS + b) if PADDED else time
         d_k, d_v = tl.zeros([N, D], tl.float32), tl.zeros([N, D], tl.float32)
-        q_base, d_base, spot = Q + b * q_b + h * q_h, D_OUT + b * d_b + h * d_h, row.to(tl.int64) * time
-        begin = (block * N) // M * M if CAUSAL else 0
-        # rows at or after `clear` need no mask, up to the last whole block
-        clear = tl.cdiv((block + 1) * N, M) * M if CAUSAL else 0
-        clear = tl.where((block + 1) * N <= known, tl.minimum(clear, time // M * M), time // M * M)
+        q_base, d_base, base = Q + b * q_b + h * q_h, D_OUT + b * d_b + h * d_h, row.to(tl.int64) * time
+        first_row = (block * N) // M * M if CAUSAL else 0
+        # Rows at or after `unmasked_start` need no mask, up to the last full block.
+        unmasked_start = tl.cdiv((block + 1) * N, M) * M if CAUSAL else 0
+        unmasked_start = tl.where((block + 1) * N <= num_keys, tl.minimum(unmasked_start, time // M * M), time // M * M)
         for phase in tl.static_range(3):
             if phase == 0:
-                low, high = begin, tl.maximum(tl.minimum(clear, time // M * M), begin)
+                low, high = first_row, tl.maximum(tl.minimum(unmasked_start, time // M * M), first_row)
             elif phase == 1:
-                low, high = tl.maximum(clear, begin), time // M * M
+                low, high = tl.maximum(unmasked_start, first_row), time // M * M
             else:
-                low, high = tl.maximum(time // M * M, begin), time
+                low, high = tl.maximum(time // M * M, first_row), time
             for start in range(low, high, M):
                 rows = start + tl.arange(0, M)
-                here = rows < time
-                seen = here[:, None] & inside[None, :]
-                q = tl.load(q_base + rows[:, None] * q_t + width[None, :], mask=seen, other=0.0)
-                d_out = tl.load(d_base + rows[:, None] * d_t + width[None, :], mask=seen, other=0.0)
-                lse = tl.load(LSE + spot + rows, mask=here, other=0.0)
-                sums = tl.load(SUMS + spot + rows, mask=here, other=0.0)
-                g_entropy = tl.load(G_ENTROPY + spot + rows, mask=here, other=0.0)
-                g_distance = tl.load(G_DISTANCE + spot + rows, mask=here, other=0.0)
-                weights, slopes = _slopes_of(
-                    q, k, v, d_out, lse, sums, g_entropy, g_distance, rows, columns, known, time, slope, scale2,
+                in_rows = rows < time
+                q_mask = in_rows[:, None] & in_head[None, :]
+                q = tl.load(q_base + rows[:, None] * q_t + width[None, :], mask=q_mask, other=0.0)
+                d_out = tl.load(d_base + rows[:, None] * d_t + width[None, :], mask=q_mask, other=0.0)
+                lse = tl.load(LSE + base + rows, mask=in_rows, other=0.0)
+                sums = tl.load(SUMS + base + rows, mask=in_rows, other=0.0)
+                g_entropy = tl.load(G_ENTROPY + base + rows, mask=in_rows, other=0.0)
+                g_distance = tl.load(G_DISTANCE + base + rows, mask=in_rows, other=0.0)
+                weights, slopes = _score_gradients(
+                    q, k, v, d_out, lse, sums, g_entropy, g_distance, rows, columns, num_keys, time, slope, scale2,
                     CAUSAL, BIASED, phase != 1, PRECISION,
                 )  # fmt: skip
                 d_v = tl.dot(tl.trans(weights.to(q.dtype)), d_out, d_v, input_precision=PRECISION)
                 d_k = tl.dot(tl.trans(slopes.to(q.dtype)), q, d_k, input_precision=PRECISION)
-        place = (spot + columns)[:, None] * WIDTH + width[None, :]
-        tl.store(D_K + place, (d_k * scale).to(D_K.dtype.element_ty), mask=mask)
-        tl.store(D_V + place, d_v.to(D_V.dtype.element_ty), mask=mask)
+        offset = (base + columns)[:, None] * WIDTH + width[None, :]
+        tl.store(D_K + offset, (d_k * scale).to(D_K.dtype.element_ty), mask=mask)
+        tl.store(D_V + offset, d_v.to(D_V.dtype.element_ty), mask=mask)
 
     @triton.jit
     def _queries_kernel(
@@ -244,41 +232,41 @@ if TYPE_CHECKING or TRITON:
         WIDTH: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
         CAUSAL: tl.constexpr, BIASED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip
-        """Gradients of a block of queries."""
+        """Compute the gradients of a block of queries."""
         block, row = _block_and_row(time, M)
         b, h = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
         rows, width = block * M + tl.arange(0, M), tl.arange(0, D)
-        inside, here = width < WIDTH, rows < time
-        mask = here[:, None] & inside[None, :]
+        in_head, in_rows = width < WIDTH, rows < time
+        mask = in_rows[:, None] & in_head[None, :]
         q = tl.load(Q + b * q_b + h * q_h + rows[:, None] * q_t + width[None, :], mask=mask, other=0.0)
         d_out = tl.load(D_OUT + b * d_b + h * d_h + rows[:, None] * d_t + width[None, :], mask=mask, other=0.0)
-        spot = row.to(tl.int64) * time + rows
-        lse = tl.load(LSE + spot, mask=here, other=0.0)
-        sums = tl.load(SUMS + spot, mask=here, other=0.0)
-        g_entropy = tl.load(G_ENTROPY + spot, mask=here, other=0.0)
-        g_distance = tl.load(G_DISTANCE + spot, mask=here, other=0.0)
+        offset = row.to(tl.int64) * time + rows
+        lse = tl.load(LSE + offset, mask=in_rows, other=0.0)
+        sums = tl.load(SUMS + offset, mask=in_rows, other=0.0)
+        g_entropy = tl.load(G_ENTROPY + offset, mask=in_rows, other=0.0)
+        g_distance = tl.load(G_DISTANCE + offset, mask=in_rows, other=0.0)
         slope = tl.load(SLOPES + h) * 1.4426950408889634 if BIASED else 0.0
-        known = tl.load(LENGTHS + b) if PADDED else time
+        num_keys = tl.load(LENGTHS + b) if PADDED else time
         k_base, v_base = K + b * k_b + (h // group) * k_h, V + b * v_b + (h // group) * v_h
         d_q = tl.zeros([M, D], tl.float32)
-        stop = tl.minimum((block + 1) * M, known) if CAUSAL else known
-        full = tl.minimum(block * M, known) // N * N if CAUSAL else known // N * N
-        full = tl.where((block + 1) * M <= time, full, 0)
+        end = tl.minimum((block + 1) * M, num_keys) if CAUSAL else num_keys
+        unmasked_end = tl.minimum(block * M, num_keys) // N * N if CAUSAL else num_keys // N * N
+        unmasked_end = tl.where((block + 1) * M <= time, unmasked_end, 0)
         for phase in tl.static_range(2):
-            low = 0 if phase == 0 else full
-            high = full if phase == 0 else stop
+            low = 0 if phase == 0 else unmasked_end
+            high = unmasked_end if phase == 0 else end
             for start in range(low, high, N):
                 columns = start + tl.arange(0, N)
-                seen = (columns[:, None] < known) & inside[None, :]
-                k = tl.load(k_base + columns[:, None] * k_t + width[None, :], mask=seen, other=0.0)
-                v = tl.load(v_base + columns[:, None] * v_t + width[None, :], mask=seen, other=0.0)
-                _, slopes = _slopes_of(
-                    q, k, v, d_out, lse, sums, g_entropy, g_distance, rows, columns, known, time, slope, scale2,
+                kv_mask = (columns[:, None] < num_keys) & in_head[None, :]
+                k = tl.load(k_base + columns[:, None] * k_t + width[None, :], mask=kv_mask, other=0.0)
+                v = tl.load(v_base + columns[:, None] * v_t + width[None, :], mask=kv_mask, other=0.0)
+                _, slopes = _score_gradients(
+                    q, k, v, d_out, lse, sums, g_entropy, g_distance, rows, columns, num_keys, time, slope, scale2,
                     CAUSAL, BIASED, phase == 1, PRECISION,
                 )  # fmt: skip
                 d_q = tl.dot(slopes.to(k.dtype), k, d_q, input_precision=PRECISION)
-        place = spot[:, None] * WIDTH + width[None, :]
-        tl.store(D_Q + place, (d_q * scale).to(D_Q.dtype.element_ty), mask=mask)
+        out_offset = offset[:, None] * WIDTH + width[None, :]
+        tl.store(D_Q + out_offset, (d_q * scale).to(D_Q.dtype.element_ty), mask=mask)
 
 
 TILES = {
@@ -306,13 +294,13 @@ def _kernel_options(queries: Tensor, causal: bool, slopes: Tensor | None, length
 
 
 def _make_readable(tensor: Tensor) -> Tensor:
-    """What the kernels can read: numbers of a head side by side, and offsets within a text of 32 bits."""
+    """Copy a tensor unless the kernels can read it: contiguous heads, and offsets within a sequence of 32 bits."""
     fits = tensor.stride(-1) == 1 and tensor.shape[2] * tensor.stride(2) < 2**31
     return tensor if fits else tensor.contiguous()
 
 
 def _empty_output(queries: Tensor) -> Tensor:
-    """Room for the output, in the order in which the next layer reads it where offsets allow that."""
+    """Allocate the output, in the order in which the next layer reads it where offsets allow that."""
     batch, heads, time, width = queries.shape
     if heads * time * width < 2**31:
         return queries.new_empty(batch, time, heads, width).transpose(1, 2)
@@ -412,8 +400,8 @@ def _compute_gradients(
     ctx: Any, d_mixed: Tensor, _: Any, d_entropy: Tensor, d_distance: Tensor
 ) -> tuple[Tensor | None, ...]:
     *saved, slopes, lengths = ctx.saved_tensors
-    found = _backward(*saved, d_mixed, d_entropy, d_distance, ctx.scale, ctx.causal, slopes, lengths)
-    return *found, None, None, None, None
+    gradients = _backward(*saved, d_mixed, d_entropy, d_distance, ctx.scale, ctx.causal, slopes, lengths)
+    return *gradients, None, None, None, None
 
 
 _forward.register_autograd(_compute_gradients, setup_context=_save_for_backward)

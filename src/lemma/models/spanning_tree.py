@@ -1,7 +1,7 @@
 """The best tree over a table of scores: the maximum spanning arborescence with exactly one root.
 
 Chu & Liu (1965), Edmonds (1967): every word takes its best head; a cycle among them is contracted to one node, the rest
-is solved, and the cycle is opened where the solution enters it. Head 0 is the artificial root.
+is solved, and the cycle is expanded where the solution enters it. Head 0 is the artificial root.
 """
 
 import numpy as np
@@ -27,22 +27,31 @@ def best_tree(scores: Scores) -> Int64[np.ndarray, " words"]:
     table[0] -= 1 + len(table) * (table.max() - table.min())  # so low that a second root never pays
     np.fill_diagonal(table, -np.inf)
     table[:, 0] = -np.inf
-    return _solve(table)[1:]
+    contraction = CycleContraction(table)
+    while (cycle := _find_cycle(contraction.heads, contraction.alive)) is not None:
+        contraction.contract(cycle)
+    return contraction.expand()[1:]
 
 
 def _replace_infinities(scores: Scores) -> Scores:
-    """A copy in which what is forbidden (−∞) is merely far worse than everything else."""
+    """Return a copy in which forbidden arcs (−∞) are merely far worse than all others."""
     finite = scores[np.isfinite(scores)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    far = 1 + len(scores) * (high - low + 1)
-    return np.nan_to_num(scores.astype(np.float64), nan=low, posinf=high + far, neginf=low - far)
+    margin = 1 + len(scores) * (high - low + 1)
+    return np.nan_to_num(scores.astype(np.float64), nan=low, posinf=high + margin, neginf=low - margin)
 
 
 class CycleContraction:
-    """A table whose cycles are contracted one by one, each into the slot of one of its nodes.
+    """A table of scores whose cycles are contracted in turn, each into the slot of one of its nodes.
 
-    Every slot holds a node: a word, or what a cycle was contracted to. `arcs` are the real arcs, by their head and
-    dependent, that the table's entries represent.
+    Attributes:
+        table: scores by slot; a slot holds a node: a word or a contracted cycle.
+        alive: slots in use.
+        arcs: the (head word, dependent word) that each entry of the table stands for.
+        nodes: the node in each slot.
+        parents: by node, the contracted cycle it is in; itself if none.
+        heads: best head slot of each slot.
+        contracted: each contracted node with the arcs of its members, in order.
     """
 
     def __init__(self, table: Scores) -> None:
@@ -55,32 +64,23 @@ class CycleContraction:
         self.contracted: list[tuple[int, dict[int, np.ndarray]]] = []
 
     def contract(self, cycle: np.ndarray) -> None:
-        """Replace a cycle by one node, the head of what any of it was, which is entered where that costs least.
+        """Replace a cycle by one node, which is entered where that costs least.
 
-        Entering at a node gives up the arc that the cycle has there.
+        Entering at a member gives up the cycle's arc to it.
         """
         self._record_cycle(cycle)
-        slot, rest = cycle[0], cycle[1:]
-        entering = self.table[:, cycle] - self.table[self.heads[cycle], cycle]
-        into, out = entering.argmax(axis=1), self.table[cycle].argmax(axis=0)
+        slot, others = cycle[0], cycle[1:]
+        gains = self.table[:, cycle] - self.table[self.heads[cycle], cycle]
+        best_in, best_out = gains.argmax(axis=1), self.table[cycle].argmax(axis=0)
         every = np.arange(len(self.table))
-        arcs_in, arcs_out = self.arcs[every, cycle[into]], self.arcs[cycle[out], every]
-        self.table[:, slot], self.table[slot] = entering[every, into], self.table[cycle[out], every]
+        arcs_in, arcs_out = self.arcs[every, cycle[best_in]], self.arcs[cycle[best_out], every]
+        self.table[:, slot], self.table[slot] = gains[every, best_in], self.table[cycle[best_out], every]
         self.arcs[:, slot], self.arcs[slot] = arcs_in, arcs_out
-        self.alive[rest] = False
-        self.table[rest], self.table[:, rest] = -np.inf, -np.inf
+        self.alive[others] = False
+        self.table[others], self.table[:, others] = -np.inf, -np.inf
         self.table[slot, slot] = self.table[slot, 0] = -np.inf
         self.heads[np.isin(self.heads, cycle)] = slot
         self.heads[slot] = self.table[:, slot].argmax()
-
-    def _record_cycle(self, cycle: np.ndarray) -> None:
-        new = len(self.parents)
-        members = {self.nodes[node]: self.arcs[self.heads[node], node].copy() for node in cycle}
-        for node in members:
-            self.parents[node] = new
-        self.parents.append(new)
-        self.nodes[cycle[0]] = new
-        self.contracted.append((new, members))
 
     def expand(self) -> Int64[np.ndarray, " nodes"]:
         """Return the head of every word: each contracted cycle keeps its arcs except where it is entered."""
@@ -94,38 +94,39 @@ class CycleContraction:
             heads[word] = arc[0]
         return heads
 
+    def _record_cycle(self, cycle: np.ndarray) -> None:
+        new = len(self.parents)
+        members = {self.nodes[slot]: self.arcs[self.heads[slot], slot].copy() for slot in cycle}
+        for node in members:
+            self.parents[node] = new
+        self.parents.append(new)
+        self.nodes[cycle[0]] = new
+        self.contracted.append((new, members))
+
     def _find_member(self, word: int, node: int) -> int:
-        """The member of a contracted node in which a word is."""
+        """Return the member of a contracted node that contains a word."""
         while self.parents[word] != node:
             word = self.parents[word]
         return word
 
 
-def _solve(table: Scores) -> Int64[np.ndarray, " nodes"]:
-    """Return each node's head; that of node 0 means nothing."""
-    contracting = CycleContraction(table)
-    while (cycle := _find_cycle(contracting.heads, contracting.alive)) is not None:
-        contracting.contract(cycle)
-    return contracting.expand()
-
-
 def _find_cycle(heads: np.ndarray, alive: np.ndarray) -> np.ndarray | None:
-    """Return the nodes of a cycle, or None; node 0 ends every path up."""
+    """Return the slots of a cycle, or None; slot 0 ends every path."""
     colour = [0] * len(heads)
     colour[0] = 1
-    up = heads.tolist()
+    head_of = heads.tolist()
     for start in np.flatnonzero(alive)[1:].tolist():
-        node, path = start, start + 1
-        while not colour[node]:
-            colour[node] = path
-            node = up[node]
-        if colour[node] == path and node:
-            return _walk_cycle(up, node)
+        slot, path = start, start + 1
+        while not colour[slot]:
+            colour[slot] = path
+            slot = head_of[slot]
+        if colour[slot] == path and slot:
+            return _walk_cycle(head_of, slot)
     return None
 
 
-def _walk_cycle(heads: list[int], node: int) -> np.ndarray:
-    found = [node]
-    while (node := heads[node]) != found[0]:
-        found.append(node)
-    return np.array(found)
+def _walk_cycle(heads: list[int], slot: int) -> np.ndarray:
+    cycle = [slot]
+    while (slot := heads[slot]) != cycle[0]:
+        cycle.append(slot)
+    return np.array(cycle)

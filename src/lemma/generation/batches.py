@@ -1,0 +1,191 @@
+"""Batches of sequences that are stepped together: groups of joined states, and rows of one preallocated cache."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lemma.generation.fast_modules import fast_copy
+from lemma.generation.sampling import Sampling
+from lemma.generation.sequences import TokenSequence
+from lemma.layers.positions import RotaryEmbedding
+from lemma.layers.state import State
+from lemma.models.base import has_hooks
+from lemma.models.decoder import CACHE_ALIGNMENT, DecoderCache, DecoderModel, DecoderSlotCache
+
+if TYPE_CHECKING:
+    from lemma.generation.cuda_graphs import CudaGraphStep
+
+Logits = Float[Tensor, "rows vocabulary"]
+
+
+@dataclass(eq=False)
+class SequenceGroup:
+    """Sequences whose states have one shape, joined into one state.
+
+    Attributes:
+        graph_step: on a GPU, for sequences that stay together, the step that samples its own tokens.
+        next_tokens: the tokens to read next, if they were sampled for just these sequences.
+    """
+
+    sequences: list[TokenSequence]
+    state: State
+    graph_step: "CudaGraphStep | None" = None
+    next_tokens: Int[Tensor, " sequences"] | None = None
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Key of groups whose states can be joined."""
+        return tuple((name, *tensor.shape[1:]) for name, tensor in self.state.tensors().items())
+
+    def drop_finished(self) -> "SequenceGroup":
+        """Return the group without the sequences that have stopped."""
+        rows = [row for row, sequence in enumerate(self.sequences) if not sequence.stop_reason]
+        if len(rows) == len(self.sequences):
+            return self
+        if self.graph_step:
+            self.graph_step.is_idle = not rows
+            # Slots keep their rows until half of them have stopped: another number of rows is another graph.
+            keeps_rows = rows and (2 * len(rows) > len(self.sequences) or self.graph_step.has_tokens_ahead)
+            if keeps_rows and isinstance(self.state, DecoderSlotCache):
+                return self
+        state = self.state.select_rows(torch.tensor(rows, dtype=torch.long)) if rows else self.state
+        return SequenceGroup([self.sequences[row] for row in rows], state, self.graph_step)
+
+    @staticmethod
+    def merge(groups: Sequence["SequenceGroup"]) -> "list[SequenceGroup]":
+        """Join groups of one shape."""
+        by_shape: dict[tuple[Any, ...], list[SequenceGroup]] = {}
+        for group in groups:
+            by_shape.setdefault(group.shape, []).append(group)
+        merged: list[SequenceGroup] = []
+        for same in by_shape.values():
+            state, parts = same[0].state, [group.state.tensors() for group in same]
+            if len(same) > 1:
+                state = state.with_tensors({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+            merged.append(SequenceGroup([sequence for group in same for sequence in group.sequences], state))
+        return merged
+
+
+class SlotBatch:
+    """A decoder's sequences of different lengths in the rows of one `DecoderSlotCache`; rows and capacity double.
+
+    On a GPU, where another shape is another graph, there are `rows` rows from the beginning, and capacity is never
+    given back.
+    """
+
+    def __init__(self, model: DecoderModel, rows: int, dtype: torch.dtype | None) -> None:
+        self.model, self.dtype, self.window = model, dtype, model.window
+        uses_graphs = next(model.parameters()).is_cuda and not has_hooks(model)
+        if dtype is not None and uses_graphs and next(model.parameters()).dtype == torch.float32:
+            from lemma.generation.cuda_graphs import cast_copy  # needed on a GPU only
+
+            self.model = cast_copy(model, dtype).model
+        else:
+            self.dtype = None
+        self.has_fixed_shape = uses_graphs
+        self.min_rows = rows if uses_graphs else 1
+        self.sequences: list[TokenSequence | None] = []
+        self.lengths: list[int] = []
+        self.slots: DecoderSlotCache | None = None
+        self.step_model: Callable[[Tensor, DecoderSlotCache], Logits] | None = None
+
+    @property
+    def num_active(self) -> int:
+        return len(self.sequences) - self.sequences.count(None)
+
+    def admit(
+        self, sequences: Sequence[TokenSequence], cache: State, cache_rows: Sequence[int], padding: Sequence[int] = ()
+    ) -> bool:
+        """Give each sequence a row, with its row of a cache; return False if the cache is full or not a decoder's.
+
+        The last tokens of a cache row, as many as its padding, are not the sequence's own and will be overwritten.
+        """
+        cache = cache.to_cache() if isinstance(cache, DecoderSlotCache) else cache  # of a sequence that was alone
+        if not isinstance(cache, DecoderCache) or not cache.layers or cache.tokens.shape[1] == cache.window:
+            return False
+        if self.dtype is not None:
+            layers = tuple(tuple(tensor.to(self.dtype) for tensor in layer) for layer in cache.layers)
+            cache = DecoderCache(cache.tokens, cache.window, layers)
+        longest = cache.tokens.shape[1]
+        self.slots = self.slots or DecoderSlotCache(cache, longest + 1)
+        if self.sequences.count(None) < len(sequences) or longest >= self.slots.capacity:
+            self._resize(len(sequences), longest)
+        rows = [row for row, sequence in enumerate(self.sequences) if sequence is None][: len(sequences)]
+        for row, sequence, padded in zip(rows, sequences, padding or [0] * len(sequences), strict=True):
+            self.sequences[row], self.lengths[row] = sequence, longest - padded
+        self.slots.write_rows(rows, cache, cache_rows)
+        return True
+
+    def drop_finished(self) -> None:
+        """Free the rows of stopped sequences; shrink where a quarter of the rows or of the capacity would do."""
+        for row, sequence in enumerate(self.sequences):
+            if sequence and sequence.stop_reason:
+                self.sequences[row], self.lengths[row] = None, 0
+        if self.slots is None or self.has_fixed_shape:
+            return
+        if not self.num_active:
+            self.slots, self.sequences, self.lengths, self.step_model = None, [], [], None
+            return
+        has_spare_rows = 4 * self.num_active <= len(self.sequences)
+        has_spare_capacity = 4 * max(self.lengths) < self.slots.capacity > CACHE_ALIGNMENT
+        if has_spare_rows or has_spare_capacity:
+            self._resize()
+
+    def step(self) -> tuple[list[TokenSequence], Logits, list[SequenceGroup]]:
+        """Read one token of each sequence; return the sequences, their logits, and those whose window is now full."""
+        assert self.slots is not None
+        if max(self.lengths) >= self.slots.capacity:
+            self._resize()
+        slots = self.slots
+        assert self.step_model is not None
+        slots.lengths.copy_(torch.tensor(self.lengths))  # free rows write at 0, where nobody reads
+        tokens = [[sequence.last_token if sequence else 0] for sequence in self.sequences]
+        view = slots if self.has_fixed_shape else slots.narrow(max(self.lengths) + 1)
+        logits = self.step_model(torch.tensor(tokens, device=slots.lengths.device), view)
+        active = [(row, sequence) for row, sequence in enumerate(self.sequences) if sequence]
+        full: list[SequenceGroup] = []
+        for row, sequence in active:
+            self.lengths[row] += 1
+            if self.lengths[row] == self.window:
+                window = slots.tokens[row, None, : self.window].clone()  # before the row is reused
+                full.append(SequenceGroup([sequence], DecoderCache(window, self.window)))
+                self.sequences[row], self.lengths[row] = None, 0
+        logits = logits if len(active) == len(logits) else logits[[row for row, _ in active]]
+        return [sequence for _, sequence in active], logits, full
+
+    def _resize(self, num_new: int = 0, length: int = 0) -> None:
+        """Move the sequences into as many rows, of as much capacity, as they need, and make the step for that shape."""
+        assert self.slots is not None
+        rows = [row for row, sequence in enumerate(self.sequences) if sequence]
+        batch = max(self.min_rows, 1 << (max(1, len(rows) + num_new) - 1).bit_length())
+        capacity = self.slots.capacity if self.has_fixed_shape else CACHE_ALIGNMENT
+        while capacity <= max((length, *self.lengths)):
+            capacity *= 2
+        index = torch.tensor(rows, dtype=torch.long, device=self.slots.row_index.device)
+        self.slots = self.slots.resize(index, batch, capacity)
+        self.sequences = [*(self.sequences[row] for row in rows), *[None] * (batch - len(rows))]
+        self.lengths = [*(self.lengths[row] for row in rows), *[0] * (batch - len(rows))]
+        for module in self.model.modules():
+            if isinstance(module, RotaryEmbedding):
+                module.ensure_length(capacity)
+        self.step_model = self._capture_step(self.slots) if self.has_fixed_shape else self._torch_step()
+
+    def _torch_step(self) -> Callable[[Tensor, DecoderSlotCache], Logits]:
+        step = fast_copy(self.model).step
+        return lambda tokens, slots: step(tokens, slots)[:, -1]
+
+    def _capture_step(self, slots: DecoderSlotCache) -> Callable[[Tensor, DecoderSlotCache], Logits]:
+        from lemma.generation.cuda_graphs import MIN_TRITON_TOKENS, CudaGraphStep  # needed on a GPU only
+
+        logits_only = Sampling(tokens=MIN_TRITON_TOKENS, logprobs=0)  # each sequence has settings of its own
+        graph = CudaGraphStep(self.model, slots, self.model, logits_only)
+
+        def replay(tokens: Tensor, slots: DecoderSlotCache) -> Logits:
+            slots.length = 0  # lengths differ: the slots are never full as a whole
+            return graph(tokens, slots, [])[0][:, -1]
+
+        return replay

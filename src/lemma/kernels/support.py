@@ -1,0 +1,27 @@
+"""Devices on which the kernels run, and the record of their costs where they do not."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+TRITON = find_spec("triton") is not None  # CPU builds of PyTorch come without it
+COST_RECORDER: Callable[[int, int], None] | None = None
+"""Called with the FLOPs and bytes of a kernel while a CPU simulates a GPU to plan a training step; otherwise None."""
+
+
+def is_available(device: torch.device) -> bool:
+    """Return whether the kernels run on a device: a GPU of compute capability 8.0 or later, with Triton installed."""
+    return TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def runs_on_gpu(tensor: Tensor) -> bool:
+    """Return whether a tensor is on a GPU, or on a CPU that simulates one."""
+    return tensor.is_cuda or COST_RECORDER is not None
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype that autocast lowers to on a tensor's device; the tensor's own where autocast is off."""
+    kind = "cuda" if tensor.is_cuda else "cpu"
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
