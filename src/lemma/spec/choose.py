@@ -227,6 +227,8 @@ class Choice:
     tokenizer: Characters | Words | BytePairs
     data_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the data that were given with the model's: held_out, or how a graph is divided."""
+    reference_recipe: Recipe | None = None
+    """Recipe of the preset or spec file, before settings."""
 
     def data_spec(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
         """The data spec of this choice: `kind` is text, treebank, pairs, labels, images or graph."""
@@ -262,6 +264,7 @@ def choose(
     64
     """
     base, words = _resolve_model(model), dict(words or {})
+    reference_recipe = base.recipe
     base = base.as_classifier() if classify else base
     spec, tokenizer, settings = base.model, base.tokenizer, dict(base.data_settings)
     kind = spec.data_kind
@@ -281,7 +284,7 @@ def choose(
     check_recipe_settings(shares["recipe"], spec)
     recipe = base.recipe.replace(**shares["recipe"])
     recipe.objective.resolve()  # one that is not installed is reported first
-    return Choice(spec.replace(**shares["model"]), recipe, tokenizer, settings)
+    return Choice(spec.replace(**shares["model"]), recipe, tokenizer, settings, reference_recipe)
 
 
 ONLY_FOR: dict[str, tuple[Any, str]] = {

@@ -9,6 +9,7 @@ import torch
 from lemma.data.conllu import Sentence
 from lemma.data.treebanks import read_trees
 from lemma.errors import InputError, SpecError, describe_unknown
+from lemma.inspection.relations import relation_findings
 from lemma.inspection.trees import (
     WordAttention,
     align,
@@ -26,7 +27,6 @@ from lemma.tasks.parsing import (
     WINDOWS,
     ParsingScore,
     read_limit,
-    relation_findings,
     score_trees,
     tree_protocol,
 )

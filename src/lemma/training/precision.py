@@ -62,6 +62,21 @@ def matmul_precision(precision: Literal["high", "highest"]) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+@contextmanager
+def training_environment(recipe: Recipe, device: torch.device) -> Iterator[None]:
+    """Set threads and TF32 for training; random state, threads and precision are as before afterwards."""
+    threads = torch.get_num_threads()
+    tf32 = "high" if device.type == "cuda" else "highest"
+    with fork_random(device), matmul_precision(tf32):
+        try:
+            if recipe.threads is not None:
+                torch.set_num_threads(recipe.threads)
+            yield
+        finally:
+            if recipe.threads is not None:
+                torch.set_num_threads(threads)
+
+
 def fork_random(device: torch.device) -> AbstractContextManager[None]:
     """Give the context after which the random states are as they were before."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])

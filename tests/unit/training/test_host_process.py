@@ -155,7 +155,7 @@ def test_losses_collected_from_a_replayed_step_stay_what_they_were(spec_and_data
     def replay(*batch: torch.Tensor) -> list[torch.Tensor]:
         return [static.add_(1.0), torch.zeros(())]
 
-    session.replay = replay  # pyright: ignore[reportAttributeAccessIssue]
+    session.graph_step = replay  # pyright: ignore[reportAttributeAccessIssue]
     losses = []
     for _ in range(3):
         session.step()
