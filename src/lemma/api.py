@@ -169,29 +169,27 @@ def train(
 
     >>> lemma.train("lstm", text="shakespeare", out="runs/a", steps=300)  # doctest: +SKIP
     """
-    from lemma.spec.recipe import fit_warm_up, warm_up_message
-    from lemma.tasks.base import check_epochs, epochs_to_steps
+    from lemma.tasks.base import LoadContext, check_epochs, epochs_to_steps
     from lemma.tasks.registry import data_args, task_for
+    from lemma.training.loop import fit_recipe
     from lemma.training.loop import train as train_model
     from lemma.training.session import TrainingHooks
 
-    own = TrainingHooks(**_custom_functions(settings), on_step=on_step)
+    hooks = TrainingHooks(**_custom_functions(settings), on_step=on_step)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
     others: dict[str, Any] = {**settings}
-    given = data_args({**kinds, "dev": dev, "limit": limit, **_pop_data_settings(others)})
+    args = data_args({**kinds, "dev": dev, "limit": limit, **_pop_data_settings(others)})
     check_epochs(epochs, others)
-    chosen = choose(model, others, classify=labels is not None)
-    recipe, data_spec, observer = chosen.recipe, given.spec(chosen), watch(progress)
-    task = task_for(chosen.model)
-    data = task.load(data_spec, chosen.model, recipe, observer)
+    choice = choose(model, others, classify=labels is not None)
+    recipe, data_spec, observer = choice.recipe, args.spec(choice), watch(progress)
+    task = task_for(choice.model)
+    data = task.load(data_spec, LoadContext(choice.model, recipe, observer))
     if epochs is not None:
-        recipe = recipe.replace(steps=epochs_to_steps(epochs, task, chosen.model, data, recipe, observer))
-    asked, usual = recipe.warm_up, choose(model).recipe
-    recipe = fit_warm_up(recipe, usual, max_steps=recipe.steps if "warm_up" in others else None)
-    if recipe.warm_up != asked:
-        observer.log(warm_up_message(recipe, asked))
-    given = {"observer": observer, "overwrite": overwrite, "hooks": own}
-    return train_model(chosen.model, recipe, data_spec, data, Path(out), **given)
+        recipe = recipe.replace(steps=epochs_to_steps(epochs, task, choice.model, data, recipe, observer))
+    max_steps = recipe.steps if "warm_up" in others else None  # a warm-up that was asked for may be as long
+    recipe = fit_recipe(recipe, observer, choice.reference_recipe, max_steps)
+    options = {"task": task, "observer": observer, "overwrite": overwrite, "hooks": hooks}
+    return train_model(choice.model, recipe, data_spec, data, Path(out), **options)
 
 
 def _custom_functions(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,8 +212,8 @@ def data_option(model: ModelSpec) -> tuple[str, str]:
     """The option that names the data of a model, and an example: ("text", "shakespeare")."""
     from lemma.tasks.registry import task_for
 
-    task = task_for(model)
-    return task.option, task.example
+    info = task_for(model).info
+    return info.option, info.example
 
 
 def resume(
@@ -235,6 +233,7 @@ def resume(
     from lemma.spec.base import distribute
     from lemma.spec.data import PretrainedData
     from lemma.spec.recipe import Recipe
+    from lemma.tasks.base import LoadContext
     from lemma.tasks.registry import task_for
     from lemma.training.loop import resume as resume_training
     from lemma.training.session import TrainingHooks
@@ -248,10 +247,11 @@ def resume(
             "--text FILE --method full --out RUN"
         )
     folder.check_resumable()  # before the data are read
-    task, vocabulary = task_for(folder.spec), folder.vocabulary()
-    data = task.load(folder.data, folder.spec, folder.recipe, observer, vocabulary, folder.labels())
-    own = TrainingHooks(**_custom_functions(settings), on_step=on_step)
-    return resume_training(path, data, observer=observer, changes=changes, hooks=own)
+    task = task_for(folder.spec)
+    context = LoadContext(folder.spec, folder.recipe, observer, folder.vocabulary(), folder.labels())
+    data = task.load(folder.data, context)
+    hooks = TrainingHooks(**_custom_functions(settings), on_step=on_step)
+    return resume_training(path, data, task=task, observer=observer, changes=changes, hooks=hooks)
 
 
 def register(kind: type[Spec], **parts: Any) -> type[Spec]:
@@ -1340,7 +1340,7 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
     def kind_of_answer(run: Run) -> str:
         if isinstance(run.module, EncoderModel | DualEncoderModel):
             return "vectors"
-        return task_for(run.spec).answers or str(run.model)  # which refuses the run, with what it is for
+        return task_for(run.spec).info.answers or str(run.model)  # which refuses the run, with what it is for
 
     def attends(run: Run) -> bool:  # tried on one token
         try:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from lemma.tasks.classification import _figures, bootstrap_metrics, score_classes
+from lemma.tasks.classification import _macro_metrics, bootstrap_metrics, score_classes
 from lemma.tasks.translation import score_translations
 
 
@@ -47,7 +47,7 @@ def test_the_figures_of_a_resample_are_scikit_learns_of_the_same_texts(seed: int
     pairs, inverse = np.unique(np.stack([gold, guessed]), axis=1, return_inverse=True)
     drawn = random.integers(0, texts, size=(5, texts))
     counts = np.stack([np.bincount(inverse.ravel()[row], minlength=pairs.shape[1]) for row in drawn])
-    ours = _figures(counts, pairs, classes)
+    ours = _macro_metrics(counts, pairs, classes)
     for column, row in zip(ours.T, drawn, strict=True):
         theirs = metrics.precision_recall_fscore_support(gold[row], guessed[row], average="macro", zero_division=0)[:3]
         np.testing.assert_allclose(column, [metrics.accuracy_score(gold[row], guessed[row]), *theirs], rtol=1e-12)

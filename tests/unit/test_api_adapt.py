@@ -131,9 +131,9 @@ def test_what_is_forgotten_by_full_tuning_is_measured_with_its_own_tied_output(
         if name != "output.weight":
             parameter.data.copy_(adapted.get_parameter(name))
     from lemma.report.progress import SilentObserver
-    from lemma.tasks.language import load_training_text, split_perplexity
+    from lemma.tasks.language import LanguageTask, split_perplexity
 
-    after = split_perplexity(plain.model, load_training_text(plain, SilentObserver()), "validation").perplexity
+    after = split_perplexity(plain.model, LanguageTask()._load_own(plain, SilentObserver()), "validation").perplexity
     assert forgot["full"] == pytest.approx(after, rel=1e-5) and forgot["full"] != pytest.approx(forgot["frozen"])
     again = lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", rank=2, **words)
     assert [row.adapted.training.seconds for row in again.rows] == [row.adapted.training.seconds for row in board.rows]

@@ -26,9 +26,9 @@ class Adapter(nn.Module):
     def __init__(self, width: int, bottleneck: int, like: Tensor | None = None) -> None:
         super().__init__()
         half = like is not None and like.dtype in (torch.float16, torch.bfloat16)
-        kind = {} if like is None else {"device": like.device, "dtype": torch.float32 if half else like.dtype}
-        self.down = nn.Linear(width, bottleneck, **kind)
-        self.up = nn.Linear(bottleneck, width, **kind)
+        options = {} if like is None else {"device": like.device, "dtype": torch.float32 if half else like.dtype}
+        self.down = nn.Linear(width, bottleneck, **options)
+        self.up = nn.Linear(bottleneck, width, **options)
         nn.init.zeros_(self.up.weight)
         nn.init.zeros_(self.up.bias)
 
@@ -36,10 +36,10 @@ class Adapter(nn.Module):
         """Adapt the output of a module: a tensor, or the first of several values."""
         if isinstance(output, Tensor):
             return self.adapt(output)
-        if isinstance(output, Mapping):  # as Hugging Face's outputs are
-            changed = dict(output)
-            first = next(iter(changed))
-            return type(output)(**{**changed, first: self(changed[first])})
+        if isinstance(output, Mapping):  # such as Hugging Face's outputs
+            values = dict(output)
+            first = next(iter(values))
+            return type(output)(**{**values, first: self(values[first])})
         if hasattr(output, "_fields"):  # named tuples, packed sequences among them
             return output._replace(**{output._fields[0]: self(output[0])})
         if isinstance(output, (tuple, list)) and output:
@@ -53,28 +53,28 @@ class Adapter(nn.Module):
                 f"an adapter of width {self.down.in_features} comes after a module that returns vectors of "
                 f"{vectors.shape[-1]}. Place it after a module whose width is known, such as a linear layer."
             )
-        made = self.up(gelu(self.down(vectors.to(self.down.weight.dtype))))
-        return vectors + made.to(vectors.dtype)
+        change = self.up(gelu(self.down(vectors.to(self.down.weight.dtype))))
+        return vectors + change.to(vectors.dtype)
 
 
 def attach(module: nn.Module, adapter: Adapter) -> None:
-    """Let an adapter change the output of a module.
+    """Add an adapter after a module, which keeps its class and names.
 
-    The module keeps its place, class and names. A sequence of modules simply has one more; anything else gets a hook,
-    which finds the adapter in the module itself, so that copies of the module have their own.
+    A sequence of modules gets one more; any other module gets a hook that finds the adapter in the module itself, so
+    copies of the module have their own.
     """
     module.add_module(ADAPTER_NAME, adapter.train(module.training))
     if type(module).forward is not nn.Sequential.forward:
         module.register_forward_hook(_adapt)
 
 
-def _adapt(module: nn.Module, given: tuple[Any, ...], made: Any) -> Any:
+def _adapt(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
     adapter: Any = module._modules[ADAPTER_NAME]
-    return adapter(made)
+    return adapter(output)
 
 
 def has_adapters(model: nn.Module) -> bool:
-    """Whether some module of a model has an adapter."""
+    """Return whether some module of a model has an adapter."""
     return any(isinstance(module._modules.get(ADAPTER_NAME), Adapter) for module in model.modules())
 
 
@@ -84,32 +84,31 @@ UNCALLED_MODULES = (
     *PARAMETER_CONTAINERS,
     nn.modules.linear.NonDynamicallyQuantizableLinear,
 )
-"""Modules whose owners read their contents, and do not call them."""
+"""Modules that are never called: their owners read their contents."""
 
 
 def add_adapters(model: nn.Module, method: Adapters) -> list[str]:
-    """Put an adapter after every module that a method's placement names; return their paths."""
-    places = select_modules(model, method.placement)
-    adapters = [_new_adapter(model, path, module, method.bottleneck) for path, module in places]  # or none at all
-    for (_, module), adapter in zip(places, adapters, strict=True):
+    """Add an adapter after every module of the method's placement; return their paths."""
+    targets = select_modules(model, method.placement)
+    adapters = [_new_adapter(model, path, module, method.bottleneck) for path, module in targets]  # all or none
+    for (_, module), adapter in zip(targets, adapters, strict=True):
         attach(module, adapter)
     for stack in model.modules():
         if isinstance(stack, nn.TransformerEncoder):
             stack.use_nested_tensor = False  # torch's fast path for padded rows ignores adapters
-    return [path for path, _ in places]
+    return [path for path, _ in targets]
 
 
 def select_modules(model: nn.Module, placement: Sequence[str]) -> list[tuple[str, nn.Module]]:
-    """The modules that patterns name, each once; those of the family if none is named."""
-    known = list(model.named_modules())
+    """Return the modules that match the patterns, each once; those of the family if there are no patterns."""
+    modules = list(model.named_modules())
     if placement:
-        return [known[at] for at in match_patterns("placement", placement, [{path} for path, _ in known])]
-    named = dict(known)
+        return [modules[index] for index in match_patterns("placement", placement, [{path} for path, _ in modules])]
+    named = dict(modules)
     paths = [path for path in _default_paths(model) if path in named]
     if not paths:
-        fit = list_paths(
-            path for path, one in known if path and not isinstance(one, UNCALLED_MODULES) and output_width(one)
-        )
+        callable_modules = [(path, module) for path, module in modules if not isinstance(module, UNCALLED_MODULES)]
+        fit = list_paths(path for path, module in callable_modules if path and output_width(module))
         raise SpecError(
             f"{type(model).__name__} has no default places for adapters. Name them, as in "
             f"placement='*.mlp'; there are: {fit}."
@@ -124,22 +123,22 @@ def _new_adapter(model: nn.Module, path: str, module: nn.Module, bottleneck: int
             f"would do nothing. Place it after {path.rpartition('.')[0] or 'a part of it'}, or after a part of it."
         )
     if hasattr(module, ADAPTER_NAME):
-        raise SpecError(f"placement: {path} has an '{ADAPTER_NAME}' already. Take the plain model, or another place.")
+        raise SpecError(f"placement: {path} has an '{ADAPTER_NAME}' already. Take the plain model, or another module.")
     width = output_width(module)
     if width is None:
         raise SpecError(f"placement: {path} has no known output width. Name a linear layer inside it.")
-    like = [parameter for part in (module, model) for parameter in part.parameters() if parameter.is_floating_point()]
-    return Adapter(width, bottleneck, next(iter(like), None))
+    parameters = (parameter for source in (module, model) for parameter in source.parameters())
+    return Adapter(width, bottleneck, next((p for p in parameters if p.is_floating_point()), None))
 
 
 def output_width(module: nn.Module) -> int | None:
-    """The width of a module's output: its own, or else that of its last part that has one."""
-    widths = (_layer_width(part) for part in (module, *reversed(list(module.modules()))))
+    """Return the width of a module's output: its own, or else that of its last submodule that has one."""
+    widths = (_layer_width(layer) for layer in (module, *reversed(list(module.modules()))))
     return next(filter(None, widths), None)
 
 
 def _default_paths(model: nn.Module) -> Iterator[str]:
-    """The attention and feed-forward of each layer, recurrent layers, a hidden layer."""
+    """Yield the paths of attention and feed-forward of each layer, of recurrent layers, and of a hidden layer."""
     for path, module in model.named_modules():
         match module:
             case Attention():

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
+from lemma.data.sentences import split_words
 from lemma.data.tokenizers import Tokenizer
 from lemma.data.treebanks import Sentence, format_conllu
 from lemma.errors import InputError, describe_unknown
@@ -20,7 +21,6 @@ from lemma.models.spanning_tree import best_tree
 from lemma.report.result import Block, Figure, Matrix, Result, Text
 from lemma.report.text import display_width, text_width
 from lemma.runs.load import Run
-from lemma.tasks.parse_texts import split_words
 
 MAX_WORDS = 400  # of a sentence: scores grow with the square
 PROBE_TOKENS = 3  # tokens that tell which heads there are

@@ -127,12 +127,14 @@ class Choice:
 
     Attributes:
         data_settings: Settings of the data that were given with those of the model: held_out, or how to split a graph.
+        reference_recipe: Recipe of the preset or spec file, before settings.
     """
 
     model: ModelSpec
     recipe: Recipe
     tokenizer: TrainedTokenizer
     data_settings: Mapping[str, Any] = field(default_factory=dict)
+    reference_recipe: Recipe | None = None
 
     def data_spec(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
         """Make the data spec; `kind` is text, treebank, pairs, labels, images or graph, and `source` names the data."""
@@ -169,6 +171,7 @@ def choose(
     64
     """
     base, settings = _resolve_model(model), dict(settings or {})
+    reference_recipe = base.recipe
     base = base.as_classifier() if classify else base
     spec, tokenizer, data_settings = base.model, base.tokenizer, dict(base.data_settings)
     kind = spec.data_kind
@@ -189,7 +192,7 @@ def choose(
     check_recipe_settings(parts["recipe"], spec)
     recipe = base.recipe.replace(**parts["recipe"])
     recipe.objective.resolve()  # reports an objective that is not installed
-    return Choice(spec.replace(**parts["model"]), recipe, tokenizer, data_settings)
+    return Choice(spec.replace(**parts["model"]), recipe, tokenizer, data_settings, reference_recipe)
 
 
 ONLY_FOR: dict[str, tuple[Any, str]] = {

@@ -8,6 +8,7 @@ import torch
 
 from lemma.data.treebanks import Sentence, read_trees
 from lemma.errors import InputError, SpecError, describe_unknown
+from lemma.inspection.relations import relation_findings
 from lemma.inspection.trees import (
     WordAttention,
     align,
@@ -25,7 +26,6 @@ from lemma.tasks.parsing import (
     WINDOWS,
     ParsingScore,
     read_limit,
-    relation_findings,
     score_trees,
     tree_protocol,
 )

@@ -56,7 +56,7 @@ from lemma.studies.experiment import (
 )
 from lemma.studies.grid import check_reserved
 from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
-from lemma.tasks.base import report_skipped
+from lemma.tasks.base import LoadContext, report_skipped
 from lemma.tasks.classification import load_labels
 from lemma.tasks.registry import task_for
 
@@ -87,7 +87,7 @@ class PretrainingExperiment(LabelExperiment):
         out.mkdir(parents=True, exist_ok=True)
         self.texts = write_texts(spec.unlabelled, self.labelled, out / TEXTS_FILE, reading_progress(observer))
         text = DataSpec(text=(str((out / TEXTS_FILE).resolve()),), tokenizer=spec.tokenizer, held_out=HELD_OUT)
-        dataset = task_for(body).load(text, body, recipe, observer)
+        dataset = task_for(body).load(text, LoadContext(body, recipe, observer))
         self.tokenizer: Any = dataset.tokenizer
         assert isinstance(self.tokenizer, Tokenizer)
         counts = sorted({min(count, len(self.labelled.item("train").texts)) for count in spec.counts})

@@ -1,7 +1,7 @@
-"""Augmentation: images and captions changed a little every time they are read.
+"""Augmentation of images and captions, drawn anew every time they are read.
 
-What is drawn is a function of the seed and the step alone, the same on every machine and in every process. All of it
-grows with one strength; the constants are what it comes to at strength 1.
+The draws are a function of the seed and the step alone, the same on every machine and in every process. All of them
+grow with one strength; the constants are their values at strength 1.
 """
 
 import math
@@ -15,178 +15,167 @@ from torch.nn import functional
 
 from lemma.data.batches import TokenRows
 
+# Largest geometric change in either direction: radians, two logarithms of factors, a slope, a fraction of the side.
 ROTATION, SCALE, ASPECT, SHEAR, SHIFT = math.radians(7.5), 0.11, 0.05, 0.075, 0.05
-"""Radians, logarithms of factors (two), a slope, and a share of the side; up to so much in either direction."""
+# Largest change of factors in either direction, a constant darkening (to move white away from saturation), radians.
 BRIGHTNESS, DARKER, CONTRAST, SATURATION, HUE = 0.2, 0.08, 0.4, 0.5, math.radians(27)
-"""Shares to either side, what is taken off brightness (white images are to show more of it), and radians."""
+# Probabilities: to filter an image (of these, pixel by pixel), to make it grey, to blur it, to erase a box.
 FILTER, POINTWISE, GREY, BLUR, ERASE = 0.7, 0.3, 0.2, 0.3, 0.25
-"""How often an image is filtered (and how often of these pixel by pixel), loses its colours, its sharpness, a box."""
-MIN_BOX, BOX_RANGE = 0.07, 0.13
-"""Half a box's sides, as a share of the image's: from the first to the sum of both."""
+MIN_BOX, BOX_RANGE = 0.07, 0.13  # half the sides of an erased box are MIN_BOX to MIN_BOX + BOX_RANGE of the image's
 YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
-"""From red, green and blue to brightness and two axes of colour, about which hues turn."""
-TRANSFORM_STREAM = 2
-"""What tells these draws from others of the same seed and step."""
+"""Matrix from red, green and blue to brightness and two axes of colour, about which hues rotate."""
+STD_EPSILON = 1e-3  # added to the standard deviation of an image, which is zero where it has one colour
+NOISE_RATE = 0.3  # probability at strength 1 that a noise token is inserted into a caption
+TRANSFORM_STREAM, NOISE_STREAM = 2, 3  # separate these draws from others of the same seed and step
 
 Fractions = Float[np.ndarray, " batch"]
+Captions = Int64[np.ndarray, "batch longest"]
 
 
 @dataclass(frozen=True)
 class ImageTransforms:
-    """What is done to each image of a batch, in this order."""
+    """Random transforms of the images of a batch, in the order in which they are applied.
+
+    Attributes:
+        affine: Maps the coordinates (x, y) of a new pixel to those of the old one, sides from −1 to 1.
+        brightness: Factors.
+        contrast: Factors about the mean of the image.
+        colour_maps: Linear maps of (red, green, blue).
+        filters: Filters of 3 × 3 pixels from all channels to each.
+        filter_mix: Weight of the filtered image in the result.
+        is_grey: Whether the colours are removed.
+        blur_mix: Weight of the blurred image in the result.
+        box: Rectangle to paint over: left, top, right, bottom, from 0 to 1.
+        paint: Colour of the rectangle.
+    """
 
     affine: Float[np.ndarray, "batch 2 3"]
-    """Where the pixel at (x, y) of the new image is taken from: an affine map, sides from −1 to 1."""
     brightness: Fractions
     contrast: Fractions
-    """Factors; contrast is about the image's mean."""
     colour_maps: Float[np.ndarray, "batch 3 3"]
-    """The map of colours."""
     filters: Float[np.ndarray, "batch 3 3 3 3"]
-    """A filter of three by three pixels from all three channels to each."""
     filter_mix: Fractions
-    """How much of the filtered image is mixed in."""
     is_grey: Bool[np.ndarray, " batch"]
-    """Whether its colours are taken away."""
     blur_mix: Fractions
-    """How much of the blurred image is mixed in."""
     box: Float[np.ndarray, "batch 4"]
-    """A rectangle that is painted over: left, top, right, bottom, from 0 to 1."""
     paint: Float[np.ndarray, "batch 3"]
-    """The colour that it is painted in."""
 
     def __getitem__(self, rows: slice) -> "ImageTransforms":
-        return ImageTransforms(*(getattr(self, one.name)[rows] for one in fields(self)))
+        return ImageTransforms(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 def draw_transforms(seed: int, step: int, batch: int, strength: float) -> ImageTransforms:
-    """Draw what is done to the images of a step."""
+    """Draw the transforms of the images of a step."""
     random = np.random.default_rng([seed, step, TRANSFORM_STREAM])
 
-    def both(*shape: int) -> np.ndarray:
+    def uniform(*shape: int) -> np.ndarray:
         return random.uniform(-1, 1, shape)
 
-    def sometimes(chance: float) -> Bool[np.ndarray, " batch"]:
-        return random.uniform(0, 1, batch) < chance
+    def bernoulli(probability: float) -> Bool[np.ndarray, " batch"]:
+        return random.uniform(0, 1, batch) < probability
 
-    # turn, size, aspect, shear and shift in one map
-    angle, shear = (strength * most * both(batch) for most in (ROTATION, SHEAR))
-    scale, aspect = (np.exp(strength * most * both(batch)) for most in (SCALE, ASPECT))
-    shift = 2 * strength * SHIFT * both(2, batch)  # sides are two long
+    # rotation, scale, aspect, shear and shift in one affine map
+    angle, shear = (strength * limit * uniform(batch) for limit in (ROTATION, SHEAR))
+    scale, aspect = (np.exp(strength * limit * uniform(batch)) for limit in (SCALE, ASPECT))
+    shift = 2 * strength * SHIFT * uniform(2, batch)  # sides have length two
     cosine, sine = np.cos(angle), np.sin(angle)
-    across = np.stack([scale * aspect * cosine, scale * aspect * (shear * cosine - sine), shift[0]], axis=-1)
-    down = np.stack([scale / aspect * sine, scale / aspect * (shear * sine + cosine), shift[1]], axis=-1)
-    brightness = 1 + strength * (BRIGHTNESS * both(batch) - DARKER)
-    contrast = 1 + strength * CONTRAST * both(batch)
+    map_x = np.stack([scale * aspect * cosine, scale * aspect * (shear * cosine - sine), shift[0]], axis=-1)
+    map_y = np.stack([scale / aspect * sine, scale / aspect * (shear * sine + cosine), shift[1]], axis=-1)
+    brightness = 1 + strength * (BRIGHTNESS * uniform(batch) - DARKER)
+    contrast = 1 + strength * CONTRAST * uniform(batch)
 
     # the plane of colours is rotated and scaled; brightness stays
-    angle = strength * HUE * both(batch)
-    saturation = 1 + strength * SATURATION * both(batch)
-    turned = np.zeros((batch, 3, 3))
-    turned[:, 0, 0] = 1
-    turned[:, 1, 1] = turned[:, 2, 2] = saturation * np.cos(angle)
-    turned[:, 2, 1] = saturation * np.sin(angle)
-    turned[:, 1, 2] = -turned[:, 2, 1]
+    angle = strength * HUE * uniform(batch)
+    saturation = 1 + strength * SATURATION * uniform(batch)
+    hue_map = np.zeros((batch, 3, 3))
+    hue_map[:, 0, 0] = 1
+    hue_map[:, 1, 1] = hue_map[:, 2, 2] = saturation * np.cos(angle)
+    hue_map[:, 2, 1] = saturation * np.sin(angle)
+    hue_map[:, 1, 2] = -hue_map[:, 2, 1]
 
     # random filters change how surfaces look and leave shapes (Xu et al. 2021); some mix channels only
     filters = random.normal(0, math.sqrt(1 / 27), (batch, 3, 3, 3, 3))
-    around = np.ones((3, 3), dtype=bool)
-    around[1, 1] = False
-    filters = np.where(sometimes(POINTWISE)[:, None, None, None, None] & around, 0.0, filters)
-    filtered = random.uniform(0, 1, batch) * sometimes(FILTER * strength)
-    grey = sometimes(GREY * strength)
-    blurred = random.uniform(0, 1, batch) * sometimes(BLUR * strength)
+    neighbours = np.ones((3, 3), dtype=bool)
+    neighbours[1, 1] = False
+    filters = np.where(bernoulli(POINTWISE)[:, None, None, None, None] & neighbours, 0.0, filters)
+    filter_mix = random.uniform(0, 1, batch) * bernoulli(FILTER * strength)
+    is_grey = bernoulli(GREY * strength)
+    blur_mix = random.uniform(0, 1, batch) * bernoulli(BLUR * strength)
     centres = random.uniform(0, 1, (batch, 2))
-    half = MIN_BOX + strength * BOX_RANGE * random.uniform(0, 1, (batch, 2))
-    half *= sometimes(ERASE * strength)[:, None]
+    half_sides = MIN_BOX + strength * BOX_RANGE * random.uniform(0, 1, (batch, 2))
+    half_sides *= bernoulli(ERASE * strength)[:, None]
     return ImageTransforms(
-        affine=np.stack([across, down], axis=1),
+        affine=np.stack([map_x, map_y], axis=1),
         brightness=brightness,
         contrast=contrast,
-        colour_maps=np.linalg.inv(YIQ) @ turned @ YIQ,
+        colour_maps=np.linalg.inv(YIQ) @ hue_map @ YIQ,
         filters=filters,
-        filter_mix=filtered,
-        is_grey=grey,
-        blur_mix=blurred,
-        box=np.concatenate([centres - half, centres + half], axis=1),
+        filter_mix=filter_mix,
+        is_grey=is_grey,
+        blur_mix=blur_mix,
+        box=np.concatenate([centres - half_sides, centres + half_sides], axis=1),
         paint=random.uniform(0, 1, (batch, 3)),
     )
-
-
-STD_EPSILON = 1e-3
-"""What keeps the spread of an image of one colour from being divided by."""
 
 
 def augment(
     images: UInt8[Tensor, "batch channels side side"], transforms: ImageTransforms
 ) -> Float[Tensor, "batch channels side side"]:
-    """Move, recolour, filter, blur and paint over images; what comes in from outside is white. From 0 to 1."""
+    """Move, recolour, filter, blur and paint over images. Pixels from outside are white; results are from 0 to 1."""
 
-    def here(numbers: np.ndarray) -> Tensor:
-        return torch.from_numpy(numbers.astype(np.float32)).to(images.device, non_blocking=True)
+    def to_device(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array.astype(np.float32)).to(images.device, non_blocking=True)
 
-    def each(numbers: Fractions | Bool[np.ndarray, " batch"]) -> Float[Tensor, "batch 1 1 1"]:
-        return here(numbers)[:, None, None, None]
+    def per_image(values: Fractions | Bool[np.ndarray, " batch"]) -> Float[Tensor, "batch 1 1 1"]:
+        return to_device(values)[:, None, None, None]
 
-    # every pixel from its place; darkness is moved and not light, so that nothing is white
-    grid = functional.affine_grid(here(transforms.affine), list(images.shape), align_corners=False)
-    changed = 1 - functional.grid_sample(1 - images / 255, grid, padding_mode="zeros", align_corners=False)
-    lit = changed * each(transforms.brightness)
-    changed = torch.lerp(lit.mean((1, 2, 3), keepdim=True), lit, each(transforms.contrast))
-    changed = torch.bmm(here(transforms.colour_maps), changed.flatten(2)).view_as(changed)
+    # darkness is resampled instead of light, so that zero padding is white
+    grid = functional.affine_grid(to_device(transforms.affine), list(images.shape), align_corners=False)
+    result = 1 - functional.grid_sample(1 - images / 255, grid, padding_mode="zeros", align_corners=False)
+    lit = result * per_image(transforms.brightness)
+    result = torch.lerp(lit.mean((1, 2, 3), keepdim=True), lit, per_image(transforms.contrast))
+    result = torch.bmm(to_device(transforms.colour_maps), result.flatten(2)).view_as(result)
 
-    # the filtered image, brought to the image's own mean and spread in each channel, is mixed in
-    around = functional.unfold(functional.pad(changed, [1] * 4, mode="replicate"), 3)
-    found = torch.bmm(here(transforms.filters).flatten(2), around).view_as(changed)
-    spread, mean = torch.std_mean(found, (2, 3), keepdim=True)
-    own_spread, own_mean = torch.std_mean(changed, (2, 3), keepdim=True)
-    like_it = (found - mean) / (spread + STD_EPSILON) * own_spread + own_mean
-    changed = torch.lerp(changed, like_it, each(transforms.filter_mix))
+    # the filtered image gets the mean and spread of the image in each channel, and is mixed in
+    patches = functional.unfold(functional.pad(result, [1] * 4, mode="replicate"), 3)
+    filtered = torch.bmm(to_device(transforms.filters).flatten(2), patches).view_as(result)
+    filtered_std, filtered_mean = torch.std_mean(filtered, (2, 3), keepdim=True)
+    std, mean = torch.std_mean(result, (2, 3), keepdim=True)
+    filtered = (filtered - filtered_mean) / (filtered_std + STD_EPSILON) * std + mean
+    result = torch.lerp(result, filtered, per_image(transforms.filter_mix))
 
-    grey = (changed * here(YIQ[0])[:, None, None]).sum(1, keepdim=True)
-    changed = torch.where(each(transforms.is_grey) > 0, grey, changed)
-    padded = functional.pad(changed, [2] * 4, mode="replicate")
-    blurred = functional.avg_pool2d(
-        functional.avg_pool2d(padded, 3, 1), 3, 1
-    )  # the mean of three by three pixels, twice
-    changed = torch.lerp(changed, blurred, each(transforms.blur_mix))
+    grey = (result * to_device(YIQ[0])[:, None, None]).sum(1, keepdim=True)
+    result = torch.where(per_image(transforms.is_grey) > 0, grey, result)
+    padded = functional.pad(result, [2] * 4, mode="replicate")
+    blurred = functional.avg_pool2d(functional.avg_pool2d(padded, 3, 1), 3, 1)  # the mean of 3 × 3 pixels, twice
+    result = torch.lerp(result, blurred, per_image(transforms.blur_mix))
 
     centres = (torch.arange(images.shape[-1], device=images.device) + 0.5) / images.shape[-1]
-    left, top, right, bottom = (column[:, None] for column in here(transforms.box).unbind(1))
-    across, down = (left < centres) & (centres < right), (top < centres) & (centres < bottom)
-    inside = (down[:, :, None] & across[:, None, :])[:, None]
-    return torch.where(inside, here(transforms.paint)[:, :, None, None], changed).clamp(0, 1)
-
-
-NOISE_RATE = 0.3
-"""At strength 1: how often a caption gets a token that is not its own."""
-NOISE_STREAM = 3
-"""What tells these draws from others of the same seed and step."""
-Captions = Int64[np.ndarray, "batch longest"]
+    left, top, right, bottom = (side[:, None] for side in to_device(transforms.box).unbind(1))
+    in_columns, in_rows = (left < centres) & (centres < right), (top < centres) & (centres < bottom)
+    in_box = (in_rows[:, :, None] & in_columns[:, None, :])[:, None]
+    return torch.where(in_box, to_device(transforms.paint)[:, :, None, None], result).clamp(0, 1)
 
 
 def insert_noise(
-    tokens: Captions, noise_tokens: Int64[np.ndarray, " strays"], seed: int, step: int, strength: float
+    tokens: Captions, noise_tokens: Int64[np.ndarray, " noise"], seed: int, step: int, strength: float
 ) -> Captions:
-    """Let one of the strays into captions, where there is room for it: behind their first token, before their last.
-
-    What stands first and last stays there, be it a mark or not. All of it is a function of seed and step.
-    """
+    """Insert a random noise token into some captions that have a free column; their first and last tokens stay."""
     if not len(noise_tokens):
         return tokens
     random = np.random.default_rng([seed, step, NOISE_STREAM])
     lengths, longest = (tokens >= 0).sum(1), tokens.shape[1]
-    wanted = (random.uniform(0, 1, len(tokens)) < NOISE_RATE * strength) & (lengths >= 2) & (lengths < longest)
-    places = 1 + random.integers(0, np.maximum(1, lengths - 1))
-    guests = noise_tokens[random.integers(0, len(noise_tokens), len(tokens))]
-    column, place = np.arange(longest), np.where(wanted, places, longest)[:, None]  # a place past the end is nowhere
-    moved = np.take_along_axis(tokens, np.where(column > place, column - 1, column), axis=1)
-    return np.where(column == place, guests[:, None], moved)
+    gets_noise = (random.uniform(0, 1, len(tokens)) < NOISE_RATE * strength) & (lengths >= 2) & (lengths < longest)
+    positions = 1 + random.integers(0, np.maximum(1, lengths - 1))
+    noise = noise_tokens[random.integers(0, len(noise_tokens), len(tokens))]
+    columns, position = np.arange(longest), np.where(gets_noise, positions, longest)[:, None]
+    shifted = np.take_along_axis(tokens, np.where(columns > position, columns - 1, columns), axis=1)
+    return np.where(columns == position, noise[:, None], shifted)
 
 
 def inner_tokens(rows: TokenRows) -> Int64[np.ndarray, " inner"]:
-    """All tokens that stand neither first nor last in their row: what may stray into others."""
-    inner = np.ones(len(rows.tokens), dtype=bool)
-    there = rows.lengths > 0
-    inner[rows.bounds[:-1][there]] = inner[rows.bounds[1:][there] - 1] = False
-    return rows.tokens[inner].astype(np.int64)
+    """Return all tokens that are neither first nor last in their row: the noise for other captions."""
+    is_inner = np.ones(len(rows.tokens), dtype=bool)
+    is_filled = rows.lengths > 0
+    is_inner[rows.bounds[:-1][is_filled]] = is_inner[rows.bounds[1:][is_filled] - 1] = False
+    return rows.tokens[is_inner].astype(np.int64)

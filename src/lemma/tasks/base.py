@@ -1,4 +1,4 @@
-"""What every kind of task has in common: the Task itself, its batches, its loss, its score, and what a person named."""
+"""The parts of a task: batches, losses, scores, the data a person named, and `Task`, which joins them."""
 
 import math
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from lemma.data.batches import BucketedExamples, ExampleSet
 from lemma.data.splits import Item, Splits, split_files
 from lemma.errors import DataError, RunError, SpecError, describe_unknown
 from lemma.layers.state import State
-from lemma.report.progress import Observer
+from lemma.report.progress import Observer, reading_progress
 from lemma.report.result import Block, Pre, Result, Table
 from lemma.report.statistics import NamedValues
 from lemma.runs.load import Run
@@ -28,70 +28,342 @@ from lemma.spec.choose import Choice
 from lemma.spec.data import AnyDataSpec
 from lemma.spec.recipe import Recipe
 
-IGNORE_INDEX = -1
-"""The target where nothing is to be predicted."""
+# Tasks
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """Names, options and wording of a task.
+
+    Attributes:
+        name: Name of the task.
+        option: Option, and field of the data spec, that names the data: "text", "labels", …
+        example: Value of the option for messages.
+        trains_on: The kind of data for messages: "labelled texts".
+        data_spec: Class of the data spec.
+        names: Data sets that are known by name.
+        takes_several: Whether the option takes several names.
+        settings: Further settings of the option, such as "source_column".
+        file_settings: Those of the settings that name files.
+        evaluation_settings: Settings of `evaluate`.
+        no_effect: Settings of `evaluate` that make no sense here, each with the reason.
+        splits_other_data: Whether `evaluate` takes a split of data other than the run's.
+        unit: Unit of the loss.
+        has_perplexity: Whether perplexities of different models can be compared.
+        counts: Unit of training throughput.
+        answers: Answer to a text: "prompt" (continues it), "translation" or "class"; None if there is none.
+        text_checks: Whether warnings about text apply: too many epochs, validation far better than training.
+        no_penalties: Reason why the attention penalties do not apply; None where they do.
+        adaptation_batch: Default batch of an adaptation.
+    """
+
+    name: str
+    option: str
+    example: str
+    trains_on: str
+    data_spec: type[Any]
+    names: Collection[str] = ()
+    takes_several: bool = False
+    settings: tuple[str, ...] = ()
+    file_settings: tuple[str, ...] = ()
+    evaluation_settings: tuple[str, ...] = ()
+    no_effect: Mapping[str, str] = field(default_factory=dict)
+    splits_other_data: bool = False
+    unit: str = "nats/token"
+    has_perplexity: bool = True
+    counts: str = "tokens"
+    answers: str | None = None
+    text_checks: bool = True
+    no_penalties: str | None = None
+    adaptation_batch: int = 32
+
+
+@dataclass(frozen=True)
+class LoadContext:
+    """How a model reads data.
+
+    Attributes:
+        model: Spec of the model.
+        recipe: Recipe of the run.
+        observer: Shows progress and messages.
+        vocabulary: Tokenizer or lexicon; learned from the data if None.
+        labels: Names of the classes; taken from the data if empty.
+        run_path: Folder of the run that the data are to evaluate, where they are not its own.
+        split: Split of these data that is asked for.
+    """
+
+    model: Any
+    recipe: Recipe
+    observer: Observer
+    vocabulary: Any = None
+    labels: tuple[str, ...] = ()
+    run_path: Path | None = None
+    split: str | None = None
+
+    @property
+    def progress(self) -> Callable[..., None]:
+        return reading_progress(self.observer)
+
+    @property
+    def is_evaluation(self) -> bool:
+        return self.run_path is not None
+
+    def report(self, data: Splits[Item]) -> Splits[Item]:
+        """Log what was skipped, cut or shared between splits, and return the data."""
+        return report_skipped(data, self.observer)
+
+
+class Task(ABC):
+    """Everything that depends on the kind of data: how it is loaded, batched, trained on and scored.
+
+    `task_for` (in `lemma.tasks.registry`) finds the task of a model spec.
+    """
+
+    info: ClassVar[TaskInfo]
+
+    @abstractmethod
+    def load(self, data: Any, context: LoadContext) -> Splits[Any]:
+        """Read the data of a data spec as a model reads them."""
+
+    @abstractmethod
+    def batches(self, model: Any, examples: Any, recipe: Recipe, worker: "Worker") -> "Batches":
+        """Return the batches of a training split on this process's device."""
+
+    @abstractmethod
+    def loss(self, model: Any, recipe: Recipe, batches: Any = None) -> "TaskLoss":
+        """Return the model joined with its loss."""
+
+    @abstractmethod
+    def validate(self, model: Any, data: Any, recipe: Recipe) -> "Score":
+        """Score a model on the validation split during training, quickly."""
+
+    @abstractmethod
+    def score(
+        self, run: Run, data: Splits[Any], split: str, settings: Mapping[str, Any], observer: Observer
+    ) -> "Score":
+        """Score a run on a split, with the full protocol."""
+
+    def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
+        """Return how many steps read a training split once; `model` is a spec."""
+        return max(1.0, len(examples.lengths) / recipe.batch)
+
+    def samples(self, model: Any, data: Any) -> list[str]:
+        """Return texts that the trained model writes; none for most tasks."""
+        return []
+
+    def _load_own(self, run: Run, observer: Observer) -> Splits[Any]:
+        """Load the data that a run was trained on; raise RunError if they have changed."""
+        data = self.load(run.data, LoadContext(run.spec, run.recipe, observer, run.vocabulary, run.labels))
+        return check_unchanged(run, data, self._data_name(run.data), self.info.option)
+
+    def _load_other(self, run: Run, args: "DataArgs", split: str | None, observer: Observer) -> Splits[Any]:
+        """Load other data to evaluate a run on, held out in the same fraction as the run's own."""
+        trained_on: Any = run.data
+        own = {"held_out": trained_on.held_out} if isinstance(trained_on, self.info.data_spec) else {}
+        data = self.info.data_spec(**{self.info.option: args.name}, **own, **args.settings)
+        return self.load(data, other_context(run, split, observer))
+
+    def _data_name(self, data: Any) -> str:
+        """Return the name of the data in a data spec, for messages."""
+        return getattr(data, self.info.option)
+
+
+def evaluate_task(
+    task: Task, run: Run, args: "DataArgs", split: str | None, settings: Mapping[str, Any], observer: Observer
+) -> "Score":
+    """Score a run on its own held-out data, or on other data."""
+    data = task._load_other(run, args, split, observer) if args.name is not None else task._load_own(run, observer)
+    return task.score(run, data, choose_split(data, split), settings, observer)
+
+
+def other_context(run: Run, split: str | None, observer: Observer) -> LoadContext:
+    """Return how a run reads data other than its own."""
+    return LoadContext(run.spec, run.recipe, observer, run.vocabulary, run.labels, run.path, split)
+
+
+@dataclass(frozen=True)
+class DataArgs:
+    """Data that a person named: of one kind at most, with the settings of that kind.
+
+    Attributes:
+        task: The first task for this kind of data; None if no data are named.
+        name: Name of a data set, or the absolute path of a file; a list of them for text.
+        settings: Fields of the data spec, such as `source` for `source_column`.
+    """
+
+    task: type[Task] | None = None
+    name: Any = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def option(self) -> str | None:
+        return self.task.info.option if self.task else None
+
+    def spec(self, choice: Choice) -> AnyDataSpec:
+        """Return the data spec for a choice of model."""
+        if self.task is None:
+            raise SpecError(
+                "nothing to learn from is given: text, a treebank for a parser, pairs of texts, labels, images or a "
+                "graph."
+            )
+        return choice.data_spec(self.task.info.option, self.name, **self.settings)
+
+
+def absolute_path(name: Any, names: Collection[str] = ()) -> str:
+    """Return the absolute path of a file; a name in `names` stays as it is."""
+    text = str(name)
+    return str(Path(text).resolve()) if text not in names and exists(Path(text)) else text
+
+
+def expand_pattern(name: Any, names: Collection[str] = ()) -> list[str]:
+    """Return the sorted files that match a pattern such as shard-*.txt.gz; the name itself if it is no pattern."""
+    text = str(name)
+    if text in names or not any(sign in text for sign in "*?[") or exists(Path(text)):
+        return [text]
+    files = sorted(glob(text, recursive=True))  # noqa: PTH207 (a pattern may begin at the root)
+    if not files:
+        raise DataError(f"{text}: no file has a name like that. Check the pattern and the folder.")
+    return files
+
+
+def check_epochs(epochs: Any, settings: Mapping[str, Any]) -> None:
+    """Raise SpecError if epochs are not a number above 0, or steps are given too; called before any data are read."""
+    if epochs is None:
+        return
+    if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 < float(epochs) < math.inf:
+        raise SpecError(f"epochs = {short_repr(epochs)}: a number above 0 is expected, as in epochs=3.")
+    if "steps" in settings:
+        raise SpecError("steps and epochs are both given. Leave one of them out.")
+
+
+def epochs_to_steps(epochs: Any, task: Task, model: Any, data: Splits[Any], recipe: Recipe, observer: Observer) -> int:
+    """Convert epochs of the training split to steps, and log them; `model` is a spec."""
+    steps = math.ceil(epochs * task.steps_per_epoch(model, data.item("train"), recipe))
+    observer.log(f"epochs = {epochs:g}: {steps:,} steps of batch {recipe.batch}.")
+    return steps
+
+
+def check_penalties(task: Task, recipe: Recipe) -> None:
+    """Raise SpecError if a recipe penalizes attention where that does not apply."""
+    if task.info.no_penalties and (recipe.entropy_penalty or recipe.distance_penalty):
+        raise SpecError(
+            f"entropy_penalty and distance_penalty are for a language model's attention; {task.info.no_penalties}. "
+            "Leave them out."
+        )
+
+
+def report_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
+    """Log what was skipped, cut or shared between splits, and return the data."""
+    for message in (*data.notes, *data.overlaps):
+        observer.log(message)
+    return data
+
+
+def check_unchanged(run: Run, data: Splits[Item], name: str, option: str, noun: str | None = None) -> Splits[Item]:
+    """Return the data of a run; raise RunError if they have changed since it was trained."""
+    if data.hash != run.data_hash:
+        raise RunError(
+            f"{run.path} was trained on {noun or option} with SHA-256 {run.data_hash}, but {describe_files(name, run)} "
+            f"now has {data.hash}: its validation and test splits may contain training data. To evaluate on it anyway, "
+            f"name it with --{option}."
+        )
+    return data
+
+
+def describe_files(name: str, run: Run) -> str:
+    """Name the data of a run together with the files of its splits."""
+    splits = [files if isinstance(files, tuple) else (files,) for files in split_files(run.data).values()]
+    return ", ".join([name, *(file for files in splits for file in files if isinstance(file, str))])
+
+
+def choose_split(data: Splits[Any], split: str | None) -> str:
+    """Return the split that is asked for; by default test, else validation, else the only one."""
+    if split is None:
+        return next((name for name in ("test", "validation") if name in data.split_names), data.split_names[0])
+    if split not in data.split_names:
+        raise SpecError(describe_unknown("split", split, data.split_names))
+    return split
+
+
+def data_protocol(data: Splits[Any], split: str) -> dict[str, Any]:
+    """Return the entries of a protocol about the data."""
+    entries = {"tokenizer": data.tokenizer.description, "data": data.description, "split": split}
+    return {**entries, "data hash": data.hash, **split_protocol(data, split)}
+
+
+def split_protocol(data: Splits[Any], split: str) -> dict[str, str]:
+    """Return the entries of a protocol about a split that is a file of its own."""
+    entries = {"split hash": data.split_hashes.get(split), "overlap": "; ".join(data.overlaps)}
+    return {name: value for name, value in entries.items() if value}
+
+
+# Batches
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One of the processes that train a model together: its device, and its share of every batch."""
+    """One of the processes that train a model together: its device, and its rows of every batch."""
 
     device: torch.device
     rank: int = 0
     size: int = 1
 
     def local_rows(self, batch_size: int) -> slice:
-        """The rows of the global batch that this process takes."""
-        own = batch_size // self.size
-        return slice(self.rank * own, (self.rank + 1) * own)
+        """Return the rows of the global batch that this process reads."""
+        count = batch_size // self.size
+        return slice(self.rank * count, (self.rank + 1) * count)
 
     def to_device(self, array: np.ndarray) -> Tensor:
-        """Move numbers to this process's device, without waiting for them."""
+        """Copy an array to this process's device without waiting for the copy."""
         tensor = torch.from_numpy(array)
         if self.device.type == "cpu":
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Join the tensors of all processes along their first dimension, in the order of ranks."""
+        """Concatenate the tensors of all processes along their first dimension, in the order of ranks."""
         if self.size == 1:
             return tensor
-        own = tensor.to(self.device).contiguous()
-        every = [torch.empty_like(own) for _ in range(self.size)]
-        distributed.all_gather(every, own)
-        return torch.cat(every).to(tensor.device)
+        local = tensor.to(self.device).contiguous()
+        gathered = [torch.empty_like(local) for _ in range(self.size)]
+        distributed.all_gather(gathered, local)
+        return torch.cat(gathered).to(tensor.device)
 
 
 class Batches:
-    """The batches of a run on its device. Each is a pure function of its step."""
+    """The batches of a run on its device; each is a pure function of its step.
+
+    Attributes:
+        fixed_shape: Whether all batches have one shape, so that compiling pays.
+        note: Message for the user about these batches.
+        length: Mean tokens of a row.
+    """
 
     fixed_shape: ClassVar[bool] = True
-    """Whether all batches are of one shape, so that compiling pays."""
     note: str | None = None
-    """What the user should know about these batches."""
 
     def __init__(self, recipe: Recipe, worker: Worker, length: int, tokens_per_step: int) -> None:
         self.recipe, self.worker, self.rows = recipe, worker, worker.local_rows(recipe.batch)
         self.length, self.tokens_per_step = length, tokens_per_step
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return the inputs and the targets of a step: this process's rows of both."""
+        """Return the inputs and targets of a step: this process's rows of both."""
         raise NotImplementedError
 
     def weight(self, targets: Tensor, num_parts: int) -> float | Tensor:
-        """How much one of the parts of a batch counts; equal parts unless a task says otherwise."""
+        """Return the weight of one part of a batch in the loss; parts are equal by default."""
         return 1 / num_parts
 
     def resets_state(self, step: int) -> bool:
-        """Whether a carried state is dropped before this step: always, if batches are unrelated."""
+        """Return whether a carried state is dropped before this step."""
         return True
 
     def close(self) -> None:
-        """Free what was taken."""
+        """Release threads and other resources."""
 
 
 class ExampleBatches(Batches):
-    """Batches of examples (trees, pairs, labelled texts), those of similar length together."""
+    """Batches of examples (trees, pairs, labelled texts) of similar length."""
 
     fixed_shape = False
 
@@ -100,143 +372,156 @@ class ExampleBatches(Batches):
         super().__init__(recipe, worker, max(1, round(mean)), max(1, round(mean * recipe.batch)))
         self.examples = examples
         self.order = BucketedExamples(examples.lengths, recipe.batch, recipe.seed)
-        self.num_targets = 0  # targets of the last batch, the rows of all processes together
+        self.num_targets = 0  # of the last batch, over the rows of all processes
 
     def predicted_targets(self, targets: Any) -> Any:
-        """The targets that are predicted, one for each prediction."""
+        """Select the targets that are predicted; negative ones do not count."""
         return targets
 
     def batch(self, step: int) -> tuple[Int[Tensor, "rows ..."], Int[Tensor, "rows ..."]]:
-        """Return the examples of a step and their targets."""
         inputs, targets = self.examples.batch(self.order.examples(step))
         self.num_targets = int((self.predicted_targets(targets) >= 0).sum())
         return self.worker.to_device(inputs[self.rows]), self.worker.to_device(targets[self.rows])
 
     def weight(self, targets: Int[Tensor, "rows ..."], num_parts: int) -> Float[Tensor, ""]:
-        """How much a part counts: by its targets, so that the whole batch's mean comes out.
+        """Weight a part by its number of targets, so that the loss is the mean over the global batch.
 
-        Gradients are averaged over the processes, so each process counts as many times as there are processes.
+        Gradients are averaged over the processes; the factor `worker.size` undoes that.
         """
         return (self.predicted_targets(targets) >= 0).sum().double() * (self.worker.size / max(1, self.num_targets))
 
 
+# Losses
+
+IGNORE_INDEX = -1
+"""The target of a position without a prediction."""
 LossTerms = tuple[Float[Tensor, ""], tuple[Float[Tensor, ""], ...], State | None]
-"""What is minimised, the terms that are reported, and the state where training carries it on."""
+"""The objective to minimise, the terms to report, and the state that training carries to the next step."""
 
 
 class TaskLoss(nn.Module):
-    """A model and its loss in one module, so that they are compiled and wrapped by DDP as one.
+    """A model and its loss in one module, which `torch.compile` and DDP wrap.
 
-    `forward(inputs, targets, state)` returns `LossTerms`; the names of the reported terms are in `terms`.
+    `forward(inputs, targets, state)` returns `LossTerms`.
+
+    Attributes:
+        compilable: Whether the module can be compiled.
+        layers: Layers of one shape, of which one is compiled for all; empty to compile the module at once.
+        terms: Names of the reported terms.
+        chance: Number of choices of an untrained model, their plural, and the symbol of the number.
     """
 
     compilable: bool = True
     layers: Sequence[nn.Module] = ()
-    """Layers of one shape, of which one is compiled for all; empty if the whole must be compiled at once."""
     terms: tuple[str, ...] = ("loss",)
     chance: tuple[int, str, str] | None = None
-    """Among how many, and of what, an untrained model guesses; and the symbol of that number."""
 
 
 class CrossEntropy(NamedTuple):
-    """Means over the targets that count, in nats; 0 where none does."""
+    """Mean cross-entropies over the targets that count, in nats; 0 where none does.
+
+    Attributes:
+        objective: With label smoothing ε: (1 − ε)(−log p(target)) + ε · mean over all classes of −log p.
+        loss: −log p(target) without smoothing, to report.
+    """
 
     objective: Float[Tensor, ""]
-    """What is minimised: (1 − ε)(−log p(target)) + ε · mean over all classes of −log p."""
     loss: Float[Tensor, ""]
-    """The mean of −log p(target), whatever the smoothing: what is reported."""
 
 
 def cross_entropy(
-    logits: Float[Tensor, "*places classes"], targets: Int[Tensor, "*places"], smoothing: float = 0.0
+    logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "*batch"], smoothing: float = 0.0
 ) -> CrossEntropy:
-    """Cross-entropy; a target of −1 does not count (label smoothing ε: Szegedy et al. 2016).
+    """Return the mean cross-entropy over targets other than −1 (label smoothing: Szegedy et al. 2016).
 
-    >>> found = cross_entropy(torch.tensor([[2.0, 2.0], [5.0, 0.0]]), torch.tensor([1, -1]))
-    >>> round(found.loss.item(), 6)  # log 2: the second target does not count
+    >>> terms = cross_entropy(torch.tensor([[2.0, 2.0], [5.0, 0.0]]), torch.tensor([1, -1]))
+    >>> round(terms.loss.item(), 6)  # log 2: the second target does not count
     0.693147
     """
     targets = targets.flatten()
     exact = torch.promote_types(logits.dtype, torch.float32)
-    log = logits.flatten(0, -2).log_softmax(-1, dtype=exact)
+    log_probs = logits.flatten(0, -2).log_softmax(-1, dtype=exact)
     count = (targets != IGNORE_INDEX).sum().clamp(min=1)
-    loss = functional.nll_loss(log, targets, ignore_index=IGNORE_INDEX, reduction="sum") / count
+    loss = functional.nll_loss(log_probs, targets, ignore_index=IGNORE_INDEX, reduction="sum") / count
     if not smoothing:
         return CrossEntropy(loss, loss)
-    even = -(log.mean(-1) * (targets != IGNORE_INDEX)).sum() / count
-    return CrossEntropy((1 - smoothing) * loss + smoothing * even, loss.detach())
+    uniform = -(log_probs.mean(-1) * (targets != IGNORE_INDEX)).sum() / count
+    return CrossEntropy((1 - smoothing) * loss + smoothing * uniform, loss.detach())
 
 
 class SmoothedLoss(TaskLoss):
-    """A model and the cross-entropy of what it predicts, with label smoothing."""
+    """A model and its smoothed cross-entropy; `predict(model, inputs, targets)` returns logits and classes."""
 
     def __init__(
         self, model: nn.Module, smoothing: float, predict: Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor]]
     ) -> None:
-        """Take what makes of the model, its inputs and their targets the logits, and the classes that they are for."""
         super().__init__()
         self.model, self.smoothing, self.predict = model, smoothing, predict
 
     def forward(self, inputs: Tensor, targets: Tensor, state: Any = None) -> LossTerms:
-        """Return the smoothed mean loss, to be minimised, and the true one, to be reported."""
         objective, loss = cross_entropy(*self.predict(self.model, inputs, targets), self.smoothing)
         return objective, (loss,), None
 
+
+# Scores
 
 NO_VALUE = "–"
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The one figure by which scores are compared, with its interval if it has one."""
+    """The figure by which scores are compared.
+
+    Attributes:
+        name: Name of the figure.
+        value: The figure.
+        bounds: Its 95 % interval, if there is one.
+        more_is_better: Whether larger values are better.
+        baseline: Value of always naming the most frequent class.
+    """
 
     name: str
     value: float
     bounds: Sequence[float] | None = None
     more_is_better: bool = True
     baseline: float | None = None
-    """What always naming the most frequent class gives."""
 
     @property
     def baseline_text(self) -> str:
-        """What guessing gives, in words."""
         return NO_VALUE if self.baseline is None else f"{self.baseline:.3f}"
 
     @property
     def is_at_baseline(self) -> bool:
-        """Whether it does not differ significantly from guessing."""
+        """Whether the figure is not significantly above the baseline."""
         return self.baseline is not None and (self.bounds[0] if self.bounds else self.value) <= self.baseline
 
     @property
     def signed_value(self) -> float:
-        """The figure, turned so that more is better."""
+        """The figure with the sign that makes more better."""
         return self.value if self.more_is_better else -self.value
 
     @property
     def text(self) -> str:
-        """The figure in words."""
         return f"{self.value:.3f}" if self.value <= 1 else f"{self.value:,.2f}"
 
     @property
     def interval(self) -> str:
-        """Its interval in words, or a dash."""
-        places = 3 if self.value <= 1 else 1
-        return "–".join(f"{bound:.{places}f}" for bound in self.bounds) if self.bounds else NO_VALUE
+        digits = 3 if self.value <= 1 else 1
+        return "–".join(f"{bound:.{digits}f}" for bound in self.bounds) if self.bounds else NO_VALUE
 
     def is_on_par_with(self, best: "Headline") -> bool:
-        """Whether it may be as good as another: the intervals overlap, or without any it is within two per cent."""
+        """Return whether the intervals overlap; without intervals, whether it is within two per cent of the best."""
         if not self.bounds or not best.bounds:
             return self.signed_value >= best.signed_value - 0.02 * abs(best.value)
         return self.bounds[1] >= best.bounds[0] if self.more_is_better else self.bounds[0] <= best.bounds[1]
 
 
 class Score(Result):
-    """What a measurement came to: a loss, further figures, and the protocol."""
+    """Result of an evaluation: a loss in nats (None without probabilities), further figures, and the protocol."""
 
     title = "Score"
 
     loss: Any
-    """In nats; None where there are no probabilities."""
 
     @property
     def perplexity(self) -> float:
@@ -248,16 +533,15 @@ class Score(Result):
 
     @property
     def figures(self) -> dict[str, float]:
-        """The figures that training logs at each validation, next to loss and perplexity."""
+        """Figures that training logs at each validation, next to loss and perplexity."""
         return {}
 
     @property
     def headline(self) -> Headline:
-        """The one figure by which this score is compared with others of its kind."""
+        """The figure by which this score is compared with others of its kind."""
         return Headline("perplexity", float(self.perplexity), more_is_better=False)
 
     def blocks(self) -> Iterator[Block]:
-        """Names and values, and a table."""
         yield Table(("", ""), self._lines(), is_text=True)
         if table := self._table():
             yield Pre([("\n".join(table), "")])
@@ -267,200 +551,3 @@ class Score(Result):
 
     def _table(self) -> list[str]:
         return []
-
-
-@dataclass(frozen=True)
-class DataArgs:
-    """The data that a person named: of one kind at most, with the settings of that kind."""
-
-    task: "type[Task] | None" = None
-    """The (first) task that learns this kind of data; None if no data are named."""
-    name: Any = None
-    """A known name or a file with its full path, so that a run finds it from anywhere; of text a list of them."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Words of the data spec, such as `source` for `source_column`."""
-
-    @property
-    def option(self) -> str | None:
-        """The option that names the data, such as "labels"."""
-        return self.task.option if self.task else None
-
-    def spec(self, choice: Choice) -> AnyDataSpec:
-        """The data spec that goes with a choice of model."""
-        if self.task is None:
-            raise SpecError(
-                "nothing to learn from is given: text, a treebank for a parser, pairs of texts, labels, images or a "
-                "graph."
-            )
-        return choice.data_spec(self.task.option, self.name, **self.settings)
-
-
-def absolute_path(name: Any, names: Collection[str] = ()) -> str:
-    """A known name as it is, a file with its full path."""
-    said = str(name)
-    return str(Path(said).resolve()) if said not in names and exists(Path(said)) else said
-
-
-def expand_pattern(name: Any, names: Collection[str] = ()) -> list[str]:
-    """The files that a pattern such as shard-*.txt.gz names, in the order of their names; else the name itself."""
-    said = str(name)
-    if said in names or not any(sign in said for sign in "*?[") or exists(Path(said)):
-        return [said]
-    found = sorted(glob(said, recursive=True))  # noqa: PTH207 (a pattern may begin at the root)
-    if not found:
-        raise DataError(f"{said}: no file has a name like that. Check the pattern and the folder.")
-    return found
-
-
-class Task(ABC):
-    """All that depends on the kind of data: how it is loaded, batched, learned and measured.
-
-    `task_for` (in `lemma.tasks.registry`) finds the task of a model spec.
-    """
-
-    name: ClassVar[str]
-    option: ClassVar[str]
-    """The option and the field of the data spec that name the data: "text", "labels", …"""
-    example: ClassVar[str]
-    """A value of the option, for messages."""
-    learns: ClassVar[str]
-    """What it is trained on, in words."""
-    unit: ClassVar[str] = "nats/token"
-    """The unit of the loss."""
-    has_perplexity: ClassVar[bool] = True
-    """Whether the perplexity can be compared with that of other models."""
-    counts: ClassVar[str] = "tokens"
-    """What training counts."""
-    answers: ClassVar[str | None] = None
-    """What it makes of a text: "prompt" (goes on with it), "translation" or "class"; None if it answers no text."""
-    text_checks: ClassVar[bool] = True
-    """Whether the sanity checks for text apply: too many epochs, validation far better than training."""
-    data_spec: ClassVar[type[Any]]
-    """The spec of its data."""
-    names: ClassVar[Collection[str]]
-    """The data that are known by name."""
-    several: ClassVar[bool] = False
-    """Whether the option takes several names."""
-    settings: ClassVar[tuple[str, ...]] = ()
-    """The settings that belong to the option, such as "source_column"."""
-    files: ClassVar[tuple[str, ...]] = ()
-    """Those of the settings that name files."""
-    evaluation_settings: ClassVar[tuple[str, ...]] = ()
-    """The settings that `evaluate` takes."""
-    no_effect: ClassVar[Mapping[str, str]] = {}
-    """Settings of `evaluate` that make no sense here, and why."""
-    splits_given_data: ClassVar[bool] = False
-    """Whether `evaluate` takes a split of data that are named too."""
-    no_penalties: ClassVar[str | None] = None
-    """Why the penalties on attention do not apply; None where they do."""
-    adaptation_batch: ClassVar[int] = 32
-    """The batch of an adaptation, unless it is set."""
-
-    @abstractmethod
-    def load(
-        self,
-        data: Any,
-        model: Any,
-        recipe: Recipe,
-        observer: Observer,
-        vocabulary: Any = None,
-        labels: tuple[str, ...] = (),
-    ) -> Splits[Any]:
-        """Read the data of a data spec as the model reads them; vocabulary and labels are learned if not given."""
-
-    @abstractmethod
-    def batches(self, model: Any, examples: Any, recipe: Recipe, worker: Worker) -> Batches:
-        """The batches of a training split on this process's device."""
-
-    @abstractmethod
-    def loss(self, model: Any, recipe: Recipe, batches: Any = None) -> TaskLoss:
-        """The model joined with its loss."""
-
-    @abstractmethod
-    def validate(self, model: Any, data: Any, recipe: Recipe) -> Score:
-        """Measure a model on the validation split during training, quickly."""
-
-    @abstractmethod
-    def evaluate(
-        self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
-    ) -> Score:
-        """Measure a run on its own held-out data or on other data, with the whole protocol."""
-
-    def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
-        """Return how many steps read a training split once; of a model its spec."""
-        return max(1.0, len(examples.lengths) / recipe.batch)
-
-    def samples(self, model: Any, data: Any) -> list[str]:
-        """What the trained model writes; nothing for most tasks."""
-        return []
-
-
-def epochs_to_steps(epochs: Any, task: Task, model: Any, data: Splits[Any], recipe: Recipe, observer: Observer) -> int:
-    """Convert epochs of the training split to steps, and report them; of a model its spec is expected."""
-    steps = math.ceil(epochs * task.steps_per_epoch(model, data.item("train"), recipe))
-    observer.log(f"epochs = {epochs:g}: {steps:,} steps of batch {recipe.batch}.")
-    return steps
-
-
-def check_epochs(epochs: Any, settings: Mapping[str, Any]) -> None:
-    """Refuse epochs that are not a number above 0, and steps next to epochs, before any data are read."""
-    if epochs is None:
-        return
-    if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 < float(epochs) < math.inf:
-        raise SpecError(f"epochs = {short_repr(epochs)}: a number above 0 is expected, as in epochs=3.")
-    if "steps" in settings:
-        raise SpecError("steps and epochs are both given. Leave one of them out.")
-
-
-def check_penalties(task: Task, recipe: Recipe) -> None:
-    """Refuse the penalties on attention where they do not apply."""
-    if task.no_penalties and (recipe.entropy_penalty or recipe.distance_penalty):
-        raise SpecError(
-            f"entropy_penalty and distance_penalty are for a language model's attention; {task.no_penalties}. "
-            "Leave them out."
-        )
-
-
-def report_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
-    """Say what was skipped or cut while data were read."""
-    for message in (*data.notes, *data.overlaps):
-        observer.log(message)
-    return data
-
-
-def check_unchanged(run: Run, data: Splits[Item], name: str, option: str, noun: str | None = None) -> Splits[Item]:
-    """Refuse data that have changed since the run was trained; return them if they have not."""
-    if data.hash != run.data_hash:
-        raise RunError(
-            f"{run.path} was trained on {noun or option} with SHA-256 {run.data_hash}, but {describe_files(name, run)} now "
-            f"has {data.hash}: its validation and test splits may contain training data. To evaluate on it anyway, "
-            f"name it with --{option}."
-        )
-    return data
-
-
-def describe_files(name: str, run: Run) -> str:
-    """The name of a run's data, and the files of the splits that were given with them."""
-    given = [one if isinstance(one, tuple) else (one,) for one in split_files(run.data).values()]
-    return ", ".join([name, *(file for some in given for file in some if isinstance(file, str))])
-
-
-def choose_split(data: Splits[Any], split: str | None) -> str:
-    """The split that is asked for; else test if there is one, else validation, else the only one."""
-    if split is None:
-        return next((part for part in ("test", "validation") if part in data.split_names), data.split_names[0])
-    if split not in data.split_names:
-        raise SpecError(describe_unknown("split", split, data.split_names))
-    return split
-
-
-def data_protocol(data: Splits[Any], split: str) -> dict[str, Any]:
-    """The part of a protocol that tells the data."""
-    told = {"tokenizer": data.tokenizer.description, "data": data.description, "split": split, "data hash": data.hash}
-    return {**told, **split_protocol(data, split)}
-
-
-def split_protocol(data: Splits[Any], split: str) -> dict[str, str]:
-    """The part of a protocol that tells a split that was given as a file of its own."""
-    told = {"split hash": data.split_hashes.get(split), "overlap": "; ".join(data.overlaps)}
-    return {name: value for name, value in told.items() if value}

@@ -1,4 +1,4 @@
-"""Runs judged by lm-evaluation-harness: a run as a model of `lm_eval`, and its scores on task files.
+"""Evaluation of runs by lm-evaluation-harness: a run as a model of `lm_eval`, and its scores on task files.
 
     python -m lemma.tasks.harness run --model lemma --model_args run=runs/a --tasks task.yaml
 
@@ -35,20 +35,20 @@ try:
 except ImportError as error:
     raise InputError(f"the harness needs lm_eval ({error}): pip install 'lemma-lm[harness]'") from None
 
-DEFAULT_TOKENS = 256  # tokens to generate where a task does not say; lm_eval's own
+DEFAULT_TOKENS = 256  # tokens to generate by default, as in lm_eval
 PROMPT_BATCH = 64
 SAMPLING_NAMES = {
     **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")},
     "no_repeat_ngram_size": "no_repeat_ngram",
 }
-"""What a task's `generation_kwargs` are called in `Sampling`."""
+"""Names in `Sampling` of a task's `generation_kwargs`."""
 
 
 class HarnessModel(TemplateLM):
-    """A run as `lm_eval` sees a model; on equal weights its answers are those of lm_eval's own `hf`.
+    """A run as a model of `lm_eval`; with equal weights its answers are those of lm_eval's `hf`.
 
-    A text is read as `hf` reads it: a decoder never more than its context at once, cut on the left; recurrent and
-    window models, whose state has no end, as a whole. `batch_size` has no effect on results and is not needed.
+    A text is read as `hf` reads it: a decoder reads at most its context, cut on the left; recurrent and window models
+    read all of it. `batch_size` has no effect on results and is not needed.
     """
 
     def __init__(self, run: str | Path | Run, device: str | None = None, **batch_sizes: Any) -> None:
@@ -58,30 +58,30 @@ class HarnessModel(TemplateLM):
         device = device or "cuda"
         device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
         self.run = load(run, device) if isinstance(run, str | Path) else run
-        self.model, self.words = self.run.merge_lora().model, self.run.tokenizer
+        self.model, self.run_tokenizer = self.run.merge_lora().model, self.run.tokenizer
         self.max_length = self.run.spec.context if isinstance(self.run.spec, Decoder) else None
 
     @property
     def eot_token_id(self) -> int:
-        """The token before the first one of a text."""
-        return int([*self.words.encode(""), start_token(self.words)][0])
+        """The token before the first token of a text."""
+        return int([*self.run_tokenizer.encode(""), start_token(self.run_tokenizer)][0])
 
     @property
     def tokenizer_name(self) -> str:
-        """What lm_eval knows cached requests by."""
-        return self.words.hash
+        """Key of cached requests in lm_eval."""
+        return self.run_tokenizer.hash
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """The ids of a text, with the special tokens that the model was trained with unless they are not wanted."""
-        ids = self.words.encode(string)
-        return (self.words.encode_batch([string])[0] if add_special_tokens is False else ids).tolist()
+        """Return the ids of a text, with the special tokens of training unless they are switched off."""
+        ids = self.run_tokenizer.encode(string)
+        return (self.run_tokenizer.encode_batch([string])[0] if add_special_tokens is False else ids).tolist()
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
-        """The log-probability of each continuation after its context, and whether greedy decoding would give it."""
-        found: dict[int, tuple[float, bool]] = {}
-        inputs: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)  # what is read, and for which requests
+        """Return the log-probability of each continuation, and whether greedy decoding would give it."""
+        answers: dict[int, tuple[float, bool]] = {}
+        inputs: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)  # requests by the tokens that are read
         for number, (_, context, continuation) in enumerate(requests):
             if self.max_length and len(continuation) > self.max_length:
                 raise InputError(
@@ -89,54 +89,55 @@ class HarnessModel(TemplateLM):
                     "the model cannot read it. Shorten the answers of the task."
                 )
             if continuation:
-                whole = [*context, *continuation]
-                inputs[tuple(whole[-self.max_length - 1 : -1] if self.max_length else whole[:-1])].append(number)
+                tokens = [*context, *continuation]
+                inputs[tuple(tokens[-self.max_length - 1 : -1] if self.max_length else tokens[:-1])].append(number)
             else:
-                found[number] = (0.0, True)
+                answers[number] = (0.0, True)
         rows = list(inputs)
         with measuring(self.model) as device:
-            room = tokens_per_batch(device, self.model.spec.vocabulary)
-            for group in batch_by_length(np.array([len(row) for row in rows], dtype=np.int64), room):
-                taken = [rows[place] for place in group]
-                for row, (scores, greedy, last) in zip(taken, self._read(taken, device, room), strict=True):
+            batch_tokens = tokens_per_batch(device, self.model.spec.vocabulary)
+            for group in batch_by_length(np.array([len(row) for row in rows], dtype=np.int64), batch_tokens):
+                batch = [rows[index] for index in group]
+                for row, (log_probs, greedy, last) in zip(batch, self._read(batch, device, batch_tokens), strict=True):
                     for number in inputs[row]:
                         *inner, final = requests[number][2]
-                        places = slice(len(row) - 1 - len(inner), len(row) - 1)
-                        total = torch.cat([scores[places], last[final, None]]).sum()
-                        is_greedy = bool(greedy[places].all()) and int(last.argmax()) == final
-                        found[number] = (float(total), is_greedy)
-        return [found[number] for number in range(len(requests))]
+                        positions = slice(len(row) - 1 - len(inner), len(row) - 1)
+                        total = torch.cat([log_probs[positions], last[final, None]]).sum()
+                        is_greedy = bool(greedy[positions].all()) and int(last.argmax()) == final
+                        answers[number] = (float(total), is_greedy)
+        return [answers[number] for number in range(len(requests))]
 
     def _read(
-        self, rows: Sequence[tuple[int, ...]], device: torch.device, room: int
+        self, rows: Sequence[tuple[int, ...]], device: torch.device, batch_tokens: int
     ) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-        """Read rows as one batch, each padded on the right, in pieces whose logits fit in memory.
+        """Read rows as one batch, each padded on the right, in chunks whose logits fit in memory.
 
-        Of each row: the log-probability of each of its tokens but the first, whether that was the most likely one, and
-        the log-probabilities after the last.
+        Returns:
+            For each row: the log-probability of each token but the first, whether it is the most likely one, and all
+            log-probabilities after the last token.
         """
         tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long, device=device)
-        for place, row in enumerate(rows):
-            tokens[place, : len(row)] = torch.tensor(row, device=device)
-        following = tokens.roll(-1, dims=1)
-        size, state = max(1, room // len(rows)), None
-        scores: list[Tensor] = []
-        greedy: list[Tensor] = []
-        lasts: dict[int, Tensor] = {}
-        for begin in range(0, tokens.shape[1], size):
-            piece = slice(begin, begin + size)
-            logits, state = self.model(tokens[:, piece], state)
-            logs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-            scores.append(logs.gather(-1, following[:, piece, None]).squeeze(-1))
-            greedy.append(logs.argmax(-1) == following[:, piece])
-            for place, row in enumerate(rows):
-                if begin < len(row) <= begin + size:
-                    lasts[place] = logs[place, len(row) - 1 - begin].clone()
-        read = zip(torch.cat(scores, dim=1), torch.cat(greedy, dim=1), strict=True)
-        return [(score, best, lasts[place]) for place, (score, best) in enumerate(read)]
+        for index, row in enumerate(rows):
+            tokens[index, : len(row)] = torch.tensor(row, device=device)
+        targets = tokens.roll(-1, dims=1)
+        size, state = max(1, batch_tokens // len(rows)), None
+        target_log_probs: list[Tensor] = []
+        is_greedy: list[Tensor] = []
+        last: dict[int, Tensor] = {}
+        for start in range(0, tokens.shape[1], size):
+            chunk = slice(start, start + size)
+            logits, state = self.model(tokens[:, chunk], state)
+            log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+            target_log_probs.append(log_probs.gather(-1, targets[:, chunk, None]).squeeze(-1))
+            is_greedy.append(log_probs.argmax(-1) == targets[:, chunk])
+            for index, row in enumerate(rows):
+                if start < len(row) <= start + size:
+                    last[index] = log_probs[index, len(row) - 1 - start].clone()
+        by_row = zip(torch.cat(target_log_probs, dim=1), torch.cat(is_greedy, dim=1), strict=True)
+        return [(scores, greedy, last[index]) for index, (scores, greedy) in enumerate(by_row)]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """The log-probability of each whole text, in windows of the context as lm_eval cuts them."""
+        """Return the log-probability of each text, in windows of the context as lm_eval cuts them."""
         windows: list[tuple[None, list[int], list[int]]] = []
         owners: list[int] = []
         for number, request in enumerate(requests):
@@ -152,36 +153,38 @@ class HarnessModel(TemplateLM):
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Continue each context until one of its stop strings; greedily, unless the task says otherwise."""
-        most = self.max_length
-        default = DEFAULT_TOKENS if most is None or most > DEFAULT_TOKENS else max(1, most // 2)
+        context = self.max_length
+        default = DEFAULT_TOKENS if context is None or context > DEFAULT_TOKENS else max(1, context // 2)
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for number, request in enumerate(requests):
             groups[repr(sorted(request.args[1].items()))].append(number)
-        found: dict[int, str] = {}
+        answers: dict[int, str] = {}
         for numbers in groups.values():
-            given: dict[str, Any] = {**normalize_gen_kwargs(requests[numbers[0]].args[1], default)}
-            tokens, until, _ = given.pop("max_gen_toks"), given.pop("until"), given.pop("do_sample")
-            if unknown := sorted(set(given) - set(SAMPLING_NAMES)):
+            options: dict[str, Any] = {**normalize_gen_kwargs(requests[numbers[0]].args[1], default)}
+            tokens, until, _ = options.pop("max_gen_toks"), options.pop("until"), options.pop("do_sample")
+            if unknown := sorted(set(options) - set(SAMPLING_NAMES)):
                 raise InputError(
                     f"generation_kwargs: {', '.join(unknown)} is unknown; expected until, max_gen_toks, do_sample, "
                     f"{', '.join(SAMPLING_NAMES)}."
                 )
-            if most is not None and tokens >= most:
+            if context is not None and tokens >= context:
                 raise InputError(
-                    f"max_gen_toks = {tokens} leaves no room for a prompt in the context of {most}. "
+                    f"max_gen_toks = {tokens} leaves no room for a prompt in the context of {context}. "
                     "Set a smaller one under generation_kwargs in the task."
                 )
-            settings = {SAMPLING_NAMES[name]: value for name, value in given.items() if value is not None}
-            ends = [text for text in until if text]
-            sampling = Sampling(**{"tokens": tokens, "stop": ends, "temperature": 0.0, **settings})
+            settings = {SAMPLING_NAMES[name]: value for name, value in options.items() if value is not None}
+            stop = [text for text in until if text]
+            sampling = Sampling(**{"tokens": tokens, "stop": stop, "temperature": 0.0, **settings})
             numbers.sort(key=lambda number: len(requests[number].args[0]))
-            for begin in range(0, len(numbers), PROMPT_BATCH):
-                batch = numbers[begin : begin + PROMPT_BATCH]
+            for start in range(0, len(numbers), PROMPT_BATCH):
+                batch = numbers[start : start + PROMPT_BATCH]
                 prompts = [requests[number].args[0] for number in batch]
-                longest = None if most is None else most - tokens
-                written = generate_text(self.model, self.words, prompts, sampling, max_prompt_tokens=longest)
-                found |= {number: result.text for number, result in zip(batch, written, strict=True)}
-        return [found[number] for number in range(len(requests))]
+                longest = None if context is None else context - tokens
+                generations = generate_text(
+                    self.model, self.run_tokenizer, prompts, sampling, max_prompt_tokens=longest
+                )
+                answers |= {number: result.text for number, result in zip(batch, generations, strict=True)}
+        return [answers[number] for number in range(len(requests))]
 
 
 register_model("lemma")(HarnessModel)
@@ -189,47 +192,49 @@ register_model("lemma")(HarnessModel)
 
 @dataclass(frozen=True)
 class HarnessScore(Result):
-    """What lm_eval measured of a run."""
+    """Scores of a run by lm_eval.
+
+    Attributes:
+        results: Metrics by task, as lm_eval names them: "acc,none" is a metric and the filter of the answers.
+        examples: Number of evaluated examples by task.
+        shots: Number of solved examples before each one, by task.
+        version: Version of lm_eval.
+    """
 
     run: str
     results: dict[str, dict[str, Any]]
-    """Metrics by task, as lm_eval names them: "acc,none" is a metric and the filter of the answers."""
     examples: dict[str, int]
-    """How many examples each task has been measured on."""
     shots: dict[str, int]
-    """How many examples with answers come before each."""
     version: str
-    """lm_eval's."""
 
     @property
     def title(self) -> str:
-        """What it is."""
         return f"{self.run} judged by lm_eval {self.version}"
 
     def blocks(self) -> Iterable[Block]:
-        """One row per task and metric, with its standard error."""
         rows: list[tuple[str, ...]] = []
         for task, metrics in self.results.items():
             for name, value in metrics.items():
-                metric, _, kept = name.partition(",")
-                if not kept or metric.endswith("_stderr"):
+                metric, _, answer_filter = name.partition(",")
+                if not answer_filter or metric.endswith("_stderr"):
                     continue
-                error = metrics.get(f"{metric}_stderr,{kept}")
-                shown = f"± {error:.4f}" if isinstance(error, float) else ""
-                named = metric if kept == "none" else f"{metric} ({kept})"
-                cell = f"{value:.4f}" if isinstance(value, float) else str(value)
-                rows.append((task, named, cell, shown, str(self.examples[task]), str(self.shots[task])))
+                error = metrics.get(f"{metric}_stderr,{answer_filter}")
+                error_text = f"± {error:.4f}" if isinstance(error, float) else ""
+                metric_text = metric if answer_filter == "none" else f"{metric} ({answer_filter})"
+                value_text = f"{value:.4f}" if isinstance(value, float) else str(value)
+                rows.append(
+                    (task, metric_text, value_text, error_text, str(self.examples[task]), str(self.shots[task]))
+                )
         yield Table(("task", "metric", "value", "", "examples", "shots"), rows, left=(0, 1))
         yield Text(f"measured by lm_eval {self.version}", "note")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        plain = {"results": self.results, "examples": self.examples, "shots": self.shots}
-        return {"run": self.run, **plain, "lm_eval": self.version}
+        values = {"results": self.results, "examples": self.examples, "shots": self.shots}
+        return {"run": self.run, **values, "lm_eval": self.version}
 
 
 def evaluate_tasks(run: Run, tasks: Sequence[str | Path], limit: int | None = None) -> HarnessScore:
-    """Measure a run on task files of lm_eval, each example once; `limit` takes the first ones of each task.
+    """Evaluate a run on task files of lm_eval, on the first `limit` examples of each task if set.
 
     The files are YAML, in which `!function` names Python code that lm_eval imports: name only files that you trust.
     """
@@ -245,13 +250,13 @@ def evaluate_tasks(run: Run, tasks: Sequence[str | Path], limit: int | None = No
         except Exception as error:  # of lm_eval, of datasets, or of the task's own code
             raise InputError(f"{path}: lm_eval cannot load this task ({type(error).__name__}: {error}).") from error
     measure: Any = lm_eval.simple_evaluate
-    found = measure(model=HarnessModel(run), tasks=loaded, task_manager=manager, limit=limit, log_samples=False)
+    measured = measure(model=HarnessModel(run), tasks=loaded, task_manager=manager, limit=limit, log_samples=False)
     results = {
         task: {name: value for name, value in metrics.items() if "," in name}
-        for task, metrics in found["results"].items()
+        for task, metrics in measured["results"].items()
     }
-    examples = {task: found["n-samples"][task]["effective"] for task in results}
-    shots = {task: found["n-shot"].get(task, 0) for task in results}
+    examples = {task: measured["n-samples"][task]["effective"] for task in results}
+    shots = {task: measured["n-shot"].get(task, 0) for task in results}
     return HarnessScore(str(run.path), results, examples, shots, lm_eval.__version__)
 
 

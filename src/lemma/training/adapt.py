@@ -33,24 +33,29 @@ from lemma.spec.models import (
     TextReader,
     max_text_tokens,
 )
-from lemma.spec.recipe import METHODS, Method, Recipe, fit_warm_up, warm_up_message
-from lemma.tasks.base import DataArgs, Score, check_epochs, epochs_to_steps
+from lemma.spec.recipe import METHODS, Method, Recipe
+from lemma.tasks.base import DataArgs, LoadContext, Score, check_epochs, epochs_to_steps
 from lemma.tasks.classification import ClassificationTask
 from lemma.tasks.language import LanguageTask
 from lemma.tasks.registry import evaluate_run, task_for
-from lemma.training.loop import TrainingResult, resume, train
+from lemma.training.loop import TrainingResult, fit_recipe, resume, train
 from lemma.training.precision import choose_device
 
 Describe = Callable[[ModelSpec, Method, tuple[str, ...]], str]
-"""From a spec, a method and what is always trained to the formula of the trained parameters; counting comes later in
-the order of the rooms, so it is passed in."""
+"""Formula of the trained parameters from a spec, a method and the patterns that are always trained. It is passed in,
+since `lemma.counting` comes later in the order of packages."""
 STORED_FILES = (SPEC, RECIPE, ADAPTATION, LABELS, WEIGHTS, SUMMARY)
-"""The files that an adapted run needs; the rest are logs."""
+"""Files that an adapted run needs; the others are logs."""
 
 
 @dataclass(frozen=True)
 class AdaptResult(Result):
-    """An adapted run: what was learned of how much, what is stored, and how well it does on what was held out."""
+    """An adapted run: trained and stored parameters, and its score on the held-out data.
+
+    Attributes:
+        always_trained: Patterns of the parameters that are trained with every method.
+        describe: Returns the formula of the trained parameters.
+    """
 
     title = "Adapted model"
 
@@ -59,22 +64,19 @@ class AdaptResult(Result):
     spec: ModelSpec
     method: Method
     always_trained: tuple[str, ...]
-    """Patterns of the parameters that are trained whatever the method."""
     learned: int
     parameters: int
     stored_bytes: int
     training: TrainingResult
     score: Score
     describe: Describe
-    """What gives the formula."""
 
     @cached_property
     def formula(self) -> str:
-        """The trained parameters, as a formula read off the adapted module and proved against it."""
+        """Formula of the trained parameters, read off the adapted module and proved against it."""
         return self.describe(self.spec, self.method, self.always_trained)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "path": str(self.path),
             "base": str(self.base),
@@ -92,19 +94,18 @@ class AdaptResult(Result):
         return f"{head}\n\nOn the held-out data:\n{self.score}\n\nThe run is in {self.path}"
 
     def blocks(self) -> Iterator[Block]:
-        """What was trained, and its score."""
         yield Table(("", ""), self._lines(), is_text=True)
         yield Heading("On the held-out data")
         yield from self.score.blocks()
 
     def _lines(self) -> list[tuple[str, str]]:
-        told = {word: value for word, value in self.method.to_dict().items() if word != "kind" and value != []}
-        words = ", ".join(f"{word} {value}" for word, value in told.items())
-        share = 100 * self.learned / self.parameters
+        settings = {name: value for name, value in self.method.to_dict().items() if name != "kind" and value != []}
+        listed = ", ".join(f"{name} {value}" for name, value in settings.items())
+        percent = 100 * self.learned / self.parameters
         return [
-            ("method", self.method.kind + (f" ({words})" if words else "")),
+            ("method", self.method.kind + (f" ({listed})" if listed else "")),
             ("base", str(self.base)),
-            ("learned", f"{self.learned:,} of {self.parameters:,} parameters ({share:.2f} %)"),
+            ("learned", f"{self.learned:,} of {self.parameters:,} parameters ({percent:.2f} %)"),
             ("formula", self.formula),
             ("stored", f"{self.stored_bytes:,} bytes next to the base"),
             ("time", f"{self.training.seconds:.1f} s, {self.training.steps:,} steps"),
@@ -113,22 +114,20 @@ class AdaptResult(Result):
 
 
 LEARNING_RATES = {"frozen": 5e-3, "full": 5e-4, "adapters": 2e-3, "lora": 2e-3}
-"""Learning rates: the fewer weights are trained, the larger."""
+"""Learning rates by method: larger for fewer trained weights."""
 PRETRAINED_LEARNING_RATES = {"frozen": 1e-3, "full": 5e-5, "adapters": 5e-4, "lora": 5e-4}
-"""Those of pretrained models, which have more to lose."""
+"""Learning rates for pretrained models, which have more to forget."""
 PRETRAINED_BATCH = {"batch": 8, "sequence_length": 128}
-"""What a pretrained model reads at each step of adapting it to text or to labels: its context would be far more than is
-needed, and on two cores a step of a hundred million parameters takes a second."""
+"""Batch of a pretrained model that is adapted to text or labels: a step of its whole context would take too long."""
 EPOCHS, STEPS = 6, (60, 1500)
 PRETRAINED_EPOCHS, PRETRAINED_STEPS, PRETRAINED_VALIDATIONS = 2, (60, 200), 3
-"""Labelled texts are read so often, within these bounds, unless steps are set; a pretrained model needs fewer."""
-DEFAULT_STEPS = 400
-"""Steps on text, pairs and images unless they are set."""
+"""Default epochs of labelled texts, within bounds of steps; fewer for a pretrained model."""
+DEFAULT_STEPS = 400  # on text, pairs and images
 
 
 @dataclass(frozen=True)
 class AdaptationPlan:
-    """All that is known of an adaptation before it is trained."""
+    """An adaptation before it is trained."""
 
     base: RunFolder
     model: ModelSpec
@@ -147,75 +146,81 @@ def plan_adaptation(
     data: Splits[Any] | None = None,
     rerank: bool = False,
 ) -> AdaptationPlan:
-    """Find the base, the data as it reads them, and the recipe; what cannot be adapted is refused before any work.
+    """Find the base, the data as it reads them, and the recipe; raise before any work if it cannot be adapted.
 
-    `data` that are loaded already, for another method, are used as they are. With `rerank` a dual encoder becomes a
-    re-ranker.
+    Args:
+        run: The base.
+        settings: Settings of the method, of the recipe and of an added head.
+        data: Data that are loaded already, for another method.
+        rerank: Make a re-ranker of a dual encoder.
     """
     base = RunFolder.open(Path(run))
     check_finished(base)
     model = adapted_spec(base.spec, args, rerank)
     if isinstance(model, Classifier) and isinstance(model.body, Decoder):
-        model = model.replace(head_bias=False)  # as transformers' class has it, which the run can leave as
+        model = model.replace(head_bias=False)  # like transformers' class, as which the run can be exported
     check_no_adapters(base)
     if not isinstance(method, Spec) and str(method) not in METHODS:
         raise SpecError(describe_unknown("method", str(method), [*METHODS, "all"]))
-    chosen = method if isinstance(method, Spec) else METHODS[method]()
+    method = method if isinstance(method, Spec) else METHODS[method]()
     settings = dict(settings)
     epochs = settings.pop("epochs", None)
     check_epochs(epochs, settings)
-    known_words = {*type(chosen).setting_names(), *Recipe.setting_names()}
-    for word in (word for word in settings if word not in known_words):
-        owner = next((name for name, kind in METHODS.items() if word in kind.setting_names()), None)
-        if owner is not None:
-            raise SpecError(f"adapt: {word} is a setting of the method {owner}, not of {chosen.kind}.")
-        if word in type(base.spec).setting_names():
-            raise SpecError(f"adapt: {word} is the base's, and cannot be changed by adapting it.")
-    kinds: dict[str, type[Spec]] = {"method": type(chosen), "recipe": Recipe}
+    _check_settings(settings, method, base.spec)
+    spec_classes: dict[str, type[Spec]] = {"method": type(method), "recipe": Recipe}
     if isinstance(model, CrossAttention | Classifier):  # all other settings of the model are the base's
-        kinds["model"] = Reranking if isinstance(model, CrossAttention) else ClassifierHead
-    shares = distribute(settings, kinds, ("epochs",))
-    model = model.replace(**shares.get("model", {}))
-    check_recipe_settings(shares["recipe"], model)
-    task, own = task_for(model), shares["recipe"]
-    pretrained, labelled = isinstance(base.data, PretrainedData), isinstance(task, ClassificationTask)
-    few: dict[str, int] = {}
-    if pretrained and (labelled or type(task) is LanguageTask):
+        spec_classes["model"] = Reranking if isinstance(model, CrossAttention) else ClassifierHead
+    by_class = distribute(settings, spec_classes, ("epochs",))
+    recipe_settings = by_class["recipe"]
+    model = model.replace(**by_class.get("model", {}))
+    check_recipe_settings(recipe_settings, model)
+    task = task_for(model)
+    is_pretrained, has_labels = isinstance(base.data, PretrainedData), isinstance(task, ClassificationTask)
+    defaults: dict[str, int] = {}
+    if is_pretrained and (has_labels or type(task) is LanguageTask):
         limit = max_text_tokens(model.body) if isinstance(model, Classifier) else getattr(model, "context", None)
         length = PRETRAINED_BATCH["sequence_length"]
-        few = {**PRETRAINED_BATCH, "sequence_length": min(length, limit or length)}
-    known = Recipe.read({**few, **own}, "recipe")
-    data_spec = args.spec(Choice(model, Recipe(), BytePairs()))
+        defaults = {**PRETRAINED_BATCH, "sequence_length": min(length, limit or length)}
+    reading = Recipe.read({**defaults, **recipe_settings}, "recipe")
+    data_spec: Any = args.spec(Choice(model, Recipe(), BytePairs()))
     data_spec = data_spec.replace(tokenizer=base.data.to_dict()["tokenizer"])
-    data = data or task_for(model).load(data_spec, model, known, observer, base.tokenizer())
-    batch, steps = own.get("batch", few.get("batch", task.adaptation_batch)), DEFAULT_STEPS
+    data = data or task.load(data_spec, LoadContext(model, reading, observer, base.tokenizer()))
+    batch, steps = recipe_settings.get("batch", defaults.get("batch", task.info.adaptation_batch)), DEFAULT_STEPS
     if epochs is not None:
-        steps = epochs_to_steps(epochs, task, model, data, known.replace(batch=batch), observer)
-    elif labelled:
-        usual_epochs, (least, most) = (PRETRAINED_EPOCHS, PRETRAINED_STEPS) if pretrained else (EPOCHS, STEPS)
-        steps = min(max(math.ceil(usual_epochs * len(data.item("train").lengths) / batch), least), most)
-    steps = own.get("steps", steps)
-    rates = PRETRAINED_LEARNING_RATES if pretrained else LEARNING_RATES
-    usual = {"learning_rate": rates[chosen.kind], "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
-    if pretrained and labelled:
+        steps = epochs_to_steps(epochs, task, model, data, reading.replace(batch=batch), observer)
+    elif has_labels:
+        default_epochs, (low, high) = (PRETRAINED_EPOCHS, PRETRAINED_STEPS) if is_pretrained else (EPOCHS, STEPS)
+        steps = min(max(math.ceil(default_epochs * len(data.item("train").lengths) / batch), low), high)
+    steps = recipe_settings.get("steps", steps)
+    rate = (PRETRAINED_LEARNING_RATES if is_pretrained else LEARNING_RATES)[method.kind]
+    usual = {"learning_rate": rate, "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
+    if is_pretrained and has_labels:
         usual["evaluate_every"] = math.ceil(steps / PRETRAINED_VALIDATIONS)
-    recipe = Recipe.read({**usual, **few, "weight_decay": 0.01, **own}, "recipe")
-    fitted = fit_warm_up(recipe, max_steps=recipe.steps)
-    if fitted != recipe:
-        observer.log(warm_up_message(fitted, recipe.warm_up))
-    recipe = fitted
-    return AdaptationPlan(base, model, chosen.replace(**shares["method"]), recipe, data_spec, data)
+    recipe = Recipe.read({**usual, **defaults, "weight_decay": 0.01, **recipe_settings}, "recipe")
+    recipe = fit_recipe(recipe, observer, max_steps=recipe.steps)
+    return AdaptationPlan(base, model, method.replace(**by_class["method"]), recipe, data_spec, data)
+
+
+def _check_settings(settings: Mapping[str, Any], method: Method, base: ModelSpec) -> None:
+    """Raise SpecError if a setting belongs to another method, or to the base."""
+    allowed = {*type(method).setting_names(), *Recipe.setting_names()}
+    for name in (name for name in settings if name not in allowed):
+        owner = next((other for other, spec_class in METHODS.items() if name in spec_class.setting_names()), None)
+        if owner is not None:
+            raise SpecError(f"adapt: {name} is a setting of the method {owner}, not of {method.kind}.")
+        if name in type(base).setting_names():
+            raise SpecError(f"adapt: {name} is the base's, and cannot be changed by adapting it.")
 
 
 def adapted_spec(base: ModelSpec, args: DataArgs, rerank: bool) -> ModelSpec:
-    """The model that is trained: a classifier with the base for its body, the re-ranker of it, or the base itself."""
+    """Return the model to train: a classifier with the base as its body, a re-ranker of it, or the base itself."""
     if rerank:
         if args.option != "images":
             raise SpecError("adapt: a re-ranker learns images with captions, as in --rerank --images FOLDER.")
         if not isinstance(base, DualEncoder):
-            again = " It is one already: leave --rerank out to train it further."
-            more = again if isinstance(base, CrossAttention) else ""
-            raise SpecError(f"adapt: a re-ranker is made of a dual-encoder, not of a model of {base.family}.{more}")
+            is_reranker = isinstance(base, CrossAttention)
+            hint = " It is one already: leave --rerank out to train it further." if is_reranker else ""
+            raise SpecError(f"adapt: a re-ranker is made of a dual-encoder, not of a model of {base.family}.{hint}")
         return CrossAttention(towers=base)
     if "tokenizer" not in DATA_SPECS[base.data_kind].model_fields:
         raise SpecError(
@@ -235,9 +240,9 @@ def adapted_spec(base: ModelSpec, args: DataArgs, rerank: bool) -> ModelSpec:
 def adapt_run(
     plan: AdaptationPlan, out: Path, observer: Observer, describe: Describe, overwrite: bool = False
 ) -> AdaptResult | TrainingResult:
-    """Train a plan into the folder `out`, which keeps only what changed, and evaluate it on the held-out data.
+    """Train a plan into the folder `out`, which stores only what changed, and evaluate it on the held-out data.
 
-    Where training was interrupted only its result is returned; of several processes only the first evaluates.
+    If training is interrupted, its result is returned. Only the main process evaluates.
     """
     training = train(
         plan.model,
@@ -249,15 +254,15 @@ def adapt_run(
         overwrite=overwrite,
         adaptation=make_adaptation_spec(plan.base, out, plan.method),
     )
-    return (
-        training if training.interrupted or not is_main_process() else evaluate_adapted(plan, out, training, describe)
-    )
+    if training.interrupted or not is_main_process():
+        return training
+    return evaluate_adapted(plan, out, training, describe)
 
 
 def adapt_or_resume(
     plan: AdaptationPlan, out: Path, observer: Observer, describe: Describe, overwrite: bool = False
 ) -> AdaptResult | TrainingResult:
-    """The same, but what an earlier call of the same plan has done is not repeated, and what it began is resumed."""
+    """Do the same, but reuse or resume a run of the same plan in `out`."""
     if overwrite or not has_same_plan(plan, out):
         return adapt_run(plan, out, observer, describe, overwrite)
     folder = RunFolder.open(out)
@@ -268,17 +273,17 @@ def adapt_or_resume(
 
 
 def has_same_plan(plan: AdaptationPlan, out: Path) -> bool:
-    """Whether the folder holds a run that was made by the same plan."""
+    """Return whether the folder holds a run of the same plan."""
     if not (out / SPEC).exists():
         return False
     folder = RunFolder.open(out)
-    ours = (plan.recipe, plan.data_spec, plan.data.hash, make_adaptation_spec(plan.base, out, plan.method))
-    same = (folder.recipe, folder.data, folder.data_hash, folder.adaptation) == ours
-    return same and folder.spec == plan.model.with_data_sizes(plan.data.sizes())
+    expected = (plan.recipe, plan.data_spec, plan.data.hash, make_adaptation_spec(plan.base, out, plan.method))
+    is_same = (folder.recipe, folder.data, folder.data_hash, folder.adaptation) == expected
+    return is_same and folder.spec == plan.model.with_data_sizes(plan.data.sizes())
 
 
 def evaluate_adapted(plan: AdaptationPlan, out: Path, training: TrainingResult, describe: Describe) -> AdaptResult:
-    """Put the figures of a finished run together with its score on the held-out data."""
+    """Evaluate a finished run on its held-out data, and return that score with the figures of its training."""
     loaded = load(out, str(choose_device(plan.recipe)))
     return AdaptResult(
         path=out,
@@ -296,33 +301,33 @@ def evaluate_adapted(plan: AdaptationPlan, out: Path, training: TrainingResult, 
 
 
 def is_main_process() -> bool:
-    """Whether this process is the only one, or the first of several."""
+    """Return whether this process is the only one, or the first of several."""
     return os.environ.get("RANK", "0") == "0"
 
 
-# What a model has forgotten of its base's data by being adapted to something else
+# Forgetting of the base's data
 
 
 @dataclass(frozen=True)
 class Forgetting:
-    """The perplexity of the base's held-out data, with the base's own weights and with the adapted ones."""
+    """Perplexity of the base's held-out data with the weights of the base, and with the adapted ones."""
 
     before: float
     after: float
 
     @property
     def ratio(self) -> float:
-        """How many times the perplexity has grown; 1 if nothing is forgotten."""
+        """Factor by which the perplexity has grown; 1 if nothing is forgotten."""
         return self.after / self.before
 
     def to_dict(self) -> dict[str, float]:
-        """Return plain values."""
+        """Return the perplexities and their ratio by name."""
         return {"before": self.before, "after": self.after, "ratio": self.ratio}
 
 
 @dataclass(frozen=True)
 class BaseEvaluation:
-    """A base on its own held-out data, before anything is trained; or why that cannot be measured."""
+    """Perplexity of a base on its own held-out data before adaptation, or the reason why it is not known."""
 
     run: Run | None = None
     data: Splits[Any] | None = None
@@ -331,7 +336,7 @@ class BaseEvaluation:
 
     @classmethod
     def measure(cls, plan: AdaptationPlan) -> "BaseEvaluation":
-        """Measure the base of a plan."""
+        """Measure the base of a plan on its own data."""
         if isinstance(plan.base.spec, Classifier):
             return cls(reason="The base is a classifier, of which no perplexity can be forgotten.")
         if isinstance(plan.base.data, PretrainedData):
@@ -339,7 +344,7 @@ class BaseEvaluation:
         run = load(plan.base.path, str(choose_device(plan.recipe)))
         task = task_for(run.spec)
         try:
-            data = task.load(run.data, run.spec, run.recipe, SilentObserver(), run.vocabulary)
+            data = task.load(run.data, LoadContext(run.spec, run.recipe, SilentObserver(), run.vocabulary))
         except DataError as error:
             return cls(reason=f"What was forgotten is not known: the base's own data cannot be read ({error})")
         if data.hash != run.data_hash:
@@ -347,17 +352,17 @@ class BaseEvaluation:
         return cls(run, data, float(task.validate(run.module, data, run.recipe).perplexity))
 
     def measure_forgetting(self, run: Run) -> Forgetting | None:
-        """What an adapted run has forgotten, where that can be measured."""
+        """Measure an adapted run on the base's data; None if the base could not be measured."""
         if self.run is None:
             return None
-        folds = run.adaptation is not None and run.adaptation.method.kind != "adapters"
-        whole: Any = merge_lora(run.module) if folds else run.module
-        if isinstance(whole, ClassifierModel):  # its body gets back what it had left out of the base
-            whole = whole.body
-            for name in type(whole).output_modules:
-                setattr(whole, name, deepcopy(getattr(self.run.module, name)))  # a copy: the base is to stay as it is
-            if getattr(whole.spec, "tied", False) and whole.output is not None:
-                whole.output.weight = whole.embedding.weight  # what was learned of the one holds for the other
-            whole.eval()
-        score = task_for(self.run.spec).validate(whole, self.data, self.run.recipe)
+        can_merge = run.adaptation is not None and run.adaptation.method.kind != "adapters"
+        model: Any = merge_lora(run.module) if can_merge else run.module
+        if isinstance(model, ClassifierModel):  # its body gets the output layers of the base back
+            model = model.body
+            for name in type(model).output_modules:
+                setattr(model, name, deepcopy(getattr(self.run.module, name)))  # copied, to leave the base as it is
+            if getattr(model.spec, "tied", False) and model.output is not None:
+                model.output.weight = model.embedding.weight
+            model.eval()
+        score = task_for(self.run.spec).validate(model, self.data, self.run.recipe)
         return Forgetting(self.before, float(score.perplexity))

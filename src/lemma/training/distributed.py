@@ -1,8 +1,8 @@
-"""Training by several processes under torchrun: every one takes its slice of the same global batch.
+"""Training by several processes under torchrun: each reads its slice of the same global batch.
 
-Each has all weights (DDP), or a share of them (FSDP2, `shard=true`). One process runs the same code. Only the first,
-rank 0, writes files, validates and talks. Nothing but tensors passes between processes. All this is done to a model
-from outside, and so is the recomputation of its layers.
+Each process has all weights (DDP), or a shard of them (FSDP2, `shard=true`); a single process runs the same code. Only
+the main process, rank 0, writes files, validates and logs. Parallelism and the recomputation of layers are added to a
+model from outside.
 """
 
 import os
@@ -27,9 +27,9 @@ from lemma.spec.recipe import Recipe
 from lemma.tasks.base import Worker
 from lemma.training.precision import choose_device
 
-GROUP_NUMBERS = count()  # the process groups that this process has been in, one after the other
-TIMEOUT = timedelta(hours=12)  # how long the others wait while the first process validates
-# buffers are constants here, so there is nothing to send before each forward pass; PyTorch 2.13 renamed the switch
+GROUP_NUMBERS = count()  # of the process groups that this process joins, one after the other
+TIMEOUT = timedelta(hours=12)  # of the others while the main process validates
+# buffers are constants, so they need not be sent before each forward pass; PyTorch 2.13 renamed the argument
 NEW_NAME, OLD_NAME = "forward_sync_buffers", "broadcast_buffers"
 DDP_PARAMETERS = signature(DistributedDataParallel.__init__).parameters
 KEEP_BUFFERS: dict[str, Any] = {NEW_NAME if NEW_NAME in DDP_PARAMETERS else OLD_NAME: False}
@@ -39,19 +39,18 @@ KEEP_BUFFERS: dict[str, Any] = {NEW_NAME if NEW_NAME in DDP_PARAMETERS else OLD_
 class Distributed(Worker):
     """The processes that train one model together, seen from one of them."""
 
-    sharded: bool = False
-    """Whether each process holds a share of the weights, the gradients and the optimizer's state."""
+    sharded: bool = False  # whether each process has a shard of weights, gradients and optimizer state
     ddp_modules: list[DistributedDataParallel] = field(default_factory=list)
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the first process, which writes files, validates and talks."""
+        """Whether this is the process that writes files, validates and logs."""
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Let a module average its gradients over all processes; if sharded, each keeps a share of every tensor.
+        """Wrap a module to average its gradients over all processes, or to shard its tensors.
 
-        FSDP2: a layer's tensors are gathered when it runs, forwards and backwards, and dropped afterwards.
+        FSDP2 gathers the tensors of a layer when it runs, forward and backward, and frees them afterwards.
         """
         if self.sharded:
             from torch.distributed.device_mesh import init_device_mesh  # these take long to import
@@ -70,10 +69,10 @@ class Distributed(Worker):
         return self.ddp_modules[-1]
 
     def leave(self) -> None:
-        """Leave the process group for good.
+        """Leave the process group.
 
-        The reducers go first, while Python still holds the group: a reducer that outlives it waits for gloo's thread to
-        end, and that thread may be waiting for the interpreter that the reducer holds.
+        The reducers are deleted first: one that outlives the group waits for gloo's thread, which may wait for the
+        interpreter lock that the reducer holds.
         """
         for module in self.ddp_modules:
             del module.logger, module.reducer
@@ -89,37 +88,37 @@ class Distributed(Worker):
         return total / self.size
 
     def broadcast(self, numbers: Sequence[float]) -> list[float]:
-        """Return the first process's numbers to every process."""
+        """Return the numbers of the main process in every process."""
         if self.size == 1:
             return list(numbers)
-        heard = torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        distributed.broadcast(heard, src=0)
-        return heard.tolist()
+        received = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        distributed.broadcast(received, src=0)
+        return received.tolist()
 
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Whole tensors, one after the other, in the first process's main memory; the others take part, and get none.
+        """Gather full tensors one after the other in the main process's memory; the others get none.
 
-        Tensors that are not sharded stay where they are.
+        Tensors of a model that is not sharded are returned as they are.
         """
         if not self.sharded:
             return dict(tensors)
         from torch.distributed.tensor import DTensor
 
-        found: dict[str, Tensor] = {}
+        collected: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
-            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
             if self.is_main:
-                found[name] = whole.cpu()
-        return found
+                collected[name] = full.cpu()
+        return collected
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true in any process."""
+        """Return whether a flag is true in any process."""
         return bool(self.mean(torch.tensor(float(flag), device=self.device)).item()) if self.size > 1 else flag
 
 
 @contextmanager
 def skip_gradient_sync(module: nn.Module) -> Iterator[None]:
-    """Let gradients add up before they are averaged over the processes."""
+    """Accumulate gradients without averaging them over the processes."""
     if isinstance(module, DistributedDataParallel):
         with module.no_sync():
             yield
@@ -135,26 +134,26 @@ def skip_gradient_sync(module: nn.Module) -> Iterator[None]:
 
 
 def find_layers(model: nn.Module) -> list[nn.Module]:
-    """The layers of a model, wherever in it: what its lists called `layers` hold."""
-    lists = [part for name, part in model.named_modules() if name.rpartition(".")[2] == "layers"]
-    return [layer for part in lists if isinstance(part, nn.ModuleList) for layer in part]
+    """Return the layers of a model: the modules in all its lists called `layers`."""
+    lists = [module for name, module in model.named_modules() if name.rpartition(".")[2] == "layers"]
+    return [layer for module in lists if isinstance(module, nn.ModuleList) for layer in module]
 
 
 def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """This process's share of a whole tensor, if another one is sharded; else the tensor itself, on its device."""
-    here = tensor.to(other.device)
+    """Return this process's shard of a full tensor if `other` is sharded; else the tensor on the device of `other`."""
+    local = tensor.to(other.device)
     if not hasattr(other, "device_mesh"):
-        return here
+        return local
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     assert isinstance(other, DTensor)
-    return distribute_tensor(here, other.device_mesh, other.placements, src_data_rank=None)  # all have read the file
+    return distribute_tensor(local, other.device_mesh, other.placements, src_data_rank=None)  # all have read the file
 
 
 def recompute_layers(model: nn.Module) -> None:
-    """Let each layer keep its inputs only, and run again when its gradients are needed (Chen et al. 2016).
+    """Make each layer store its inputs only, and run again for its gradients (Chen et al. 2016).
 
-    Dropout draws the same numbers again, so that gradients are the same bit for bit.
+    Dropout draws the same numbers again, so gradients are equal bit for bit.
     """
     from torch.utils.checkpoint import checkpoint
 
@@ -168,15 +167,17 @@ def recompute_layers(model: nn.Module) -> None:
 
 
 def check_layers(model: nn.Module, recipe: Recipe) -> None:
-    """Refuse to shard a model, or to recompute its layers, where that is not possible."""
-    asked = [f"recipe.{name} = {value}" for name, value in (("shard", "true"), ("recompute", "layers"))]
-    asked = [said for said, does in zip(asked, (recipe.shard, recipe.recompute == "layers"), strict=True) if does]
-    if not asked:
+    """Raise SpecError if a model cannot be sharded, or its layers cannot be recomputed, as the recipe asks."""
+    settings = ["recipe.shard = true"] if recipe.shard else []
+    settings += ["recipe.recompute = layers"] if recipe.recompute == "layers" else []
+    if not settings:
         return
     family = getattr(getattr(model, "spec", None), "family", type(model).__name__)
     if not find_layers(model):
-        raise SpecError(f"{asked[0]}: a model of the family {family} has no list of layers. Leave it out.")
-    if recipe.shard and (getattr(model, "stateful", False) or any(not one.dim() for one in model.parameters())):
+        raise SpecError(f"{settings[0]}: a model of the family {family} has no list of layers. Leave it out.")
+    if recipe.shard and (
+        getattr(model, "stateful", False) or any(not parameter.dim() for parameter in model.parameters())
+    ):
         raise SpecError(
             f"recipe.shard = true: a model of the family {family} cannot be sharded. Leave it out: each process then "
             "has all weights."
@@ -191,7 +192,7 @@ def check_layers(model: nn.Module, recipe: Recipe) -> None:
 
 @contextmanager
 def join_processes(recipe: Recipe) -> Iterator[Distributed]:
-    """Join the processes that torchrun has started, if it has, and leave them at the end whatever happens."""
+    """Join the processes that torchrun has started, if any, and leave them at the end."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     device = choose_device(recipe, int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":
@@ -201,9 +202,9 @@ def join_processes(recipe: Recipe) -> Iterator[Distributed]:
         yield Distributed(device)
         return
     store, rank, size = next(rendezvous("env://", rank, size, timeout=TIMEOUT))
-    own_store = PrefixStore(f"lemma-{next(GROUP_NUMBERS)}", store)  # not what an earlier group has left there
+    group_store = PrefixStore(f"lemma-{next(GROUP_NUMBERS)}", store)  # without the keys of an earlier group
     backend = "nccl" if device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, store=own_store, rank=rank, world_size=size, timeout=TIMEOUT)
+    distributed.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=TIMEOUT)
     processes = Distributed(device, rank, size, sharded)
     try:
         yield processes

@@ -23,8 +23,8 @@ LOOKUP_TABLES = (nn.Embedding, LearnedEmbedding)  # their rows are looked up, no
 def build_optimizer(model: nn.Module, recipe: Recipe, capturable: bool = False) -> AdamW:
     """Build AdamW with two groups: matrices decay; biases, norms, embeddings and positions do not.
 
-    Decay is apart from the gradient (Loshchilov & Hutter 2019). With Muon the matrices inside the model are a group of
-    its own; the output layer stays with AdamW. What is recorded as a CUDA graph has its learning rate on the GPU.
+    Decay is decoupled from the gradient (Loshchilov & Hutter 2019). With Muon the inner matrices are a third group; the
+    output layer stays with AdamW. If `capturable` by a CUDA graph, the learning rate is a tensor on the GPU.
     """
     tables = {
         id(parameter)
@@ -36,81 +36,76 @@ def build_optimizer(model: nn.Module, recipe: Recipe, capturable: bool = False) 
     for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
         groups[parameter.dim() >= 2 and id(parameter) not in tables].append(parameter)
     decay = {True: recipe.weight_decay, False: 0.0}
-    chosen: list[dict[str, Any]] = [
+    options: list[dict[str, Any]] = [
         {"params": group, "weight_decay": decay[decays]} for decays, group in groups.items() if group
     ]
     device = next(model.parameters()).device
     rate = torch.tensor(recipe.learning_rate, device=device) if capturable else recipe.learning_rate
     settings: dict[str, Any] = {"lr": rate, "betas": (BETA1, recipe.beta2), "fused": True, "capturable": capturable}
     if not isinstance(recipe.optimizer, MuonSpec):
-        return LightAdamW(chosen, **settings)
-    ends = [end for name in ("output", "head") if isinstance(end := getattr(model, name, None), nn.Linear)]
-    last = {id(parameter) for end in ends for parameter in end.parameters()}
-    inside = [matrix for matrix in groups[True] if matrix.dim() == 2 and id(matrix) not in last]
-    moved = {id(matrix) for matrix in inside}
-    for group in chosen:
-        group["params"] = [parameter for parameter in group["params"] if id(parameter) not in moved]
-    chosen = [group for group in chosen if group["params"]]
-    if inside:
+        return LightAdamW(options, **settings)
+    outputs = [layer for name in ("output", "head") if isinstance(layer := getattr(model, name, None), nn.Linear)]
+    output_ids = {id(parameter) for layer in outputs for parameter in layer.parameters()}
+    inner = [matrix for matrix in groups[True] if matrix.dim() == 2 and id(matrix) not in output_ids]
+    inner_ids = {id(matrix) for matrix in inner}
+    for group in options:
+        group["params"] = [parameter for parameter in group["params"] if id(parameter) not in inner_ids]
+    options = [group for group in options if group["params"]]
+    if inner:
         ratio = recipe.optimizer.learning_rate / recipe.learning_rate
         muon = {"momentum": recipe.optimizer.momentum, "ratio": ratio, "weight_decay": recipe.weight_decay}
-        chosen.append({"params": inside, **muon})
-    return Muon(chosen, **settings)
+        options.append({"params": inner, **muon})
+    return Muon(options, **settings)
 
 
 class LightAdamW(AdamW):
-    """AdamW by its own code without the guards around it, which import PyTorch's compiler: as long again as PyTorch."""
+    """AdamW without the decorators that import PyTorch's compiler, which would double the time of `import torch`."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters."""
         unwrap(AdamW.add_param_group)(self, param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop all gradients."""
         unwrap(AdamW.zero_grad)(self, set_to_none)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Move the weights by their gradients."""
         return unwrap(AdamW.step)(self, closure)
 
 
 class Muon(LightAdamW):
     """Muon (Jordan et al. 2024) for groups with a `momentum`, AdamW for the others.
 
-    M ← μM + (1−μ)G; the step is that of Nesterov's momentum, (1−μ)G + μM, with all its singular values near 1, times
-    √max(1, rows/columns). Matrices of one shape are made orthogonal in one batch. `ratio` times the learning rate is
-    that of these groups.
+    M ← μM + (1−μ)G; the step is Nesterov's (1−μ)G + μM with all singular values near 1, times √max(1, rows/columns).
+    Matrices of one shape are orthogonalized in one batch. The learning rate of these groups is multiplied by `ratio`.
     """
 
     def batched_momentum(self, matrices: Sequence[nn.Parameter]) -> Float[Tensor, "count rows columns"]:
-        """The momentum of matrices of one shape in one tensor; that of each in `state` is a part of it."""
-        known = [self.state[matrix].get("mean") for matrix in matrices]
-        first = known[0]
+        """Return the momentum of matrices of one shape in one tensor; `state` has a view of it for each."""
+        means = [self.state[matrix].get("mean") for matrix in matrices]
+        first = means[0]
         if (
             first is not None
             and first._base is not None
-            and len(first._base) == len(known)  # fewer have a gradient this time
-            and all(one is not None and one._base is first._base for one in known)
+            and len(first._base) == len(means)  # otherwise fewer have a gradient this time
+            and all(mean is not None and mean._base is first._base for mean in means)
         ):
             return first._base
-        joined = torch.stack(
-            [torch.zeros_like(m) if one is None else one for m, one in zip(matrices, known, strict=True)]
+        stacked = torch.stack(
+            [torch.zeros_like(matrix) if mean is None else mean for matrix, mean in zip(matrices, means, strict=True)]
         )
-        for matrix, part in zip(matrices, joined.unbind(), strict=True):
-            self.state[matrix]["mean"] = part
-        return joined
+        for matrix, mean in zip(matrices, stacked.unbind(), strict=True):
+            self.state[matrix]["mean"] = mean
+        return stacked
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Move the weights by their gradients."""
-        every = self.param_groups
+        all_groups = self.param_groups
         try:
-            self.param_groups = [group for group in every if "momentum" not in group]
+            self.param_groups = [group for group in all_groups if "momentum" not in group]
             loss = super().step(closure)
         finally:
-            self.param_groups = every
-        for group in (group for group in every if "momentum" in group):
+            self.param_groups = all_groups
+        for group in (group for group in all_groups if "momentum" in group):
             shapes: defaultdict[torch.Size, list[nn.Parameter]] = defaultdict(list)
             for matrix in group["params"]:
                 if matrix.grad is not None:
@@ -132,25 +127,23 @@ def orthogonalize(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor
     X ← aX + (bXXᵀ + c(XXᵀ)²)X has the same singular vectors; a, b, c are Jordan's, chosen for the steepest rise.
     """
     wide = matrices.mT if matrices.shape[-2] > matrices.shape[-1] else matrices
-    found = wide.bfloat16()
-    found = found / found.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    X = wide.bfloat16()
+    X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
-        square = found @ found.mT
-        found = torch.baddbmm(
-            found, torch.baddbmm(square, square, square, beta=-4.7750, alpha=2.0315), found, beta=3.4445
-        )
-    return found.mT if wide is not matrices else found
+        square = X @ X.mT
+        X = torch.baddbmm(X, torch.baddbmm(square, square, square, beta=-4.7750, alpha=2.0315), X, beta=3.4445)
+    return X.mT if wide is not matrices else X
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
-    """Scale the gradient down to a norm of at most `largest`, unless that is 0; return its norm before."""
+    """Scale the gradient down to a norm of at most `max_norm`, unless that is 0; return its norm before."""
     if max_norm:
         norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm, foreach=True)
     else:
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients, foreach=True)
-    whole = getattr(norm, "full_tensor", None)  # of a sharded model
-    return norm if whole is None else whole()
+    full_tensor = getattr(norm, "full_tensor", None)  # of a sharded model
+    return norm if full_tensor is None else full_tensor()
 
 
 CUSTOM_OPTIMIZER_HINT = (
@@ -160,75 +153,77 @@ CUSTOM_OPTIMIZER_HINT = (
 
 
 def build_custom_optimizer(make: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
-    """A person's own optimizer of a model: its groups' learning rates are their peaks, which the schedule scales."""
+    """Build a user-supplied optimizer; the learning rates of its groups are the peaks that the schedule scales."""
     if isinstance(make, type):
         raise SpecError(f"optimizer: {make.__name__} is a class. {CUSTOM_OPTIMIZER_HINT}")
-    made = make(model)
-    if not isinstance(made, Optimizer):
-        raise SpecError(f"optimizer: a torch.optim.Optimizer is expected of the function, got {type(made).__name__}.")
-    closure = signature(made.step).parameters.get("closure")
+    optimizer = make(model)
+    if not isinstance(optimizer, Optimizer):
+        raise SpecError(
+            f"optimizer: a torch.optim.Optimizer is expected of the function, got {type(optimizer).__name__}."
+        )
+    closure = signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is Parameter.empty:
         raise SpecError(
-            f"optimizer: {type(made).__name__} computes the loss several times a step, by a closure, which training "
-            "does not give it. Use another one."
+            f"optimizer: {type(optimizer).__name__} computes the loss several times a step, by a closure, which "
+            "training does not give it. Use another one."
         )
-    theirs = {id(parameter) for group in made.param_groups for parameter in group["params"]}
-    if not theirs <= {id(parameter) for parameter in model.parameters()}:
+    optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not optimized <= {id(parameter) for parameter in model.parameters()}:
         raise SpecError("optimizer: it moves tensors that are not parameters of the model that the function was given.")
-    for group in made.param_groups:
+    for group in optimizer.param_groups:
         group["peak"] = float(group["lr"])
-    return made
+    return optimizer
 
 
 SCALAR_SUFFIX = "number"
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return the optimizer's memory as `parameter:quantity` → tensor: both moments and the count of steps.
+    """Return the state of an optimizer as `parameter:quantity` → tensor, such as both moments and the step count.
 
-    Of a person's own optimizer plain numbers are kept too.
+    Numbers of a user-supplied optimizer become tensors, too.
     """
-    memory: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         for quantity, value in optimizer.state[parameter].items() if parameter.requires_grad else ():
             if isinstance(value, Tensor):
-                memory[f"{name}:{quantity}"] = value
+                state[f"{name}:{quantity}"] = value
             elif isinstance(value, bool | int | float):
-                memory[f"{name}:{quantity}:{SCALAR_SUFFIX}"] = torch.tensor(value, dtype=torch.float64)
+                state[f"{name}:{quantity}:{SCALAR_SUFFIX}"] = torch.tensor(value, dtype=torch.float64)
             elif value is not None:
                 raise TrainingError(
                     f"{type(optimizer).__name__} keeps a {type(value).__name__} called {quantity} for each parameter, "
                     "which a checkpoint cannot hold: tensors and numbers only."
                 )
-    return memory
+    return state
 
 
 def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    """Give an optimizer the memory of another run of the same model."""
+    """Load the state that `optimizer_state` returned for the same model."""
     parameters = dict(model.named_parameters())
     for key, tensor in saved.items():
-        name, quantity, *number = key.split(":")
-        parameter, kept = parameters[name], optimizer.state[parameters[name]]
-        if number:
-            kept[quantity] = int(value) if (value := float(tensor)).is_integer() else value
-        elif quantity in kept:  # where a CUDA graph reads it
-            kept[quantity].copy_(tensor)
+        name, quantity, *suffix = key.split(":")
+        parameter = parameters[name]
+        state = optimizer.state[parameter]
+        if suffix:
+            state[quantity] = int(value) if (value := float(tensor)).is_integer() else value
+        elif quantity in state:  # in place, since a CUDA graph reads it
+            state[quantity].copy_(tensor)
         else:
-            here = tensor.to(parameter.device, copy=True)
-            same = tensor.shape == parameter.shape  # not a count of steps
-            kept[quantity] = shard_like(here, parameter) if same else here
+            copy = tensor.to(parameter.device, copy=True)
+            has_shape = tensor.shape == parameter.shape  # unlike a step count
+            state[quantity] = shard_like(copy, parameter) if has_shape else copy
 
 
-# What a recipe plans for each step, counted from 1: the learning rate, and when to log, validate and save.
+# Schedule: the learning rate, and when to log, validate and save. Steps are counted from 1.
 
-
-WSD_DECAY_FRACTION = 0.2  # of all steps, in which wsd goes down
+WSD_DECAY_FRACTION = 0.2  # of all steps, in which wsd decays
 LOGS_PER_RUN = 100
 VALIDATIONS_PER_RUN = 10
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """The rate of a step: linear from 0 through the warm-up, then down to its final share as the schedule says.
+    """Return the learning rate of a step: linear from 0 in the warm-up, then down to its final fraction.
 
     >>> recipe = Recipe(steps=100, warm_up=10, learning_rate=1.0, final_rate=0.1)
     >>> [round(learning_rate(recipe, step), 3) for step in (1, 10, 55, 100)]
@@ -238,32 +233,32 @@ def learning_rate(recipe: Recipe, step: int) -> float:
     """
     if step <= recipe.warm_up:
         return recipe.learning_rate * step / recipe.warm_up
-    done = (step - recipe.warm_up) / (recipe.steps - recipe.warm_up)
+    progress = (step - recipe.warm_up) / (recipe.steps - recipe.warm_up)
     match recipe.schedule:
         case "cosine":
-            left = (1 + math.cos(math.pi * done)) / 2
+            remaining = (1 + math.cos(math.pi * progress)) / 2
         case "linear":
-            left = 1 - done
+            remaining = 1 - progress
         case "wsd":
             decay = min(recipe.steps * WSD_DECAY_FRACTION, recipe.steps - recipe.warm_up)
-            left = min(1.0, (recipe.steps - step) / decay)
-        case _:  # constant; a function of a person's own takes the place of this one
+            remaining = min(1.0, (recipe.steps - step) / decay)
+        case _:  # constant; a custom schedule replaces this function
             return recipe.learning_rate
-    return recipe.learning_rate * (recipe.final_rate + (1 - recipe.final_rate) * left)
+    return recipe.learning_rate * (recipe.final_rate + (1 - recipe.final_rate) * remaining)
 
 
 def should_log(recipe: Recipe, step: int) -> bool:
-    """Whether the training loss is written down after this step: a hundred times a run, and at validations."""
+    """Return whether metrics are logged after this step: a hundred times per run, and at validations."""
     return step % max(1, recipe.steps // LOGS_PER_RUN) == 0 or should_validate(recipe, step)
 
 
 def should_validate(recipe: Recipe, step: int) -> bool:
-    """Whether a validation follows this step; one follows the last in any case."""
+    """Return whether a validation follows this step; one always follows the last."""
     return step % (recipe.evaluate_every or math.ceil(recipe.steps / VALIDATIONS_PER_RUN)) == 0 or step == recipe.steps
 
 
 def should_save(recipe: Recipe, step: int) -> bool:
-    """Whether a checkpoint follows this step; by default after each validation."""
+    """Return whether a checkpoint follows this step; by default one follows each validation."""
     if recipe.checkpoint_every is None:
         return should_validate(recipe, step)
     return step % recipe.checkpoint_every == 0 or step == recipe.steps

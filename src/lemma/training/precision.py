@@ -1,4 +1,4 @@
-"""Where and with which arithmetic a model is trained."""
+"""Device, precision, compilation and CUDA graphs of training."""
 
 import contextlib
 import math
@@ -25,7 +25,7 @@ MIN_RECORD_STEPS = 50  # steps; recording a CUDA graph takes as long as a few
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """A device, the type that matrices are multiplied in, whether to compile, and whether to replay a CUDA graph."""
+    """Device and dtype of matrix products, and whether to compile and to replay a CUDA graph."""
 
     device: torch.device
     dtype: torch.dtype
@@ -33,12 +33,12 @@ class Arithmetic:
     uses_cuda_graph: bool = False
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Give the context that the forward pass runs in."""
+        """Return the context of the forward pass."""
         return contextlib.nullcontext() if self.dtype == torch.float32 else self._autocast()
 
     @contextmanager
     def _autocast(self) -> Iterator[None]:
-        """A processor may lack a kernel, an LSTM's for one, that is only looked for when a model first runs."""
+        """Autocast, and explain a missing kernel, such as the LSTM's on some CPUs, which only shows when it runs."""
         try:
             with torch.autocast(self.device.type, self.dtype):
                 yield
@@ -53,36 +53,51 @@ class Arithmetic:
 
 @contextmanager
 def matmul_precision(precision: Literal["high", "highest"]) -> Iterator[None]:
-    """Allow TF32 in float32 matrix products ("high") or not ("highest"), and put the setting back afterwards."""
-    before = torch.get_float32_matmul_precision()
+    """Allow TF32 in float32 matrix products ("high") or not ("highest"); restore the setting afterwards."""
+    previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(previous)
+
+
+@contextmanager
+def training_environment(recipe: Recipe, device: torch.device) -> Iterator[None]:
+    """Set threads and TF32 for training; random state, threads and precision are as before afterwards."""
+    threads = torch.get_num_threads()
+    tf32 = "high" if device.type == "cuda" else "highest"
+    with fork_random(device), matmul_precision(tf32):
+        try:
+            if recipe.threads is not None:
+                torch.set_num_threads(recipe.threads)
+            yield
+        finally:
+            if recipe.threads is not None:
+                torch.set_num_threads(threads)
 
 
 def fork_random(device: torch.device) -> AbstractContextManager[None]:
-    """Give the context after which the random states are as they were before."""
+    """Return a context that restores the random states of the CPU and of `device`."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool, flops: float = math.inf) -> Arithmetic:
-    """Settle what a recipe leaves to `auto`: on a GPU bfloat16, in long runs a compiled model; elsewhere neither.
+    """Resolve `auto` in a recipe: on a GPU bfloat16, and a compiled model in long runs; elsewhere neither.
 
-    A CUDA graph is replayed wherever batches have one shape: it needs no compiler, and small models are else slowed
-    down by the launching of kernels. `work` are the operations of all matrix products of the run.
+    A CUDA graph is replayed wherever batches have one shape: it needs no compiler, and without it small models wait for
+    the launches of kernels. `flops` are those of all matrix products of the run.
     """
-    fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    exact = recipe.precision == "float32" or (recipe.precision == "auto" and not fast)
+    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    is_float32 = recipe.precision == "float32" or (recipe.precision == "auto" and not has_bfloat16)
     pays = device.type == "cuda" and compilable and flops >= MIN_COMPILE_FLOPS
     compiles = pays if recipe.compile == "auto" else recipe.compile
     replays = device.type == "cuda" and compilable and recipe.accumulate == 1 and recipe.steps >= MIN_RECORD_STEPS
-    return Arithmetic(device, torch.float32 if exact else torch.bfloat16, compiles, replays)
+    return Arithmetic(device, torch.float32 if is_float32 else torch.bfloat16, compiles, replays)
 
 
 def check_kernels(model: nn.Module, arithmetic: Arithmetic) -> None:
-    """Let recurrent layers read one token, so that a kernel that is not there is missed before a run is written."""
+    """Run recurrent layers on one token, so that a missing kernel is reported before a run is written."""
     if arithmetic.dtype == torch.float32:
         return
     with fork_random(arithmetic.device):
@@ -93,10 +108,10 @@ def check_kernels(model: nn.Module, arithmetic: Arithmetic) -> None:
 
 def choose_device(recipe: Recipe, local_rank: int = 0) -> torch.device:
     """Return the device a recipe names; auto takes the GPU if there is one."""
-    there = torch.cuda.is_available()
-    if recipe.device == "cuda" and not there:
+    has_gpu = torch.cuda.is_available()
+    if recipe.device == "cuda" and not has_gpu:
         raise SpecError("device = 'cuda': PyTorch sees no GPU here. Use device=cpu, or device=auto.")
-    return torch.device("cuda", local_rank) if there and recipe.device != "cpu" else torch.device("cpu")
+    return torch.device("cuda", local_rank) if has_gpu and recipe.device != "cpu" else torch.device("cpu")
 
 
 def compile_module(
@@ -105,11 +120,10 @@ def compile_module(
     try_forward: Callable[[Forward], object],
     log_message: Callable[[str], None],
 ) -> Forward:
-    """Compile a module and try it once; where that is not possible, say so and return the module as it is.
+    """Compile a module and try it once; if that fails, log it and return the module as it is.
 
-    Where it has layers of one shape, one of them is compiled, and its code serves them all: that takes seconds,
-    whatever their number. The compiled module shares the parameters; the names of weights are read from the module
-    itself. What was compiled is kept with the data, for later runs.
+    If it has layers of one shape, one of them is compiled for all, which takes seconds for any number of layers. The
+    compiled module shares the parameters. The code is cached in the data home for later runs.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(home_folder("compiled")))
     fast: Forward = module if layers else torch.compile(module, dynamic=False)
@@ -127,9 +141,9 @@ def compile_module(
 
 
 class CudaGraphStep:
-    """A training step, recorded as a CUDA graph: all its kernels are launched at once.
+    """A training step recorded as a CUDA graph, which launches all its kernels at once.
 
-    Gradients stay where they were when it was recorded, and each replay writes them again.
+    Each replay writes the gradients to the tensors of the recording.
     """
 
     def __init__(
@@ -139,27 +153,27 @@ class CudaGraphStep:
         inputs: Tensor,
         targets: Tensor,
     ) -> None:
-        """Record a step, which changes neither weights nor the optimizer's memory meanwhile."""
+        """Record a step; weights and the state of the optimizer do not change."""
         self.inputs, self.targets = inputs.clone(), targets.clone()
         self.weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         for group in optimizer.param_groups:
             group["lr"].zero_()
         with warmup_stream():
-            for _ in range(2):  # so that libraries have their workspaces, and the optimizer its memory
+            for _ in range(2):  # to allocate the workspaces of libraries and the state of the optimizer
                 optimizer.zero_grad(set_to_none=True)
                 step(self.inputs, self.targets)
         optimizer.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
         with capture(self.graph):
             self.terms = step(self.inputs, self.targets)
-        for tensor in (tensor for memory in optimizer.state.values() for tensor in memory.values()):
+        for tensor in (tensor for state in optimizer.state.values() for tensor in state.values()):
             tensor.zero_()
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        """Take a step; return the loss, the gradient's norm and other terms."""
+        """Take a step; return the loss, the gradient norm and other terms."""
         self.inputs.copy_(inputs)
         self.targets.copy_(targets)
         self.graph.replay()
-        for weight in self.weights:  # copies of the model, as generation keeps one, learn that they are out of date
+        for weight in self.weights:  # for caches that depend on the version of the weights, such as generation's
             increment_version(weight)
         return self.terms

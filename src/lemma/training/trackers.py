@@ -1,8 +1,8 @@
 """Experiment trackers: TensorBoard, Weights & Biases, MLflow and Trackio, each fed with the rows of metrics.jsonl.
 
-Each is an optional package, and keeps to its own settings: where it writes, and whether it sends anything anywhere,
-say its environment variables (WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_DIR). A resumed run begins a new one there,
-except in TensorBoard, where the rows after the checkpoint are replaced.
+Each is an optional package with its own settings: environment variables (WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_DIR)
+say where it writes, and whether it sends anything. A resumed run starts a new one there, except in TensorBoard, where
+the rows after the checkpoint are replaced.
 """
 
 import time
@@ -14,18 +14,16 @@ from typing import Any
 from lemma.errors import SpecError
 from lemma.runs.folder import TENSORBOARD, RunFolder
 
-PROJECT = "lemma"
-"""The project, or experiment, that runs are listed in."""
-MLFLOW_BATCH = 100
-"""The most that MLflow takes at once."""
+PROJECT = "lemma"  # the project, or experiment, of all runs
+MLFLOW_BATCH = 100  # most parameters that MLflow takes at once
 
 Row = Mapping[str, float]
 Tracker = tuple[Callable[[Row], None], Callable[[], object]]
-"""What takes a row, and what ends the run."""
+"""Functions that log a row, and that end the run."""
 
 
 def import_tracker(name: str) -> Any:
-    """Import the package of a tracker, or say how to get it."""
+    """Import the package of a tracker; raise SpecError with the command that installs it."""
     try:
         match name:
             case "tensorboard":
@@ -45,9 +43,9 @@ def import_tracker(name: str) -> Any:
 
 
 def open_tracker(folder: RunFolder, step: int) -> Tracker:
-    """Begin a run in the tracker that the recipe names; `step` is the last one that was taken before.
+    """Start a run in the recipe's tracker; `step` is the last step before.
 
-    A tracker that fails later on, as a server may, is left out from there, and training goes on.
+    A tracker that fails later is not used any more, and training continues.
     """
     name = folder.recipe.tracker or ""
     try:
@@ -63,14 +61,14 @@ def open_tracker(folder: RunFolder, step: int) -> Tracker:
 
     def guarded(act: Callable[..., object], *row: Row) -> None:
         nonlocal failed
-        if failed and row:  # it is ended all the same
+        if failed and row:  # the run is ended all the same
             return
         try:
             act(*row)
         except Exception as error:
-            said = f"{name} takes no more rows ({_first_line(error)}). Training goes on; metrics.jsonl has all."
+            message = f"{name} takes no more rows ({_first_line(error)}). Training goes on; metrics.jsonl has all."
             if not failed:
-                warnings.warn(said, stacklevel=2)
+                warnings.warn(message, stacklevel=2)
             failed = True
 
     return partial(guarded, log), partial(guarded, end)
@@ -86,45 +84,45 @@ def _begin(name: str, folder: RunFolder, step: int) -> Tracker:
         writer = package.SummaryWriter(str(folder.path / TENSORBOARD), purge_step=step + 1)
 
         def scalars(row: Row) -> None:
-            for word, value in row.items():
-                writer.add_scalar(word, value, row["step"])
+            for metric, value in row.items():
+                writer.add_scalar(metric, value, row["step"])
 
         return scalars, writer.close
     if name == "mlflow":
         client = package.MlflowClient()
-        known = client.get_experiment_by_name(PROJECT)
-        experiment = known.experiment_id if known else client.create_experiment(PROJECT)
+        existing = client.get_experiment_by_name(PROJECT)
+        experiment = existing.experiment_id if existing else client.create_experiment(PROJECT)
         run = client.create_run(experiment, run_name=title).info.run_id
-        parameters = [package.entities.Param(word, str(value)) for word, value in settings.items()]
+        parameters = [package.entities.Param(setting, str(value)) for setting, value in settings.items()]
         for first in range(0, len(parameters), MLFLOW_BATCH):
             client.log_batch(run, params=parameters[first : first + MLFLOW_BATCH])
 
         def metrics(row: Row) -> None:
             now, at = int(1000 * time.time()), int(row["step"])
-            values = [package.entities.Metric(word, value, now, at) for word, value in row.items() if word != "step"]
+            values = [package.entities.Metric(name, value, now, at) for name, value in row.items() if name != "step"]
             client.log_batch(run, metrics=values)
 
         return metrics, lambda: client.set_terminated(run)
     more = {"reinit": "create_new"} if name == "wandb" else {}
-    begun = package.init(project=PROJECT, name=title, config=settings, **more)
+    tracked = package.init(project=PROJECT, name=title, config=settings, **more)
 
     def log(row: Row) -> None:
-        begun.log({word: value for word, value in row.items() if word != "step"}, step=int(row["step"]))
+        tracked.log({name: value for name, value in row.items() if name != "step"}, step=int(row["step"]))
 
-    return log, package.finish if name == "trackio" else begun.finish  # or Trackio ends it again when Python does
+    return log, package.finish if name == "trackio" else tracked.finish  # or Trackio ends it again when Python does
 
 
 def _settings(folder: RunFolder) -> dict[str, Any]:
-    """The settings of a run, one name each: model.width, recipe.steps, data.text."""
-    found: dict[str, Any] = {}
+    """Return the settings of a run by dotted names: model.width, recipe.steps, data.text."""
+    settings: dict[str, Any] = {}
 
-    def add(where: str, table: Mapping[str, Any]) -> None:
-        for word, value in table.items():
+    def add(prefix: str, table: Mapping[str, Any]) -> None:
+        for name, value in table.items():
             if isinstance(value, Mapping):
-                add(f"{where}.{word}", value)
+                add(f"{prefix}.{name}", value)
             else:
-                found[f"{where}.{word}"] = value
+                settings[f"{prefix}.{name}"] = value
 
     for name, spec in (("model", folder.spec), ("recipe", folder.recipe), ("data", folder.data)):
         add(name, spec.to_dict())
-    return found
+    return settings

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from lemma.data.sentences import split_words
 from lemma.data.tokenizers import train_tokenizer
 from lemma.data.treebanks import Sentence
 from lemma.errors import InputError
@@ -30,7 +31,6 @@ from lemma.models.build import build
 from lemma.report.text import display_width, set_text_width
 from lemma.spec.data import BytePairs, Characters, Words
 from lemma.spec.models import Decoder, Lstm
-from lemma.tasks.parse_texts import split_words
 from treebanks import B1, tiny
 
 TEXT = "\n".join(" ".join(sentence.words) for sentence in tiny())

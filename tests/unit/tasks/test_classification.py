@@ -138,7 +138,7 @@ def test_probabilities_that_are_nan_give_no_loss() -> None:
     ("gold", "chances", "message"),
     [
         ([], np.zeros((0, 3)), "no texts to score"),
-        ([0, 1], np.zeros((2, 2)), r"need chances of shape \(2, 3\), got \(2, 2\)"),
+        ([0, 1], np.zeros((2, 2)), r"need probabilities of shape \(2, 3\), got \(2, 2\)"),
         ([0, 3], np.zeros((2, 3)), "the class 3 is not one of 0 to 2"),
         ([0, -1], np.zeros((2, 3)), "the class -1 is not one of 0 to 2"),
     ],

@@ -9,16 +9,17 @@ import pytest
 
 import lemma
 from labelled_tables import made_texts, write_table
+from lemma.data import sentences
 from lemma.data.labels import ParsedWords
+from lemma.data.sentences import split_sentences
 from lemma.data.treebanks import Sentence, format_conllu
 from lemma.errors import RunError, SpecError
 from lemma.inspection.trees import parse_text
 from lemma.report.progress import SilentObserver
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
-from lemma.tasks import parse_texts as drawing_trees
-from lemma.tasks import parse_texts as drawn_trees
-from lemma.tasks.parse_texts import cached_trees, parse_batches, parser_trees, split_sentences
+from lemma.tasks import parse_texts
+from lemma.tasks.parse_texts import cached_trees, parse_batches, parser_trees
 from treebanks import tiny
 
 PARSER: dict[str, Any] = {"steps": 6, "batch": 4, "width": 8, "buckets": 100, "device": "cpu"}
@@ -56,8 +57,8 @@ def test_a_text_is_cut_into_sentences_and_its_end_is_not_parsed(monkeypatch: pyt
         ["Then", "he", "left", "."],
         ["Yes"],
     ]
-    monkeypatch.setattr(drawing_trees, "MAX_WORDS", 5)
-    monkeypatch.setattr(drawing_trees, "MAX_SENTENCE", 3)
+    monkeypatch.setattr(sentences, "MAX_WORDS", 5)
+    monkeypatch.setattr(sentences, "MAX_SENTENCE", 3)
     assert split_sentences("a b c d e f g") == [["a", "b", "c"], ["d", "e"]]
 
 
@@ -87,7 +88,7 @@ def test_a_resumed_or_repeated_training_takes_the_trees_that_were_kept(
     def refuse(*given: Any) -> None:
         raise AssertionError("parsed again")
 
-    monkeypatch.setattr(drawing_trees, "predict_trees", refuse)
+    monkeypatch.setattr(parse_texts, "predict_trees", refuse)
     lemma.train("tree", labels=home / "texts.csv", parser=home / "parser", out=home / "again", **{**TREE, "steps": 1})
     assert RunFolder.open(home / "again").data_hash == RunFolder.open(home / "run").data_hash
 
@@ -95,7 +96,7 @@ def test_a_resumed_or_repeated_training_takes_the_trees_that_were_kept(
 def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawn_trees, "MIN_CACHED_TEXTS", 0)
+    monkeypatch.setattr(parse_texts, "MIN_CACHED_TEXTS", 0)
     monkeypatch.setenv("LEMMA_HOME", str(home / "other-home"))
     calls: list[list[str]] = []
 
@@ -110,7 +111,7 @@ def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
     cached_trees(["a b"], "q", draw)
     assert calls[1:] == [["e"], ["a b"]]
     assert cached_trees(["e", *texts], "p", draw)[1:] == first and len(calls) == 3
-    monkeypatch.setattr(drawn_trees, "SAVE_INTERVAL", 1)
+    monkeypatch.setattr(parse_texts, "SAVE_INTERVAL", 1)
     with pytest.raises(ZeroDivisionError):
         cached_trees(
             ["f", "g"], "p", lambda texts: (ParsedWords((text,), (-1,)) for text in texts if text == "f" or 1 / 0)

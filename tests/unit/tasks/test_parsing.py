@@ -10,7 +10,8 @@ import pytest
 import lemma
 from lemma.data.treebanks import Sentence, format_conllu
 from lemma.errors import DataError, InputError
-from lemma.tasks.parsing import best_offsets, head_accuracies, relation_findings, score_trees
+from lemma.inspection.relations import best_offsets, head_accuracies, relation_findings
+from lemma.tasks.parsing import score_trees
 from treebanks import B1, tiny
 
 
@@ -78,7 +79,7 @@ def test_no_head_is_the_best_where_none_finds_anything() -> None:
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(InputError, match="no trees"):
         score_trees([], [])
-    with pytest.raises(InputError, match="2 guessed"):
+    with pytest.raises(InputError, match="2 predicted"):
         score_trees([B1], [B1, B1])
     with pytest.raises(InputError, match="sentence 1 has 7 words"):
         score_trees([B1], [tiny()[1]])

@@ -13,19 +13,21 @@ from lemma.tasks.registry import DATA_SETTINGS, TASKS_BY_OPTION, data_args, task
 
 def test_a_task_has_at_most_seven_methods() -> None:
     public = [name for name, _ in inspect.getmembers(Task, inspect.isfunction) if not name.startswith("_")]
-    assert sorted(public) == ["batches", "evaluate", "load", "loss", "samples", "steps_per_epoch", "validate"]
+    assert sorted(public) == ["batches", "load", "loss", "samples", "score", "steps_per_epoch", "validate"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_has_a_task_whose_option_is_a_field_of_its_data_spec(family: str) -> None:
     task = task_for(FAMILIES[family])
+    info = task.info
     assert type(task) is type(task_of_family(family))
-    assert task.option in task.data_spec.model_fields and TASKS_BY_OPTION[task.option].data_spec is task.data_spec
+    assert info.option in info.data_spec.model_fields
+    assert TASKS_BY_OPTION[info.option].info.data_spec is info.data_spec
 
 
 def test_the_families_are_spread_over_the_tasks_as_before() -> None:
-    others = {family: task_for(spec).option for family, spec in FAMILIES.items() if task_for(spec).option != "text"}
-    assert others == {
+    options = {family: task_for(spec).info.option for family, spec in FAMILIES.items()}
+    assert {family: option for family, option in options.items() if option != "text"} == {
         "parser": "treebank",
         "encoder-decoder": "pairs",
         "classifier": "labels",

@@ -81,7 +81,7 @@ def test_a_score_of_zero_has_its_interval_too() -> None:
     ("hypotheses", "references", "message"),
     [
         ([], [], "no translations to score"),
-        (["a"], ["a", "b"], "1 translations cannot be compared with the targets of 2"),
+        (["a"], ["a", "b"], "1 translations cannot be compared with 2 references"),
         (["a", "b"], [("a",), ()], "translation 2 has nothing to be compared with"),
     ],
 )

@@ -15,6 +15,7 @@ from lemma.data.treebanks import format_conllu
 from lemma.report.progress import SilentObserver
 from lemma.runs.checkpoint import Checkpoint, read_latest_checkpoint, read_tensors, save_checkpoint, write_tensors
 from lemma.spec.models import FAMILIES
+from lemma.tasks.base import LoadContext
 from lemma.tasks.registry import task_for
 from small_runs import resume_small, small_text, train_small
 from treebanks import tiny
@@ -115,7 +116,7 @@ def test_a_run_over_shards_that_is_stopped_inside_an_epoch_goes_on_exactly(tmp_p
     given = {"text": str(tmp_path / "part-*.jsonl.gz"), **QUICK, **size}
     assert_resumes(tmp_path, lambda out: lemma.train("decoder", out=out, **given))
     run = lemma.load(tmp_path / "cut", device="cpu")
-    splits = task_for(run.spec).load(run.data, run.spec, run.recipe, SilentObserver(), run.tokenizer)
+    splits = task_for(run.spec).load(run.data, LoadContext(run.spec, run.recipe, SilentObserver(), run.tokenizer))
     epoch = len(splits.item("train")) / (run.recipe.batch * run.spec.context)
     assert 3 < epoch != int(epoch)  # it stopped after three steps
 
