@@ -293,7 +293,7 @@ class LabelExperiment(TrainingExperiment[ClassifierMeasures]):
 
     def measure(self, run: Run, plan: RunPlan) -> ClassifierMeasures:
         """Classify the test texts."""
-        examples, model = plan.dataset.tokens(TEST), run.require(ClassifierModel, "a classifier")
+        examples, model = plan.dataset.item(TEST), run.require(ClassifierModel, "a classifier")
         found = classify(model, examples)
         score = score_classes(examples.classes, found, plan.dataset.labels, {})
         return make_measures(run, score, found.argmax(-1) == examples.classes, count_layer_parameters(model))
@@ -546,7 +546,7 @@ class ClassifiersExperiment(LabelExperiment):
         calls = {}
         for title, plan in plans.items():
             model = load(plan.path, device).require(ClassifierModel, "a classifier")
-            calls[title] = partial(classify, model, plan.dataset.tokens(TEST))
+            calls[title] = partial(classify, model, plan.dataset.item(TEST))
         seconds = time_in_turns(calls, self.spec.repetitions, device)
         write_json(self.out / "inference.json", {"of": of, "seconds": seconds})
         return seconds

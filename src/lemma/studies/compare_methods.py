@@ -323,9 +323,9 @@ class MethodsExperiment(Experiment[AdaptResult]):
 
 def inference_batch(data: Any, spec: ModelSpec, texts: int, device: str) -> tuple[Tensor, ...]:
     """A batch of the validation or test split, as the model is called with it."""
-    match data.tokens("validation"):
+    match data.item("validation"):
         case LabelledExamples():
-            examples = data.tokens("test")
+            examples = data.item("test")
             inputs, _ = examples.batch(np.arange(min(texts, len(examples.lengths))))
             return (torch.from_numpy(inputs).to(device),)
         case TokenPairs() as examples:

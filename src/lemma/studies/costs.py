@@ -410,7 +410,7 @@ class LengthExperiment(CostExperiment):
             curves = []
             for kind in self.spec.models:
                 mine = self.rows_of_layer(rows, kind)
-                times = [getattr(row, word).scaled(1e3) for row in mine]
+                times = [getattr(row, word).scale(1e3) for row in mine]
                 curves.append(spread_curve(kind, [row.settings["T"] for row in mine], times))
             caption = (
                 f"Time of one layer, {what}, against the length of the text (width {self.spec.width}, batch "

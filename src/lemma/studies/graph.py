@@ -105,7 +105,7 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
 
     def measure(self, run: Run, plan: RunPlan) -> ClassifierMeasures:
         """Classify the test nodes."""
-        chosen = plan.dataset.tokens(TEST)
+        chosen = plan.dataset.item(TEST)
         found = classify_nodes(run.require(GraphModel, "a graph model"), chosen.graph)[chosen.nodes]
         score = score_classes(chosen.classes, found, plan.dataset.labels, unit="node")
         return make_measures(run, score, found.argmax(-1) == chosen.classes, count_parameters(run.module))

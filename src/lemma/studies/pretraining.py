@@ -107,7 +107,7 @@ class PretrainingExperiment(LabelExperiment):
         words: dict[str, Any] = {**shared, **self.spec.pretraining, "seed": seed}
         recipe = Recipe.read(words, "study.pretraining")
         if "steps" not in words:
-            tokens = self.spec.passes * len(dataset.tokens("train"))
+            tokens = self.spec.passes * len(dataset.item("train"))
             recipe = recipe.replace(steps=max(1, math.ceil(tokens / tokens_per_step(model, recipe))))
         path = self.path(StudyCell("pretraining", {}, seed))
         return RunPlan(path, model, schedule_recipe(recipe, words, self.spec.validations), data, dataset)

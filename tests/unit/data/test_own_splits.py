@@ -128,7 +128,7 @@ def test_of_labels_only_the_split_that_is_not_given_is_held_out(write: Write, gi
     assert sizes == {"train": 18, given: 2, drawn: 2}
     assert sorted([*data.item("train").texts, *data.item(drawn).texts]) == sorted(ROWS)
     if drawn == "test":
-        assert data.item("test").texts == plain.tokens("test").texts
+        assert data.item("test").texts == plain.item("test").texts
     assert len(data.overlaps) == 1 and data.overlaps[0].startswith("1 of the 2 texts")
 
 

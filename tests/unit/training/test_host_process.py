@@ -149,7 +149,7 @@ def test_a_model_to_be_filled_has_the_buffers_of_one_that_was_drawn() -> None:
 def test_losses_collected_from_a_replayed_step_stay_what_they_were(spec_and_data: Any) -> None:
     recipe = Recipe(**{**QUICK, "steps": 3})
     spec = MODELS["lstm"].with_data_sizes(spec_and_data[1].sizes())
-    session = Session(spec, recipe, spec_and_data[1].tokens("train"), Distributed(torch.device("cpu")), print)
+    session = Session(spec, recipe, spec_and_data[1].item("train"), Distributed(torch.device("cpu")), print)
     static = torch.zeros(())  # a CUDA graph writes each step's loss to the same memory
 
     def replay(*batch: torch.Tensor) -> list[torch.Tensor]:
