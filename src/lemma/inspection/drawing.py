@@ -55,7 +55,7 @@ TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",
 def colour_index(weight: float) -> int:
     """The number of a weight's colour: its square root, since an even share of sixty keys, 0.017, should be seen.
 
-    >>> level(0.0), level(0.25), level(1.0)
+    >>> colour_index(0.0), colour_index(0.25), colour_index(1.0)
     (0, 127, 254)
     """
     return round(math.sqrt(min(max(weight, 0.0), 1.0)) * (LEVELS - 1))
@@ -153,7 +153,7 @@ def shade_matrix(
     Each is as dark as the share of attention that its rows, in the mean, give to its columns.
 
     >>> weights = np.array([[1.0, 0.0], [0.25, 0.75]])
-    >>> shades(weights, np.tri(2, dtype=bool), 2, 4)
+    >>> shade_matrix(weights, np.tri(2, dtype=bool), 2, 4)
     ['██  ', '▒▒██']
     """
 

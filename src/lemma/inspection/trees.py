@@ -89,7 +89,7 @@ def merge_token_attention(
 
     Attention to a word is the sum over its tokens, attention from a word the mean over them (Clark et al. 2019).
 
-    >>> between_words(np.array([[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.6]]]), [(0, 2), (2, 3)]).tolist()
+    >>> merge_token_attention(np.array([[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.6]]]), [(0, 2), (2, 3)]).tolist()
     [[[1.0, 0.0], [0.4, 0.6]]]
     """
     owners = np.zeros((len(spans), weights.shape[-1]))
@@ -192,7 +192,7 @@ def arc_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
 def draw_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) -> str:
     """Draw a tree next to its words, from head to dependent, with a note behind each word.
 
-    >>> print(terminal_arcs(["I", "sleep"], [2, 0], ["nsubj", "root"]))
+    >>> print(draw_arcs(["I", "sleep"], [2, 0], ["nsubj", "root"]))
     ┌─► I      nsubj
     └── sleep  root
     """

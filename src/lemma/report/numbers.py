@@ -12,7 +12,7 @@ BAR_WIDTH = 20
 def format_number(value: float, decimals: int = 3) -> str:
     """A number with at most `decimals` decimals; very small and large ones get a power of ten, NaN is a dash.
 
-    >>> numeral(0.2186), numeral(-1.0), numeral(100, 0), numeral(1e-9), numeral(float("-inf"))
+    >>> format_number(0.2186), format_number(-1.0), format_number(100, 0), format_number(1e-9), format_number(float("-inf"))
     ('0.219', '−1', '100', '1.00e−09', '−∞')
     """
     size = abs(value)
@@ -44,7 +44,7 @@ def needed_decimals(values: Iterable[float], decimals: int) -> int:
 def format_vector(values: Iterable[float], decimals: int = 3) -> str:
     """A vector in brackets.
 
-    >>> vector([1, -0.25])
+    >>> format_vector([1, -0.25])
     '(1, −0.25)'
     """
     return "(" + ", ".join(format_short(value, decimals) for value in values) + ")"
@@ -53,7 +53,7 @@ def format_vector(values: Iterable[float], decimals: int = 3) -> str:
 def format_short(value: float, decimals: int = 3) -> str:
     """A number without the zeros that only line up columns.
 
-    >>> short_numeral(0.25, 4), numeral(0.25, 4)
+    >>> format_short(0.25, 4), format_number(0.25, 4)
     ('0.25', '0.2500')
     """
     text = format_number(value, decimals)
@@ -63,7 +63,7 @@ def format_short(value: float, decimals: int = 3) -> str:
 def format_numbers(values: Iterable[float], decimals: int = 3) -> list[str]:
     """The numbers of a column, all with no more decimals than one of them needs.
 
-    >>> numerals([1, -0.25])
+    >>> format_numbers([1, -0.25])
     ['1', '−0.25']
     """
     given = [float(value) for value in values]
@@ -74,7 +74,7 @@ def format_numbers(values: Iterable[float], decimals: int = 3) -> list[str]:
 def format_factor(value: float, decimals: int = 3) -> str:
     """A number as a factor of a product: with brackets if it is negative.
 
-    >>> factor(-0.5), factor(2)
+    >>> format_factor(-0.5), format_factor(2)
     ('(−0.5)', '2')
     """
     (text,) = format_numbers([value], decimals)
@@ -84,7 +84,7 @@ def format_factor(value: float, decimals: int = 3) -> str:
 def format_times(count: int) -> str:
     """How often, in words.
 
-    >>> times(1), times(2), times(1000)
+    >>> format_times(1), format_times(2), format_times(1000)
     ('once', 'twice', '1,000 times')
     """
     return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
@@ -93,7 +93,7 @@ def format_times(count: int) -> str:
 def shade_block(fraction: float) -> str:
     """A block whose height is a share from 0 to 1.
 
-    >>> shade(0), shade(0.219), shade(1)
+    >>> shade_block(0), shade_block(0.219), shade_block(1)
     (' ', '▂', '█')
     """
     return BLOCKS[ceil(_clamp(fraction) * 8)]
@@ -107,7 +107,7 @@ def _clamp(fraction: float) -> float:
 def draw_bar(fraction: float) -> str:
     """A bar whose length is a share from 0 to 1; what is not nothing is seen.
 
-    >>> bar(0.5), bar(0), bar(0.001)
+    >>> draw_bar(0.5), draw_bar(0), draw_bar(0.001)
     ('██████████', '', '▏')
     """
     eighths = round(_clamp(fraction) * BAR_WIDTH * 8)
@@ -119,7 +119,7 @@ def draw_bar(fraction: float) -> str:
 def shorten(text: str, max_length: int = 60) -> str:
     """The text, or its beginning if it is longer than that.
 
-    >>> shortened("abcdef", 4)
+    >>> shorten("abcdef", 4)
     'abc…'
     """
     return text if len(text) <= max_length else text[: max_length - 1] + "…"
@@ -128,7 +128,7 @@ def shorten(text: str, max_length: int = 60) -> str:
 def escape_invisible(text: str) -> str:
     """The text with invisible characters written as escapes.
 
-    >>> printable("a\\x07b")
+    >>> escape_invisible("a\\x07b")
     'a\\\\x07b'
     """
     return "".join(
@@ -172,7 +172,7 @@ def number_tokens(texts: Sequence[str], identities: Sequence[Hashable] | None = 
 def pluralize(count: int, noun: str) -> str:
     """Say how many there are.
 
-    >>> counted(1, "head"), counted(1200, "token")
+    >>> pluralize(1, "head"), pluralize(1200, "token")
     ('1 head', '1,200 tokens')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
@@ -181,7 +181,7 @@ def pluralize(count: int, noun: str) -> str:
 def make_visible(text: str) -> str:
     r"""Write a token so that it can be seen and can do nothing to a terminal or a page's order of reading.
 
-    >>> visible(" the"), visible("a\nb"), visible("\x1b[2J"), visible("")
+    >>> make_visible(" the"), make_visible("a\nb"), make_visible("\x1b[2J"), make_visible("")
     ('␣the', 'a↵b', '\\x1b[2J', '∅')
     """
     return "".join(map(_make_visible_character, text)) or "∅"

@@ -158,7 +158,7 @@ class BarObserver(Observer):
 def describe_metrics(row: Mapping[str, float]) -> str:
     """Tell the figures of a row in words.
 
-    >>> describe({"loss": 1.5, "perplexity": 4.25, "tokens_per_second": 21000.0})
+    >>> describe_metrics({"loss": 1.5, "perplexity": 4.25, "tokens_per_second": 21000.0})
     'loss 1.500 · validation perplexity 4.25 · 21,000 tokens/s'
     """
     words = {

@@ -12,9 +12,10 @@ import re
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -248,9 +249,9 @@ class Result(ABC):
         """What is saved and shown in notebooks: at least what is printed."""
         return self.blocks()
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the fields as values that JSON can hold; see `to_plain`."""
+        return field_values(self)
 
     def records(self) -> list[dict[str, Any]]:
         """The rows of a .csv file, figures unrounded; none if it has no such rows."""
@@ -295,6 +296,36 @@ def check_target(path: Path | str, suffixes: Iterable[str]) -> None:
 
 
 # Plain values
+
+
+def to_plain(value: Any) -> Any:
+    """Convert a value to what JSON can hold.
+
+    An object's own `to_dict()` is used where it has one; other dataclasses become dictionaries of their fields,
+    arrays, tuples and sets lists, paths strings. NaN and infinity, which JSON lacks, become None.
+
+    >>> to_plain({"path": Path("a"), "losses": (1.5, float("nan")), "counts": np.arange(2)})
+    {'path': 'a', 'losses': [1.5, None], 'counts': [0, 1]}
+    """
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if isfinite(value) else None
+        case Path():
+            return str(value)
+        case np.ndarray() | np.generic():
+            return to_plain(value.tolist())
+        case Mapping():
+            return {name: to_plain(item) for name, item in value.items()}
+    if hasattr(value, "to_dict"):
+        return to_plain(value.to_dict())
+    return field_values(value) if is_dataclass(value) else [to_plain(item) for item in value]
+
+
+def field_values(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as plain values, by their names."""
+    return {field.name: to_plain(getattr(instance, field.name)) for field in fields(instance)}
 
 
 def as_json(values: Any, indent: int = 2) -> str:
@@ -507,7 +538,7 @@ def _latex_table(block: Table) -> str:
 def escape_latex(text: str) -> str:
     r"""A text as LaTeX: special characters escaped, mathematical signs and Greek letters in math mode.
 
-    >>> latex_text("5 % of x_1"), latex_text("α → −1")
+    >>> escape_latex("5 % of x_1"), escape_latex("α → −1")
     ('5 \\% of x\\_1', '$\\alpha$ $\\to$ $-$1')
     """
     return "".join(LATEX.get(sign, sign) for sign in text)

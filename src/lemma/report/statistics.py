@@ -81,7 +81,7 @@ class Estimate:
     def format_interval(self, scale: float = 1.0, unit: str = "") -> str:
         """Write the figure with the ends of its interval.
 
-        >>> Estimate(0.75, bounds=(0.7, 0.8)).shown(100, " %")
+        >>> Estimate(0.75, bounds=(0.7, 0.8)).format_difference(100, " %")
         '75.00 %  (95 %: 70.00 to 80.00)'
         """
         between = f"  (95 %: {scale * self.low:.2f} to {scale * self.high:.2f})" if self.interval else ""
@@ -231,7 +231,7 @@ def paired_test(
 def holm_correct(tests: Sequence[PairedTest]) -> list[PairedTest]:
     """Correct the p-values of several tests, so that one false alarm among all is as rare as the level (Holm 1979).
 
-    >>> [round(one.p, 4) for one in holm([paired_test([73, 55, 55], [35, 35, 35])] * 2)]
+    >>> [round(one.p, 4) for one in holm_correct([paired_test([73, 55, 55], [35, 35, 35])] * 2)]
     [0.0571, 0.0571]
     """
     order = sorted((one.raw_p, place) for place, one in enumerate(tests) if one.raw_p is not None)
@@ -245,7 +245,7 @@ def holm_correct(tests: Sequence[PairedTest]) -> list[PairedTest]:
 def format_p(p: float | None) -> str:
     """Write a p-value.
 
-    >>> in_p(0.0286), in_p(0.00002)
+    >>> format_p(0.0286), format_p(0.00002)
     ('p = 0.029', 'p < 0.001')
     """
     return "no test" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
@@ -257,7 +257,7 @@ def item_standard_error(differences: Sequence[float], num_items: int | None = No
     One item more each way is added, so that no number of items is certain (Laplace). `distinct` says how many items
     there were if some were asked several times.
 
-    >>> round(items_error([1, 0, 0, 0, 0, -1, 0, 0, 0, 0] * 2), 3)
+    >>> round(item_standard_error([1, 0, 0, 0, 0, -1, 0, 0, 0, 0] * 2), 3)
     0.114
     """
     seen = [*differences, 1.0, -1.0]

@@ -27,8 +27,8 @@ def text_width() -> int:
 def set_text_width(number: int) -> Iterator[None]:
     """Set text to this many columns within the block.
 
-    >>> with set_to(60):
-    ...     columns()
+    >>> with set_text_width(60):
+    ...     text_width()
     60
     """
     before = _columns.set(number)
@@ -42,7 +42,7 @@ def stream_width(stream: TextIO | None) -> int:
     """The columns to use on a stream: a terminal's own, within reason; 80 in a pipe or a file.
 
     >>> import io
-    >>> width_of(io.StringIO())
+    >>> stream_width(io.StringIO())
     80
     """
     if stream is None or not stream.isatty():
@@ -53,7 +53,7 @@ def stream_width(stream: TextIO | None) -> int:
 def display_width(text: str) -> int:
     """How many columns of a terminal a text takes: East Asian characters and emoji take two, combining marks none.
 
-    >>> across("d·h"), across("語"), across("e\u0301"), across("👩‍👩‍👧"), across("❤️")
+    >>> display_width("d·h"), display_width("語"), display_width("e\u0301"), display_width("👩‍👩‍👧"), display_width("❤️")
     (3, 2, 1, 2, 2)
     """
     return len(text) if text.isascii() else sum(width for _, width in graphemes(text))
@@ -147,7 +147,7 @@ def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
 def wrap_paragraph(text: str, width: int | None = None) -> str:
     """A text whose lines are broken where they are too long, all of them flush left.
 
-    >>> print(paragraph("to be or not to be", 10))
+    >>> print(wrap_paragraph("to be or not to be", 10))
     to be or
     not to be
     """
@@ -159,7 +159,7 @@ def wrap_lines(text: str, width: int | None = None) -> str:
 
     Where a line begins with a name and two spaces, it goes on below what comes after them.
 
-    >>> print(fit("loss    1.5 nats/token, lower is better", 24))
+    >>> print(wrap_lines("loss    1.5 nats/token, lower is better", 24))
     loss    1.5 nats/token,
             lower is better
     """
@@ -181,7 +181,7 @@ def _wrap_line(line: str, width: int, hanging: str | None) -> list[str]:
 def label_line(name: str, value: str, width: int, break_anywhere: bool = False) -> str:
     """A name and its value, the value in its own column however long it is.
 
-    >>> print(label("loss", "1.5 nats", 6))
+    >>> print(label_line("loss", "1.5 nats", 6))
     loss   1.5 nats
     """
     lead = f"{name}{' ' * (width - display_width(name))} "
@@ -214,7 +214,7 @@ def format_table(
     Those of the first row may be too if it is the `head`, which `rule` underlines. Where that is not enough, columns
     that are underlined are one space apart; and where that is not, they go on below, the first of them repeated.
 
-    >>> print("\\n".join(table([["a", "bb", "cc"], ["1", "2", "3"]], rule=True, width=6)))
+    >>> print("\\n".join(format_table([["a", "bb", "cc"], ["1", "2", "3"]], underline_header=True, width=6)))
     a  bb
     ─  ──
     1   2

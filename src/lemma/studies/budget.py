@@ -130,7 +130,7 @@ def fit_schedule(
     (ten, or those asked for) take no longer than training, of which a step reads `tokens` and a validation
     `validation`; a distance that was given is kept.
 
-    >>> recipe, said = pace(Recipe(steps=19), {"warm_up"}, 1, tokens=1024, validation=111_000)
+    >>> recipe, said = fit_schedule(Recipe(steps=19), {"warm_up"}, 1, tokens=1024, validation=111_000)
     >>> recipe.warm_up, recipe.evaluate_every, said
     (1, 19, ['a warm-up of 50 does not fit into 19 steps: it takes 1'])
     """
@@ -220,7 +220,7 @@ class Quartiles:
     def __str__(self) -> str:
         """Write the median and the quartiles.
 
-        >>> print(Spread(1.234, 1.2, 1.301))
+        >>> print(Quartiles(1.234, 1.2, 1.301))
         1.23 (1.20–1.30)
         """
         if self.median < 1:
@@ -236,8 +236,8 @@ class Quartiles:
 def quartiles(values: Sequence[float]) -> Quartiles:
     """The median and the quartiles of some measurements.
 
-    >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
-    Spread(median=3.0, low=2.0, high=4.0)
+    >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0])
+    Quartiles(median=3.0, low=2.0, high=4.0)
     """
     if len(values) < 2:
         return Quartiles(values[0], values[0], values[0])

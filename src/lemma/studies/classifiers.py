@@ -167,7 +167,7 @@ def row_record(row: LabelRow) -> dict[str, Any]:
 def format_percent(estimate: Estimate | None) -> str:
     """A share in per cent.
 
-    >>> percent(Estimate(0.8123, 0.0123, 3))
+    >>> format_percent(Estimate(0.8123, 0.0123, 3))
     '81.2 ± 1.2'
     """
     if estimate is None:
@@ -180,7 +180,7 @@ def format_percent(estimate: Estimate | None) -> str:
 def format_points(difference: Estimate) -> str:
     """A difference of shares in points, with its sign.
 
-    >>> points(Estimate(-0.0123, 0.02, 3))
+    >>> format_points(Estimate(-0.0123, 0.02, 3))
     '−1.2 ± 2.0 points'
     """
     return f"{'+' if difference.mean > 0 else ''}{format_percent(difference)} points".replace("-", "−")
@@ -258,7 +258,7 @@ def make_cell(
     """One run: its recipe reads that many labelled texts `epochs` times, but takes `least_steps` at least.
 
     >>> choice = ClassifierChoice("lstm", Classifier(), {"batch": 8})
-    >>> cell_of(ClassifiersStudy(name="a", epochs=4, least_steps=10), choice, {}, 1, 100).recipe.steps
+    >>> make_cell(ClassifiersStudy(name="a", epochs=4, least_steps=10), choice, {}, 1, 100).recipe.steps
     50
     """
     recipe = Recipe.read(choice.recipe, "study.settings")
@@ -444,7 +444,7 @@ def _joined(names: Sequence[str], word: str) -> str:
 def judge_equivalence(difference: Estimate | None, tolerance: float) -> Verdict:
     """Judge a difference by its whole interval: within the tolerance, outside it, or partly both.
 
-    >>> [about_the_same(Estimate(mean, 0.01, 3), 0.02) for mean in (0.005, 0.02, -0.04)]
+    >>> [judge_equivalence(Estimate(mean, 0.01, 3), 0.02) for mean in (0.005, 0.02, -0.04)]
     ['held', 'not decided', 'not held']
     """
     if difference is None:

@@ -303,7 +303,7 @@ class HeadsExperiment(CostExperiment):
 def judge_time_ratio(time_ratio: Quartiles) -> str:
     """Say what a ratio of times means, given its quartiles.
 
-    >>> verdict_on(Spread(1.3, 1.2, 1.4)), verdict_on(Spread(1.0, 0.9, 1.1))
+    >>> judge_time_ratio(Quartiles(1.3, 1.2, 1.4)), judge_time_ratio(Quartiles(1.0, 0.9, 1.1))
     ('slower', 'no difference beyond the spread')
     """
     if time_ratio.low > 1:
@@ -432,7 +432,7 @@ def estimate_bytes(spec: HeadsStudy | LengthStudy) -> int:
     """About what the largest race holds: Bh·T² where weights are written out, BT·d, and d² per model.
 
     >>> from lemma.spec.studies import STUDIES
-    >>> bytes_needed(STUDIES["heads"]) < 200_000_000 < bytes_needed(STUDIES["heads"].replace(lengths=[4096]))
+    >>> estimate_bytes(STUDIES["heads"]) < 200_000_000 < estimate_bytes(STUDIES["heads"].replace(lengths=[4096]))
     True
     """
     length, squares = max(spec.lengths), 0

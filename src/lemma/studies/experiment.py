@@ -96,7 +96,7 @@ class StudyCell:
 def format_value(value: Any) -> str:
     """Write a grid value as a person would.
 
-    >>> plain(True), plain(0.001)
+    >>> format_value(True), format_value(0.001)
     ('true', '0.001')
     """
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
@@ -105,7 +105,7 @@ def format_value(value: Any) -> str:
 def format_settings(point: Mapping[str, Any]) -> str:
     """Settings with their values.
 
-    >>> in_words({"depth": 2, "tied": True})
+    >>> format_settings({"depth": 2, "tied": True})
     'depth=2, tied=true'
     """
     return ", ".join(f"{word}={format_value(value)}" for word, value in point.items())

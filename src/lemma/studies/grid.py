@@ -195,7 +195,7 @@ def make_table(rows: Sequence[Row], seconds: Mapping[str, Sequence[float]] | Non
 def in_thousands(speed: float) -> str:
     """Thousands, to three places or to the unit.
 
-    >>> thousands(21_340), thousands(1_291_700)
+    >>> in_thousands(21_340), in_thousands(1_291_700)
     ('21.3', '1,292')
     """
     return f"{speed / 1e3:,.0f}" if speed >= 1e6 else f"{speed / 1e3:.3g}"
@@ -279,7 +279,7 @@ def judge_difference(test: PairedTest, expects: str) -> Verdict:
     """Say what a difference of perplexities means for the claim that it is below zero ("lower"), or is not.
 
     >>> from lemma.report.statistics import paired_test
-    >>> verdict_on(paired_test([6.0, 6.1, 6.2], [7.0, 7.1, 7.3]), "lower")
+    >>> judge_difference(paired_test([6.0, 6.1, 6.2], [7.0, 7.1, 7.3]), "lower")
     'held'
     """
     if test.p is None:
@@ -660,7 +660,7 @@ def _sample_parts(sample: TextSample) -> list[Part]:
 def describe_budget(budget: StudyBudget) -> str:
     """Say what each model gets.
 
-    >>> budget_in_words(StudyBudget(parameters=1000, tokens=5000))
+    >>> describe_budget(StudyBudget(parameters=1000, tokens=5000))
     '1,000 parameters and 5,000 training tokens for each model'
     """
     parts = [
@@ -687,7 +687,7 @@ def expand_grid(study: GridStudy) -> tuple[StudyCell, ...]:
     """The cells of a study: seeds run fastest, models slowest.
 
     >>> from lemma.spec.studies import read_study
-    >>> [cell.name for cell in open_grid(read_study("table-a5", {"seeds": [1], "grid.context": [3], "claims": []}))]
+    >>> [cell.name for cell in expand_grid(read_study("table-a5", {"seeds": [1], "grid.context": [3], "claims": []}))]
     ['table-a5-depth-2-context-3-seed-1', 'table-a5-depth-4-context-3-seed-1']
     """
     bases = {model.title: choose(model.model) for model in study.models}
@@ -1031,7 +1031,7 @@ class TuneExperiment(GridExperiment):
     def report(self, outcomes: tuple[CellOutcome[LanguageMeasures], ...], interrupted: bool) -> StudyResult:
         """The report of a grid, and how many trials were given up."""
         result = super().report(outcomes, interrupted)
-        few = sum(0 < len(row.measured) < len(self.spec.seeds) for row in result.rows)
+        few = sum(0 < len(row.measures) < len(self.spec.seeds) for row in result.rows)
         said = (
             f"Optuna's TPE, {len(result.rows)} of {self.spec.trials} trials; {few} were given up before their last seed"
         )

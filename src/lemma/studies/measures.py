@@ -219,7 +219,7 @@ BATCH_TOKENS = 8192  # tokens read in one batch
 def sample_windows(tokens: np.ndarray, length: int, max_windows: int) -> Int[Tensor, "windows length"]:
     """Up to `most` windows that do not overlap, spread evenly over the text.
 
-    >>> windows_of(np.arange(10), 3, 2).tolist()
+    >>> sample_windows(np.arange(10), 3, 2).tolist()
     [[0, 1, 2], [6, 7, 8]]
     """
     count = len(tokens) // length

@@ -423,7 +423,7 @@ def read_texts(name: str, progress: Progress | None = None) -> list[str]:
 def exclude_overlaps(texts: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:
     """Yield the texts that are not among those held out and share no ten words in a row with one.
 
-    >>> list(without(["So  it is", "so it was"], ["so it IS"]))
+    >>> list(exclude_overlaps(["So  it is", "so it was"], ["so it IS"]))
     ['so it was']
     """
 

@@ -124,7 +124,7 @@ def test_a_finished_study_is_neither_trained_nor_timed_again(
         (experiment, "train"),
         (experiment, "resume"),
         (classifiers, "classify"),
-        (classifiers, "race"),
+        (classifiers, "time_in_turns"),
     ):
         monkeypatch.setattr(module, name, never)
     again = run_study(small(), tmp_path / "out")

@@ -71,7 +71,7 @@ def test_a_finished_study_is_not_trained_again(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run_study(tiny_study(), tmp_path / "out")
-    for module, name in ((experiment, "train"), (experiment, "resume"), (grid, "measure")):
+    for module, name in ((experiment, "train"), (experiment, "resume"), (grid, "measure_run")):
         monkeypatch.setattr(module, name, never)
     again = run_study(tiny_study(), tmp_path / "out")
     assert [run.measures for run in again.runs] == [run.measures for run in first.runs]

@@ -125,7 +125,7 @@ def test_a_study_measures_attention_of_models_that_have_it(tiny_study: MakeStudy
     assert [(layer, head) for layer, head, _ in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert all(0 < one.mean < math.log(8) for _, _, one in heads)
     assert 0 < mean_over_heads(rotary, "distance").mean < 4
-    assert all(one.more["attention"]["layers"] == [] for one in rnn.measured.values())
+    assert all(one.more["attention"]["layers"] == [] for one in rnn.measures.values())
     assert "What the heads do" in result.report.read_text()
     assert set(result.to_dict()["measures"]["attention"]["rows"]) == {"rotary"}
 
