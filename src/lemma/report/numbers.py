@@ -12,7 +12,7 @@ BAR_WIDTH = 20
 def format_number(value: float, decimals: int = 3) -> str:
     """A number with at most `decimals` decimals; very small and large ones get a power of ten, NaN is a dash.
 
-    >>> format_number(0.2186), format_number(-1.0), format_number(100, 0), format_number(1e-9), format_number(float("-inf"))
+    >>> format_number(0.2186), format_number(-1.0), format_number(100, 0), format_number(1e-9), format_number(-math.inf)
     ('0.219', '−1', '100', '1.00e−09', '−∞')
     """
     size = abs(value)

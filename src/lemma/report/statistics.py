@@ -3,14 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from statistics import fmean, stdev, variance
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from lemma.errors import InputError
 from lemma.report.text import label_line
 
 NamedValues = list[tuple[str, str]]
@@ -280,14 +278,6 @@ def _decimals(value: float, digits: int) -> int:
     if value == 0 or not math.isfinite(value):
         return digits - 1
     return max(0, digits - 1 - math.floor(math.log10(abs(value))))
-
-
-def import_optional(module: str, package: str, feature: str) -> Any:
-    """Import a library where it is first needed; say how to get it if it is not there."""
-    try:
-        return import_module(module)
-    except ImportError:
-        raise InputError(f"{feature} needs {package}, which is not installed here: pip install {package}") from None
 
 
 def protocol_values(protocol: Mapping[str, Any]) -> NamedValues:

@@ -16,10 +16,11 @@ from lemma.data.pairs import TokenPairs, prepare_pairs
 from lemma.data.splits import Splits
 from lemma.errors import InputError, SpecError
 from lemma.generation.beam import Beam, translate_texts
+from lemma.optional import import_optional
 from lemma.models.base import batch_by_length, measuring, tokens_per_batch
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.report.progress import Observer, reading_progress
-from lemma.report.statistics import Estimate, NamedValues, format_named_values, import_optional, protocol_values
+from lemma.report.statistics import Estimate, NamedValues, format_named_values, protocol_values
 from lemma.runs.load import Run
 from lemma.spec.data import PairsSpec
 from lemma.spec.models import EncoderDecoder

@@ -15,9 +15,9 @@ from lemma.models.base import count_parameters
 from lemma.spec.base import to_toml
 from lemma.spec.studies import STUDIES, read_study
 from lemma.studies import costs
-from lemma.studies.budget import time_in_turns
 from lemma.studies.costs import bare_attention, explicit_attention, layer_factory
 from lemma.studies.result import StudyResult
+from lemma.studies.timing import time_in_turns
 
 TINY: dict[str, dict[str, Any]] = {
     "heads": {"d": 8, "h": [1, 2, 4], "T": [4, 6], "B": 2, "repetitions": 2},
@@ -79,7 +79,7 @@ def test_c4_counts_serial_steps_and_parameters(results: dict[str, StudyResult]) 
     }
     for row in rows:
         assert row.counts["parameters"] == count_parameters(layer_factory(row.settings["layer"], 2)(8))
-    lstm = next(row for row in rows if row.place == {"T": 4, "layer": "lstm"})
+    lstm = next(row for row in rows if row.settings == {"T": 4, "layer": "lstm"})
     assert lstm.counts["flops"] == 2 * 2 * 4 * 4 * 8 * (8 + 8)  # multiply–add, batch, steps, gates, d, input + hidden
 
 
@@ -169,7 +169,7 @@ def test_a_race_that_fails_is_named_and_ctrl_c_keeps_those_before_it(
     races.append(KeyboardInterrupt())
     del races[:-1]
     nothing: Any = api.study(name, out=tmp_path / "none", progress=False, **words)
-    assert nothing.interrupted and not nothing.rows and "No race came to its end" in str(nothing)
+    assert nothing.interrupted and not nothing.rows and "No race finished" in str(nothing)
 
 
 def test_a_misspelt_name_is_guessed(tmp_path: Path) -> None:
