@@ -19,7 +19,7 @@ _columns: ContextVar[int] = ContextVar("columns", default=DEFAULT_WIDTH)
 
 
 def text_width() -> int:
-    """How many columns text is set to now: 80, unless `set_to` says otherwise."""
+    """Return how many columns text is set to now: 80, unless `set_text_width` says otherwise."""
     return _columns.get()
 
 
@@ -39,7 +39,7 @@ def set_text_width(number: int) -> Iterator[None]:
 
 
 def stream_width(stream: TextIO | None) -> int:
-    """The columns to use on a stream: a terminal's own, within reason; 80 in a pipe or a file.
+    """Return the columns to use on a stream: a terminal's own, within limits; 80 in a pipe or a file.
 
     >>> import io
     >>> stream_width(io.StringIO())
@@ -51,7 +51,7 @@ def stream_width(stream: TextIO | None) -> int:
 
 
 def display_width(text: str) -> int:
-    """How many columns of a terminal a text takes: East Asian characters and emoji take two, combining marks none.
+    """Return how many columns of a terminal a text takes: East Asian characters and emoji take two, combining marks 0.
 
     >>> display_width("d·h"), display_width("語"), display_width("e\u0301"), display_width("👩‍👩‍👧"), display_width("❤️")
     (3, 2, 1, 2, 2)
@@ -80,7 +80,7 @@ def graphemes(text: str) -> Iterator[tuple[str, int]]:
 
 
 def keep_together(text: str) -> str:
-    """The text as one that is broken nowhere, as `d = 512` in a list of sizes."""
+    """Make a text that is never broken, such as `d = 512` in a list of sizes."""
     return text.replace(" ", NO_BREAK_SPACE)
 
 
@@ -123,7 +123,7 @@ def wrap(
 
 
 def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
-    """A word as it is; a formula or a module's path that is too long cut after its dots. A file's stays whole."""
+    """Split a formula or a module's path that is too long after its dots; the path of a file stays in one piece."""
     if display_width(word) <= width or ("/" in word and not break_anywhere):
         return [word]
     pieces = [""]
@@ -145,7 +145,7 @@ def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
 
 
 def wrap_paragraph(text: str, width: int | None = None) -> str:
-    """A text whose lines are broken where they are too long, all of them flush left.
+    """Break lines where they are too long, all of them flush left.
 
     >>> print(wrap_paragraph("to be or not to be", 10))
     to be or
@@ -155,7 +155,7 @@ def wrap_paragraph(text: str, width: int | None = None) -> str:
 
 
 def wrap_lines(text: str, width: int | None = None) -> str:
-    """A text whose lines are broken where they are too long, the rest of each a little to the right.
+    """Break lines where they are too long, the rest of each a little to the right.
 
     Where a line begins with a name and two spaces, it goes on below what comes after them.
 
@@ -179,7 +179,7 @@ def _wrap_line(line: str, width: int, hanging: str | None) -> list[str]:
 
 
 def label_line(name: str, value: str, width: int, break_anywhere: bool = False) -> str:
-    """A name and its value, the value in its own column however long it is.
+    """Write a name and its value, the value in its own column however long it is.
 
     >>> print(label_line("loss", "1.5 nats", 6))
     loss   1.5 nats

@@ -26,11 +26,20 @@ from lemma.spec.models import Classifier
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.spec.studies import ComparedModel, LabelStudy
 from lemma.studies.budget import fit_schedule
-from lemma.studies.cells import CellOutcome, StudyCell, StudyRow, compare_rows, describe_seeds
+from lemma.studies.cells import (
+    FROM_TOKENIZER,
+    RESERVED_SETTINGS,
+    CellOutcome,
+    StudyCell,
+    StudyRow,
+    check_reserved,
+    compare_rows,
+    describe_seeds,
+    has_setting,
+)
 from lemma.studies.claims import format_percent
 from lemma.studies.experiment import RunPlan, TrainingExperiment, validation_rows
 from lemma.studies.result import NO_VALUE, NOTHING_FINISHED, StudyTable
-from lemma.studies.settings import FROM_TOKENIZER, RESERVED_SETTINGS, check_reserved, has_setting
 from lemma.tasks.base import absolute_path
 from lemma.tasks.classification import ClassificationScore, classify, score_classes
 

@@ -18,7 +18,7 @@ from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec
 from lemma.spec.models import Graph
 from lemma.spec.studies import GraphStudy
-from lemma.studies.cells import StudyCell, compare_rows, group_rows
+from lemma.studies.cells import StudyCell, check_reserved, compare_rows, group_rows
 from lemma.studies.claims import format_percent
 from lemma.studies.classifier_runs import (
     TEST,
@@ -34,7 +34,6 @@ from lemma.studies.classifier_runs import (
 )
 from lemma.studies.experiment import RunPlan, TrainingExperiment
 from lemma.studies.result import StudyResult
-from lemma.studies.settings import check_reserved
 from lemma.studies.timing import device_of
 from lemma.tasks.base import absolute_path
 from lemma.tasks.classification import score_classes

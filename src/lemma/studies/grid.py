@@ -18,12 +18,19 @@ from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import GridStudy
 from lemma.studies.budget import fit_parameters, fit_schedule, fit_steps, measure_speed, tokens_per_step
-from lemma.studies.cells import CellOutcome, StudyCell, format_settings, group_rows
+from lemma.studies.cells import (
+    RESERVED_SETTINGS,
+    CellOutcome,
+    StudyCell,
+    check_reserved,
+    format_settings,
+    group_rows,
+    has_setting,
+)
 from lemma.studies.experiment import RunPlan, TrainingExperiment, hold_lock, read_json, write_json
 from lemma.studies.grid_report import ChosenRate, report_grid
 from lemma.studies.measures import SPLIT, VALIDATION_TOKENS, LanguageMeasures, Row, Scorer, measure_run
 from lemma.studies.result import StudyResult
-from lemma.studies.settings import RESERVED_SETTINGS, check_reserved, has_setting
 from lemma.studies.timing import TIME_NEUTRAL_SETTINGS, describe_hardware, device_of, time_steps
 
 

@@ -49,7 +49,7 @@ def report_grid(
     """Build the result of a grid study; `chosen_rates` are by the titles of rows."""
     seconds = seconds or {}
     rows = tuple(group_rows(outcomes))
-    claims = judge_claims(spec.claims, rows)
+    claims = judge_claims(spec.claims, rows) if spec.claims else ()
     views = {name: VIEWS[name](rows) for name in spec.measures}
     trials = trial_blocks(chosen_rates or {}, spec.tune.share) if spec.tune else []
     answers = views["steps"].sentences if "steps" in views else ()  # what such a study is about comes first

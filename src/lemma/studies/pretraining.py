@@ -26,7 +26,7 @@ from lemma.spec.models import EncoderDecoder
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import ComparedModel, PretrainingStudy
 from lemma.studies.budget import tokens_per_step
-from lemma.studies.cells import StudyCell, compare_rows, group_rows
+from lemma.studies.cells import StudyCell, check_reserved, compare_rows, group_rows
 from lemma.studies.claims import format_percent, format_points
 from lemma.studies.classifier_runs import (
     SCORES,
@@ -53,7 +53,6 @@ from lemma.studies.experiment import (
     write_json,
 )
 from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
-from lemma.studies.settings import check_reserved
 from lemma.studies.timing import device_of
 from lemma.tasks.base import report_skipped
 from lemma.tasks.classification import load_labels

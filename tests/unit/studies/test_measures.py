@@ -20,7 +20,14 @@ from lemma.spec.models import Decoder, Lstm
 from lemma.spec.studies import ComparedModel, GridStudy, read_study
 from lemma.studies import experiment
 from lemma.studies.experiment import run_study
-from lemma.studies.measure_views import estimate_heads, loss_by_length, mean_over_heads, plot_heads, shaping_effects, view_positions
+from lemma.studies.measure_views import (
+    estimate_heads,
+    loss_by_length,
+    mean_over_heads,
+    plot_heads,
+    shaping_effects,
+    view_positions,
+)
 from lemma.studies.measures import Row, entropy_and_distance, extend_context, losses_by_position, sample_windows
 
 MakeStudy = Callable[..., GridStudy]
