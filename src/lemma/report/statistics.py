@@ -81,7 +81,7 @@ class Estimate:
     def format_interval(self, scale: float = 1.0, unit: str = "") -> str:
         """Write the figure with the ends of its interval.
 
-        >>> Estimate(0.75, bounds=(0.7, 0.8)).format_difference(100, " %")
+        >>> Estimate(0.75, bounds=(0.7, 0.8)).format_interval(100, " %")
         '75.00 %  (95 %: 70.00 to 80.00)'
         """
         interval = f"  (95 %: {scale * self.low:.2f} to {scale * self.high:.2f})" if self.interval else ""
