@@ -368,19 +368,21 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
         raise DataError(f"{corpus}: the text has no tokens. Give a longer one.")
     attention = [part for part in model.modules() if isinstance(part, Attention)]
     fused = is_available(device) and bool(attention) and all(part.supports_row_statistics() for part in attention)
-    whole, rest = divmod(len(text), length)
-    windows = [text[: whole * length].reshape(whole, length)] + ([text[None, whole * length :]] if rest else [])
+    num_windows, remainder = divmod(len(text), length)
+    windows = [text[: num_windows * length].reshape(num_windows, length)] + (
+        [text[None, num_windows * length :]] if remainder else []
+    )
     batch = max(1, tokens_per_batch(device, 64) // length)
     sums: list[Tensor] = []  # by layer: entropies, squared distances and rows of each head
     with evaluating(model), torch.no_grad():
         for part in (part for some in windows for part in np.array_split(some, -(-len(some) // batch))):
-            found = _row_sums(model, torch.from_numpy(part.astype(np.int64)).to(device), attention if fused else [])
-            if not found:
+            totals = _row_sums(model, torch.from_numpy(part.astype(np.int64)).to(device), attention if fused else [])
+            if not totals:
                 raise InputError(
                     f"{run.path} is a run of the family {getattr(run.spec, 'family', 'model')}, which has no attention "
                     "heads. Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
                 )
-            sums = found if not sums else [one + other for one, other in zip(sums, found, strict=True)]
+            sums = totals if not sums else [one + other for one, other in zip(sums, totals, strict=True)]
     means = [(one[:2] / one[2].clamp(min=1)).cpu() for one in sums]
     seen = np.concatenate([np.tile(np.arange(1, some.shape[1] + 1), len(some)) for some in windows])
     seen = np.minimum(seen, sliding or length)
@@ -464,20 +466,20 @@ def look_at(
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise InputError(f"{what} = {value!r}: give a whole number, counted from 0.")
 
-    def known(what: str, count: int) -> str:
+    def describe_range(what: str, count: int) -> str:
         return f"it has {f'{what} 0 only' if count == 1 else f'{what}s 0 to {count - 1}'}, counted from 0."
 
     if layer is not None and not 0 <= layer < len(records):
-        raise InputError(f"layer = {layer} is out of range for this model: {known('layer', len(records))}")
-    chosen = [(number, record) for number, record in enumerate(records) if layer in (None, number)]
-    for number, record in chosen:
+        raise InputError(f"layer = {layer} is out of range for this model: {describe_range('layer', len(records))}")
+    selected = [(number, record) for number, record in enumerate(records) if layer in (None, number)]
+    for number, record in selected:
         size = record.queries.shape[1]
         if head is not None and not 0 <= head < size:
-            raise InputError(f"head = {head} is out of range for layer {number}: {known('head', size)}")
-    found = [one for number, record in chosen for one in _analyse_heads(number, record, *texts, head)]
-    if shares := [head.sink_fraction for head in found if head.sink_fraction is not None]:
+            raise InputError(f"head = {head} is out of range for layer {number}: {describe_range('head', size)}")
+    heads = [one for number, record in selected for one in _analyse_heads(number, record, *texts, head)]
+    if shares := [head.sink_fraction for head in heads if head.sink_fraction is not None]:
         notes = [*notes, SINKS_NOTE.format(sum(shares) / len(shares))]
-    return Heads(name or type(model).__name__, *texts, tuple(found), tuple(notes))
+    return Heads(name or type(model).__name__, *texts, tuple(heads), tuple(notes))
 
 
 class NoAttentionError(InputError):

@@ -184,12 +184,12 @@ def tree_arcs(heads: Sequence[int]) -> list[Arc]:
 
 def arc_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
     """Return how high each arc must be drawn to stay clear of the shorter ones that it overlaps: 1 and up."""
-    found: dict[Arc, int] = {}
+    levels: dict[Arc, int] = {}
     for arc in sorted(arcs, key=lambda arc: (abs(arc[0] - arc[1]), arc)):
         low, high = sorted(arc)
-        below = [level for other, level in found.items() if min(other) <= high and max(other) >= low]
-        found[arc] = max(below, default=0) + 1
-    return found
+        lower = [level for other, level in levels.items() if min(other) <= high and max(other) >= low]
+        levels[arc] = max(lower, default=0) + 1
+    return levels
 
 
 def draw_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) -> str:
@@ -205,19 +205,19 @@ def draw_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) 
     widest = max((display_width(word) for word in words), default=0)
     lines = []
     for row, (word, note) in enumerate(zip(words, notes, strict=True), start=1):
-        drawn, running, arrives = "", False, False
+        line, running, arrives = "", False, False
         for column in per_column:
             arc = next((arc for arc in column if min(arc) <= row <= max(arc)), None)
             if arc is None:
-                drawn += "─" if running else " "
+                line += "─" if running else " "
             elif row in arc:
-                drawn += ("┬" if row == min(arc) else "┴") if running else ("┌" if row == min(arc) else "└")
+                line += ("┬" if row == min(arc) else "┴") if running else ("┌" if row == min(arc) else "└")
                 running, arrives = True, arrives or row == arc[1]
             else:
-                drawn += "┼" if running else "│"
-            drawn += "─" if running else " "
-        drawn += ("►" if arrives else "─" if running else " ") if per_column else ""
-        lines.append(f"{drawn} {word}{' ' * (widest - display_width(word))}  {note}".rstrip())
+                line += "┼" if running else "│"
+            line += "─" if running else " "
+        line += ("►" if arrives else "─" if running else " ") if per_column else ""
+        lines.append(f"{line} {word}{' ' * (widest - display_width(word))}  {note}".rstrip())
     return "\n".join(lines)
 
 
@@ -410,7 +410,7 @@ def parse_text(
         raise InputError(
             f"a sentence has {longest:,} words, at most {MAX_WORDS} can be drawn. Put each sentence on its own line."
         )
-    found: list[ParsedSentence] = []
+    parsed: list[ParsedSentence] = []
     if isinstance(run.module, ParserModel):
         if layer is not None or head is not None:
             raise InputError(
@@ -421,11 +421,11 @@ def parse_text(
             raise InputError(describe_unknown("relation", str(relation), ["all", *lexicon.relations]))
         parser = run.require(ParserModel, "a parser")
         for words, guess in zip(sentences, predict_trees(parser, lexicon, sentences), strict=True):
-            asked = dict.fromkeys(guess.sentence.relations) if relation == "all" else [relation] if relation else []
-            weights = relation_attention(parser, lexicon, words) if asked else []
-            heads = tuple(RelationHead(name, tuple(words), weights[lexicon.relation_id(name)]) for name in asked)
-            found.append(ParsedSentence(guess.sentence, guess.probabilities, heads))
-        return ParsedText(tuple(found), f"trees of {run.path.name}, a parser: maximum spanning trees with one root")
+            relations = dict.fromkeys(guess.sentence.relations) if relation == "all" else [relation] if relation else []
+            weights = relation_attention(parser, lexicon, words) if relations else []
+            heads = tuple(RelationHead(name, tuple(words), weights[lexicon.relation_id(name)]) for name in relations)
+            parsed.append(ParsedSentence(guess.sentence, guess.probabilities, heads))
+        return ParsedText(tuple(parsed), f"trees of {run.path.name}, a parser: maximum spanning trees with one root")
     if relation is not None:
         raise InputError(
             "relation selects a head of a parser; the heads of a language model have no relations. "
@@ -434,13 +434,13 @@ def parse_text(
     check_heads(run.model, layer, head)
     for words in sentences:
         weights = measure_word_attention(run.model, run.tokenizer, words).select(layer, head)
-        found.append(ParsedSentence(Sentence(tuple(words), attention_tree(weights), ("_",) * len(words))))
+        parsed.append(ParsedSentence(Sentence(tuple(words), attention_tree(weights), ("_",) * len(words))))
     if layer is None:
         which = "the mean of all heads" if head is None else f"head {head} of every layer"
     else:
         which = f"layer {layer}, " + ("the mean of its heads" if head is None else f"head {head}")
     return ParsedText(
-        tuple(found),
+        tuple(parsed),
         f"maximum spanning trees of A + Aᵀ, where A is the attention between words of {which} of {run.path.name}; no "
         "labels, and the root is the word attended to most on average",
     )

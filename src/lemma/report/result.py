@@ -353,14 +353,14 @@ def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
 def as_text(blocks: Blocks, indent: str = "") -> str:
     """Write blocks one below the other, with an empty line between them but between texts. Drawings are left out."""
     lines: list[str] = []
-    before: Block | None = None
+    previous: Block | None = None
     for block in blocks:
-        shown = _text_lines(block, indent)
-        if not shown:
+        block_lines = _text_lines(block, indent)
+        if not block_lines:
             continue
-        together = isinstance(block, Text) and not block.blank_before and isinstance(before, Text | Heading)
-        lines += [*([] if before is None or together else [""]), *shown]
-        before = block
+        is_joined = isinstance(block, Text) and not block.blank_before and isinstance(previous, Text | Heading)
+        lines += [*([] if previous is None or is_joined else [""]), *block_lines]
+        previous = block
     return "\n".join(lines)
 
 

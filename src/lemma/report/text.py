@@ -225,8 +225,8 @@ def format_table(
     """
     if not rows:
         return []
-    room = width or text_width()
-    widths, least = [], []  # as the cells are, and with all cells broken that may be
+    max_width = width or text_width()
+    widths, min_widths = [], []  # as the cells are, and with all cells broken that may be
     for place, column in enumerate(zip(*rows, strict=True)):
         widths.append(max(map(display_width, column)))
         broken = (
@@ -235,19 +235,21 @@ def format_table(
             else display_width(cell)
             for number, cell in enumerate(column)
         )
-        least.append(max(broken))
+        min_widths.append(max(broken))
 
     def total(some: Sequence[int], between: str) -> int:
         return sum(some) + len(between) * (len(some) - 1)
 
-    gap = NARROW_GAP if underline_header and total(least, GAP) > room >= total(least, NARROW_GAP) else GAP
-    while total(widths, gap) > room and (wide := [at for at in range(len(widths)) if widths[at] > least[at]]):
+    gap = (
+        NARROW_GAP if underline_header and total(min_widths, GAP) > max_width >= total(min_widths, NARROW_GAP) else GAP
+    )
+    while total(widths, gap) > max_width and (wide := [at for at in range(len(widths)) if widths[at] > min_widths[at]]):
         widths[max(wide, key=lambda at: widths[at])] -= 1
     blocks = [list(range(len(widths)))]
-    if total(widths, gap) > room:  # the first column begins every block
+    if total(widths, gap) > max_width:  # the first column begins every block
         blocks = [[0]]
         for place in range(1, len(widths)):
-            if len(blocks[-1]) > 1 and total([widths[at] for at in (*blocks[-1], place)], GAP) > room:
+            if len(blocks[-1]) > 1 and total([widths[at] for at in (*blocks[-1], place)], GAP) > max_width:
                 blocks.append([0])
             blocks[-1].append(place)
 
