@@ -653,7 +653,7 @@ def evaluate(
     given = data_args({**kinds, **_pop_data_settings(others)})
     known = {name: value for name, value in others.items() if value is not None}
     if treebank is not None and type(task_for(loaded.spec)) is LanguageTask:
-        from lemma.studies.attention_trees import evaluate_attention
+        from lemma.inspection.attention_trees import evaluate_attention
 
         return evaluate_attention(loaded, given, split, known, observer)
     return evaluate_run(loaded, given, split, known, observer)

@@ -9,6 +9,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "lemma"
 ORDER = [
     *(
         "errors",
+        "optional",
         "processes",
         "files",
         "random_state",

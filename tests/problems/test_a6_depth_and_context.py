@@ -10,8 +10,8 @@ import torch
 from lemma.models.build import build
 from lemma.spec.models import TableA5
 from lemma.spec.studies import GridStudy, read_study
-from lemma.studies.experiment import group_rows
-from lemma.studies.grid import judge_claims
+from lemma.studies.cells import group_rows
+from lemma.studies.claims import judge_claims
 from lemma.tasks.language import causal_loss
 from tests.unit.studies.made_up import made_up
 

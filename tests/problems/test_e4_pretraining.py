@@ -20,7 +20,8 @@ from lemma.runs.load import load
 from lemma.spec.data import Characters, LabelsSpec
 from lemma.spec.models import Classifier
 from lemma.spec.studies import PretrainingStudy, read_study
-from lemma.studies.experiment import group_rows, run_study
+from lemma.studies.cells import group_rows
+from lemma.studies.experiment import run_study
 from lemma.studies.pretraining import compute_gains, conclude, exclude_overlaps, make_table, read_texts, write_texts
 from lemma.studies.result import StudyResult
 

@@ -1,4 +1,4 @@
-"""Attention heads drawn: the colours of weights, small PNG images, SVG, and characters for a terminal."""
+"""Drawings of attention heads: the colours of weights, small PNG images, SVG, and characters for a terminal."""
 
 import base64
 import math
@@ -53,21 +53,21 @@ TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",
 
 
 def colour_index(weight: float) -> int:
-    """The number of a weight's colour: its square root, since an even share of sixty keys, 0.017, should be seen.
+    """Return the index of a weight's colour: by its square root, since 1/60 for each of sixty keys should be seen.
 
-    >>> level(0.0), level(0.25), level(1.0)
+    >>> colour_index(0.0), colour_index(0.25), colour_index(1.0)
     (0, 127, 254)
     """
     return round(math.sqrt(min(max(weight, 0.0), 1.0)) * (LEVELS - 1))
 
 
 def text_colour(colour: int) -> str:
-    """The colour of text that can be read on a colour."""
+    """Return a colour of text that is legible on the colour of that index."""
     return "#ffffff" if colour > LEVELS * 0.57 else "#1c1d21"
 
 
 def png(weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"]) -> bytes:
-    """A matrix as PNG, one pixel per cell; masked cells are transparent.
+    """Draw a matrix as PNG, one pixel per cell; masked cells are transparent.
 
     PNG 1.2: header, palette, transparency of its first entry, rows, end.
     """
@@ -88,18 +88,18 @@ def png(weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "q
 
 
 def png_url(head: "Head", max_tokens: int | None = None) -> str:
-    """The first `most` rows and columns of a head's weights as the address of an image that needs no file."""
+    """Return the first `max_tokens` rows and columns of a head's weights as the data URL of an image."""
     image = png(head.weights[:max_tokens, :max_tokens], head.allowed[:max_tokens, :max_tokens])
     return "data:image/png;base64," + base64.b64encode(image).decode()
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill one of the room's templates; values are escaped."""
+    """Fill one of the package's templates; values are escaped."""
     return TEMPLATES.get_template(template).render(values)
 
 
 def draw_head(head: "Head") -> str:
-    """One head: lines from queries to keys, and the matrix of weights."""
+    """Draw lines from queries to keys, and the matrix of weights, as SVG."""
     queries, keys = head.query_tokens[:MAX_TOKENS], head.key_tokens[:MAX_TOKENS]
     left_out = " (the first tokens only)" if (len(queries), len(keys)) != head.weights.shape else ""
     cells = [
@@ -111,7 +111,7 @@ def draw_head(head: "Head") -> str:
 
 
 def list_tokens(tokens: Sequence[VisibleToken]) -> str:
-    """Tokens with their numbers, in lines that fit."""
+    """List tokens with their indices, in lines that fit."""
     lines = [""]
     for word in tokens:
         token = f"{word.index}:{word.label()}"
@@ -122,7 +122,7 @@ def list_tokens(tokens: Sequence[VisibleToken]) -> str:
 
 
 def draw_layer(layer: int, heads: "list[Head]") -> str:
-    """The heads of a layer, as many side by side as there is room for."""
+    """Draw the heads of a layer in characters, as many side by side as fit."""
     side = math.ceil(len(heads) / math.ceil(len(heads) / MAX_HEADS_PER_ROW))
     room = min(24, text_width() // side - 2)
     images = []
@@ -137,7 +137,7 @@ def draw_layer(layer: int, heads: "list[Head]") -> str:
 
 
 def draw_pattern_letters(heads: "Heads") -> str:
-    """All heads by the letters of their patterns: one row per layer."""
+    """Draw all heads by the letters of their patterns: one row per layer."""
     layers = heads.layers()
     most, side = max(map(len, layers.values())), len(f"layer {max(layers)}")
     rows = [("head", [f"{number % 100:2d}" for number in range(most)])]
@@ -150,10 +150,10 @@ def shade_matrix(
 ) -> list[str]:
     """Draw a matrix in a few characters, blank where all is masked.
 
-    Each is as dark as the share of attention that its rows, in the mean, give to its columns.
+    Each is as dark as the fraction of attention that its rows, in the mean, give to its columns.
 
     >>> weights = np.array([[1.0, 0.0], [0.25, 0.75]])
-    >>> shades(weights, np.tri(2, dtype=bool), 2, 4)
+    >>> shade_matrix(weights, np.tri(2, dtype=bool), 2, 4)
     ['██  ', '▒▒██']
     """
 
@@ -171,7 +171,7 @@ def shade_matrix(
 
 
 def list_attended_tokens(head: "Head") -> str:
-    """One line per query: the keys that it attends to most."""
+    """List the keys that each query attends to most, a line per query."""
     width = max(len(word.label()) for word in head.query_tokens)
     lines = []
     for row, word in enumerate(head.query_tokens):

@@ -1,4 +1,4 @@
-"""Every attention head of a model on a text: the model runs once with recording on, and the weights are recomputed."""
+"""All attention heads of a model on a text: the model runs once with recording on, and the weights are recomputed."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,40 +56,41 @@ class Head:
 
     α_ij = softmax_j(scale · q_i·k_j + bias_ij) over the allowed keys j; the head's output is Σ_j α_ij v_j. With an
     attention sink the softmax is over the keys and the sink, so that a row sums to less than 1.
+
+    Attributes:
+        name: the path of the attention module inside the model.
+        is_cross: whether the keys come from another text than the queries.
+        scores: scaled, with bias; −∞ where a key is masked.
+        bias: what is added to the scaled scores of allowed keys (ALiBi, relative biases), if anything is.
+        matches: all patterns that these tokens could show, not only the nearest.
+        sink: score of the attention sink, a key without a value; None without one.
     """
 
     layer: int
     head: int
     name: str
-    """The path of the attention module inside the model."""
     query_tokens: tuple[VisibleToken, ...]
     key_tokens: tuple[VisibleToken, ...]
     is_cross: bool
-    """Whether the keys come from another text than the queries."""
     weights: Float[np.ndarray, "queries keys"]
     scores: Float[np.ndarray, "queries keys"]
-    """Scaled, with bias; −∞ where a key is masked."""
     allowed: Bool[np.ndarray, "queries keys"]
     bias: Float[np.ndarray, "queries keys"] | None
-    """What is added to the scaled scores of allowed keys (ALiBi, relative biases), if anything is."""
     queries: Float[np.ndarray, "queries width"]
     keys: Float[np.ndarray, "keys width"]
     values: Float[np.ndarray, "keys value_width"] | None
     scale: float
     statistics: Statistics
     matches: tuple[PatternMatch, ...]
-    """All patterns that these tokens could show, not only the nearest."""
     sink: float | None = None
-    """Score of the attention sink, a key without a value; None without one."""
 
     @property
     def sink_fraction(self) -> float | None:
-        """The mean share of attention that goes to the sink; None without one."""
+        """The mean fraction of attention that goes to the sink; None without one."""
         return None if self.sink is None else float(1 - self.weights.sum(1).mean())
 
     @property
     def title(self) -> str:
-        """Its layer and number."""
         return f"Layer {self.layer}, head {self.head}"
 
     @property
@@ -108,7 +109,7 @@ class Head:
         return self.nearest if self.nearest and self.nearest.pattern == self.pattern else None
 
     def record(self) -> dict[str, Any]:
-        """The numbers of the head, as in the table."""
+        """Return the numbers of the head, as in the table."""
         near = self.nearest
         return {
             "layer": self.layer,
@@ -129,26 +130,29 @@ class Head:
 
 @dataclass(frozen=True, eq=False)
 class Heads(Result):
-    """What every attention head of a model does on one text."""
+    """The attention heads of a model on one text.
+
+    Attributes:
+        model: its name.
+        source: the other text, if there is one that the tokens attend to.
+        notes: on what was left out.
+    """
 
     model: str
-    """The name of the model."""
     tokens: tuple[VisibleToken, ...]
     source: tuple[VisibleToken, ...]
-    """The other text, if there is one that the tokens attend to."""
     heads: tuple[Head, ...]
     notes: tuple[str, ...] = ()
-    """What was left out, and why."""
 
     def layers(self) -> dict[int, list[Head]]:
-        """The heads by layer."""
-        found: dict[int, list[Head]] = {}
+        """Return the heads by layer."""
+        layers: dict[int, list[Head]] = {}
         for head in self.heads:
-            found.setdefault(head.layer, []).append(head)
-        return found
+            layers.setdefault(head.layer, []).append(head)
+        return layers
 
     def heads_by_pattern(self) -> dict[str, list[tuple[Head, PatternMatch]]]:
-        """By pattern the heads that match it, best first; a head may match several, as one match and another."""
+        """Return by pattern the heads that match it, best first; a head may match several."""
         every = [(head, one) for head in self.heads for one in head.matches]
         matching = [pair for pair in every if pair[1].gain >= patterns.MIN_GAIN and pair[1].rows >= patterns.MIN_ROWS]
         matching.sort(key=lambda pair: -pair[1].gain)
@@ -159,16 +163,15 @@ class Heads(Result):
         }
 
     def clearest_head(self) -> Head:
-        """The head that matches its pattern best, or the first."""
+        """Return the head that matches its pattern best, or the first."""
         return max(self.heads, key=lambda head: head.matched_pattern.gain if head.matched_pattern else 0.0)
 
     @property
     def title(self) -> str:
-        """What is looked at."""
         return f"Attention of {self.model}"
 
     def blocks(self) -> Iterator[Block]:
-        """Small images of the heads in characters, the table, and of a single head what each token attends to."""
+        """Yield small images of the heads, the table, and for a single head what each token attends to."""
         yield Text(f"{self.model}: {pluralize(len(self.heads), 'head')} on {pluralize(len(self.tokens), 'token')}")
         yield Text(drawing.list_tokens(self.tokens), blank_before=True)
         shown, many = {head.pattern for head in self.heads}, len(self.heads) > MAX_DRAWN_HEADS
@@ -222,11 +225,11 @@ class Heads(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """The table, one row per head."""
+        """Return the table, one row per head."""
         return [head.record() for head in self.heads]
 
     def svg(self) -> str:
-        """One head in full, or the grid of all."""
+        """Draw one head in full, or the grid of all."""
         if len(self.heads) == 1:
             return drawing.draw_head(self.heads[0])
         layers = self.layers().values()
@@ -234,11 +237,11 @@ class Heads(Result):
         return drawing.render("grid.svg", heads=self, **size, image=drawing.png_url)
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Those of every result, with the interactive page and the drawing of heads."""
+        """Return those of every result, with the interactive page and the drawing of heads."""
         return super().writers() | {".html": lambda: render_page(self), ".svg": self.svg}
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, so that neither it nor the notebook restyles the other."""
+        """Show the page in a frame, so that neither it nor the notebook restyles the other."""
         return NOTEBOOK_FRAME.format(render_page(self))
 
 
@@ -297,28 +300,30 @@ def look_at_run(
 
 @dataclass(frozen=True)
 class HeadMeans(Result):
-    """Entropy and distance of every attention head, over all tokens of a text."""
+    """Entropy and distance of every attention head, over all tokens of a text.
+
+    Attributes:
+        source: where the text is from.
+        length: tokens of a window, each of which was read by itself.
+        entropy: by layer and head, the mean entropy of a row of weights, in nats.
+        distance: by layer and head, the root of the mean squared distance to what is attended to, in tokens.
+        uniform_entropy: the mean entropy of uniform attention on the same rows; that of a head that sees less is lower.
+    """
 
     model: str
     source: str
-    """Where the text is from."""
     tokens: int
     length: int
-    """The tokens of a window, each of which was read by itself."""
     entropy: tuple[tuple[float, ...], ...]
-    """By layer and head, the mean entropy of a row of weights, in nats."""
     distance: tuple[tuple[float, ...], ...]
-    """By layer and head, the root of the mean squared distance to what is attended to, in tokens."""
     uniform_entropy: float
-    """The mean entropy of uniform attention on the same rows; that of a head that sees less is lower."""
 
     @property
     def title(self) -> str:
-        """What is looked at."""
         return f"Attention of {self.model} over a text"
 
     def records(self) -> list[dict[str, Any]]:
-        """The table, one row per head."""
+        """Return the table, one row per head."""
         return [
             {"layer": layer, "head": head, "entropy": entropy, "distance": self.distance[layer][head]}
             for layer, heads in enumerate(self.entropy)
@@ -331,7 +336,7 @@ class HeadMeans(Result):
         return {**about, "uniform_entropy": self.uniform_entropy, "heads": self.records()}
 
     def blocks(self) -> Iterator[Block]:
-        """What was read, and the table."""
+        """Yield what was read, and the table."""
         yield Text(f"{self.model} on {self.tokens:,} tokens of {self.source}, in windows of {self.length}")
         rows = [
             (f"{one['layer']}.{one['head']}", f"{one['entropy']:.3f}", f"{one['distance']:.1f}")
@@ -363,19 +368,21 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
         raise DataError(f"{corpus}: the text has no tokens. Give a longer one.")
     attention = [part for part in model.modules() if isinstance(part, Attention)]
     fused = is_available(device) and bool(attention) and all(part.supports_row_statistics() for part in attention)
-    whole, rest = divmod(len(text), length)
-    windows = [text[: whole * length].reshape(whole, length)] + ([text[None, whole * length :]] if rest else [])
+    num_windows, remainder = divmod(len(text), length)
+    windows = [text[: num_windows * length].reshape(num_windows, length)] + (
+        [text[None, num_windows * length :]] if remainder else []
+    )
     batch = max(1, tokens_per_batch(device, 64) // length)
     sums: list[Tensor] = []  # by layer: entropies, squared distances and rows of each head
     with evaluating(model), torch.no_grad():
         for part in (part for some in windows for part in np.array_split(some, -(-len(some) // batch))):
-            found = _row_sums(model, torch.from_numpy(part.astype(np.int64)).to(device), attention if fused else [])
-            if not found:
+            totals = _row_sums(model, torch.from_numpy(part.astype(np.int64)).to(device), attention if fused else [])
+            if not totals:
                 raise InputError(
                     f"{run.path} is a run of the family {getattr(run.spec, 'family', 'model')}, which has no attention "
                     "heads. Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
                 )
-            sums = found if not sums else [one + other for one, other in zip(sums, found, strict=True)]
+            sums = totals if not sums else [one + other for one, other in zip(sums, totals, strict=True)]
     means = [(one[:2] / one[2].clamp(min=1)).cpu() for one in sums]
     seen = np.concatenate([np.tile(np.arange(1, some.shape[1] + 1), len(some)) for some in windows])
     seen = np.minimum(seen, sliding or length)
@@ -393,7 +400,7 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
 
 
 def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Float[Tensor, "three heads"]]:
-    """By layer, the sums of entropies and of squared distances of each head's rows, and how many rows there are."""
+    """Return by layer the sums of entropies and squared distances over each head's rows, and the number of rows."""
     read = getattr(model, "vectors", model)
     if not fused:
         with record_attention() as records:
@@ -412,7 +419,7 @@ def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Fl
 
 
 def repeated_tokens(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[int]:
-    """What a text begins with, and `count` random tokens twice, none of them special and all different.
+    """Return the first special tokens, and `count` random tokens twice, none of them special and all different.
 
     On such a text a model cannot know the next token but by having seen what came after the same token before. So the
     score of the pattern `induction` on it is that of an induction head (Olsson et al. 2022, "In-context learning and
@@ -459,20 +466,20 @@ def look_at(
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise InputError(f"{what} = {value!r}: give a whole number, counted from 0.")
 
-    def known(what: str, count: int) -> str:
+    def describe_range(what: str, count: int) -> str:
         return f"it has {f'{what} 0 only' if count == 1 else f'{what}s 0 to {count - 1}'}, counted from 0."
 
     if layer is not None and not 0 <= layer < len(records):
-        raise InputError(f"layer = {layer} is out of range for this model: {known('layer', len(records))}")
-    chosen = [(number, record) for number, record in enumerate(records) if layer in (None, number)]
-    for number, record in chosen:
+        raise InputError(f"layer = {layer} is out of range for this model: {describe_range('layer', len(records))}")
+    selected = [(number, record) for number, record in enumerate(records) if layer in (None, number)]
+    for number, record in selected:
         size = record.queries.shape[1]
         if head is not None and not 0 <= head < size:
-            raise InputError(f"head = {head} is out of range for layer {number}: {known('head', size)}")
-    found = [one for number, record in chosen for one in _analyse_heads(number, record, *texts, head)]
-    if shares := [head.sink_fraction for head in found if head.sink_fraction is not None]:
+            raise InputError(f"head = {head} is out of range for layer {number}: {describe_range('head', size)}")
+    heads = [one for number, record in selected for one in _analyse_heads(number, record, *texts, head)]
+    if shares := [head.sink_fraction for head in heads if head.sink_fraction is not None]:
         notes = [*notes, SINKS_NOTE.format(sum(shares) / len(shares))]
-    return Heads(name or type(model).__name__, *texts, tuple(found), tuple(notes))
+    return Heads(name or type(model).__name__, *texts, tuple(heads), tuple(notes))
 
 
 class NoAttentionError(InputError):
@@ -480,7 +487,7 @@ class NoAttentionError(InputError):
 
 
 def _check_one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
-    """What the model is called with, checked to be one text only."""
+    """Return what the model is called with, checked to be one text only."""
     if isinstance(tokens, Mapping):
         named = [one for name, one in tokens.items() if str(name).endswith("ids") and isinstance(one, Tensor)]
         inputs, checked = tokens, [ids for ids in named if ids.dim() == 2]
@@ -505,7 +512,7 @@ def _check_one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
 
 
 def _record_attention_calls(model: nn.Module, inputs: Tensor | Mapping[str, Tensor]) -> list[AttentionRecord]:
-    """Run the model once, and return what every call of attention was given."""
+    """Run the model once, and return the inputs of every call of attention."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model = {repr(model)[:60]}: give a PyTorch module; for a run, use lemma.look(run, text=…).")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -533,10 +540,10 @@ def _analyse_heads(
     source: tuple[VisibleToken, ...],
     head_index: int | None,
 ) -> Iterator[Head]:
-    """The heads of one call of attention, on the last row of the batch, in single precision or better."""
+    """Yield the heads of one call of attention, on the last row of the batch, in single precision or better."""
     query_tokens, key_tokens, cross = _match_tokens(record, tokens, source)
     precision = torch.promote_types(record.queries.dtype, torch.float32)
-    for name in ("queries", "keys", "values", "bias", "line"):
+    for name in ("queries", "keys", "values", "bias", "position_bias"):
         if (part := getattr(record, name)) is not None:
             part = (part[-1:] if part.dim() == 4 else part).to("cpu", precision)
             record = replace(record, **{name: part})
@@ -584,7 +591,7 @@ def _analyse_heads(
 def _match_tokens(
     record: AttentionRecord, tokens: tuple[VisibleToken, ...], source: tuple[VisibleToken, ...]
 ) -> tuple[tuple[VisibleToken, ...], tuple[VisibleToken, ...], bool]:
-    """The tokens of the queries, those of the keys, and whether they are two different texts.
+    """Return the tokens of the queries, those of the keys, and whether they are two different texts.
 
     Their lengths tell the texts apart; where both texts have the same length, the module's path does. A model that
     reads windows is given its last words.

@@ -29,7 +29,7 @@ LEGEND_WEIGHTS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 def render_page(heads: "Heads") -> str:
-    """The whole page."""
+    """Render the page."""
     packed = build_payload(heads)
     counts = {"layer": len(heads.layers()), "head": len(heads.heads), "token": len(heads.tokens)}
     assets = files("lemma.inspection") / "assets"
@@ -54,7 +54,12 @@ def render_page(heads: "Heads") -> str:
 
 @dataclass(frozen=True)
 class Payload:
-    """The values for the script, how many tokens are shown, and what had to be left out."""
+    """Values for the page's script.
+
+    Attributes:
+        num_tokens: how many are shown.
+        notes: on what had to be left out.
+    """
 
     values: dict[str, Any]
     num_tokens: int
@@ -62,11 +67,11 @@ class Payload:
 
 
 def build_payload(heads: "Heads") -> Payload:
-    """Pack the heads of a text, cut to the tokens that fit."""
+    """Pack the heads of a text, cut to as many tokens as fit."""
     numbers: dict[str, int] = {}  # of arrays in base64, each kept only once
     spent = 0
 
-    def put(array: np.ndarray) -> int:
+    def store(array: np.ndarray) -> int:
         nonlocal spent
         text = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
         spent += 0 if text in numbers else len(text)
@@ -84,7 +89,7 @@ def build_payload(heads: "Heads") -> Payload:
     for head in heads.heads:
         allowed = head.allowed[:shown, :shown]
         sums = softmax_sums(head.scores, head.sink)  # over all keys, shown or not
-        bias = None if head.bias is None else put(head.bias[:shown, :shown][allowed].astype("<f4"))
+        bias = None if head.bias is None else store(head.bias[:shown, :shown][allowed].astype("<f4"))
         packed.append(
             {
                 "layer": head.layer,
@@ -96,9 +101,9 @@ def build_payload(heads: "Heads") -> Payload:
                 "all": len(head.key_tokens),
                 "scale": head.scale,
                 "sink": head.sink,
-                "mask": put(np.packbits(allowed)),
-                "scores": put(head.scores[:shown, :shown][allowed].astype("<f4")),
-                "sums": put(sums[:shown].astype("<f4")),
+                "mask": store(np.packbits(allowed)),
+                "scores": store(head.scores[:shown, :shown][allowed].astype("<f4")),
+                "sums": store(sums[:shown].astype("<f4")),
                 "bias": bias,
                 "vectors": None,
             }
@@ -113,7 +118,7 @@ def build_payload(heads: "Heads") -> Payload:
         one["vectors"] = []
         for part in parts:
             unit = 1 if whole else float(np.abs(part).max(initial=0.0)) / 32767 or 1.0
-            array = put(part.astype("<f4") if whole else np.rint(part / unit).astype("<i2"))
+            array = store(part.astype("<f4") if whole else np.rint(part / unit).astype("<i2"))
             one["vectors"].append({"width": part.shape[1], "unit": unit, "bytes": 4 if whole else 2, "array": array})
         bare -= 1
     values = {
@@ -135,7 +140,7 @@ def build_payload(heads: "Heads") -> Payload:
 
 
 def _describe_head(head: "Head") -> str:
-    """The head in a few sentences."""
+    """Describe a head in a few sentences."""
     numbers, near = head.statistics, head.nearest
     share = f" {near.score:.3f} of its attention where uniform attention has {near.uniform:.3f}" if near else ""
     match = f"Best match: {head.pattern}, {MEANINGS[head.pattern]}:{share}."

@@ -1,4 +1,4 @@
-"""What one matrix of attention weights is like: a few statistics, and the known pattern that it comes nearest to.
+"""Statistics of a matrix of attention weights, and the known pattern that it comes nearest to.
 
 A pattern says for each row (a query) at which keys it expects the attention. Only keys that the row may see count. The
 score of a head is the mean over rows of the share of attention on the pattern's keys,
@@ -39,18 +39,14 @@ Mask = Bool[np.ndarray, "queries keys"]
 class Statistics:
     """Means over the rows that may see at least one key."""
 
-    entropy: float
-    """H(α_i) = −Σ_j α_ij ln α_ij, in nats."""
-    uniform_entropy: float
-    """Its maximum: ln of the number of keys the row may see."""
-    distance: float | None
-    """Σ_j α_ij |i − j|, in tokens; None across two texts."""
-    first: float
-    """The share of attention on the first key."""
+    entropy: float  # H(α_i) = −Σ_j α_ij ln α_ij, in nats
+    uniform_entropy: float  # its maximum: ln of the number of keys the row may see
+    distance: float | None  # Σ_j α_ij |i − j|, in tokens; None across two texts
+    first: float  # fraction of attention on the first key
 
     @property
     def breadth(self) -> float:
-        """The entropy as a share of uniform attention's; 0 where no row has a choice."""
+        """The entropy as a fraction of uniform attention's; 0 where no row has a choice."""
         return self.entropy / self.uniform_entropy if self.uniform_entropy else 0.0
 
 
@@ -92,7 +88,7 @@ def statistics(
 
 @dataclass(frozen=True)
 class PatternMatch:
-    """How well a head fits one pattern, and what uniform attention would reach on the same rows."""
+    """The score of a head for one pattern, and that of uniform attention on the same rows."""
 
     pattern: str
     score: float
@@ -101,14 +97,14 @@ class PatternMatch:
 
     @property
     def gain(self) -> float:
-        """How far the score is on the way from uniform attention's to 1; at most 1."""
+        """(score − uniform) / (1 − uniform); at most 1."""
         return (self.score - self.uniform) / (1 - self.uniform) if self.rows else 0.0
 
 
 def match_pattern(
     pattern: str, weights: Float[np.ndarray, "queries keys"], allowed: Mask, pattern_mask: Mask
 ) -> PatternMatch:
-    """Score one pattern: the mean share of attention on its places, over the rows where it exists.
+    """Score one pattern: the mean fraction of attention on its keys, over the rows where it exists.
 
     >>> diagonal, everything = np.eye(2, dtype=bool), np.ones((2, 2), dtype=bool)
     >>> match_pattern("itself", np.array([[0.75, 0.25], [0.5, 0.5]]), everything, diagonal)
@@ -124,26 +120,26 @@ def match_pattern(
 
 
 def nearest_pattern(matches: Sequence[PatternMatch]) -> PatternMatch | None:
-    """The pattern with the greatest gain among those that exist in enough rows; None where no pattern exists."""
-    candidates = [one for one in matches if one.rows >= MIN_ROWS] or [one for one in matches if one.rows]
-    return max(candidates, key=lambda one: one.gain, default=None)
+    """Return the pattern with the greatest gain among those that exist in enough rows; None if no pattern exists."""
+    candidates = [match for match in matches if match.rows >= MIN_ROWS] or [match for match in matches if match.rows]
+    return max(candidates, key=lambda match: match.gain, default=None)
 
 
 def pattern_name(match: PatternMatch | None, breadth: float) -> str:
-    """The name of the nearest pattern if it is a match, `broad` if the entropy is high, else `none`."""
+    """Return the name of the nearest pattern if it is a match, `broad` if the entropy is high, else `none`."""
     if match and match.gain >= MIN_GAIN:
         return match.pattern
     return "broad" if breadth >= BROAD_FRACTION else "none"
 
 
 def key_distances(queries: Sequence[VisibleToken], keys: Sequence[VisibleToken]) -> Int[np.ndarray, "queries keys"]:
-    """How far each key lies before each query."""
+    """Return how far each key lies before each query."""
     return np.subtract.outer([word.index for word in queries], [word.index for word in keys])
 
 
 @lru_cache(maxsize=8)  # all heads of a text share it
 def pattern_masks(queries: tuple[VisibleToken, ...], keys: tuple[VisibleToken, ...], cross: bool) -> dict[str, Mask]:
-    """The places of every pattern for these tokens; across two texts only those that need no common order."""
+    """Return the keys of every pattern for these tokens; across two texts only patterns that need no common order."""
     numbers: dict[object, int] = {}
     rows, columns = ([numbers.setdefault(word.identity, len(numbers)) for word in side] for side in (queries, keys))
     same = np.equal.outer(rows, columns)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Int64
 
-from lemma.data.conllu import Sentence
+from lemma.data.treebanks import Sentence
 from lemma.tasks.parsing import Direction, RelationFinding
 
 NO_HEAD = "none"

@@ -48,21 +48,24 @@ def align(words: Sequence[str], tokenizer: Tokenizer) -> Alignment:
 
 @dataclass(frozen=True)
 class WordAttention:
-    """What every head of a model attends to, word by word."""
+    """The attention of every head of a model between words.
+
+    Attributes:
+        names: `layer 0 head 1`, in the order of the heads.
+        head_indices: the layer and head of each.
+    """
 
     names: tuple[str, ...]
-    """`layer 0 head 1`, in the order of the heads."""
     head_indices: tuple[tuple[int, int], ...]
-    """The layer and head of each."""
     weights: Float[np.ndarray, "heads words words"]
 
     def select(self, layer: int | None, head: int | None) -> Float[np.ndarray, "words words"]:
-        """The attention of one head, or the mean over a layer or all heads; rows attend, columns are attended to."""
+        """Return the attention of one head, or the mean over a layer or all heads, from rows to columns."""
         return self.weights[_select(self.head_indices, layer, head)].mean(axis=0)
 
 
 def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[str]) -> WordAttention:
-    """Let a model read some words, and return what its heads attend to, from word to word."""
+    """Let a model read words, and return the attention of its heads from word to word."""
     aligned = align(words, tokenizer)
     reach = model.receptive_field
     if not len(aligned.ids) or (reach is not None and len(aligned.ids) > reach):
@@ -77,7 +80,7 @@ def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Se
 
 
 def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
-    """Refuse a model without attention, or a layer or head that it does not have; the model reads three tokens."""
+    """Raise an error if the model lacks attention, that layer or that head; the model reads three tokens."""
     size = PROBE_TOKENS if model.receptive_field is None else min(PROBE_TOKENS, model.receptive_field)
     _select(_head_indices(_square_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
 
@@ -89,7 +92,7 @@ def merge_token_attention(
 
     Attention to a word is the sum over its tokens, attention from a word the mean over them (Clark et al. 2019).
 
-    >>> between_words(np.array([[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.6]]]), [(0, 2), (2, 3)]).tolist()
+    >>> merge_token_attention(np.array([[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.6]]]), [(0, 2), (2, 3)]).tolist()
     [[[1.0, 0.0], [0.4, 0.6]]]
     """
     owners = np.zeros((len(spans), weights.shape[-1]))
@@ -100,7 +103,7 @@ def merge_token_attention(
 
 
 def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, " tokens"]) -> list[AttentionRecord]:
-    """The records of every layer in which all tokens attend to all (or to all before)."""
+    """Return the records of every layer in which all tokens attend to all (or to all before)."""
     tokens, size = ids[None].to(next(model.parameters()).device), len(ids)
     with evaluating(model), torch.no_grad(), record_attention(model) as records:
         model(tokens)
@@ -128,7 +131,7 @@ def _select(places: Sequence[tuple[int, int]], layer: int | None, head: int | No
 
 
 def most_attended(weights: Float[np.ndarray, "heads words words"]) -> Int64[np.ndarray, "heads words"]:
-    """The other word that each head attends to most from each word, counted from 1; 0 where it may see no other.
+    """Return the other word that each head attends to most from each word, from 1; 0 where it may see no other.
 
     >>> most_attended(np.array([[[1.0, 0, 0], [0.9, 0.1, 0], [0.1, 0.3, 0.6]]])).tolist()
     [[0, 1, 2]]
@@ -140,7 +143,7 @@ def most_attended(weights: Float[np.ndarray, "heads words words"]) -> Int64[np.n
 
 
 def attention_tree(weights: Float[np.ndarray, "words words"]) -> tuple[int, ...]:
-    """The maximum spanning tree of A + Aᵀ, with the word that others attend to most on average as its root.
+    """Return the maximum spanning tree of A + Aᵀ, with the word that others attend to most on average as its root.
 
     A causal model's words attend only to the past, so that a word's head may lie where it cannot look. Both directions
     are therefore added: the tree itself has no direction then.
@@ -175,24 +178,24 @@ Arc = tuple[int, int]
 
 
 def tree_arcs(heads: Sequence[int]) -> list[Arc]:
-    """The arcs of a tree without that of its root; words are counted from 1."""
+    """Return the arcs of a tree without that of its root; words are counted from 1."""
     return [(head, place) for place, head in enumerate(heads, start=1) if head]
 
 
 def arc_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
-    """How high each arc must be drawn to stay clear of the shorter ones that it overlaps: 1 and up."""
-    found: dict[Arc, int] = {}
+    """Return how high each arc must be drawn to stay clear of the shorter ones that it overlaps: 1 and up."""
+    levels: dict[Arc, int] = {}
     for arc in sorted(arcs, key=lambda arc: (abs(arc[0] - arc[1]), arc)):
         low, high = sorted(arc)
-        below = [level for other, level in found.items() if min(other) <= high and max(other) >= low]
-        found[arc] = max(below, default=0) + 1
-    return found
+        lower = [level for other, level in levels.items() if min(other) <= high and max(other) >= low]
+        levels[arc] = max(lower, default=0) + 1
+    return levels
 
 
 def draw_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) -> str:
     """Draw a tree next to its words, from head to dependent, with a note behind each word.
 
-    >>> print(terminal_arcs(["I", "sleep"], [2, 0], ["nsubj", "root"]))
+    >>> print(draw_arcs(["I", "sleep"], [2, 0], ["nsubj", "root"]))
     ┌─► I      nsubj
     └── sleep  root
     """
@@ -202,19 +205,19 @@ def draw_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) 
     widest = max((display_width(word) for word in words), default=0)
     lines = []
     for row, (word, note) in enumerate(zip(words, notes, strict=True), start=1):
-        drawn, running, arrives = "", False, False
+        line, running, arrives = "", False, False
         for column in per_column:
             arc = next((arc for arc in column if min(arc) <= row <= max(arc)), None)
             if arc is None:
-                drawn += "─" if running else " "
+                line += "─" if running else " "
             elif row in arc:
-                drawn += ("┬" if row == min(arc) else "┴") if running else ("┌" if row == min(arc) else "└")
+                line += ("┬" if row == min(arc) else "┴") if running else ("┌" if row == min(arc) else "└")
                 running, arrives = True, arrives or row == arc[1]
             else:
-                drawn += "┼" if running else "│"
-            drawn += "─" if running else " "
-        drawn += ("►" if arrives else "─" if running else " ") if per_column else ""
-        lines.append(f"{drawn} {word}{' ' * (widest - display_width(word))}  {note}".rstrip())
+                line += "┼" if running else "│"
+            line += "─" if running else " "
+        line += ("►" if arrives else "─" if running else " ") if per_column else ""
+        lines.append(f"{line} {word}{' ' * (widest - display_width(word))}  {note}".rstrip())
     return "\n".join(lines)
 
 
@@ -252,16 +255,19 @@ def draw_svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[s
 
 @dataclass(frozen=True)
 class RelationHead:
-    """Where the attention head of a relation attends from each word, which is the head of the dependency there."""
+    """The attention of a parser's head for one relation: each word attends to its dependents.
+
+    Attributes:
+        weights: row 0 is the top, column 0 the null position; words count from 1.
+    """
 
     relation: str
     words: tuple[str, ...]
     weights: Float[np.ndarray, "heads null_and_dependents"]
-    """Row 0 is the top, column 0 the null place; words count from 1."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What the columns attend to."""
+        """Titles of the columns."""
         return (NOTHING, *self.words)
 
     @property
@@ -270,7 +276,7 @@ class RelationHead:
         return zip((TOP, *self.words), self.weights.tolist(), strict=True)
 
     def lines(self) -> list[str]:
-        """Each word that attends to a word, and to which; the others in one line."""
+        """Return a line for each word that attends to words; the others in one line."""
         lines, idle = [f"head {self.relation}"], []
         for name, row in self.rows:
             if row[0] >= 0.5:
@@ -288,14 +294,14 @@ class RelationHead:
 
 @dataclass(frozen=True)
 class ParsedSentence:
-    """One tree, the parser's probability of each arc (None for a tree of attention), and attention of relations."""
+    """A tree, the parser's probability of each arc (None for a tree of attention), and attention of relations."""
 
     sentence: Sentence
     probabilities: tuple[float, ...] | None = None
     relation_heads: tuple[RelationHead, ...] = ()
 
     def draw(self, max_width: int | None = None) -> str:
-        """The tree in box characters, or as a table if it takes more than `room` columns."""
+        """Draw the tree in box characters, or as a table if it takes more than `max_width` columns."""
         words, heads = self.sentence.words, self.sentence.heads
         relations = ["" if relation == "_" else relation for relation in self.sentence.relations]
         notes = [relation or ("" if head else "root") for relation, head in zip(relations, heads, strict=True)]
@@ -318,7 +324,7 @@ class ParsedSentence:
         return "\n".join([drawn, *("\n".join(["", *head.lines()]) for head in self.relation_heads)])
 
     def svg(self) -> str:
-        """The tree as SVG."""
+        """Draw the tree as SVG."""
         labels = ["" if relation == "_" else relation for relation in self.sentence.relations]
         return draw_svg_arcs(self.sentence.words, self.sentence.heads, labels)
 
@@ -344,12 +350,12 @@ class ParsedText(Result):
     title = "Dependency trees"
 
     def blocks(self) -> Iterator[Block]:
-        """The trees in box characters."""
+        """Yield the trees in box characters."""
         yield from (Text(sentence.draw(text_width()), blank_before=True) for sentence in self.sentences)
         yield Text(self.about, blank_before=True)
 
     def details(self) -> Iterator[Block]:
-        """The trees as figures, with the attention of the relations that were asked for."""
+        """Yield the trees as figures, with the attention of the relations that were asked for."""
         for sentence in self.sentences:
             yield Figure(sentence.svg(), " ".join(sentence.sentence.words))
             for head in sentence.relation_heads:
@@ -362,7 +368,7 @@ class ParsedText(Result):
         return {"about": self.about, "sentences": [sentence.to_dict() for sentence in self.sentences]}
 
     def svg(self) -> str:
-        """The tree of a text of one sentence as SVG."""
+        """Draw the tree of a text of one sentence as SVG."""
         if len(self.sentences) != 1:
             raise InputError(
                 f"an SVG file holds one tree, but the text has {len(self.sentences)} lines. Save it as .html instead."
@@ -370,11 +376,11 @@ class ParsedText(Result):
         return self.sentences[0].svg()
 
     def html(self, full_page: bool = True) -> str:
-        """All trees on one page, with the attention of relations; or only the trees, for a notebook."""
+        """Render all trees on one page, with the attention of relations; or only the trees, for a notebook."""
         return render("trees.html", title=self.title, sentences=self.sentences, about=self.about, whole=full_page)
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Those of every result; drawings are as wide as the trees are, and scroll on a page."""
+        """Return those of every result; drawings are as wide as the trees are, and scroll on a page."""
         return super().writers() | {
             ".svg": self.svg,
             ".html": self.html,
@@ -391,8 +397,8 @@ def parse_text(
 ) -> ParsedText:
     """Draw the trees of a text, one sentence per line.
 
-    Of a parser its own, with the attention of one `relation`'s head if asked for ("all" for every relation in the
-    tree); of a language model the maximum spanning tree over the attention of one head, or over the mean of all.
+    A parser gives its own trees, with the attention of one `relation`'s head if asked for ("all" for every relation in
+    the tree); a language model the maximum spanning tree over the attention of one head, or over the mean of all.
     """
     sentences = [words for line in text.splitlines() if (words := split_words(line))]
     if not sentences:
@@ -404,7 +410,7 @@ def parse_text(
         raise InputError(
             f"a sentence has {longest:,} words, at most {MAX_WORDS} can be drawn. Put each sentence on its own line."
         )
-    found: list[ParsedSentence] = []
+    parsed: list[ParsedSentence] = []
     if isinstance(run.module, ParserModel):
         if layer is not None or head is not None:
             raise InputError(
@@ -415,11 +421,11 @@ def parse_text(
             raise InputError(describe_unknown("relation", str(relation), ["all", *lexicon.relations]))
         parser = run.require(ParserModel, "a parser")
         for words, guess in zip(sentences, predict_trees(parser, lexicon, sentences), strict=True):
-            asked = dict.fromkeys(guess.sentence.relations) if relation == "all" else [relation] if relation else []
-            weights = relation_attention(parser, lexicon, words) if asked else []
-            heads = tuple(RelationHead(name, tuple(words), weights[lexicon.relation_id(name)]) for name in asked)
-            found.append(ParsedSentence(guess.sentence, guess.probabilities, heads))
-        return ParsedText(tuple(found), f"trees of {run.path.name}, a parser: maximum spanning trees with one root")
+            relations = dict.fromkeys(guess.sentence.relations) if relation == "all" else [relation] if relation else []
+            weights = relation_attention(parser, lexicon, words) if relations else []
+            heads = tuple(RelationHead(name, tuple(words), weights[lexicon.relation_id(name)]) for name in relations)
+            parsed.append(ParsedSentence(guess.sentence, guess.probabilities, heads))
+        return ParsedText(tuple(parsed), f"trees of {run.path.name}, a parser: maximum spanning trees with one root")
     if relation is not None:
         raise InputError(
             "relation selects a head of a parser; the heads of a language model have no relations. "
@@ -428,13 +434,13 @@ def parse_text(
     check_heads(run.model, layer, head)
     for words in sentences:
         weights = measure_word_attention(run.model, run.tokenizer, words).select(layer, head)
-        found.append(ParsedSentence(Sentence(tuple(words), attention_tree(weights), ("_",) * len(words))))
+        parsed.append(ParsedSentence(Sentence(tuple(words), attention_tree(weights), ("_",) * len(words))))
     if layer is None:
         which = "the mean of all heads" if head is None else f"head {head} of every layer"
     else:
         which = f"layer {layer}, " + ("the mean of its heads" if head is None else f"head {head}")
     return ParsedText(
-        tuple(found),
+        tuple(parsed),
         f"maximum spanning trees of A + Aᵀ, where A is the attention between words of {which} of {run.path.name}; no "
         "labels, and the root is the word attended to most on average",
     )

@@ -42,7 +42,7 @@ class Plot:
     rule: float | None = None
     caption: str = ""
     bars: bool = False
-    """Intervals as thin bars instead of bands."""
+    """Draw intervals as thin bars instead of bands."""
     ticks: tuple[str, ...] = ()
     """Names for x = 0, 1, 2, …"""
     joined: bool = True
@@ -50,9 +50,11 @@ class Plot:
 
     @property
     def full_caption(self) -> str:
-        """The caption, and whether some band or bar goes on past the edge."""
+        """The caption, with a note if some band or bar is cut at the edge."""
         bottom, top = band_limits(self)
-        cut = any(min(one.low, default=top) < bottom or max(one.high, default=bottom) > top for one in self.curves)
+        cut = any(
+            min(curve.low, default=top) < bottom or max(curve.high, default=bottom) > top for curve in self.curves
+        )
         if not cut:
             return self.caption
         return f"{self.caption} {'Bars' if self.bars else 'Bands'} that reach further are cut at the edge."
@@ -71,8 +73,7 @@ class Plot:
         x_scale, x_axis = scale(self.log_x), altair.Axis(tickCount=6, grid=False)
         if self.ticks:
             names = f"{json.dumps(list(self.ticks))}[datum.value]"
-            places = list(range(len(self.ticks)))
-            x_axis = altair.Axis(values=places, labelExpr=names, labelOverlap=True, grid=False)
+            x_axis = altair.Axis(values=list(range(len(self.ticks))), labelExpr=names, labelOverlap=True, grid=False)
             x_scale = altair.Scale(nice=False, padding=16)
         elif self.log_x:
             x_axis = altair.Axis(values=sorted({x for curve in self.curves for x in curve.x}), format=",~r")
@@ -118,12 +119,12 @@ class Plot:
         if self.rule is not None:
             chart = altair.Chart(altair.InlineData(values=[{"x": self.rule}]))
             layers.append(chart.mark_rule(color="#7F7F7F", strokeDash=[2, 3]).encode(x=x))
-        whole = altair.layer(*layers).properties(width=WIDTH, height=HEIGHT)
-        return to_svg(whole.resolve_scale(strokeDash="independent"))
+        chart = altair.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+        return to_svg(chart.resolve_scale(strokeDash="independent"))
 
 
 def can_draw() -> bool:
-    """Whether the libraries that draw are installed."""
+    """Return whether the libraries that draw are installed."""
     try:
         import altair  # noqa: F401
         import vl_convert  # noqa: F401
@@ -135,26 +136,26 @@ def can_draw() -> bool:
 def to_svg(chart: Any) -> str:
     """Render an altair chart in our plain style."""
     text = io.StringIO()
-    plain = chart.configure(background="transparent", font=FONT).configure_view(stroke=None)
-    plain.configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal").save(text, format="svg")
+    styled = chart.configure(background="transparent", font=FONT).configure_view(stroke=None)
+    styled.configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal").save(text, format="svg")
     return text.getvalue()
 
 
 def band_limits(plot: Plot) -> tuple[float, float]:
-    """How far bands are drawn: past the lines by half their height, so that one wide interval does not flatten all.
+    """Return how far bands are drawn: past the lines by half their height, so that no wide interval flattens all.
 
     >>> band_limits(Plot("x", "y", (Curve("a", (0.0, 1.0), (1.0, 3.0)),)))
     (0.0, 4.0)
     """
     heights = [y for curve in plot.curves for y in curve.y]
-    room = (max(heights) - min(heights)) / 2
-    if plot.log_y or not room:
+    margin = (max(heights) - min(heights)) / 2
+    if plot.log_y or not margin:
         return -inf, inf
-    return min(heights) - room, max(heights) + room
+    return min(heights) - margin, max(heights) + margin
 
 
 def legend_columns(titles: Sequence[str]) -> int:
-    """How many names are put side by side above a plot.
+    """Return how many names are put side by side above a plot.
 
     >>> legend_columns(["measured", "exact formula"])
     2

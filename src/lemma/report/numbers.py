@@ -10,10 +10,10 @@ BAR_WIDTH = 20
 
 
 def format_number(value: float, decimals: int = 3) -> str:
-    """A number with at most `decimals` decimals; very small and large ones get a power of ten, NaN is a dash.
+    """Write a number with at most `decimals` decimals; very small and large ones get a power of ten, NaN is a dash.
 
-    >>> numeral(0.2186), numeral(-1.0), numeral(100, 0), numeral(1e-9), numeral(float("-inf"))
-    ('0.219', '−1', '100', '1.00e−09', '−∞')
+    >>> [format_number(value) for value in (0.2186, -1.0, 1e-9, float("-inf"))]
+    ['0.219', '−1', '1.00e−09', '−∞']
     """
     size = abs(value)
     if size != size:
@@ -35,25 +35,26 @@ def needed_decimals(values: Iterable[float], decimals: int) -> int:
     >>> needed_decimals([0.5, -1.25, 3], 4), needed_decimals([1 / 3, float("nan")], 4), needed_decimals([], 4)
     (2, 4, 0)
     """
-    given = [value for value in values if isfinite(value)]
-    return next(
-        few for few in range(decimals + 1) if all(round(value, few) == round(value, decimals) for value in given)
-    )
+    finite = [value for value in values if isfinite(value)]
+    for count in range(decimals):
+        if all(round(value, count) == round(value, decimals) for value in finite):
+            return count
+    return decimals
 
 
 def format_vector(values: Iterable[float], decimals: int = 3) -> str:
-    """A vector in brackets.
+    """Write a vector in brackets.
 
-    >>> vector([1, -0.25])
+    >>> format_vector([1, -0.25])
     '(1, −0.25)'
     """
     return "(" + ", ".join(format_short(value, decimals) for value in values) + ")"
 
 
 def format_short(value: float, decimals: int = 3) -> str:
-    """A number without the zeros that only line up columns.
+    """Write a number without the zeros that only line up columns.
 
-    >>> short_numeral(0.25, 4), numeral(0.25, 4)
+    >>> format_short(0.25, 4), format_number(0.25, 4)
     ('0.25', '0.2500')
     """
     text = format_number(value, decimals)
@@ -61,20 +62,20 @@ def format_short(value: float, decimals: int = 3) -> str:
 
 
 def format_numbers(values: Iterable[float], decimals: int = 3) -> list[str]:
-    """The numbers of a column, all with no more decimals than one of them needs.
+    """Write the numbers of a column, all with no more decimals than one of them needs.
 
-    >>> numerals([1, -0.25])
+    >>> format_numbers([1, -0.25])
     ['1', '−0.25']
     """
-    given = [float(value) for value in values]
-    needed = needed_decimals(given, decimals)
-    return [format_number(value, needed) for value in given]
+    numbers = [float(value) for value in values]
+    needed = needed_decimals(numbers, decimals)
+    return [format_number(number, needed) for number in numbers]
 
 
 def format_factor(value: float, decimals: int = 3) -> str:
-    """A number as a factor of a product: with brackets if it is negative.
+    """Write a number as a factor of a product: with brackets if it is negative.
 
-    >>> factor(-0.5), factor(2)
+    >>> format_factor(-0.5), format_factor(2)
     ('(−0.5)', '2')
     """
     (text,) = format_numbers([value], decimals)
@@ -82,32 +83,32 @@ def format_factor(value: float, decimals: int = 3) -> str:
 
 
 def format_times(count: int) -> str:
-    """How often, in words.
+    """Write how often something happens.
 
-    >>> times(1), times(2), times(1000)
+    >>> format_times(1), format_times(2), format_times(1000)
     ('once', 'twice', '1,000 times')
     """
     return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
 def shade_block(fraction: float) -> str:
-    """A block whose height is a share from 0 to 1.
+    """Return a block character whose height is a fraction from 0 to 1.
 
-    >>> shade(0), shade(0.219), shade(1)
+    >>> shade_block(0), shade_block(0.219), shade_block(1)
     (' ', '▂', '█')
     """
     return BLOCKS[ceil(_clamp(fraction) * 8)]
 
 
 def _clamp(fraction: float) -> float:
-    """Return a share limited to 0 to 1; NaN is nothing."""
+    """Limit a fraction to 0 to 1; NaN is 0."""
     return min(max(fraction, 0.0), 1.0) if fraction == fraction else 0.0
 
 
 def draw_bar(fraction: float) -> str:
-    """A bar whose length is a share from 0 to 1; what is not nothing is seen.
+    """Draw a bar whose length is a fraction from 0 to 1; any positive fraction can be seen.
 
-    >>> bar(0.5), bar(0), bar(0.001)
+    >>> draw_bar(0.5), draw_bar(0), draw_bar(0.001)
     ('██████████', '', '▏')
     """
     eighths = round(_clamp(fraction) * BAR_WIDTH * 8)
@@ -117,18 +118,18 @@ def draw_bar(fraction: float) -> str:
 
 
 def shorten(text: str, max_length: int = 60) -> str:
-    """The text, or its beginning if it is longer than that.
+    """Return the text, or its beginning if it is longer than `max_length`.
 
-    >>> shortened("abcdef", 4)
+    >>> shorten("abcdef", 4)
     'abc…'
     """
     return text if len(text) <= max_length else text[: max_length - 1] + "…"
 
 
 def escape_invisible(text: str) -> str:
-    """The text with invisible characters written as escapes.
+    """Write invisible characters as escapes.
 
-    >>> printable("a\\x07b")
+    >>> escape_invisible("a\\x07b")
     'a\\\\x07b'
     """
     return "".join(
@@ -147,11 +148,11 @@ HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 @dataclass(frozen=True)
 class VisibleToken:
-    """One token of a text: its place (from 0), its own text, and what makes two tokens the same."""
+    """One token of a text."""
 
-    index: int
+    index: int  # from 0
     text: str
-    identity: Hashable
+    identity: Hashable  # equal for tokens that are the same
 
     @property
     def visible_text(self) -> str:
@@ -159,7 +160,7 @@ class VisibleToken:
         return make_visible(self.text)
 
     def label(self, max_length: int = 12) -> str:
-        """The text to show where there is little room."""
+        """Return the visible text, shortened."""
         return self.visible_text if len(self.visible_text) <= max_length else self.visible_text[: max_length - 1] + "…"
 
 
@@ -170,18 +171,18 @@ def number_tokens(texts: Sequence[str], identities: Sequence[Hashable] | None = 
 
 
 def pluralize(count: int, noun: str) -> str:
-    """Say how many there are.
+    """Write a count with its noun.
 
-    >>> counted(1, "head"), counted(1200, "token")
+    >>> pluralize(1, "head"), pluralize(1200, "token")
     ('1 head', '1,200 tokens')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def make_visible(text: str) -> str:
-    r"""Write a token so that it can be seen and can do nothing to a terminal or a page's order of reading.
+    r"""Write a token so that it is visible and cannot change a terminal or a page's order of reading.
 
-    >>> visible(" the"), visible("a\nb"), visible("\x1b[2J"), visible("")
+    >>> make_visible(" the"), make_visible("a\nb"), make_visible("\x1b[2J"), make_visible("")
     ('␣the', 'a↵b', '\\x1b[2J', '∅')
     """
     return "".join(map(_make_visible_character, text)) or "∅"

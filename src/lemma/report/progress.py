@@ -16,22 +16,22 @@ REFRESH_SECONDS = 0.2  # seconds between two drawings of the bar
 
 
 class Observer:
-    """Watches phases with a known amount of work, rows of metrics and messages. This one shows nothing."""
+    """Follows phases with a known amount of work, rows of metrics and messages. This one shows nothing."""
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        """A phase begins: "training" of `total` "steps", "tokenising" of `total` "bytes"."""
+        """Start a phase: "training" of `total` "steps", "tokenising" of `total` "bytes"."""
 
     def advance(self, done: int) -> None:
-        """`done` of the phase is done by now; called very often."""
+        """Report that `done` of the phase is done by now; called very often."""
 
     def report(self, row: Mapping[str, float]) -> None:
-        """A row of metrics was written."""
+        """Report a row of metrics."""
 
     def log(self, message: str) -> None:
-        """Something worth reading happened."""
+        """Show a message."""
 
     def finish(self) -> None:
-        """The phase is over, successful or not."""
+        """End the phase, successful or not."""
 
 
 class SilentObserver(Observer):
@@ -46,18 +46,16 @@ class LineObserver(Observer):
         self.total = 0
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        """Say what begins."""
         self.total = total
-        named = unit.removesuffix("s") if total == 1 else unit
-        self.log(f"{phase}: {total:,} {named}" + (f", from {done:,} on" if done else ""))
+        noun = unit.removesuffix("s") if total == 1 else unit
+        self.log(f"{phase}: {total:,} {noun}" + (f", from {done:,} on" if done else ""))
 
     def report(self, row: Mapping[str, float]) -> None:
-        """Say how far it is, if a validation has come in."""
+        """Show the progress, if the row has a validation."""
         if "validation_loss" in row:
             self.log(f"step {row['step']:,.0f} of {self.total:,}: {describe_metrics(row)}")
 
     def log(self, message: str) -> None:
-        """Write one line."""
         print(wrap_lines(message, stream_width(self.stream)), file=self.stream, flush=True)
 
 
@@ -70,7 +68,6 @@ class NotebookObserver(LineObserver):
         self.handle: Any = None
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        """Show a new bar."""
         self.phase, self.total, self.unit, self.figures = phase, total, unit, ""
         self._draw(done)
 
@@ -85,7 +82,6 @@ class NotebookObserver(LineObserver):
         self._draw(int(row["step"]))
 
     def finish(self) -> None:
-        """Leave the bar as it is."""
         self.handle = None
 
     def _draw(self, done: int) -> None:
@@ -93,11 +89,11 @@ class NotebookObserver(LineObserver):
 
         self.last_drawn = time.monotonic()
         words = [f"{self.phase}: {done:,} of {self.total:,} {self.unit}", *filter(None, [self.figures])]
-        shown = HTML(f"<progress value={done} max={max(1, self.total)}></progress> {escape(' · '.join(words))}")
+        html = HTML(f"<progress value={done} max={max(1, self.total)}></progress> {escape(' · '.join(words))}")
         if self.handle is None:
-            self.handle = display(shown, display_id=True)
+            self.handle = display(html, display_id=True)
         else:
-            self.handle.update(shown)
+            self.handle.update(html)
 
 
 class BarAndFigures(Progress):
@@ -110,7 +106,7 @@ class BarAndFigures(Progress):
 
 
 class BarObserver(Observer):
-    """A bar that is drawn a few times a second, however often it is told to move on."""
+    """A bar that is drawn a few times a second, however often it advances."""
 
     def __init__(self, stream: TextIO) -> None:
         self.console = Console(file=stream)
@@ -120,7 +116,6 @@ class BarObserver(Observer):
         self.last_drawn, self.done = 0.0, 0.0
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        """Draw a new bar."""
         self.finish()
         count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
         columns = (TextColumn(phase), BarColumn(), count, TimeRemainingColumn())
@@ -156,9 +151,9 @@ class BarObserver(Observer):
 
 
 def describe_metrics(row: Mapping[str, float]) -> str:
-    """Tell the figures of a row in words.
+    """Write the metrics of a row for people.
 
-    >>> describe({"loss": 1.5, "perplexity": 4.25, "tokens_per_second": 21000.0})
+    >>> describe_metrics({"loss": 1.5, "perplexity": 4.25, "tokens_per_second": 21000.0})
     'loss 1.500 · validation perplexity 4.25 · 21,000 tokens/s'
     """
     words = {
@@ -200,7 +195,7 @@ def make_observer(stream: TextIO | None = None) -> Observer:
 
 
 def reading_progress(observer: Observer, units: Mapping[str, str] | None = None) -> Callable[[str, int, int], None]:
-    """Let an observer follow a reading, which reports (what, done, in all), in bytes or in the unit told for what."""
+    """Return a callback (phase, done, total) that reports a reading to an observer, in bytes or a unit by phase."""
     phase = ""
 
     def progress(what: str, done: int, total: int) -> None:

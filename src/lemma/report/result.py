@@ -1,6 +1,6 @@
-"""Results: what a computation found, made of blocks, printed and saved in every form.
+"""Results of computations, made of blocks, printed and saved in every form.
 
-A result is a frozen dataclass that derives from `Result` and says what it shows as blocks (headings, text, tables,
+A result is a frozen dataclass that derives from `Result` and returns what it shows as blocks (headings, text, tables,
 matrices, figures). From these come the terminal text, the notebook cell and the files: .html, .md, .txt, .tex and .svg;
 `to_dict()` gives .json and `records()` gives .csv.
 """
@@ -12,9 +12,10 @@ import re
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -62,63 +63,60 @@ class Items:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of written cells; the first column names the row. Spaces before a row's name indent it."""
+    """A table of written cells; the first column names the row. Spaces before a row's name indent it.
+
+    Attributes:
+        is_text: whether cells are words, aligned left and broken where they are too long, rather than numbers.
+        breakable: columns whose cells may be broken where the table is too wide.
+        row_kinds: a kind for every row: "best" marks it.
+        underline_header: in print.
+    """
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str = ""
-    bars: Sequence[float] = ()
-    """A bar from 0 to 1 behind every row."""
-    total: Sequence[str] = ()
-    """A last row of sums."""
+    bars: Sequence[float] = ()  # from 0 to 1, behind every row
+    total: Sequence[str] = ()  # a last row of sums
     is_text: bool = False
-    """Whether cells are words, aligned left and broken where they are too long, rather than numbers."""
-    left: Sequence[int] = (0,)
-    """Columns that are aligned left."""
+    left: Sequence[int] = (0,)  # columns that are aligned left
     breakable: Sequence[int] = ()
-    """Columns whose cells may be broken where the table is too wide."""
-    formulas: Sequence[int] = ()
-    """Columns with formulas, typeset in HTML."""
+    formulas: Sequence[int] = ()  # columns with formulas, typeset in HTML
     row_kinds: Sequence[str] = ()
-    """A kind for every row: "best" marks it."""
     underline_header: bool = False
-    """Whether the header is underlined in print."""
     caption: str = ""
 
     def all_rows(self) -> list[Sequence[str]]:
-        """Header, rows and total."""
+        """Return header, rows and total."""
         return [self.header, *self.rows, *([self.total] if self.total else [])]
 
     def is_left_aligned(self, column: int) -> bool:
-        """Whether a column is aligned left."""
+        """Return whether a column is aligned left."""
         return self.is_text or column in self.left
 
     def row_kind(self, row: int) -> str:
-        """The kind of a row, counted from 0."""
+        """Return the kind of a row, counted from 0."""
         return self.row_kinds[row] if row < len(self.row_kinds) else ""
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A matrix with names for its rows and columns."""
+    """A matrix with names for its rows and columns, coloured by sign and size or as fractions from 0 to 1."""
 
     title: str
     rows: Sequence[str]
     columns: Sequence[str]
     values: Float[np.ndarray, "rows columns"]
     colouring: Literal["signed", "share"] = "signed"
-    """Coloured by sign and size, or as shares from 0 to 1."""
-    sums: Sequence[float] = ()
-    """The sum of each row, where it is used later."""
+    sums: Sequence[float] = ()  # of each row, where they are used later
     decimals: int = 3
 
     def cells(self) -> tuple[tuple[str, ...], ...]:
-        """Every number as it is written, with no more decimals than one of them needs."""
+        """Write every number, with no more decimals than one of them needs."""
         needed = needed_decimals(self.values[np.isfinite(self.values)].tolist(), self.decimals)
         return tuple(tuple(format_number(value, needed) for value in row) for row in self.values)
 
     def table(self, shade_fractions: bool = True) -> Table:
-        """The matrix as a table; shares get a small block next to the number."""
+        """Return the matrix as a table; fractions get a small block next to the number."""
         cells: Iterable[Sequence[str]] = self.cells()
         if self.colouring == "share" and shade_fractions:
             cells = [
@@ -144,7 +142,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Legend:
-    """What the lines of figures stand for: colour, dashes and name of each."""
+    """The colour, dashes and name of each line of the figures."""
 
     entries: Sequence[tuple[str, Sequence[int], str]]
 
@@ -190,7 +188,7 @@ class Card:
     note: str = ""
 
     def content(self) -> list["Block"]:
-        """All that it holds, title and note included."""
+        """Return all blocks, title and note included."""
         note: list[Block] = [Text(self.note, "note")] if self.note else []
         return [Heading(self.title, 3), *self.blocks, *note]
 
@@ -203,7 +201,7 @@ class Cards:
     small: bool = False
 
     def content(self) -> list["Block"]:
-        """The cards."""
+        """Return the cards."""
         return list(self.cards)
 
 
@@ -216,7 +214,7 @@ class Fold:
     is_open: bool = False
 
     def content(self) -> list["Block"]:
-        """All that it holds, its title included."""
+        """Return all blocks, its title included."""
         return [Heading(self.title, 3), *self.blocks]
 
 
@@ -225,35 +223,38 @@ Blocks: TypeAlias = Iterable[Block]
 
 
 def plot_blocks(plots_to_draw: Iterable[Plot], kind: Literal["", "narrow"] = "") -> list[Block]:
-    """Plots as figures with their captions; where they cannot be drawn, the sentence that says how they could be."""
-    given = list(plots_to_draw)
-    if given and not can_draw():
+    """Return plots as figures with captions; if they cannot be drawn, a note that says what to install."""
+    plots = list(plots_to_draw)
+    if plots and not can_draw():
         return [Text(NO_PLOT, "note")]
-    return [Figure(plot.svg(), plot.full_caption, kind) for plot in given]
+    return [Figure(plot.svg(), plot.full_caption, kind) for plot in plots]
 
 
 class Result(ABC):
-    """What a computation found: it can be printed, shown in a notebook, given as plain values and saved."""
+    """The result of a computation: it can be printed, shown in a notebook, converted to plain values and saved.
+
+    Attributes:
+        title: what it is, in a line: a str, as a field or a property.
+        indent: starts every line below the headings in print.
+    """
 
     title: Any
-    """What it is, in a line: a str, as a field or a property."""
     indent: ClassVar[str] = ""
-    """What every line below the headings begins with in print."""
 
     @abstractmethod
     def blocks(self) -> Blocks:
-        """What is printed."""
+        """Return what is printed."""
 
     def details(self) -> Blocks:
-        """What is saved and shown in notebooks: at least what is printed."""
+        """Return what is saved and shown in notebooks: at least what is printed."""
         return self.blocks()
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the fields as values that JSON can hold; see `to_plain`."""
+        return field_values(self)
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows of a .csv file, figures unrounded; none if it has no such rows."""
+        """Return the rows of a .csv file, figures unrounded; none if it has no such rows."""
         return []
 
     def __str__(self) -> str:
@@ -263,7 +264,7 @@ class Result(ABC):
         return as_html(self.details(), self.title, full_page=False)
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """The functions that write each kind of file, by the ending of its name."""
+        """Return the functions that write each kind of file, by the suffix of its name."""
         from lemma.report.svg import as_svg
 
         writers: dict[str, Callable[[], str]] = {
@@ -278,7 +279,7 @@ class Result(ABC):
         return writers | ({".csv": lambda: as_csv(records)} if records else {})
 
     def save(self, path: Path | str) -> Path:
-        """Write it to a file, in the form that the ending of its name says, such as .html or .json."""
+        """Write it to a file, in the form given by the suffix of its name, such as .html or .json."""
         target, writers = Path(path), self.writers()
         check_target(target, writers)
         write_atomically(target, writers[target.suffix.lower()]())
@@ -286,7 +287,7 @@ class Result(ABC):
 
 
 def check_target(path: Path | str, suffixes: Iterable[str]) -> None:
-    """Refuse a file whose ending is unknown or whose folder is missing, before work is spent on its content."""
+    """Raise an error if the suffix is unknown or the folder is missing, before work is spent on the content."""
     target, suffixes = Path(path), list(suffixes)
     if target.suffix.lower() not in suffixes:
         raise InputError(describe_unknown(f"{target}: the ending of the name", target.suffix, suffixes))
@@ -297,13 +298,43 @@ def check_target(path: Path | str, suffixes: Iterable[str]) -> None:
 # Plain values
 
 
+def to_plain(value: Any) -> Any:
+    """Convert a value to what JSON can hold.
+
+    An object's own `to_dict()` is used where it has one; other dataclasses become dictionaries of their fields,
+    arrays, tuples and sets lists, paths strings. NaN and infinity, which JSON lacks, become None.
+
+    >>> to_plain({"path": Path("a"), "losses": (1.5, float("nan")), "counts": np.arange(2)})
+    {'path': 'a', 'losses': [1.5, None], 'counts': [0, 1]}
+    """
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if isfinite(value) else None
+        case Path():
+            return str(value)
+        case np.ndarray() | np.generic():
+            return to_plain(value.tolist())
+        case Mapping():
+            return {name: to_plain(item) for name, item in value.items()}
+    if hasattr(value, "to_dict"):
+        return to_plain(value.to_dict())
+    return field_values(value) if is_dataclass(value) else [to_plain(item) for item in value]
+
+
+def field_values(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as plain values, by their names."""
+    return {field.name: to_plain(getattr(instance, field.name)) for field in fields(instance)}
+
+
 def as_json(values: Any, indent: int = 2) -> str:
-    """Plain values as JSON that people can read; NaN and infinity are refused."""
+    """Write plain values as readable JSON; NaN and infinity are errors."""
     return json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
-    """Records as CSV with a header; what a record lacks is empty.
+    """Write records as CSV with a header; what a record lacks is empty.
 
     >>> as_csv([{"model": "rnn", "seed": 1}])
     'model,seed\\nrnn,1\\n'
@@ -320,16 +351,16 @@ def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def as_text(blocks: Blocks, indent: str = "") -> str:
-    """Blocks one below the other, with an empty line between them, but none between texts. Drawings are left out."""
+    """Write blocks one below the other, with an empty line between them but between texts. Drawings are left out."""
     lines: list[str] = []
-    before: Block | None = None
+    previous: Block | None = None
     for block in blocks:
-        shown = _text_lines(block, indent)
-        if not shown:
+        block_lines = _text_lines(block, indent)
+        if not block_lines:
             continue
-        together = isinstance(block, Text) and not block.blank_before and isinstance(before, Text | Heading)
-        lines += [*([] if before is None or together else [""]), *shown]
-        before = block
+        is_joined = isinstance(block, Text) and not block.blank_before and isinstance(previous, Text | Heading)
+        lines += [*([] if previous is None or is_joined else [""]), *block_lines]
+        previous = block
     return "\n".join(lines)
 
 
@@ -369,7 +400,7 @@ def _indent_lines(text: str, indent: str) -> list[str]:
 
 
 def _table_lines(block: Table, indent: str) -> list[str]:
-    """A table, with a bar behind each row where there is room."""
+    """Write a table, with a bar behind each row if it fits."""
     every = range(len(block.header))
     lines = format_table(
         block.all_rows(),
@@ -395,7 +426,7 @@ def _table_lines(block: Table, indent: str) -> list[str]:
 
 
 def as_markdown(blocks: Blocks) -> str:
-    """Blocks as Markdown in which nothing that a person wrote has a meaning."""
+    """Write blocks as Markdown in which all special characters are escaped."""
     return "\n\n".join(filter(None, map(_markdown, blocks))) + "\n"
 
 
@@ -460,7 +491,7 @@ LATEX |= {"→": r"$\to$", "√": r"$\surd$", "∗": r"$\ast$", "±": r"$\pm$"}
 
 
 def as_latex(blocks: Blocks) -> str:
-    """Blocks as LaTeX to be included in a document that loads booktabs."""
+    """Write blocks as LaTeX to be included in a document that loads booktabs."""
     return "% needs \\usepackage{booktabs}\n" + "\n\n".join(filter(None, map(_latex, blocks))) + "\n"
 
 
@@ -505,9 +536,9 @@ def _latex_table(block: Table) -> str:
 
 
 def escape_latex(text: str) -> str:
-    r"""A text as LaTeX: special characters escaped, mathematical signs and Greek letters in math mode.
+    r"""Write a text as LaTeX: special characters escaped, mathematical signs and Greek letters in math mode.
 
-    >>> latex_text("5 % of x_1"), latex_text("α → −1")
+    >>> escape_latex("5 % of x_1"), escape_latex("α → −1")
     ('5 \\% of x\\_1', '$\\alpha$ $\\to$ $-$1')
     """
     return "".join(LATEX.get(sign, sign) for sign in text)
@@ -517,14 +548,14 @@ def escape_latex(text: str) -> str:
 
 
 def as_html(blocks: Blocks, title: str, full_page: bool = True) -> str:
-    """A whole page, or the part of one that a notebook shows."""
+    """Write a full page, or the part of one that a notebook shows."""
     template, style = _template()
     return template.render(blocks=list(blocks), title=title, style=style, whole=full_page).strip() + "\n"
 
 
 @cache
 def _template() -> tuple[Any, str]:
-    """The template and the stylesheet, read when the first page is made."""
+    """Read the template and the stylesheet when the first page is made."""
     import jinja2
     from markupsafe import Markup, escape
 

@@ -3,14 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from statistics import fmean, stdev, variance
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from lemma.errors import InputError
 from lemma.report.text import label_line
 
 NamedValues = list[tuple[str, str]]
@@ -22,20 +20,22 @@ class Estimate:
     """A figure and its 95 % interval: mean ± margin over seeds, or the bounds that resampled data give.
 
     One seed, and data that were not resampled, have no interval.
+
+    Attributes:
+        count: how many values the mean is taken over.
+        bounds: the interval where it need not be symmetric.
+        values: the values themselves, where they are too few for an interval.
     """
 
     mean: float
     margin: float | None = None
     count: int = 1
-    """How many values the mean is taken over."""
     bounds: tuple[float, float] | None = None
-    """The interval where it need not be symmetric."""
     values: tuple[float, ...] = ()
-    """The values themselves, where they are too few for an interval."""
 
     @classmethod
     def from_resamples(cls, value: float, resampled: Float[np.ndarray, " samples"]) -> "Estimate":
-        """A figure with the 2.5th and the 97.5th percentile of what resampled data gave."""
+        """Make an estimate with the 2.5th and the 97.5th percentile of resampled values."""
         if not len(resampled):
             return cls(float(value))
         low, high = np.percentile(resampled, [2.5, 97.5])
@@ -75,17 +75,17 @@ class Estimate:
             return " / ".join(str(Estimate(value)) for value in self.values)
         if self.margin is None:
             return f"{self.mean:,.{_decimals(self.mean, 4)}f}"
-        places = min(_decimals(self.margin, 2), 6)
-        return f"{self.mean:,.{places}f} ± {self.margin:,.{places}f}"
+        decimals = min(_decimals(self.margin, 2), 6)
+        return f"{self.mean:,.{decimals}f} ± {self.margin:,.{decimals}f}"
 
     def format_interval(self, scale: float = 1.0, unit: str = "") -> str:
         """Write the figure with the ends of its interval.
 
-        >>> Estimate(0.75, bounds=(0.7, 0.8)).shown(100, " %")
+        >>> Estimate(0.75, bounds=(0.7, 0.8)).format_interval(100, " %")
         '75.00 %  (95 %: 70.00 to 80.00)'
         """
-        between = f"  (95 %: {scale * self.low:.2f} to {scale * self.high:.2f})" if self.interval else ""
-        return f"{scale * self.mean:.2f}{unit}{between}"
+        interval = f"  (95 %: {scale * self.low:.2f} to {scale * self.high:.2f})" if self.interval else ""
+        return f"{scale * self.mean:.2f}{unit}{interval}"
 
 
 MIN_SEEDS = 3
@@ -112,18 +112,20 @@ class PairedTest:
 
     Student's t-test of paired differences (Student 1908). On the log scale a difference is a ratio: what a seed does
     to both conditions cancels, and 73 against 55 weighs as much as 7.3 against 5.5. Fewer than three seeds are not
-    tested. Of shares of test items (accuracy), the standard error is never below that of the items.
+    tested. Of fractions of test items (accuracy), the standard error is never below that of the items.
+
+    Attributes:
+        differences: one per seed: of logarithms, or of fractions.
+        min_error: the least standard error of the mean difference: what the number of test items leaves open.
+        comparisons: how many comparisons the p-value is corrected for.
+        corrected_p: the p-value after Holm's correction; None if it was not corrected.
     """
 
     differences: tuple[float, ...]
-    """One per seed: of logarithms, or of shares."""
     log: bool = True
     min_error: float = 0.0
-    """The least standard error of the mean difference: what the number of test items leaves open."""
     comparisons: int = 1
-    """How many comparisons the p-value is corrected for."""
     corrected_p: float | None = None
-    """The p-value after Holm's correction; `p` itself if it was not corrected."""
 
     @property
     def mean(self) -> float:
@@ -167,7 +169,7 @@ class PairedTest:
 
     @property
     def is_significant(self) -> bool:
-        """Whether chance alone would hardly give such a difference."""
+        """Whether chance alone would rarely give such a difference."""
         return self.p is not None and self.p < SIGNIFICANCE_LEVEL
 
     @property
@@ -178,7 +180,7 @@ class PairedTest:
         return "significant" if self.is_significant else "not significant"
 
     def format_difference(self, difference: float, decimals: int = 1) -> str:
-        """A difference with its sign: a ratio in per cent, a share in points."""
+        """Write a difference with its sign: a ratio in per cent, a fraction in points."""
         value = 100 * (math.expm1(difference) if self.log else difference)
         return f"{value:+,.{decimals}f}".replace("-", "−")
 
@@ -198,20 +200,22 @@ class PairedTest:
         if self.standard_error is None:
             each = " and ".join(map(self.format_difference, self.differences))
             return f"{each} {self.unit}, {'one seed' if len(self.differences) == 1 else 'seed by seed'}"
-        found = self.difference
-        places = min(2, max(1, _decimals(100 * (found.margin or 0.0), 2)))
-        low, mean, high = (self.format_difference(value, places) for value in (found.low, found.mean, found.high))
+        estimate = self.difference
+        decimals = min(2, max(1, _decimals(100 * (estimate.margin or 0.0), 2)))
+        low, mean, high = (
+            self.format_difference(value, decimals) for value in (estimate.low, estimate.mean, estimate.high)
+        )
         size = "" if self.effect is None else f", d = {self.effect:.2g}".replace("-", "−")
         return f"{mean} {self.unit} (95 %: {low} to {high}; {format_p(self.p)}{size})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; differences on the scale that was tested."""
-        found = self.difference
+        estimate = self.difference
         return {
             "scale": "log" if self.log else "share",
             "differences": list(self.differences),
-            "mean": found.mean,
-            "margin": found.margin,
+            "mean": estimate.mean,
+            "margin": estimate.margin,
             "p": self.raw_p,
             "p_holm": self.p,
             "comparisons": self.comparisons,
@@ -224,44 +228,44 @@ def paired_test(
 ) -> PairedTest:
     """Compare values of the same seeds in the same order; `log` compares their ratios."""
     pairs = zip(values, baseline, strict=True)
-    gaps = tuple(math.log(one / other) if log else one - other for one, other in pairs)
-    return PairedTest(gaps, log, min_error)
+    differences = tuple(math.log(value / base) if log else value - base for value, base in pairs)
+    return PairedTest(differences, log, min_error)
 
 
 def holm_correct(tests: Sequence[PairedTest]) -> list[PairedTest]:
     """Correct the p-values of several tests, so that one false alarm among all is as rare as the level (Holm 1979).
 
-    >>> [round(one.p, 4) for one in holm([paired_test([73, 55, 55], [35, 35, 35])] * 2)]
+    >>> [round(test.p, 4) for test in holm_correct([paired_test([73, 55, 55], [35, 35, 35])] * 2)]
     [0.0571, 0.0571]
     """
-    order = sorted((one.raw_p, place) for place, one in enumerate(tests) if one.raw_p is not None)
+    order = sorted((test.raw_p, index) for index, test in enumerate(tests) if test.raw_p is not None)
     corrected, worst = list(tests), 0.0
-    for rank, (p, place) in enumerate(order):
+    for rank, (p, index) in enumerate(order):
         worst = max(worst, min(1.0, (len(order) - rank) * p))
-        corrected[place] = replace(tests[place], comparisons=len(order), corrected_p=worst)
+        corrected[index] = replace(tests[index], comparisons=len(order), corrected_p=worst)
     return corrected
 
 
 def format_p(p: float | None) -> str:
     """Write a p-value.
 
-    >>> in_p(0.0286), in_p(0.00002)
+    >>> format_p(0.0286), format_p(0.00002)
     ('p = 0.029', 'p < 0.001')
     """
     return "no test" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
 def item_standard_error(differences: Sequence[float], num_items: int | None = None) -> float:
-    """The standard error that test items leave in a difference of shares, from one condition's minus the other's.
+    """Return the standard error that test items leave in a difference of fractions.
 
     One item more each way is added, so that no number of items is certain (Laplace). `distinct` says how many items
     there were if some were asked several times.
 
-    >>> round(items_error([1, 0, 0, 0, 0, -1, 0, 0, 0, 0] * 2), 3)
+    >>> round(item_standard_error([1, 0, 0, 0, 0, -1, 0, 0, 0, 0] * 2), 3)
     0.114
     """
-    seen = [*differences, 1.0, -1.0]
-    return stdev(seen) / math.sqrt(num_items + 2 if num_items else len(seen))
+    smoothed = [*differences, 1.0, -1.0]
+    return stdev(smoothed) / math.sqrt(num_items + 2 if num_items else len(smoothed))
 
 
 def student_quantile(freedom: float, level: float = 0.95) -> float:
@@ -276,26 +280,18 @@ def student_quantile(freedom: float, level: float = 0.95) -> float:
 
 
 def _decimals(value: float, digits: int) -> int:
-    """How many decimals show this many significant digits of `value`."""
+    """Return how many decimals show this many significant digits of `value`."""
     if value == 0 or not math.isfinite(value):
         return digits - 1
     return max(0, digits - 1 - math.floor(math.log10(abs(value))))
 
 
-def import_optional(module: str, package: str, feature: str) -> Any:
-    """Import a library where it is first needed; say how to get it if it is not there."""
-    try:
-        return import_module(module)
-    except ImportError:
-        raise InputError(f"{feature} needs {package}, which is not installed here: pip install {package}") from None
-
-
 def protocol_values(protocol: Mapping[str, Any]) -> NamedValues:
-    """How a measurement was made, a line each."""
+    """Return how a measurement was made, by name, without what is empty."""
     return [(name, str(value)) for name, value in protocol.items() if value not in (None, (), [])]
 
 
 def format_named_values(values: NamedValues) -> str:
-    """Names and values in two columns."""
+    """Write names and values in two columns."""
     width = max(len(name) for name, _ in values) + 1
     return "\n".join(label_line(name, value, width) for name, value in values)

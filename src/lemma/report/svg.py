@@ -50,7 +50,7 @@ class SvgPart:
 
 
 def as_svg(blocks: Blocks, title: str) -> str:
-    """Blocks as a whole SVG file; neighbouring matrices share rows."""
+    """Draw blocks as an SVG file; neighbouring matrices share rows."""
     parts: list[str] = []
     widest, y = 0.0, float(MARGIN)
     for drawing in _rows(blocks):
@@ -60,14 +60,14 @@ def as_svg(blocks: Blocks, title: str) -> str:
 
 
 def matrix_svg(matrix: Matrix, edge: int = 10) -> str:
-    """One matrix as an SVG element."""
+    """Draw one matrix as an SVG element."""
     drawing = heat_map(matrix)
     body = _translate(drawing.body, edge, edge)
     return _document(SvgPart(body, drawing.width + 2 * edge, drawing.height + 2 * edge), matrix.title)
 
 
 def _document(drawing: SvgPart, title: str) -> str:
-    """A drawing on its own paper, so that it can also be read on a dark page."""
+    """Put a drawing on a light background, so that it can also be read on a dark page."""
     width, height = round(drawing.width), round(drawing.height)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -90,15 +90,15 @@ def _rows(blocks: Blocks) -> Iterator[SvgPart]:
 
 
 def _side_by_side(maps: Sequence[SvgPart]) -> Iterator[SvgPart]:
-    """As many heat maps in a row as there is room for."""
+    """Yield rows of as many heat maps as fit."""
     parts: list[str] = []
     x = height = 0.0
-    for one in maps:
-        if parts and x + one.width > WIDTH:
+    for heat in maps:
+        if parts and x + heat.width > WIDTH:
             yield SvgPart("\n".join(parts), x - GAP, height + 6)
             parts, x, height = [], 0.0, 0.0
-        parts.append(_translate(one.body, x, 0))
-        x, height = x + one.width + GAP, max(height, one.height)
+        parts.append(_translate(heat.body, x, 0))
+        x, height = x + heat.width + GAP, max(height, heat.height)
     yield SvgPart("\n".join(parts), x - GAP, height + 6)
 
 
@@ -163,7 +163,7 @@ def _table(block: Table) -> SvgPart:
 
 
 def heat_map(matrix: Matrix) -> SvgPart:
-    """Title, column names, then a row of cells for each row; darker is larger, orange is below zero."""
+    """Draw title, column names and a row of cells for each row; darker is larger, orange is below zero."""
     cells, sums = matrix.cells(), [format_number(value, matrix.decimals) for value in matrix.sums]
     written = [*(cell for row in cells for cell in row), *map(_shorten_label, matrix.columns), *sums]
     wide = max(34.0, CHARACTER_WIDTH * max(map(display_width, written)) + 12)
@@ -191,7 +191,7 @@ def heat_map(matrix: Matrix) -> SvgPart:
 
 
 def cell_colours(value: float, largest: float) -> tuple[str, str]:
-    """Fill and ink of a cell: the fill by the value's size next to the largest, the ink dark or light on it.
+    """Return fill and ink of a cell: the fill by the value's size next to the largest, the ink dark or light on it.
 
     >>> cell_colours(0.0, 1.0), cell_colours(1.0, 1.0), cell_colours(float("nan"), 1.0)
     (('#ffffff', '#1b1f24'), ('#005da0', '#ffffff'), ('#e4e4e4', '#1b1f24'))

@@ -19,7 +19,7 @@ _columns: ContextVar[int] = ContextVar("columns", default=DEFAULT_WIDTH)
 
 
 def text_width() -> int:
-    """How many columns text is set to now: 80, unless `set_to` says otherwise."""
+    """Return how many columns text is set to now: 80, unless `set_text_width` says otherwise."""
     return _columns.get()
 
 
@@ -27,8 +27,8 @@ def text_width() -> int:
 def set_text_width(number: int) -> Iterator[None]:
     """Set text to this many columns within the block.
 
-    >>> with set_to(60):
-    ...     columns()
+    >>> with set_text_width(60):
+    ...     text_width()
     60
     """
     before = _columns.set(number)
@@ -39,10 +39,10 @@ def set_text_width(number: int) -> Iterator[None]:
 
 
 def stream_width(stream: TextIO | None) -> int:
-    """The columns to use on a stream: a terminal's own, within reason; 80 in a pipe or a file.
+    """Return the columns to use on a stream: a terminal's own, within limits; 80 in a pipe or a file.
 
     >>> import io
-    >>> width_of(io.StringIO())
+    >>> stream_width(io.StringIO())
     80
     """
     if stream is None or not stream.isatty():
@@ -51,9 +51,9 @@ def stream_width(stream: TextIO | None) -> int:
 
 
 def display_width(text: str) -> int:
-    """How many columns of a terminal a text takes: East Asian characters and emoji take two, combining marks none.
+    """Return how many columns of a terminal a text takes: East Asian characters and emoji take two, combining marks 0.
 
-    >>> across("d·h"), across("語"), across("e\u0301"), across("👩‍👩‍👧"), across("❤️")
+    >>> display_width("d·h"), display_width("語"), display_width("e\u0301"), display_width("👩‍👩‍👧"), display_width("❤️")
     (3, 2, 1, 2, 2)
     """
     return len(text) if text.isascii() else sum(width for _, width in graphemes(text))
@@ -80,7 +80,7 @@ def graphemes(text: str) -> Iterator[tuple[str, int]]:
 
 
 def keep_together(text: str) -> str:
-    """The text as one that is broken nowhere, as `d = 512` in a list of sizes."""
+    """Make a text that is never broken, such as `d = 512` in a list of sizes."""
     return text.replace(" ", NO_BREAK_SPACE)
 
 
@@ -123,7 +123,7 @@ def wrap(
 
 
 def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
-    """A word as it is; a formula or a module's path that is too long cut after its dots. A file's stays whole."""
+    """Split a formula or a module's path that is too long after its dots; the path of a file stays in one piece."""
     if display_width(word) <= width or ("/" in word and not break_anywhere):
         return [word]
     pieces = [""]
@@ -145,9 +145,9 @@ def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
 
 
 def wrap_paragraph(text: str, width: int | None = None) -> str:
-    """A text whose lines are broken where they are too long, all of them flush left.
+    """Break lines where they are too long, all of them flush left.
 
-    >>> print(paragraph("to be or not to be", 10))
+    >>> print(wrap_paragraph("to be or not to be", 10))
     to be or
     not to be
     """
@@ -155,11 +155,11 @@ def wrap_paragraph(text: str, width: int | None = None) -> str:
 
 
 def wrap_lines(text: str, width: int | None = None) -> str:
-    """A text whose lines are broken where they are too long, the rest of each a little to the right.
+    """Break lines where they are too long, the rest of each a little to the right.
 
     Where a line begins with a name and two spaces, it goes on below what comes after them.
 
-    >>> print(fit("loss    1.5 nats/token, lower is better", 24))
+    >>> print(wrap_lines("loss    1.5 nats/token, lower is better", 24))
     loss    1.5 nats/token,
             lower is better
     """
@@ -179,9 +179,9 @@ def _wrap_line(line: str, width: int, hanging: str | None) -> list[str]:
 
 
 def label_line(name: str, value: str, width: int, break_anywhere: bool = False) -> str:
-    """A name and its value, the value in its own column however long it is.
+    """Write a name and its value, the value in its own column however long it is.
 
-    >>> print(label("loss", "1.5 nats", 6))
+    >>> print(label_line("loss", "1.5 nats", 6))
     loss   1.5 nats
     """
     lead = f"{name}{' ' * (width - display_width(name))} "
@@ -214,7 +214,7 @@ def format_table(
     Those of the first row may be too if it is the `head`, which `rule` underlines. Where that is not enough, columns
     that are underlined are one space apart; and where that is not, they go on below, the first of them repeated.
 
-    >>> print("\\n".join(table([["a", "bb", "cc"], ["1", "2", "3"]], rule=True, width=6)))
+    >>> print("\\n".join(format_table([["a", "bb", "cc"], ["1", "2", "3"]], underline_header=True, width=6)))
     a  bb
     ─  ──
     1   2
@@ -225,8 +225,8 @@ def format_table(
     """
     if not rows:
         return []
-    room = width or text_width()
-    widths, least = [], []  # as the cells are, and with all cells broken that may be
+    max_width = width or text_width()
+    widths, min_widths = [], []  # as the cells are, and with all cells broken that may be
     for place, column in enumerate(zip(*rows, strict=True)):
         widths.append(max(map(display_width, column)))
         broken = (
@@ -235,19 +235,21 @@ def format_table(
             else display_width(cell)
             for number, cell in enumerate(column)
         )
-        least.append(max(broken))
+        min_widths.append(max(broken))
 
     def total(some: Sequence[int], between: str) -> int:
         return sum(some) + len(between) * (len(some) - 1)
 
-    gap = NARROW_GAP if underline_header and total(least, GAP) > room >= total(least, NARROW_GAP) else GAP
-    while total(widths, gap) > room and (wide := [at for at in range(len(widths)) if widths[at] > least[at]]):
+    gap = (
+        NARROW_GAP if underline_header and total(min_widths, GAP) > max_width >= total(min_widths, NARROW_GAP) else GAP
+    )
+    while total(widths, gap) > max_width and (wide := [at for at in range(len(widths)) if widths[at] > min_widths[at]]):
         widths[max(wide, key=lambda at: widths[at])] -= 1
     blocks = [list(range(len(widths)))]
-    if total(widths, gap) > room:  # the first column begins every block
+    if total(widths, gap) > max_width:  # the first column begins every block
         blocks = [[0]]
         for place in range(1, len(widths)):
-            if len(blocks[-1]) > 1 and total([widths[at] for at in (*blocks[-1], place)], GAP) > room:
+            if len(blocks[-1]) > 1 and total([widths[at] for at in (*blocks[-1], place)], GAP) > max_width:
                 blocks.append([0])
             blocks[-1].append(place)
 

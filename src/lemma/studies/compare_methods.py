@@ -24,7 +24,10 @@ from lemma.runs.load import build_initial_model, load
 from lemma.spec.base import distribute
 from lemma.spec.models import ClassifierHead, ModelSpec
 from lemma.spec.recipe import METHODS, Recipe
-from lemma.studies.budget import (
+from lemma.studies.cells import CellOutcome, StudyCell
+from lemma.studies.experiment import Experiment, run_experiment
+from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
+from lemma.studies.timing import (
     Quartiles,
     describe_hardware,
     device_of,
@@ -33,8 +36,6 @@ from lemma.studies.budget import (
     time_in_turns,
     time_ratio,
 )
-from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, run_experiment
-from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
 from lemma.tasks.base import DataArgs, Headline
 from lemma.tasks.translation import teacher_forcing
 from lemma.training.adapt import (
@@ -52,14 +53,10 @@ from lemma.training.precision import fork_random
 from lemma.training.session import Session
 
 MEGA = 1e6
-MAX_TEXTS = 32
-"""Texts that are read at once when inference is timed, or as many as a step of training takes if these are fewer."""
-MAX_LENGTH = 64
-"""Tokens of each of them, where they are cut from running text and the context allows it."""
-MAX_ROUNDS, MAX_SECONDS = 15, 20.0
-"""Rounds in which inference is timed, and the seconds after which there are no more."""
-TIE_RATIO = 1.05
-"""Costs within this ratio of the least count as alike: the noise of a shared machine is larger than less."""
+MAX_TEXTS = 32  # read at once when inference is timed, or as many as a step of training takes if these are fewer
+MAX_LENGTH = 64  # tokens of each of them, where they are cut from running text and the context allows it
+MAX_ROUNDS, MAX_SECONDS = 15, 20.0  # in which inference is timed
+TIE_RATIO = 1.05  # costs within this ratio of the least are equal: the noise of a shared machine is larger than less
 TABLE_NOTE = (
     "Memory: all tensors at the peak of one training step. Inference: one pass over the same batch, all methods in "
     "turns in one process, median of the rounds; merged: updates folded into plain weights. Forgetting: perplexity of "
@@ -78,19 +75,19 @@ def compare_methods(
     """Adapt a base by every method into a folder of its own below `out`, measure each, and compare them."""
     if data_args.option == "images":
         raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
-    kinds = {"recipe": Recipe, "model": ClassifierHead, **METHODS}
-    distribute(
-        {word: value for word, value in settings.items() if word != "epochs"}, kinds, ("epochs",)
-    )  # refuses a setting that nothing knows
+    specs = {"recipe": Recipe, "model": ClassifierHead, **METHODS}
+    # raises an error for a setting that no spec has
+    distribute({name: value for name, value in settings.items() if name != "epochs"}, specs, ("epochs",))
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")
     plans: dict[str, AdaptationPlan] = {}
-    for name in METHODS:
-        ready = next((plan.data for plan in plans.values()), None)
-        others = {word for other, kind in METHODS.items() if other != name for word in kind.setting_names()}
-        known = METHODS[name].setting_names()  # a setting that only another method has is left to that one
-        own = {word: value for word, value in settings.items() if word in known or word not in others}
-        plans[name] = plan_adaptation(run, data_args, name, own, observer, ready)
+    for method in METHODS:
+        dataset = next((plan.data for plan in plans.values()), None)  # loaded once for all methods
+        own = METHODS[method].setting_names()
+        others = {name for other, spec in METHODS.items() if other != method for name in spec.setting_names()}
+        # a setting that only another method has is left to that one
+        of_method = {name: value for name, value in settings.items() if name in own or name not in others}
+        plans[method] = plan_adaptation(run, data_args, method, of_method, observer, dataset)
     experiment = MethodsExperiment(plans, out, observer, overwrite)
     try:
         return run_experiment(experiment)
@@ -100,16 +97,19 @@ def compare_methods(
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One method: what came of it, and what it cost."""
+    """The result of one method, and what it cost.
+
+    Attributes:
+        unmerged: milliseconds of a pass as the run is loaded.
+        merged: the same with updates folded in, where there are any that can be.
+        time_ratio: the pass's time against that of the fully tuned model, which has nothing added.
+    """
 
     adapted: AdaptResult
     peak_bytes: int
     unmerged: Quartiles
-    """Milliseconds of a pass as the run is loaded."""
     merged: Quartiles | None
-    """The same with updates folded in, where there are any that can be."""
     time_ratio: Quartiles
-    """The pass's time against that of the fully tuned model, which has nothing added."""
     forgetting: Forgetting | None
 
     @property
@@ -139,7 +139,7 @@ class MethodRow:
         }
 
     def cells(self) -> dict[str, str]:
-        """What a person reads of it, by the names of the table's lines."""
+        """Return its cells, by the names of the table's lines."""
         guess = {"  by guessing": self.headline.baseline_text} if self.headline.baseline is not None else {}
         before, after = (self.forgetting.before, self.forgetting.after) if self.forgetting else (None, None)
         return {
@@ -183,14 +183,14 @@ def describe_winner(scenario: Scenario, rows: Sequence[MethodRow]) -> str:
     best = max(rows, key=lambda row: row.headline.signed_value)
     good = [row for row in rows if row.headline.is_on_par_with(best.headline)]
     least = min(scenario.cost(row) for row in good)
-    alike = [row for row in good if scenario.cost(row) <= TIE_RATIO * least]
-    chosen = min(alike, key=lambda row: (-row.headline.signed_value, scenario.cost(row)))
-    cost = f"{scenario.cost(chosen) / scenario.scale:,.4g} {scenario.unit}"
-    others = [row.method for row in alike if row is not chosen]
+    ties = [row for row in good if scenario.cost(row) <= TIE_RATIO * least]
+    winner = min(ties, key=lambda row: (-row.headline.signed_value, scenario.cost(row)))
+    cost = f"{scenario.cost(winner) / scenario.scale:,.4g} {scenario.unit}"
+    others = [row.method for row in ties if row is not winner]
     same = f" ({' and '.join(others)}: about the same)" if others else ""
-    said = f"{scenario.title}: {chosen.method}, by {scenario.metric} ({cost}){same}."
+    sentence = f"{scenario.title}: {winner.method}, by {scenario.metric} ({cost}){same}."
     cheaper = [row.method for row in rows if row not in good and scenario.cost(row) < least]
-    return f"{said} Cheaper, but worse at the task: {' and '.join(cheaper)}." if cheaper else said
+    return f"{sentence} Cheaper, but worse at the task: {' and '.join(cheaper)}." if cheaper else sentence
 
 
 class UnfinishedMethod(Exception):
@@ -215,9 +215,9 @@ class UnfinishedComparison(Result):
         return {"interrupted": self.method, "training": self.training.to_dict()}
 
     def blocks(self) -> list[Text]:
-        """Where it stopped."""
-        where = f"step {self.training.steps:,} of {self.training.planned_steps:,}"
-        return [Text(f"Interrupted in {self.method}, at {where}. The same command goes on where it stopped.")]
+        """Say where it stopped."""
+        step = f"step {self.training.steps:,} of {self.training.planned_steps:,}"
+        return [Text(f"Interrupted in {self.method}, at {step}. The same command goes on where it stopped.")]
 
 
 class MethodsExperiment(Experiment[AdaptResult]):
@@ -230,15 +230,13 @@ class MethodsExperiment(Experiment[AdaptResult]):
         self.plans, self.out, self.observer, self.overwrite = plans, out, observer, overwrite
 
     def cells(self) -> list[StudyCell]:
-        """The methods."""
         return [StudyCell(name, {}, None) for name in self.plans]
 
     def path(self, cell: StudyCell) -> Path:
-        """A folder for each method."""
         return self.out / cell.condition
 
     def check(self, cell: StudyCell) -> None:
-        """Refuse a folder in which something else is."""
+        """Raise an error if the folder holds something else."""
         if not has_same_plan(self.plans[cell.condition], self.path(cell)):  # known now, not after an hour
             check_run_target(self.path(cell), self.overwrite)
 
@@ -247,7 +245,7 @@ class MethodsExperiment(Experiment[AdaptResult]):
         self.base = BaseEvaluation.measure(self.plans["full"])
 
     def run(self, cell: StudyCell, observer: Observer) -> AdaptResult:
-        """Adapt the base by one method, or go on with that."""
+        """Adapt the base by one method, or continue that."""
         done = adapt_or_resume(self.plans[cell.condition], self.path(cell), observer, trainable_formula, self.overwrite)
         if isinstance(done, TrainingResult):
             raise UnfinishedMethod(done, cell.condition)
@@ -257,31 +255,30 @@ class MethodsExperiment(Experiment[AdaptResult]):
         """Measure memory, time of inference and forgetting, and name a winner for each scenario."""
         if interrupted:  # not in a method's training, which goes on by itself
             raise KeyboardInterrupt
-        adapted = {one.cell.condition: one.measures for one in outcomes if one.measures}
-        rows = self.measure(adapted)
-        lines = [row.cells() for row in rows]
-        header = ["", *adapted]
-        table = [[title, *(line[title] for line in lines)] for title in lines[0]]
+        results = {outcome.cell.condition: outcome.measures for outcome in outcomes if outcome.measures}
+        rows = self.measure(results)
+        cells = [row.cells() for row in rows]
+        header = ["", *results]
+        lines = [[title, *(column[title] for column in cells)] for title in cells[0]]
+        records = [dict(zip(header, line, strict=True)) for line in lines]
         plan, note = self.plans["full"], self.base.reason
-        about = plan.data.description
+        data = plan.data.description
         winners = [describe_winner(scenario, rows) for scenario in SCENARIOS]
         if all(row.headline.is_at_baseline for row in rows):
             advice = "give more texts or steps to compare them."
             winners.insert(0, f"No method beats the majority-class baseline: {advice}")
         return StudyResult(
-            title=f"{plan.base.path} adapted to {about}",
+            title=f"{plan.base.path} adapted to {data}",
             kicker="Ways to adapt",
             out=self.out,
-            table=StudyTable(
-                header, table, [dict(zip(header, line, strict=True)) for line in table], f"{TABLE_NOTE} {note}".strip()
-            ),
+            table=StudyTable(header, lines, records, f"{TABLE_NOTE} {note}".strip()),
             conclusion=tuple(winners),
             hardware=describe_hardware(device_of(plan.recipe)),
             rows=tuple(rows),
             formulas={f"learned by {row.method}": row.adapted.formula for row in rows},
             extra={
                 "base": str(plan.base.path),
-                "data": about,
+                "data": data,
                 "rows": [row.to_dict() for row in rows],
                 "winners": winners,
                 "note": note,
@@ -290,8 +287,8 @@ class MethodsExperiment(Experiment[AdaptResult]):
             files=("board.md", "board.csv", "board.json", "board.html"),
         )
 
-    def measure(self, adapted: Mapping[str, AdaptResult]) -> list[MethodRow]:
-        """What training does not show of each method: memory, time of inference, what it has forgotten."""
+    def measure(self, results: Mapping[str, AdaptResult]) -> list[MethodRow]:
+        """Measure what training does not show of each method: memory, time of inference, forgetting."""
         plan = self.plans["full"]
         device = device_of(plan.recipe)
         self.observer.log("measuring memory, time of inference and forgetting")
@@ -301,37 +298,37 @@ class MethodsExperiment(Experiment[AdaptResult]):
         def forward(model: nn.Module) -> Any:
             return model(*inputs)
 
-        calls = {name: partial(forward, load(one.path, device).module) for name, one in adapted.items()}
-        if "lora" in adapted:  # also with its updates folded in
-            calls["lora, merged"] = partial(forward, merge_lora(load(adapted["lora"].path, device).module))
+        calls = {name: partial(forward, load(result.path, device).module) for name, result in results.items()}
+        if "lora" in results:  # also with its updates folded in
+            calls["lora, merged"] = partial(forward, merge_lora(load(results["lora"].path, device).module))
         times = time_in_turns(calls, MAX_ROUNDS, device, MAX_SECONDS)
         rows = []
-        for name, one in adapted.items():
-            folded = times.get(f"{name}, merged")
+        for name, result in results.items():
+            merged_times = times.get(f"{name}, merged")
             rows.append(
                 MethodRow(
-                    adapted=one,
-                    peak_bytes=measure_peak_bytes(self.plans[name], one.path, device),
+                    adapted=result,
+                    peak_bytes=measure_peak_bytes(self.plans[name], result.path, device),
                     unmerged=quartiles(times[name]).scale(1e3),
-                    merged=quartiles(folded).scale(1e3) if folded else None,
+                    merged=quartiles(merged_times).scale(1e3) if merged_times else None,
                     time_ratio=time_ratio(times[name], times["full"]),
-                    forgetting=self.base.measure_forgetting(load(one.path, device)) if self.base.run else None,
+                    forgetting=self.base.measure_forgetting(load(result.path, device)) if self.base.run else None,
                 )
             )
         return rows
 
 
 def inference_batch(data: Any, spec: ModelSpec, texts: int, device: str) -> tuple[Tensor, ...]:
-    """A batch of the validation or test split, as the model is called with it."""
-    match data.tokens("validation"):
+    """Return a batch of the validation or test split, as the model is called with it."""
+    match data.item("validation"):
         case LabelledExamples():
-            examples = data.tokens("test")
+            examples = data.item("test")
             inputs, _ = examples.batch(np.arange(min(texts, len(examples.lengths))))
             return (torch.from_numpy(inputs).to(device),)
         case TokenPairs() as examples:
             sources, targets = examples.batch(np.arange(min(texts, len(examples.lengths))))
-            fed, _ = teacher_forcing(torch.from_numpy(targets).to(device))
-            return torch.from_numpy(sources).to(device), fed
+            decoder_inputs, _ = teacher_forcing(torch.from_numpy(targets).to(device))
+            return torch.from_numpy(sources).to(device), decoder_inputs
         case text:
             length = min(MAX_LENGTH, getattr(spec, "context", MAX_LENGTH), len(text))
             rows = min(texts, len(text) // length)
@@ -340,7 +337,7 @@ def inference_batch(data: Any, spec: ModelSpec, texts: int, device: str) -> tupl
 
 
 def measure_peak_bytes(plan: AdaptationPlan, path: Path, device: str) -> int:
-    """The most memory that one step of this method's training holds."""
+    """Measure the most memory that one step of this method's training holds."""
     folder = RunFolder.open(path)
     recipe = folder.recipe.replace(compile=False)
     tokens: Any = plan.data.item("train")

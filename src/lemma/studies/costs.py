@@ -25,9 +25,10 @@ from lemma.report.curves import Curve, Plot
 from lemma.report.progress import Observer
 from lemma.report.result import Heading, Text
 from lemma.spec.studies import HeadsStudy, LengthStudy
-from lemma.studies.budget import Quartiles, describe_hardware, device_of, quartiles, time_in_turns, time_ratio
-from lemma.studies.experiment import CellOutcome, Experiment, StudyCell
+from lemma.studies.cells import CellOutcome, StudyCell
+from lemma.studies.experiment import Experiment
 from lemma.studies.result import StudyResult, StudyTable
+from lemma.studies.timing import Quartiles, device_of, quartiles, time_in_turns, time_ratio
 from lemma.training.precision import fork_random
 from lemma.training.session import seed_random
 
@@ -40,24 +41,29 @@ TIMING_NOTE = (
 
 @dataclass(frozen=True)
 class LayerCost:
-    """One layer at one size: what it is, its counts by formula, and how long it took, in seconds."""
+    """One layer at one size: its counts by formula, and how long it took, in seconds.
+
+    Attributes:
+        settings: what it is.
+        both: forward and backward.
+        forward_ratio, both_ratio: against the baseline.
+    """
 
     settings: Mapping[str, Any]
     counts: Mapping[str, int]
     forward: Quartiles
     both: Quartiles
-    """Forward and backward."""
     forward_ratio: Quartiles
     both_ratio: Quartiles
 
     def to_dict(self, flat: bool = False) -> dict[str, Any]:
         """Return plain values; `flat` ones without tables inside, for CSV."""
-        spreads = {name: asdict(getattr(self, name)) for name in ("forward", "both", "forward_ratio", "both_ratio")}
-        ends = {f"{name}_{end}": value for name, one in spreads.items() for end, value in one.items()}
-        return {**self.settings, **self.counts, **(ends if flat else spreads)}
+        times = {name: asdict(getattr(self, name)) for name in ("forward", "both", "forward_ratio", "both_ratio")}
+        ends = {f"{name}_{end}": value for name, time in times.items() for end, value in time.items()}
+        return {**self.settings, **self.counts, **(ends if flat else times)}
 
     def cells(self) -> list[str]:
-        """One row as a person reads it, times in milliseconds."""
+        """Return the cells of its row, times in milliseconds."""
         times = (self.forward.scale(1e3), self.forward_ratio, self.both.scale(1e3), self.both_ratio)
         return [
             *map(str, self.settings.values()),
@@ -67,13 +73,13 @@ class LayerCost:
 
     @property
     def ratio_text(self) -> str:
-        """Both ratios in words."""
+        """Both ratios, for a sentence."""
         return f"forward {self.forward_ratio} ×, forward and backward {self.both_ratio} ×"
 
 
 @dataclass(frozen=True)
 class RaceCosts:
-    """What one race came to: all layers that were timed in turns."""
+    """The layers of one cell, which were timed in turns."""
 
     rows: tuple[LayerCost, ...]
 
@@ -83,17 +89,21 @@ class RaceCosts:
 
 
 class CostExperiment(Experiment[RaceCosts]):
-    """Count every layer by formula, then time all of them in turns; each cell is one race."""
+    """Count every layer by formula, then time all of them in turns; each cell is one race.
+
+    Attributes:
+        formulas: by what they count.
+        convention: how the formulas count.
+        baseline: the layer with which all others are compared.
+        no_plot_reason: why there is no plot, for results without one.
+    """
 
     stores_measures = False
     formulas: Mapping[str, str]
     convention: str
-    """How the formulas count."""
     baseline: Any
-    """The racer with which all others are compared."""
     baseline_name: str
     no_plot_reason: str
-    """Why there is no plot, for results without one."""
 
     def __init__(self, spec: HeadsStudy | LengthStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
@@ -102,22 +112,22 @@ class CostExperiment(Experiment[RaceCosts]):
 
     @abstractmethod
     def racers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
-        """What runs in the race at a place: by its name, its place in the table and a forward pass."""
+        """Return the layers that are timed in turns at a point: by name, settings and a forward pass."""
 
     @abstractmethod
     def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
-        """What is counted by formula at a place."""
+        """Count the costs of a layer by formula."""
 
     @abstractmethod
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """What the numbers say."""
+        """Yield sentences on what the numbers say."""
 
     @abstractmethod
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
-        """Times, or ratios of times, as curves."""
+        """Plot times, or ratios of times."""
 
     def random_inputs(self, length: int) -> Vectors:
-        """Random inputs of some length."""
+        """Draw inputs of a length."""
         return torch.randn(self.spec.batch, length, self.spec.width, device=self.device)
 
     def run(self, cell: StudyCell, observer: Observer) -> RaceCosts:
@@ -127,42 +137,39 @@ class CostExperiment(Experiment[RaceCosts]):
             with torch.no_grad():
                 forward()
 
-        def learn(forward: Callable[[], Vectors]) -> None:
+        def train(forward: Callable[[], Vectors]) -> None:
             forward().sum().backward()
 
         observer.start("timing", 2, "races")
         with fork_random(torch.device(self.device)):
             racers = {str(name): racer for name, racer in self.racers(cell.point).items()}
-        taken = []
-        for done, act in enumerate((infer, learn), start=1):
+        times = []
+        for done, act in enumerate((infer, train), start=1):
             calls = {name: partial(act, forward) for name, (_, forward) in racers.items()}
-            taken.append(time_in_turns(calls, self.spec.repetitions, self.device))
+            times.append(time_in_turns(calls, self.spec.repetitions, self.device))
             observer.advance(done)
         observer.finish()
         rows = []
-        for name, (place, _) in racers.items():
-            ratios = [time_ratio(seconds[name], seconds[str(self.baseline)]) for seconds in taken]
-            rows.append(
-                LayerCost(place, self.count_costs(place), *(quartiles(seconds[name]) for seconds in taken), *ratios)
-            )
+        for name, (settings, _) in racers.items():
+            medians = [quartiles(seconds[name]) for seconds in times]
+            ratios = [time_ratio(seconds[name], seconds[str(self.baseline)]) for seconds in times]
+            rows.append(LayerCost(settings, self.count_costs(settings), *medians, *ratios))
         return RaceCosts(tuple(rows))
 
     def report(self, outcomes: tuple[CellOutcome[RaceCosts], ...], interrupted: bool) -> StudyResult:
-        """Formulas, times and what follows from them."""
-        rows = tuple(row for one in outcomes if one.measures for row in one.measures.rows)
+        rows = tuple(row for outcome in outcomes if outcome.measures for row in outcome.measures.rows)
         times = ["forward ms", f"× {self.baseline_name}", "forward+backward ms", f"× {self.baseline_name} "]
         missing = [
-            f"{one.cell} {f'failed: {one.reason}' if one.reason else 'not run yet'}"
-            for one in outcomes
-            if not one.measures
+            f"{outcome.cell} {f'failed: {outcome.reason}' if outcome.reason else 'not run yet'}"
+            for outcome in outcomes
+            if not outcome.measures
         ]
-        nothing = ("No race came to its end, so that there is nothing to compare.",)
-        return StudyResult(
-            title=self.spec.name,
-            question=self.spec.question,
-            spec=self.spec,
-            out=self.out,
-            hardware=describe_hardware(self.device),
+        nothing = ("No race finished, so that there is nothing to compare.",)
+        reason = self.no_plot_reason
+        return self.make_result(
+            outcomes,
+            interrupted,
+            self.device,
             table=StudyTable(
                 header=[*rows[0].settings, *rows[0].counts, *times] if rows else ["race"],
                 rows=[row.cells() for row in rows],
@@ -174,10 +181,9 @@ class CostExperiment(Experiment[RaceCosts]):
             conclusion=tuple(self.conclude(rows)) if rows else nothing,
             formulas=self.formulas,
             convention=self.convention,
-            plots=tuple(self.plots(rows)) if rows and not self.no_plot_reason else (),
-            terminal_blocks=(Text(self.no_plot_reason, "note", blank_before=True),) if self.no_plot_reason else (),
-            page_blocks=(Heading("Plots"), Text(self.no_plot_reason)) if self.no_plot_reason else (),
-            runs=outcomes,
+            plots=tuple(self.plots(rows)) if rows and not reason else (),
+            terminal_blocks=(Text(reason, "note", blank_before=True),) if reason else (),
+            page_blocks=(Heading("Plots"), Text(reason)) if reason else (),
             rows=rows,
             extra={
                 "formulas": dict(self.formulas),
@@ -185,22 +191,21 @@ class CostExperiment(Experiment[RaceCosts]):
                 "against": self.baseline_name,
                 "rows": [row.to_dict() for row in rows],
             },
-            interrupted=interrupted,
         )
 
 
 def format_formula(account: Account, name: str) -> str:
-    """A formula as `lemma count` writes it: 3·d²."""
+    """Write a formula as `lemma count` does: 3·d²."""
     return account.quantities[name].write_formula(account.order, "unicode")
 
 
 def zero_inputs(d: int, B: int = 1, T: int = 64) -> Vectors:
-    """What a layer is called with when it is counted."""
+    """Return the inputs that a layer is called with when it is counted."""
     return torch.zeros(B, T, d)
 
 
 def spread_curve(title: str, x: Sequence[float], spreads: Sequence[Quartiles], dashed: bool = False) -> Curve:
-    """Medians over an axis, with a band between the quartiles."""
+    """Make a curve of medians, with a band between the quartiles."""
     low, median, high = (tuple(getattr(one, end) for one in spreads) for end in ("low", "median", "high"))
     return Curve(title, tuple(map(float, x)), median, low, high, dashed, dots=True)
 
@@ -209,7 +214,7 @@ def spread_curve(title: str, x: Sequence[float], spreads: Sequence[Quartiles], d
 
 
 def bare_attention(d: int = 64, h: int = 4) -> Attention:
-    """Attention as problem D3 counts it: queries, keys and values, no biases, no output map."""
+    """Build attention as problem D3 counts it: queries, keys and values, no biases, no output map."""
     return Attention(AttentionShape(d, h, causal=False, value_output="none", bias=False))
 
 
@@ -217,7 +222,7 @@ bare_attention.inputs = zero_inputs  # pyright: ignore[reportFunctionMemberAcces
 
 
 def explicit_attention(attention: Attention, inputs: Vectors) -> Vectors:
-    """The same attention with its T × T weights written out, one softmax per head and row."""
+    """Run the same attention with its T × T weights written out, one softmax per head and row."""
     batch, time, width = inputs.shape
     joined = attention.query_key_value(inputs).view(batch, time, 3, attention.heads, -1).permute(2, 0, 3, 1, 4)
     queries, keys, values = joined.unbind(0)
@@ -235,80 +240,81 @@ class HeadsExperiment(CostExperiment):
         sizes = {"d": spec.width, "h": spec.heads[0]}
         self.account = count(resolve_subject(bare_attention, sizes), ["parameters", "flops"])
         names = {"parameters": "parameters", "operations, forward": "flops"}
-        self.formulas = {said: format_formula(self.account, name) for said, name in names.items()}
+        self.formulas = {title: format_formula(self.account, name) for title, name in names.items()}
         convention = self.account.quantities["flops"].convention
         self.convention = f"Operations: {convention}. Softmax apart: h·B·T rows, h·B·T² exponentials."
         self.baseline, self.baseline_name = spec.heads[0], f"h={spec.heads[0]}"
         self.baseline_text = "one" if self.baseline == 1 else str(self.baseline)
-        one = "No plot: one number of heads makes no line. Give several, as in heads=[1,2,4]."
-        self.no_plot_reason = one if len(spec.heads) == 1 else ""
+        reason = "No plot: one number of heads makes no line. Give several, as in heads=[1,2,4]."
+        self.no_plot_reason = reason if len(spec.heads) == 1 else ""
 
     def cells(self) -> list[StudyCell]:
-        """Lengths × paths; the numbers of heads race in each."""
-        places = [{"T": length, "path": path} for length in self.spec.lengths for path in self.spec.paths]
-        return [StudyCell("heads", place, None) for place in places]
+        points = [{"T": length, "path": path} for length in self.spec.lengths for path in self.spec.paths]
+        return [StudyCell("heads", point, None) for point in points]
 
     def racers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
-        """Attention with each number of heads."""
-
-        def forward(heads: int) -> Callable[[], Vectors]:
+        def make_forward(heads: int) -> Callable[[], Vectors]:
             seed_random(self.spec.seed, torch.device(self.device))
-            part = bare_attention(self.spec.width, heads).to(self.device)
-            stream = self.random_inputs(point["T"])
-            return partial(explicit_attention, part, stream) if point["path"] == "explicit" else lambda: part(stream)[0]
+            attention = bare_attention(self.spec.width, heads).to(self.device)
+            inputs = self.random_inputs(point["T"])
+            if point["path"] == "explicit":
+                return partial(explicit_attention, attention, inputs)
+            return lambda: attention(inputs)[0]
 
-        places = {heads: {"T": point["T"], "h": heads, "path": point["path"]} for heads in self.spec.heads}
-        return {heads: (place, forward(heads)) for heads, place in places.items()}
+        settings = {heads: {"T": point["T"], "h": heads, "path": point["path"]} for heads in self.spec.heads}
+        return {heads: (settings[heads], make_forward(heads)) for heads in self.spec.heads}
 
     def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
-        """Parameters, operations, and the exponentials of all softmaxes."""
+        """Count parameters, operations, and the exponentials of all softmaxes."""
         sizes = {"d": self.spec.width, "h": settings["h"], "B": self.spec.batch, "T": settings["T"]}
-        counted = {name: self.account.quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
-        return {**counted, "exponentials": settings["h"] * self.spec.batch * settings["T"] ** 2}
+        counts = {name: self.account.quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
+        return {**counts, "exponentials": settings["h"] * self.spec.batch * settings["T"] ** 2}
 
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """Whether counts depend on the number of heads, and whether times do."""
-        for name, what in (("parameters", "Parameters"), ("flops", "Operations")):
+        """Say whether counts depend on the number of heads, and whether times do."""
+        for name, title in (("parameters", "Parameters"), ("flops", "Operations")):
             terms = self.account.quantities[name].polynomial.terms
-            free = "h" not in {symbol for monomial in terms for symbol, _ in monomial}
-            holds = "whatever the number of heads: the claim holds."
-            said = holds if free else "which depends on h: the claim is false."
-            yield f"{what} by formula: {format_formula(self.account, name)}, {said}"
+            verdict = "whatever the number of heads: the claim holds."
+            if "h" in {symbol for monomial in terms for symbol, _ in monomial}:
+                verdict = "which depends on h: the claim is false."
+            yield f"{title} by formula: {format_formula(self.account, name)}, {verdict}"
         for row in rows:
-            if row.settings["h"] == max(self.spec.heads) and len(self.spec.heads) > 1:
-                where = f"T = {row.settings['T']}, {row.settings['path']}"
-                said = judge_time_ratio(row.both_ratio)
-                yield f"{where}: {row.settings['h']} heads take {row.ratio_text} the time of {self.baseline_text}: {said}."
+            length, heads, path = (row.settings[name] for name in ("T", "h", "path"))
+            if heads == max(self.spec.heads) and len(self.spec.heads) > 1:
+                verdict = judge_time_ratio(row.both_ratio)
+                times = f"{heads} heads take {row.ratio_text} the time of {self.baseline_text}"
+                yield f"T = {length}, {path}: {times}: {verdict}."
 
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
-        """The ratios against the number of heads, a plot for each path."""
+        """Plot the ratios against the number of heads, a plot for each path."""
         for path in self.spec.paths:
             curves = []
             for length in self.spec.lengths:
-                mine = [row for row in rows if row.settings["T"] == length and row.settings["path"] == path]
-                x = [row.settings["h"] for row in mine]
-                forward, both = [row.forward_ratio for row in mine], [row.both_ratio for row in mine]
-                if mine:
-                    curves.append(spread_curve(f"T = {length}, forward", x, forward))
-                    curves.append(spread_curve(f"T = {length}, forward+backward", x, both, dashed=True))
+                at_length = [row for row in rows if row.settings["T"] == length and row.settings["path"] == path]
+                heads = [row.settings["h"] for row in at_length]
+                forward, both = [row.forward_ratio for row in at_length], [row.both_ratio for row in at_length]
+                if at_length:
+                    curves.append(spread_curve(f"T = {length}, forward", heads, forward))
+                    curves.append(spread_curve(f"T = {length}, forward+backward", heads, both, dashed=True))
+            multiple = f"Time of h heads as a multiple of that of {self.baseline_text}"
             caption = (
-                f"Time of h heads as a multiple of that of {self.baseline_text}, {path} attention, width {self.spec.width}; "
-                "the band holds the middle half of the rounds. By formula the products are the same for all: 1."
+                f"{multiple}, {path} attention, width {self.spec.width}; the band holds the middle half of the "
+                "rounds. By formula the products are the same for all: 1."
             )
             if curves:
                 axis = f"time / time of h = {self.baseline}"
                 yield Plot("heads h", axis, tuple(curves), log_x=True, caption=caption)
 
 
-def judge_time_ratio(time_ratio: Quartiles) -> str:
+def judge_time_ratio(ratio: Quartiles) -> str:
     """Say what a ratio of times means, given its quartiles.
 
-    >>> verdict_on(Spread(1.3, 1.2, 1.4)), verdict_on(Spread(1.0, 0.9, 1.1))
+    >>> judge_time_ratio(Quartiles(1.3, 1.2, 1.4)), judge_time_ratio(Quartiles(1.0, 0.9, 1.1))
     ('slower', 'no difference beyond the spread')
     """
-    if time_ratio.low > 1:
+    if ratio.low > 1:
         return "slower"
-    return "faster" if time_ratio.high < 1 else "no difference beyond the spread"
+    return "faster" if ratio.high < 1 else "no difference beyond the spread"
 
 
 # Length (problem C4): recurrent layers against attention as the text grows longer.
@@ -319,7 +325,7 @@ MAX_LINEAR_EXPONENT = 1.2  # an exponent up to which time is said to grow as T
 
 
 def layer_factory(kind: str, heads: int) -> Callable[..., nn.Module]:
-    """What builds a layer of that kind from its width d: cells of width d, or causal attention with its output map."""
+    """Return a function that builds a layer of width d: recurrent cells, or causal attention with its output map."""
 
     def layer(d: int = 64) -> nn.Module:
         if kind == ATTENTION:
@@ -332,7 +338,7 @@ def layer_factory(kind: str, heads: int) -> Callable[..., nn.Module]:
 
 
 def serial_steps(kind: str, length: int) -> int:
-    """Steps that must wait for each other: T for a recurrent layer, one for attention."""
+    """Return the steps that must wait for each other: T for a recurrent layer, one for attention."""
     return 1 if kind == ATTENTION else length
 
 
@@ -352,68 +358,68 @@ class LengthExperiment(CostExperiment):
             self.formulas[f"{kind}, operations forward"] = format_formula(account, "flops")
             self.formulas[f"{kind}, steps in a row"] = "1" if kind == ATTENTION else "T"
         self.baseline = self.baseline_name = ATTENTION if ATTENTION in spec.models else spec.models[0]
-        one = "No plot: one length makes no line. Give several, as in lengths=[16,32,64]."
-        self.no_plot_reason = one if len(spec.lengths) == 1 else ""
+        reason = "No plot: one length makes no line. Give several, as in lengths=[16,32,64]."
+        self.no_plot_reason = reason if len(spec.lengths) == 1 else ""
 
     def cells(self) -> list[StudyCell]:
-        """Lengths; the layers race at each."""
         return [StudyCell("length", {"T": length}, None) for length in self.spec.lengths]
 
     def racers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
-        """One layer of each kind."""
-
-        def forward(kind: str) -> Callable[[], Vectors]:
+        def make_forward(kind: str) -> Callable[[], Vectors]:
             seed_random(self.spec.seed, torch.device(self.device))
             layer = layer_factory(kind, self.spec.heads)(self.spec.width).to(self.device)
-            stream = self.random_inputs(point["T"])
-            return lambda: layer(stream)[0]
+            inputs = self.random_inputs(point["T"])
+            return lambda: layer(inputs)[0]
 
-        return {kind: ({"T": point["T"], "layer": kind}, forward(kind)) for kind in self.spec.models}
+        return {kind: ({"T": point["T"], "layer": kind}, make_forward(kind)) for kind in self.spec.models}
 
     def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
-        """Parameters, operations, and steps that must wait for each other."""
+        """Count parameters, operations, and steps that must wait for each other."""
         kind, sizes = settings["layer"], {"d": self.spec.width, "B": self.spec.batch, "T": settings["T"]}
         quantities = self.accounts[kind].quantities
-        counted = {name: quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
-        return {**counted, "steps in a row": serial_steps(kind, settings["T"])}
+        counts = {name: quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
+        return {**counts, "steps in a row": serial_steps(kind, settings["T"])}
 
     def rows_of_layer(self, rows: Sequence[LayerCost], kind: str) -> list[LayerCost]:
-        """The rows of one layer, shortest text first."""
+        """Return the rows of one layer, shortest text first."""
         return sorted((row for row in rows if row.settings["layer"] == kind), key=lambda row: row.settings["T"])
 
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """Serial steps, how each layer's time grows, the ratios at the longest text, and where curves cross."""
+        """Say how each layer's time grows, what the ratios at the longest text are, and where curves cross."""
         yield "Steps that must wait for each other: T in a recurrent layer, one in attention, whatever T."
-        longest, others = max(self.spec.lengths), [kind for kind in self.spec.models if kind != self.baseline]
         for kind in self.spec.models:
-            mine = self.rows_of_layer(rows, kind)
-            if len(mine) > 1:
-                before, now = mine[-2:]
-                lengths = before.settings["T"], now.settings["T"]
-                exponent = math.log(now.both.median / before.both.median) / math.log(lengths[1] / lengths[0])
-                grows = "about as T" if exponent < MAX_LINEAR_EXPONENT else "faster than T"
-                where = f"from T = {lengths[0]} to {lengths[1]}"
-                yield f"{kind}: {where} its time (forward and backward) grows as T^{exponent:.2f}, {grows}."
+            of_layer = self.rows_of_layer(rows, kind)
+            if len(of_layer) > 1:
+                shorter, longer = of_layer[-2:]
+                lengths = shorter.settings["T"], longer.settings["T"]
+                exponent = math.log(longer.both.median / shorter.both.median) / math.log(lengths[1] / lengths[0])
+                growth = "about as T" if exponent < MAX_LINEAR_EXPONENT else "faster than T"
+                time = f"from T = {lengths[0]} to {lengths[1]} its time (forward and backward)"
+                yield f"{kind}: {time} grows as T^{exponent:.2f}, {growth}."
+        max_length = max(self.spec.lengths)
         for row in rows:
-            if row.settings["T"] == longest and row.settings["layer"] != self.baseline:
-                yield f"At T = {longest}, {row.settings['layer']} takes {row.ratio_text} the time of {self.baseline}."
-        for kind in others if self.baseline == ATTENTION else ():
-            for before, now in pairwise(self.rows_of_layer(rows, kind)):
-                if before.both_ratio.median > 1 > now.both_ratio.median:
-                    between = f"T = {before.settings['T']} and T = {now.settings['T']}"
-                    yield f"Between {between} its T² products make attention slower than {kind} here."
+            if row.settings["T"] == max_length and row.settings["layer"] != self.baseline:
+                kind = row.settings["layer"]
+                yield f"At T = {max_length}, {kind} takes {row.ratio_text} the time of {self.baseline}."
+        if self.baseline != ATTENTION:
+            return
+        for kind in self.spec.models:
+            for shorter, longer in pairwise(self.rows_of_layer(rows, kind)):
+                if kind != ATTENTION and shorter.both_ratio.median > 1 > longer.both_ratio.median:
+                    lengths = f"T = {shorter.settings['T']} and T = {longer.settings['T']}"
+                    yield f"Between {lengths} its T² products make attention slower than {kind} here."
                     break
 
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
-        """Time against length, forward alone and with backward."""
-        for word, what in (("forward", "forward"), ("both", "forward and backward")):
+        """Plot time against length, forward alone and with backward."""
+        for name, title in (("forward", "forward"), ("both", "forward and backward")):
             curves = []
             for kind in self.spec.models:
-                mine = self.rows_of_layer(rows, kind)
-                times = [getattr(row, word).scaled(1e3) for row in mine]
-                curves.append(spread_curve(kind, [row.settings["T"] for row in mine], times))
+                of_layer = self.rows_of_layer(rows, kind)
+                times = [getattr(row, name).scale(1e3) for row in of_layer]
+                curves.append(spread_curve(kind, [row.settings["T"] for row in of_layer], times))
             caption = (
-                f"Time of one layer, {what}, against the length of the text (width {self.spec.width}, batch "
+                f"Time of one layer, {title}, against the length of the text (width {self.spec.width}, batch "
                 f"{self.spec.batch}); the band holds the middle half of the rounds."
             )
             yield Plot("length T", "milliseconds", tuple(curves), log_x=True, log_y=True, caption=caption)
@@ -422,17 +428,17 @@ class LengthExperiment(CostExperiment):
 # Whether a study of costs fits into memory, asked before anything is built.
 
 
-BYTES_PER_FLOAT = 4  # bytes
+BYTES_PER_FLOAT = 4
 SQUARES_PER_HEAD = 5  # T × T matrices per head in the backward pass: scores, scaled, weights, and the gradients of two
 VECTORS_PER_TOKEN = 24  # vectors per token: inputs, four gates or queries, keys and values, their states and gradients
 MATRICES_PER_MODEL = 16  # d × d weights of a model, with their gradients
 
 
 def estimate_bytes(spec: HeadsStudy | LengthStudy) -> int:
-    """About what the largest race holds: Bh·T² where weights are written out, BT·d, and d² per model.
+    """Estimate the memory of the largest race: Bh·T² where weights are written out, BT·d, and d² per model.
 
     >>> from lemma.spec.studies import STUDIES
-    >>> bytes_needed(STUDIES["heads"]) < 200_000_000 < bytes_needed(STUDIES["heads"].replace(lengths=[4096]))
+    >>> estimate_bytes(STUDIES["heads"]) < 200_000_000 < estimate_bytes(STUDIES["heads"].replace(lengths=[4096]))
     True
     """
     length, squares = max(spec.lengths), 0
@@ -444,18 +450,18 @@ def estimate_bytes(spec: HeadsStudy | LengthStudy) -> int:
 
 
 def check_memory(spec: HeadsStudy | LengthStudy, device: str) -> None:
-    """Refuse sizes that need more than the GPU has, or this machine, or the container it is in."""
-    there = math.inf
+    """Raise an error for sizes that need more than the GPU has, or this machine, or the container it is in."""
+    available = math.inf
     if device == "cuda":
-        there = torch.cuda.get_device_properties(0).total_memory
+        available = torch.cuda.get_device_properties(0).total_memory
     elif hasattr(os, "sysconf"):
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         with suppress(OSError, ValueError):  # no container, or one without a limit ("max")
-            there = min(there, float(Path("/sys/fs/cgroup/memory.max").read_text()))
+            available = min(available, float(Path("/sys/fs/cgroup/memory.max").read_text()))
     needed = estimate_bytes(spec)
-    if needed > there:
+    if needed > available:
         sizes = f"width={spec.width}, batch={spec.batch}, lengths up to {max(spec.lengths)}"
         raise SpecError(
             f"study {spec.name}: {sizes} would need about {needed / 2**30:,.1f} GiB; {device} has "
-            f"{there / 2**30:,.1f} GiB. Take shorter lengths, or a smaller batch, width or number of heads."
+            f"{available / 2**30:,.1f} GiB. Take shorter lengths, or a smaller batch, width or number of heads."
         )

@@ -1,8 +1,8 @@
 """The study of graph models (problem D4): every model on every random split, and what the edges add."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from lemma.data.corpora import GRAPHS
 from lemma.errors import SpecError
 from lemma.models.base import count_parameters
 from lemma.models.graph import GraphModel
-from lemma.report.curves import Curve, Plot
+from lemma.report.curves import Plot
 from lemma.report.progress import Observer, SilentObserver
 from lemma.report.statistics import holm_correct, item_standard_error
 from lemma.runs.load import Run
@@ -18,32 +18,31 @@ from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec
 from lemma.spec.models import Graph
 from lemma.spec.studies import GraphStudy
-from lemma.studies.budget import describe_hardware, device_of
-from lemma.studies.classifiers import (
+from lemma.studies.cells import StudyCell, check_reserved, compare_rows, group_rows
+from lemma.studies.claims import format_percent
+from lemma.studies.classifier_runs import (
     TEST,
     ClassifierMeasures,
     LabelOutcome,
     LabelRow,
     describe_models,
-    format_percent,
-    learning_curve,
     make_measures,
     percent_curve,
-    row_record,
+    plot_learning,
+    score_table,
+    table_caption,
 )
-from lemma.studies.experiment import RunPlan, StudyCell, TrainingExperiment, compare_rows, describe_seeds, group_rows
-from lemma.studies.grid import check_reserved
-from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
+from lemma.studies.experiment import RunPlan, TrainingExperiment
+from lemma.studies.result import StudyResult
+from lemma.studies.timing import device_of
 from lemma.tasks.base import absolute_path
 from lemma.tasks.classification import score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes
 
+FROM_GRAPH = "They come from the graph."
 RESERVED_GRAPH_SETTINGS = {
     "seed": "Give the study `seeds`, as in seeds=10.",
-    "features": "They come from the graph.",
-    "F": "They come from the graph.",
-    "classes": "They come from the graph.",
-    "K": "They come from the graph.",
+    **dict.fromkeys(("features", "F", "classes", "K"), FROM_GRAPH),
 }
 PROTOCOL = {
     "splits": "each seed draws the training, validation and test nodes, and the initial weights; all models of a seed "
@@ -64,40 +63,38 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
 
     def __init__(self, spec: GraphStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
-        chosen, load = choose("graph"), NodesTask().load
+        choice, load = choose("graph"), NodesTask().load
         self.graphs = {
-            seed: load(self._data(seed), chosen.model, chosen.recipe, observer if not place else SilentObserver())
-            for place, seed in enumerate(spec.seeds)
+            seed: load(self._data(seed), choice.model, choice.recipe, SilentObserver() if index else observer)
+            for index, seed in enumerate(spec.seeds)
         }
 
     def _data(self, seed: int) -> GraphSpec:
-        """The graph with the split of a seed, files by their absolute paths."""
+        """Return the graph with the split of a seed, files by their absolute paths."""
         data = self.spec.data(seed)
         files = {name: getattr(data, name) for name in ("nodes_file", "labelled", "validation", "test")}
         files = {name: absolute_path(file) for name, file in files.items() if isinstance(file, str)}
         return data.replace(graph=absolute_path(data.graph, GRAPHS), **files)
 
     def cells(self) -> list[StudyCell]:
-        """Seeds × models."""
-        models = []
+        choices = []
         for model in self.spec.models:
-            words = {**self.spec.settings, **model.settings}
-            check_reserved(list(words), RESERVED_GRAPH_SETTINGS)
-            chosen = choose(model.model, words)
-            if not isinstance(chosen.model, Graph):
+            settings = {**self.spec.settings, **model.settings}
+            check_reserved(settings, RESERVED_GRAPH_SETTINGS)
+            choice = choose(model.model, settings)
+            if not isinstance(choice.model, Graph):
                 raise SpecError(
-                    f"study: '{model.title}' is a model of the family {chosen.model.family}. Take one of the family "
+                    f"study: '{model.title}' is a model of the family {choice.model.family}. Take one of the family "
                     "graph."
                 )
-            models.append((model.title, chosen))
+            choices.append((model.title, choice))
         return [
-            StudyCell(title, {}, seed, chosen.model, chosen.recipe.replace(seed=seed))
+            StudyCell(title, {}, seed, choice.model, choice.recipe.replace(seed=seed))
             for seed in self.spec.seeds
-            for title, chosen in models
+            for title, choice in choices
         ]
 
-    def plan(self, cell: StudyCell) -> RunPlan:
-        """The run of a model and a seed."""
+    def make_plan(self, cell: StudyCell, *inputs: Any) -> RunPlan:
         assert isinstance(cell.model, Graph) and cell.seed is not None
         graph = self.graphs[cell.seed]
         model = cell.model.with_data_sizes(graph.sizes())
@@ -105,105 +102,77 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
 
     def measure(self, run: Run, plan: RunPlan) -> ClassifierMeasures:
         """Classify the test nodes."""
-        chosen = plan.dataset.tokens(TEST)
-        found = classify_nodes(run.require(GraphModel, "a graph model"), chosen.graph)[chosen.nodes]
-        score = score_classes(chosen.classes, found, plan.dataset.labels, unit="node")
-        return make_measures(run, score, found.argmax(-1) == chosen.classes, count_parameters(run.module))
+        test = plan.dataset.item(TEST)
+        probabilities = classify_nodes(run.require(GraphModel, "a graph model"), test.graph)[test.nodes]
+        score = score_classes(test.classes, probabilities, plan.dataset.labels, unit="node")
+        is_right = probabilities.argmax(-1) == test.classes
+        return make_measures(run, score, is_right, count_parameters(run.module))
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
-        """What the first model reached, and how each other differs from it."""
-        rows, graph = group_rows(outcomes), self.graphs[self.spec.seeds[0]]
-        whole, tested = graph.item("train").graph, graph.item(TEST).classes
-        labelled, learned = int((whole.classes >= 0).sum()), len(graph.item("train").classes)
-        tested_nodes = np.concatenate([graph.item(TEST).nodes for graph in self.graphs.values()])
-        frequent = np.bincount(tested, minlength=len(graph.labels)).max() / len(tested)
-        recipe, sizes = ("steps", "learning_rate", "weight_decay", "dropout"), ("depth", "hidden", "normalise")
-        return StudyResult(
-            title=self.spec.name,
-            question=self.spec.question,
-            spec=self.spec,
-            out=self.out,
+        rows, splits = group_rows(outcomes), self.graphs[self.spec.seeds[0]]
+        graph, test_classes = splits.item("train").graph, splits.item(TEST).classes
+        num_labelled, num_trained = int((graph.classes >= 0).sum()), len(splits.item("train").classes)
+        guessing = 100 * np.bincount(test_classes, minlength=len(splits.labels)).max() / len(test_classes)
+        test_nodes = np.unique(np.concatenate([split.item(TEST).nodes for split in self.graphs.values()]))
+        sizes = f"{len(graph.classes):,} nodes, {graph.edges.shape[1]:,} edges, {graph.width:,} features"
+        labels = f"{num_labelled:,} nodes have a label, {num_trained:,} of them are learned"
+        recipe, model = ("steps", "learning_rate", "weight_decay", "dropout"), ("depth", "hidden", "normalise")
+        columns = {
+            "parameters": lambda row: row.count("parameters"),
+            "train s": lambda row: row.estimate("seconds"),
+        }
+        caption = table_caption(rows, "F1 is the mean", "nodes")
+        return self.make_result(
+            outcomes,
+            interrupted,
+            device_of(outcomes[0].cell.recipe),
             data={
-                "graph": f"{graph.description}: {len(whole.classes):,} nodes, {whole.edges.shape[1]:,} edges, "
-                f"{whole.width:,} features",
-                "classes": f"{', '.join(graph.labels)}; {labelled:,} nodes have a label, {learned:,} of them are "
-                "learned",
-                "nodes": ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.items.items()),
-                "always the most frequent class": f"accuracy {100 * frequent:.1f} % on the first seed's test nodes",
-                "SHA-256": graph.hash,
-                **({"overlap": "; ".join(graph.overlaps)} if graph.overlaps else {}),
+                "graph": f"{splits.description}: {sizes}",
+                "classes": f"{', '.join(splits.labels)}; {labels}",
+                "nodes": ", ".join(f"{len(nodes):,} for {split}" for split, nodes in splits.items.items()),
+                "always the most frequent class": f"accuracy {guessing:.1f} % on the first seed's test nodes",
+                "SHA-256": splits.hash,
+                **({"overlap": "; ".join(splits.overlaps)} if splits.overlaps else {}),
                 "seeds": ", ".join(map(str, self.spec.seeds)),
             },
-            hardware=describe_hardware(device_of(outcomes[0].cell.recipe)),
-            protocol={**PROTOCOL, "models": describe_models(rows, recipe, sizes)},
-            table=make_table(rows),
-            conclusion=tuple(conclude(rows, len(np.unique(tested_nodes)))),
+            protocol={**PROTOCOL, "models": describe_models(rows, recipe, model)},
+            table=score_table(rows, "model", ("accuracy", "f1"), columns, caption),
+            conclusion=tuple(conclude(rows, len(test_nodes))),
             plots=tuple(plot_graph_models([row for row in rows if row.measures])),
-            runs=outcomes,
             rows=tuple(rows),
-            interrupted=interrupted,
         )
 
 
 def conclude(rows: Sequence[LabelRow], nodes: int) -> Iterator[str]:
-    """What the first model reached, and what each other makes of the same splits, which test that many nodes in all."""
+    """Say what the first model reached, and how the others differ on the same splits, which test `nodes` in all."""
     first = rows[0]
     if not first.measures:
-        yield "No run of the first model came to its end, so that there is nothing to compare."
+        yield "No run of the first model finished, so that there is nothing to compare."
         return
-    several = f"{len(first.measures)} random splits" if len(first.measures) > 1 else "one split"
-    yield f"{first.title}: accuracy {format_percent(first.estimate('accuracy'))} % over {several}."
+    splits = f"{len(first.measures)} random splits" if len(first.measures) > 1 else "one split"
+    yield f"{first.title}: accuracy {format_percent(first.estimate('accuracy'))} % over {splits}."
     tests = {}
     for row in rows[1:]:
-        both = sorted(row.measures.keys() & first.measures.keys())
-        gaps = [
-            int(one) - int(other)
-            for seed in both
-            for one, other in zip(row.measures[seed].right, first.measures[seed].right, strict=True)
+        differences = [
+            int(digit) - int(base)
+            for seed in sorted(row.measures.keys() & first.measures.keys())
+            for digit, base in zip(row.measures[seed].right, first.measures[seed].right, strict=True)
         ]
-        if test := compare_rows(row, first, "accuracy", False, item_standard_error(gaps, min(nodes, len(gaps)))):
+        min_error = item_standard_error(differences, min(nodes, len(differences)))
+        if test := compare_rows(row, first, "accuracy", log=False, min_error=min_error):
             tests[row.title] = test
     for title, test in zip(tests, holm_correct(list(tests.values())), strict=True):
         yield f"{title} against {first.title}: {test}: {test.verdict}."
 
 
-def make_table(rows: Sequence[LabelRow]) -> StudyTable:
-    """One row per model: scores in per cent, then costs."""
-    cells = []
-    for row in rows:
-        parameters, trained = row.count("parameters"), row.estimate("seconds")
-        scores = (format_percent(row.estimate(name)) for name in ("accuracy", "f1"))
-        cells.append(
-            (row.title, *scores, NO_VALUE if parameters is None else f"{parameters:,}", str(trained or NO_VALUE))
-        )
-    return StudyTable(
-        header=("model", "accuracy %", "F1 %", "parameters", "train s"),
-        rows=cells,
-        records=tuple(map(row_record, rows)),
-        caption=f"On the test nodes; F1 is the mean over the classes.{describe_seeds(rows)}",
-        notes=tuple(note for row in rows for note in row.notes),
-    )
-
-
 def plot_graph_models(rows: Sequence[LabelRow]) -> Iterator[Plot]:
-    """The accuracies next to each other, and accuracy against steps; intervals are cut where a share ends."""
-
-    def cut(curve: Curve) -> Curve:
-        low, high = tuple(max(0.0, low) for low in curve.low), tuple(min(100.0, high) for high in curve.high)
-        return replace(curve, low=low, high=high)
-
+    """Plot the accuracies next to each other, and accuracy against steps; intervals are cut at 0 and 100 %."""
     if not rows:
         return
-    found = [(tick, row, row.estimate("accuracy")) for tick, row in enumerate(rows)]
-    bars = tuple(cut(percent_curve(row.title, [tick], [one])) for tick, row, one in found if one)
+    scores = [(index, row.title, row.estimate("accuracy")) for index, row in enumerate(rows)]
+    bars = tuple(percent_curve(title, [index], [score], cut=True) for index, title, score in scores if score)
     caption = (
         "Accuracy on the test nodes: means over the seeds (dots) with their 95 % intervals (bars), cut at 0 and 100 %."
     )
-    ticks = tuple(row.title for row in rows)
-    yield Plot("", "accuracy, per cent", bars, caption=caption, bars=True, ticks=ticks)
-    if learning := tuple(cut(curve) for row in rows if (curve := learning_curve(row, "step"))):
-        caption = (
-            "Accuracy on the validation nodes against steps: means over the seeds with their 95 % intervals, cut at 0 "
-            "and 100 %."
-        )
-        yield Plot("steps", "validation accuracy, per cent", learning, caption=caption)
+    yield Plot("", "accuracy, per cent", bars, caption=caption, bars=True, ticks=tuple(title for _, title, _ in scores))
+    yield from plot_learning(rows, {"step": "steps"}, "nodes", cut=True)

@@ -29,6 +29,8 @@ from lemma.spec.studies import StudySpec
 
 NO_VALUE = "–"
 RESUME_HINT = "Interrupted: the same command goes on where it stopped."
+NOTHING_FINISHED = "No run finished."
+NOTHING_TO_COMPARE = "No run finished, so that there is nothing to compare."
 FOOTER = "Made by Lemma. This page needs no network and no script. The unrounded figures are in {}."
 
 

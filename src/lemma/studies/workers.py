@@ -1,8 +1,7 @@
 """Cells of a study in other processes: on this machine, on a Ray cluster, or through Slurm.
 
 All kinds of workers do the same: they open the study in its folder, which they must all see, and share its cells by
-locks (`experiment.share_cells`). The call that started them watches the folder, and stops them by removing the file
-that told them what to do.
+locks (`experiment.run_cells`). The call that started them watches the folder, and stops them by removing the job file.
 """
 
 import os
@@ -23,15 +22,15 @@ from uuid import uuid4
 import torch
 
 from lemma.errors import InputError, SpecError, describe_unknown
+from lemma.optional import import_optional
 from lemma.processes import child_environment, python_command
 from lemma.report.progress import SilentObserver
-from lemma.report.statistics import import_optional
 from lemma.runs.verify import STUDY_FILE
 from lemma.spec.base import exists
 from lemma.spec.studies import read_study
+from lemma.studies.cells import StudyCell
 from lemma.studies.experiment import (
     Experiment,
-    StudyCell,
     TitledObserver,
     modified_ns,
     open_experiment,
@@ -46,21 +45,21 @@ CLUSTERS = ("ray", "slurm")
 
 
 def run_worker(job_file: str) -> None:
-    """Run cells of a study until all are done: what a worker does, wherever it is. `order` is the file that says so.
+    """Run cells of a study until all are done, in a process of its own.
 
-    A worker stops after the current step, and saves it, once that file is gone or the process that started it is, or
-    when Slurm warns that its time is nearly over.
+    The job file lies in the study's folder and says how to work. A worker stops after the current step, and saves it,
+    once that file or the process that started it is gone, or when Slurm warns that its time is nearly over.
     """
-    told = read_json(Path(job_file))
-    if told is None:  # stopped before it began
+    job = read_json(Path(job_file))
+    if job is None:  # stopped before it began
         return
-    os.chdir(told["folder"])
-    torch.set_num_threads(told["threads"] or allocated_threads())
-    over = threading.Event()
+    os.chdir(job["folder"])
+    torch.set_num_threads(job["threads"] or allocated_threads())
+    done = threading.Event()
 
     def watch() -> None:
-        while not over.wait(POLL_SECONDS):
-            if not exists(Path(job_file)) or told["parent"] not in (None, os.getppid()):
+        while not done.wait(POLL_SECONDS):
+            if not exists(Path(job_file)) or job["parent"] not in (None, os.getppid()):
                 interrupt_main()  # not a signal from outside: Ray starts its workers with SIGINT blocked
                 return
 
@@ -71,14 +70,13 @@ def run_worker(job_file: str) -> None:
     try:
         out = Path(job_file).parent
         experiment = open_experiment(read_study(out / STUDY_FILE), out, SilentObserver())
-        cells = {cell.name: cell for cell in experiment.cells()}
-        chosen = [cells[name] for name in told["cells"]]
-        for stage in (experiment.trials(chosen), chosen):
-            run_cells(experiment, stage, told["failed"], {})
+        cells = experiment.cells()
+        for stage in (experiment.trials(cells), cells):
+            run_cells(experiment, stage, job["failed"], {})
     except KeyboardInterrupt:
         pass
     finally:
-        over.set()
+        done.set()
 
 
 class Workers(ABC):
@@ -90,11 +88,11 @@ class Workers(ABC):
 
     @abstractmethod
     def count_running(self) -> int:
-        """How many have not ended yet."""
+        """Return how many have not ended yet."""
 
     @abstractmethod
     def failure_message(self) -> str:
-        """Why one of them ended before its time, if it did."""
+        """Return why one of them ended before its time, if it did."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -142,11 +140,9 @@ class LocalWorkers(Workers):
         ]
 
     def count_running(self) -> int:
-        """How many processes are alive."""
         return sum(process.poll() is None for process in self.processes)
 
     def failure_message(self) -> str:
-        """The last line that a process which failed has written."""
         for process, errors in zip(self.processes, self.errors, strict=True):
             if process.poll():
                 errors.seek(0)
@@ -156,7 +152,6 @@ class LocalWorkers(Workers):
         return ""
 
     def stop(self) -> None:
-        """Kill what is left."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
@@ -176,11 +171,9 @@ class RayWorkers(Workers):
         self.tasks = [task.remote(str(job_file)) for _ in range(count)]
 
     def count_running(self) -> int:
-        """How many tasks have no result yet."""
         return len(self.ray.wait(self.tasks, num_returns=len(self.tasks), timeout=0)[1])
 
     def failure_message(self) -> str:
-        """What a task raised."""
         for task in self.ray.wait(self.tasks, num_returns=len(self.tasks), timeout=0)[0]:
             try:
                 self.ray.get(task)
@@ -189,7 +182,6 @@ class RayWorkers(Workers):
         return ""
 
     def stop(self) -> None:
-        """Cancel what is left."""
         for task in self.tasks:
             self.ray.cancel(task, force=True)
 
@@ -213,18 +205,15 @@ class SlurmWorkers(Workers):
         self.jobs = [executor.submit(run_worker, str(job_file)) for _ in range(count)]
 
     def count_running(self) -> int:
-        """How many jobs are not done."""
         return sum(not job.done() for job in self.jobs)
 
     def failure_message(self) -> str:
-        """What a job raised, or how it ended."""
         for job in self.jobs:
             if job.done() and (error := job.exception()):
                 return f"job {job.job_id} of Slurm failed: {str(error).strip().splitlines()[-1]}"
         return ""
 
     def stop(self) -> None:
-        """Cancel what is left."""
         for job in self.jobs:
             if not job.done():
                 job.cancel()
@@ -247,63 +236,71 @@ def run_workers(
     if cluster not in WORKERS:
         raise SpecError(describe_unknown("study --on", str(cluster), CLUSTERS))
     cells = [cell for stage in stages for cell in stage]
-    cores, most = torch.get_num_threads(), max(map(len, stages))
+    cores, max_workers = torch.get_num_threads(), max(map(len, stages))
     # Ray and Slurm queue what does not fit; the cores of the submitting machine say nothing about theirs.
-    count = min(jobs or (cores if cluster is None else most), most)
+    count = min(jobs or (cores if cluster is None else max_workers), max_workers)
     if count < 1:
         return False
     threads = max(1, cores // count) if cluster is None else 1
-    out = experiment.out.resolve()
-    order = out / f".workers-{uuid4().hex}.json"
-    parent = os.getpid() if cluster is None else None
-    told = {"cells": [cell.name for cell in stages[-1]], "failed": dict(failed_before), "folder": str(Path.cwd())}
-    write_json(order, {**told, "threads": threads if cluster is None else None, "parent": parent})
+    job_file = experiment.out.resolve() / f".workers-{uuid4().hex}.json"
+    job = {
+        "failed": dict(failed_before),
+        "folder": str(Path.cwd()),
+        "threads": threads if cluster is None else None,
+        "parent": os.getpid() if cluster is None else None,
+    }
+    write_json(job_file, job)
     workers, observer = WORKERS[cluster](), experiment.observer
-    where = f"{count} process{'es' if count > 1 else ''}" + (f" on {cluster}" if cluster else "")
-    left = {cell.name: cell for cell in cells}
-    seen: dict[str, int] = {}
+    processes = f"{count} process{'es' if count > 1 else ''}" + (f" on {cluster}" if cluster else "")
+    pending = {cell.name: cell for cell in cells}
     interrupted = False
     try:
-        workers.start(order, count, threads)
+        workers.start(job_file, count, threads)
     except BaseException:
-        order.unlink()
+        job_file.unlink()
         raise
     try:
-        observer.start(f"{len(cells)} runs in {where}", len(cells), "runs")
-        while left:
-            running = workers.count_running()  # asked first: what they did before they ended is found below
-            for cell in list(left.values()):
-                changed = modified_ns(
-                    experiment.measures_path(cell)
-                )  # to look into all files each time would take a while
-                if changed == seen.get(cell.name):
-                    continue
-                seen[cell.name] = changed
-                if found := experiment.final_outcome(cell, failed_before):
-                    del left[cell.name]
-                    score = getattr(found.measures, "perplexity", None)
-                    figure = (
-                        f"failed: {found.reason}" if found.reason else f"perplexity {score:.3f}" if score else "done"
-                    )
-                    observer.log(f"{'trial of ' if cell.is_trial else ''}{cell}: {figure}")
-            observer.advance(len(cells) - len(left))
-            if not running:
-                break
-            time.sleep(POLL_SECONDS)
+        observer.start(f"{len(cells)} runs in {processes}", len(cells), "runs")
+        _watch(experiment, workers, pending, failed_before)
     except KeyboardInterrupt:
         interrupted = True
     finally:
         observer.finish()
-        order.unlink(missing_ok=True)
-        limit = time.monotonic() + GRACE_SECONDS
+        job_file.unlink(missing_ok=True)
+        deadline = time.monotonic() + GRACE_SECONDS
         try:
-            while workers.count_running() and time.monotonic() < limit:
+            while workers.count_running() and time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS / 5)
         except KeyboardInterrupt:  # a second Ctrl-C does not wait for checkpoints
             interrupted = True
         workers.stop()
-    for cell in left.values():
+    for cell in pending.values():
         if not interrupted and not experiment.final_outcome(cell, failed_before):
             reason = workers.failure_message() or "its worker ended early"
             experiment.record_failure(cell, reason, TitledObserver(observer, str(cell)))
     return interrupted
+
+
+def _watch(
+    experiment: Experiment[Any], workers: Workers, pending: dict[str, StudyCell], failed_before: Mapping[str, int]
+) -> None:
+    """Report each cell that is done and remove it from `pending`, until all are done or no worker runs."""
+    total, modified = len(pending), dict[str, int]()
+    while pending:
+        running = workers.count_running()  # asked first: what they did before they ended is seen below
+        for cell in list(pending.values()):
+            time_ns = modified_ns(experiment.measures_path(cell))  # reading all files each time would take a while
+            if time_ns == modified.get(cell.name):
+                continue
+            modified[cell.name] = time_ns
+            if outcome := experiment.final_outcome(cell, failed_before):
+                del pending[cell.name]
+                perplexity = getattr(outcome.measures, "perplexity", None)
+                message = f"perplexity {perplexity:.3f}" if perplexity else "done"
+                if outcome.reason:
+                    message = f"failed: {outcome.reason}"
+                experiment.observer.log(f"{'trial of ' if cell.is_trial else ''}{cell}: {message}")
+        experiment.observer.advance(total - len(pending))
+        if not running:
+            return
+        time.sleep(POLL_SECONDS)

@@ -20,9 +20,10 @@ from lemma.data.store import encode_texts, fit_rows
 from lemma.errors import InputError, RunError, SpecError
 from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.classifier import ClassifierModel
+from lemma.optional import import_optional
 from lemma.report.progress import Observer, SilentObserver, reading_progress
 from lemma.report.result import Block, Result, Table, Text
-from lemma.report.statistics import Estimate, NamedValues, format_named_values, import_optional, protocol_values
+from lemma.report.statistics import Estimate, NamedValues, format_named_values, protocol_values
 from lemma.report.text import wrap_lines
 from lemma.runs.load import Run
 from lemma.spec.data import LabelsSpec

@@ -20,8 +20,9 @@ from lemma.errors import InputError, SpecError
 from lemma.generation.beam import Beam, translate_texts
 from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.encoder_decoder import EncoderDecoderModel
+from lemma.optional import import_optional
 from lemma.report.progress import Observer
-from lemma.report.statistics import Estimate, NamedValues, format_named_values, import_optional, protocol_values
+from lemma.report.statistics import Estimate, NamedValues, format_named_values, protocol_values
 from lemma.runs.load import Run
 from lemma.spec.data import PairsSpec
 from lemma.spec.recipe import Recipe

@@ -5,7 +5,7 @@ from typing import Any
 
 from lemma.spec.models import Rnn
 from lemma.spec.recipe import Recipe
-from lemma.studies.experiment import CellOutcome, StudyCell
+from lemma.studies.cells import CellOutcome, StudyCell
 from lemma.studies.measures import CurvePoint, LanguageMeasures, SampleLoop, TextSample
 
 GREEDY = TextSample(

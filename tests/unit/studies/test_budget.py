@@ -11,18 +11,9 @@ from lemma.models.build import build
 from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import StudyBudget
-from lemma.studies.budget import (
-    Quartiles,
-    describe_hardware,
-    fit_parameters,
-    fit_schedule,
-    fit_steps,
-    quartiles,
-    time_in_turns,
-    time_ratio,
-    time_steps,
-)
+from lemma.studies.budget import fit_parameters, fit_schedule, fit_steps
 from lemma.studies.costs import judge_time_ratio
+from lemma.studies.timing import Quartiles, describe_hardware, quartiles, time_in_turns, time_ratio, time_steps
 
 from families import SMALL
 

@@ -31,18 +31,12 @@ from lemma.runs.load import load
 from lemma.spec.base import to_toml
 from lemma.spec.models import Classifier, Gru, Lstm
 from lemma.spec.studies import STUDIES, ClassifiersStudy, LabelStudy, read_study
-from lemma.studies import classifiers, experiment
-from lemma.studies.classifiers import (
-    CostRatio,
-    SameButCheaper,
-    compare,
-    count_layer_parameters,
-    estimate_over_texts,
-    judge_equivalence,
-    make_table,
-    report_classifiers,
-)
-from lemma.studies.experiment import compare_rows, run_study
+from lemma.studies import classifier_runs, classifiers, experiment
+from lemma.studies.cells import compare_rows
+from lemma.studies.claims import CheaperClaim, CostRatio, judge_equivalence
+from lemma.studies.classifier_runs import count_layer_parameters, estimate_over_texts
+from lemma.studies.classifiers import compare_with_first, make_table, report_classifiers
+from lemma.studies.experiment import run_study
 from lemma.studies.result import StudyResult
 
 Make = Callable[..., ClassifiersStudy]
@@ -123,8 +117,9 @@ def test_a_finished_study_is_neither_trained_nor_timed_again(
     for module, name in (
         (experiment, "train"),
         (experiment, "resume"),
+        (classifier_runs, "classify"),
         (classifiers, "classify"),
-        (classifiers, "race"),
+        (classifiers, "time_in_turns"),
     ):
         monkeypatch.setattr(module, name, never)
     again = run_study(small(), tmp_path / "out")
@@ -160,7 +155,7 @@ def test_any_error_becomes_a_reason_and_the_next_call_tries_again(
     small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(classifiers, "classify", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
+        patch.setattr(classifier_runs, "classify", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
         broken = run_study(small(), tmp_path / "out")
     assert {run.reason for run in broken.runs} == {"MemoryError: no room"}
     assert "nothing to compare" in str(broken) or "was not measured" in str(broken)
@@ -255,11 +250,12 @@ def test_cheaper_is_judged_by_the_ratio_and_its_interval(ratio: CostRatio, verdi
 
 def compared(
     first: list[Any], second: list[Any], seconds: tuple[float, float], inference: tuple[float, float]
-) -> SameButCheaper:
+) -> CheaperClaim:
     lstm = made_row("lstm", first, seconds=seconds[0], parameters=1000, layers=400)
     gru = made_row("gru", second, seconds=seconds[1], parameters=900, layers=300)
     taken = {"lstm": [inference[0]] * 4, "gru": [inference[1]] * 4}
-    return compare(gru, lstm, 0.02, taken)
+    [claim] = compare_with_first([lstm, gru], 0.02, taken)
+    return claim
 
 
 def test_the_claim_holds_for_every_meaning_of_cost() -> None:
@@ -335,7 +331,7 @@ def test_the_ratio_of_training_times_is_that_of_logarithms() -> None:
     for row in (lstm, gru):
         for one, taken in zip(row.measures.values(), seconds[row.title], strict=True):
             object.__setattr__(one, "seconds", taken)
-    [ratio] = [cost for cost in compare(gru, lstm, 0.02, {}).costs if cost.meaning == "training time"]
+    [ratio] = [cost for cost in compare_with_first([lstm, gru], 0.02, {})[0].costs if cost.meaning == "training time"]
     low, high = stats.ttest_rel(np.log(seconds["gru"]), np.log(seconds["lstm"])).confidence_interval(0.95)
     assert ratio.value == pytest.approx(math.exp(np.log([2.0, 1.5, 1.25]).mean()))
     assert (ratio.low, ratio.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)

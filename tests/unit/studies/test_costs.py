@@ -15,9 +15,9 @@ from lemma.models.base import count_parameters
 from lemma.spec.base import to_toml
 from lemma.spec.studies import STUDIES, read_study
 from lemma.studies import costs
-from lemma.studies.budget import time_in_turns
 from lemma.studies.costs import bare_attention, explicit_attention, layer_factory
 from lemma.studies.result import StudyResult
+from lemma.studies.timing import time_in_turns
 
 TINY: dict[str, dict[str, Any]] = {
     "heads": {"d": 8, "h": [1, 2, 4], "T": [4, 6], "B": 2, "repetitions": 2},
@@ -56,11 +56,11 @@ def test_d3_parameters_and_operations_do_not_depend_on_the_heads(results: dict[s
     result = results["heads"]
     assert result.formulas["parameters"] == "3·d²"
     for row in result.rows:
-        T = row.place["T"]
+        T = row.settings["T"]
         assert row.counts["parameters"] == 3 * 8**2
         assert row.counts["flops"] == 2 * (6 * T * 8**2 + 4 * T**2 * 8)
-        assert row.counts["exponentials"] == row.place["h"] * 2 * T**2
-        assert row.place["h"] > 1 or row.forward_ratio.median == 1
+        assert row.counts["exponentials"] == row.settings["h"] * 2 * T**2
+        assert row.settings["h"] > 1 or row.forward_ratio.median == 1
     assert sum("the claim holds" in sentence for sentence in result.conclusion) == 2
 
 
@@ -71,15 +71,15 @@ def test_the_explicit_path_is_the_same_attention() -> None:
 
 def test_c4_counts_serial_steps_and_parameters(results: dict[str, StudyResult]) -> None:
     rows = results["length"].rows
-    assert {row.place["layer"]: row.counts["steps in a row"] for row in rows if row.place["T"] == 8} == {
+    assert {row.settings["layer"]: row.counts["steps in a row"] for row in rows if row.settings["T"] == 8} == {
         "rnn": 8,
         "lstm": 8,
         "gru": 8,
         "attention": 1,
     }
     for row in rows:
-        assert row.counts["parameters"] == count_parameters(layer_factory(row.place["layer"], 2)(8))
-    lstm = next(row for row in rows if row.place == {"T": 4, "layer": "lstm"})
+        assert row.counts["parameters"] == count_parameters(layer_factory(row.settings["layer"], 2)(8))
+    lstm = next(row for row in rows if row.settings == {"T": 4, "layer": "lstm"})
     assert lstm.counts["flops"] == 2 * 2 * 4 * 4 * 8 * (8 + 8)  # multiply–add, batch, steps, gates, d, input + hidden
 
 
@@ -169,7 +169,7 @@ def test_a_race_that_fails_is_named_and_ctrl_c_keeps_those_before_it(
     races.append(KeyboardInterrupt())
     del races[:-1]
     nothing: Any = api.study(name, out=tmp_path / "none", progress=False, **words)
-    assert nothing.interrupted and not nothing.rows and "No race came to its end" in str(nothing)
+    assert nothing.interrupted and not nothing.rows and "No race finished" in str(nothing)
 
 
 def test_a_misspelt_name_is_guessed(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from lemma.runs.load import load
 from lemma.spec.data import BytePairs, Words
 from lemma.spec.studies import ComparedModel, GridStudy, StudyBudget
 from lemma.studies import experiment, grid
+from lemma.studies.cells import CellOutcome
 from lemma.studies.experiment import run_study
 from lemma.studies.measures import LanguageMeasures, locate_loop
 from lemma.studies.result import StudyResult
@@ -71,7 +72,7 @@ def test_a_finished_study_is_not_trained_again(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run_study(tiny_study(), tmp_path / "out")
-    for module, name in ((experiment, "train"), (experiment, "resume"), (grid, "measure")):
+    for module, name in ((experiment, "train"), (experiment, "resume"), (grid, "measure_run")):
         monkeypatch.setattr(module, name, never)
     again = run_study(tiny_study(), tmp_path / "out")
     assert [run.measures for run in again.runs] == [run.measures for run in first.runs]
@@ -106,9 +107,15 @@ def test_any_error_of_a_run_becomes_a_reason_and_the_next_call_tries_again(
         patch.setattr(grid, "measure_run", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
         failed = run_study(tiny_study(), tmp_path / "out")
     assert {run.reason for run in failed.runs} == {"MemoryError: no room"}
-    shown = run_study(tiny_study(), tmp_path / "out", only=[])
-    assert {run.reason for run in shown.runs} == {"MemoryError: no room"}, "kept for whoever only looks"
+    stored = stored_outcomes(tiny_study(), tmp_path / "out")
+    assert {outcome.reason for outcome in stored} == {"MemoryError: no room"}
     assert not run_study(tiny_study(), tmp_path / "out").failed
+
+
+def stored_outcomes(spec: GridStudy, out: Path) -> list[CellOutcome[Any]]:
+    """What an earlier call stored of each cell."""
+    study = experiment.open_experiment(spec, out, SilentObserver())
+    return [study.load_outcome(cell) for cell in study.cells()]
 
 
 class Interrupting(SilentObserver):
@@ -153,15 +160,6 @@ def test_another_study_in_the_same_folder_is_refused_before_anything_is_trained(
     other = tiny_study(settings={**tiny_study().settings, "steps": 7}, seeds=(9, 1))
     with pytest.raises(RunError, match=r"feed-forward-seed-1 holds a run with recipe steps 6, this study asks for 7"):
         run_study(other, tmp_path / "out")
-
-
-def test_only_some_runs_can_be_chosen(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    part = run_study(tiny_study(), tmp_path / "out", only=["rnn-seed-2", "feed-forward"])
-    assert [bool(run.measures) for run in part.runs] == [True, True, False, True]
-    rest = run_study(tiny_study(), tmp_path / "out", only=["rnn-seed-1"])
-    assert all(run.measures for run in rest.runs)
-    with pytest.raises(SpecError, match="Did you mean 'rnn'"):
-        run_study(tiny_study(), tmp_path / "out", only=["rnm"])
 
 
 def test_equal_parameters_and_tokens_are_what_each_model_gets(tiny_study: MakeStudy, tmp_path: Path) -> None:
@@ -243,7 +241,7 @@ def test_the_score_training_ended_with_is_that_of_a_new_pass(
 
 
 def test_measures_of_another_study_are_not_shown_as_ones_own(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    run_study(tiny_study(), tmp_path / "out", only=["rnn-seed-1"])
+    run_study(tiny_study(models=(ComparedModel(model="rnn"),), seeds=(1,)), tmp_path / "out")
     shutil.rmtree(tmp_path / "out" / "runs" / "rnn-seed-1")
     other = tiny_study(settings={**tiny_study().settings, "steps": 7})
-    assert not any(run.measures for run in run_study(other, tmp_path / "out", only=[]).runs)
+    assert not any(outcome.measures for outcome in stored_outcomes(other, tmp_path / "out"))

@@ -17,13 +17,13 @@ from lemma.errors import SpecError
 from lemma.report.curves import COLOURS
 from lemma.spec.data import DataSpec
 from lemma.spec.studies import ClaimComparison, ComparedModel, GridStudy, StudyClaim, read_study
-from lemma.studies import grid as grid_report
-from lemma.studies.experiment import group_rows
-from lemma.studies.grid import (
+from lemma.studies import grid_report
+from lemma.studies.cells import group_rows
+from lemma.studies.claims import judge_claims
+from lemma.studies.grid_report import (
     ChosenRate,
     conclude,
     describe_loop,
-    judge_claims,
     line_styles,
     make_table,
     mean_curve,
@@ -91,7 +91,7 @@ def test_failed_and_waiting_seeds_stay_rows_with_their_reason() -> None:
         "lstm, seed 2 not run yet",
     ]
     assert str(table).endswith("\n".join(table.notes))
-    assert table_of(made_up("rnn", ["no"])).caption == "No run has come to its end."
+    assert table_of(made_up("rnn", ["no"])).caption == "No run finished."
 
 
 def test_csv_and_json_hold_the_figures_unrounded() -> None:
@@ -279,7 +279,7 @@ def test_the_conclusion_is_honest_about_single_seeds_and_missing_runs() -> None:
     broken = conclude(group_rows([*made_up("rnn", [8.0, "nan"]), *made_up("lstm", [None, None])]))
     assert "1 of 4 runs failed; its reason is below the table." in broken
     assert "2 of 4 runs are still to be run." in broken
-    assert conclude(group_rows(made_up("rnn", ["nan"])))[0].startswith("No run came to its end")
+    assert conclude(group_rows(made_up("rnn", ["nan"])))[0].startswith("No run finished")
 
 
 def test_the_conclusion_says_where_the_curves_are_heading() -> None:
@@ -405,7 +405,7 @@ def test_failed_runs_have_their_place_and_a_study_of_failures_still_has_a_page(t
     assert "rnn, seed 1 failed: it broke" in page.text
     assert "rnn, seed 2 not run yet" in page.text
     empty = read_page(made_up("rnn", ["it broke"]), tmp_path)
-    assert "No run came to its end" in empty.text
+    assert "No run finished" in empty.text
     assert "svg" not in empty.tags
 
 

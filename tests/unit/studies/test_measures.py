@@ -20,19 +20,15 @@ from lemma.spec.models import Decoder, Lstm
 from lemma.spec.studies import ComparedModel, GridStudy, read_study
 from lemma.studies import experiment
 from lemma.studies.experiment import run_study
-from lemma.studies.measures import (
-    Row,
-    entropy_and_distance,
+from lemma.studies.measure_views import (
     estimate_heads,
-    extend_context,
     loss_by_length,
-    losses_by_position,
     mean_over_heads,
     plot_heads,
-    sample_windows,
     shaping_effects,
     view_positions,
 )
+from lemma.studies.measures import Row, entropy_and_distance, extend_context, losses_by_position, sample_windows
 
 MakeStudy = Callable[..., GridStudy]
 SMALL = {"width": 8, "depth": 2, "heads": 2, "context": 8}
@@ -125,7 +121,7 @@ def test_a_study_measures_attention_of_models_that_have_it(tiny_study: MakeStudy
     assert [(layer, head) for layer, head, _ in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert all(0 < one.mean < math.log(8) for _, _, one in heads)
     assert 0 < mean_over_heads(rotary, "distance").mean < 4
-    assert all(one.more["attention"]["layers"] == [] for one in rnn.measured.values())
+    assert all(one.more["attention"]["layers"] == [] for one in rnn.measures.values())
     assert "What the heads do" in result.report.read_text()
     assert set(result.to_dict()["measures"]["attention"]["rows"]) == {"rotary"}
 

@@ -13,10 +13,11 @@ from typing import Any, Self
 import pytest
 from filelock import FileLock
 
-from lemma.errors import InputError, SpecError
+from lemma.errors import InputError
 from lemma.report.progress import Observer, SilentObserver
 from lemma.studies import experiment as experiment_runner
-from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, group_rows, run_experiment
+from lemma.studies.cells import CellOutcome, StudyCell, group_rows
+from lemma.studies.experiment import Experiment, run_experiment
 from lemma.studies.result import StudyResult, StudyTable
 
 
@@ -109,8 +110,9 @@ def test_a_cell_that_fails_is_a_row_with_its_reason_and_is_tried_again(tmp_path:
     failed = run_experiment(Squares(tmp_path, broken="n2"))
     assert values(failed) == [None, None, 10, 11] and [run.reason for run in failed.failed] == ["it broke."] * 2
     assert "n2, number=2, seed 1 failed: it broke." in str(failed)
-    shown = Squares(tmp_path)
-    assert [run.reason for run in run_experiment(shown, only=[]).runs] == ["it broke.", "it broke.", None, None]
+    stored = Squares(tmp_path)
+    reasons = [stored.load_outcome(cell).reason for cell in stored.cells()]
+    assert reasons == ["it broke.", "it broke.", None, None]
     assert values(run_experiment(Squares(tmp_path))) == [5, 6, 10, 11]
 
 
@@ -191,13 +193,6 @@ def test_a_result_tells_whether_every_run_failed(tmp_path: Path) -> None:
 
     assert run_experiment(Broken(tmp_path / "a")).all_failed
     assert not run_experiment(Squares(tmp_path / "b", broken="n2")).all_failed
-
-
-def test_only_some_cells_can_be_chosen(tmp_path: Path) -> None:
-    experiment = Squares(tmp_path)
-    assert values(run_experiment(experiment, only=["n3", NAMES[1]])) == [None, 6, 10, 11]
-    with pytest.raises(SpecError, match="Did you mean 'n2'"):
-        run_experiment(experiment, only=["n22"])
 
 
 def test_what_is_not_kept_is_measured_by_every_call(tmp_path: Path) -> None:

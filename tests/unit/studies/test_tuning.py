@@ -17,8 +17,9 @@ from lemma.errors import InputError, RunError, SpecError
 from lemma.report.progress import SilentObserver
 from lemma.runs.load import load
 from lemma.runs.verify import verify_folder
+from lemma.spec.base import to_toml
 from lemma.spec.studies import ComparedModel, GridStudy, StudyTuning, read_study
-from lemma.studies import experiment, grid, workers
+from lemma.studies import experiment, grid, grid_report, workers
 from lemma.studies.experiment import run_study
 from lemma.studies.result import StudyResult
 from lemma.tasks.language import perplexity
@@ -45,14 +46,14 @@ def test_a_trial_that_fails_is_not_chosen_and_without_any_the_row_says_why(
     [run] = run_study(broken, tmp_path / "some").runs
     assert run.measures and run.measures.recipe["learning_rate"] == 1e-3
     [run] = run_study(spec.replace(tune={"learning_rate": (1e30, 1e31)}), tmp_path / "none").runs
-    assert run.reason and run.reason.startswith("no learning rate of tune came to its end: ")
+    assert run.reason and run.reason.startswith("no learning rate of tune finished: ")
 
 
 def test_every_damaged_file_of_a_study_is_named_and_a_damaged_trial_changes_no_choice(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grid, "time_steps", lambda models, tokens: {name: [1e-5] * 5 for name in models})
-    monkeypatch.setattr(grid, "can_draw", lambda: False)
+    monkeypatch.setattr(grid_report, "can_draw", lambda: False)
     out = tmp_path / "out"
     spec = tuned(tiny_study, models=(ComparedModel(model="rnn"),), seeds=(1,))
     whole = scores(run_study(spec, out))
@@ -169,9 +170,10 @@ def test_a_worker_that_slurm_warns_or_whose_order_is_withdrawn_saves_and_the_nex
     spec = tiny_study(settings=words, models=(ComparedModel(model="gru"),), seeds=(1,))
     whole = scores(run_study(spec, tmp_path / "whole"))
     out = tmp_path / "out"
-    run_study(spec, out, only=[])  # writes study.toml
+    (out / "runs").mkdir(parents=True)
+    (out / "study.toml").write_text(to_toml(spec.to_dict()))
     order, metrics = out / "order.json", out / "runs" / "gru-seed-1" / "metrics.jsonl"
-    told = {"cells": ["gru-seed-1"], "failed": {}, "folder": str(Path.cwd()), "threads": 1, "parent": None}
+    told = {"failed": {}, "folder": str(Path.cwd()), "threads": 1, "parent": None}
     experiment.write_json(order, told)
 
     def then(stop: Callable[[], object], known: int) -> None:

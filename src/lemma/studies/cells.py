@@ -1,0 +1,223 @@
+"""Cells of a study with their settings, their outcomes, and rows of the table: the seeds of one condition."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from lemma.errors import SpecError
+from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest, estimate, paired_test
+from lemma.spec.base import Spec
+from lemma.spec.models import ModelSpec
+from lemma.spec.recipe import Recipe
+
+M = TypeVar("M")
+"""The dataclass of what is measured of a cell; it has a `to_dict()`."""
+
+
+@dataclass(frozen=True)
+class StudyCell:
+    """One run of a study.
+
+    Attributes:
+        condition: the model or condition that is compared, by its name in the table.
+        point: the settings of the grid at this cell, with their values.
+        fixed_sizes: settings of the model that the study sets, which no budget may change.
+        recipe_settings: settings of the recipe that the study sets.
+        is_trial: whether it is a short run by which a setting of others is chosen; it is not in the table.
+    """
+
+    condition: str
+    point: Mapping[str, Any]
+    seed: int | None
+    model: ModelSpec | None = None
+    recipe: Recipe = field(default_factory=Recipe)
+    fixed_sizes: frozenset[str] = frozenset()
+    recipe_settings: frozenset[str] = frozenset()
+    is_trial: bool = False
+
+    @property
+    def row_name(self) -> str:
+        """The name of its row, which all its seeds share: `lstm-depth-2`."""
+        parts = [self.condition, *(f"{name}-{format_value(value)}" for name, value in self.point.items())]
+        return "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)
+
+    @property
+    def name(self) -> str:
+        """A stable, readable name for the run's folder: `lstm-depth-2-seed-1`."""
+        return self.row_name if self.seed is None else f"{self.row_name}-seed-{self.seed}"
+
+    @property
+    def point_text(self) -> str:
+        """Its point in the grid: `depth=2, context=5`."""
+        return format_settings(self.point)
+
+    def __str__(self) -> str:
+        seed = "" if self.seed is None else f"seed {self.seed}"
+        return ", ".join(filter(None, (self.condition, self.point_text, seed)))
+
+
+def format_value(value: Any) -> str:
+    """Write a value of a setting as a person would.
+
+    >>> format_value(True), format_value(0.001)
+    ('true', '0.001')
+    """
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def format_settings(settings: Mapping[str, Any]) -> str:
+    """Write settings with their values.
+
+    >>> format_settings({"depth": 2, "tied": True})
+    'depth=2, tied=true'
+    """
+    return ", ".join(f"{name}={format_value(value)}" for name, value in settings.items())
+
+
+@dataclass(frozen=True)
+class CellOutcome(Generic[M]):
+    """The measures of a cell, or the reason why it failed, or neither if it was not run yet."""
+
+    cell: StudyCell
+    measures: M | None = None
+    reason: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "run": self.cell.name,
+            "model": self.cell.condition,
+            "point": dict(self.cell.point),
+            "seed": self.cell.seed,
+            "measures": getattr(self.measures, "to_dict", lambda: None)(),
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
+class StudyRow(Generic[M]):
+    """The seeds of one condition at one point of the grid.
+
+    Attributes:
+        title: what distinguishes it from the other rows: the condition, the point, or both.
+        measures: by seed.
+        failures: why seeds failed, by seed.
+        pending: the seeds that were not run yet.
+    """
+
+    condition: str
+    point: Mapping[str, Any]
+    title: str
+    measures: Mapping[int, M]
+    failures: Mapping[int, str]
+    pending: tuple[int, ...] = ()
+
+    @property
+    def first(self) -> M | None:
+        """The measures of the first seed."""
+        return next(iter(self.measures.values()), None)
+
+    @property
+    def missing_seeds(self) -> tuple[str, ...]:
+        """A note on each seed that failed or was not run yet."""
+        failed = (f"seed {seed} failed: {reason}" for seed, reason in self.failures.items())
+        return (*failed, *(f"seed {seed} not run yet" for seed in self.pending))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The same notes, each with the row's title."""
+        return tuple(f"{self.title}, {note}" for note in self.missing_seeds)
+
+    def values(self, name: str) -> dict[int, float]:
+        """Return a measure of each seed that has it."""
+        values = {seed: getattr(measures, name) for seed, measures in self.measures.items()}
+        return {seed: float(value) for seed, value in values.items() if value is not None}
+
+    def estimate(self, name: str) -> Estimate | None:
+        """Return the mean of a measure with its interval over the seeds; None if no seed has it."""
+        values = list(self.values(name).values())
+        return estimate(values) if values else None
+
+    def count(self, name: str) -> int | None:
+        """Return a measure that is the same for every seed."""
+        return None if self.first is None else int(getattr(self.first, name))
+
+
+def group_rows(outcomes: Iterable[CellOutcome[M]]) -> list[StudyRow[M]]:
+    """Group outcomes by condition and point, in the order in which they first come."""
+    groups: dict[tuple[str, str], list[CellOutcome[M]]] = {}
+    for outcome in outcomes:
+        groups.setdefault((outcome.cell.condition, outcome.cell.point_text), []).append(outcome)
+    has_conditions = len({condition for condition, _ in groups}) > 1
+    rows = []
+    for group in groups.values():
+        cell = group[0].cell
+        condition = cell.condition if has_conditions or not cell.point else ""
+        by_seed = {outcome.cell.seed or 0: outcome for outcome in group}
+        unmeasured = {seed: outcome.reason for seed, outcome in by_seed.items() if not outcome.measures}
+        rows.append(
+            StudyRow(
+                condition=cell.condition,
+                point=cell.point,
+                title=", ".join(filter(None, [condition, cell.point_text])),
+                measures={seed: outcome.measures for seed, outcome in by_seed.items() if outcome.measures},
+                failures={seed: reason for seed, reason in unmeasured.items() if reason},
+                pending=tuple(seed for seed, reason in unmeasured.items() if not reason),
+            )
+        )
+    return rows
+
+
+def compare_rows(
+    row: StudyRow[Any], baseline: StudyRow[Any], name: str, log: bool = True, min_error: float = 0.0
+) -> PairedTest | None:
+    """Test a measure of one row against another's, over the seeds that both have; None if there are none.
+
+    A seed fixes the order of the batches and the numbers that initial weights are drawn from, for both alike; what it
+    does to both cancels in the difference.
+    """
+    values, baseline_values = row.values(name), baseline.values(name)
+    seeds = sorted(values.keys() & baseline_values.keys())
+    if not seeds:
+        return None
+    return paired_test([values[seed] for seed in seeds], [baseline_values[seed] for seed in seeds], log, min_error)
+
+
+def describe_seeds(rows: Sequence[StudyRow[Any]]) -> str:
+    """Say what ± means in a table of these rows; nothing if no run finished."""
+    counts = {len(row.measures) for row in rows if row.measures}
+    text = ""
+    if counts and max(counts) >= MIN_SEEDS:
+        seeds = f"{max(counts)} seeds" if len(counts) == 1 else f"up to {max(counts)} seeds"
+        text = f" Mean ± half the 95 % interval over {seeds} (Student's t)."
+    if 2 in counts:
+        text += " Two seeds are shown as they are, a / b: too few for an interval or a test."
+    if 1 in counts:
+        text += " A figure without ± comes from one seed, which has no interval."
+    return text
+
+
+# Settings that a study distributes over its runs, and those that it sets itself.
+
+
+FROM_TOKENIZER = "It comes from the tokenizer, the same for every run: set {}tokenizer.vocabulary."
+RESERVED_SETTINGS = {
+    "vocabulary": FROM_TOKENIZER.format("data."),
+    "V": FROM_TOKENIZER.format("data."),
+    "seed": "Give the study `seeds`, as in seeds=[1,2,3].",
+    "family": "Name another model, as in model = 'lstm'.",
+}
+"""Why a setting cannot be set for single runs of a study of language models."""
+
+
+def has_setting(specs: Mapping[str, type[Spec]], setting: str) -> bool:
+    """Return whether one of these specs has a setting of that name."""
+    return any(setting.partition(".")[0] in spec.setting_names() for spec in specs.values())
+
+
+def check_reserved(settings: Iterable[str], reserved: Mapping[str, str]) -> None:
+    """Raise an error for a setting that the study sets itself, and say where it comes from."""
+    for setting in settings:
+        if setting in reserved:
+            raise SpecError(f"study: '{setting}' is not a setting of single runs. {reserved[setting]}")

@@ -1,0 +1,595 @@
+"""The report of a grid study: its table, conclusion, curves and samples."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
+from statistics import fmean, median
+from typing import Any, Literal
+
+from lemma.report.curves import COLOURS, Curve, Plot, can_draw, to_svg
+from lemma.report.result import (
+    Block,
+    Card,
+    Cards,
+    Figure,
+    Heading,
+    Items,
+    Legend,
+    Pre,
+    Table,
+    Text,
+    field_values,
+    plot_blocks,
+)
+from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest, holm_correct
+from lemma.spec.studies import GridStudy, StudyBudget
+from lemma.studies.cells import CellOutcome, compare_rows, describe_seeds, format_settings, format_value, group_rows
+from lemma.studies.claims import ClaimVerdict, judge_claims
+from lemma.studies.measure_views import VIEWS, MeasureView
+from lemma.studies.measures import TEMPERATURE, VALIDATION_TOKENS, CurvePoint, LanguageMeasures, Row, TextSample
+from lemma.studies.result import NO_VALUE, NOTHING_FINISHED, NOTHING_TO_COMPARE, StudyResult, StudyTable
+from lemma.studies.timing import quartiles, time_ratio
+
+Seconds = Mapping[str, Sequence[float]]
+"""Seconds per token of training steps, taken in turns, by the titles of rows."""
+
+
+def report_grid(
+    spec: GridStudy,
+    outcomes: Sequence[CellOutcome[LanguageMeasures]],
+    data: Mapping[str, str],
+    hardware: Mapping[str, str],
+    out: Path,
+    interrupted: bool = False,
+    seconds: Seconds | None = None,
+    chosen_rates: Mapping[str, "ChosenRate"] | None = None,
+) -> StudyResult:
+    """Build the result of a grid study; `chosen_rates` are by the titles of rows."""
+    seconds = seconds or {}
+    rows = tuple(group_rows(outcomes))
+    claims = judge_claims(spec.claims, rows) if spec.claims else ()
+    views = {name: VIEWS[name](rows) for name in spec.measures}
+    trials = trial_blocks(chosen_rates or {}, spec.tune.share) if spec.tune else []
+    answers = views["steps"].sentences if "steps" in views else ()  # what such a study is about comes first
+    others = [sentence for name, view in views.items() if name != "steps" for sentence in view.sentences]
+    rates = {"learning_rates": {title: field_values(chosen) for title, chosen in (chosen_rates or {}).items()}}
+    return StudyResult(
+        title=spec.name,
+        question=spec.question,
+        spec=spec,
+        out=out,
+        data={**data, "budget": describe_budget(spec.budget), "seeds": ", ".join(map(str, spec.seeds))},
+        hardware=hardware,
+        protocol=describe_protocol(rows),
+        table=make_table(rows, seconds),
+        conclusion=(*answers, *conclude(rows, claims, seconds), *others),
+        claims=claims,
+        runs=tuple(outcomes),
+        rows=rows,
+        terminal_blocks=(*trials, *(block for view in views.values() for block in view.terminal_blocks())),
+        page_blocks=tuple(build_page(rows, list(views.values()), claims, spec.budget, trials, seconds)),
+        extra={
+            **(rates if chosen_rates else {}),
+            "measures": {name: view.values for name, view in views.items()},
+            "claims": [claim.to_dict() for claim in claims],
+        },
+        interrupted=interrupted,
+        next_command=next_command(rows, outcomes, out),
+    )
+
+
+def describe_protocol(rows: Sequence[Row]) -> dict[str, str]:
+    """Say how perplexity was measured."""
+    reading, skipped = [], {}
+    for row in rows:
+        if row.first:
+            protocol = row.first.protocol
+            skipped |= dict.fromkeys(protocol.get("left_out", ()))
+            if protocol.get("context"):
+                reading.append(f"{row.title} in a context of {protocol['context']}, stride {protocol.get('stride')}")
+            else:
+                reading.append(f"{row.title} through its state, in {protocol.get('streams')} streams")
+    first = f"its first {VALIDATION_TOKENS:,} tokens, or of all if fewer"
+    protocol = {
+        "validation": "a full pass over the validation text: each token but the first is predicted once",
+        "on the way": f"curves, the best step and trials are of {first}",
+        "read": "; ".join(reading),
+        "left out": "; ".join(skipped),
+    }
+    return {name: value for name, value in protocol.items() if value}
+
+
+def next_command(rows: Sequence[Row], outcomes: Sequence[CellOutcome[LanguageMeasures]], out: Path) -> str:
+    """Return the command that lets the best run write something; nothing if no run finished."""
+    best = best_row(rows)
+    if best is None:
+        return ""
+    key = (best.condition, format_settings(best.point))
+    cells = (outcome.cell for outcome in outcomes if outcome.measures)
+    cell = next(cell for cell in cells if (cell.condition, cell.point_text) == key)
+    return f"lemma generate {quote(str(out / 'runs' / cell.name))} --tokens 300 --temperature 0.7"
+
+
+def best_row(rows: Sequence[Row]) -> Row | None:
+    """Return the row with the lowest mean perplexity."""
+    ranked = [(score.mean, index) for index, row in enumerate(rows) if (score := row.estimate("perplexity"))]
+    return rows[min(ranked)[1]] if ranked else None
+
+
+def make_table(rows: Sequence[Row], seconds: Seconds | None = None) -> StudyTable:
+    """Make a row for each model at each point of the grid, means over seeds; the lowest perplexity is marked."""
+    best = best_row(rows)
+    tokens = [count and count.mean for count in (row.estimate("tokens") for row in rows)]
+    tokens_differ = len({count for count in tokens if count}) > 1
+    cells, records = [], []
+    for row, count in zip(rows, tokens, strict=True):
+        scores = {name: row.estimate(name) for name in ("perplexity", "bits_per_byte")}
+        trained, parameters = row.estimate("seconds"), row.count("parameters")
+        times = (seconds or {}).get(row.title)
+        speed = quartiles([1 / time for time in times]) if times else None
+        record: dict[str, Any] = {"model": row.condition, **row.point, "seeds": len(row.measures)}
+        for name, score in scores.items():
+            record |= {name: score and score.mean, f"{name}_margin": score and score.margin}
+        records.append(
+            {
+                **record,
+                "parameters": parameters,
+                "tokens": count and round(count),
+                "tokens_per_second": speed and speed.median,
+                "tokens_per_second_low": speed and speed.low,
+                "tokens_per_second_high": speed and speed.high,
+                "seconds": trained and trained.mean,
+                "best": row is best,
+                "notes": "; ".join(row.missing_seeds),
+            }
+        )
+        counts = (parameters, count) if tokens_differ else (parameters,)
+        speed_text = NO_VALUE
+        if speed:
+            speed_text = f"{in_thousands(speed.median)} ({in_thousands(speed.low)}–{in_thousands(speed.high)})"
+        cells.append(
+            [
+                row.condition,
+                *map(format_value, row.point.values()),
+                *(str(score or NO_VALUE) for score in scores.values()),
+                *(NO_VALUE if number is None else f"{number:,.0f}" for number in counts),
+                speed_text,
+            ]
+        )
+    figures = ["perplexity", "bits/byte", "parameters", *(["tokens"] if tokens_differ else []), "1,000 tokens/s"]
+    timed = " Speed: training steps timed in turns, apart from the runs; median and quartiles." if seconds else ""
+    caption = f"Perplexity and bits per byte: full validation pass.{describe_seeds(rows)}{timed}"
+    return StudyTable(
+        header=["model", *rows[0].point, *figures],
+        rows=cells,
+        records=records,
+        caption=caption if best else NOTHING_FINISHED,
+        notes=[note for row in rows for note in row.notes],
+        best_row=rows.index(best) if best else None,
+        mark_meaning="* marks the lowest perplexity.",
+    )
+
+
+def in_thousands(speed: float) -> str:
+    """Write a number in thousands, with three digits or to the unit.
+
+    >>> in_thousands(21_340), in_thousands(1_291_700)
+    ('21.3', '1,292')
+    """
+    return f"{speed / 1e3:,.0f}" if speed >= 1e6 else f"{speed / 1e3:.3g}"
+
+
+# The conclusion: what the numbers say, in sentences made from them.
+
+
+NOTABLE_SPEEDUP = 1.05  # a ratio of speeds worth a sentence
+FALLING_PERCENT = 1.0  # of perplexity between the last two validations: the curve is still falling
+
+
+def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: Seconds | None = None) -> list[str]:
+    """Say which row is best, which differ from it, where the curves head, what is fast, and which claims held."""
+    missing = []
+    failed, pending = sum(len(row.failures) for row in rows), sum(len(row.pending) for row in rows)
+    runs = failed + pending + sum(len(row.measures) for row in rows)
+    if failed:
+        reasons = "its reason is" if failed == 1 else "their reasons are"
+        missing.append(f"{failed} of {runs} runs failed; {reasons} below the table.")
+    if pending:
+        missing.append(f"{pending} of {runs} runs {'is' if pending == 1 else 'are'} still to be run.")
+    scored = [row for row in rows if row.measures]
+    if not scored:
+        return [NOTHING_TO_COMPARE, *missing]
+    findings = [*_best_sentences(scored), *_trend_sentence(scored), *_speed_sentence(scored, seconds or {})]
+    return [*findings, *missing, *(claim.sentence for claim in claims)]
+
+
+def _join_names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
+    """Say which row is best, and which differ from it: paired by seed, corrected for all pairs.
+
+    Which of the rows is best is chosen from the same figures, so that every pair of rows is one of the comparisons.
+    """
+
+    def log_mean(row: Row) -> float:
+        return fmean(map(math.log, row.values("perplexity").values()))
+
+    best, *others = sorted(rows, key=log_mean)
+    yield f"{best.title} has the lowest validation perplexity at this budget: {best.estimate('perplexity')}."
+    if not others:
+        return
+    pair_tests: dict[tuple[str, str], PairedTest] = {}
+    for index, row in enumerate(rows):
+        for other in rows[index + 1 :]:
+            if test := compare_rows(row, other, "perplexity"):
+                pair_tests[row.title, other.title] = test
+    corrected = dict(zip(pair_tests, holm_correct(list(pair_tests.values())), strict=True))
+    tests: dict[str, PairedTest] = {}
+    for row in others:
+        if test := corrected.get((row.title, best.title)):
+            tests[row.title] = test
+        elif test := corrected.get((best.title, row.title)):
+            tests[row.title] = replace(test, differences=tuple(-difference for difference in test.differences))
+    next_best = f"{others[0].title} with {others[0].estimate('perplexity')}"
+    if all(test.p is None for test in tests.values()):
+        counts = {len(test.differences) for test in tests.values()}
+        is_always_ahead = (
+            counts == {2} and all(min(test.differences) > 0 for test in tests.values()) and len(tests) == len(others)
+        )
+        ahead = "Next"
+        if is_always_ahead:
+            ahead = f"It is ahead of {'the other' if len(others) == 1 else 'every other'} in both seeds; next"
+        few = "Two seeds are" if counts == {2} else "One seed is" if counts == {1} else "These seeds are"
+        yield f"{ahead} is {next_best}. {few} no test: with seeds={MIN_SEEDS} or more differences get p-values."
+        return
+    higher = {title: test for title, test in tests.items() if test.is_significant}
+    similar = {title: test for title, test in tests.items() if not test.is_significant}
+    if higher:
+        yield f"Significantly higher: {'; '.join(f'{title} by {test}' for title, test in higher.items())}."
+    if similar:
+        figures = [f"{title} {test}" if len(similar) > 1 else str(test) for title, test in similar.items()]
+        do = "does" if len(similar) == 1 else "do"
+        yield f"{_join_names(list(similar))} {do} not differ significantly from it: {'; '.join(figures)}."
+    if len(pair_tests) > 1:
+        pairs = f"p-values are corrected for all {len(pair_tests)} pairs (Holm)"
+        yield f"{pairs}: the best was chosen from the same figures."
+
+
+def _trend_sentence(rows: Sequence[Row]) -> Iterator[str]:
+    """Say how much perplexity still fell between the last two validations."""
+    falls, last_part = {}, 0.0
+    for row in rows:
+        curve = mean_curve([run.curve for run in row.measures.values()])
+        if len(curve) < 3:
+            return
+        falls[row.title] = -100 * math.expm1(curve[-1].loss - curve[-2].loss)
+        last_part = 100 * (1 - curve[-2].tokens / curve[-1].tokens)
+    ranked = sorted(falls, key=falls.__getitem__, reverse=True)
+    each = ", ".join(f"{title} {falls[title]:.1f} %" for title in ranked)
+    fall = f"over the last {last_part:.0f} % of the training perplexity fell by: {each}"
+    if falls[ranked[0]] > FALLING_PERCENT:
+        yield f"The curves are still falling; {fall}. What holds at this budget need not hold at a larger one."
+    else:
+        yield f"The curves are flat; {fall}."
+
+
+def _speed_sentence(rows: Sequence[Row], seconds: Seconds) -> Iterator[str]:
+    """Say which model trains fastest, if that is more than the spread of the times."""
+    timed: dict[tuple[float, ...], list[Row]] = {}
+    for row in rows:
+        if row.title in seconds:
+            timed.setdefault(tuple(seconds[row.title]), []).append(row)
+    conditions = [{row.condition for row in group} for group in timed.values()]
+    times_by_name = {}
+    for times, group in timed.items():  # a model by its own name, where no setting that matters has several values
+        condition = group[0].condition
+        is_unique = sum(condition in names for names in conditions) == 1
+        times_by_name[condition if is_unique else group[0].title] = times
+    ranked = sorted(times_by_name, key=lambda name: median(times_by_name[name]))
+    if len(ranked) < 2:
+        return
+    ratio = time_ratio(times_by_name[ranked[-1]], times_by_name[ranked[0]])
+    if ratio.low > NOTABLE_SPEEDUP:
+        yield (
+            f"{ranked[0]} trains fastest, {ratio.median:.1f} × the tokens/s of {ranked[-1]}, the slowest (quartiles "
+            f"{ratio.low:.1f} to {ratio.high:.1f}; timed in turns, apart from the runs)."
+        )
+
+
+# The page: intervals, what else was measured, learning curves, claims, samples and models.
+
+
+DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3))
+AXES: dict[Literal["tokens", "seconds"], str] = {"tokens": "training tokens", "seconds": "training seconds"}
+LISTED_SETTINGS = ("learning_rate", "batch", "sequence_length", "steps", "dropout")
+
+
+def build_page(
+    rows: Sequence[Row],
+    views: Sequence[MeasureView],
+    claims: Sequence[ClaimVerdict],
+    budget: StudyBudget,
+    trials: Sequence[Block] = (),
+    seconds: Seconds | None = None,
+) -> Iterator[Block]:
+    """Yield all that the page shows below the table."""
+    has_scores = best_row(rows) is not None
+    if has_scores and can_draw():
+        interval = ", its 95 % interval (line)," if any(len(row.measures) >= MIN_SEEDS for row in rows) else ""
+        caption = f"Validation perplexity: mean (dot){interval} and each seed (tick). Lower is better."
+        yield Figure(draw_intervals(rows), caption, "narrow")
+    yield from plot_blocks(plot_sweeps(rows))
+    yield from trials
+    for view in views:
+        yield from view.page_blocks()
+    if has_scores:
+        yield from _curve_blocks(rows, seconds)
+    if claims:
+        yield from _claim_blocks(claims)
+    if any(row.first for row in rows):
+        yield from _sample_blocks(rows)
+        yield from _model_blocks(rows, budget)
+
+
+def _curve_blocks(rows: Sequence[Row], seconds: Seconds | None) -> Iterator[Block]:
+    yield Heading("Learning curves")
+    if not any(len(measures.curve) > 1 for row in rows for measures in row.measures.values()):
+        yield Text("There are none: each run was validated once, at its end. More points: validations=5.")
+        return
+    if not can_draw():
+        missing = "since altair and vl-convert are not installed: pip install 'lemma-lm[plots]'."
+        yield Text(f"The plots were left out, {missing}")
+        return
+    yield Legend(line_styles(rows))
+    yield from (Figure(draw_curves(rows, axis, seconds), f"Validation loss against {AXES[axis]}.") for axis in AXES)
+    loss = f"The loss is that of up to {VALIDATION_TOKENS:,} validation tokens."
+    lines = "Each seed is a thin line, the mean of the seeds a thick one."
+    timed = "Seconds are those of the timed steps" if seconds else "Seconds are those of the runs"
+    yield Text(f"{loss} {lines} {timed}; validations are not counted.", "note")
+
+
+def _claim_blocks(claims: Sequence[ClaimVerdict]) -> Iterator[Block]:
+    kinds: dict[str, Any] = {"held": "good", "not held": "bad"}
+    yield Heading("Claims")
+    cards = []
+    for claim in claims:
+        verdict = Text(claim.verdict, kinds.get(claim.verdict, "strong"))
+        cards.append(Card(claim.claim, [verdict, Items(list(map(str, claim.comparisons)), "note")]))
+    yield Cards(cards)
+    yield Text(
+        "Judged by the paired t-test of log perplexity over the seeds; p-values are corrected for the number of "
+        "comparisons (Holm), d is Cohen's effect size of pairs.",
+        "note",
+    )
+
+
+def _sample_blocks(rows: Sequence[Row]) -> Iterator[Block]:
+    measured = [(row.title, row.first) for row in rows if row.first]
+    note = f"One sample of each model, of its first seed, at temperature {TEMPERATURE}; the prompt is grey."
+    yield from (Heading("Samples"), Text(note, "note"))
+    yield Cards([Card(title, [Pre(_sample_parts(first.sample))]) for title, first in measured])
+    yield Heading("The loop each falls into")
+    yield Text(
+        "At temperature 0 a model always takes the most likely token, and sooner or later repeats itself. The first "
+        "round of the loop is dark, its repetitions are light. A loop is proved where the model's whole state came "
+        "back, for then all that follows must come back too.",
+        "note",
+    )
+    greedy = ((title, first.greedy) for title, first in measured)
+    yield Cards([Card(title, [Pre(_sample_parts(sample))], describe_loop(sample)) for title, sample in greedy])
+
+
+def _model_blocks(rows: Sequence[Row], budget: StudyBudget) -> Iterator[Block]:
+    def write_values(values: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in values.items())
+
+    lines = []
+    for row in rows:
+        if not row.first:
+            continue
+        first = row.first
+        sizes = {name: value for name, value in first.model.items() if type(value) is int}
+        recipe = {name: first.recipe[name] for name in LISTED_SETTINGS if first.recipe.get(name)}
+        if first.trial_speed:
+            recipe["trial tokens/s"] = round(first.trial_speed)
+        line = [row.title, write_values(sizes), write_values(recipe)]
+        if budget.parameters:
+            excess = f"{100 * (first.parameters / budget.parameters - 1):+.2f} %".replace("-", "−")
+            line.insert(2, excess)
+        lines.append(line)
+    against = ["against the budget"] if budget.parameters else []
+    yield from (Heading("Models and recipes"), Table(["model", "sizes", *against, "recipe"], lines, is_text=True))
+
+
+def plot_sweeps(rows: Sequence[Row]) -> list[Plot]:
+    """Plot perplexity against each setting of the grid that has three numbers or more."""
+    plots = []
+    for setting in rows[0].point:
+        scored = [(row, score) for row in rows if (score := row.estimate("perplexity"))]
+        values = {row.point[setting] for row, _ in scored}
+        if len(values) < 3 or any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in values):
+            continue
+        groups: dict[str, list[tuple[float, Estimate]]] = {}  # a curve for all else that differs
+        for row, score in scored:
+            others = format_settings({name: value for name, value in row.point.items() if name != setting})
+            title = ", ".join(filter(None, [row.condition, others])) if len(rows[0].point) < 3 else row.condition
+            groups.setdefault(title, []).append((float(row.point[setting]), score))
+        curves = []
+        for title, points in groups.items():
+            points = sorted(points, key=lambda point: point[0])
+            low, mean, high = (tuple(getattr(score, end) for _, score in points) for end in ("low", "mean", "high"))
+            curves.append(Curve(title, tuple(x for x, _ in points), mean, low, high, dots=True))
+        axis = setting.replace("_", " ")
+        caption = f"Validation perplexity against {axis}: means over the seeds, 95 % intervals."
+        log_x = min(values) > 0 and max(values) >= 8 * min(values)
+        plots.append(Plot(axis, "validation perplexity", tuple(curves), log_x=log_x, bars=True, caption=caption))
+    return plots
+
+
+def line_styles(rows: Sequence[Row]) -> list[tuple[str, tuple[int, ...], str]]:
+    """Return colour, dashes and title of each row, in the order of the table: dashes differ where colours run out."""
+    count = len(COLOURS)
+    return [(COLOURS[index % count], DASHES[index // count % len(DASHES)], row.title) for index, row in enumerate(rows)]
+
+
+def mean_curve(curves: Iterable[Sequence[CurvePoint]]) -> list[CurvePoint]:
+    """Average the validations of several seeds one by one, as far as all of them go."""
+    columns = (tuple(zip(*points, strict=True)) for points in zip(*curves, strict=False))
+    return [CurvePoint(round(fmean(tokens)), fmean(seconds), fmean(loss)) for tokens, seconds, loss in columns]
+
+
+def draw_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds: Seconds | None = None) -> str:
+    """Draw validation loss against tokens or seconds: each seed thin, the mean of each row thick.
+
+    Seconds are those of the tokens at the speed that was timed, where it was: what else ran next to a training run does
+    not move its curve.
+    """
+    import altair
+
+    def points(row: Row, curve: Iterable[CurvePoint], seed: int = 0) -> list[dict[str, Any]]:
+        times = (seconds or {}).get(row.title) if axis == "seconds" else None
+        return [
+            {
+                "row": row.title,
+                "seed": seed,
+                "x": point.tokens * median(times) if times else getattr(point, axis),
+                "loss": point.loss,
+            }
+            for point in curve
+        ]
+
+    seeds, means = [], []
+    for row in rows:
+        for seed, run in row.measures.items():
+            seeds += points(row, run.curve, seed)
+    for row in rows:
+        means += points(row, mean_curve([run.curve for run in row.measures.values()]))
+    styles = line_styles(rows)
+    dashes = altair.Scale(domain=[title for _, _, title in styles], range=[list(dash) for _, dash, _ in styles])
+    base = altair.Chart().encode(
+        x=altair.X("x:Q", title=AXES[axis], axis=altair.Axis(format="~s", tickCount=5)),
+        y=altair.Y(
+            "loss:Q",
+            title="validation loss (nats/token)",
+            scale=altair.Scale(zero=False),
+            axis=altair.Axis(minExtent=34, tickCount=6),
+        ),
+        color=_colour(rows),
+        strokeDash=altair.StrokeDash("row:N", scale=dashes, legend=None),
+    )
+    thin = base.mark_line(strokeWidth=1, opacity=0.35).encode(detail="seed:N")
+    thick = base.mark_line(strokeWidth=2.5)
+    layers = [
+        mark.properties(data=altair.InlineData(values=values)) for mark, values in ((thin, seeds), (thick, means))
+    ]
+    return to_svg(altair.layer(*layers).properties(width=400, height=260))
+
+
+def draw_intervals(rows: Sequence[Row]) -> str:
+    """Draw the mean perplexity of each row with its interval, and every seed as a small tick."""
+    import altair
+
+    scored = [(row, score) for row in rows if (score := row.estimate("perplexity"))]
+    ends = [  # no perplexity is below 1, however wide the interval of a few seeds may be
+        {"row": row.title, "value": score.mean, "low": max(1.0, score.low), "high": score.high} for row, score in scored
+    ]
+    values = [{"row": row.title, "value": value} for row, _ in scored for value in row.values("perplexity").values()]
+    titles = [row.title for row, _ in scored]
+    labels = altair.Axis(labelLimit=240, minExtent=7 * max(map(len, titles)))  # wide enough for the reader's font
+    marks = {"y": altair.Y("row:N", sort=titles, title=None, axis=labels), "color": _colour(rows)}
+    axis = altair.X(
+        "value:Q", title="validation perplexity", scale=altair.Scale(zero=False), axis=altair.Axis(tickCount=6)
+    )
+    means, seeds = (altair.Chart(altair.InlineData(values=points)) for points in (ends, values))
+    chart = altair.layer(
+        means.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q", **marks),
+        means.mark_circle(size=90, opacity=1).encode(x=axis, **marks),
+        seeds.mark_tick(thickness=1.5, size=14, opacity=0.6).encode(x=axis, **marks),
+    )
+    return to_svg(chart.properties(width=300, height=altair.Step(26)))
+
+
+def _colour(rows: Sequence[Row]) -> Any:
+    import altair
+
+    styles = line_styles(rows)
+    scale = altair.Scale(domain=[title for *_, title in styles], range=[colour for colour, *_ in styles])
+    return altair.Color("row:N", scale=scale, legend=None)
+
+
+MAX_ROUNDS, MAX_CHARACTERS, MAX_LINES = 2, 60, 6  # of the repetitions of a loop that are shown
+VISIBLE_SPACES = {ord(" "): "␣", ord("\n"): "↵", ord("\t"): "⇥"}  # how a loop of white space alone is shown
+Part = tuple[str, Literal["", "prompt", "loop", "again"]]
+
+
+def describe_loop(sample: TextSample) -> str:
+    """Say where a loop begins, how long it is, and whether and by which state it is proved."""
+    loop = sample.loop
+    if loop is None:
+        return "No loop as far as this goes."
+    every = "every token" if loop.period == 1 else f"every {loop.period} tokens"
+    proof = f"Proved: {loop.state} came back." if loop.proved else f"Not proved: {loop.state} did not come back."
+    return f"Onset {loop.onset}, period {loop.period}: from token {loop.onset} on it repeats {every}. {proof}"
+
+
+def _sample_parts(sample: TextSample) -> list[Part]:
+    """Split a sample into the prompt, the text, the first round of its loop, and some of the repetitions."""
+    start, end = (sample.loop.begin, sample.loop.end) if sample.loop else (len(sample.text),) * 2
+    before, loop, repetitions = sample.text[:start], sample.text[start:end], sample.text[end:]
+    again = "".join(repetitions[: max(MAX_ROUNDS * len(loop), MAX_CHARACTERS)].splitlines(keepends=True)[:MAX_LINES])
+    ellipsis = " …" if again and len(again) < len(repetitions) else ""
+    if not loop.strip():
+        loop, again = loop.translate(VISIBLE_SPACES), again.translate(VISIBLE_SPACES)
+    parts: list[Part] = [(sample.prompt, "prompt"), (before, ""), (loop, "loop"), (again, "again"), (ellipsis, "")]
+    return [part for part in parts if part[0]]
+
+
+def describe_budget(budget: StudyBudget) -> str:
+    """Say what each model gets.
+
+    >>> describe_budget(StudyBudget(parameters=1000, tokens=5000))
+    '1,000 parameters and 5,000 training tokens for each model'
+    """
+    parts = [
+        f"{budget.parameters:,} parameters" if budget.parameters else "",
+        f"{budget.tokens:,} training tokens" if budget.tokens else "",
+        f"{budget.seconds:g} seconds of training" if budget.seconds else "",
+    ]
+    return " and ".join(filter(None, parts)) + " for each model" if any(parts) else "none"
+
+
+@dataclass(frozen=True)
+class ChosenRate:
+    """The learning rate of a row, and the results of its trials."""
+
+    rate: float
+    perplexities: Mapping[float, float | None]  # by the rates tried; None where a trial failed
+    tokens: int  # read by all trials of the row
+
+
+def trial_blocks(chosen_rates: Mapping[str, ChosenRate], fraction: float) -> list[Block]:
+    """Show the learning rates tried for each row in a table of perplexities; the chosen one is marked."""
+    if not chosen_rates:
+        return []
+    rates = list(next(iter(chosen_rates.values())).perplexities)
+    lines = []
+    for title, chosen in chosen_rates.items():
+        cells = []
+        for rate in rates:
+            perplexity = chosen.perplexities[rate]
+            cell = NO_VALUE if perplexity is None else f"{perplexity:,.2f}"
+            cells.append(f"{cell} *" if rate == chosen.rate else cell)
+        lines.append([title, *cells, f"{chosen.tokens:,}"])
+    header = ["model", *(f"{rate:g}" for rate in rates), "tokens"]
+    note = (
+        f"Perplexity of up to {VALIDATION_TOKENS:,} validation tokens after {100 * fraction:.3g} % of the steps, with "
+        "one more seed; * marks the rate chosen. These tokens come on top of the budget."
+    )
+    for end, rate in (("lowest", min(rates)), ("highest", max(rates))):
+        if at_end := [title for title, one in chosen_rates.items() if one.rate == rate and len(rates) > 1]:
+            note += f" Best at the {end} rate tried, so that a {end[:-3]}er one may be better: {'; '.join(at_end)}."
+    return [Table(header, lines, title="Learning rates tried"), Text(note, "note")]
