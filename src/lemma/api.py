@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from lemma.checking.grading import ClassMarks
     from lemma.checking.identities import IdentityList
     from lemma.checking.identity import IdentityReport
+    from lemma.checking.marking import StudentMarks
     from lemma.checking.question import Verdict
     from lemma.checking.shapes import ShapeReport
-    from lemma.checking.sheets import StudentMarks
     from lemma.checking.worked.attention import WorkedAttention, WorkedCross
     from lemma.checking.worked.bpe import BytePairTrace
     from lemma.checking.worked.case import CaseExamples, CaseLike
+    from lemma.checking.worked.check import WorkedReport
     from lemma.checking.worked.graph import WorkedGraph
-    from lemma.checking.worked.judge import WorkedReport
     from lemma.checking.worked.lstm import WorkedLstm
     from lemma.checking.worked.matching import WorkedMatching
     from lemma.counting.account import Account
@@ -1182,7 +1182,7 @@ def describe_cell(cell: CellLike) -> str:
 
 def describe_worked(case: Any) -> str:
     """The names that can be claimed of a worked case, with shapes and meanings but no values."""
-    from lemma.checking.worked.judge import describe_worked as describe
+    from lemma.checking.worked.check import describe_worked as describe
 
     return describe(case)
 

@@ -25,6 +25,11 @@ class CheckedLine:
         return ()
 
     @property
+    def claimed(self) -> str:
+        """What the line claims, as the audit of sources quotes it."""
+        return self.text
+
+    @property
     def correction(self) -> str:
         """What is right instead of a wrong line, in one paragraph."""
         return " ".join(self.notes)
@@ -40,10 +45,11 @@ class CheckedLine:
 class CheckedLines(Result):
     """Report on an answer that was checked line by line; true if lines were checked and all of them are right.
 
-    Subclasses are dataclasses that give `lines` as a field or property.
+    Subclasses are dataclasses that give `lines`, and `notes` on all of them, as fields or properties.
     """
 
     lines: Any
+    notes: Any = ()
 
     @property
     def checked(self) -> list[Any]:
@@ -52,6 +58,7 @@ class CheckedLines(Result):
 
     @property
     def right(self) -> bool:
+        """Whether lines were checked and all of them are right."""
         return bool(self.checked) and all(line.outcome == "right" for line in self.checked)
 
     def __bool__(self) -> bool:
@@ -69,8 +76,8 @@ class CheckedLines(Result):
             return self.summary, "no line was checked."
         wrong = next((line for line in self.checked if line.outcome == "wrong"), None)
         if wrong is None:
-            return "; ".join(line.text for line in self.checked), ""
-        return wrong.text, wrong.correction
+            return "; ".join(line.claimed for line in self.checked), ""
+        return wrong.claimed, wrong.correction
 
     def blocks(self) -> list[Block]:
         """Every line with its outcome, and its notes below it."""
@@ -79,7 +86,7 @@ class CheckedLines(Result):
             blocks.append(Text(f"{line.outcome:<8}{line.text}", OUTCOME_KINDS.get(line.outcome, "")))
             if line.notes:
                 blocks.append(Text("\n".join(f"{'':8}{note}" for note in line.notes), "note"))
-        return [*blocks, Text(self.summary, "note")]
+        return [*blocks, *(Text(note, "note") for note in self.notes), Text(self.summary, "note")]
 
     def details(self) -> list[Block]:
         """The same under a title."""

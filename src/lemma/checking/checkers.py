@@ -56,7 +56,7 @@ def run_checker(name: str, model: Any, answers: Sequence[Any], sizes: Mapping[st
 
             return check_formula(model, name, answers[0], sizes)
         case "number":
-            from lemma.checking.numbers import check_number
+            from lemma.checking.check_number import check_number
 
             return check_number(model, answers[0], str(answers[1]), sizes)
         case "shape":
@@ -72,7 +72,7 @@ def run_checker(name: str, model: Any, answers: Sequence[Any], sizes: Mapping[st
 
             return check_derivation(model)
         case "worked":
-            from lemma.checking.worked.judge import check_worked
+            from lemma.checking.worked.check import check_worked
 
             return check_worked(model, answers)
         case "sheet":

@@ -5,18 +5,16 @@ Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subwor
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from heapq import nsmallest
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from lemma.checking.worked.case import ExpectedValue, ExpectedWords, Labels, expect_numbers, number_labels
 from lemma.data.corpora import CORPORA, fetch_corpus
 from lemma.data.store import find_text_files
 from lemma.data.text import decode_span, open_text
@@ -462,130 +460,3 @@ def _compare_with_library(words: Mapping[str, int], merger: BytePairMerger, mini
         return LibraryComparison(True, None)
     same = next((place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
     return LibraryComparison(False, (min(len(ours), len(theirs)) if same is None else same) + 1)
-
-
-def expected_of_byte_pairs(
-    text: str, claimed: Mapping[int, str], counts_of: Collection[int], most_orders: int = MOST_ORDERS
-) -> Iterator[tuple[list[ExpectedValue], int]]:
-    """Yield what is right and the number of merges for each order of merges, the one that follows the claims first.
-
-    Args:
-        claimed: the pairs claimed, by the number of their step.
-        counts_of: the steps of which all pair counts are wanted.
-    """
-    words = Counter(text.split())
-    for order in islice(merge_orders(words, claimed), most_orders):
-        yield _expected(words, order, counts_of), len(order)
-
-
-def normalize_symbols(text: str) -> str:
-    r"""Return symbols as they are compared: separated by single blanks, the end of a word written \w.
-
-    >>> plain_symbols("est + </w>")
-    'est \\w'
-    """
-    return " ".join(text.replace("</w>", r"\w").replace("+", " ").split())
-
-
-def merge_orders(words: Counter[str], claimed: Mapping[int, str]) -> Iterator[list[Pair]]:
-    """Yield orders of merges that always take a most frequent pair, the one that follows the claims first.
-
-    A step whose claimed pair is a most frequent one follows the claim, so that a claim for every step leaves one
-    order, in time linear in its merges. Of the other steps further choices are tried, the last steps first, for
-    MOST_MERGES merges in all.
-    """
-    choices: list[int] = []  # for each step which of its candidates is merged; the first where nothing is chosen
-    merges = 0
-    while not merges or merges < MOST_MERGES:
-        order, candidates = _follow_claims(words, claimed, choices)
-        yield order
-        merges += len(order) + 1
-        choices += [0] * (len(order) - len(choices))
-        while choices and choices[-1] + 1 >= candidates[len(choices) - 1]:
-            choices.pop()
-        if not choices:
-            return
-        choices[-1] += 1
-
-
-def _follow_claims(
-    words: Counter[str], claimed: Mapping[int, str], choices: Sequence[int]
-) -> tuple[list[Pair], list[int]]:
-    """Merge until no pair occurs twice; return the merges and how many candidates each step had."""
-    merger = BytePairMerger(words, end_of_word=True)
-    spelled = [*map(escape_invisible, merger.alphabet), r"\w"]
-    free = iter([letter for letter in ascii_uppercase if letter not in merger.alphabet])
-    names = list(spelled)
-    texts = {step: normalize_symbols(text) for step, text in claimed.items()}
-    candidates: list[int] = []
-    while True:
-        count, ties = merger.most_frequent()
-        if count < 2:
-            return merger.merges, candidates
-        step = len(merger.merges) + 1
-        claim = texts.pop(step, None)
-        matches = [pair for pair in ties if claim in _pair_spellings(pair, names, spelled)] if claim else []
-        if not matches and texts and len(ties) > 1:
-            later = [text.replace(" ", "") for text in islice(texts.values(), MOST_HINTED)]
-            ranks = {pair: _rank_tie(spelled[pair[0]], spelled[pair[1]], later) for pair in ties[:MOST_HINTED]}
-            ties.sort(key=lambda pair: ranks.get(pair, 1))
-        matches = matches or ties
-        pair = matches[choices[step - 1] if step <= len(choices) else 0]
-        candidates.append(len(matches))
-        spelled.append(spelled[pair[0]] + spelled[pair[1]])
-        names.append(next(free, spelled[-1]))
-        merger.merge(pair)
-
-
-def _rank_tie(left: str, right: str, later: Sequence[str]) -> int:
-    """Rank a pair by what later steps are claimed to merge: parts of these first, what makes them impossible last.
-
-    >>> [_rank_tie(*pair, ["ab", "abc"]) for pair in (("a", "b"), ("x", "y"), ("b", "c"))]
-    [2, 1, 3]
-    """
-    joined = left + right
-    if any((text.endswith(left) or text.startswith(right)) and joined not in text for text in later):
-        return 3
-    if joined in later:
-        return 2
-    return 0 if any(joined in text for text in later) else 1
-
-
-def _pair_spellings(pair: Pair, names: Sequence[str], spelled: Sequence[str]) -> Labels:
-    """Return how a pair may be written: by the names of its symbols or spelled out, with a blank or without."""
-    by_name, by_spelling = ([symbols[one] for one in pair] for symbols in (names, spelled))
-    return (" ".join(by_name), " ".join(by_spelling), "".join(by_name), "".join(by_spelling))
-
-
-def _expected(words: Counter[str], order: list[Pair], counts_of: Collection[int]) -> list[ExpectedValue]:
-    merger = BytePairMerger(words, end_of_word=True)
-    found: list[ExpectedValue] = []
-    merger.merges = order  # all symbols have their names from the beginning
-    names = SymbolNames(merger, r"\w", letters=True)
-    merger.merges = []
-
-    def add_counts(number: int) -> None:
-        if number in counts_of:
-            ranked = merger.rank_pairs(None)
-            labels = tuple(names.join(pair).replace(" ", "") for pair, _ in ranked)
-            values = np.array([count for _, count in ranked])
-            counts = expect_numbers(f"counts{number}", values, (labels,), f"all pairs before step {number}")
-            found.append(replace(counts, label_aliases=tuple(names.spell(pair) for pair, _ in ranked)))
-
-    merges = tuple(_pair_spellings(pair, names.names, names.spellings) for pair in order)
-    for number, pair in enumerate(order, 1):
-        symbol = names.names[merger.first_merge_id + number - 1]
-        add_counts(number)
-        about = f"the pair of step {number}"
-        found.append(ExpectedWords(f"merge{number}", (merges[number - 1],), (), about, (symbol,)))
-        found.append(expect_numbers(f"count{number}", merger.counts[pair], (), "how often it occurs"))
-        merger.merge(pair)
-    add_counts(len(order) + 1)
-    cut = tuple((names.join(row), names.spell(row)) for row in merger.words)
-    return [
-        *found,
-        ExpectedWords("merges", merges, (number_labels(len(order)),), "the pairs in the order of merging"),
-        ExpectedWords("segmentation", cut, (tuple(words),), "each word in its symbols", ("words",)),
-        expect_numbers("steps", len(order), (), "how many merges"),
-        expect_numbers("symbols", merger.num_symbols, (), "symbols of the whole text at the end"),
-    ]
