@@ -1,4 +1,6 @@
-r"""Reading the values of a hand computation. Nothing is evaluated; the grammar is
+r"""Reading the values of a hand computation.
+
+Nothing is evaluated; the grammar is
 
     value = list | table | item          list  = "[" value "," value … "]"    (or round brackets)
     item  = number | word | "quoted"     table = "{" label ":" item "," … "}"
