@@ -25,7 +25,7 @@ class CheckedLine:
         return ()
 
     @property
-    def claimed(self) -> str:
+    def claim(self) -> str:
         """What the line claims, as the audit of sources quotes it."""
         return self.text
 
@@ -76,8 +76,8 @@ class CheckedLines(Result):
             return self.summary, "no line was checked."
         wrong = next((line for line in self.checked if line.outcome == "wrong"), None)
         if wrong is None:
-            return "; ".join(line.claimed for line in self.checked), ""
-        return wrong.claimed, wrong.correction
+            return "; ".join(line.claim for line in self.checked), ""
+        return wrong.claim, wrong.correction
 
     def blocks(self) -> list[Block]:
         """Every line with its outcome, and its notes below it."""

@@ -132,7 +132,7 @@ class WorkedLine(CheckedLine):
         mistake: the mistake that explains the difference, if one does.
     """
 
-    claim: str
+    text: str
     right: bool
     expected: str
     differences: tuple[str, ...] = ()
@@ -143,16 +143,17 @@ class WorkedLine(CheckedLine):
         return "right" if self.right else "wrong"
 
     @property
-    def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.claim
-
-    @property
     def notes(self) -> list[str]:
         """Why it is wrong, line by line; nothing if it is right."""
         if self.right:
             return []
         mistake = [self.mistake[:1].upper() + self.mistake[1:]] if self.mistake else []
         return [*self.differences, *mistake, f"right: {self.expected}"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        names = ("right", "expected", "differences", "mistake")
+        return {"claim": self.text, **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True)
