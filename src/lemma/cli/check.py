@@ -39,7 +39,7 @@ def flops(model: Model, formula: Formula, sizes: Sizes = None, json: Json = Fals
 
 @app.command()
 def trainable(model: Model, formula: Formula, sizes: Sizes = None, json: Json = False) -> None:
-    """Check a formula for the trainable parameters, such as those of LoRA."""
+    """Check a formula for the parameters that are trained."""
     from lemma.api import check
 
     _finish(check.trainable(model, formula, **_parse_sizes(sizes)), json)

@@ -80,7 +80,7 @@ def test_the_command_ends_with_the_verdict(words: list[str], status: int, told: 
     assert result.exit_code == status
     if "--json" in words:
         assert json.loads(result.stdout)["claims"][0]["verdict"] == "right"
-    assert result.stderr == f"judging: {told}\n"
+    assert result.stderr == f"checking: {told}\n"
 
 
 def test_who_watches_is_told_how_far_it_is_and_python_keeps_quiet(capsys: pytest.CaptureFixture[str]) -> None:
