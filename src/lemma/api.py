@@ -1302,7 +1302,7 @@ def application(
     precision: Literal["auto", "float32", "bfloat16"] = "auto",
     **limits: Any,
 ) -> FastAPI:
-    """What `serve` serves, as an ASGI application for your own server or a test.
+    """Return what `serve` serves, as an ASGI application for your own server or a test.
 
     `hosts` are the host names it answers to. Default: all. The rest is as in `serve`.
     """

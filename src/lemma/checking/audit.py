@@ -126,7 +126,6 @@ class Audit(Result):
 
     @property
     def right(self) -> bool:
-        """Whether no claim that could be checked is wrong."""
         return not self.wrong
 
     def __bool__(self) -> bool:

@@ -24,7 +24,7 @@ from lemma.counting.subject import Model, Subject, resolve_subject
 from lemma.errors import CountingError, InputError, describe_unknown
 
 MAX_GUESSED_SIZE = 64
-SIMPLE_FACTORS = [Fraction(above, below) for below in (1, 2, 3, 4) for above in (1, 2, 3, 4, 6, 8) if above != below]
+SIMPLE_FACTORS = [Fraction(a, b) for b in (1, 2, 3, 4) for a in (1, 2, 3, 4, 6, 8) if a != b]
 _SIZE = re.compile(r"\s*(?P<before>[^\d=]*?)\s*=?\s*(?P<number>\d[\d,_]*)\s*(?P<after>[^\d=]*?)\s*")
 _SIZE_WORDS = {  # the fields and letters that a plain word may mean
     "layer": ("depth", "L"),
@@ -126,20 +126,21 @@ class NumberQuestion:
         *diagnosis: str,
         difference: str | None = None,
     ) -> Verdict:
-        account, sentences = self.account, tuple(filter(None, diagnosis))
-        about = (number.is_right(expected), account.model, "/".join(self.quantities))
-        return Verdict(*about, answer, right, difference, sentences, account.symbols, number.value, expected)
+        is_equal, quantity = number.is_right(expected), "/".join(self.quantities)
+        sentences, sizes = tuple(filter(None, diagnosis)), self.account.symbols
+        formulas = (answer, right, difference)
+        return Verdict(is_equal, self.account.model, quantity, *formulas, sentences, sizes, number.value, expected)
 
     def _check_ratio(self, number: WrittenNumber) -> Verdict:
         account = self.account
-        above, below = (account.quantities[name].at(account.symbols) for name in self.quantities)
-        if number.start or above is None or not below:
+        numerator, denominator = (account.quantities[name].at(account.symbols) for name in self.quantities)
+        if number.start or numerator is None or not denominator:
             raise InputError(
                 f"{account.model}: {'/'.join(self.quantities)} is a plain number such as 0.125, and not over 0."
             )
-        ratio = Fraction(above, below)
-        is_inverse = not number.matches(ratio) and above and number.matches(1 / ratio)
-        sentence = f"{format_number(above)} / {format_number(below)} = {format_number(ratio)}."
+        ratio = Fraction(numerator, denominator)
+        is_inverse = not number.matches(ratio) and numerator and number.matches(1 / ratio)
+        sentence = f"{format_number(numerator)} / {format_number(denominator)} = {format_number(ratio)}."
         sentence += " It is the other way round." if is_inverse else ""
         return self._verdict(number, number.text, format_number(ratio), ratio, sentence)
 

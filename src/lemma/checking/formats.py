@@ -173,9 +173,9 @@ def _sheet_for_question(sheet: Sheet, question: SheetQuestion) -> tuple[dict[str
     needed = {question.id}
     for earlier in reversed(sheet.questions):
         needed |= {*earlier.builds_on} if earlier.id in needed else set()
-    questions = [one for one in sheet.questions if one.id in needed]
-    fields = [one.model_dump(mode="json", exclude_defaults=True, exclude={"text"}) for one in questions]
-    return {"questions": fields}, [one.id for one in questions if one.id != question.id]
+    selected = [other for other in sheet.questions if other.id in needed]
+    fields = [other.model_dump(mode="json", exclude_defaults=True, exclude={"text"}) for other in selected]
+    return {"questions": fields}, [other.id for other in selected if other.id != question.id]
 
 
 def possible_fractions(question: SheetQuestion) -> list[float]:
@@ -202,11 +202,11 @@ def otter_tests(sheet: Sheet) -> dict[str, str]:
     Marker(sheet)  # raises an error if a model cannot be asked what the sheet asks
     names, files = variable_names(sheet), dict[str, str]()
     for question in sheet.questions:
-        plain, earlier = _sheet_for_question(sheet, question)
+        fields, earlier = _sheet_for_question(sheet, question)
         name = names[question.id]
         text = OTTER_TEST.format(
             name=name,
-            sheet=pformat(plain, width=110, sort_dicts=False),
+            sheet=pformat(fields, width=110, sort_dicts=False),
             answers=", ".join(f"{id!r}: env.get({names[id]!r}, '')" for id in (*earlier, question.id)),
             id=question.id,
         )
@@ -237,7 +237,7 @@ def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
 
     add_cell("markdown", "title", f"# {sheet.title}")
     for number, question in enumerate(sheet.questions, 1):
-        name, (plain, earlier) = names[question.id], _sheet_for_question(sheet, question)
+        name, (fields, earlier) = names[question.id], _sheet_for_question(sheet, question)
         forms = {"gradient": f"the gradients {', '.join(question.lines)}, a line each,", "number": "a number"}
         task = f"{question.text}\n\nAssign {forms.get(question.kind, 'a formula')} as a text to `{name}`."
         unit = "point" if question.points == 1 else "points"
@@ -248,7 +248,7 @@ def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
         answers = [f"{id!r}: globals().get({names[id]!r}, '')" for id in earlier] + [f"{question.id!r}: {name}"]
         test = (
             "from lemma.checking.formats import points\n\n"
-            f"sheet = {pformat(plain, width=100, sort_dicts=False)}\n"
+            f"sheet = {pformat(fields, width=100, sort_dicts=False)}\n"
             f"points(sheet, {question.id!r}, {{{', '.join(answers)}}})"
         )
         graded = f"# {name} is graded here.\n{HIDDEN_TESTS_BLOCK.format(test)}"

@@ -76,7 +76,10 @@ def mark_class(
         raise InputError(f"{', '.join(map(str, sources))}: nothing to mark. Answers are files that end in {endings}.")
     counts = Counter(submission.student for submission in submissions)
     submissions = [
-        replace(one, student=f"{one.student} ({one.source})") if counts[one.student] > 1 else one for one in submissions
+        replace(submission, student=f"{submission.student} ({submission.source})")
+        if counts[submission.student] > 1
+        else submission
+        for submission in submissions
     ]
     for submission in submissions:
         marker.mark(submission)
@@ -132,7 +135,10 @@ class ClassMarks(Result):
                     students.setdefault((mark.id, text), []).append(marks.student)
         mistakes = [SharedMistake(question, text, tuple(names)) for (question, text), names in students.items()]
         order = self.questions.index
-        return sorted(mistakes, key=lambda one: (one.text == UNEXPLAINED, -len(one.students), order(one.question)))
+        return sorted(
+            mistakes,
+            key=lambda mistake: (mistake.text == UNEXPLAINED, -len(mistake.students), order(mistake.question)),
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -227,7 +233,10 @@ class ClassMarks(Result):
         mistakes = self.mistakes
         if not mistakes:
             return []
-        rows = [(one.question, one.text[:MAX_CELL_CHARS], str(len(one.students))) for one in mistakes[:limit]]
+        rows = [
+            (mistake.question, mistake.text[:MAX_CELL_CHARS], str(len(mistake.students)))
+            for mistake in mistakes[:limit]
+        ]
         more = len(mistakes) - len(rows)
         caption = f"{more:,} more in the JSON file." if more else ""
         table = Table(("", "mistake", "students"), rows, is_text=True, caption=caption)
@@ -251,7 +260,10 @@ class ClassMarks(Result):
             {"id": id, "mean": value, **self.count_verdicts(index)}
             for index, (id, value) in enumerate(zip(self.questions, self._means(), strict=True))
         ]
-        mistakes = [{**vars(one), "students": list(one.students), "count": len(one.students)} for one in self.mistakes]
+        mistakes = [
+            {**vars(mistake), "students": list(mistake.students), "count": len(mistake.students)}
+            for mistake in self.mistakes
+        ]
         return {
             "title": self.title,
             "of": self.of,

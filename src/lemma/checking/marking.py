@@ -66,21 +66,24 @@ class Marker:
             error = submission.error or (answer.error and f"Cannot be read: {answer.error}.")
             assessment = Assessment(error=error) if error else self._assess(ids[question.id]) if text else None
             marks.append(_make_mark(question, answer.text, assessment))
-        known = {id.casefold() for id in self.questions}
-        unknown = [answer.name for id, answer in submission.answers.items() if id not in known]
+        ids_on_sheet = {id.casefold() for id in self.questions}
+        unknown = [answer.name for id, answer in submission.answers.items() if id not in ids_on_sheet]
         notes = [
             describe_unknown("question", sanitize_name(name), self.questions) for name in unknown[:MAX_UNKNOWN_ANSWERS]
         ]
         if len(unknown) > MAX_UNKNOWN_ANSWERS:
             more = len(unknown) - MAX_UNKNOWN_ANSWERS
             notes.append(f"{more:,} more answers to questions that are not on the sheet.")
-        about = (self.sheet.title, submission.student, tuple(marks), tuple(notes))
-        return StudentMarks(*about, submission.user, submission.source)
+        return StudentMarks(
+            self.sheet.title, submission.student, tuple(marks), tuple(notes), submission.user, submission.source
+        )
 
     def diagnose(self, seconds: float | None = None) -> int:
         """Explain wrong answers, the most frequent first; return how many are left when the time is up."""
         waiting = [
-            id for id, one in self.assessments.items() if one.fraction < 1 and not (one.error or one.is_diagnosed)
+            id
+            for id, assessment in self.assessments.items()
+            if assessment.fraction < 1 and not (assessment.error or assessment.is_diagnosed)
         ]
         waiting.sort(key=lambda id: -self.uses[id])
         deadline = None if seconds is None else monotonic() + seconds
@@ -101,8 +104,8 @@ class Marker:
         question_id, text, *earlier_ids = id
         question = self.questions[question_id]
         earlier = [
-            EarlierAnswer(self.questions[one[0]], one[1], self._parsed.get(one[:2]), self.assessments.get(one))
-            for one in earlier_ids
+            EarlierAnswer(self.questions[key[0]], key[1], self._parsed.get(key[:2]), self.assessments.get(key))
+            for key in earlier_ids
         ]
         try:
             if (question_id, text) not in self._parsed:
@@ -176,7 +179,7 @@ def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None
 
 @dataclass(frozen=True)
 class StudentMarks(Result):
-    """All marks of one student; true if every answer is right. `marks["Q1"]` is the mark of that question.
+    """The marks of one student; true if every answer is right. `marks["Q1"]` is the mark of that question.
 
     Attributes:
         notes: messages about answers to questions that are not on the sheet.
@@ -242,8 +245,14 @@ class StudentMarks(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        about = {"title": self.title, "student": self.student, "points": self.points, "of": self.of}
-        return {**about, "marks": [mark.to_dict() for mark in self.marks], "notes": list(self.notes)}
+        return {
+            "title": self.title,
+            "student": self.student,
+            "points": self.points,
+            "of": self.of,
+            "marks": [mark.to_dict() for mark in self.marks],
+            "notes": list(self.notes),
+        }
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row for each question."""

@@ -89,10 +89,10 @@ def read_number(text: str) -> WrittenNumber:
     """
     if len(text) > MAX_CHARS:
         raise InputError(f"the number has {len(text):,} characters; at most {MAX_CHARS} are read.")
-    plain = _plain_minus(text)
-    if percent := _PERCENT.fullmatch(plain):
+    normalized = _normalize_minus(text)
+    if percent := _PERCENT.fullmatch(normalized):
         return _read_percent(text, percent)
-    match = _NUMBER.fullmatch(plain)
+    match = _NUMBER.fullmatch(normalized)
     if match is None or match["unit"].lower() not in _UNITS:
         raise InputError(
             f"'{text.strip()[:40]}' is not read as a number. "
@@ -110,25 +110,26 @@ def read_entry(text: str) -> WrittenNumber | None:
     >>> float(read_entry("−0.25").value), float(read_entry("1/4").value), read_entry("they")
     (-0.25, 0.25, None)
     """
-    plain, written = _plain_minus(text).strip(), text.strip()
-    if fraction := _FRACTION.fullmatch(plain):
+    text = text.strip()
+    normalized = _normalize_minus(text)
+    if fraction := _FRACTION.fullmatch(normalized):
         numerator, denominator = int(fraction[1]), int(fraction[2])
-        return WrittenNumber(written, Fraction(numerator, denominator), Fraction(0)) if denominator else None
-    match = _ENTRY.fullmatch(plain)
+        return WrittenNumber(text, Fraction(numerator, denominator), Fraction(0)) if denominator else None
+    match = _ENTRY.fullmatch(normalized)
     if not match or not (match[1] or (match[2] or ".") != "."):
         return None
-    digits = re.sub(r"[ _’']", "", plain)
+    digits = re.sub(r"[ _’']", "", normalized)
     if not isfinite(float(digits)):
         return None
     value, decimals = Fraction(digits), len(match[2]) - 1 if match[2] else 0
     if not match[3]:
-        return WrittenNumber(written, value, Fraction(1, 10**decimals) if decimals else Fraction(0), decimals)
+        return WrittenNumber(text, value, Fraction(1, 10**decimals) if decimals else Fraction(0), decimals)
     # a power of ten that rounds whole numbers away must have two digits, else 0e3 would be any number
     unit = Fraction(10) ** (int(match[3][1:]) - decimals)
-    return WrittenNumber(written, value, unit if unit < 1 or abs(value) >= 10 * unit else Fraction(0))
+    return WrittenNumber(text, value, unit if unit < 1 or abs(value) >= 10 * unit else Fraction(0))
 
 
-def _plain_minus(text: str) -> str:
+def _normalize_minus(text: str) -> str:
     return text.replace("−", "-").replace("–", "-")
 
 
@@ -150,23 +151,23 @@ def _read_percent(text: str, match: re.Match[str]) -> WrittenNumber:
 
 def _read_digits(text: str, match: re.Match[str], scale: Fraction) -> WrittenNumber:
     """Return the number times a scale; whole numbers in full are exact unless written as approximate."""
-    written, decimals = match["whole"], match["decimals"] or ""
-    whole = re.sub(r"\D", "", written)
-    if written.startswith("0") and whole != written:
+    integer, decimals = match["whole"], match["decimals"] or ""
+    digits = re.sub(r"\D", "", integer)
+    if integer.startswith("0") and digits != integer:
         raise InputError(
             f"'{text.strip()[:40]}': a comma or blank separates thousands here, and no number of thousands begins "
             "with 0. Write decimals with a point."
         )
 
-    def times_scale(digits: str, num_decimals: int) -> Fraction:
-        return Fraction(int(match["sign"] + digits), 10**num_decimals) * scale
+    def times_scale(number: str, num_decimals: int) -> Fraction:
+        return Fraction(int(match["sign"] + number), 10**num_decimals) * scale
 
     alternative = None
-    if re.fullmatch(r"\d{1,3},\d{3}", written) and not decimals:
-        alternative = times_scale(whole, 3)
-    elif re.fullmatch(r"[1-9]\d{0,2}", written) and len(decimals) == 3:
-        alternative = times_scale(whole + decimals, 0)
-    value, unit = times_scale(whole + decimals, len(decimals)), scale / 10 ** len(decimals)
+    if re.fullmatch(r"\d{1,3},\d{3}", integer) and not decimals:
+        alternative = times_scale(digits, 3)
+    elif re.fullmatch(r"[1-9]\d{0,2}", integer) and len(decimals) == 3:
+        alternative = times_scale(digits + decimals, 0)
+    value, unit = times_scale(digits + decimals, len(decimals)), scale / 10 ** len(decimals)
     if not decimals and scale == 1:
-        unit = Fraction(10 ** (len(whole) - len(whole.rstrip("0"))) if match["about"] else 0)
+        unit = Fraction(10 ** (len(digits) - len(digits.rstrip("0"))) if match["about"] else 0)
     return WrittenNumber(text.strip(), value, unit, len(decimals), alternative=alternative)

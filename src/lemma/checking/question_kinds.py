@@ -148,7 +148,7 @@ class ExpressionQuestion(PreparedQuestion):
         """Return whether two answers are the same formula or, as far as the first is written, the same number."""
 
     @abstractmethod
-    def follows(self, answer: Any, earlier: Sequence[EarlierAnswer]) -> bool:
+    def is_consistent(self, answer: Any, earlier: Sequence[EarlierAnswer]) -> bool:
         """Return whether an answer is right with the student's earlier answers, right or wrong."""
 
     def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
@@ -158,10 +158,10 @@ class ExpressionQuestion(PreparedQuestion):
         fractions = [fraction for other, fraction in self.credit if self.is_same(answer, other)]
         if fractions:
             assessment = replace(assessment, fraction=max(fractions), hint="Right in part.")
-        known = [one.assessment for one in earlier if one.assessment and one.assessment.value is not None]
-        if not earlier or len(known) < len(earlier) or not self.follows(answer, earlier):
+        assessments = [work.assessment for work in earlier if work.assessment and work.assessment.value is not None]
+        if not earlier or len(assessments) < len(earlier) or not self.is_consistent(answer, earlier):
             return assessment
-        has_mistake = any(one.fraction < 1 or one.follows_from for one in known)
+        has_mistake = any(previous.fraction < 1 or previous.follows_from for previous in assessments)
         fraction = question.follow_through if has_mistake else 1.0
         if fraction <= assessment.fraction:
             return assessment
@@ -193,8 +193,8 @@ class ExpressionQuestion(PreparedQuestion):
             mistake = UNEXPLAINED if diagnose else NOT_DIAGNOSED
         mistakes = () if result.is_equal else (mistake,)
         reason = " ".join([result.headline or hint, *result.diagnosis, *result.notes])
-        about = (float(result.is_equal), reason, hint, result.right_answer, mistakes, result.value)
-        return Assessment(*about, is_diagnosed=diagnose)
+        fraction = float(result.is_equal)
+        return Assessment(fraction, reason, hint, result.right_answer, mistakes, result.value, is_diagnosed=diagnose)
 
     def _tolerance(self, expected: Fraction) -> Fraction:
         """Return how far a rounded number may be from the right one."""
@@ -247,7 +247,7 @@ class ModelFormula(FormulaAnswerQuestion):
             is_bare_number=has_symbols(verdict.right) and not has_symbols(verdict.yours),
         )
 
-    def follows(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
+    def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
         return False  # a formula of a model builds on nothing
 
     @property
@@ -305,16 +305,16 @@ class DerivedFormula(FormulaAnswerQuestion):
             is_bare_number=has_symbols(solution) and formula.constant is not None,
         )
 
-    def follows(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
+    def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
         formula = self.formula_of(answer)
         if formula.constant is not None or answer.has_wrong_number:  # no number is a formula
             return False
         formulas: dict[str, Rational] = {}
-        for one in earlier:
-            value = one.assessment.value if one.assessment else None
-            formulas[one.question.question.id] = (
-                one.question.formula_of(one.answer)
-                if isinstance(one.question, FormulaAnswerQuestion)
+        for work in earlier:
+            value = work.assessment.value if work.assessment else None
+            formulas[work.question.question.id] = (
+                work.question.formula_of(work.answer)
+                if isinstance(work.question, FormulaAnswerQuestion)
                 else Rational(as_polynomial(value or 0))
             )
         try:
@@ -344,8 +344,9 @@ class ModelNumber(NumericQuestion):
 
     def __init__(self, question: SheetQuestion) -> None:
         super().__init__(question)
-        about = (question.model, question.quantity, question.settings, question.conventions)
-        self.number_question = NumberQuestion.of(*about)
+        self.number_question = NumberQuestion.of(
+            question.model, question.quantity, question.settings, question.conventions
+        )
         self.account, self.aliases = self.number_question.account, self.number_question.aliases
         value = self.account.quantities[question.quantity].at(self.account.symbols)
         if value is None:
@@ -371,7 +372,7 @@ class ModelNumber(NumericQuestion):
         texts = (verdict.right, verdict.headline, verdict.diagnosis, verdict.remarks)
         return Comparison(verdict.equal, value, expected, *texts)
 
-    def follows(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
+    def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
         account, quantity, aliases = self.number_question.account, self.question.quantity, self.number_question.aliases
         try:
             formula = read_question(account, quantity, earlier[0].text, aliases).answer_polynomial
@@ -408,8 +409,8 @@ class DerivedNumber(NumericQuestion):
         is_equal = answer.is_right(self.expected_value)
         return Comparison(is_equal, answer.value, self.expected_value, format_number(self.expected_value))
 
-    def follows(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
-        values = {one.question.question.id: one.assessment.value for one in earlier if one.assessment}
+    def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
+        values = {work.question.question.id: work.assessment.value for work in earlier if work.assessment}
         try:
             expected = self.derivation.at({id: value or Fraction(0) for id, value in values.items()})
         except InputError:  # the student's numbers lead to a division by zero
@@ -435,29 +436,29 @@ class GradientQuestion(PreparedQuestion):
     def assess(self, text: str, answer: list[str], earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
         """Mark gradients line by line; a wrong one may follow from gradients that the student derived before."""
         question, cell = self.question, self.cell
-        previous = [line for one in earlier for line in one.text.splitlines()]
+        previous = [line for work in earlier for line in work.text.splitlines()]
         derived, attempted = _earlier_gradients(cell, previous)
         report = check_gradients(cell, answer, diagnose, derived_before=derived, attempted_before=attempted)
-        outcomes, follows = self._outcomes(report), set[str]()
+        outcomes, consistent = self._outcomes(report), set[str]()
         if previous and "wrong" in outcomes.values() and (samples := follow_through_samples(cell, previous)):
             again = self._outcomes(check_gradients(cell, answer, False, samples, derived, attempted))
-            follows = {name for name, outcome in outcomes.items() if outcome == "wrong" and again[name] == "right"}
-            outcomes |= dict.fromkeys(follows, "follows")
+            consistent = {name for name, outcome in outcomes.items() if outcome == "wrong" and again[name] == "right"}
+            outcomes |= dict.fromkeys(consistent, "follows")
         worth = {"right": 1.0, "follows": question.follow_through}
         fractions = [worth.get(outcome, 0.0) for outcome in outcomes.values()]
         fraction = sum(fractions) / len(fractions) if question.partial else min(fractions)
         taken = sorted({name for line in report.checked for name in line.taken})
         hint = ", ".join(f"{name} {outcome}" for name, outcome in outcomes.items()) + "."
-        if follows:
+        if consistent:
             hint += f" Those that follow are right with your own answer to {' and '.join(question.builds_on)}."
         hint += f" Taken as given: {', '.join(taken)}." if taken else ""
         notes = [f"{line.name}: {'; '.join(line.notes)}" for line in report.checked if line.notes]
         mistakes = [f"{name} is missing" for name, outcome in outcomes.items() if outcome == "missing"]
-        following = {cell.canonical(name) for name in follows}
+        following = {cell.canonical(name) for name in consistent}
         for line in report.checked:
             if line.outcome == "wrong" and line.name not in following:
                 mistakes.append(f"{line.name}: {re.sub(r'^relative error [^:;]*[:;] ', '', line.reason)}")
-        follows_from = question.builds_on if follows and {*outcomes.values()} <= {"right", "follows"} else ()
+        follows_from = question.builds_on if consistent and {*outcomes.values()} <= {"right", "follows"} else ()
         reason = "\n".join([hint, *notes])
         return Assessment(fraction, reason, hint, None, tuple(mistakes), None, follows_from, is_diagnosed=diagnose)
 

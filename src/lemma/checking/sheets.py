@@ -30,7 +30,7 @@ _FIELD = re.compile(r"\s*(?:[-*]\s+)?(?P<key>[a-z_]+)\s*:\s*(?P<value>\S.*)")
 
 
 class SheetQuestion(Spec):
-    """One question: what is asked for, of which model or cell, and what it is worth."""
+    """A question: what is asked for, of which model or cell, and what it is worth."""
 
     renamed: ClassVar[Mapping[str, str]] = {"words": "settings"}
 
@@ -130,7 +130,7 @@ def _check_choice(field: str, value: str, choices: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Sheet:
-    """All questions of a sheet; `source` is its file, for error messages."""
+    """The questions of a sheet; `source` is its file, for error messages."""
 
     title: str
     questions: tuple[SheetQuestion, ...]
@@ -185,14 +185,14 @@ def _find_earlier(question: SheetQuestion, earlier: Sequence[SheetQuestion]) -> 
         if not earlier:
             raise InputError(f"value: '{question.value}' needs earlier questions, and there are none.")
         if question.kind == "formula":  # its value may name sizes of the models too
-            sources = [one for one in earlier if re.search(rf"(?<!\w){re.escape(one.id)}(?!\w)", question.value)]
+            sources = [other for other in earlier if re.search(rf"(?<!\w){re.escape(other.id)}(?!\w)", question.value)]
         else:
-            used = read_formula(question.value, [one.id for one in earlier]).symbols
-            sources = [one for one in earlier if one.id in used]
+            used = read_formula(question.value, [other.id for other in earlier]).symbols
+            sources = [other for other in earlier if other.id in used]
         if not sources:
             raise InputError(f"value: '{question.value}' names no earlier question, such as {earlier[-1].id}.")
     else:
-        by_name = {one.id.casefold(): one for one in earlier}
+        by_name = {other.id.casefold(): other for other in earlier}
         for name in question.builds_on:
             if name.casefold() not in by_name:
                 raise InputError(f"builds_on: there is no question {name} before it.")

@@ -169,8 +169,8 @@ def sheet(
     if format:
         if len(out or []) != 1:
             raise SpecError(f"--as {format}: where to? Name one file or folder, as in --out results.json")
-        written = check.write_sheet(questions, *(answers or []), format=format, out=(out or [])[0])
-        return typer.echo(f"Written to {written}", err=True)
+        path = check.write_sheet(questions, *(answers or []), format=format, out=(out or [])[0])
+        return typer.echo(f"Written to {path}", err=True)
     for target in out or []:
         check_target(target, (".csv", ".json", ".html", ".md", ".txt", ".tex", ".svg"))
     with announce_if_slow(f"Marking the answers to {questions} …"):
@@ -203,7 +203,7 @@ def identity(
     sizes, names = split_settings(arguments or [])
     if len(names) > 1:  # a size without its value, or a second identity
         listed = check.identities().to_dict()["identities"]
-        defaults = {name: one["sizes"] for one in listed for name in (one["name"], *one["words"])}
+        defaults = {name: identity["sizes"] for identity in listed for name in (identity["name"], *identity["words"])}
         default = defaults.get(names[0].lower(), {}).get(names[1])
         if default is not None:
             raise SpecError(f"{names[1]} needs a value, as in {names[1]}={default}.")
@@ -250,9 +250,9 @@ def _read_lines(file: Path | None, lines: list[str] | None, example: str) -> lis
 
 
 def _parse_sizes(arguments: list[str] | None) -> dict[str, Any]:
-    sizes, others = split_settings(arguments or [])
-    if others:
-        raise SpecError(f"'{others[0]}' is not of the form key=value, as in L=2.")
+    sizes, names = split_settings(arguments or [])
+    if names:
+        raise SpecError(f"'{names[0]}' is not of the form key=value, as in L=2.")
     return sizes
 
 

@@ -175,7 +175,9 @@ def with_data(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., N
             command(data=data, **options)
 
         signature = inspect.signature(command, eval_str=True)
-        parameters = [one.replace(kind=keyword) for one in signature.parameters.values() if one.name != "data"]
+        parameters = [
+            parameter.replace(kind=keyword) for parameter in signature.parameters.values() if parameter.name != "data"
+        ]
         arguments = [parameter for parameter in parameters if "Argument" in repr(parameter.annotation)]
         options = [parameter for parameter in parameters if parameter not in arguments]
         signature = inspect.Signature([*arguments, data_parameters[0], *options, *data_parameters[1:]])

@@ -169,13 +169,13 @@ def _read_maps(case: BaseAttentionCase, input_width: int, source_width: int, lab
     """Return W_Q, W_K and W_V, transposed if the case writes W x; refuse those that do not fit the vectors."""
     maps: dict[str, Array] = {}
     for name, width in (("W_Q", input_width), ("W_K", source_width), ("W_V", source_width)):
-        written = as_matrix(name, getattr(case, name), label)
-        maps[name] = written.T if case.apply == "W x" else written
+        matrix = as_matrix(name, getattr(case, name), label)
+        maps[name] = matrix.T if case.apply == "W x" else matrix
         if len(maps[name]) != width:
             side, other = ("columns", "x W") if case.apply == "W x" else ("rows", "W x")
             hint = f' It would fit with apply = "{other}".' if maps[name].shape[1] == width else ""
             raise SpecError(
-                f'{label}: {name} is {written.shape[0]}×{written.shape[1]}; with apply = "{case.apply}" and vectors of '
+                f'{label}: {name} is {matrix.shape[0]}×{matrix.shape[1]}; with apply = "{case.apply}" and vectors of '
                 f"length {width} it needs {width} {side}.{hint}"
             )
     query_width, key_width = maps["W_Q"].shape[1], maps["W_K"].shape[1]
@@ -326,7 +326,7 @@ def _common_mistakes(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
 
 @dataclass(frozen=True, eq=False)
 class WorkedSentence:
-    """One sentence: its words, the indices of the words in focus, and every pass over it."""
+    """A sentence: its words, the indices of the words in focus, and every pass over it."""
 
     text: str
     words: Labels
@@ -356,7 +356,6 @@ class WorkedAttention(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """Whether a sentence is too long to be printed in full, and no words are in focus."""
         return not self.case.focus and not all(map(self._prints_all, self.sentences))
 
     def to_dict(self) -> dict[str, Any]:
@@ -373,9 +372,9 @@ class WorkedAttention(WorkedCase):
         for number, sentence in enumerate(self.sentences, 1):
             for pass_number, steps in enumerate(sentence.passes, 1):
                 for value in expected_values(steps):
-                    plain = (value.name, *value.aliases)
-                    with_pass = tuple(f"{name}{pass_number}" for name in plain)
-                    names = with_pass if len(sentence.passes) > 1 else (*plain, *with_pass)
+                    base = (value.name, *value.aliases)
+                    with_pass = tuple(f"{name}{pass_number}" for name in base)
+                    names = with_pass if len(sentence.passes) > 1 else (*base, *with_pass)
                     prefixed = tuple(f"sentence{number}.{name}" for name in names)
                     first, *aliases = (*names, *prefixed) if number == 1 else prefixed
                     expected.append(replace(value, name=first, aliases=tuple(aliases)))
@@ -492,7 +491,7 @@ def _word_labels(words: list[str]) -> Labels:
 
 
 class Preference(NamedTuple):
-    """What one vector prefers, by weight and by the cosine of query and key; several if they tie."""
+    """The preference of one vector, by weight and by the cosine of query and key; several if they tie."""
 
     name: str
     by_weight: Labels

@@ -170,7 +170,7 @@ class SegmentedWord:
 
 @dataclass(frozen=True)
 class MergeStep:
-    """One merge: the counts before it, the pair that was chosen and the words after it."""
+    """A merge: the counts before it, the pair that was chosen and the words after it."""
 
     number: int
     symbol: str
@@ -186,7 +186,7 @@ class MergeStep:
 
 @dataclass(frozen=True)
 class LibraryComparison:
-    """Whether the tokenizers library makes the same merges, and the number of the first that differs."""
+    """The comparison with the tokenizers library; `first_difference` is the number of the first other merge."""
 
     agrees: bool
     first_difference: int | None
@@ -226,7 +226,7 @@ class BytePairTrace(Result):
 
     @property
     def tie_rule(self) -> str:
-        """Which of equally frequent pairs is merged."""
+        """The rule for equally frequent pairs."""
         end = f", then {self.end_of_word}" if self.end_of_word else ""
         return (
             "of equally frequent pairs, the one whose left symbol comes first, then whose right symbol does; symbols "
@@ -318,8 +318,8 @@ def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
         blocks.append(Text(f"tie at {step.count}: {step.pair} comes before {ties}{more}"))
     if with_table:
         largest, more = step.counts[0].count, step.pairs - len(step.counts)
-        rows = [(shorten(one.pair), f"{one.count:,}") for one in step.counts]
-        bars = [one.count / largest for one in step.counts]
+        rows = [(shorten(entry.pair), f"{entry.count:,}") for entry in step.counts]
+        bars = [entry.count / largest for entry in step.counts]
         if more > 0:
             rows, bars = [*rows, (f"and {more:,} more", "")], [*bars, 0.0]
         blocks.append(Table(("pair", "count"), rows, bars=bars))
@@ -330,7 +330,7 @@ def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
 
 def _list_counts(counts: Sequence[PairCount], total: int = 0) -> str:
     more = f" · and {total - len(counts):,} more" if total > len(counts) else ""
-    return " · ".join(f"{shorten(one.pair)} {one.count:,}" for one in counts) + more
+    return " · ".join(f"{shorten(entry.pair)} {entry.count:,}" for entry in counts) + more
 
 
 def trace_byte_pairs(

@@ -257,7 +257,7 @@ def best_table(header: tuple[str, str], matches: Iterable[tuple[Any, ...]], deci
 
 @dataclass(frozen=True, eq=False)
 class ExpectedValue:
-    """What is right under one name of a worked case: one value, a vector or a matrix.
+    """The right value under one name of a worked case: one number or word, a vector or a matrix.
 
     Attributes:
         labels: the labels of each axis.
@@ -354,11 +354,11 @@ class WorkedCase(Result):
 
     @property
     def is_abridged(self) -> bool:
-        """Whether something is not printed unless `full`."""
+        """True if something is not printed unless `full`."""
         return False
 
     def blocks(self) -> list[Block]:
-        """All steps; only the most important of a large case, unless `full`."""
+        """The steps; only the most important of a large case, unless `full`."""
         hint = [Heading(self.hint)] if self.is_abridged else []
         return [Heading(self.title, 1, underlined=True), *self.step_blocks(self.full), *hint]
 

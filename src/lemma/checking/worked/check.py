@@ -124,7 +124,7 @@ def describe_worked(case: CaseLike) -> str:
 
 @dataclass(frozen=True)
 class WorkedLine(CheckedLine):
-    """One line of a hand computation with its verdict.
+    """A line of a hand computation with its verdict.
 
     Attributes:
         expected: what is right, rounded like the answer.
@@ -189,7 +189,7 @@ class WorkedReport(CheckedLines):
 
 @dataclass(frozen=True)
 class Target:
-    """What a claim is about: a name, and the labels of an element or row if it is about one."""
+    """The target of a claim: a name, and the labels of an element or row if it is about one."""
 
     name: str
     labels: tuple[str, ...] = ()
@@ -200,7 +200,7 @@ class Target:
 
 @dataclass(frozen=True)
 class HandClaim:
-    """One line: on the left a target, on the right a value or, next to < and >, another target."""
+    """A line: on the left a target, on the right a value or, next to < and >, another target."""
 
     text: str
     target: Target
@@ -259,7 +259,7 @@ class AnswerKey:
         return {name: value for value in reversed(self.expected) for name in (value.name, *value.aliases)}
 
     @cached_property
-    def _by_plain_name(self) -> dict[str, list[ExpectedValue]]:
+    def _by_normalized_name(self) -> dict[str, list[ExpectedValue]]:
         values: dict[str, list[ExpectedValue]] = {}
         for value in self.expected:
             for name in {_normalize(name) for name in (value.name, *value.aliases)}:
@@ -269,7 +269,7 @@ class AnswerKey:
     def find(self, target: Target) -> ExpectedValue:
         """Return what is right under a name, at its labels."""
         name = target.name
-        exact, similar = self._by_name.get(name), self._by_plain_name.get(_normalize(name), [])
+        exact, similar = self._by_name.get(name), self._by_normalized_name.get(_normalize(name), [])
         if exact or len(similar) == 1:
             return select_part(exact or similar[0], target)
         names = [value.name for value in self.expected]
@@ -444,10 +444,10 @@ def _check_numbers(claim: HandClaim, expected: ExpectedNumbers, key: AnswerKey) 
     entries = read_entries(claim.value, expected)
     decimals = max_decimals(entries) or DEFAULT_DECIMALS
     if np.size(expected.values) > MAX_NUMBERS:
-        written = f"{expected.shape_text} numbers; look at the case for all of them"
+        solution = f"{expected.shape_text} numbers; look at the case for all of them"
     else:
-        written = format_values(expected.values, decimals)
-    solution = f"{expected.name} = {written}"
+        solution = format_values(expected.values, decimals)
+    solution = f"{expected.name} = {solution}"
     if entries.shape != expected.shape:
         shape = "×".join(map(str, entries.shape)) or "one number"
         difference = f"{shape} given, {expected.shape_text} expected"
@@ -471,8 +471,8 @@ def _check_numbers(claim: HandClaim, expected: ExpectedNumbers, key: AnswerKey) 
 
 def _check_words(claim: HandClaim, expected: ExpectedValue) -> WorkedLine:
     value = claim.value
-    written = [" or ".join(dict.fromkeys(words[:2])) for words in expected.values]
-    solution = f"{expected.name} = {', '.join(written) if expected.labels else written[0]}"
+    solutions = [" or ".join(dict.fromkeys(words[:2])) for words in expected.values]
+    solution = f"{expected.name} = {', '.join(solutions) if expected.labels else solutions[0]}"
     if isinstance(value, list) and expected.labels and len(value) != len(expected.values):
         difference = f"{len(value)} given, {len(expected.values)} words expected"
         return WorkedLine(claim.text, False, solution, (difference,))
@@ -489,7 +489,7 @@ def _check_words(claim: HandClaim, expected: ExpectedValue) -> WorkedLine:
         if normalize_symbols(word) not in map(normalize_symbols, expected.values[index])
     ]
     differences = tuple(
-        f"[{expected.labels[0][index]}]: {word} given, {written[index]} is right"
+        f"[{expected.labels[0][index]}]: {word} given, {solutions[index]} is right"
         for index, word in wrong[:MAX_DIFFERENCES]
         if expected.labels
     )

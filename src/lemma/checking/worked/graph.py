@@ -115,7 +115,7 @@ class GraphSteps:
 
     @cached_property
     def matrices(self) -> Mapping[str, Square]:
-        """All four by name: Ã = A + I, Â has 1/√(d̃_i d̃_j) where Ã has 1, and D̃⁻¹Ã has 1/d̃_i."""
+        """The four matrices by name: Ã = A + I, Â has 1/√(d̃_i d̃_j) where Ã has 1, and D̃⁻¹Ã has 1/d̃_i."""
         loops, degrees = self.adjacency + np.eye(len(self.adjacency)), self.degrees
         symmetric = loops / np.sqrt(np.outer(degrees, degrees))
         rows = loops / degrees[:, None]
@@ -153,12 +153,11 @@ class GraphSteps:
 
     @property
     def rows_sum_to_one(self) -> bool:
-        """Whether the rows of Â sum to one, as they do exactly if all neighbours have the same degree."""
+        """True if the rows of Â sum to one: exactly if all neighbours have the same degree."""
         return self.properties["symmetric"].rows_sum_to_one
 
     @property
     def is_regular(self) -> bool:
-        """Whether all nodes have the same degree."""
         return len(set(self.degrees.tolist())) == 1
 
     @property
@@ -211,7 +210,6 @@ class WorkedGraph(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """Whether matrices are left out."""
         return not self.full and len(self.steps.names) > MAX_PRINTED_NODES
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
@@ -295,7 +293,7 @@ class WorkedGraph(WorkedCase):
         growth = "X is 0, and stays so."
         if np.any(features):
             grown = {name: self._number(norms[-1, 0] / norms[0, 0]) for name, norms in steps.power_norms.items()}
-            spectral = {name: self._number(one.spectral_norm) for name, one in steps.properties.items()}
+            spectral = {name: self._number(values.spectral_norm) for name, values in steps.properties.items()}
             growth = (
                 f"Ã: {grown['loops']} times the norm after {format_times(steps.powers)}; a product multiplies by at "
                 f"most {spectral['loops']}, its largest eigenvalue, and in the long run nearly always by that."

@@ -124,7 +124,7 @@ class LstmCase(Case):
 
     @property
     def has_gradient_source(self) -> bool:
-        """Whether there is a target, or a gradient from the next step."""
+        """True if there is a target, or a gradient from the next step."""
         return self.y is not None or self.da_next is not None or self.dc_next is not None
 
     def display_name(self, name: str) -> str:
@@ -372,7 +372,7 @@ def _common_mistakes(values: Values) -> dict[str, dict[str, Array]]:
 
 @dataclass(frozen=True, eq=False)
 class WorkedLstm(WorkedCase):
-    """One LSTM step with every gate value; a large step is abridged in print unless `full`.
+    """An LSTM step with every gate value; a large step is abridged in print unless `full`.
 
     Attributes:
         case_values: the inputs of the step, by name.
@@ -391,7 +391,6 @@ class WorkedLstm(WorkedCase):
 
     @cached_property
     def values(self) -> Values:
-        """All values by name."""
         return {**self.case_values, **self.forward, **(self.backward or {})}
 
     @cached_property
@@ -404,7 +403,6 @@ class WorkedLstm(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """Whether products of sums are left out."""
         inputs = len(self.input_labels)
         return not self.full and inputs > 0 and (len(self.case.c_prev) > MAX_ROWS or inputs > MAX_COLUMNS)
 
