@@ -10,7 +10,7 @@ from faults import Row, failure_of, home
 from lemma.checking.cells import CELL_NAMES, find_cell
 from lemma.checking.gradients import check_gradients
 from lemma.checking.shapes import check_shapes
-from lemma.checking.worked.judge import check_worked
+from lemma.checking.worked.check import check_worked
 from lemma.errors import LemmaError
 
 ANSWERS = 150  # of each kind

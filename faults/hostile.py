@@ -14,7 +14,7 @@ import lemma
 from faults import Row, failure_of, home
 from lemma.checking.derivation import check_derivation
 from lemma.checking.gradients import check_gradients
-from lemma.checking.sheets import mark_answers
+from lemma.checking.marking import mark_answers
 from lemma.counting.subject import resolve_subject
 from lemma.data.images import decode_images
 from lemma.data.tables import open_table

@@ -25,9 +25,8 @@ __all__ = [
     "train",
     "verify",
 ]
-"""The commands of `lemma`; `datasets` is `lemma data`, since `lemma.data` is a room."""
+"""The verbs, as on the command line; `datasets` is `lemma data`, since `lemma.data` is a package."""
 HELPERS = ("choose", "load", "register", "resume")
-"""What a program needs besides the verbs."""
 
 if TYPE_CHECKING:
     from lemma.api import adapt as adapt
@@ -72,7 +71,7 @@ PACKAGES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import verbs and rooms at first use: `import lemma` itself is light."""
+    """Import verbs and packages at first use: `import lemma` itself is light."""
     if name in __all__ or name in HELPERS:
         return getattr(import_module("lemma.api"), name)
     if name in PACKAGES:

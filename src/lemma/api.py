@@ -1,4 +1,4 @@
-"""The verbs. Rooms are imported when a verb is used, so that help and lists need no torch."""
+"""The verbs of Lemma. Packages are imported when a verb is used: help and lists need no torch."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from lemma.checking.grading import ClassMarks
     from lemma.checking.identities import IdentityList
     from lemma.checking.identity import IdentityReport
+    from lemma.checking.marking import StudentMarks
     from lemma.checking.question import Verdict
     from lemma.checking.shapes import ShapeReport
-    from lemma.checking.sheets import StudentMarks
     from lemma.checking.worked.attention import WorkedAttention, WorkedCross
     from lemma.checking.worked.bpe import BytePairTrace
     from lemma.checking.worked.case import CaseExamples, CaseLike
+    from lemma.checking.worked.check import WorkedReport
     from lemma.checking.worked.graph import WorkedGraph
-    from lemma.checking.worked.judge import WorkedReport
     from lemma.checking.worked.lstm import WorkedLstm
     from lemma.checking.worked.matching import WorkedMatching
     from lemma.counting.account import Account
@@ -88,20 +88,20 @@ def load(run: Path | str, device: str = "auto") -> Run:
 
 
 def watch(progress: bool) -> Observer:
-    """The observer that shows progress; of several processes only the first shows it."""
+    """Return the observer that shows progress; of several processes only the first shows it."""
     from lemma.report.progress import SilentObserver, make_observer
 
-    leads = os.environ.get("RANK", "0") == "0"
-    return make_observer() if progress and leads else SilentObserver()
+    is_first = os.environ.get("RANK", "0") == "0"
+    return make_observer() if progress and is_first else SilentObserver()
 
 
 def open_run(run: Path | str | Run) -> Run:
-    """A run as it is, or loaded from its folder."""
+    """Return a run, loaded from its folder if it is not loaded yet."""
     return load(Path(run)) if isinstance(run, (str, os.PathLike)) else require_run(run)
 
 
 def require_run(run: Any) -> Run:
-    """Return a loaded run; refuse anything else, with what is accepted."""
+    """Return a loaded run; for anything else raise an error that says what is accepted."""
     from lemma.runs.load import Run
 
     if isinstance(run, Run):
@@ -193,7 +193,7 @@ def train(
 
 
 def _custom_functions(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are functions; the recipe calls them custom."""
+    """Return the settings that are functions, which a recipe records as custom."""
     if isinstance(getattr(settings.get("optimizer"), "param_groups", None), list):
         from lemma.training.optimizer import CUSTOM_OPTIMIZER_HINT
 
@@ -201,15 +201,15 @@ def _custom_functions(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in ("optimizer", "schedule") if callable(settings.get(name))}
 
 
-def _pop_data_settings(words: dict[str, Any]) -> dict[str, Any]:
-    """Take the settings of the data, such as columns of a file, out of the others."""
+def _pop_data_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Remove and return the settings of the data, such as columns of a file."""
     from lemma.tasks.registry import DATA_SETTINGS
 
-    return {word: words.pop(word) for word in list(words) if word in DATA_SETTINGS}
+    return {name: settings.pop(name) for name in list(settings) if name in DATA_SETTINGS}
 
 
 def data_option(model: ModelSpec) -> tuple[str, str]:
-    """The option that names the data of a model, and an example: ("text", "shakespeare")."""
+    """Return the option that names the data of a model, and an example: ("text", "shakespeare")."""
     from lemma.tasks.registry import task_for
 
     info = task_for(model).info
@@ -321,14 +321,14 @@ class Adapt:
         from lemma.runs.folder import check_run_target
         from lemma.training.adapt import adapt_run, is_main_process, plan_adaptation
 
-        given, others = _adaptation_data(labels, text, pairs, images, limit, {"epochs": epochs, **settings})
+        data, others = _adaptation_data(labels, text, pairs, images, limit, {"epochs": epochs, **settings})
         method = method or ("frozen" if rerank else "lora")
         if method == "all":
             raise SpecError("adapt: method='all' compares the methods. Call lemma.adapt.compare(...).")
         if is_main_process():
             check_run_target(Path(out), overwrite)  # before the data is read
         observer = watch(progress)
-        plan = plan_adaptation(run_folder(run), given, method, others, observer, rerank=rerank)
+        plan = plan_adaptation(run_folder(run), data, method, others, observer, rerank=rerank)
         return adapt_run(plan, Path(out), observer, trainable_formula, overwrite)
 
     def compare(
@@ -352,8 +352,8 @@ class Adapt:
         """
         from lemma.studies.compare_methods import compare_methods
 
-        given, others = _adaptation_data(labels, text, pairs, images, limit, {"epochs": epochs, **settings})
-        return compare_methods(run_folder(run), given, others, Path(out), watch(progress), overwrite)
+        data, others = _adaptation_data(labels, text, pairs, images, limit, {"epochs": epochs, **settings})
+        return compare_methods(run_folder(run), data, others, Path(out), watch(progress), overwrite)
 
     def from_peft(
         self, run: Path | str, folder: Path | str, *, out: Path | str, overwrite: bool = False
@@ -375,7 +375,7 @@ def _adaptation_data(
 ) -> tuple[DataArgs, dict[str, Any]]:
     from lemma.tasks.registry import data_args
 
-    others = {word: value for word, value in settings.items() if word != "epochs" or value is not None}
+    others = {name: value for name, value in settings.items() if name != "epochs" or value is not None}
     kinds = {"text": text, "pairs": pairs, "labels": labels, "images": images, "limit": limit}
     return data_args({**kinds, **_pop_data_settings(others)}), others
 
@@ -413,16 +413,16 @@ class Look:
 
     VIEWS = ("attention", "bpe", "cross", "graph", "lstm", "parse")
 
-    def __call__(self, what: Path | str | Run, *given: Any, **settings: Any) -> Result:
+    def __call__(self, what: Path | str | Run, *args: Any, **settings: Any) -> Result:
         """Look at the heads of a run, or at one of the views by its name.
 
         >>> lemma.look("runs/a", text="the cat sat")  # doctest: +SKIP
         """
         if isinstance(what, str) and what in self.VIEWS:
-            return call_view(getattr(self, what), given, settings)
+            return call_view(getattr(self, what), args, settings)
         if isinstance(what, (str, Path)) and not exists(Path(what)) and str(what) not in pretrained_names():
             raise SpecError(describe_unknown("look", str(what), self.VIEWS) + " Or give the folder of a run.")
-        return call_view(self.heads, (what, *given), settings)
+        return call_view(self.heads, (what, *args), settings)
 
     def heads(
         self,
@@ -577,7 +577,7 @@ look = Look()
 
 
 def call_view(view: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-    """Call a view; arguments that do not fit are reported plainly."""
+    """Call a view; raise a SpecError for arguments that do not fit."""
     try:
         inspect.signature(view).bind(*args, **settings)
     except TypeError as error:
@@ -642,21 +642,21 @@ def evaluate(
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
     others: dict[str, Any] = {**settings}
     if harness is not None:
-        given = {name: value for name, value in {**kinds, "split": split, **others}.items() if value is not None}
-        limit = given.pop("limit", None)
-        if given:
-            raise SpecError(f"evaluate: {', '.join(given)}: not with harness, whose tasks bring their own data.")
+        extra = {name: value for name, value in {**kinds, "split": split, **others}.items() if value is not None}
+        limit = extra.pop("limit", None)
+        if extra:
+            raise SpecError(f"evaluate: {', '.join(extra)}: not with harness, whose tasks bring their own data.")
         _require_packages("evaluate with a harness", "lm_eval", extra="harness")
         from lemma.tasks.harness import evaluate_tasks
 
         return evaluate_tasks(loaded, [harness] if isinstance(harness, str | Path) else harness, limit)
-    given = data_args({**kinds, **_pop_data_settings(others)})
-    known = {name: value for name, value in others.items() if value is not None}
+    data = data_args({**kinds, **_pop_data_settings(others)})
+    options = {name: value for name, value in others.items() if value is not None}
     if treebank is not None and type(task_for(loaded.spec)) is LanguageTask:
         from lemma.inspection.attention_trees import evaluate_attention
 
-        return evaluate_attention(loaded, given, split, known, observer)
-    return evaluate_run(loaded, given, split, known, observer)
+        return evaluate_attention(loaded, data, split, options, observer)
+    return evaluate_run(loaded, data, split, options, observer)
 
 
 OnText = Callable[[int, str], object]
@@ -760,33 +760,33 @@ def generate(
     if chat is not None:
         prompt = loaded.tokenizer.chat([{"role": "user", "content": chat}] if isinstance(chat, str) else chat)
     if source is not None:
-        others = {"prompt": prompt or None, "samples": samples, "stream": stream or None, "on_text": on_text}
-        return _answer_sources(
-            loaded, source, settings | {name: value for name, value in others.items() if value is not None}
-        )
+        options = {"prompt": prompt or None, "samples": samples, "stream": stream or None, "on_text": on_text}
+        settings |= {name: value for name, value in options.items() if value is not None}
+        return _answer_sources(loaded, source, settings)
     if beams := [name for name in settings if name in Beam.__dataclass_fields__.keys() - {"tokens"}]:
         raise SpecError(f"generate: {', '.join(beams)}: for translations, which need source. Leave out the one.")
     if stream and on_text is not None:
         raise SpecError("generate: stream returns the pieces that on_text would be called with. Leave out the one.")
-    known, model = Sampling.__dataclass_fields__, loaded.merge_lora().model  # which refuses a run that writes nothing
-    check_settings(settings, known, "generate")
-    own = {word: value for word, value in loaded.tokenizer.sampling.items() if word in known}
-    given = {**(defaults or {}), **own, **settings, **({} if samples is None else {"samples": samples})}
-    drawn = None if "seed" in given or given.get("temperature") == 0 else secrets.randbelow(10**6)
-    chosen = Sampling(**(given if drawn is None else {**given, "seed": drawn}))
-    one = isinstance(prompt, str) and samples is None
+    model = loaded.merge_lora().model  # refuses a run that generates nothing
+    names = Sampling.__dataclass_fields__
+    check_settings(settings, names, "generate")
+    model_defaults = {name: value for name, value in loaded.tokenizer.sampling.items() if name in names}
+    options = {**(defaults or {}), **model_defaults, **settings, **({} if samples is None else {"samples": samples})}
+    seed = None if "seed" in options or options.get("temperature") == 0 else secrets.randbelow(10**6)
+    sampling = Sampling(**(options if seed is None else {**options, "seed": seed}))
+    is_single = isinstance(prompt, str) and samples is None
     prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
 
     if stream:
-        pieces = stream_text(model, loaded.tokenizer, prompts, chosen)
-        return (piece if one else (number, piece) for number, piece in pieces)
-    written = generate_text(model, loaded.tokenizer, prompts, chosen, on_text)
-    written = [replace(text, seed=drawn) for text in written]
-    return written[0] if one else written
+        pieces = stream_text(model, loaded.tokenizer, prompts, sampling)
+        return (piece if is_single else (number, piece) for number, piece in pieces)
+    generations = generate_text(model, loaded.tokenizer, prompts, sampling, on_text)
+    generations = [replace(generation, seed=seed) for generation in generations]
+    return generations[0] if is_single else generations
 
 
 def _answer_sources(run: Run, source: str | Sequence[str], settings: dict[str, Any]) -> Any:
-    """What a translator makes of a source, or what a classifier calls it."""
+    """Translate sources, or classify them, by the kind of the run."""
     from lemma.generation.beam import Beam, translate_texts
     from lemma.generation.sampling import Sampling
     from lemma.models.encoder_decoder import EncoderDecoderModel
@@ -799,14 +799,14 @@ def _answer_sources(run: Run, source: str | Sequence[str], settings: dict[str, A
             raise SpecError(f"generate: a classifier has no use for {', '.join(settings)}: it names a source's class.")
         answers += classify_texts(run, sources)
     else:
-        known = Beam.__dataclass_fields__
-        of_prompts = {*Sampling.__dataclass_fields__, "prompt", "stream", "on_text"} - {*known}
-        if sampling := [name for name in settings if name in of_prompts]:
+        beam_settings = Beam.__dataclass_fields__
+        prompt_settings = {*Sampling.__dataclass_fields__, "prompt", "stream", "on_text"} - {*beam_settings}
+        if sampling := [name for name in settings if name in prompt_settings]:
             raise SpecError(
                 f"generate: {', '.join(sampling)}: for text after a prompt. A source is translated by beam search, "
-                f"which knows {', '.join(known)}. Leave out the one or the other."
+                f"which knows {', '.join(beam_settings)}. Leave out the one or the other."
             )
-        check_settings(settings, known, "generate")
+        check_settings(settings, beam_settings, "generate")
         model = run.merge_lora().require(EncoderDecoderModel, "a translator, which answers a source")
         answers += translate_texts(model, run.tokenizer, sources, Beam(**settings))
     return answers[0] if isinstance(source, str) else answers
@@ -850,20 +850,20 @@ def search(
     from lemma.retrieval.search import SearchRequest, search_run
 
     if matrices is not None:
-        worked = call_view(work_matching, (matrices,), settings)
+        matching = call_view(work_matching, (matrices,), settings)
         if out is not None:
-            worked.save(out)
-        return worked
+            matching.save(out)
+        return matching
     check_settings(settings, ("images", "query", "image", "texts", "k", "index"), "search")
     if run is None:
         raise SpecError("search: a run is expected, as in search('runs/a', images='emoji', query='a red heart').")
     if out is not None:
         check_target(out, FILE_SUFFIXES)
     request = SearchRequest(images, query, image, texts, text_column, k, index, faiss)
-    found = search_run(open_run(run), request, reading_progress(watch(progress), {"embedding images": "images"}))
+    result = search_run(open_run(run), request, reading_progress(watch(progress), {"embedding images": "images"}))
     if out is not None:
-        found.save(out)
-    return found
+        result.save(out)
+    return result
 
 
 class Count:
@@ -931,8 +931,8 @@ class Count:
                 return solve_bound(subject, bound, dict(read_range(text) for text in ranges))
             unknown = [name.strip() for name in unknown.split(",")]
         figure = account_for(subject, [quantity]).quantities[quantity]
-        wanted = [read_total(str(total)) for total in totals]
-        return solve_for(subject, figure, unknown, wanted, dict(read_range(text) for text in ranges))
+        expected = [read_total(str(total)) for total in totals]
+        return solve_for(subject, figure, unknown, expected, dict(read_range(text) for text in ranges))
 
     @unchanged_random_state()
     def plan(
@@ -975,18 +975,18 @@ class Count:
         from lemma.counting.subject import BATCH, import_model, resolve_subject
 
         device = get_device(gpu, memory, flops, bandwidth)
-        rows = sizes.pop(BATCH, None)
-        lowers = device.gpu and (not device.flops or "bfloat16" in device.flops)
-        shares = {"efficiency": efficiency, "reserve": reserve}
+        batch_size = sizes.pop(BATCH, None)
+        has_bfloat16 = device.gpu and (not device.flops or "bfloat16" in device.flops)
+        fractions = {"efficiency": efficiency, "reserve": reserve}
         settings = PlanSettings(
             device,
-            batch=batch or rows or 32,
-            precision=precision or ("bfloat16" if lowers else "float32"),
+            batch=batch or batch_size or 32,
+            precision=precision or ("bfloat16" if has_bfloat16 else "float32"),
             optimizer=optimizer,
             recompute=recompute,  # pyright: ignore[reportArgumentType]
             shards=shards,
             accumulate=accumulate,
-            **{name: share for name, share in shares.items() if share is not None},
+            **{name: fraction for name, fraction in fractions.items() if fraction is not None},
         )
         return plan_for(resolve_subject(import_model(model), sizes), settings)
 
@@ -1033,7 +1033,7 @@ class Check:
             rows = [row for row in (model, *answers) if row is not None]
             check_settings(sizes, ("progress",), "check sources")
             return self.sources(*rows, **sizes)
-        return self._run(what, model, answers, sizes)
+        return self._check(what, model, answers, sizes)
 
     def parameters(self, model: Any, formula: str, **sizes: Any) -> Verdict:
         """Check a formula for the number of a model's parameters.
@@ -1041,14 +1041,14 @@ class Check:
         >>> lemma.check.parameters("rnn", "V*d + D*(d + D) + D + V*D + V", L=1).equal
         True
         """
-        return self._run("parameters", model, (formula,), sizes)
+        return self._check("parameters", model, (formula,), sizes)
 
     def flops(self, model: Any, formula: str, **sizes: Any) -> Verdict:
         """Check a formula for a model's FLOPs.
 
         >>> lemma.check.flops("decoder", "2BTdV + 4LBT(2d d_h + d d_ff + T d_h)")  # doctest: +SKIP
         """
-        return self._run("flops", model, (formula,), sizes)
+        return self._check("flops", model, (formula,), sizes)
 
     def trainable(self, model: Any, formula: str, **sizes: Any) -> Verdict:
         """Check a formula for the number of a model's trainable parameters.
@@ -1056,7 +1056,7 @@ class Check:
         >>> lemma.check.trainable("lora", "R(W_in + W_out)").equal
         True
         """
-        return self._run("trainable", model, (formula,), sizes)
+        return self._check("trainable", model, (formula,), sizes)
 
     def number(self, model: Any, quantity: str, value: str | float, **sizes: Any) -> Verdict:
         """Check a number: a quantity, a quantity of a part, a ratio, or a change in per cent.
@@ -1064,7 +1064,7 @@ class Check:
         >>> lemma.check.number("table-a5", "parameters", "9,721,596", L=2).equal
         True
         """
-        return self._run("number", model, (quantity, str(value)), sizes)
+        return self._check("number", model, (quantity, str(value)), sizes)
 
     def shape(self, model: Any, *lines: str, **sizes: Any) -> ShapeReport:
         """Check the shapes of a module's tensors.
@@ -1072,7 +1072,7 @@ class Check:
         >>> lemma.check.shape("self-attention", "Q = H×S×M_QK").right
         True
         """
-        return self._run("shape", model, lines, sizes)
+        return self._check("shape", model, lines, sizes)
 
     def gradient(self, function: CellLike, *lines: str) -> GradientReport:
         """Check gradients derived by hand; each line is compared with autograd.
@@ -1084,7 +1084,7 @@ class Check:
         >>> lemma.check.gradient("rnn", "dU = h.T @ (y_hat - y)").right
         True
         """
-        return self._run("gradient", function, lines)
+        return self._check("gradient", function, lines)
 
     def derivation(self, file: Path | str | Mapping[str, Any]) -> DerivationReport:
         """Check a derivation: each step against the one before. A text file of formulas, a TOML file, or the text.
@@ -1092,7 +1092,7 @@ class Check:
         >>> lemma.check.derivation("(a + b)^2 = a^2 + 2ab + b^2").right
         True
         """
-        return self._run("derivation", file)
+        return self._check("derivation", file)
 
     def worked(self, case: Any, *lines: str) -> WorkedReport:
         """Check a hand computation against a worked case.
@@ -1100,7 +1100,7 @@ class Check:
         >>> lemma.check.worked("e9", "c_t = [0.52, -0.34]").right
         True
         """
-        return self._run("worked", case, lines)
+        return self._check("worked", case, lines)
 
     def sheet(
         self, questions: Path | str | Mapping[str, Any], *answers: Path | str | Mapping[str, Any]
@@ -1116,7 +1116,7 @@ class Check:
         2.0
         >>> lemma.check.sheet("week3.toml", "answers/").save("marks.csv")  # doctest: +SKIP
         """
-        return self._run("sheet", questions, answers)
+        return self._check("sheet", questions, answers)
 
     def write_sheet(
         self, questions: Path | str | Mapping[str, Any], *answers: Path | str, format: str, out: Path | str
@@ -1142,7 +1142,7 @@ class Check:
         >>> lemma.check.identity("c7", D=16).holds
         True
         """
-        return self._run("identity", name, (), sizes)
+        return self._check("identity", name, (), sizes)
 
     def identities(self) -> IdentityList:
         """List the identities.
@@ -1150,7 +1150,7 @@ class Check:
         >>> "c7" in str(lemma.check.identities())
         True
         """
-        return self._run("identity", None)
+        return self._check("identity", None)
 
     def sources(self, *rows: str, progress: bool = False) -> Audit:
         """Check what the sources of the problems claim: all rows, or some, such as "C2" or "d".
@@ -1161,29 +1161,29 @@ class Check:
         from lemma.checking.audit import check_sources
         from lemma.report.progress import reading_progress
 
-        watched = reading_progress(watch(progress), {"judging": "claims"})
-        return check_sources(rows, partial(watched, "judging"))
+        report = reading_progress(watch(progress), {"checking": "claims"})
+        return check_sources(rows, partial(report, "checking"))
 
-    def _run(self, what: str, model: Any, answers: Sequence[Any] = (), sizes: Mapping[str, Any] | None = None) -> Any:
+    def _check(self, name: str, model: Any, answers: Sequence[Any] = (), sizes: Mapping[str, Any] | None = None) -> Any:
         from lemma.checking.checkers import MODEL_CHECKERS, run_checker
         from lemma.counting.subject import import_model
 
-        return run_checker(what, import_model(model) if what in MODEL_CHECKERS else model, answers, sizes or {})
+        return run_checker(name, import_model(model) if name in MODEL_CHECKERS else model, answers, sizes or {})
 
 
 check = Check()
 
 
 def describe_cell(cell: CellLike) -> str:
-    """The function whose gradients can be checked, with every name and its shape."""
+    """Describe a function whose gradients can be checked, with every name and its shape."""
     from lemma.checking.gradients import describe_cell as describe
 
     return describe(cell)
 
 
 def describe_worked(case: Any) -> str:
-    """The names that can be claimed of a worked case, with shapes and meanings but no values."""
-    from lemma.checking.worked.judge import describe_worked as describe
+    """List the names that can be claimed of a worked case, with shapes and meanings but no values."""
+    from lemma.checking.worked.check import describe_worked as describe
 
     return describe(case)
 
@@ -1250,7 +1250,7 @@ def verify(path: Path | str | None = None) -> Verification:
 
 
 def pretrained_names() -> tuple[str, ...]:
-    """The pretrained models known by name; each is accepted wherever a run is.
+    """List the pretrained models known by name; each is accepted wherever a run is.
 
     >>> lemma.api.pretrained_names()
     ('smollm2-135m', 'stories15m')
@@ -1303,7 +1303,7 @@ def application(
     precision: Literal["auto", "float32", "bfloat16"] = "auto",
     **limits: Any,
 ) -> FastAPI:
-    """What `serve` serves, as an ASGI application for your own server or a test.
+    """Return what `serve` serves, as an ASGI application for your own server or a test.
 
     `hosts` are the host names it answers to. Default: all. The rest is as in `serve`.
     """

@@ -25,8 +25,9 @@ from lemma.checking.derivation import check_derivation
 from lemma.checking.formats import evaluation_function, nbgrader_notebook, otter_tests
 from lemma.checking.gradients import check_gradients
 from lemma.checking.grading import mark_class
-from lemma.checking.sheets import mark_answers, read_sheet
-from lemma.checking.worked.judge import check_worked, describe_worked
+from lemma.checking.marking import mark_answers
+from lemma.checking.sheets import read_sheet
+from lemma.checking.worked.check import check_worked, describe_worked
 from lemma.cli.main import main
 from lemma.counting.subject import resolve_subject
 from lemma.data.graphs import read_node_link

@@ -3,8 +3,8 @@
 import pytest
 
 import lemma
+from lemma.checking.check_number import check_number
 from lemma.checking.formulas import check_formula
-from lemma.checking.numbers import check_number
 
 
 @pytest.fixture(scope="module", autouse=True)

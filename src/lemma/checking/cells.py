@@ -62,28 +62,26 @@ from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.spec.base import Spec, read_toml
 
 FUNCTIONS_FOLDER = Path(__file__).parent / "functions"
-CELL_NAMES = tuple(path.stem for path in sorted(FUNCTIONS_FOLDER.glob("*.toml")))
-"""The names of the functions that come with Lemma."""
+CELL_NAMES = tuple(path.stem for path in sorted(FUNCTIONS_FOLDER.glob("*.toml")))  # functions that come with Lemma
 FIXED_KINDS = frozenset({"one-hot", "mask", "causal", "fixed", "incoming"})
 INPUT_KINDS = (*sorted(FIXED_KINDS), "positive")
 NUM_SAMPLES, MAX_SIZE_DRAWS, MIN_LENGTH = 3, 200, 3
 MAX_FILE_BYTES, MAX_LENGTH = 1 << 18, 200
-MAX_OPERATIONS = 15_000
-"""Operations of the forward passes of all draws; the backward passes take twice as many more."""
+MAX_OPERATIONS = 15_000  # of the forward passes of all samples; the backward passes take twice as many more
 _NAME_PATTERN = re.compile(r"[A-Za-z]\w{0,39}")
 
 
-def _split_lines(given: Any) -> Any:
-    """A text as its lines, without comments and blank ones; texts in a list may have several lines too."""
-    texts = [given] if isinstance(given, str) else given
+def _split_lines(value: Any) -> Any:
+    """Split a text, or several, into lines without comments and blank lines."""
+    texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
-        return given
+        return value
     lines = (line.partition("#")[0].strip() for text in texts for line in text.splitlines())
     return tuple(line for line in lines if line)
 
 
-def _as_table(given: Any) -> Any:
-    return dict.fromkeys(map(str, given), "") if isinstance(given, list | tuple) else given
+def _as_table(value: Any) -> Any:
+    return dict.fromkeys(map(str, value), "") if isinstance(value, list | tuple) else value
 
 
 TextLines = Annotated[tuple[str, ...], BeforeValidator(_split_lines), Field(max_length=100)]
@@ -126,20 +124,20 @@ class GradientCell(Spec):
     @cached_property
     def input_sides(self) -> dict[str, tuple[str, ...]]:
         """The sides of every input, such as {"W_f": ("n_a", "n_a+n_x")}."""
-        found: dict[str, tuple[str, ...]] = {}
+        by_input: dict[str, tuple[str, ...]] = {}
         for name, text in self.inputs.items():
             sides = tuple(word for word in _split_words(text) if word not in INPUT_KINDS)
-            found[plain_name(name)] = () if sides == ("number",) else ("1", *sides) if len(sides) == 1 else sides
-        return found
+            by_input[plain_name(name)] = () if sides == ("number",) else ("1", *sides) if len(sides) == 1 else sides
+        return by_input
 
     @cached_property
     def input_kinds(self) -> dict[str, frozenset[str]]:
-        """What else is said of every input."""
+        """The kinds of every input, such as {"y": {"one-hot"}}."""
         return {plain_name(name): frozenset(INPUT_KINDS) & {*_split_words(text)} for name, text in self.inputs.items()}
 
     @cached_property
     def incoming(self) -> tuple[str, ...]:
-        """Gradients that arrive from elsewhere; they are given."""
+        """The inputs that are gradients from elsewhere."""
         return tuple(name for name, kinds in self.input_kinds.items() if "incoming" in kinds)
 
     @cached_property
@@ -162,7 +160,7 @@ class GradientCell(Spec):
 
     @cached_property
     def values(self) -> tuple[str, ...]:
-        """Every name that has a value in the forward pass or is given, sizes first."""
+        """Every name that has a value in the forward pass: sizes, inputs, steps."""
         return (*self.sizes, *self.input_sides, *self.steps)
 
     @cached_property
@@ -171,10 +169,11 @@ class GradientCell(Spec):
         if not self.loss:
             return ()
         fixed = {name for name, kinds in self.input_kinds.items() if kinds & FIXED_KINDS}
-        found = [name for name in self.input_sides if name not in fixed]
+        differentiable = [name for name in self.input_sides if name not in fixed]
         for equation in self.equations[:-1]:
-            found += [equation.name] if variable_names(equation.expression) & {*found} else []
-        return tuple(f"d{name}" for name in found if f"d{name}" not in fixed)
+            if variable_names(equation.expression) & {*differentiable}:
+                differentiable.append(equation.name)
+        return tuple(f"d{name}" for name in differentiable if f"d{name}" not in fixed)
 
     @cached_property
     def all_names(self) -> frozenset[str]:
@@ -188,26 +187,26 @@ class GradientCell(Spec):
                 return spelling
             if spelling in self.aliases:
                 return self.aliases[spelling]
-            rest = self.aliases.get(spelling[1:]) if spelling.startswith("d") else None
-            if rest and f"d{rest}" in self.all_names:
-                return f"d{rest}"
+            value = self.aliases.get(spelling[1:]) if spelling.startswith("d") else None
+            if value and f"d{value}" in self.all_names:
+                return f"d{value}"
         return name
 
     def depth(self, name: str) -> int:
-        """How far into the forward pass a name's value is computed; given values are at -1."""
+        """Return the index of the step that computes a name's value; -1 for sizes and inputs."""
         value = name[1:] if name in self.gradients else name
         return self.steps.index(value) if value in self.steps else -1
 
     @cached_property
     def descendants(self) -> dict[str, frozenset[str]]:
         """The steps that are computed from each input and step, directly or through others."""
-        found: dict[str, set[str]] = {name: set() for name in (*self.input_sides, *self.steps)}
+        descendants: dict[str, set[str]] = {name: set() for name in (*self.input_sides, *self.steps)}
         for equation in self.equations[: len(self.forward)]:
             used = variable_names(equation.expression)
-            for name, below in found.items():
-                if name in used or below & used:
-                    below.add(equation.name)
-        return {name: frozenset(below) for name, below in found.items()}
+            for name, steps in descendants.items():
+                if name in used or steps & used:
+                    steps.add(equation.name)
+        return {name: frozenset(steps) for name, steps in descendants.items()}
 
     def available_for(self, target: str) -> frozenset[str]:
         """Return the names that a line for `target` may use without a line that derives them.
@@ -226,28 +225,28 @@ class GradientCell(Spec):
     @cached_property
     def activations(self) -> tuple[tuple[str, str, Node], ...]:
         """Every (function, input, output) of the forward pass; the output is a name if it has one."""
-        found = []
+        activations = []
         for equation in self.equations:
             for path, node in walk(equation.expression):
                 match node:
                     case Node("sigmoid" | "tanh" | "relu" as function, (Node("name", _, pre),)):
-                        found.append((function, pre, node if path else variable(equation.name)))
-        return tuple(found)
+                        activations.append((function, pre, node if path else variable(equation.name)))
+        return tuple(activations)
 
     @cached_property
     def samples(self) -> tuple["Sample", ...]:
-        """The random draws of sizes and inputs at which gradients are judged, always the same."""
+        """The random draws of sizes and inputs at which gradients are checked, always the same."""
         with WorkBudget(MAX_OPERATIONS):
             return tuple(draw_sample(self, seed) for seed in range(NUM_SAMPLES))
 
 
 def _split_words(text: str) -> list[str]:
-    """The sides and kinds of an input: separated by blanks, commas or ×, in brackets or not."""
+    """Split the sides and kinds of an input, separated by blanks, commas or ×, in brackets or not."""
     return [word for word in re.split(r"[\s,×()\[\]]+", text) if word]
 
 
 CellLike = str | Path | Mapping[str, Any] | GradientCell
-"""The name of a function, the path of a TOML file, what such a file says, or what was read of it."""
+"""The name of a function, the path of a TOML file, the table of such a file, or a cell."""
 
 
 @lru_cache
@@ -256,7 +255,7 @@ def _load_builtin(name: str) -> GradientCell:
 
 
 def find_cell(source: CellLike) -> GradientCell:
-    """The function of that name, or of that file.
+    """Return the function of a name, file or table.
 
     >>> find_cell("rnn").steps
     ('x', 'z1', 'h', 'z2', 'y_hat')
@@ -278,44 +277,16 @@ def find_cell(source: CellLike) -> GradientCell:
 
 
 def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> GradientCell:
-    """Check a function as a person wrote it, and run it once; every mistake is named with its place."""
+    """Validate a function as a person wrote it, and run it once; an error names the input or line at fault."""
     for table in ("sizes", "inputs", "aliases"):
         inside = fields.get(table)
         if not isinstance(inside, Mapping):
             continue
-        for word in ("forward", "loss", "answers", "about"):
-            if (
-                word in inside and word not in fields
-            ):  # below the heading of a table, TOML takes a word for a part of it
-                raise SpecError(f"{source}: {word} is inside the table [{table}]; move it above the tables.")
+        for field in ("forward", "loss", "answers", "about"):
+            if field in inside and field not in fields:  # below a table's heading, TOML takes a field for a part of it
+                raise SpecError(f"{source}: {field} is inside the table [{table}]; move it above the tables.")
     cell = GradientCell.read({"name": name or source, **fields}, source)
-    defined: dict[str, str] = {}
-    for what, called in (("size", cell.sizes), ("input", cell.input_sides)):
-        for one in called:
-            _check_name(source, what, one, defined)
-    for one, sides in cell.input_sides.items():
-        for side in sides:
-            try:
-                side_polynomial(side, cell)
-            except InputError as error:
-                raise SpecError(f"{source}: the input {one}: {error}") from None
-        if len(sides) > 4:
-            raise SpecError(f"{source}: the input {one} has {len(sides)} sides; at most 4 are read.")
-    try:
-        for equation in cell.equations:
-            for _, node in walk(equation.expression):
-                if node.op == "name" and node.value not in defined:
-                    place = f"forward, line {equation.number}, column" if equation.name != "loss" else "loss, column"
-                    raise SourceText(equation.text, place).error_at(
-                        node.position, describe_unknown("name", node.value, [*defined])
-                    )
-            if equation.name in cell.steps:
-                _check_name(source, "step", equation.name, defined)
-    except InputError as error:
-        raise SpecError(f"{source}: {error}") from None
-    for one in (*cell.input_sides, *cell.steps):
-        if f"d{one}" in (*cell.input_sides, *cell.steps) and f"d{one}" in cell.gradients:
-            raise SpecError(f"{source}: d{one} is a value and the gradient of {one}; call one of them otherwise.")
+    _check_names(cell, source)
     for alias, meaning in cell.aliases.items():
         if meaning not in cell.all_names:
             raise SpecError(f"{source}: the alias {alias}: {describe_unknown('name', meaning, sorted(cell.all_names))}")
@@ -328,21 +299,53 @@ def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> Gradien
     return cell
 
 
+def _check_names(cell: GradientCell, source: str) -> None:
+    """Refuse names that are unknown, used twice or not allowed, and sides that are no formulas of the sizes."""
+    defined: dict[str, str] = {}
+    for kind, names in (("size", cell.sizes), ("input", cell.input_sides)):
+        for name in names:
+            _define_name(source, kind, name, defined)
+    for name, sides in cell.input_sides.items():
+        for side in sides:
+            try:
+                side_polynomial(side, cell)
+            except InputError as error:
+                raise SpecError(f"{source}: the input {name}: {error}") from None
+        if len(sides) > 4:
+            raise SpecError(f"{source}: the input {name} has {len(sides)} sides; at most 4 are read.")
+    try:
+        for equation in cell.equations:
+            for _, node in walk(equation.expression):
+                if node.op == "name" and node.value not in defined:
+                    label = f"forward, line {equation.number}, column" if equation.name != "loss" else "loss, column"
+                    message = describe_unknown("name", node.value, [*defined])
+                    raise SourceText(equation.text, label).error_at(node.position, message)
+            if equation.name in cell.steps:
+                _define_name(source, "step", equation.name, defined)
+    except InputError as error:
+        raise SpecError(f"{source}: {error}") from None
+    values = (*cell.input_sides, *cell.steps)
+    for name in values:
+        if f"d{name}" in values and f"d{name}" in cell.gradients:
+            raise SpecError(f"{source}: d{name} is a value and the gradient of {name}; rename one of them.")
+
+
 _WITH_ARTICLE = {"size": "a size", "input": "an input", "step": "a step"}
 
 
-def _check_name(where: str, what: str, name: str, defined: dict[str, str]) -> None:
+def _define_name(source: str, kind: str, name: str, defined: dict[str, str]) -> None:
+    """Add a name to those defined; refuse one that is not allowed or is there already."""
     if not _NAME_PATTERN.fullmatch(name) or "__" in name or name in (*RESERVED_NAMES, "loss"):
         raise SpecError(
-            f"{where}: '{name}' cannot be the name of {_WITH_ARTICLE[what]}; write letters, digits and single _."
+            f"{source}: '{name}' cannot be the name of {_WITH_ARTICLE[kind]}; write letters, digits and single _."
         )
     if name in defined:
-        raise SpecError(f"{where}: the {what} {name} has the name of {_WITH_ARTICLE[defined[name]]}.")
-    defined[name] = what
+        raise SpecError(f"{source}: the {kind} {name} has the name of {_WITH_ARTICLE[defined[name]]}.")
+    defined[name] = kind
 
 
 def side_polynomial(side: str, cell: GradientCell) -> Polynomial:
-    """A side of an input as a formula in the sizes."""
+    """Return a side of an input as a formula in the sizes."""
     value = read_formula(side, list(cell.sizes)).to_polynomial()
     if value is None:
         raise InputError(f"'{side}' is not a whole number at all sizes.")
@@ -351,14 +354,17 @@ def side_polynomial(side: str, cell: GradientCell) -> Polynomial:
 
 @dataclass(frozen=True)
 class Sample:
-    """The sizes drawn, and the values of all names of a cell there."""
+    """A random draw of sizes and inputs, with the values of all names of a cell.
+
+    Attributes:
+        size_names: the size, or the sum of sizes, that has each length; no two have the same.
+    """
 
     size_names: dict[int, str]
-    """What a length stands for: every size, and every sum of sizes that the cell uses, has a different length."""
     values: dict[str, Tensor]
 
     def describe_shape(self, shape: Shape) -> str:
-        """A shape in the names of the sizes."""
+        """Write a shape in the names of the sizes."""
         if not shape:
             return "a number"
         return f"({', '.join(self.size_names.get(length, str(length)) for length in shape)})"
@@ -367,8 +373,8 @@ class Sample:
 def draw_sample(cell: GradientCell, seed: int) -> Sample:
     """Draw sizes and inputs, run the equations forward, and let autograd run them backward.
 
-    All sizes, and all sums of them that the cell uses, have different lengths of at least 3, so that no wrong shape
-    fits by chance and nothing is true of small sizes only.
+    All sizes, and all sums of them that the cell uses, have different lengths of at least 3: no wrong shape fits by
+    chance and nothing is true of small sizes only.
     """
     generator = Generator().manual_seed(seed)
     lengths = draw_lengths(cell, generator)
@@ -379,8 +385,8 @@ def draw_sample(cell: GradientCell, seed: int) -> Sample:
             raise InputError(f"the input {name} is too large: at most {MAX_ELEMENTS:,} numbers are drawn.")
         value = torch.randn(shape, dtype=torch.float64, generator=generator)
         if "one-hot" in kinds and shape:
-            along = 0 if len(shape) == 2 and shape[1] == 1 else -1
-            value = (value == value.amax(along, keepdim=True)).double()
+            axis = 0 if len(shape) == 2 and shape[1] == 1 else -1
+            value = (value == value.amax(axis, keepdim=True)).double()
         elif "mask" in kinds:
             value = (value > -0.5).double()
         elif "causal" in kinds and len(shape) > 1:
@@ -388,34 +394,34 @@ def draw_sample(cell: GradientCell, seed: int) -> Sample:
         elif "positive" in kinds:
             value = value.abs() + 0.1
         values[name] = value.requires_grad_(f"d{name}" in cell.gradients)
-    spelled = Sample({length: name for name, length in lengths.items()}, {})
+    sample = Sample({length: name for name, length in lengths.items()}, {})
     with torch.enable_grad():
-        run_forward(cell, values, spelled)
+        run_forward(cell, values, sample)
         sources = [values[gradient[1:]] for gradient in cell.gradients]
         gradients = torch.autograd.grad(values.pop("loss"), sources, allow_unused=True) if cell.loss else ()
-    idle = [name[1:] for name, gradient in zip(cell.gradients, gradients, strict=True) if gradient is None]
-    if idle:
+    unused = [name[1:] for name, gradient in zip(cell.gradients, gradients, strict=True) if gradient is None]
+    if unused:
         raise InputError(
-            f"the loss does not depend on {idle[0]}. Use it there, leave it out, or call it fixed among the inputs."
+            f"the loss does not depend on {unused[0]}. Use it there, leave it out, or call it fixed among the inputs."
         )
     detached = {name: value.detach() for name, value in values.items()}
-    return Sample(spelled.size_names, {**detached, **dict(zip(cell.gradients, gradients, strict=True))})
+    return Sample(sample.size_names, {**detached, **dict(zip(cell.gradients, gradients, strict=True))})
 
 
 def draw_lengths(cell: GradientCell, generator: Generator) -> dict[str, int]:
-    """Lengths of all sizes and sides, of which no two are equal by chance."""
+    """Draw lengths of all sizes and sides, no two of them equal by chance."""
     sides = {side for sides in cell.input_sides.values() for side in sides} | {*cell.sizes}
     formulas = {"1": as_polynomial(1)} | {side: side_polynomial(side, cell) for side in sorted(sides)}
     for _ in range(MAX_SIZE_DRAWS):
-        drawn = (torch.randperm(max(8, 2 * len(cell.sizes)), generator=generator) + MIN_LENGTH).tolist()
-        sizes = dict(zip(cell.sizes, drawn, strict=False))
-        at = {formula: formula.at(sizes) for formula in formulas.values()}
-        fit = all(
+        numbers = (torch.randperm(max(8, 2 * len(cell.sizes)), generator=generator) + MIN_LENGTH).tolist()
+        sizes = dict(zip(cell.sizes, numbers, strict=False))
+        lengths = {formula: formula.at(sizes) for formula in formulas.values()}
+        is_valid = all(
             length.denominator == 1 and (formula.constant is not None or 1 < length <= MAX_LENGTH) and length > 0
-            for formula, length in at.items()
+            for formula, length in lengths.items()
         )
-        if fit and len({*at.values()}) == len(at):
-            return {side: int(at[formula]) for side, formula in formulas.items()}
+        if is_valid and len({*lengths.values()}) == len(lengths):
+            return {side: int(lengths[formula]) for side, formula in formulas.items()}
     raise InputError(
         "no sizes were found at which all sides are positive and differ; simplify the shapes of the inputs."
     )
@@ -428,17 +434,17 @@ def run_forward(
     constants: frozenset[str] = frozenset(),
     source: str = "",
 ) -> None:
-    """Run the forward pass into these values; steps that are held count as constants, the source as an input."""
+    """Run the forward pass and add its values; steps in `constants` are detached, `source` counts as an input."""
     for equation in cell.equations:
-        where = "loss" if equation.name == "loss" else f"forward, line {equation.number}"
+        label = "loss" if equation.name == "loss" else f"forward, line {equation.number}"
         try:
             value = Evaluator(values)(equation.expression)
         except ShapeError as error:
             shapes = error.operation.format(*map(sample.describe_shape, error.shapes))
-            raise InputError(f"{where}: {equation.text}\n    the shapes do not fit: {shapes}") from None
+            raise InputError(f"{label}: {equation.text}\n    the shapes do not fit: {shapes}") from None
         if not value.isfinite().all():
             raise InputError(
-                f"{where}: {equation.text}\n    has a value that is not finite at random inputs. A log or a root "
+                f"{label}: {equation.text}\n    has a value that is not finite at random inputs. A log or a root "
                 'needs an input that is called positive, as in X = "n d positive".'
             )
         if equation.name in (*constants, source):
@@ -456,7 +462,7 @@ def run_forward(
 def gradient_with_constants(
     cell: GradientCell, sample: Sample, target: str, constants: frozenset[str]
 ) -> Tensor | None:
-    """The gradient of a value where some later steps are taken for constants; None if nothing of it is left."""
+    """Return the gradient of a value where some later steps are constants; None if the loss depends on none."""
     values, source = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}, target[1:]
     with torch.enable_grad():
         if source in values:

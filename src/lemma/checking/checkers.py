@@ -1,6 +1,6 @@
 """The checkers of `lemma check` by their names.
 
-A file (a claim, a sheet) may pass on what it says to them: nothing is imported here by name.
+Files such as claims and sheets choose a checker by its name; nothing that a file names is imported.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 from lemma.errors import SpecError, describe_unknown
 from lemma.report.result import Result
 
-ANSWER_ARGUMENTS = {
+ANSWER_ARGUMENTS = {  # what follows the model; None for any number of lines
     "parameters": ("FORMULA",),
     "flops": ("FORMULA",),
     "trainable": ("FORMULA",),
@@ -21,20 +21,17 @@ ANSWER_ARGUMENTS = {
     "sheet": None,
     "identity": (),
 }
-"""What each checker expects behind the model; None where any number of lines may follow."""
-WITHOUT_SIZES = {
-    "gradient": "it is judged at random ones",
-    "derivation": "it is judged at random ones, or exactly",
+WITHOUT_SIZES = {  # the checkers that take no sizes, and why
+    "gradient": "it is checked at random ones",
+    "derivation": "it is checked at random ones, or exactly",
     "worked": "a case has no sizes to set",
     "sheet": "each question names its own",
 }
-"""The checkers that take no sizes, and why."""
-MODEL_CHECKERS = ("parameters", "flops", "trainable", "number", "shape")
-"""The checkers that are about a model, which a person may also name as `package.module:factory`."""
+MODEL_CHECKERS = ("parameters", "flops", "trainable", "number", "shape")  # these take `package.module:factory` too
 
 
 def run_checker(name: str, model: Any, answers: Sequence[Any], sizes: Mapping[str, Any]) -> Result:
-    """Judge answers about a model, a cell, a case or a sheet by the checker of that name.
+    """Check answers about a model, a cell, a case or a sheet by the checker of a name.
 
     >>> run_checker("number", "table-a5", ["parameters", "9,721,596"], {"L": 2}).equal
     True
@@ -44,19 +41,19 @@ def run_checker(name: str, model: Any, answers: Sequence[Any], sizes: Mapping[st
     if name != "identity" and model is None:
         kind, example = ("case", "e9") if name == "worked" else ("model", "lstm")
         raise SpecError(f"check {name}: a {kind} is expected behind it, as in check('{name}', '{example}', …).")
-    named = ANSWER_ARGUMENTS[name]
-    if named is not None and len(answers) != len(named):
-        expected = " and ".join(named) or "nothing"
+    arguments = ANSWER_ARGUMENTS[name]
+    if arguments is not None and len(answers) != len(arguments):
+        expected = " and ".join(arguments) or "nothing"
         raise SpecError(f"check {name}: {expected} expected behind the model, got {len(answers)} answers.")
     if name in WITHOUT_SIZES and sizes:
         raise SpecError(f"check {name}: '{next(iter(sizes))}' is unknown here: {WITHOUT_SIZES[name]}.")
-    match name:  # a checker is imported when it is called: some take a second
+    match name:  # checkers are imported when they are called: some imports take a second
         case "parameters" | "flops" | "trainable":
             from lemma.checking.formulas import check_formula
 
             return check_formula(model, name, answers[0], sizes)
         case "number":
-            from lemma.checking.numbers import check_number
+            from lemma.checking.check_number import check_number
 
             return check_number(model, answers[0], str(answers[1]), sizes)
         case "shape":
@@ -72,7 +69,7 @@ def run_checker(name: str, model: Any, answers: Sequence[Any], sizes: Mapping[st
 
             return check_derivation(model)
         case "worked":
-            from lemma.checking.worked.judge import check_worked
+            from lemma.checking.worked.check import check_worked
 
             return check_worked(model, answers)
         case "sheet":

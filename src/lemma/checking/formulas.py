@@ -49,14 +49,21 @@ def check_formula(
     account = account_for(subject, (quantity,), conventions)
     spec = spec_of(model, settings, subject)
     with work_limit(MAX_CHECKING_STEPS):
-        asked = read_question(account, quantity, text, symbol_aliases(spec, account.symbols), settings or ())
-        verdict = _compare(asked, subject, spec, conventions, diagnose)
-        if verdict.equal and asked.has_wrong_number:
-            right = format_number(asked.answer.at(account.symbols))
-            return asked.make_verdict(
-                f"The formula is right, but not the number after it: at these sizes it is {right}."
-            )
-        return verdict
+        question = read_question(account, quantity, text, symbol_aliases(spec, account.symbols), settings or ())
+        return compare_formula(question, subject, spec, conventions, diagnose)
+
+
+def compare_formula(
+    question: FormulaQuestion, subject: Subject, spec: ModelSpec | None, conventions: Conventions, diagnose: bool
+) -> Verdict:
+    """Compare a formula that has been read, and the number after it if there is one, with the model's."""
+    verdict = _compare(question, subject, spec, conventions, diagnose)
+    if verdict.equal and question.has_wrong_number:
+        right = format_number(question.answer.at(question.account.symbols))
+        return question.make_verdict(
+            f"The formula is right, but not the number after it: at these sizes it is {right}."
+        )
+    return verdict
 
 
 def _compare(

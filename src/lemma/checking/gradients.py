@@ -101,6 +101,16 @@ class GradientReport(Result):
     def __bool__(self) -> bool:
         return self.right
 
+    def claim_and_correction(self) -> tuple[str, str]:
+        """Return the first wrong line, and what is right instead; all lines and nothing if they are right."""
+        if not self.checked:
+            return self.summary, "no line derives anything of the cell."
+        wrong = next((verdict for verdict in self.checked if verdict.outcome != "right"), None)
+        if wrong is None:
+            return "; ".join(verdict.text for verdict in self.checked), ""
+        reason = f"{wrong.reason[:1].upper()}{wrong.reason[1:]}." if wrong.reason else ""
+        return wrong.text, " ".join(filter(None, [f"{wrong.repair}." if wrong.repair else "", reason]))
+
     @property
     def summary(self) -> str:
         """How many lines are right."""

@@ -113,6 +113,10 @@ class IdentityReport(Evidence, Result):
     def __bool__(self) -> bool:
         return self.holds
 
+    def claim_and_correction(self) -> tuple[str, str]:
+        """Return the claim, and what is right instead; nothing if it holds."""
+        return self.claim, "" if self.holds else self.correction or self.verdict
+
     @property
     def verdict(self) -> str:
         """The claim judged, in a line."""

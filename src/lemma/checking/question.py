@@ -360,6 +360,10 @@ class Verdict(Result):
     def __bool__(self) -> bool:
         return self.equal
 
+    def claim_and_correction(self) -> tuple[str, str]:
+        """Return the answer, and what is right instead; nothing if it is right."""
+        return self.yours, "" if self.equal else " ".join([f"{self.right}.", *self.diagnosis])
+
     @property
     def title(self) -> str:
         """What was asked for."""

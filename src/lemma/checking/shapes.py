@@ -60,6 +60,13 @@ class ShapeReport(Result):
     def __bool__(self) -> bool:
         return self.right
 
+    def claim_and_correction(self) -> tuple[str, str]:
+        """Return the first wrong line, and what is right instead; all lines and nothing if they are right."""
+        wrong = next((line for line in self.lines if not line.equal), None)
+        if wrong is None:
+            return "; ".join(f"{line.name} = {line.yours}" for line in self.lines), ""
+        return f"{wrong.name} = {wrong.yours}", " ".join(filter(None, [wrong.right, wrong.reason]))
+
     @property
     def summary(self) -> str:
         """How many shapes are right."""

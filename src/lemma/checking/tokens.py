@@ -1,6 +1,6 @@
-"""Cutting text into tokens: one scanner, the alphabets of formulas and of derivations, errors that show the place.
+"""Tokens of formulas and derivations: one scanner, two alphabets, and errors with a caret under the position.
 
-Characters are first folded one for one (− to -, · to *, 𝑑 to d), so that a token's position is that of the text.
+Characters are first folded one for one (− to -, · to *, 𝑑 to d): a token's position is also its position in the text.
 """
 
 import re
@@ -13,15 +13,16 @@ from lemma.errors import InputError
 
 MAX_FORMULA_CHARS, MAX_TOKENS = 10_000, 4_000
 MAX_LINE_CHARS, MAX_TOKEN_CHARS = 2000, 40
-CONTEXT_CHARS = 30
-"""Characters of a text that an error shows on either side of the place."""
+CONTEXT_CHARS = 30  # that an error shows on either side of the position
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of a text. Its kind is `number`, `name`, `end`, or for a sign the sign itself.
+    """A piece of a text.
 
-    `bound` is how many of a name's last characters are one subscript in braces.
+    Attributes:
+        kind: `number`, `name`, `end`, or for a sign the sign itself.
+        subscript_length: number of a name's last characters that are one subscript in braces.
     """
 
     kind: str
@@ -32,28 +33,28 @@ class Token:
 
 @dataclass(frozen=True)
 class SourceText:
-    """A text that a person wrote, and what errors call a place in it, such as `line 3, column`."""
+    """A text that a person wrote, and the label of positions in it, such as `line 3, column`."""
 
     text: str
     label: str
 
     def error_at(self, position: int, message: str) -> InputError:
-        r"""An error whose message shows the text with a caret under the place.
+        r"""Return an error whose message shows the text with a caret under a position.
 
-        >>> print(SourceText("V*d + ?", "formula, character").mistake(6, "'?' is not read here."))
+        >>> print(SourceText("V*d + ?", "formula, character").error_at(6, "'?' is not read here."))
         formula, character 7: '?' is not read here.
             V*d + ?
                   ^
         """
         start, end = max(0, position - CONTEXT_CHARS), position + CONTEXT_CHARS
         before, after = "… " if start else "", " …" if end < len(self.text) else ""
-        shown = "".join(character if character.isprintable() else "�" for character in self.text[start:end])
+        excerpt = "".join(character if character.isprintable() else "�" for character in self.text[start:end])
         caret = " " * (len(before) + position - start) + "^"
-        return InputError(f"{self.label} {position + 1}: {message}\n    {before}{shown}{after}\n    {caret}")
+        return InputError(f"{self.label} {position + 1}: {message}\n    {before}{excerpt}{after}\n    {caret}")
 
 
 class Cursor:
-    """A place in a list of tokens, which a parser moves from left to right."""
+    """A position in a list of tokens, which a parser moves from left to right."""
 
     def __init__(self, source: SourceText, tokens: list[Token]) -> None:
         self.source, self.tokens, self.index = source, tokens, 0
@@ -64,30 +65,30 @@ class Cursor:
         return self.tokens[self.index]
 
     def take(self) -> Token:
-        """The next token, which is then behind us."""
+        """Return the next token and move past it."""
         token = self.current
         self.index += token.kind != "end"
         return token
 
     def take_if(self, *kinds: str) -> Token | None:
-        """The next token if it is of one of these kinds."""
+        """Take the next token if it is of one of these kinds."""
         return self.take() if self.current.kind in kinds else None
 
     def error(self, message: str, token: Token | None = None) -> InputError:
-        """An error at a token, or at the next one."""
+        """Return an error at a token, or at the next one."""
         return self.source.error_at((token or self.current).position, message)
 
 
 def describe_character(character: str) -> str:
-    """A character with its number and name, for those that look like others or like nothing.
+    """Return a character with its number and name, if it may look like another one or like nothing.
 
-    >>> named("а")
+    >>> describe_character("а")
     "'а' (U+0430, CYRILLIC SMALL LETTER A)"
     """
     if character.isascii() and character.isprintable():
         return f"'{character}'"
-    shown = f"'{character}' " if character.isprintable() else ""
-    return f"{shown}(U+{ord(character):04X}, {unicodedata.name(character, 'a control character')})"
+    quoted = f"'{character}' " if character.isprintable() else ""
+    return f"{quoted}(U+{ord(character):04X}, {unicodedata.name(character, 'a control character')})"
 
 
 _FOLDED_CHARACTERS = (
@@ -99,32 +100,32 @@ def _scan(
     source: SourceText,
     alphabet: Mapping[str, str],
     folded: Mapping[str, str],
-    read: Callable[[str, re.Match[str]], Iterable[Token]],
-    stranger: Callable[[str], str],
+    make_tokens: Callable[[str, re.Match[str]], Iterable[Token]],
+    describe_unknown: Callable[[str], str],
 ) -> list[Token]:
-    """Match the patterns of an alphabet one after the other; `read` makes tokens of what one matched.
+    """Match the patterns of an alphabet one after the other; `make_tokens` turns a kind and its match into tokens.
 
-    Letters and digits in another type face, and signs of other shapes, are read as the plain ones.
+    Letters and digits in another typeface, and signs of other shapes, are read as the plain ones.
     """
     text, position = "", 0
     spend(len(source.text) // 5)
     for character in source.text:
-        faced = unicodedata.decomposition(character).startswith(("<font>", "<wide>"))
-        plain = unicodedata.normalize("NFKC", character) if faced else character
+        is_styled = unicodedata.decomposition(character).startswith(("<font>", "<wide>"))
+        plain = unicodedata.normalize("NFKC", character) if is_styled else character
         text += folded.get(character, plain if len(plain) == 1 else character)
-    found, patterns = list[Token](), {kind: re.compile(pattern) for kind, pattern in alphabet.items()}
+    tokens, patterns = list[Token](), {kind: re.compile(pattern) for kind, pattern in alphabet.items()}
     while position < len(text):
         matches = ((kind, pattern.match(text, position)) for kind, pattern in patterns.items())
         kind, match = next(((kind, match) for kind, match in matches if match), ("", None))
         spend(3)
         if match is None:
-            raise source.error_at(position, stranger(source.text[position]))
+            raise source.error_at(position, describe_unknown(source.text[position]))
         if kind != "space":
-            found += read(kind, match)
+            tokens += make_tokens(kind, match)
         position = match.end()
-        if len(found) > MAX_TOKENS:
+        if len(tokens) > MAX_TOKENS:
             raise FormulaTooLarge(f"the formula has more than {MAX_TOKENS:,} symbols, numbers and signs")
-    return found
+    return tokens
 
 
 # The alphabet of formulas: Python-like, or simple LaTeX.
@@ -164,7 +165,7 @@ COMMA_HINT = "A comma separates thousands (9,721,596) or named parts; write deci
 
 
 def formula_tokens(source: SourceText) -> list[Token]:
-    """Cut a formula into tokens; the last one is of the kind `end`.
+    """Split a formula into tokens; the last one is of the kind `end`.
 
     >>> [token.text for token in formula_tokens(SourceText("2d_{ff}·(N−1)", "formula, character"))]
     ['2', 'd_ff', '*', '(', 'N', '-', '1', ')', '']
@@ -174,13 +175,13 @@ def formula_tokens(source: SourceText) -> list[Token]:
             f"the formula has {len(source.text):,} characters; at most {MAX_FORMULA_CHARS:,} are read"
         )
 
-    def read(kind: str, match: re.Match[str]) -> list[Token]:
+    def make_tokens(kind: str, match: re.Match[str]) -> list[Token]:
         position = match.start()
         if kind == "name":  # what is in a braced or lowered subscript belongs together
             stem, *tails = match.groups()
             tail = next((unicodedata.normalize("NFKC", part) for part in tails if part), "")
-            whole = (f"{stem}_{tail}" if tail else stem).replace("\\", "")
-            return [Token(kind, whole, position, subscript_length=len(tail.replace("\\", "")) + 1 if tail else 0)]
+            name = (f"{stem}_{tail}" if tail else stem).replace("\\", "")
+            return [Token(kind, name, position, subscript_length=len(tail.replace("\\", "")) + 1 if tail else 0)]
         if kind == "big":
             sign = "sum" if re.fullmatch(_SUM, match[1]) else "prod"
             return [Token(kind, f"{sign} {match[2].removeprefix(chr(92))}", position)]
@@ -191,12 +192,12 @@ def formula_tokens(source: SourceText) -> list[Token]:
             return [Token(kind, digits + exponent, position)]
         return [Token(kind, kind if kind in ("^", "*", "/", "{", "}") else match.group(), position)]
 
-    def stranger(character: str) -> str:
+    def describe_unknown(character: str) -> str:
         advice = "A formula has numbers, symbols, + - * / ^, brackets, \\frac, \\cdot, \\times and |V|."
         return f"{describe_character(character)} is not read here. {advice}"
 
-    found = _scan(source, _FORMULA_ALPHABET, _FOLDED_CHARACTERS, read, stranger)
-    return [*found, Token("end", "", len(source.text.rstrip()))]
+    tokens = _scan(source, _FORMULA_ALPHABET, _FOLDED_CHARACTERS, make_tokens, describe_unknown)
+    return [*tokens, Token("end", "", len(source.text.rstrip()))]
 
 
 # The alphabet of derivations: numbers, names in any of their spellings, and signs.
@@ -220,16 +221,16 @@ _DERIVATION_FOLDED = _FOLDED_CHARACTERS | dict.fromkeys("⊙∘", "*")
 
 
 def derivation_tokens(source: SourceText) -> list[Token]:
-    """Cut a line of a derivation into tokens; the last one is of the kind `end`.
+    """Split a line of a derivation into tokens; the last one is of the kind `end`.
 
     >>> [token.text for token in derivation_tokens(SourceText("dΓ_f = da∗c_{t−1}", "line 1, column"))]
     ['dGamma_f', '=', 'da', '*', 'c_prev', 'the end of the line']
     """
     if len(source.text) > MAX_LINE_CHARS:
-        said = f"a line has at most {MAX_LINE_CHARS} characters, not {len(source.text)}."
-        raise source.error_at(MAX_LINE_CHARS - 1, said)
+        message = f"a line has at most {MAX_LINE_CHARS} characters, not {len(source.text)}."
+        raise source.error_at(MAX_LINE_CHARS - 1, message)
 
-    def read(kind: str, match: re.Match[str]) -> list[Token]:
+    def make_tokens(kind: str, match: re.Match[str]) -> list[Token]:
         text, position = match.group(), match.start()
         if len(text) > MAX_TOKEN_CHARS:
             raise source.error_at(position, f"a name or number has at most {MAX_TOKEN_CHARS} characters.")
@@ -244,15 +245,15 @@ def derivation_tokens(source: SourceText) -> list[Token]:
         sign = {"ᵀ": ".T", "**": "^", "\\odot": "*", "′": "'"}.get(text, ".T" if kind == "transpose" else text)
         return [Token(kind if kind == "number" else sign, sign, position)]
 
-    def stranger(character: str) -> str:
+    def describe_unknown(character: str) -> str:
         return f"{character!r} is not part of the language."
 
-    found = _scan(source, _DERIVATION_ALPHABET, _DERIVATION_FOLDED, read, stranger)
-    return [*found, Token("end", "the end of the line", len(source.text))]
+    tokens = _scan(source, _DERIVATION_ALPHABET, _DERIVATION_FOLDED, make_tokens, describe_unknown)
+    return [*tokens, Token("end", "the end of the line", len(source.text))]
 
 
 def plain_name(name: str) -> str:
-    """The plain spelling of a name: Greek letters, accents and subscripts written out.
+    """Write out Greek letters, accents and subscripts of a name.
 
     >>> [plain_name(name) for name in ("ŷ", "δ₁", "c̃", "h_{t-1}", "dα", "a_t")]
     ['y_hat', 'delta1', 'c_tilde', 'h_prev', 'dalpha', 'a_t']

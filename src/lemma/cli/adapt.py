@@ -1,4 +1,4 @@
-"""`lemma adapt` and `lemma export`: a trained run fitted to new data, and adapted runs in other forms."""
+"""`lemma adapt` and `lemma export`: train a run further on new data, and write runs in other formats."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from lemma.errors import SpecError
 @with_data("treebank", "graph", "nodes", "parser")
 def adapt(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The finished run to start from: the base.")],
-    words: Annotated[
+    arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of method or recipe, such as rank=4.")
     ] = None,
     method: Annotated[
@@ -43,7 +43,7 @@ def adapt(
     """
     from lemma import api
 
-    settings, names = split_settings(words or [])
+    settings, names = split_settings(arguments or [])
     if out is None:
         raise SpecError(f"--out is missing, as in: lemma adapt {run} --labels tweets --out runs/b")
     if names and "text" not in data:

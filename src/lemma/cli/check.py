@@ -1,4 +1,4 @@
-"""`lemma check`: is my derivation right? Ends with 0 if it is, 1 if not, 2 if it cannot be read."""
+"""`lemma check`: check a derivation. Exits with 0 if it is right, 1 if it is wrong, 2 if it cannot be read."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from lemma.cli.common import Json, announce_if_slow, print_result, split_setting
 from lemma.errors import SpecError
 
 app = typer.Typer(
-    help="Judge a derivation of your own: a formula, a number, a gradient, a computation by hand, a sheet of answers.",
+    help="Check a derivation of your own: a formula, a number, a gradient, a computation by hand, a sheet of answers.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -22,21 +22,27 @@ Formula = Annotated[
 
 
 @app.command()
-def parameters(model: Model, formula: Formula, words: Sizes = None, json: Json = False) -> None:
-    """Judge a formula for a model's parameters."""
-    _check("parameters", model, [formula], words, json)
+def parameters(model: Model, formula: Formula, sizes: Sizes = None, json: Json = False) -> None:
+    """Check a formula for a model's parameters."""
+    from lemma.api import check
+
+    _finish(check.parameters(model, formula, **_parse_sizes(sizes)), json)
 
 
 @app.command()
-def flops(model: Model, formula: Formula, words: Sizes = None, json: Json = False) -> None:
-    """Judge a formula for the operations of a forward pass."""
-    _check("flops", model, [formula], words, json)
+def flops(model: Model, formula: Formula, sizes: Sizes = None, json: Json = False) -> None:
+    """Check a formula for the operations of a forward pass."""
+    from lemma.api import check
+
+    _finish(check.flops(model, formula, **_parse_sizes(sizes)), json)
 
 
 @app.command()
-def trainable(model: Model, formula: Formula, words: Sizes = None, json: Json = False) -> None:
-    """Judge a formula for the parameters that learn, as of LoRA."""
-    _check("trainable", model, [formula], words, json)
+def trainable(model: Model, formula: Formula, sizes: Sizes = None, json: Json = False) -> None:
+    """Check a formula for the parameters that are trained."""
+    from lemma.api import check
+
+    _finish(check.trainable(model, formula, **_parse_sizes(sizes)), json)
 
 
 @app.command()
@@ -45,11 +51,13 @@ def shape(
     lines: Annotated[list[str], typer.Argument(metavar="'NAME = SHAPE'...", help="As in 'Q = H×S×M_QK'.")],
     json: Json = False,
 ) -> None:
-    """Judge the shapes of a model's tensors.
+    """Check the shapes of a model's tensors.
 
     Names are those of the drawing: lemma count MODEL --draw FILE.svg.
     """
-    _check("shape", model, lines, None, json)
+    from lemma.api import check
+
+    _finish(check.shape(model, *lines), json)
 
 
 @app.command()
@@ -61,11 +69,13 @@ def number(
     value: Annotated[
         str, typer.Argument(metavar="VALUE", help="'9,721,596', '9.7M', '54.1 % increase from L=2 to L=4'.")
     ],
-    words: Sizes = None,
+    sizes: Sizes = None,
     json: Json = False,
 ) -> None:
-    """Judge a bare number, or a change between two sizes."""
-    _check("number", model, [quantity, value], words, json)
+    """Check a bare number, or a change between two sizes."""
+    from lemma.api import check
+
+    _finish(check.number(model, quantity, value, **_parse_sizes(sizes)), json)
 
 
 @app.command()
@@ -82,17 +92,18 @@ def gradient(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Judge gradients derived by hand, against autograd.
+    """Check gradients derived by hand, against autograd.
 
     A function of your own is a TOML file: forward, loss, answers, [sizes] and [inputs].
     """
-    if names:
-        from lemma.api import describe_cell
+    from lemma.api import check, describe_cell
 
+    if names:
         return typer.echo(describe_cell(cell))
     example = "gradient softmax-cross-entropy 'dz = y_hat - y'"
-    own = Path(cell).suffix == ".toml" and not file and not lines  # whose answers are in it
-    return _check("gradient", cell, [] if own else _read_lines(file, lines, example), None, json)
+    has_answers = Path(cell).suffix == ".toml" and not file and not lines
+    texts = [] if has_answers else _read_lines(file, lines, example)
+    return _finish(check.gradient(cell, *texts), json)
 
 
 @app.command()
@@ -100,8 +111,10 @@ def derivation(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A text file, a step a line; TOML for matrices.")],
     json: Json = False,
 ) -> None:
-    """Judge a derivation step by step, each against the one before."""
-    _check("derivation", str(file), [], None, json)
+    """Check a derivation step by step, each against the one before."""
+    from lemma.api import check
+
+    _finish(check.derivation(str(file)), json)
 
 
 @app.command()
@@ -116,16 +129,16 @@ def worked(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Judge a computation by hand against a worked case.
+    """Check a computation by hand against a worked case.
 
     A number is right if it is the exact one rounded to the decimals given. Elements are named by row and column:
     'alpha2[they, Ajax] = 0.119'.
     """
-    if names:
-        from lemma.api import describe_worked
+    from lemma.api import check, describe_worked
 
+    if names:
         return typer.echo(describe_worked(case))
-    return _check("worked", case, _read_lines(file, lines, "worked e9 'c_t = [0.52, -0.34]'"), None, json)
+    return _finish(check.worked(case, *_read_lines(file, lines, "worked e9 'c_t = [0.52, -0.34]'")), json)
 
 
 @app.command()
@@ -156,8 +169,8 @@ def sheet(
     if format:
         if len(out or []) != 1:
             raise SpecError(f"--as {format}: where to? Name one file or folder, as in --out results.json")
-        written = check.write_sheet(questions, *(answers or []), format=format, out=(out or [])[0])
-        return typer.echo(f"Written to {written}", err=True)
+        path = check.write_sheet(questions, *(answers or []), format=format, out=(out or [])[0])
+        return typer.echo(f"Written to {path}", err=True)
     for target in out or []:
         check_target(target, (".csv", ".json", ".html", ".md", ".txt", ".tex", ".svg"))
     with announce_if_slow(f"Marking the answers to {questions} …"):
@@ -172,7 +185,7 @@ def sheet(
 
 @app.command()
 def identity(
-    words: Annotated[
+    arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[NAME] [KEY=VALUE]...", help="a2 … e3, or a word such as rotary; then sizes, such as D=256."
@@ -183,18 +196,17 @@ def identity(
 ) -> None:
     """Run an identity of the sources.
 
-    Number next to number, with the tolerance. Without a name, all that there are. Ends with 1 where the source's
-    claim is false.
+    Number next to number, with the tolerance. Without a name, list all. Exits with 1 if the source's claim is false.
     """
     from lemma.api import check
 
-    sizes, names = split_settings(words or [])
+    sizes, names = split_settings(arguments or [])
     if len(names) > 1:  # a size without its value, or a second identity
         listed = check.identities().to_dict()["identities"]
-        known = {word: one["sizes"] for one in listed for word in (one["name"], *one["words"])}
-        needed = known.get(names[0].lower(), {}).get(names[1])
-        if needed is not None:
-            raise SpecError(f"{names[1]} needs a value, as in {names[1]}={needed}.")
+        defaults = {name: identity["sizes"] for identity in listed for name in (identity["name"], *identity["words"])}
+        default = defaults.get(names[0].lower(), {}).get(names[1])
+        if default is not None:
+            raise SpecError(f"{names[1]} needs a value, as in {names[1]}={default}.")
         raise SpecError(f"one identity at a time: got {', '.join(names)}.")
     if out and not names:
         raise SpecError(f"which identity is to be written to {out}? As in: lemma check identity b5 --out {out}")
@@ -215,9 +227,9 @@ def sources(
     out: Annotated[Path | None, typer.Option("--out", help="Write it there: .html, .md or .json.")] = None,
     json: Json = False,
 ) -> None:
-    """Judge what the sources of the problems claim.
+    """Check what the sources of the problems claim.
 
-    Every claim of the rows A1 to E9 goes through the checker that judges yours. Ends with 1 if one is wrong.
+    Every claim of the rows A1 to E9 goes through the checker that checks yours. Exits with 1 if one is wrong.
     """
     from lemma.api import check
 
@@ -227,22 +239,24 @@ def sources(
 
 
 def _read_lines(file: Path | None, lines: list[str] | None, example: str) -> list[str]:
-    """Lines of a file, then those that were typed."""
+    """Return the lines of a file, then those that were typed."""
     try:
-        given = [*([file.read_text(encoding="utf-8")] if file else []), *(lines or [])]
+        texts = [*([file.read_text(encoding="utf-8")] if file else []), *(lines or [])]
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{file}: it cannot be read as text ({error}).") from None
-    if not given:
-        raise SpecError(f"nothing to judge. As in: lemma check {example}")
-    return given
+    if not texts:
+        raise SpecError(f"nothing to check. As in: lemma check {example}")
+    return texts
 
 
-def _check(what: str, model: str, answers: list[str], words: list[str] | None, as_json: bool) -> None:
-    from lemma.api import check
+def _parse_sizes(arguments: list[str] | None) -> dict[str, Any]:
+    sizes, names = split_settings(arguments or [])
+    if names:
+        raise SpecError(f"'{names[0]}' is not of the form key=value, as in L=2.")
+    return sizes
 
-    symbols, strays = split_settings(words or [])
-    if strays:
-        raise SpecError(f"'{strays[0]}' is not of the form key=value, as in L=2.")
-    verdict: Any = check(what, model, *answers, **symbols)
-    print_result(verdict, as_json)
-    raise typer.Exit(0 if verdict else 1)
+
+def _finish(result: Any, as_json: bool) -> None:
+    """Print the result of a check, and exit with 0 if it is right, else with 1."""
+    print_result(result, as_json)
+    raise typer.Exit(0 if result else 1)

@@ -1,4 +1,4 @@
-"""What the commands share: printing results, settings, and the options that name data."""
+"""Helpers of the commands: printing results, parsing settings, and the options that name data."""
 
 import inspect
 import json
@@ -18,9 +18,8 @@ from lemma.errors import SpecError
 from lemma.report.text import set_text_width, stream_width, wrap_lines
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress goes to stderr.")]
-INTERRUPTED = 130
-ANNOUNCE_AFTER = 1.5
-"""Seconds of silence before a long computation is announced."""
+INTERRUPTED = 130  # exit status, as in shells
+ANNOUNCE_AFTER = 1.5  # seconds before a long computation is announced
 
 
 class GroupedCommand(TyperCommand):
@@ -32,8 +31,8 @@ class GroupedCommand(TyperCommand):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                plain = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                groups.setdefault(getattr(parameter, "rich_help_panel", None) or plain, []).append(record)
+                default = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or default, []).append(record)
         for name, records in groups.items():
             if records:
                 with formatter.section(name):
@@ -41,18 +40,17 @@ class GroupedCommand(TyperCommand):
 
 
 def print_result(result: Any, as_json: bool, out: Path | None = None) -> None:
-    """Save a result where it is to be saved, and print it; one that was interrupted exits with 130, as shells do.
+    """Print a result, after saving it to `out` if given; exit with 130 if it was interrupted.
 
-    Of the processes that torchrun starts only the first does, so that stdout holds one result.
+    Only the first of torchrun's processes prints: stdout holds one result.
     """
-    first = os.environ.get("RANK", "0") == "0"
-    if out and first:
-        result.save(out)
-    if first:
+    if os.environ.get("RANK", "0") == "0":
+        if out:
+            result.save(out)
         with set_text_width(stream_width(sys.stdout)):
             typer.echo(to_json(result.to_dict()) if as_json else str(result))
-    if out and first:
-        typer.echo(f"Written to {out}", err=True)
+        if out:
+            typer.echo(f"Written to {out}", err=True)
     if getattr(result, "interrupted", False):
         raise typer.Exit(INTERRUPTED)
 
@@ -70,7 +68,7 @@ def announce_if_slow(message: str) -> Iterator[None]:
 
 
 def print_message(message: str, *, to_stderr: bool = False) -> None:
-    """Print a wrapped message; `aside` on stderr, so that stdout holds only the result."""
+    """Print a wrapped message, on stderr if stdout must hold only the result."""
     typer.echo(wrap_lines(message, stream_width(sys.stderr if to_stderr else sys.stdout)), err=to_stderr)
 
 
@@ -80,7 +78,7 @@ def to_json(values: Any) -> str:
 
 
 def _indent_json(values: Any, line: str) -> str:
-    """A value as JSON, its parts on lines of their own that begin as `line` says, unless it is a list of numbers."""
+    """Write a value as JSON; `line` is the line break and indent before each part, except in lists of numbers."""
     inner = f"{line}  "
     if isinstance(values, dict) and values:
         parts = [
@@ -103,20 +101,20 @@ def _replace_non_finite(values: Any) -> Any:
 
 
 def drop_unset(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given."""
+    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
-def split_settings(words: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Separate KEY=VALUE settings from the names before and between them."""
+def split_settings(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Separate KEY=VALUE settings from the other arguments."""
     from lemma.spec.base import parse_settings
 
-    names = [word for word in words if "=" not in word]
-    return parse_settings(word for word in words if "=" in word), names
+    names = [argument for argument in arguments if "=" not in argument]
+    return parse_settings(argument for argument in arguments if "=" in argument), names
 
 
 def reject_loose_files(files: list[str], data: dict[str, Any]) -> None:
-    """Refuse files without an option of their own next to a split: they may be meant for it or for the text."""
+    """Refuse files without an option next to --validation or --test: they may be meant for it or for the text."""
     if files and ("validation" in data or "test" in data):
         raise SpecError(
             f"'{files[0]}': next to --validation and --test each file needs an option of its own, as in "
@@ -131,7 +129,7 @@ def _option(name: str, metavar: str, help: str, group: str | None = None, kind: 
 
 CLASSIFY, TRANSLATE, PARSE = "Classify texts", "Translate", "Parse"
 SEARCH, GRAPHS = "Images and text", "Graphs"
-DATA_OPTIONS = {
+DATA_OPTIONS = {  # shared by train, evaluate and adapt
     "text": _option(
         "text",
         "NAME|FILE...",
@@ -159,28 +157,32 @@ DATA_OPTIONS = {
     "graph": _option("graph", "NAME|FILE|FOLDER", "A graph: cora, karate, or tables of nodes and edges.", GRAPHS),
     "nodes": _option("nodes", "FILE", "The table of nodes that belongs to a --graph of edges.", GRAPHS),
 }
-"""The options that name data, shared by train, evaluate and adapt."""
 
 
 def with_data(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options that name data; those that were given reach it as the dictionary `data`."""
+    """Add the options that name data to a command, which receives those that are set as the dictionary `data`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "data"]
-        names, only = [name for name in DATA_OPTIONS if name not in excluded], inspect.Parameter.KEYWORD_ONLY
-        added = [inspect.Parameter(name, only, default=None, annotation=DATA_OPTIONS[name]) for name in names]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        names = [name for name in DATA_OPTIONS if name not in excluded]
+        data_parameters = [
+            inspect.Parameter(name, keyword, default=None, annotation=DATA_OPTIONS[name]) for name in names
+        ]
 
         @wraps(command)
-        def run(**given: Any) -> None:
-            data = {name: value for name in names if (value := given.pop(name)) not in (None, [])}
-            command(data=data, **given)
+        def run(**options: Any) -> None:
+            data = {name: value for name in names if (value := options.pop(name)) not in (None, [])}
+            command(data=data, **options)
 
-        parameters = [one.replace(kind=only) for one in own]
-        first = [one for one in parameters if "Argument" in repr(one.annotation)]
-        rest = [one for one in parameters if one not in first]
-        signature = inspect.Signature([*first, added[0], *rest, *added[1:]])
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [
+            parameter.replace(kind=keyword) for parameter in signature.parameters.values() if parameter.name != "data"
+        ]
+        arguments = [parameter for parameter in parameters if "Argument" in repr(parameter.annotation)]
+        options = [parameter for parameter in parameters if parameter not in arguments]
+        signature = inspect.Signature([*arguments, data_parameters[0], *options, *data_parameters[1:]])
         setattr(run, "__signature__", signature)  # noqa: B010
-        run.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
         return run
 
     return decorate

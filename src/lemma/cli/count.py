@@ -1,4 +1,4 @@
-"""`lemma count`: parameters, operations and bytes as formulas."""
+"""`lemma count`: count parameters, operations and bytes as formulas."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 from lemma.cli.common import Json, announce_if_slow, print_result, split_settings
 from lemma.errors import SpecError
 
-WAITING = "Reading the formulas off the module, at many small sizes; they are kept for the next time."
+SLOW_MESSAGE = "Reading the formulas off the module, at many small sizes; they are kept for the next time."
 
 
 Form = StrEnum("Form", ["text", "markdown", "latex", "html"])
@@ -17,7 +17,7 @@ Causal = StrEnum("Causal", ["full", "half"])
 
 
 def count(
-    words: Annotated[
+    arguments: Annotated[
         list[str],
         typer.Argument(
             metavar="MODEL [KEY=VALUE]...",
@@ -82,7 +82,7 @@ def count(
     """
     import lemma.api as lemma
 
-    symbols, names = split_settings(words)
+    sizes, names = split_settings(arguments)
     if solve and len(names) > 1 and names[1] == "for":  # --solve "activations <= 80GB" for d
         solve, names = f"{solve} {' '.join(names[1:])}", names[:1]
     if len(names) != 1:
@@ -92,14 +92,14 @@ def count(
         raise SpecError("--out belongs to --plan; of an account use --format html, markdown or latex.")
     if plan:
         with announce_if_slow("Following training steps at several sizes, on tensors that take no memory."):
-            planned = lemma.count.plan(model, **symbols)
-        print_result(planned, json, out)
-        raise typer.Exit(0 if planned.fits else 1)
+            result = lemma.count.plan(model, **sizes)
+        print_result(result, json, out)
+        raise typer.Exit(0 if result.fits else 1)
     if solve and any(sign in solve for sign in "<>≤≥"):
-        with announce_if_slow(WAITING):
-            bounded: Any = lemma.count.solve(model, solve, ranges=within or (), **symbols)
-        print_result(bounded, json)
-        raise typer.Exit(0 if bounded.size is not None else 1)
+        with announce_if_slow(SLOW_MESSAGE):
+            solution: Any = lemma.count.solve(model, solve, ranges=within or (), **sizes)
+        print_result(solution, json)
+        raise typer.Exit(0 if solution.size is not None else 1)
     if solve or total:
         if not solve or not total:
             raise SpecError(
@@ -108,18 +108,18 @@ def count(
         if quantities and len(quantities) > 1:
             raise SpecError(f"--solve takes one quantity, got {', '.join(quantities)}.")
         (quantity,) = quantities or ["parameters"]
-        found: Any = lemma.count.solve(
-            model, _split_list(solve), total, quantity=quantity, ranges=within or (), **symbols
+        solutions: Any = lemma.count.solve(
+            model, _split_list(solve), total, quantity=quantity, ranges=within or (), **sizes
         )
-        print_result(found, json)
-        raise typer.Exit(0 if found.number else 1)
+        print_result(solutions, json)
+        raise typer.Exit(0 if solutions.number else 1)
     if against:
-        return print_result(lemma.count.against(model, _split_list(against), **symbols), json)
+        return print_result(lemma.count.against(model, _split_list(against), **sizes), json)
     if draw:
-        drawing = lemma.count.draw(model, **symbols)
+        drawing = lemma.count.draw(model, **sizes)
         drawing.save(draw)
         return print_result(drawing, True) if json else typer.echo(f"The drawing is in {draw}")
-    with announce_if_slow(WAITING):
+    with announce_if_slow(SLOW_MESSAGE):
         account = lemma.count(
             model,
             quantities=quantities,
@@ -128,7 +128,7 @@ def count(
             elementwise=elementwise,
             time_limit=time_limit,
             memory_limit=memory_limit,
-            **symbols,
+            **sizes,
         )
     if json or form is Form.text:
         return print_result(account, json)

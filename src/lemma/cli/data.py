@@ -1,4 +1,4 @@
-"""`lemma data`: the data sets known by name."""
+"""`lemma data`: list the data sets known by name."""
 
 import sys
 
@@ -7,7 +7,7 @@ import typer
 from lemma.cli.common import Json, print_message, to_json
 from lemma.report.text import format_table, stream_width, wrap_lines
 
-HEAD = ("name", "bytes", "licence", "cached")
+HEADER = ("name", "bytes", "licence", "cached")
 
 
 def data(json: Json = False) -> None:
@@ -23,10 +23,10 @@ def data(json: Json = False) -> None:
         return
     width = stream_width(sys.stdout)
     lines = format_table(
-        [HEAD, *((row.name, f"{row.size:,}", row.licence, "yes" if row.cached else "no") for row in rows)],
+        [HEADER, *((row.name, f"{row.size:,}", row.licence, "yes" if row.cached else "no") for row in rows)],
         left=(0, 2, 3),
         width=width,
     )
-    about = [wrap_lines(f"    {row.about}", width) for row in rows]
-    typer.echo("\n".join([lines[0], *(line for pair in zip(lines[1:], about, strict=True) for line in pair)]))
+    descriptions = [wrap_lines(f"    {row.about}", width) for row in rows]
+    typer.echo("\n".join([lines[0], *(line for pair in zip(lines[1:], descriptions, strict=True) for line in pair)]))
     print_message("Each is downloaded once, at first use: lemma train lstm --text shakespeare --out runs/a")

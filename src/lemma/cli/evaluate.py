@@ -1,4 +1,4 @@
-"""`lemma evaluate`: a run's score with its protocol."""
+"""`lemma evaluate`: measure the score of a run, with the protocol."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,8 +44,8 @@ def evaluate(
     every token once. Parsers, and language models with --treebank: UAS and LAS. Translators: BLEU and chrF. Classifiers
     and graph models: accuracy and F1. Dual encoders: recall at 1, 5 and 10 in both directions.
     """
-    from lemma.api import evaluate as measure
+    from lemma import api
 
     settings = {"layer": layer, "head": head, "context": context, "stride": stride}
     settings |= {"beam": beam, "length_penalty": length_penalty, "limit": limit, "harness": harness or None}
-    print_result(measure(run, split=split, **data, **drop_unset(settings)), json)
+    print_result(api.evaluate(run, split=split, **data, **drop_unset(settings)), json)

@@ -1,4 +1,4 @@
-"""`lemma generate`: text from a run, streamed."""
+"""`lemma generate`: generate text from a run, streamed; or translate or classify a source."""
 
 import sys
 from collections.abc import Callable
@@ -11,9 +11,8 @@ from lemma.cli.common import Json, to_json
 from lemma.errors import SpecError
 from lemma.report.text import set_text_width, stream_width
 
-TOKENS = 200
-"""What is taken where --tokens is not given."""
-CHOICE, ENDING = "Choice of tokens", "End"
+DEFAULT_TOKENS = 200
+CHOICE, ENDING = "Choice of tokens", "End"  # groups of options in the help
 
 
 def generate(
@@ -100,7 +99,7 @@ def generate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write text from a run, or a source's translation or class.
+    """Generate text from a run, or a source's translation or class.
 
     At temperature 0 it says where the text loops, and whether that is proved.
     """
@@ -126,37 +125,37 @@ def generate(
     beams = {"beam": beam, "length_penalty": length_penalty}
     if source:
         _reject(sampling | {"prompt": prompt}, "for text after a prompt, not for --source")
-        _answer(run, source, _drop_unset(beams | {"tokens": tokens}), json)
+        _answer_sources(run, source, _drop_unset(beams | {"tokens": tokens}), json)
     else:
         _reject(beams, "for translations, which need --source")
         if chat is not None:
             _reject({"prompt": prompt, "samples": samples}, "not for --chat, which is one message")
-        _write(run, prompt or [""], _drop_unset(sampling | {"tokens": tokens, "chat": chat}), json)
+        _continue_prompts(run, prompt or [""], _drop_unset(sampling | {"tokens": tokens, "chat": chat}), json)
 
 
 def _drop_unset(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value not in (None, [])}
 
 
-def _reject(options: dict[str, Any], why: str) -> None:
+def _reject(options: dict[str, Any], reason: str) -> None:
     if names := [f"--{name.replace('_', '-')}" for name in _drop_unset(options)]:
-        raise SpecError(f"{', '.join(names)}: {why}. Leave out the one or the other.")
+        raise SpecError(f"{', '.join(names)}: {reason}. Leave out the one or the other.")
 
 
-def _write(run: Path, prompts: list[str], settings: dict[str, Any], json: bool) -> None:
-    """Continue prompts; a single one as it is written."""
-    from lemma.api import generate as write
+def _continue_prompts(run: Path, prompts: list[str], settings: dict[str, Any], json: bool) -> None:
+    """Continue prompts; print the text of a single one as it is generated."""
+    from lemma import api
 
     samples = settings.pop("samples", 1)
     if "logit_bias" in settings:
-        settings["logit_bias"] = dict(map(_bias, settings["logit_bias"]))
+        settings["logit_bias"] = dict(map(_parse_bias, settings["logit_bias"]))
     if "stop_token" in settings:
         settings["stop_tokens"] = settings.pop("stop_token")
     if "ignore_eos" in settings:
         settings["stop_at_eos"] = not settings.pop("ignore_eos")
-    echo = None if json or len(prompts) * samples > 1 else _echo(prompts[0])
-    given = [] if "chat" in settings else [prompts]
-    results = write(run, *given, samples=samples, on_text=echo, defaults={"tokens": TOKENS}, **settings)
+    echo = None if json or len(prompts) * samples > 1 else _make_echo(prompts[0])
+    args = [] if "chat" in settings else [prompts]
+    results = api.generate(run, *args, samples=samples, on_text=echo, defaults={"tokens": DEFAULT_TOKENS}, **settings)
     if json:
         _print_json([result.to_dict() for result in results], "generations")
         return
@@ -168,28 +167,28 @@ def _write(run: Path, prompts: list[str], settings: dict[str, Any], json: bool) 
             typer.echo("\n\n---\n\n".join(str(result) for result in results))
 
 
-def _bias(written: str) -> tuple[int, float]:
-    token, _, value = written.partition("=")
+def _parse_bias(text: str) -> tuple[int, float]:
+    token, _, value = text.partition("=")
     try:
         return int(token), float(value)
     except ValueError:
-        raise SpecError(f"--logit-bias {written}: expected a token's id and a number, as in 17=-5.") from None
+        raise SpecError(f"--logit-bias {text}: expected a token's id and a number, as in 17=-5.") from None
 
 
-def _echo(prompt: str) -> Callable[[int, str], None]:
-    """Print the prompt before the first piece: by then, all that can be wrong with the request has been told."""
-    before = [prompt]
+def _make_echo(prompt: str) -> Callable[[int, str], None]:
+    """Return a function that prints pieces of text, the prompt before the first: by then, the request is valid."""
+    pending = [prompt]
 
     def echo(_: int, piece: str) -> None:
-        typer.echo((before.pop() if before else "") + piece, nl=False)
+        typer.echo((pending.pop() if pending else "") + piece, nl=False)
 
     return echo
 
 
-def _answer(run: Path, sources: list[str], settings: dict[str, Any], json: bool) -> None:
-    from lemma.api import generate as write
+def _answer_sources(run: Path, sources: list[str], settings: dict[str, Any], json: bool) -> None:
+    from lemma import api
 
-    results = write(run, source=sources, **settings)
+    results = api.generate(run, source=sources, **settings)
     if json:
         _print_json([result.to_dict() for result in results], "answers")
     else:

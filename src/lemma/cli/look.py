@@ -1,4 +1,4 @@
-"""`lemma look RUN`: what every attention head of a run does on a text."""
+"""`lemma look`: attention heads of a run on a text, dependency trees, and small cases worked by hand."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -37,14 +37,14 @@ def heads(
     from lemma.api import look
 
     if corpus is not None:
-        if any(one is not None for one in (text, file, repeated, layer, head)):
+        if any(option is not None for option in (text, file, repeated, layer, head)):
             raise InputError("--corpus reads a whole text and shows every head: leave the other options out.")
         return print_result(look.corpus(run, corpus), json, out)
     if repeated is not None and text is None and file is None:
-        return print_result(look(run, repeated=repeated, layer=layer, head=head), json, out)
+        return print_result(look.heads(run, repeated=repeated, layer=layer, head=head), json, out)
     if (text is None) == (file is None):
-        given = "neither" if text is None else "both"
-        raise InputError(f"--text or --file: one of them, got {given}. As in: lemma look runs/a --text 'to be or not'")
+        actual = "neither" if text is None else "both"
+        raise InputError(f"--text or --file: one of them, got {actual}. As in: lemma look runs/a --text 'to be or not'")
     try:
         text = file.read_text(encoding="utf-8") if file else text
     except OSError as error:
@@ -53,7 +53,7 @@ def heads(
         ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not a text in UTF-8 ({error.reason} at byte {error.start}).") from None
-    return print_result(look(run, text=text, repeated=repeated, layer=layer, head=head), json, out)
+    return print_result(look.heads(run, text=text, repeated=repeated, layer=layer, head=head), json, out)
 
 
 def parse(
@@ -220,38 +220,38 @@ def bpe(
         raise typer.Exit(1)
 
 
-def _look(what: str, given: str | None, settings: dict[str, Any], out: Path | None, as_json: bool) -> Any:
-    """Look, write the file that was asked for, and print the result, or after writing only where it is."""
+def _look(view: str, case: str | None, settings: dict[str, Any], out: Path | None, as_json: bool) -> Any:
+    """Call a view of `lemma.look`, and print its result or, after writing it to a file, only the name of the file."""
     from lemma.api import look
 
-    listing = given is None and what != "bpe"
-    result: Any = look(what) if listing else look(what, given, **settings)
-    if out and not listing:
+    lists_examples = case is None and view != "bpe"
+    result: Any = getattr(look, view)(case, **({} if lists_examples else settings))
+    if out and not lists_examples:
         result.save(out)
-    if out and not listing and not as_json:
+    if out and not lists_examples and not as_json:
         typer.echo(f"It is in {out}")
     else:
         print_result(result, as_json)
     return result
 
 
-RUN = "run"  # the command that a first word which names no other stands for
+RUN = "run"  # the command for a first argument that names no other command
 
 
 class RunOrCommand(TyperGroup):
-    """A group whose first word is a sub-command or else a run: `lemma look runs/a --text "…"`."""
+    """A group whose first argument is a command or else a run: `lemma look runs/a --text "…"`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `run` before a first word that is no command and no option."""
+        """Insert `run` before a first argument that is no command and no option."""
         if not args or args[0] in self.commands or args[0].startswith("-"):
             return super().parse_args(ctx, args)
         from lemma.api import pretrained_names
 
-        known = Path(args[0]).exists() or args[0] in pretrained_names()
-        if not (ctx.resilient_parsing or known or {"--help", "-h"} & set(args)):
+        is_run = Path(args[0]).exists() or args[0] in pretrained_names()
+        if not (ctx.resilient_parsing or is_run or {"--help", "-h"} & set(args)):
             commands = [name for name in self.commands if name != RUN]
-            guess = describe_unknown("look", args[0], commands).rpartition(" is unknown.")[2].removesuffix(".")
-            raise SpecError(f"'{args[0]}' is no command and no run folder.{guess}; or give the folder of a run.")
+            suggestion = describe_unknown("look", args[0], commands).rpartition(" is unknown.")[2].removesuffix(".")
+            raise SpecError(f"'{args[0]}' is no command and no run folder.{suggestion}; or give the folder of a run.")
         return super().parse_args(ctx, [RUN, *args])
 
 

@@ -1,4 +1,4 @@
-"""`lemma`: the verbs as commands. Bad input exits with 2 and one clear message; --debug shows the traceback."""
+"""`lemma`: the command line. Bad input exits with 2 and one message; --debug shows the traceback."""
 
 import os
 import sys
@@ -29,10 +29,10 @@ VERBS = "count check train evaluate generate look adapt export search study serv
 
 
 class OrderedGroup(TyperGroup):
-    """The commands in the order of the docs."""
+    """A group that lists its commands in the order of the docs."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Name them in that order."""
+        """Return the names of the commands."""
         return sorted(super().list_commands(ctx), key=[*VERBS.split(), *self.commands].index)
 
 
@@ -53,8 +53,8 @@ app.add_typer(check, name="check", short_help="Check your own formula, number, g
 app.add_typer(look, name="look")
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(value: bool) -> None:
+    if value:
         from lemma import __version__
 
         typer.echo(f"lemma {__version__}")
@@ -69,8 +69,8 @@ def _options(
 ) -> None: ...
 
 
-def _plain_warning(message: Warning | str, category: type[Warning], *where: object) -> str:
-    """A warning as a line for people; where in the code it arose is of no use to them."""
+def _format_warning(message: Warning | str, category: type[Warning], *location: object) -> str:
+    """Write a warning without its location in the code, which is of no use to people."""
     kind = "" if category is UserWarning else f"{category.__name__}: "
     return wrap_lines(f"lemma: {kind}{message}\n", stream_width(sys.stderr))
 
@@ -108,21 +108,21 @@ def set_spin_count() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors become one message on stderr and an exit status."""
     set_spin_count()
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
-    if words[:1] == ["help"]:  # as people type it
-        words = [*words[1:], "--help"]
-    warnings.formatwarning = _plain_warning
-    if os.environ.get("RANK", "0") != "0":  # of torchrun's processes the first one talks
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    if arguments[:1] == ["help"]:  # as people type it
+        arguments = [*arguments[1:], "--help"]
+    warnings.formatwarning = _format_warning
+    if os.environ.get("RANK", "0") != "0":  # only the first of torchrun's processes warns
         warnings.simplefilter("ignore")
     try:
-        app(args=[word for word in words if word != "--debug"], prog_name="lemma")
+        app(args=[argument for argument in arguments if argument != "--debug"], prog_name="lemma")
     except BrokenPipeError:  # the reader of our output has left: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except (LemmaError, OSError) as error:
         if debug:
             raise
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # of each machine: a file may be missing on one only
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # one message per machine: a file may be missing on one only
             print_message(f"lemma: {error}", to_stderr=True)
         sys.exit(getattr(error, "exit_status", 2))

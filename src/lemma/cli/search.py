@@ -1,4 +1,4 @@
-"""`lemma search`: images for a text, texts for an image, similar images; or a small search by hand."""
+"""`lemma search`: find images for a text, texts for an image, similar images; or work a small search by hand."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -69,29 +69,29 @@ def search(
     As in: lemma search RUN --images FOLDER --query "a red heart" --out found.html. A folder is indexed the first time;
     then only what is new or changed is read. By hand: lemma search --matrices e7
     """
-    from lemma.api import search as look_for
+    from lemma import api
 
     data = {"images": images, "query": query, "image": image, "texts": texts, "text_column": text_column}
-    asked = drop_unset({**data, "k": top, "index": index, "faiss": faiss})
+    request = drop_unset({**data, "k": top, "index": index, "faiss": faiss})
     settings = drop_unset({"words": word, "full": full or None, "decimals": decimals})
     if matrices is not None:
-        extra = ["RUN"] * (run is not None) + [_flag(word, value) for word, value in asked.items()]
+        extra = ["RUN"] * (run is not None) + [_flag(name, value) for name, value in request.items()]
         if extra:
             raise InputError(f"--matrices works by hand, with no run: leave out {', '.join(extra)}.")
-        found = look_for(matrices=matrices, out=out, **settings)
+        result = api.search(matrices=matrices, out=out, **settings)
     else:
         if settings:
-            extra = ", ".join(_flag(word, value) for word, value in settings.items())
+            extra = ", ".join(_flag(name, value) for name, value in settings.items())
             raise InputError(f"{extra}: only what is worked by hand has that. Leave it out, or give --matrices e7.")
         if run is None:
             raise InputError("RUN is missing, as in: lemma search RUN --images FOLDER --query 'a red heart'")
-        found = look_for(run, out=out, **asked)
-    print_result(found, json)
+        result = api.search(run, out=out, **request)
+    print_result(result, json)
     if out:
         typer.echo(f"Written to {out}", err=True)
 
 
-def _flag(word: str, value: Any) -> str:
-    """A word as it is typed."""
-    spelled = {"k": "-k", "words": "--word", "faiss": "--faiss" if value else "--exact"}
-    return spelled.get(word, f"--{word.replace('_', '-')}")
+def _flag(name: str, value: Any) -> str:
+    """Return an option as it is typed."""
+    special = {"k": "-k", "words": "--word", "faiss": "--faiss" if value else "--exact"}
+    return special.get(name, f"--{name.replace('_', '-')}")

@@ -1,4 +1,4 @@
-"""`lemma serve`: runs behind a web page and the API that OpenAI's clients speak."""
+"""`lemma serve`: serve runs as a web page and as an OpenAI-compatible API."""
 
 import os
 from pathlib import Path
@@ -39,13 +39,13 @@ def serve(
 
     Until Ctrl-C. As in: lemma serve runs/a runs/b. Needs FastAPI and uvicorn: pip install 'lemma-lm[serve]'
     """
-    from lemma.api import serve as open_server
+    from lemma import api
 
     def announce(ready: Any) -> None:
         print(to_json(ready.to_dict()) if json else ready, flush=True)
 
     limits = {"tokens": max_tokens, "batch": max_batch, "waiting": max_waiting, "seconds": timeout, "grace": grace}
-    open_server(
+    api.serve(
         *runs,
         host=host,
         port=port,

@@ -1,4 +1,4 @@
-"""`lemma study`: models compared on the same data at the same budget."""
+"""`lemma study`: compare models on the same data at the same budget."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ def study(
             "pretraining, graph; or your own TOML file.",
         ),
     ],
-    words: Annotated[
+    settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as seeds=[1,2,3].")
     ] = None,
     out: Annotated[
@@ -38,11 +38,11 @@ def study(
     Writes a table and one report that opens offline. The same command resumes an interrupted study, and shares the work
     of one that is running.
     """
-    from lemma.api import study as compare
+    from lemma import api
     from lemma.spec.base import parse_settings
 
     folder = out or Path("runs") / Path(name).stem
-    result = compare(name, out=folder, jobs=jobs, on=on, **parse_settings(words or []))
+    result = api.study(name, out=folder, jobs=jobs, on=on, **parse_settings(settings or []))
     print_result(result, json)
     if result.all_failed:
         print_message(

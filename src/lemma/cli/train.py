@@ -13,7 +13,7 @@ from lemma.report.text import format_table, stream_width
 
 @with_data()
 def train(
-    words: Annotated[
+    arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="MODEL [KEY=VALUE]...", help="A preset or a spec file, then settings like width=128."),
     ] = None,
@@ -36,48 +36,52 @@ def train(
     Under torchrun: torchrun --nproc-per-node 2 -m lemma train …
     """
     from lemma import api
-    from lemma.spec.choose import choose, describe_settings
+    from lemma.spec.choose import choose
     from lemma.spec.data import DATA_SPECS
 
-    settings, names = split_settings(words or [])
+    settings, names = split_settings(arguments or [])
     if resume:
-        given = [f"'{name}'" for name in names] + [f"--{name.replace('_', '-')}" for name in data]
-        given += [f"--{name}" for name, value in (("out", out), ("overwrite", overwrite)) if value]
-        if given or list_settings:
+        refused = [f"'{name}'" for name in names] + [f"--{name.replace('_', '-')}" for name in data]
+        options = {"out": out, "overwrite": overwrite, "settings": list_settings}
+        refused += [f"--{name}" for name, value in options.items() if value]
+        if refused:
             raise SpecError(
                 "lemma train --resume RUN takes only KEY=VALUE settings: the run knows the rest. "
-                f"Leave out {', '.join([*given, *(['--settings'] if list_settings else [])])}."
+                f"Leave out {', '.join(refused)}."
             )
         return print_result(api.resume(resume, **settings), json)
     if not names:
         raise SpecError("MODEL is missing, as in: lemma train lstm --text shakespeare --out runs/a")
     model, *files = names
     if list_settings:
-        rows = describe_settings(model)
-        if json:
-            return typer.echo(to_json({"model": model, "settings": [row.to_dict() for row in rows]}))
-        lines = [(row.title, row.about) for row in rows]
-        return typer.echo(
-            "\n".join(
-                format_table(lines, left=(0, 1), breakable=(0, 1), has_header=False, width=stream_width(sys.stdout))
-            )
-        )
-    others = {word: value for word, value in settings.items() if word != "epochs"}
-    chosen = choose(model, others, classify="labels" in data)  # a wrong setting is reported before anything else
-    option, example = api.data_option(chosen.model)
+        return _print_settings(model, json)
+    model_settings = {name: value for name, value in settings.items() if name != "epochs"}
+    choice = choose(model, model_settings, classify="labels" in data)  # reports a wrong setting before anything else
+    option, example = api.data_option(choice.model)
     command = f"lemma train {model} --{option}"
-    given = [name for name in DATA_SPECS if name in data]
-    if given not in ([option], []) or (files and option != "text"):
-        wrong = next((f"--{name}" for name in given if name != option), f"'{files[0]}'" if files else "")
+    data_options = [name for name in DATA_SPECS if name in data]
+    if data_options not in ([option], []) or (files and option != "text"):
+        wrong = next((f"--{name}" for name in data_options if name != option), f"'{files[0]}'" if files else "")
         raise SpecError(
             f"{wrong} is not for {model}, which is trained on --{option}, as in: {command} {example} --out runs/a"
         )
-    if not given:
+    if not data_options:
         raise SpecError(f"--{option} is missing, as in: {command} {example} --out runs/a")
     if out is None:
-        named = data[option][0] if option == "text" else data[option]
-        raise SpecError(f"--out is missing, as in: {command} {named} --out runs/a")
+        source = data[option][0] if option == "text" else data[option]
+        raise SpecError(f"--out is missing, as in: {command} {source} --out runs/a")
     reject_loose_files(files, data)
     if option == "text":
         data["text"] = [*data["text"], *files]
     return print_result(api.train(model, out=out, overwrite=overwrite, **data, **settings), json)
+
+
+def _print_settings(model: str, as_json: bool) -> None:
+    from lemma.spec.choose import describe_settings
+
+    rows = describe_settings(model)
+    if as_json:
+        return typer.echo(to_json({"model": model, "settings": [row.to_dict() for row in rows]}))
+    lines = [(row.title, row.about) for row in rows]
+    width = stream_width(sys.stdout)
+    return typer.echo("\n".join(format_table(lines, left=(0, 1), breakable=(0, 1), has_header=False, width=width)))

@@ -1,4 +1,4 @@
-"""`lemma verify`: every file of a run compared with its checksum."""
+"""`lemma verify`: compare every file of a run with its checksum."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,7 @@ def verify(
     """
     from lemma import api
 
-    found = api.verify(path)
-    print_result(found, json)
-    if not found.right:
+    verification = api.verify(path)
+    print_result(verification, json)
+    if not verification.right:
         raise typer.Exit(1)

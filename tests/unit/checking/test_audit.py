@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lemma.api as lemma
-from lemma.checking.audit import Audit, SourceClaim, check_claim, check_sources, load_claims, outcome_of, select_claims
+from lemma.checking.audit import Audit, SourceClaim, check_claim, check_sources, load_claims, select_claims
 from lemma.cli.check import app
 from lemma.errors import SpecError
 from lemma.report.text import display_width
@@ -80,7 +80,7 @@ def test_the_command_ends_with_the_verdict(words: list[str], status: int, told: 
     assert result.exit_code == status
     if "--json" in words:
         assert json.loads(result.stdout)["claims"][0]["verdict"] == "right"
-    assert result.stderr == f"judging: {told}\n"
+    assert result.stderr == f"checking: {told}\n"
 
 
 def test_who_watches_is_told_how_far_it_is_and_python_keeps_quiet(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,11 +91,6 @@ def test_who_watches_is_told_how_far_it_is_and_python_keeps_quiet(capsys: pytest
     assert capsys.readouterr().err == ""
     with pytest.raises(SpecError, match="Did you mean 'progress'"):
         lemma.check("sources", "D2", progres=True)
-
-
-def test_no_outcome_is_read_off_what_has_none() -> None:
-    with pytest.raises(TypeError, match="no outcome"):
-        outcome_of(3)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from lemma.checking.formats import (
     possible_fractions,
 )
 from lemma.checking.grading import mark_class
-from lemma.checking.sheets import SheetQuestion, mark_answers, read_sheet
+from lemma.checking.marking import mark_answers
+from lemma.checking.sheets import SheetQuestion, read_sheet
 from lemma.errors import InputError
 
 WHOLE = "R*(W_in + W_out) + W_in*W_out"

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 import lemma
+from lemma.checking.check_number import check_number
 from lemma.checking.explain import neighbor_specs
 from lemma.checking.formula import read_formula
 from lemma.checking.formulas import check_formula
-from lemma.checking.numbers import check_number, read_number
+from lemma.checking.numbers import read_number
 from lemma.counting.count import Conventions
 from lemma.errors import CountingError, InputError
 from lemma.models.build import count_spec_parameters

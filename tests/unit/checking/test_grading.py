@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lemma.checking import sheets
+from lemma.checking import question_kinds
 from lemma.checking.grading import ClassMarks, check_sheet, mark_class
-from lemma.checking.sheets import mark_answers
+from lemma.checking.marking import mark_answers
+from lemma.checking.question_kinds import ModelFormula
 from lemma.cli.main import main
 from lemma.errors import InputError
 
@@ -158,21 +159,29 @@ def test_a_row_that_is_broken_spoils_no_other(sheet: Path, tmp_path: Path) -> No
     assert found["Short"]["Q2"].verdict == "not answered"
 
 
-def test_each_answer_is_judged_once_however_many_give_it(
+def test_each_answer_is_read_and_marked_once_however_many_give_it(
     sheet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: Counter[tuple[str, bool]] = Counter()
-    real = sheets.check_formula
+    reads: Counter[str] = Counter()
+    read = question_kinds.read_question
+    compare = ModelFormula.compare
 
-    def counting(model, quantity, text, *rest, diagnose=True):
-        calls[text, diagnose] += 1
-        return real(model, quantity, text, *rest, diagnose=diagnose)
+    def count_reads(account, quantity, text, *rest):
+        reads[text] += 1
+        return read(account, quantity, text, *rest)
 
-    monkeypatch.setattr(sheets, "check_formula", counting)
+    def count_comparisons(self, answer, diagnose):
+        calls[str(answer.answer), diagnose] += 1
+        return compare(self, answer, diagnose)
+
+    monkeypatch.setattr(question_kinds, "read_question", count_reads)
+    monkeypatch.setattr(ModelFormula, "compare", count_comparisons)
     students = {f"S{number}": {"Q1": (WHOLE, "R", "W_in")[number % 3]} for number in range(60)}
     found = mark_class(sheet, [write_table(tmp_path / "class.csv", students)])
     assert Counter(one.points for one in found.students) == {2: 20, 0: 40}
-    assert calls == {(WHOLE, False): 1, ("R", False): 1, ("W_in", False): 1, ("R", True): 1, ("W_in", True): 1}
+    assert reads == {"W_in*W_out": 1, WHOLE: 1, "R": 1, "W_in": 1}  # the first earns partial credit
+    assert sorted(diagnose for _, diagnose in calls.elements()) == [False] * 3 + [True] * 2  # no right one is diagnosed
 
 
 def test_marks_do_not_wait_for_reasons(marks: ClassMarks, sheet: Path, tmp_path: Path) -> None:
@@ -180,15 +189,15 @@ def test_marks_do_not_wait_for_reasons(marks: ClassMarks, sheet: Path, tmp_path:
     assert points(hasty) == points(marks)
     assert hasty.undiagnosed and not marks.undiagnosed
     assert any("not diagnosed" in note for note in hasty.notes)
-    assert not any(slip.text == "not diagnosed" for slip in hasty.mistakes)
+    assert not any(mistake.text == "not diagnosed" for mistake in hasty.mistakes)
 
 
-def test_the_most_frequent_slip_comes_first_with_those_who_made_it(marks: ClassMarks) -> None:
+def test_the_most_frequent_mistake_comes_first_with_those_who_made_it(marks: ClassMarks) -> None:
     first = marks.mistakes[0]
-    assert (first.question, first.students) == ("Q1", ("Cy", "Di"))  # written differently, the same slip
+    assert (first.question, first.students) == ("Q1", ("Cy", "Di"))  # written differently, the same mistake
     assert "W_in*W_out" in first.text and "base" in first.text
     assert ("Q3", "db2 is missing", ("Bo", "Cy")) in [(one.question, one.text, one.students) for one in marks.mistakes]
-    assert not any("Ada" in slip.students for slip in marks.mistakes)
+    assert not any("Ada" in mistake.students for mistake in marks.mistakes)
 
 
 def test_it_is_saved_as_a_table_as_json_and_as_a_page(marks: ClassMarks, tmp_path: Path) -> None:
@@ -201,9 +210,9 @@ def test_it_is_saved_as_a_table_as_json_and_as_a_page(marks: ClassMarks, tmp_pat
     plain = json.loads((tmp_path / "marks.json").read_text(encoding="utf-8"))
     assert plain == marks.to_dict()
     assert [one["points"] for one in plain["students"]] == [sum(row) for row in POINTS.values()]
-    assert plain["slips"][0]["students"] == ["Cy", "Di"] and plain["slips"][0]["count"] == 2
+    assert plain["mistakes"][0]["students"] == ["Cy", "Di"] and plain["mistakes"][0]["count"] == 2
     page = (tmp_path / "marks.html").read_text(encoding="utf-8")
-    assert "The most frequent slips" in page and "http" not in page and "<script" not in page
+    assert "The most frequent mistakes" in page and "http" not in page and "<script" not in page
 
 
 def test_nothing_a_student_writes_has_a_meaning_in_the_page_or_a_spreadsheet(sheet: Path, tmp_path: Path) -> None:
@@ -258,7 +267,7 @@ def test_the_command_marks_a_class_and_writes_every_file(
         main(["check", "sheet", str(sheet), str(table), *written])
     said = capsys.readouterr().out
     assert done.value.code in (0, None) and all(path.is_file() for path in wanted)
-    assert "Week 4: 5 students, 6 points" in said and "The most frequent slips" in said
+    assert "Week 4: 5 students, 6 points" in said and "The most frequent mistakes" in said
     with pytest.raises(SystemExit) as done:
         main(["check", "sheet", str(sheet), str(table), "--out", str(tmp_path / "marks.xls")])
     assert done.value.code == 2 and "marks.xls" in capsys.readouterr().err

@@ -4,8 +4,9 @@ from fractions import Fraction
 
 import pytest
 
-from lemma.checking.numbers import check_number, read_number
-from lemma.checking.sheets import mark_answers
+from lemma.checking.check_number import check_number
+from lemma.checking.marking import mark_answers
+from lemma.checking.numbers import read_number
 from lemma.errors import InputError
 
 RIGHT = 14_980_860  # table-a5 with four layers

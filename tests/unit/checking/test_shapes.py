@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 import lemma
+from lemma.checking.check_number import check_number
 from lemma.checking.formulas import check_formula
-from lemma.checking.numbers import check_number
 from lemma.checking.shapes import check_shapes
 from lemma.cli.check import app
 from lemma.errors import InputError

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 import lemma
 from lemma.checking.cells import find_cell
-from lemma.checking.sheets import Mark, StudentMarks, follow_through_samples, mark_answers, read_answers, read_sheet
+from lemma.checking.marking import Mark, StudentMarks, mark_answers
+from lemma.checking.question_kinds import follow_through_samples
+from lemma.checking.sheets import read_sheet
+from lemma.checking.submissions import read_answers
 from lemma.errors import InputError
 
 RIGHT = "|V|(d + d_h) + ((N-1)d + 1) d_h"  # problem A1
@@ -112,7 +115,7 @@ def test_a_judge_that_fails_stops_nothing(tmp_path: Path, monkeypatch) -> None:
     def failing(*given, **named):
         raise RecursionError("too deep")
 
-    monkeypatch.setattr("lemma.checking.sheets.judge_formula", failing)
+    monkeypatch.setattr("lemma.checking.question_kinds.compare_formula", failing)
     found = marked(tmp_path, answered(Q1="V", Q4="14980860"))
     assert [one.verdict for one in found.marks] == ["unreadable", "not answered", "not answered", "right"]
 
@@ -485,7 +488,9 @@ def test_a_gradient_earns_nothing_from_one_that_is_derived_only_after_it() -> No
 def test_backpropagation_goes_on_from_the_students_own_gradient() -> None:
     """Against the chain rule written out, on a cell where two paths meet."""
     for truth, own in zip(
-        find_cell("lstm").samples, follow_through_samples("lstm", ["da = 3 * da_next", "dz = y"]), strict=True
+        find_cell("lstm").samples,
+        follow_through_samples(find_cell("lstm"), ["da = 3 * da_next", "dz = y"]),
+        strict=True,
     ):
         v = truth.values
         assert torch.equal(own.values["da"], 3 * v["da_next"]) and torch.equal(own.values["dz"], v["y"])
@@ -493,7 +498,7 @@ def test_backpropagation_goes_on_from_the_students_own_gradient() -> None:
         torch.testing.assert_close(own.values["dc"], dc)
         torch.testing.assert_close(own.values["dW_y"], v["y"] @ v["a"].T)
         torch.testing.assert_close(own.values["dpre_c"], dc * v["G_u"] * (1 - v["c_tilde"] ** 2))
-    assert follow_through_samples("lstm", ["dz = y_hat - y"]) == ()  # what is right changes nothing
+    assert follow_through_samples(find_cell("lstm"), ["dz = y_hat - y"]) == ()  # what is right changes nothing
 
 
 @pytest.mark.parametrize(

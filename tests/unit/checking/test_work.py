@@ -9,7 +9,7 @@ import pytest
 from faults.hostile import expensive
 from lemma.checking.derivation import check_derivation
 from lemma.checking.formulas import check_formula
-from lemma.checking.sheets import mark_answers
+from lemma.checking.marking import mark_answers
 from lemma.counting.polynomial import spend
 from lemma.errors import InputError
 

@@ -280,7 +280,7 @@ def test_points_that_are_no_sequence_are_not_joined_by_lines() -> None:
 def test_waiting_is_explained_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("lemma.cli.common.ANNOUNCE_AFTER", 0.01)
-    monkeypatch.setattr("lemma.cli.common.print_message", lambda message, aside: said.append(message))
+    monkeypatch.setattr("lemma.cli.common.print_message", lambda message, to_stderr: said.append(message))
     for terminal in (False, True):
         monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal, raising=False)
         with announce_if_slow("counting"):

@@ -5,18 +5,16 @@ Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subwor
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from heapq import nsmallest
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from lemma.checking.worked.case import ExpectedValue, ExpectedWords, Labels, expect_numbers, number_labels
 from lemma.data.corpora import CORPORA, fetch_corpus
 from lemma.data.store import find_text_files
 from lemma.data.text import decode_span, open_text
@@ -25,20 +23,13 @@ from lemma.report.numbers import escape_invisible, format_times, pluralize, shor
 from lemma.report.result import Block, Heading, Result, Table, Text
 
 Pair = tuple[int, int]
-MAX_SMALL_CHARS = 1000
-"""Of at most this many characters given directly everything is shown; of more the beginning."""
-DEFAULT_MERGES, DEFAULT_PAIRS = 20, 10
-"""Of a long text: how many merges are made, and how many pairs are shown at each."""
-LIBRARY_END = "\U0010fffd"
-"""The end of word for the library: a private character that comes after all others, and so is numbered after them."""
-MOST_ORDERS, MOST_MERGES = 200, 2000
-"""Of a judged text: orders of merges that are tried where claims leave ties open, and the merges of all of them."""
-MOST_HINTED = 30
-"""Tied pairs, and later claims, that are compared to choose the pair of a step that no line claims."""
+MAX_SMALL_CHARS = 1000  # a string this short is traced in full; of a longer text only the beginning is
+DEFAULT_MERGES, DEFAULT_PAIRS = 20, 10  # of a long text: merges, and pairs listed at each of them
+LIBRARY_END = "\U0010fffd"  # the end of word for the library: a private character numbered after all others
 
 
 class BytePairMerger:
-    """Words as symbols, with the counts of all pairs kept up to date.
+    """Words as sequences of symbols, with the counts of all pairs kept up to date.
 
     Symbols are numbered: the characters in the order of their code points, the end of word after them, then every
     merge as it is made. Each different word is held once, with the number of times it occurs.
@@ -49,13 +40,13 @@ class BytePairMerger:
         self.end_id = len(self.alphabet) if end_of_word else None
         self.merges: list[Pair] = []
         self.word_counts = list(words.values())
-        number = {character: place for place, character in enumerate(self.alphabet)}
-        last = [] if self.end_id is None else [self.end_id]
-        self.words = [[number[character] for character in word] + last for word in words]
+        ids = {character: index for index, character in enumerate(self.alphabet)}
+        end = [] if self.end_id is None else [self.end_id]
+        self.words = [[ids[character] for character in word] + end for word in words]
         self.counts: defaultdict[Pair, int] = defaultdict(int)
         self._words_with_pair: defaultdict[Pair, set[int]] = defaultdict(set)
-        for place in range(len(self.words)):
-            self._count(place, 1)
+        for index in range(len(self.words)):
+            self._count_word(index, 1)
 
     @property
     def first_merge_id(self) -> int:
@@ -64,92 +55,95 @@ class BytePairMerger:
 
     @property
     def num_symbols(self) -> int:
-        """How many symbols the whole text takes now."""
-        return sum(len(word) * times for word, times in zip(self.words, self.word_counts, strict=True))
+        """Number of symbols of the whole text."""
+        return sum(len(word) * count for word, count in zip(self.words, self.word_counts, strict=True))
 
     def most_frequent(self) -> tuple[int, list[Pair]]:
-        """The largest count and the pairs that have it; of these the first is merged.
+        """Return the largest count and the pairs that have it; the first of these is merged.
 
         Of equally frequent pairs that one comes first whose left symbol has the lower number, then whose right symbol
         has: the rule of the tokenizers library.
         """
-        most = max(self.counts.values(), default=0)
-        return most, sorted(pair for pair, count in self.counts.items() if count == most)
+        largest = max(self.counts.values(), default=0)
+        return largest, sorted(pair for pair, count in self.counts.items() if count == largest)
 
     def merge(self, pair: Pair) -> None:
-        """Make one symbol of a pair, from left to right, wherever it occurs."""
-        symbol = self.first_merge_id + len(self.merges)
+        """Replace a pair by a new symbol, from left to right, wherever it occurs."""
+        merged = self.first_merge_id + len(self.merges)
         self.merges.append(pair)
-        for place in sorted(self._words_with_pair[pair]):
-            self._count(place, -1)
-            joined: list[int] = []
-            for one in self.words[place]:
-                if joined and (joined[-1], one) == pair:
-                    joined[-1] = symbol
+        for index in sorted(self._words_with_pair[pair]):
+            self._count_word(index, -1)
+            word: list[int] = []
+            for symbol in self.words[index]:
+                if word and (word[-1], symbol) == pair:
+                    word[-1] = merged
                 else:
-                    joined.append(one)
-            self.words[place] = joined
-            self._count(place, 1)
+                    word.append(symbol)
+            self.words[index] = word
+            self._count_word(index, 1)
 
     def spell(self, first: Iterable[str]) -> list[str]:
-        """What every symbol spells, by its number; `first` are those that are not merged."""
-        spelled = list(first)
+        """Return the spelling of every symbol by its number; `first` are those of the symbols that are not merged."""
+        spellings = list(first)
         for left, right in self.merges:
-            spelled.append(spelled[left] + spelled[right])
-        return spelled
+            spellings.append(spellings[left] + spellings[right])
+        return spellings
 
-    def rank_pairs(self, most: int | None) -> list[tuple[Pair, int]]:
-        """The pairs with their counts in the order in which they would be merged; at most `most` of them."""
-        size = len(self.counts) if most is None else most
+    def rank_pairs(self, limit: int | None) -> list[tuple[Pair, int]]:
+        """Return the pairs with their counts in the order in which they would be merged, at most `limit` of them."""
+        size = len(self.counts) if limit is None else limit
         return nsmallest(size, self.counts.items(), key=lambda entry: (-entry[1], entry[0]))
 
-    def _count(self, place: int, sign: Literal[1, -1]) -> None:
-        """Add the pairs of a word, or take them away."""
-        for pair in pairwise(self.words[place]):
-            self.counts[pair] += sign * self.word_counts[place]
+    def _count_word(self, index: int, sign: Literal[1, -1]) -> None:
+        """Add the pairs of a word to the counts, or subtract them."""
+        for pair in pairwise(self.words[index]):
+            self.counts[pair] += sign * self.word_counts[index]
             if sign > 0:
-                self._words_with_pair[pair].add(place)
+                self._words_with_pair[pair].add(index)
             else:
-                self._words_with_pair[pair].discard(place)
+                self._words_with_pair[pair].discard(index)
             if not self.counts[pair]:
                 del self.counts[pair], self._words_with_pair[pair]
 
 
 class SymbolNames:
-    """The name and the spelling of every symbol by its number."""
+    """The name and the spelling of every symbol by its number.
+
+    Merged symbols are called A, B, C … if `letters` and the text leaves enough letters free, else by their spelling.
+    """
 
     def __init__(self, merger: BytePairMerger, end_of_word: str, letters: bool) -> None:
-        self.spellings = merger.spell(
-            [*map(escape_invisible, merger.alphabet), *([end_of_word] if end_of_word else [])]
-        )
-        free = [letter for letter in ascii_uppercase if letter not in merger.alphabet]
-        made = len(merger.merges)
-        self.letters = letters and made <= len(free)
-        """Whether merged symbols are called A, B, C …, letters that the text does not use."""
-        named = free[:made] if self.letters else self.spellings[merger.first_merge_id :]
-        self.names = [*self.spellings[: merger.first_merge_id], *named]
+        characters = map(escape_invisible, merger.alphabet)
+        self.spellings = merger.spell([*characters, *([end_of_word] if end_of_word else [])])
+        free_letters = [letter for letter in ascii_uppercase if letter not in merger.alphabet]
+        merges = len(merger.merges)
+        self.letters = letters and merges <= len(free_letters)
+        merged = free_letters[:merges] if self.letters else self.spellings[merger.first_merge_id :]
+        self.names = [*self.spellings[: merger.first_merge_id], *merged]
 
     def join(self, symbols: Sequence[int]) -> str:
-        """The names of symbols side by side."""
-        return " ".join(self.names[one] for one in symbols)
+        """Return the names of symbols, separated by blanks."""
+        return " ".join(self.names[symbol] for symbol in symbols)
 
     def spell(self, symbols: Sequence[int]) -> str:
-        """The spellings of symbols side by side."""
-        return " ".join(self.spellings[one] for one in symbols)
+        """Return the spellings of symbols, separated by blanks."""
+        return " ".join(self.spellings[symbol] for symbol in symbols)
 
 
 def count_words(names: Sequence[str]) -> Counter[str]:
-    """Count the words of corpora by name, each with all its parts, and of files, in a stream."""
+    """Count the words of corpora, given by name, and of files, as a stream."""
     counts: Counter[str] = Counter()
     for name in names:
         corpus = CORPORA.get(name)
-        for section in map(open_text, fetch_corpus(corpus)) if corpus else find_text_files([name]).splits["text"]:
-            rest = ""  # a word that a piece breaks off is joined with its rest
-            for piece in decode_span(section):
-                *words, rest = f"{rest}{piece}|".split()  # the mark makes the last word the unfinished one, be it empty
-                rest = rest[:-1]
+        sections = map(open_text, fetch_corpus(corpus)) if corpus else find_text_files([name]).splits["text"]
+        for section in sections:
+            unfinished = ""  # the word at the end of a chunk, continued in the next
+            for chunk in decode_span(section):
+                # the mark makes the last word the unfinished one, be it empty
+                *words, unfinished = f"{unfinished}{chunk}|".split()
+                unfinished = unfinished[:-1]
                 counts.update(words)
-            counts.update([rest] if rest else [])
+            counts.update([unfinished] if unfinished else [])
     return counts
 
 
@@ -163,7 +157,7 @@ class PairCount:
 
 @dataclass(frozen=True)
 class SegmentedWord:
-    """A word, how often it occurs, and its symbols by name and as they are spelled."""
+    """A word, how often it occurs, and its symbols by name and by spelling."""
 
     word: str
     times: int
@@ -176,7 +170,7 @@ class SegmentedWord:
 
 @dataclass(frozen=True)
 class MergeStep:
-    """One merge: the counts before it, the pair that was chosen and the words after it."""
+    """A merge: the counts before it, the pair that was chosen and the words after it."""
 
     number: int
     symbol: str
@@ -184,19 +178,15 @@ class MergeStep:
     spelled: str
     parts: tuple[str, str]
     count: int
-    ties: tuple[str, ...]
-    """The other pairs that occur as often."""
-    counts: tuple[PairCount, ...]
-    """The pairs before the merge, the most frequent first; of a long text the first few."""
-    pairs: int
-    """How many different pairs there are."""
-    words: tuple[SegmentedWord, ...]
-    """The words after the merge; of a long text none."""
+    ties: tuple[str, ...]  # the other pairs that occur as often
+    counts: tuple[PairCount, ...]  # the pairs before the merge, the most frequent first; the first few of a long text
+    pairs: int  # number of different pairs
+    words: tuple[SegmentedWord, ...]  # the words after the merge; none of a long text
 
 
 @dataclass(frozen=True)
 class LibraryComparison:
-    """Whether the tokenizers library makes the same merges, and if not, from which on they differ."""
+    """The comparison with the tokenizers library; `first_difference` is the number of the first other merge."""
 
     agrees: bool
     first_difference: int | None
@@ -204,7 +194,16 @@ class LibraryComparison:
 
 @dataclass(frozen=True)
 class BytePairTrace(Result):
-    """Byte-pair encoding, learned step by step."""
+    """Byte-pair encoding, learned step by step.
+
+    Attributes:
+        about: the text, or the names of the files.
+        start: the words before the first merge.
+        left: the pairs at the end, the most frequent first.
+        stopped: why no more pairs were merged.
+        letters: whether merged symbols are named by letters.
+        small: whether everything is listed.
+    """
 
     indent: ClassVar[str] = "  "
 
@@ -218,19 +217,16 @@ class BytePairTrace(Result):
     symbols_after: int
     steps: tuple[MergeStep, ...]
     left: tuple[PairCount, ...]
-    """The pairs at the end, the most frequent first."""
     left_pairs: int
     stopped: str
     segmentation: tuple[SegmentedWord, ...]
     letters: bool
-    """Whether symbols are named by letters."""
     small: bool
-    """Whether everything is shown."""
     library: LibraryComparison | None = None
 
     @property
     def tie_rule(self) -> str:
-        """Which of equally frequent pairs is merged."""
+        """The rule for equally frequent pairs."""
         end = f", then {self.end_of_word}" if self.end_of_word else ""
         return (
             "of equally frequent pairs, the one whose left symbol comes first, then whose right symbol does; symbols "
@@ -240,26 +236,26 @@ class BytePairTrace(Result):
 
     @property
     def title(self) -> str:
-        """What was encoded."""
         return f"Byte-pair encoding of {self.about}"
-
-    def blocks(self) -> list[Block]:
-        """Every step, then the symbols and the words as they end up; of a long text its merges as a table."""
-        return self._shown(tables=False)
-
-    def details(self) -> list[Block]:
-        """The same with a table of counts for every step."""
-        return self._shown(tables=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return asdict(self) | {"tie_rule": self.tie_rule, "symbols": {one.symbol: one.spelled for one in self.steps}}
+        symbols = {step.symbol: step.spelled for step in self.steps}
+        return asdict(self) | {"tie_rule": self.tie_rule, "symbols": symbols}
 
-    def _shown(self, tables: bool) -> list[Block]:
+    def blocks(self) -> list[Block]:
+        """Every step, then the symbols and the words at the end; for a long text its merges as a table."""
+        return self._all_blocks(with_tables=False)
+
+    def details(self) -> list[Block]:
+        """The same with a table of counts for every step."""
+        return self._all_blocks(with_tables=True)
+
+    def _all_blocks(self, with_tables: bool) -> list[Block]:
         end = f"end of word {self.end_of_word}" if self.end_of_word else "no end-of-word symbol"
         facts = (
-            f"{pluralize(self.words, 'word')}, {self.different_words:,} different; {end}; a pair is merged if it occurs "
-            f"at least {format_times(self.minimum)} (overlapping occurrences count)."
+            f"{pluralize(self.words, 'word')}, {self.different_words:,} different; {end}; a pair is merged if it "
+            f"occurs at least {format_times(self.minimum)} (overlapping occurrences count)."
         )
         blocks: list[Block] = [
             Heading(self.title, 1, underlined=True),
@@ -268,61 +264,73 @@ class BytePairTrace(Result):
             *([Text(f"start: {' | '.join(map(str, self.start))}")] if self.start else []),
         ]
         if not self.small:
-            rows = [
-                (
-                    str(step.number),
-                    shorten(step.pair),
-                    shorten(step.spelled),
-                    f"{step.count:,}",
-                    " · ".join(map(shorten, step.ties[:3])) + (" …" if len(step.ties) > 3 else ""),
-                    _listed(step.counts[1:4]),
-                )
-                for step in self.steps
-            ]
-            blocks.append(Table(("", "pair", "symbol", "count", "ties with", "next"), rows, "Merges", is_text=True))
-        for step in self.steps if self.small or tables else ():
-            title = f"Step {step.number}: {shorten(step.symbol)} = {shorten(step.pair)}, {format_times(step.count)}"
-            blocks.append(Heading(title))
-            if not tables:
-                blocks.append(Text("counts: " + _listed(step.counts, step.pairs)))
-            if step.ties:
-                others = " · ".join(map(shorten, step.ties[:10]))
-                more = f" and {len(step.ties) - 10} more" if len(step.ties) > 10 else ""
-                blocks.append(Text(f"tie at {step.count}: {step.pair} comes before {others}{more}"))
-            if tables:
-                most, left = step.counts[0].count, step.pairs - len(step.counts)
-                counts = [(shorten(one.pair), f"{one.count:,}") for one in step.counts]
-                bars = [one.count / most for one in step.counts]
-                if left > 0:
-                    counts, bars = [*counts, (f"and {left:,} more", "")], [*bars, 0.0]
-                blocks.append(Table(("pair", "count"), counts, bars=bars))
-            if step.words:
-                blocks.append(Text("then: " + " | ".join(map(str, step.words))))
+            blocks.append(self._merge_table())
+        for step in self.steps if self.small or with_tables else ():
+            blocks += _step_blocks(step, with_tables)
         blocks.append(Heading(f"Stop: {self.stopped}"))
         if self.left:
-            blocks.append(Text(f"counts left: {_listed(self.left, self.left_pairs)}"))
+            blocks.append(Text(f"counts left: {_list_counts(self.left, self.left_pairs)}"))
         if self.small and self.steps:
             symbols = [(step.symbol, step.pair, step.spelled, f"{step.count:,}") for step in self.steps]
             blocks.append(Table(("", "pair", "spells", "count"), symbols, "Symbols", is_text=True))
-        columns = 4 if self.letters else 3
-        segmented = []
-        for one in self.segmentation:
-            symbols, spelled = shorten(" ".join(one.symbols)), shorten(" ".join(one.spelled))
-            segmented.append((shorten(one.word), f"{one.times:,}", symbols, spelled)[:columns])
-        several = f"the {len(segmented)} most frequent words" if len(segmented) > 1 else "the only word"
-        title = "Segmentation" if self.small else f"Segmentation of {several}"
         size = f"The text takes {pluralize(self.symbols_after, 'symbol')}, at first {self.symbols_before:,}."
-        blocks += [Table(("word", "times", "symbols", "spelled")[:columns], segmented, title, is_text=True), Text(size)]
+        blocks += [self._segmentation_table(), Text(size)]
         if self.library:
             same = f"makes the same {pluralize(len(self.steps), 'merge')}"
             differs = f"differs from merge {self.library.first_difference} on"
             blocks.append(Text(f"The tokenizers library {same if self.library.agrees else differs}."))
         return blocks
 
+    def _merge_table(self) -> Table:
+        rows = [
+            (
+                str(step.number),
+                shorten(step.pair),
+                shorten(step.spelled),
+                f"{step.count:,}",
+                " · ".join(map(shorten, step.ties[:3])) + (" …" if len(step.ties) > 3 else ""),
+                _list_counts(step.counts[1:4]),
+            )
+            for step in self.steps
+        ]
+        return Table(("", "pair", "symbol", "count", "ties with", "next"), rows, "Merges", is_text=True)
 
-def _listed(counts: Sequence[PairCount], pairs: int = 0) -> str:
-    more = f" · and {pairs - len(counts):,} more" if pairs > len(counts) else ""
-    return " · ".join(f"{shorten(one.pair)} {one.count:,}" for one in counts) + more
+    def _segmentation_table(self) -> Table:
+        columns = 4 if self.letters else 3  # without letters, symbols are spelled already
+        rows = []
+        for word in self.segmentation:
+            symbols, spelled = shorten(" ".join(word.symbols)), shorten(" ".join(word.spelled))
+            rows.append((shorten(word.word), f"{word.times:,}", symbols, spelled)[:columns])
+        which = f"the {len(rows)} most frequent words" if len(rows) > 1 else "the only word"
+        title = "Segmentation" if self.small else f"Segmentation of {which}"
+        return Table(("word", "times", "symbols", "spelled")[:columns], rows, title, is_text=True)
+
+
+def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
+    """Return the counts of one step, its ties and the words after it."""
+    title = f"Step {step.number}: {shorten(step.symbol)} = {shorten(step.pair)}, {format_times(step.count)}"
+    blocks: list[Block] = [Heading(title)]
+    if not with_table:
+        blocks.append(Text("counts: " + _list_counts(step.counts, step.pairs)))
+    if step.ties:
+        ties = " · ".join(map(shorten, step.ties[:10]))
+        more = f" and {len(step.ties) - 10} more" if len(step.ties) > 10 else ""
+        blocks.append(Text(f"tie at {step.count}: {step.pair} comes before {ties}{more}"))
+    if with_table:
+        largest, more = step.counts[0].count, step.pairs - len(step.counts)
+        rows = [(shorten(entry.pair), f"{entry.count:,}") for entry in step.counts]
+        bars = [entry.count / largest for entry in step.counts]
+        if more > 0:
+            rows, bars = [*rows, (f"and {more:,} more", "")], [*bars, 0.0]
+        blocks.append(Table(("pair", "count"), rows, bars=bars))
+    if step.words:
+        blocks.append(Text("then: " + " | ".join(map(str, step.words))))
+    return blocks
+
+
+def _list_counts(counts: Sequence[PairCount], total: int = 0) -> str:
+    more = f" · and {total - len(counts):,} more" if total > len(counts) else ""
+    return " · ".join(f"{shorten(entry.pair)} {entry.count:,}" for entry in counts) + more
 
 
 def trace_byte_pairs(
@@ -350,7 +358,7 @@ def trace_byte_pairs(
             'bpe: give either a string, as in: lemma look bpe "abbc abb abc abb", or --text with a corpus or file.'
         )
     if string is not None:
-        if any("\ud800" <= sign <= "\udfff" for sign in string):
+        if any("\ud800" <= character <= "\udfff" for character in string):
             raise InputError(
                 "bpe: the string holds bytes that are not UTF-8. Save the text in a file, and give --text."
             )
@@ -359,45 +367,35 @@ def trace_byte_pairs(
     else:
         names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or ())]
         words, about, small = count_words(names), ", ".join(names), False
-    if not words:
-        raise InputError(f"bpe: {about} holds no words. Give some text.")
-    for name, value, least in (("merges", merges, 0), ("min", minimum, 1), ("show", show, 1)):
-        if value is not None and value < least:
-            raise InputError(f"bpe: {name} = {value}: it must be at least {least}.")
-    if len(end_of_word.split()) > 1 or end_of_word != end_of_word.strip():
-        raise InputError(f"bpe: end of word = {end_of_word!r}: it must hold no white space.")
-    if len(end_of_word) == 1 and any(end_of_word in word for word in words):
-        raise InputError(
-            f"bpe: end of word = '{end_of_word}': the text uses it. Give another, as in --end-of-word '</w>'."
-        )
-    most = merges if merges is not None or small else DEFAULT_MERGES
-    shown = show if show is not None or small else DEFAULT_PAIRS
+    _check_arguments(words, about, merges, minimum, end_of_word, show)
+    max_merges = merges if merges is not None or small else DEFAULT_MERGES
+    max_pairs = show if show is not None or small else DEFAULT_PAIRS
     merger = BytePairMerger(words, bool(end_of_word))
-    before, first = merger.num_symbols, [list(word) for word in merger.words] if small else []
+    symbols_before, start = merger.num_symbols, [list(word) for word in merger.words] if small else []
 
-    seen: list[tuple[int, list[Pair], list[tuple[Pair, int]], int, list[list[int]]]] = []
-    while most is None or len(seen) < most:
+    # symbols are named after all merges are made, since only then it is known whether letters are enough
+    history: list[tuple[int, list[Pair], list[tuple[Pair, int]], int, list[list[int]]]] = []
+    while max_merges is None or len(history) < max_merges:
         count, ties = merger.most_frequent()
         if count < minimum:
             break
-        ranked, pairs = merger.rank_pairs(shown), len(merger.counts)
+        ranked, num_pairs = merger.rank_pairs(max_pairs), len(merger.counts)
         merger.merge(ties[0])
-        seen.append((count, ties, ranked, pairs, [list(word) for word in merger.words] if small else []))
-
+        history.append((count, ties, ranked, num_pairs, [list(word) for word in merger.words] if small else []))
     names = SymbolNames(merger, end_of_word, letters=small)
 
-    def counts_of(ranked: Iterable[tuple[Pair, int]]) -> tuple[PairCount, ...]:
+    def pair_counts(ranked: Iterable[tuple[Pair, int]]) -> tuple[PairCount, ...]:
         return tuple(PairCount(names.join(pair), count) for pair, count in ranked)
 
-    def segmented(some: Mapping[str, int], symbols: Iterable[Sequence[int]]) -> tuple[SegmentedWord, ...]:
+    def segment(counts: Mapping[str, int], rows: Iterable[Sequence[int]]) -> tuple[SegmentedWord, ...]:
         return tuple(
             SegmentedWord(
                 escape_invisible(word),
-                often,
-                tuple(names.names[at] for at in row),
-                tuple(names.spellings[at] for at in row),
+                count,
+                tuple(names.names[symbol] for symbol in row),
+                tuple(names.spellings[symbol] for symbol in row),
             )
-            for (word, often), row in zip(some.items(), symbols, strict=False)
+            for (word, count), row in zip(counts.items(), rows, strict=False)
         )
 
     steps = [
@@ -409,183 +407,76 @@ def trace_byte_pairs(
             parts=(names.spellings[ties[0][0]], names.spellings[ties[0][1]]),
             count=count,
             ties=tuple(names.join(pair) for pair in ties[1:]),
-            counts=counts_of(ranked),
-            pairs=pairs,
-            words=segmented(words, after),
+            counts=pair_counts(ranked),
+            pairs=num_pairs,
+            words=segment(words, rows),
         )
-        for number, (count, ties, ranked, pairs, after) in enumerate(seen, 1)
+        for number, (count, ties, ranked, num_pairs, rows) in enumerate(history, 1)
     ]
-    last = dict(zip(words, merger.words, strict=True))
-    chosen = words if small else dict(words.most_common(DEFAULT_PAIRS))  # equally frequent words as they first occur
+    final = dict(zip(words, merger.words, strict=True))
+    listed = words if small else dict(words.most_common(DEFAULT_PAIRS))  # equally frequent words as they first occur
     count, _ = merger.most_frequent()
-    stopped = f"no pair occurs {format_times(minimum)}" if count else "every word is one symbol"
+    if count >= minimum:
+        stopped = f"after {pluralize(len(merger.merges), 'merge')}, as asked"
+    else:
+        stopped = f"no pair occurs {format_times(minimum)}" if count else "every word is one symbol"
     return BytePairTrace(
         about=about,
         words=words.total(),
         different_words=len(words),
         end_of_word=end_of_word,
         minimum=minimum,
-        start=segmented(words, first),
-        symbols_before=before,
+        start=segment(words, start),
+        symbols_before=symbols_before,
         symbols_after=merger.num_symbols,
         steps=tuple(steps),
-        left=counts_of(merger.rank_pairs(shown)),
+        left=pair_counts(merger.rank_pairs(max_pairs)),
         left_pairs=len(merger.counts),
-        stopped=stopped if count < minimum else f"after {pluralize(len(merger.merges), 'merge')}, as asked",
-        segmentation=segmented(chosen, [last[word] for word in chosen]),
+        stopped=stopped,
+        segmentation=segment(listed, [final[word] for word in listed]),
         letters=names.letters,
         small=small,
         library=_compare_with_library(words, merger, minimum) if library else None,
     )
 
 
+def _check_arguments(
+    words: Mapping[str, int], about: str, merges: int | None, minimum: int, end_of_word: str, show: int | None
+) -> None:
+    if not words:
+        raise InputError(f"bpe: {about} holds no words. Give some text.")
+    for name, value, least in (("merges", merges, 0), ("min", minimum, 1), ("show", show, 1)):
+        if value is not None and value < least:
+            raise InputError(f"bpe: {name} = {value}: it must be at least {least}.")
+    if len(end_of_word.split()) > 1 or end_of_word != end_of_word.strip():
+        raise InputError(f"bpe: end of word = {end_of_word!r}: it must hold no white space.")
+    if len(end_of_word) == 1 and any(end_of_word in word for word in words):
+        raise InputError(
+            f"bpe: end of word = '{end_of_word}': the text uses it. Give another, as in --end-of-word '</w>'."
+        )
+
+
 def _compare_with_library(words: Mapping[str, int], merger: BytePairMerger, minimum: int) -> LibraryComparison:
-    """The merges of the tokenizers library next to ours, spelled the same way."""
+    """Train the tokenizers library on the same words and compare its merges, spelled the same way."""
     end = [] if merger.end_id is None else [LIBRARY_END]
     if end and merger.alphabet[-1] >= LIBRARY_END:
         raise InputError("the text holds the last private character, which the comparison needs for the end of word.")
-    spelled = merger.spell([*merger.alphabet, *end])
-    ours = [[spelled[left], spelled[right]] for left, right in merger.merges]
+    spellings = merger.spell([*merger.alphabet, *end])
+    merges = [[spellings[left], spellings[right]] for left, right in merger.merges]
 
     def lines() -> Iterator[str]:
-        for word, number in words.items():
-            step = max(1, 10_000 // len(word))  # a frequent word in portions, so that no line is very long
-            for done in range(0, number, step):
-                yield f"{word}{''.join(end)} " * min(step, number - done)
+        for word, count in words.items():
+            portion = max(1, 10_000 // len(word))  # a frequent word in portions: no line becomes very long
+            for done in range(0, count, portion):
+                yield f"{word}{''.join(end)} " * min(portion, count - done)
 
-    engine = Tokenizer(models.BPE())
-    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer: Any = trainers.BpeTrainer(vocab_size=len(spelled), min_frequency=minimum, show_progress=False)
-    engine.train_from_iterator(lines(), trainer)
-    theirs = json.loads(engine.to_str())["model"]["merges"]
-    if ours == theirs:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer: Any = trainers.BpeTrainer(vocab_size=len(spellings), min_frequency=minimum, show_progress=False)
+    tokenizer.train_from_iterator(lines(), trainer)
+    library_merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    if merges == library_merges:
         return LibraryComparison(True, None)
-    same = next((place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
-    return LibraryComparison(False, (min(len(ours), len(theirs)) if same is None else same) + 1)
-
-
-def expected_of_byte_pairs(
-    text: str, claimed: Mapping[int, str], counts_of: Collection[int], most_orders: int = MOST_ORDERS
-) -> Iterator[tuple[list[ExpectedValue], int]]:
-    """Yield what is right and the number of merges for each order of merges, the one that follows the claims first.
-
-    Args:
-        claimed: the pairs claimed, by the number of their step.
-        counts_of: the steps of which all pair counts are wanted.
-    """
-    words = Counter(text.split())
-    for order in islice(merge_orders(words, claimed), most_orders):
-        yield _expected(words, order, counts_of), len(order)
-
-
-def normalize_symbols(text: str) -> str:
-    r"""Return symbols as they are compared: separated by single blanks, the end of a word written \w.
-
-    >>> plain_symbols("est + </w>")
-    'est \\w'
-    """
-    return " ".join(text.replace("</w>", r"\w").replace("+", " ").split())
-
-
-def merge_orders(words: Counter[str], claimed: Mapping[int, str]) -> Iterator[list[Pair]]:
-    """Yield orders of merges that always take a most frequent pair, the one that follows the claims first.
-
-    A step whose claimed pair is a most frequent one follows the claim, so that a claim for every step leaves one
-    order, in time linear in its merges. Of the other steps further choices are tried, the last steps first, for
-    MOST_MERGES merges in all.
-    """
-    choices: list[int] = []  # for each step which of its candidates is merged; the first where nothing is chosen
-    merges = 0
-    while not merges or merges < MOST_MERGES:
-        order, candidates = _follow_claims(words, claimed, choices)
-        yield order
-        merges += len(order) + 1
-        choices += [0] * (len(order) - len(choices))
-        while choices and choices[-1] + 1 >= candidates[len(choices) - 1]:
-            choices.pop()
-        if not choices:
-            return
-        choices[-1] += 1
-
-
-def _follow_claims(
-    words: Counter[str], claimed: Mapping[int, str], choices: Sequence[int]
-) -> tuple[list[Pair], list[int]]:
-    """Merge until no pair occurs twice; return the merges and how many candidates each step had."""
-    merger = BytePairMerger(words, end_of_word=True)
-    spelled = [*map(escape_invisible, merger.alphabet), r"\w"]
-    free = iter([letter for letter in ascii_uppercase if letter not in merger.alphabet])
-    names = list(spelled)
-    texts = {step: normalize_symbols(text) for step, text in claimed.items()}
-    candidates: list[int] = []
-    while True:
-        count, ties = merger.most_frequent()
-        if count < 2:
-            return merger.merges, candidates
-        step = len(merger.merges) + 1
-        claim = texts.pop(step, None)
-        matches = [pair for pair in ties if claim in _pair_spellings(pair, names, spelled)] if claim else []
-        if not matches and texts and len(ties) > 1:
-            later = [text.replace(" ", "") for text in islice(texts.values(), MOST_HINTED)]
-            ranks = {pair: _rank_tie(spelled[pair[0]], spelled[pair[1]], later) for pair in ties[:MOST_HINTED]}
-            ties.sort(key=lambda pair: ranks.get(pair, 1))
-        matches = matches or ties
-        pair = matches[choices[step - 1] if step <= len(choices) else 0]
-        candidates.append(len(matches))
-        spelled.append(spelled[pair[0]] + spelled[pair[1]])
-        names.append(next(free, spelled[-1]))
-        merger.merge(pair)
-
-
-def _rank_tie(left: str, right: str, later: Sequence[str]) -> int:
-    """Rank a pair by what later steps are claimed to merge: parts of these first, what makes them impossible last.
-
-    >>> [_rank_tie(*pair, ["ab", "abc"]) for pair in (("a", "b"), ("x", "y"), ("b", "c"))]
-    [2, 1, 3]
-    """
-    joined = left + right
-    if any((text.endswith(left) or text.startswith(right)) and joined not in text for text in later):
-        return 3
-    if joined in later:
-        return 2
-    return 0 if any(joined in text for text in later) else 1
-
-
-def _pair_spellings(pair: Pair, names: Sequence[str], spelled: Sequence[str]) -> Labels:
-    """Return how a pair may be written: by the names of its symbols or spelled out, with a blank or without."""
-    by_name, by_spelling = ([symbols[one] for one in pair] for symbols in (names, spelled))
-    return (" ".join(by_name), " ".join(by_spelling), "".join(by_name), "".join(by_spelling))
-
-
-def _expected(words: Counter[str], order: list[Pair], counts_of: Collection[int]) -> list[ExpectedValue]:
-    merger = BytePairMerger(words, end_of_word=True)
-    found: list[ExpectedValue] = []
-    merger.merges = order  # all symbols have their names from the beginning
-    names = SymbolNames(merger, r"\w", letters=True)
-    merger.merges = []
-
-    def add_counts(number: int) -> None:
-        if number in counts_of:
-            ranked = merger.rank_pairs(None)
-            labels = tuple(names.join(pair).replace(" ", "") for pair, _ in ranked)
-            values = np.array([count for _, count in ranked])
-            counts = expect_numbers(f"counts{number}", values, (labels,), f"all pairs before step {number}")
-            found.append(replace(counts, label_aliases=tuple(names.spell(pair) for pair, _ in ranked)))
-
-    merges = tuple(_pair_spellings(pair, names.names, names.spellings) for pair in order)
-    for number, pair in enumerate(order, 1):
-        symbol = names.names[merger.first_merge_id + number - 1]
-        add_counts(number)
-        about = f"the pair of step {number}"
-        found.append(ExpectedWords(f"merge{number}", (merges[number - 1],), (), about, (symbol,)))
-        found.append(expect_numbers(f"count{number}", merger.counts[pair], (), "how often it occurs"))
-        merger.merge(pair)
-    add_counts(len(order) + 1)
-    cut = tuple((names.join(row), names.spell(row)) for row in merger.words)
-    return [
-        *found,
-        ExpectedWords("merges", merges, (number_labels(len(order)),), "the pairs in the order of merging"),
-        ExpectedWords("segmentation", cut, (tuple(words),), "each word in its symbols", ("words",)),
-        expect_numbers("steps", len(order), (), "how many merges"),
-        expect_numbers("symbols", merger.num_symbols, (), "symbols of the whole text at the end"),
-    ]
+    pairs = zip(merges, library_merges, strict=False)
+    first = next((index for index, (pair, other) in enumerate(pairs) if pair != other), None)
+    return LibraryComparison(False, (min(len(merges), len(library_merges)) if first is None else first) + 1)

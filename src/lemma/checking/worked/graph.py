@@ -33,31 +33,25 @@ from lemma.report.result import Block, Heading, Matrix, Table, Text
 from lemma.spec.base import to_toml
 
 Square = Float[np.ndarray, "nodes nodes"]
-MAX_NODES = 500
-"""A larger graph is not a small case: its eigenvalues alone would take a while."""
-MAX_PRINTED_NODES = 12
-"""Nodes of a graph whose matrices are printed; those of a larger one only with `full`."""
+MAX_NODES = 500  # eigenvalues of a larger graph take a while
+MAX_PRINTED_NODES = 12  # matrices of a larger graph are printed only with `full`
+TOLERANCE = 1e-9  # sums and norms that differ by less are equal up to rounding
 SYMBOLS = {"adjacency": "A", "loops": "Ã", "symmetric": "Â", "rows": "D̃⁻¹Ã"}
-"""How each matrix is written."""
-CLAIM_NAMES = {
+CLAIM_NAMES = {  # how each matrix may be written in a claim
     "adjacency": "A",
     "loops": "A_tilde Ã A~",
     "symmetric": "A_hat Â A^",
     "rows": "A_rows D̃⁻¹Ã D^-1A D_inv_A",
 }
-"""How each matrix may be typed in a claim."""
-TOLERANCE = 1e-9
-"""Sums and norms that differ by less are the same but for rounding."""
 CLAIM = "After D̃^(−1/2) Ã D̃^(−1/2) the rows are normalised: each sums to one."
 CORRECTION = "D̃⁻¹Ã is the one whose rows sum to one on every graph. What holds of Â: its spectral norm is 1."
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
-"""Endings of tables of edges."""
-SOURCE_COLUMNS, TARGET_COLUMNS = ("source", "from", "node1", "citing", "u"), ("target", "to", "node2", "cited", "v")
-"""What the two columns of a table of edges are often called."""
+SOURCE_COLUMNS = ("source", "from", "node1", "citing", "u")  # usual names of the columns of a table of edges
+TARGET_COLUMNS = ("target", "to", "node2", "cited", "v")
 
 
 def _name_text(value: Any) -> Any:
-    """A node may be called by a number."""
+    """Write a node's number as its name."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -68,7 +62,7 @@ GraphRows = Annotated[tuple[GraphRow, ...], Field(min_length=1, max_length=MAX_N
 
 
 class GraphCase(Case):
-    """An undirected graph, what its nodes know, and a layer."""
+    """An undirected graph, the features of its nodes, and a layer."""
 
     kind: ClassVar[str] = "graph"
 
@@ -89,32 +83,29 @@ class GraphCase(Case):
 
 
 class MatrixProperties(NamedTuple):
-    """What one matrix is: its row sums, its symmetry and its norms."""
+    """Row sums, symmetry and norms of one matrix."""
 
     row_sums: Float[np.ndarray, " nodes"]
     rows_sum_to_one: bool
     symmetric: bool
-    largest_eigenvalue: float
-    """The largest size of an eigenvalue."""
-    spectral_norm: float
-    """The root of the largest eigenvalue of MᵀM; where M is symmetric, its own largest eigenvalue."""
+    largest_eigenvalue: float  # by absolute value
+    spectral_norm: float  # root of the largest eigenvalue of MᵀM; the largest eigenvalue if M is symmetric
 
 
 @dataclass(frozen=True, eq=False)
 class GraphSteps:
-    """A graph, its four matrices, and features multiplied by each of them again and again."""
+    """A graph, its four matrices, and features multiplied by each of them several times."""
 
     names: Labels
     adjacency: Square
     features: Float[np.ndarray, "nodes features"]
-    weights: Float[np.ndarray, "features out"] | None
-    """W, the map of a layer."""
+    weights: Float[np.ndarray, "features out"] | None  # W, the map of a layer
     focus: tuple[int, ...]
     powers: int
 
     @property
     def edges(self) -> int:
-        """How many edges there are between different nodes."""
+        """Number of edges between different nodes."""
         return int(self.adjacency.sum()) // 2
 
     @cached_property
@@ -124,7 +115,7 @@ class GraphSteps:
 
     @cached_property
     def matrices(self) -> Mapping[str, Square]:
-        """All four by name: Ã = A + I, Â has 1/√(d̃_i d̃_j) where Ã has 1, and D̃⁻¹Ã has 1/d̃_i."""
+        """The four matrices by name: Ã = A + I, Â has 1/√(d̃_i d̃_j) where Ã has 1, and D̃⁻¹Ã has 1/d̃_i."""
         loops, degrees = self.adjacency + np.eye(len(self.adjacency)), self.degrees
         symmetric = loops / np.sqrt(np.outer(degrees, degrees))
         rows = loops / degrees[:, None]
@@ -132,41 +123,41 @@ class GraphSteps:
 
     @cached_property
     def properties(self) -> Mapping[str, MatrixProperties]:
-        """What each matrix is."""
-        found: dict[str, MatrixProperties] = {}
+        """Row sums, symmetry and norms of each matrix, by name."""
+        properties: dict[str, MatrixProperties] = {}
         for name, matrix in self.matrices.items():
             sums = matrix.sum(axis=1)
             symmetric = bool(np.allclose(matrix, matrix.T, rtol=0, atol=1e-15))
             with threadpool_limits(
                 1
-            ):  # so small a matrix: on a busy machine its threads would only wait for each other
+            ):  # on a busy machine, threads for so small a matrix would only wait for each other
                 values = np.linalg.eigvalsh(matrix) if symmetric else np.linalg.eigvals(matrix)
                 radius = float(np.abs(values).max())
                 norm = radius if symmetric else float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix).max()))
-            found[name] = MatrixProperties(sums, bool((np.abs(sums - 1) < TOLERANCE).all()), symmetric, radius, norm)
-        return found
+            sum_to_one = bool((np.abs(sums - 1) < TOLERANCE).all())
+            properties[name] = MatrixProperties(sums, sum_to_one, symmetric, radius, norm)
+        return properties
 
     @cached_property
     def power_norms(self) -> Mapping[str, Float[np.ndarray, "powers two"]]:
-        """For each matrix M and k = 0, 1, …: the norm of MᵏX, the root of its sum of squares, and its largest entry."""
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in self.matrices}
+        """Frobenius norm and largest entry of MᵏX for k = 0, 1, …, by the name of the matrix M."""
+        norms: dict[str, list[tuple[float, float]]] = {name: [] for name in self.matrices}
         for name, matrix in self.matrices.items():
             features = self.features
             for _ in range(self.powers + 1):
-                largest = np.abs(features).max()  # taken out first, so that squares do not overflow
-                shrunk = features / largest if largest else features
-                found[name].append((np.sqrt((shrunk**2).sum()) * (largest or 1.0), largest))
+                largest = np.abs(features).max()  # divided out first: squares must not overflow
+                scaled = features / largest if largest else features
+                norms[name].append((np.sqrt((scaled**2).sum()) * (largest or 1.0), largest))
                 features = matrix @ features
-        return {name: np.array(pairs) for name, pairs in found.items()}
+        return {name: np.array(pairs) for name, pairs in norms.items()}
 
     @property
     def rows_sum_to_one(self) -> bool:
-        """Whether the rows of Â sum to one here: just where all neighbours have the same degree."""
+        """True if the rows of Â sum to one: exactly if all neighbours have the same degree."""
         return self.properties["symmetric"].rows_sum_to_one
 
     @property
     def is_regular(self) -> bool:
-        """Whether all nodes have the same degree."""
         return len(set(self.degrees.tolist())) == 1
 
     @property
@@ -176,21 +167,23 @@ class GraphSteps:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, none of them rounded."""
-        traits = {name: one._asdict() | {"row_sums": one.row_sums.tolist()} for name, one in self.properties.items()}
         return {
             "degrees": self.degrees.tolist(),
             "matrices": {name: matrix.tolist() for name, matrix in self.matrices.items()},
-            "traits": traits,
+            "traits": {
+                name: {**properties._asdict(), "row_sums": properties.row_sums.tolist()}
+                for name, properties in self.properties.items()
+            },
             "features": self.features.tolist(),
-            "norms": {name: scale[:, 0].tolist() for name, scale in self.power_norms.items()},
-            "largest": {name: scale[:, 1].tolist() for name, scale in self.power_norms.items()},
+            "norms": {name: norms[:, 0].tolist() for name, norms in self.power_norms.items()},
+            "largest": {name: norms[:, 1].tolist() for name, norms in self.power_norms.items()},
             "layer": None if self.layer is None else self.layer.tolist(),
         }
 
 
 @dataclass(frozen=True, eq=False)
 class WorkedGraph(WorkedCase):
-    """A graph with its four matrices. A large one is summed up unless `full`."""
+    """A graph with its four matrices; those of a large graph are printed only if `full`."""
 
     default_title: ClassVar[str] = "Graph convolution by hand"
     hint: ClassVar[str] = "--full prints the matrices"
@@ -201,11 +194,11 @@ class WorkedGraph(WorkedCase):
 
     @property
     def verdict(self) -> str:
-        """Whether the claim is right on this graph, and what holds instead."""
+        """The verdict on the claim for this graph, and what holds instead."""
         if self.steps.rows_sum_to_one:
-            same = "all degrees are the same" if self.steps.is_regular else "every connected part has one degree only"
+            reason = "all degrees are the same" if self.steps.is_regular else "every connected part has one degree only"
             return (
-                f"Right on this graph, since {same}; wrong of graphs in general: where neighbours differ in degree, "
+                f"Right on this graph, since {reason}; wrong of graphs in general: where neighbours differ in degree, "
                 f"not all rows sum to one. {CORRECTION}"
             )
         sums = self.steps.properties["symmetric"].row_sums
@@ -217,17 +210,18 @@ class WorkedGraph(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """Whether matrices are left out."""
         return not self.full and len(self.steps.names) > MAX_PRINTED_NODES
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Every matrix of a small graph; of a large one what they are, and what they do, unless `full`."""
+        """Return every matrix, its properties and what its powers do; no matrices of a large graph unless `full`."""
         degrees = self.steps.degrees
         sizes = f"{pluralize(len(self.steps.names), 'node')}, {pluralize(self.steps.edges, 'edge')}"
-        between = f"degrees with the loop from {format_number(degrees.min(), 0)} to {format_number(degrees.max(), 0)}"
+        degree_range = (
+            f"degrees with the loop from {format_number(degrees.min(), 0)} to {format_number(degrees.max(), 0)}"
+        )
         rounding = f"Printed to {pluralize(self.decimals, 'decimal')}; nothing is rounded on the way."
         return [
-            Text(f"{sizes}; {between}. {rounding}"),
+            Text(f"{sizes}; {degree_range}. {rounding}"),
             *map(Text, self.notes),
             *([] if self.is_abridged else self._matrix_blocks()),
             *self._property_blocks(),
@@ -239,21 +233,21 @@ class WorkedGraph(WorkedCase):
         ]
 
     def _matrix_blocks(self) -> list[Block]:
-        """A, Ã, the degrees, Â with the arithmetic of the rows in focus, and D̃⁻¹Ã, each with its row sums."""
+        """Return A, Ã, the degrees, Â with the arithmetic of the rows in focus, and D̃⁻¹Ã, each with its row sums."""
         steps, names, degrees = self.steps, self.steps.names, self.steps.degrees
         a, loops, symmetric, rows = (
             Matrix(SYMBOLS[name], names, names, matrix, sums=matrix.sum(axis=1).tolist(), decimals=self.decimals)
             for name, matrix in steps.matrices.items()
         )
-        columns = [format_numbers(one, self.decimals) for one in (degrees - 1, degrees, degrees**-0.5)]
+        columns = [format_numbers(values, self.decimals) for values in (degrees - 1, degrees, degrees**-0.5)]
         lines: list[str] = []
         for node in steps.focus:
-            row, places = steps.matrices["symmetric"][node], np.flatnonzero(steps.matrices["loops"][node])
-            for place in places:
-                under = f"{format_number(degrees[node], 0)}·{format_number(degrees[place], 0)}"
-                lines.append(f"Â[{names[node]}, {names[place]}] = 1/√({under}) = {self._number(row[place])}")
-            added = " + ".join(self._number(row[place]) for place in places)
-            lines.append(f"row {names[node]}: {added} = {self._number(row.sum())}")
+            row, neighbours = steps.matrices["symmetric"][node], np.flatnonzero(steps.matrices["loops"][node])
+            for other in neighbours:
+                product = f"{format_number(degrees[node], 0)}·{format_number(degrees[other], 0)}"
+                lines.append(f"Â[{names[node]}, {names[other]}] = 1/√({product}) = {self._number(row[other])}")
+            terms = " + ".join(self._number(row[other]) for other in neighbours)
+            lines.append(f"row {names[node]}: {terms} = {self._number(row.sum())}")
         return [
             Heading("The graph: A, and Ã = A + I"),
             a,
@@ -268,48 +262,49 @@ class WorkedGraph(WorkedCase):
         ]
 
     def _property_blocks(self) -> list[Block]:
-        """Row sums, symmetry and norms of the four."""
+        """Return row sums, symmetry and norms of the four matrices."""
         rows = []
-        for name, one in self.steps.properties.items():
-            lowest, highest = self._number(one.row_sums.min()), self._number(one.row_sums.max())
-            sums = lowest if np.ptp(one.row_sums) < TOLERANCE else f"{lowest} to {highest}"
-            sizes = self._number(one.largest_eigenvalue), self._number(one.spectral_norm)
-            rows.append((SYMBOLS[name], sums, "yes" if one.symmetric else "no", *sizes))
-        about = (
+        for name, properties in self.steps.properties.items():
+            sums = properties.row_sums
+            lowest, highest = self._number(sums.min()), self._number(sums.max())
+            span = lowest if np.ptp(sums) < TOLERANCE else f"{lowest} to {highest}"
+            norms = self._number(properties.largest_eigenvalue), self._number(properties.spectral_norm)
+            rows.append((SYMBOLS[name], span, "yes" if properties.symmetric else "no", *norms))
+        explanation = (
             "The spectral norm of a symmetric matrix is its largest |eigenvalue|; that of D̃⁻¹Ã, which has the "
             "eigenvalues of Â, is the root of the largest eigenvalue of MᵀM."
         )
         header = ("", "row sums", "symmetric", "largest |eigenvalue|", "spectral norm")
-        return [Heading("What each of them is"), Table(header, rows), Text(about)]
+        return [Heading("What each of them is"), Table(header, rows), Text(explanation)]
 
     def _power_blocks(self) -> list[Block]:
-        """What multiplying again and again does to the features."""
+        """Return the norms of features that are multiplied several times."""
         steps, features = self.steps, self.steps.features
-        about = f"given: {features.shape[0]}×{features.shape[1]}"
+        description = f"given: {features.shape[0]}×{features.shape[1]}"
         if np.array_equal(features, np.ones((len(features), 1))):
-            about = "a one at every node"
+            description = "a one at every node"
         elif np.array_equal(features, np.eye(len(features))):
-            about = "a unit vector for every node, so that MᵏX is Mᵏ itself"
+            description = "a unit vector for every node, so that MᵏX is Mᵏ itself"
         tables = []
         for which, title in enumerate(("‖MᵏX‖, the root of the sum of squares", "the largest |entry| of MᵏX")):
-            columns = [format_numbers(scale[:, which], self.decimals) for scale in steps.power_norms.values()]
+            columns = [format_numbers(norms[:, which], self.decimals) for norms in steps.power_norms.values()]
             rows = zip(map(str, range(steps.powers + 1)), *columns, strict=True)
             tables.append(Table(("k", *SYMBOLS.values()), tuple(rows), title))
         growth = "X is 0, and stays so."
         if np.any(features):
-            grown = {name: self._number(scale[-1, 0] / scale[0, 0]) for name, scale in steps.power_norms.items()}
-            norms = {name: self._number(one.spectral_norm) for name, one in steps.properties.items()}
+            grown = {name: self._number(norms[-1, 0] / norms[0, 0]) for name, norms in steps.power_norms.items()}
+            spectral = {name: self._number(values.spectral_norm) for name, values in steps.properties.items()}
             growth = (
-                f"Ã: {grown['loops']} times the norm after {format_times(steps.powers)}; a product multiplies by at most "
-                f"{norms['loops']}, its largest eigenvalue, and in the long run nearly always by that."
+                f"Ã: {grown['loops']} times the norm after {format_times(steps.powers)}; a product multiplies by at "
+                f"most {spectral['loops']}, its largest eigenvalue, and in the long run nearly always by that."
                 f"\nÂ: {grown['symmetric']} times; its spectral norm is 1, so that the norm never grows."
                 f"\nD̃⁻¹Ã: {grown['rows']} times; every entry is a mean, so that the largest never grows; its "
-                f"spectral norm is {norms['rows']}."
+                f"spectral norm is {spectral['rows']}."
             )
-        return [Heading("What each does to the scale of features"), Text(f"X is {about}."), *tables, Text(growth)]
+        return [Heading("What each does to the scale of features"), Text(f"X is {description}."), *tables, Text(growth)]
 
     def _layer_blocks(self) -> list[Block]:
-        """Â X W, if there is a W: the arithmetic of the first output of the nodes in focus, and the whole."""
+        """Return Â X W, if there is a W: the first output of the nodes in focus term by term, and the matrices."""
         steps, names, weights = self.steps, self.steps.names, self.steps.weights
         if weights is None or steps.layer is None:
             return []
@@ -318,11 +313,9 @@ class WorkedGraph(WorkedCase):
         lines = []
         for node in steps.focus:
             row = steps.matrices["symmetric"][node]
-            pairs = [(row[place], mapped[place, 0]) for place in np.flatnonzero(steps.matrices["loops"][node])]
-            added = " + ".join(
-                f"{self._number(one)}·{format_factor(other, self._decimals(other))}" for one, other in pairs
-            )
-            lines.append(f"{names[node]}, out_1: {added} = {self._number(row @ mapped[:, 0])}")
+            neighbours = np.flatnonzero(steps.matrices["loops"][node])
+            terms = " + ".join(self._product(row[other], mapped[other, 0]) for other in neighbours)
+            lines.append(f"{names[node]}, out_1: {terms} = {self._number(row @ mapped[:, 0])}")
         return [
             Heading("One layer: Â X W"),
             Matrix("X", names, features, steps.features, decimals=self.decimals),
@@ -334,6 +327,9 @@ class WorkedGraph(WorkedCase):
 
     def _number(self, value: float) -> str:
         return format_numbers([value], self._decimals(value))[0]
+
+    def _product(self, left: float, right: float) -> str:
+        return f"{self._number(left)}·{format_factor(right, self._decimals(right))}"
 
     def _decimals(self, value: float) -> int:
         return self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
@@ -350,49 +346,50 @@ class WorkedGraph(WorkedCase):
         }
 
     def expected(self) -> list[ExpectedValue]:
-        """The four matrices, degrees, row sums, norms, what powers do to features, and the layer."""
+        """Return the four matrices, degrees, row sums, norms, what powers do to features, and the layer."""
         steps, nodes = self.steps, self.steps.names
         edges, powers = steps.adjacency.sum(axis=1), tuple(map(str, range(steps.powers + 1)))
         edge_roots = np.divide(1.0, np.sqrt(edges), out=np.zeros_like(edges), where=edges > 0)  # 0 if it has none
         no_loop = "the loop that Ã adds is not counted"
         wrong_roots = {no_loop: edge_roots, "1/d̃ in place of 1/√d̃": 1 / steps.degrees}
-        found: list[ExpectedValue] = [
+        roots = 1 / np.sqrt(steps.degrees)
+        expected: list[ExpectedValue] = [
             expect_numbers("degrees d d̃ d_tilde D", steps.degrees, (nodes,), "d̃, the row sums of Ã", {no_loop: edges}),
-            expect_numbers("roots 1/√d̃ inverse_roots", 1 / np.sqrt(steps.degrees), (nodes,), "1/√d̃", wrong_roots),
+            expect_numbers("roots 1/√d̃ inverse_roots", roots, (nodes,), "1/√d̃", wrong_roots),
         ]
         # what divides each matrix, with the degrees of A in place of those of Ã
-        divided = {"symmetric": np.outer(edge_roots, edge_roots), "rows": edge_roots[:, None] ** 2}
+        divisors = {"symmetric": np.outer(edge_roots, edge_roots), "rows": edge_roots[:, None] ** 2}
         for key, matrix in steps.matrices.items():
-            sign, traits, scale, slips = SYMBOLS[key], steps.properties[key], steps.power_norms[key], {}
-            if key in divided:
-                slips = {
-                    "A in place of Ã: no loops": steps.adjacency * divided[key],
-                    "degrees of A in place of those of Ã": steps.matrices["loops"] * divided[key],
+            symbol, properties, norms, mistakes = SYMBOLS[key], steps.properties[key], steps.power_norms[key], {}
+            if key in divisors:
+                mistakes = {
+                    "A in place of Ã: no loops": steps.adjacency * divisors[key],
+                    "degrees of A in place of those of Ã": steps.matrices["loops"] * divisors[key],
                 }
-            sums = {said: made.sum(axis=1) for said, made in slips.items()}
+            wrong_sums = {mistake: wrong.sum(axis=1) for mistake, wrong in mistakes.items()}
             if key == "symmetric":
-                sums["the rows of Â are not normalised; those of D̃⁻¹Ã are"] = np.ones(len(nodes))
-            meaning = "adjacency" if key == "adjacency" else sign
-            found.append(expect_numbers(CLAIM_NAMES[key], matrix, (nodes, nodes), meaning, slips))
-            for kind, values, labels, said, wrong in (
-                ("sum", traits.row_sums, (nodes,), f"row sums of {sign}", sums),
-                ("norm", traits.spectral_norm, (), f"spectral norm of {sign}", None),
-                ("radius", traits.largest_eigenvalue, (), f"largest |eigenvalue| of {sign}", None),
-                ("size", scale[:, 0], (powers,), f"‖MᵏX‖ for k = 0 …, M = {sign}", None),
-                ("largest", scale[:, 1], (powers,), "its largest entry", None),
+                wrong_sums["the rows of Â are not normalised; those of D̃⁻¹Ã are"] = np.ones(len(nodes))
+            meaning = "adjacency" if key == "adjacency" else symbol
+            expected.append(expect_numbers(CLAIM_NAMES[key], matrix, (nodes, nodes), meaning, mistakes))
+            for prefix, values, labels, meaning, wrong in (
+                ("sum", properties.row_sums, (nodes,), f"row sums of {symbol}", wrong_sums),
+                ("norm", properties.spectral_norm, (), f"spectral norm of {symbol}", None),
+                ("radius", properties.largest_eigenvalue, (), f"largest |eigenvalue| of {symbol}", None),
+                ("size", norms[:, 0], (powers,), f"‖MᵏX‖ for k = 0 …, M = {symbol}", None),
+                ("largest", norms[:, 1], (powers,), "its largest entry", None),
             ):
-                names = " ".join(f"{kind}_{name}" for name in CLAIM_NAMES[key].split())
-                found.append(expect_numbers(names, values, labels, said, wrong))
+                names = " ".join(f"{prefix}_{name}" for name in CLAIM_NAMES[key].split())
+                expected.append(expect_numbers(names, values, labels, meaning, wrong))
         if steps.layer is not None:
-            through = steps.features @ steps.weights
-            wrong = {
-                "Ã in place of Â": steps.matrices["loops"] @ through,
-                "A in place of Â: no loops, not normalised": steps.adjacency @ through,
-                "D̃⁻¹Ã in place of Â": steps.matrices["rows"] @ through,
-                "X W alone: Â is left out": through,
+            mapped = steps.features @ steps.weights
+            mistakes = {
+                "Ã in place of Â": steps.matrices["loops"] @ mapped,
+                "A in place of Â: no loops, not normalised": steps.adjacency @ mapped,
+                "D̃⁻¹Ã in place of Â": steps.matrices["rows"] @ mapped,
+                "X W alone: Â is left out": mapped,
             }
-            found.append(expect_numbers("layer AXW ÂXW Y", steps.layer, (nodes,), "Â X W", wrong))
-        return found
+            expected.append(expect_numbers("layer AXW ÂXW Y", steps.layer, (nodes,), "Â X W", mistakes))
+        return expected
 
 
 def work_graph(
@@ -403,59 +400,84 @@ def work_graph(
     full: bool = False,
     decimals: int = 4,
 ) -> WorkedGraph:
-    """Work a graph out, for an example by name, a TOML file, a table of edges (.csv) or the same words.
+    """Work a graph out, for an example by name, a TOML file, a table of edges (.csv) or a mapping of fields.
 
     Ã = A + I, Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã; row sums, symmetry and spectral norm of each, the norm
-    of X, MX, M²X … and, with W, one layer Â X W. `nodes` (those in focus) and `powers` take the place of what the case
+    of X, MX, M²X … and, with W, one layer Â X W. `nodes` (those in focus) and `powers` replace what the case
     says.
 
-    >>> worked = graph_by_hand({"edges": [["hub", "a"], ["hub", "b"], ["hub", "c"]]})
-    >>> worked.steps.matrices["symmetric"].sum(axis=1).round(3).tolist(), worked.steps.normalised
+    >>> worked = work_graph({"edges": [["hub", "a"], ["hub", "b"], ["hub", "c"]]})
+    >>> worked.steps.matrices["symmetric"].sum(axis=1).round(3).tolist(), worked.steps.rows_sum_to_one
     ([1.311, 0.854, 0.854, 0.854], False)
     """
-    changes = {"focus": tuple(nodes) if nodes else None, "powers": powers}
+    overrides = {"focus": tuple(nodes) if nodes else None, "powers": powers}
     notes: list[str] = []
     if isinstance(example, str | Path) and Path(example).suffix.lower() in TABLE_SUFFIXES:
-        path, where = Path(example), str(example)
-        columns = [Column("source", None, frozenset(SOURCE_COLUMNS)), Column("target", None, frozenset(TARGET_COLUMNS))]
-        read = read_table(
-            path,
-            columns,
-            any_width=True,
-            is_header=lambda first: bool(
-                {cell.strip().casefold() for cell in first} & {*SOURCE_COLUMNS, *TARGET_COLUMNS}
-            ),
-        )
-        edges = list(zip(read.cells["source"], read.cells["target"], strict=True))
-        changed = {word: value for word, value in changes.items() if value is not None}
-        case = GraphCase.read({"title": f"The graph of {path.name}", "edges": edges, **changed}, where)
+        label = str(example)
+        case = _read_edges(Path(example), overrides, notes)
         text = to_toml(case.to_dict())
-        notes += [
-            f"The column '{escape_invisible(name.strip())}' is left out: here every edge counts 1."
-            for name in read.names or ()
-            if name.strip().casefold() in ("weight", "value")
-        ]
     else:
-        case, where, text = read_case(GraphCase, example, changes)
+        case, label, text = read_case(GraphCase, example, overrides)
     names = case.nodes or tuple(dict.fromkeys(name for edge in case.edges for name in edge))
     if not names:
-        raise SpecError(f'{where}: the graph has no nodes. Give nodes = ["a", "b"], or edges = [["a", "b"]].')
+        raise SpecError(f'{label}: the graph has no nodes. Give nodes = ["a", "b"], or edges = [["a", "b"]].')
     if len(names) > MAX_NODES:
-        raise SpecError(f"{where}: {len(names):,} nodes are too many for work by hand; at most {MAX_NODES} are read.")
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise SpecError(f"{where}: the node '{twice[0]}' is listed twice in nodes. Give each node once.")
-    places = {name: place for place, name in enumerate(names)}
-    adjacency = np.zeros((len(names), len(names)))
+        raise SpecError(f"{label}: {len(names):,} nodes are too many for work by hand; at most {MAX_NODES} are read.")
+    duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
+    if duplicate is not None:
+        raise SpecError(f"{label}: the node '{duplicate}' is listed twice in nodes. Give each node once.")
+    indices = {name: index for index, name in enumerate(names)}
+    adjacency = _build_adjacency(case, indices, label, notes)
+    features = np.ones((len(names), 1)) if case.start == "ones" else np.eye(len(names))
+    if case.X is not None:
+        features = _read_matrix("X", case.X, len(names), "one for each node", label)
+    weights = None
+    if case.W is not None:
+        weights = _read_matrix("W", case.W, features.shape[1], "one for each column of X", label)
+    for name in case.focus:
+        if name not in indices:
+            raise SpecError(f"{label}: " + describe_unknown("focus", name, indices))
+    neighbours = adjacency.sum(axis=1)
+    focus = [indices[name] for name in case.focus] or [int(neighbours.argmax()), int(neighbours.argmin())]
+    labels, rows = tuple(map(escape_invisible, names)), tuple(dict.fromkeys(focus))
+    steps = GraphSteps(labels, adjacency, features, weights, rows, case.powers)
+    return WorkedGraph(case, text, steps, tuple(notes), full=full, decimals=decimals)
+
+
+def _read_edges(path: Path, overrides: Mapping[str, Any], notes: list[str]) -> GraphCase:
+    """Read a table of edges as a case; `notes` is extended by what is left out."""
+    columns = [
+        Column("source", None, frozenset(SOURCE_COLUMNS)),
+        Column("target", None, frozenset(TARGET_COLUMNS)),
+    ]
+    table = read_table(
+        path,
+        columns,
+        any_width=True,
+        is_header=lambda first: bool({cell.strip().casefold() for cell in first} & {*SOURCE_COLUMNS, *TARGET_COLUMNS}),
+    )
+    notes += [
+        f"The column '{escape_invisible(name.strip())}' is left out: here every edge counts 1."
+        for name in table.names or ()
+        if name.strip().casefold() in ("weight", "value")
+    ]
+    edges = list(zip(table.cells["source"], table.cells["target"], strict=True))
+    fields = {name: value for name, value in overrides.items() if value is not None}
+    return GraphCase.read({"title": f"The graph of {path.name}", "edges": edges, **fields}, str(path))
+
+
+def _build_adjacency(case: GraphCase, indices: Mapping[str, int], label: str, notes: list[str]) -> Square:
+    """Build the symmetric adjacency matrix without loops; `notes` is extended by loops and duplicates."""
+    adjacency = np.zeros((len(indices), len(indices)))
     for number, edge in enumerate(case.edges, 1):
         if len(edge) != 2:
             raise SpecError(
-                f'{where}: edge {number} has {pluralize(len(edge), "end")}, expected two, as in ["a", "b"].'
+                f'{label}: edge {number} has {pluralize(len(edge), "end")}, expected two, as in ["a", "b"].'
             )
         for name in edge:
-            if name not in places:
-                raise SpecError(f"{where}: edge {number}: " + describe_unknown("the node", name, places))
-        first, second = (places[name] for name in edge)
+            if name not in indices:
+                raise SpecError(f"{label}: edge {number}: " + describe_unknown("the node", name, indices))
+        first, second = (indices[name] for name in edge)
         if first != second:
             adjacency[first, second] = adjacency[second, first] = 1
     loops = sum(len(set(edge)) == 1 for edge in case.edges)
@@ -463,30 +485,17 @@ def work_graph(
         notes.append(
             f"{pluralize(loops, 'edge')} from a node to itself: left out, since Ã gives every node one loop anyway."
         )
-    again = len(case.edges) - loops - int(adjacency.sum()) // 2
-    if again:
-        notes.append(f"{pluralize(again, 'edge')} given twice: counted once.")
-    features = np.ones((len(names), 1)) if case.start == "ones" else np.eye(len(names))
-    if case.X is not None:
-        features = _matrix("X", case.X, len(names), "one for each node", where)
-    weights = None
-    if case.W is not None:
-        weights = _matrix("W", case.W, features.shape[1], "one for each column of X", where)
-    for name in case.focus:
-        if name not in places:
-            raise SpecError(f"{where}: " + describe_unknown("focus", name, places))
-    neighbours = adjacency.sum(axis=1)
-    focus = [places[name] for name in case.focus] or [int(neighbours.argmax()), int(neighbours.argmin())]
-    shown, rows = tuple(map(escape_invisible, names)), tuple(dict.fromkeys(focus))
-    steps = GraphSteps(shown, adjacency, features, weights, rows, case.powers)
-    return WorkedGraph(case, text, steps, tuple(notes), full=full, decimals=decimals)
+    duplicates = len(case.edges) - loops - int(adjacency.sum()) // 2
+    if duplicates:
+        notes.append(f"{pluralize(duplicates, 'edge')} given twice: counted once.")
+    return adjacency
 
 
-def _matrix(name: str, rows: Sequence[Sequence[float]], count: int, why: str, where: str) -> Array:
-    matrix = as_matrix(name, rows, where)
+def _read_matrix(name: str, rows: Sequence[Sequence[float]], count: int, reason: str, label: str) -> Array:
+    matrix = as_matrix(name, rows, label)
     if len(matrix) != count:
-        turned = " It would fit transposed." if matrix.shape[1] == count else ""
-        raise SpecError(f"{where}: {name} has {pluralize(len(matrix), 'row')}, expected {count}: {why}.{turned}")
+        hint = " It would fit transposed." if matrix.shape[1] == count else ""
+        raise SpecError(f"{label}: {name} has {pluralize(len(matrix), 'row')}, expected {count}: {reason}.{hint}")
     if np.abs(matrix).max() > MAX_MAGNITUDE:
-        raise SpecError(f"{where}: {name} holds a number past {MAX_MAGNITUDE:.0e}, too large to work with.")
+        raise SpecError(f"{label}: {name} holds a number past {MAX_MAGNITUDE:.0e}, too large to work with.")
     return matrix

@@ -38,33 +38,28 @@ Values = dict[str, Array]
 GATE_TITLES = {"u": "Update gate", "f": "Forget gate", "o": "Output gate", "c": "Candidate"}
 GATE_NAMES = {"u": "gamma_u", "f": "gamma_f", "o": "gamma_o", "c": "candidate"}
 WEIGHT_FIELDS = ("a_prev", "x", *(f"{kind}_{letter}" for kind in "Wb" for letter in GATE_TITLES))
-"""The words of a case whose gates are worked out."""
 FIELD_ALIASES: dict[str, Labels] = {
     **{f"gamma_{letter}": (f"Γ_{letter}", f"G_{letter}", f"Gamma_{letter}") for letter in "ufo"},
     "candidate": ("c_tilde", "c̃"),
     "a_prev": ("h_prev",),
     "da_next": ("dh_next",),
 }
-"""Other ways to write a word in a file."""
-SYMBOLS = {
+SYMBOLS = {  # how a name is written in a formula, where that differs
     **{f"gamma_{letter}": f"Γ_{letter}" for letter in "ufo"},
     "candidate": "c̃",
     "tanh_c": "tanh(c_t)",
     "y_hat": "ŷ",
 }
-"""How a name is written in a formula, where that differs."""
-SHIFT_THRESHOLD = 50.0
-"""From a logit of this size on, exponentials are taken of the distance to the largest."""
-MAX_ROWS, MAX_COLUMNS = 4, 8
-"""Of matrices up to this size every product is printed; of larger ones with `full`."""
+SHIFT_THRESHOLD = 50.0  # for larger logits, the largest is subtracted before exponentials
+MAX_ROWS, MAX_COLUMNS = 4, 8  # products with larger matrices are printed only with `full`
 
 
-def _aliased(word: str) -> Any:
-    return Field(validation_alias=AliasChoices(word, *FIELD_ALIASES[word]))
+def _aliased(name: str) -> Any:
+    return Field(validation_alias=AliasChoices(name, *FIELD_ALIASES[name]))
 
 
 def _as_vector(value: Any) -> Any:
-    """A bare number is a cell of one unit."""
+    """Take a bare number for a cell of one unit."""
     return (value,) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
@@ -72,7 +67,7 @@ Unit = Annotated[NumberRow, BeforeValidator(_as_vector)]
 
 
 class LstmCase(Case):
-    """What both kinds of case have in common: the state before, the output layer, and what arrives from later steps."""
+    """The base of both kinds of case: the previous state, the output layer, and gradients from later steps."""
 
     kind: ClassVar[str] = "lstm"
 
@@ -92,48 +87,48 @@ class LstmCase(Case):
     """The gradient of c_t that arrives from the next step; 0 if none is given."""
 
     @classmethod
-    def read(cls, words: Mapping[str, Any], where: str) -> Self:
-        """Check a case: one with gates given or one with weights given, as its words tell."""
-        for name, others in FIELD_ALIASES.items():
-            given = [word for word in (name, *others) if word in words]
-            if len(given) > 1:
-                raise SpecError(f"{where}: {given[0]} and {given[1]} are the same word. Give one of them.")
+    def read(cls, settings: Mapping[str, Any], source: str) -> Self:
+        """Validate a case: one with gates or one with weights, as its fields tell."""
+        for name, aliases in FIELD_ALIASES.items():
+            same = [field for field in (name, *aliases) if field in settings]
+            if len(same) > 1:
+                raise SpecError(f"{source}: {same[0]} and {same[1]} are the same word. Give one of them.")
         gates, weights = (
-            [word for name in names for word in (name, *FIELD_ALIASES.get(name, ())) if word in words]
+            [field for name in names for field in (name, *FIELD_ALIASES.get(name, ())) if field in settings]
             for names in (GATE_NAMES.values(), WEIGHT_FIELDS)
         )
         if gates and weights:
             raise SpecError(
-                f"{where}: it holds {gates[0]} (gates given) and {weights[0]} (gates worked out from weights). "
+                f"{source}: it holds {gates[0]} (gates given) and {weights[0]} (gates worked out from weights). "
                 f"Leave out {', '.join(weights)}, or {', '.join(gates)}."
             )
         if not gates and not weights:
             raise SpecError(
-                f"{where}: it holds neither gates nor weights. Give {', '.join(GATE_NAMES.values())} and c_prev; or "
+                f"{source}: it holds neither gates nor weights. Give {', '.join(GATE_NAMES.values())} and c_prev; or "
                 "W_u, W_f, W_o, W_c, b_u, b_f, b_o, b_c, a_prev, c_prev and x. "
                 "As in: lemma look lstm e9 --out mine.toml"
             )
-        return cast(Self, super(LstmCase, GateCase if gates else WeightCase).read(words, where))
+        return cast(Self, super(LstmCase, GateCase if gates else WeightCase).read(settings, source))
 
     @classmethod
     def setting_names(cls) -> list[str]:
-        """The words of the case, and h for a."""
+        """Return the fields of the case, with h for a too."""
         names = super().setting_names()
-        return [*names, *(word for name in names for word in FIELD_ALIASES.get(name, ()) if "h_" in word)]
+        return [*names, *(alias for name in names for alias in FIELD_ALIASES.get(name, ()) if "h_" in alias)]
 
     @model_validator(mode="before")
     @classmethod
-    def _read_letter(cls, words: Any) -> Any:
-        says_h = isinstance(words, Mapping) and {"h_prev", "dh_next"} & set(words)
-        return {"letter": "h", **words} if says_h else words
+    def _read_letter(cls, settings: Any) -> Any:
+        says_h = isinstance(settings, Mapping) and {"h_prev", "dh_next"} & set(settings)
+        return {"letter": "h", **settings} if says_h else settings
 
     @property
     def has_gradient_source(self) -> bool:
-        """Whether there is something that gradients can come from."""
+        """True if there is a target, or a gradient from the next step."""
         return self.y is not None or self.da_next is not None or self.dc_next is not None
 
     def display_name(self, name: str) -> str:
-        """A name with the case's own letter for the hidden state."""
+        """Return a name with the case's letter for the hidden state."""
         return name.replace("a_", f"{self.letter}_") if name in ("a_prev", "a_t", "da_next", "da_prev") else name
 
 
@@ -175,150 +170,148 @@ class WeightCase(LstmCase):
     """The candidate's bias."""
 
 
-def read_inputs(case: LstmCase, where: str) -> Values:
-    """Everything that the case gives, zeros for biases and gradients that it leaves out."""
+def read_inputs(case: LstmCase, label: str) -> Values:
+    """Return all values of the case, with zeros for biases and gradients that it leaves out."""
     width = len(case.c_prev)
 
-    def vector_of(name: str, length: int, why: str = "as many as c_prev has") -> Float[np.ndarray, " length"]:
+    def read_vector(name: str, length: int, reason: str = "as many as c_prev has") -> Float[np.ndarray, " length"]:
         numbers: Sequence[float] | None = getattr(case, name)
         if numbers is not None and len(numbers) != length:
-            raise SpecError(
-                f"{where}: {case.display_name(name)} has {pluralize(len(numbers), 'number')}, expected {length}, {why}."
-            )
+            actual = pluralize(len(numbers), "number")
+            raise SpecError(f"{label}: {case.display_name(name)} has {actual}, expected {length}, {reason}.")
         return np.zeros(length) if numbers is None else np.array(numbers, dtype=np.float64)
 
-    def matrix_of(name: str, rows: int, columns: int, about: str) -> Float[np.ndarray, "rows columns"]:
-        matrix = as_matrix(name, getattr(case, name), where)
+    def read_matrix(name: str, rows: int, columns: int, reason: str) -> Float[np.ndarray, "rows columns"]:
+        matrix = as_matrix(name, getattr(case, name), label)
         if matrix.shape != (rows, columns):
-            turned = " It would fit transposed." if matrix.shape == (columns, rows) else ""
-            got = f"{matrix.shape[0]}×{matrix.shape[1]}"
-            raise SpecError(f"{where}: {name} is {got}, expected {rows}×{columns}: {about}.{turned}")
+            hint = " It would fit transposed." if matrix.shape == (columns, rows) else ""
+            actual = f"{matrix.shape[0]}×{matrix.shape[1]}"
+            raise SpecError(f"{label}: {name} is {actual}, expected {rows}×{columns}: {reason}.{hint}")
         return matrix
 
     values: Values = {"c_prev": np.array(case.c_prev, dtype=np.float64)}
     if isinstance(case, GateCase):
-        values |= {name: vector_of(name, width) for name in GATE_NAMES.values()}
+        values |= {name: read_vector(name, width) for name in GATE_NAMES.values()}
         for name in (GATE_NAMES[letter] for letter in "ufo"):
-            for place, value in enumerate(getattr(case, name), 1):
+            for number, value in enumerate(getattr(case, name), 1):
                 if not 0 <= value <= 1:
                     raise SpecError(
-                        f"{where}: {name}: number {place} = {value}: a gate is a sigmoid, which lies between 0 and 1. "
+                        f"{label}: {name}: number {number} = {value}: a gate is a sigmoid, which lies between 0 and 1. "
                         "For gates from pre-activations, give the weights."
                     )
     if isinstance(case, WeightCase):
         missing = [f"b_{letter}" for letter in GATE_TITLES if getattr(case, f"b_{letter}") is None]
         if missing and len(missing) < len(GATE_TITLES):
-            raise SpecError(f"{where}: {', '.join(missing)} missing: give all four biases, or none of them for zeros.")
-        values |= {"a_prev": vector_of("a_prev", width), "x": np.array(case.x, dtype=np.float64)}
-        about = (
-            f"a row for each of the {width} of c_prev, a column for each number of [{case.display_name('a_prev')}; x]"
-        )
+            raise SpecError(f"{label}: {', '.join(missing)} missing: give all four biases, or none of them for zeros.")
+        values |= {"a_prev": read_vector("a_prev", width), "x": np.array(case.x, dtype=np.float64)}
+        stacked = f"[{case.display_name('a_prev')}; x]"
+        reason = f"a row for each of the {width} of c_prev, a column for each number of {stacked}"
         for letter in GATE_TITLES:
-            values[f"W_{letter}"] = matrix_of(f"W_{letter}", width, width + len(case.x), about)
-            values[f"b_{letter}"] = vector_of(f"b_{letter}", width)
-    values |= {name: vector_of(name, width) for name in ("da_next", "dc_next")}
+            values[f"W_{letter}"] = read_matrix(f"W_{letter}", width, width + len(case.x), reason)
+            values[f"b_{letter}"] = read_vector(f"b_{letter}", width)
+    values |= {name: read_vector(name, width) for name in ("da_next", "dc_next")}
     if case.W_y is None:
         for name in ("y", "b_y"):
             if getattr(case, name) is not None:
                 raise SpecError(
-                    f"{where}: {name} is given, but W_y is missing. Give the output layer, or leave it out."
+                    f"{label}: {name} is given, but W_y is missing. Give the output layer, or leave it out."
                 )
         return values
-    classes, why = len(case.W_y), "one for each row of W_y"
-    about = f"a row for each class, a column for each of the {width} of c_prev"
-    values |= {"W_y": matrix_of("W_y", classes, width, about), "b_y": vector_of("b_y", classes, why)}
+    classes, per_row = len(case.W_y), "one for each row of W_y"
+    reason = f"a row for each class, a column for each of the {width} of c_prev"
+    values |= {"W_y": read_matrix("W_y", classes, width, reason), "b_y": read_vector("b_y", classes, per_row)}
     if case.y is not None:
-        values["y"] = vector_of("y", classes, why)
+        values["y"] = read_vector("y", classes, per_row)
         if values["y"].min() < 0 or abs(values["y"].sum() - 1) > 1e-9:
             raise SpecError(
-                f"{where}: y = {list(case.y)} is not a target: give a one-hot vector, as in y = [0, 1, 0], or shares "
+                f"{label}: y = {list(case.y)} is not a target: give a one-hot vector, as in y = [0, 1, 0], or shares "
                 "from 0 to 1 that add up to 1."
             )
     return values
 
 
-def step_forward(given: Values, where: str) -> Values:
-    """c_t = Γ_f∗c_{t−1} + Γ_u∗c̃, a_t = Γ_o∗tanh(c_t), ŷ = softmax(W_y a_t + b_y), all by name, in their order.
+def step_forward(inputs: Values, label: str) -> Values:
+    """Compute c_t = Γ_f∗c_{t−1} + Γ_u∗c̃, a_t = Γ_o∗tanh(c_t), ŷ = softmax(W_y a_t + b_y), all by name, in order.
 
     >>> gates = {"gamma_u": 0.5, "gamma_f": 0.5, "gamma_o": 1.0, "candidate": 0.4, "c_prev": 0.2}
-    >>> made = step_forward({name: np.array([value]) for name, value in gates.items()}, "here")
-    >>> made["c_t"].round(3).tolist(), made["a_t"].round(3).tolist()
+    >>> step = step_forward({name: np.array([value]) for name, value in gates.items()}, "here")
+    >>> step["c_t"].round(3).tolist(), step["a_t"].round(3).tolist()
     ([0.3], [0.291])
     """
-    made: Values = {}
+    step: Values = {}
     with np.errstate(over="ignore", invalid="ignore"):
-        if "W_u" in given:
-            made["stacked"] = np.concatenate([given["a_prev"], given["x"]])
-            made |= {f"sum_{letter}": given[f"W_{letter}"] @ made["stacked"] for letter in GATE_TITLES}
-            made |= {f"pre_{letter}": made[f"sum_{letter}"] + given[f"b_{letter}"] for letter in GATE_TITLES}
-            made |= {f"gamma_{letter}": sigmoid(made[f"pre_{letter}"]) for letter in "ufo"}
-            made["candidate"] = np.tanh(made["pre_c"])
-        gates = {**given, **made}
-        made["kept"] = gates["gamma_f"] * given["c_prev"]
-        made["added"] = gates["gamma_u"] * gates["candidate"]
-        made["c_t"] = made["kept"] + made["added"]
-        made["tanh_c"] = np.tanh(made["c_t"])
-        made["a_t"] = gates["gamma_o"] * made["tanh_c"]
-        if "W_y" in given:
-            logits = given["W_y"] @ made["a_t"] + given["b_y"]
+        if "W_u" in inputs:
+            step["stacked"] = np.concatenate([inputs["a_prev"], inputs["x"]])
+            step |= {f"sum_{letter}": inputs[f"W_{letter}"] @ step["stacked"] for letter in GATE_TITLES}
+            step |= {f"pre_{letter}": step[f"sum_{letter}"] + inputs[f"b_{letter}"] for letter in GATE_TITLES}
+            step |= {f"gamma_{letter}": sigmoid(step[f"pre_{letter}"]) for letter in "ufo"}
+            step["candidate"] = np.tanh(step["pre_c"])
+        values = {**inputs, **step}
+        step["kept"] = values["gamma_f"] * inputs["c_prev"]
+        step["added"] = values["gamma_u"] * values["candidate"]
+        step["c_t"] = step["kept"] + step["added"]
+        step["tanh_c"] = np.tanh(step["c_t"])
+        step["a_t"] = values["gamma_o"] * step["tanh_c"]
+        if "W_y" in inputs:
+            logits = inputs["W_y"] @ step["a_t"] + inputs["b_y"]
             shifted = logits - logits.max()
-            logarithms = shifted - np.log(np.exp(shifted).sum())
-            made["z"] = logits
-            made["exponentials"] = np.exp(shifted if is_shifted(logits) else logits)
-            made["y_hat"] = np.exp(logarithms)
-            if "y" in given:  # −Σ y log ŷ; a class of share 0 adds nothing, however unlikely it is
-                made["loss"] = -np.dot(given["y"], logarithms)
-    for name, values in made.items():
-        if not np.abs(values).max() <= MAX_MAGNITUDE:
+            log_probabilities = shifted - np.log(np.exp(shifted).sum())
+            step["z"] = logits
+            step["exponentials"] = np.exp(shifted if is_shifted(logits) else logits)
+            step["y_hat"] = np.exp(log_probabilities)
+            if "y" in inputs:  # −Σ y log ŷ; a class with target 0 adds nothing, however unlikely it is
+                step["loss"] = -np.dot(inputs["y"], log_probabilities)
+    for name, array in step.items():
+        if not np.abs(array).max() <= MAX_MAGNITUDE:
             raise InputError(
-                f"{where}: {name} grows past {MAX_MAGNITUDE:.0e}, too large to work with. Give smaller numbers."
+                f"{label}: {name} grows past {MAX_MAGNITUDE:.0e}, too large to work with. Give smaller numbers."
             )
-    return made
+    return step
 
 
 def is_shifted(logits: Float[np.ndarray, " classes"]) -> bool:
-    """Whether the largest logit is subtracted before exponentials, which leaves the shares as they are."""
+    """Return whether the largest logit is subtracted before exponentials, which leaves the softmax as it is."""
     return bool(np.abs(logits).max() > SHIFT_THRESHOLD)
 
 
 def sigmoid(values: Array) -> Array:
-    """1 / (1 + exp(−x)), without overflow on either side."""
+    """Compute 1 / (1 + exp(−x)) without overflow on either side."""
     return np.exp(-np.logaddexp(0.0, -values))
 
 
 def step_backward(values: Values) -> Values:
-    """The gradients by name, d before it, in the order in which they arise; `values` are all those of the forward step.
+    """Compute the gradients by name, d before it, in order; `values` are all those of the forward step.
 
     da = W_yᵀ(ŷ−y) + da_next, dc = da∗Γ_o∗(1−tanh²c) + dc_next, dc̃ = dc∗Γ_u, d(pre-c̃) = dc̃∗(1−c̃²),
     d(pre-Γ) = dΓ∗Γ∗(1−Γ), dW = d(pre) [a;x]ᵀ, db = d(pre). What the case does not give has no gradient.
     """
-    made: Values = {}
+    step: Values = {}
     if "y" in values:
         error = values["y_hat"] - values["y"]
-        made |= {"dz": error, "dW_y": np.outer(error, values["a_t"]), "db_y": error}
-    made["da_here"] = values["W_y"].T @ made["dz"] if "dz" in made else np.zeros_like(values["a_t"])
-    made["da"] = made["da_here"] + values["da_next"]
-    made["slope_c"] = 1 - values["tanh_c"] ** 2
-    made["dc_here"] = made["da"] * values["gamma_o"] * made["slope_c"]
-    made["dc"] = made["dc_here"] + values["dc_next"]
-    made["dc_prev"] = made["dc"] * values["gamma_f"]
-    made["dgamma_u"] = made["dc"] * values["candidate"]
-    made["dgamma_f"] = made["dc"] * values["c_prev"]
-    made["dgamma_o"] = made["da"] * values["tanh_c"]
-    made["dcandidate"] = made["dc"] * values["gamma_u"]
-    made |= {f"slope_{letter}": values[f"gamma_{letter}"] * (1 - values[f"gamma_{letter}"]) for letter in "ufo"}
-    made["slope_candidate"] = 1 - values["candidate"] ** 2
-    made |= {f"dpre_{letter}": made[f"dgamma_{letter}"] * made[f"slope_{letter}"] for letter in "ufo"}
-    made["dpre_c"] = made["dcandidate"] * made["slope_candidate"]
+        step |= {"dz": error, "dW_y": np.outer(error, values["a_t"]), "db_y": error}
+    step["da_here"] = values["W_y"].T @ step["dz"] if "dz" in step else np.zeros_like(values["a_t"])
+    step["da"] = step["da_here"] + values["da_next"]
+    step["slope_c"] = 1 - values["tanh_c"] ** 2
+    step["dc_here"] = step["da"] * values["gamma_o"] * step["slope_c"]
+    step["dc"] = step["dc_here"] + values["dc_next"]
+    step["dc_prev"] = step["dc"] * values["gamma_f"]
+    step["dgamma_u"] = step["dc"] * values["candidate"]
+    step["dgamma_f"] = step["dc"] * values["c_prev"]
+    step["dgamma_o"] = step["da"] * values["tanh_c"]
+    step["dcandidate"] = step["dc"] * values["gamma_u"]
+    step |= {f"slope_{letter}": values[f"gamma_{letter}"] * (1 - values[f"gamma_{letter}"]) for letter in "ufo"}
+    step["slope_candidate"] = 1 - values["candidate"] ** 2
+    step |= {f"dpre_{letter}": step[f"dgamma_{letter}"] * step[f"slope_{letter}"] for letter in "ufo"}
+    step["dpre_c"] = step["dcandidate"] * step["slope_candidate"]
     if "stacked" in values:
-        made |= {f"dW_{letter}": np.outer(made[f"dpre_{letter}"], values["stacked"]) for letter in GATE_TITLES}
-        made |= {f"db_{letter}": made[f"dpre_{letter}"] for letter in GATE_TITLES}
-        parts = {f"back_{letter}": values[f"W_{letter}"].T @ made[f"dpre_{letter}"] for letter in GATE_TITLES}
-        made |= parts
-        made["dstacked"] = sum(parts.values(), np.zeros_like(values["stacked"]))
+        step |= {f"dW_{letter}": np.outer(step[f"dpre_{letter}"], values["stacked"]) for letter in GATE_TITLES}
+        step |= {f"db_{letter}": step[f"dpre_{letter}"] for letter in GATE_TITLES}
+        parts = {f"back_{letter}": values[f"W_{letter}"].T @ step[f"dpre_{letter}"] for letter in GATE_TITLES}
+        step |= parts
+        step["dstacked"] = sum(parts.values(), np.zeros_like(values["stacked"]))
         width = len(values["a_prev"])
-        made |= {"da_prev": made["dstacked"][:width], "dx": made["dstacked"][width:]}
-    return made
+        step |= {"da_prev": step["dstacked"][:width], "dx": step["dstacked"][width:]}
+    return step
 
 
 MEANINGS = {
@@ -347,12 +340,12 @@ CLAIM_ALIASES = {
 
 
 def _common_mistakes(values: Values) -> dict[str, dict[str, Array]]:
-    """What comes out by each slip, by the quantity in which it shows."""
+    """Return what each mistake gives, by the quantity in which it shows and a description of the mistake."""
     u, f, o, c = (values[name] for name in GATE_NAMES.values())
-    before, cell = values["c_prev"], values["c_t"]
-    swapped = u * before + f * c
-    found = {
-        "c_t": {"Γ_u and Γ_f are exchanged": swapped, "the gates are left out": before + c},
+    previous, cell = values["c_prev"], values["c_t"]
+    swapped = u * previous + f * c
+    mistakes = {
+        "c_t": {"Γ_u and Γ_f are exchanged": swapped, "the gates are left out": previous + c},
         "a_t": {
             "tanh is left out: Γ_o∗c_t": o * cell,
             "Γ_o is left out: tanh(c_t)": np.tanh(cell),
@@ -361,25 +354,31 @@ def _common_mistakes(values: Values) -> dict[str, dict[str, Array]]:
         },
     }
     if "pre_c" in values:
-        found |= {f"gamma_{letter}": {"tanh in place of σ": np.tanh(values[f"pre_{letter}"])} for letter in "ufo"}
-        found["candidate"] = {"σ in place of tanh": sigmoid(values["pre_c"])}
+        mistakes |= {f"gamma_{letter}": {"tanh in place of σ": np.tanh(values[f"pre_{letter}"])} for letter in "ufo"}
+        mistakes["candidate"] = {"σ in place of tanh": sigmoid(values["pre_c"])}
     if "loss" in values:
-        found["loss"] = {"the logarithm to base 2": values["loss"] / np.log(2), "the sign": -values["loss"]}
+        mistakes["loss"] = {"the logarithm to base 2": values["loss"] / np.log(2), "the sign": -values["loss"]}
     if "dc" in values:
-        found["dpre_c"] = {"(1 − c̃) in place of (1 − c̃²)": values["dcandidate"] * (1 - c)}
+        mistakes["dpre_c"] = {"(1 − c̃) in place of (1 − c̃²)": values["dcandidate"] * (1 - c)}
         if "pre_c" in values:
-            found["dpre_c"]["(1 − pre_c) in place of (1 − c̃²)"] = values["dcandidate"] * (1 - values["pre_c"])
+            mistakes["dpre_c"]["(1 − pre_c) in place of (1 − c̃²)"] = values["dcandidate"] * (1 - values["pre_c"])
         for letter in "ufo":
             twice = f"the factor Γ_{letter}∗(1−Γ_{letter}) counts twice"
-            found[f"dpre_{letter}"] = {twice: values[f"dpre_{letter}"] * values[f"slope_{letter}"]}
-        found |= {f"db_{letter}": found[f"dpre_{letter}"] for letter in GATE_TITLES if f"db_{letter}" in values}
-        found["dc"] = {"1 − tanh²(c_t) is left out": values["da"] * o + values["dc_next"]}
-    return found
+            mistakes[f"dpre_{letter}"] = {twice: values[f"dpre_{letter}"] * values[f"slope_{letter}"]}
+        mistakes |= {f"db_{letter}": mistakes[f"dpre_{letter}"] for letter in GATE_TITLES if f"db_{letter}" in values}
+        mistakes["dc"] = {"1 − tanh²(c_t) is left out": values["da"] * o + values["dc_next"]}
+    return mistakes
 
 
 @dataclass(frozen=True, eq=False)
 class WorkedLstm(WorkedCase):
-    """One LSTM step with every gate value. A large step is printed short unless `full`; files show it all."""
+    """An LSTM step with every gate value; a large step is abridged in print unless `full`.
+
+    Attributes:
+        case_values: the inputs of the step, by name.
+        forward: what the step computes, by name: gamma_u … c_t, a_t, y_hat, loss.
+        backward: the gradients by name: da, dc, dgamma_u …, dW_u …; None if they were not asked for.
+    """
 
     default_title: ClassVar[str] = "One LSTM step by hand"
     hint: ClassVar[str] = "--full prints the weights, and every product of the sums"
@@ -387,19 +386,16 @@ class WorkedLstm(WorkedCase):
     case: LstmCase
     case_values: Values
     forward: Values
-    """What the step makes, by name: gamma_u … c_t, a_t, y_hat, loss."""
     backward: Values | None
-    """The gradients by name: da, dc, dgamma_u …, dW_u …; None if they were not asked for."""
     notes: tuple[str, ...] = ()
 
     @cached_property
     def values(self) -> Values:
-        """Everything by name."""
         return {**self.case_values, **self.forward, **(self.backward or {})}
 
     @cached_property
     def input_labels(self) -> Labels:
-        """The names of the numbers that the gates read, with the case's own letter; none where gates are given."""
+        """Labels of [a_prev; x], with the case's letter for the hidden state; none where gates are given."""
         if "stacked" not in self.values:
             return ()
         hidden = number_labels(len(self.values["a_prev"]), f"{self.case.letter}_")
@@ -407,9 +403,8 @@ class WorkedLstm(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """Whether products of sums are left out."""
-        read = len(self.input_labels)
-        return not self.full and read > 0 and (len(self.case.c_prev) > MAX_ROWS or read > MAX_COLUMNS)
+        inputs = len(self.input_labels)
+        return not self.full and inputs > 0 and (len(self.case.c_prev) > MAX_ROWS or inputs > MAX_COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, none of them rounded."""
@@ -420,55 +415,55 @@ class WorkedLstm(WorkedCase):
         return {"case": self.case.to_dict(), "notes": list(self.notes), "forward": forward, "backward": backward}
 
     def expected(self) -> list[ExpectedValue]:
-        """Everything that the step makes, and every gradient where there is something to go back from."""
+        """Return everything that the step computes, and every gradient if there is something to go back from."""
         case, values = self.case, {**self.case_values, **self.forward}
         gradients = self.backward or (step_backward(values) if case.has_gradient_source else {})
-        slips = _common_mistakes({**values, **gradients})
-        found: list[ExpectedValue] = []
+        mistakes = _common_mistakes({**values, **gradients})
+        expected: list[ExpectedValue] = []
         for name, array in {**self.forward, **gradients}.items():
-            bare = name.removeprefix("d")
-            symbol = {name[: len(name) - len(bare)] + SYMBOLS[bare]} if bare in SYMBOLS else set()
-            others = {name, *CLAIM_ALIASES.get(name, "").split(), *symbol} - {case.display_name(name)}
+            stem = name.removeprefix("d")
+            symbol = {name[: len(name) - len(stem)] + SYMBOLS[stem]} if stem in SYMBOLS else set()
+            aliases = {name, *CLAIM_ALIASES.get(name, "").split(), *symbol} - {case.display_name(name)}
             meaning = MEANINGS.get(name, "")
             meaning = meaning.replace("a_", "h_") if case.letter == "h" else meaning
-            labels = ()  # columns of a gate's weights are those of [a_prev; x]; everything else is counted
-            if (
-                self.input_labels
-                and array.ndim
-                and array.shape[-1] == len(self.input_labels)
-                and not name.endswith("_y")
-            ):
-                labels = (number_labels(len(array)), self.input_labels) if array.ndim == 2 else (self.input_labels,)
-            names = " ".join([case.display_name(name), *sorted(others)])
-            found.append(expect_numbers(names, array, labels, meaning, slips.get(name)))
-        return found
+            names = " ".join([case.display_name(name), *sorted(aliases)])
+            expected.append(expect_numbers(names, array, self._labels(name, array), meaning, mistakes.get(name)))
+        return expected
+
+    def _labels(self, name: str, array: Array) -> tuple[Labels, ...]:
+        """Return the labels of a gate's weights or of [a_prev; x]; everything else is counted from 1."""
+        inputs = self.input_labels
+        if not inputs or not array.ndim or array.shape[-1] != len(inputs) or name.endswith("_y"):
+            return ()
+        return (number_labels(len(array)), inputs) if array.ndim == 2 else (inputs,)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Every step; the weights only with `every_matrix`, since the products of a small step show them."""
+        """Return every step; the weights only with `every_matrix`, since the products of a small step show them."""
         rounding = f"Printed to {pluralize(self.decimals, 'decimal')}; nothing is rounded on the way."
-        begin = [Text(f"∗ is element by element. {rounding}"), *map(Text, self.notes)]
-        return [*begin, *self._forward(every_matrix), *(self._backward() if self.backward is not None else [])]
+        introduction = [Text(f"∗ is element by element. {rounding}"), *map(Text, self.notes)]
+        backward = self._backward_blocks() if self.backward is not None else []
+        return [*introduction, *self._forward_blocks(every_matrix), *backward]
 
-    def _forward(self, every_matrix: bool) -> list[Block]:
-        """The whole step, then what it comes to; `every_matrix` adds the weights."""
+    def _forward_blocks(self, every_matrix: bool) -> list[Block]:
+        """Return the forward step and its results; `every_matrix` adds the weights."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
         if self.input_labels:
-            read = Matrix(stacked, ("",), self.input_labels, values["stacked"][None], decimals=self.decimals)
-            blocks += [Heading("What the gates read"), read]
+            inputs = Matrix(stacked, ("",), self.input_labels, values["stacked"][None], decimals=self.decimals)
+            blocks += [Heading("What the gates read"), inputs]
         for letter, name in GATE_NAMES.items() if self.input_labels else ():
             weights, bias, pre = f"W_{letter}", f"b_{letter}", f"pre_{letter}"
             title = f"{GATE_TITLES[letter]}: {SYMBOLS[name]} = {'tanh' if letter == 'c' else 'σ'}({pre})"
-            columns = {f"{weights} {stacked}": values[f"sum_{letter}"], **self._named(bias, pre, name)}
+            columns = {f"{weights} {stacked}": values[f"sum_{letter}"], **self._columns(bias, pre, name)}
             blocks += [
                 Heading(f"{title}, {pre} = {weights} {stacked} + {bias}"),
                 *self._products("unit", values[weights], values["stacked"], values[bias]),
                 *([self._matrix(weights, values[weights], self.input_labels)] if every_matrix else []),
                 self._table(columns),
             ]
-        cell = self._named("gamma_f", "c_prev") | {"Γ_f∗c_prev": values["kept"]}
-        cell |= self._named("gamma_u", "candidate") | {"Γ_u∗c̃": values["added"]} | self._named("c_t")
-        hidden = self._named("gamma_o", "c_t", "tanh_c") | {f"{h}_t": values["a_t"]}
+        cell = self._columns("gamma_f", "c_prev") | {"Γ_f∗c_prev": values["kept"]}
+        cell |= self._columns("gamma_u", "candidate") | {"Γ_u∗c̃": values["added"]} | self._columns("c_t")
+        hidden = self._columns("gamma_o", "c_t", "tanh_c") | {f"{h}_t": values["a_t"]}
         blocks += [Heading("Cell state: c_t = Γ_f ∗ c_prev + Γ_u ∗ c̃"), self._table(cell)]
         blocks += [Heading(f"Hidden state: {h}_t = Γ_o ∗ tanh(c_t)"), self._table(hidden)]
         lines = [
@@ -476,9 +471,9 @@ class WorkedLstm(WorkedCase):
         ]
         if "y_hat" in values:
             exponential = "exp(z − largest)" if is_shifted(values["z"]) else "exp(z)"
-            columns = {f"W_y {h}_t": values["W_y"] @ values["a_t"], **self._named("b_y", "z")}
+            columns = {f"W_y {h}_t": values["W_y"] @ values["a_t"], **self._columns("b_y", "z")}
             columns |= {exponential: values["exponentials"]}
-            columns |= self._named("y_hat", *(["y"] if "y" in values else []))
+            columns |= self._columns("y_hat", *(["y"] if "y" in values else []))
             blocks += [
                 Heading(f"Output: ŷ = softmax(z), z = W_y {h}_t + b_y"),
                 *self._products("class", values["W_y"], values["a_t"], values["b_y"]),
@@ -487,27 +482,27 @@ class WorkedLstm(WorkedCase):
             ]
             lines.append(f"ŷ = {format_vector(values['y_hat'], self.decimals)}")
         if "loss" in values:  # of a one-hot target the loss is one logarithm
-            place, loss = int(np.argmax(values["y"])), self._number(values["loss"])
-            log = f" = −log ŷ_{place + 1} = −log {self._number(values['y_hat'][place])}"
-            one_hot = values["y"][place] == 1
-            blocks.append(Text(f"loss = −Σ y log ŷ{log if one_hot else ''} = {loss}"))
+            target, loss = int(np.argmax(values["y"])), self._number(values["loss"])
+            log = f" = −log ŷ_{target + 1} = −log {self._number(values['y_hat'][target])}"
+            is_one_hot = values["y"][target] == 1
+            blocks.append(Text(f"loss = −Σ y log ŷ{log if is_one_hot else ''} = {loss}"))
             lines.append(f"loss = {loss}")
         return [*blocks, Heading("The step comes to"), Text("\n".join(lines))]
 
-    def _backward(self) -> list[Block]:
-        """Every gradient, in the order in which they arise."""
+    def _backward_blocks(self) -> list[Block]:
+        """Return every gradient, in the order of computation."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
         loss: Values = {}
         if "dz" in values:
             blocks += [
                 Heading("Backward, output layer: dz = ŷ − y, db_y = dz"),
-                self._table({**self._named("y_hat", "y"), "ŷ − y": values["dz"]}, "class"),
+                self._table({**self._columns("y_hat", "y"), "ŷ − y": values["dz"]}, "class"),
                 self._matrix(f"dW_y = dz {h}_tᵀ", values["dW_y"]),
             ]
             loss = {"W_yᵀ(ŷ−y)": values["da_here"]}
-        cell = {f"d{h}": values["da"], **self._named("gamma_o"), "1−tanh²(c_t)": values["slope_c"]}
-        cell |= {"product": values["dc_here"], **self._named("dc_next", "dc")}
+        cell = {f"d{h}": values["da"], **self._columns("gamma_o"), "1−tanh²(c_t)": values["slope_c"]}
+        cell |= {"product": values["dc_here"], **self._columns("dc_next", "dc")}
         blocks += [
             Heading(f"Backward, hidden state: d{h} = {' + '.join([*loss, f'd{h}_next'])}"),
             *(self._products("unit", values["W_y"].T, values["dz"]) if loss else []),
@@ -533,7 +528,7 @@ class WorkedLstm(WorkedCase):
                 both = np.column_stack([values[f"dW_{letter}"], values[f"db_{letter}"]])
                 title = f"dW_{letter} = {pre} {stacked}ᵀ, and db_{letter} = {pre}"
                 blocks.append(self._matrix(title, both, (*self.input_labels, f"db_{letter}")))
-        before = self._named("dc", "gamma_f", "dc_prev")
+        before = self._columns("dc", "gamma_f", "dc_prev")
         blocks += [Heading("Backward, the step before: dc_prev = dc ∗ Γ_f"), self._table(before)]
         if self.input_labels:
             title, rows = f"[d{h}_prev; dx]", [f"W_{letter}ᵀ dpre_{letter}" for letter in GATE_TITLES]
@@ -544,67 +539,68 @@ class WorkedLstm(WorkedCase):
             ]
         return blocks
 
-    def _named(self, *names: str) -> Values:
-        """Values under their symbols, as columns."""
+    def _columns(self, *names: str) -> Values:
+        """Return values under their symbols, as columns."""
         return {SYMBOLS.get(name, name): self.values[name] for name in names}
 
     def _table(self, columns: Mapping[str, Float[np.ndarray, " rows"]], row: str = "unit") -> Table:
-        """A row for each unit; each column with no more decimals than one of its numbers needs."""
-        written = [format_numbers(values, self.decimals) for values in columns.values()]
-        return Table((row, *columns), tuple(zip(number_labels(len(written[0])), *written, strict=True)))
+        """Return a table with a row for each unit; each column has no more decimals than one of its numbers needs."""
+        cells = [format_numbers(values, self.decimals) for values in columns.values()]
+        return Table((row, *columns), tuple(zip(number_labels(len(cells[0])), *cells, strict=True)))
 
     def _matrix(self, title: str, values: Float[np.ndarray, "rows columns"], columns: Labels = ()) -> Matrix:
-        """A matrix with numbered rows; its columns are the units unless named otherwise."""
+        """Return a matrix with numbered rows; its columns are the units unless named otherwise."""
         names = columns or number_labels(values.shape[1], f"{self.case.letter}_")
         return Matrix(title, number_labels(len(values)), names, values, decimals=self.decimals)
 
     def _number(self, value: Any) -> str:
         return format_numbers([value], self.decimals)[0]
 
-    def _products(self, row: str, weights: Array, read: Array, bias: Array | None = None) -> list[Text]:
-        """Every product behind W v + b, a line for each row; of a large matrix none, unless `full`."""
+    def _products(self, row: str, weights: Array, vector: Array, bias: Array | None = None) -> list[Text]:
+        """Return every product behind W v + b, a line for each row; none for a large matrix, unless `full`."""
         if not self.full and (weights.shape[0] > MAX_ROWS or weights.shape[1] > MAX_COLUMNS):
             return []
         lines = []
-        for place, total in enumerate(weights @ read + (0 if bias is None else bias)):
-            pairs = zip(weights[place], read, strict=True)
-            added = " + ".join(
-                f"{format_factor(one, self.decimals)}·{format_factor(other, self.decimals)}" for one, other in pairs
-            )
-            end = "" if bias is None else f" + {format_factor(bias[place], self.decimals)}"
-            lines.append(f"{row} {place + 1}: {added}{end} = {self._number(total)}")
+        for index, total in enumerate(weights @ vector + (0 if bias is None else bias)):
+            terms = [
+                f"{format_factor(weight, self.decimals)}·{format_factor(value, self.decimals)}"
+                for weight, value in zip(weights[index], vector, strict=True)
+            ]
+            terms += [] if bias is None else [format_factor(bias[index], self.decimals)]
+            lines.append(f"{row} {index + 1}: {' + '.join(terms)} = {self._number(total)}")
         return [Text("\n".join(lines))]
 
 
 def work_lstm(example: CaseLike, *, backward: bool = False, full: bool = False, decimals: int = 4) -> WorkedLstm:
-    """Work one LSTM step out, for an example by name, a TOML file or a table of the same words.
+    """Work one LSTM step out, for an example by name, a TOML file or a mapping of the same fields.
 
     Γ = σ(W [a_{t−1}; x] + b), or gates as given; c_t = Γ_f∗c_{t−1} + Γ_u∗c̃; a_t = Γ_o∗tanh(c_t); with an output layer
     ŷ = softmax(W_y a_t + b_y), and with a target its cross-entropy. `backward` adds every gradient.
 
-    >>> worked = lstm_by_hand("e9")
+    >>> worked = work_lstm("e9")
     >>> worked.forward["c_t"].round(3).tolist(), worked.forward["a_t"].round(3).tolist()
     ([0.52, -0.34], [0.334, -0.262])
     """
-    case, where, text = read_case(LstmCase, example, {})
-    given = read_inputs(case, where)
-    forward = step_forward(given, where)
+    case, label, text = read_case(LstmCase, example, {})
+    inputs = read_inputs(case, label)
+    forward = step_forward(inputs, label)
     notes: list[str] = []
-    wide = [place for place, one in enumerate(given.get("candidate", ()), 1) if abs(one) > 1]
-    if wide:
-        notes.append(f"candidate: number {wide[0]} is outside [−1, 1], where every tanh lies; it is taken as it is.")
+    outside = [number for number, value in enumerate(inputs.get("candidate", ()), 1) if abs(value) > 1]
+    if outside:
+        notes.append(f"candidate: number {outside[0]} is outside [−1, 1], where every tanh lies; it is taken as it is.")
     if isinstance(case, WeightCase) and case.b_u is None:
         notes.append("No biases are given: b_u, b_f, b_o and b_c are 0.")
     if case.W_y is not None and case.b_y is None:
         notes.append("No b_y is given: it is 0.")
     if backward and not case.has_gradient_source:
         raise SpecError(
-            f"{where}: backward needs something to go back from. Give y with W_y, {case.display_name('da_next')} or dc_next."
+            f"{label}: backward needs something to go back from. "
+            f"Give y with W_y, {case.display_name('da_next')} or dc_next."
         )
-    if backward and wide:
+    if backward and outside:
         raise SpecError(
-            f"{where}: candidate is outside [−1, 1], where every tanh lies, so that nothing can go back through "
+            f"{label}: candidate is outside [−1, 1], where every tanh lies, so that nothing can go back through "
             "it. Leave backward out, or give a candidate that a tanh can give."
         )
-    gradients = step_backward({**given, **forward}) if backward else None
-    return WorkedLstm(case, text, given, forward, gradients, tuple(notes), full=full, decimals=decimals)
+    gradients = step_backward({**inputs, **forward}) if backward else None
+    return WorkedLstm(case, text, inputs, forward, gradients, tuple(notes), full=full, decimals=decimals)

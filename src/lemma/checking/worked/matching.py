@@ -1,4 +1,4 @@
-"""A cross-modal search worked by hand: images and sentences, two maps, and who fits whom (problem E7)."""
+"""A cross-modal search worked by hand: images and sentences mapped to one space and compared (problem E7)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,8 +32,7 @@ from lemma.errors import SpecError, describe_unknown
 from lemma.report.numbers import escape_invisible, format_short, pluralize
 from lemma.report.result import Block, Heading, Matrix, Text
 
-MAX_DETAILED_IMAGES = 6
-"""Of the first few images the arithmetic is shown if none is in focus."""
+MAX_DETAILED_IMAGES = 6  # images whose arithmetic is shown if none is in focus
 CaseNames = Annotated[Strings, Field(max_length=100)]
 SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
@@ -69,21 +68,15 @@ class MatchingSteps:
     sentence_inputs: Float[np.ndarray, "sentences text_width"]
     image_map: Float[np.ndarray, "image_width shared"]
     sentence_map: Float[np.ndarray, "text_width shared"]
-    image_vectors: Float[np.ndarray, "images shared"]
-    """I·W_i."""
-    sentence_vectors: Float[np.ndarray, "sentences shared"]
-    """T·W_t."""
-    scores: Float[np.ndarray, "images sentences"]
-    """The product of every image with every sentence."""
-    image_lengths: Float[np.ndarray, " images"]
-    """|p| of every image."""
-    sentence_lengths: Float[np.ndarray, " sentences"]
-    """|q| of every sentence."""
-    cosines: Float[np.ndarray, "images sentences"]
-    """The products of the same vectors brought to length 1; NaN where a vector is zero."""
+    image_vectors: Float[np.ndarray, "images shared"]  # I·W_i
+    sentence_vectors: Float[np.ndarray, "sentences shared"]  # T·W_t
+    scores: Float[np.ndarray, "images sentences"]  # p·q
+    image_lengths: Float[np.ndarray, " images"]  # |p|
+    sentence_lengths: Float[np.ndarray, " sentences"]  # |q|
+    cosines: Float[np.ndarray, "images sentences"]  # NaN where a vector is zero
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; a cosine that is None belongs to a zero vector."""
+        """Return plain values; the cosine of a zero vector is None."""
         names = ("image_vectors", "sentence_vectors", "image_lengths", "sentence_lengths", "scores")
         return {
             "images": list(self.images),
@@ -94,14 +87,13 @@ class MatchingSteps:
 
 
 class BestMatch(NamedTuple):
-    """What fits one image, or one sentence, best: by product and by cosine; several if they tie."""
+    """The best match of one image or sentence, by product and by cosine; several if they tie."""
 
     name: str
     by_product: Labels
     product: float
     by_cosine: Labels
-    cosine: float | None
-    """None where the cosine is not defined."""
+    cosine: float | None  # None where it is not defined
     agree: bool
 
 
@@ -119,36 +111,41 @@ class WorkedMatching(WorkedCase):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, none of them rounded."""
-        best = {name: [one._asdict() for one in getattr(self, name)] for name in ("of_images", "of_sentences")}
-        return {"case": self.case.to_dict(), "steps": self.steps.to_dict(), **best}
+        return {
+            "case": self.case.to_dict(),
+            "steps": self.steps.to_dict(),
+            "of_images": [match._asdict() for match in self.of_images],
+            "of_sentences": [match._asdict() for match in self.of_sentences],
+        }
 
     def expected(self) -> list[ExpectedValue]:
-        """P, Q, their lengths, scores, cosines, and who fits whom."""
+        """Return P, Q, their lengths, scores, cosines, and the best matches."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
         pair = (images, sentences)
         lengths = steps.image_lengths[:, None] * steps.sentence_lengths[None]
-        slips = {
+        mistakes = {
             "divided by |p|² |q|²: the lengths count once each": steps.scores / lengths**2,
             "divided by |p| alone": steps.scores / steps.image_lengths[:, None],
             "divided by |q| alone": steps.scores / steps.sentence_lengths[None],
         }
-        found: list[ExpectedValue] = [
+        expected: list[ExpectedValue] = [
             expect_numbers("P p image_vectors", steps.image_vectors, (images,), "I·W_i"),
             expect_numbers("Q q sentence_vectors", steps.sentence_vectors, (sentences,), "T·W_t"),
             expect_numbers("scores score S p·q PQ", steps.scores, pair, "P·Qᵀ"),
             expect_numbers("length_p |p| norm_p", steps.image_lengths, (images,), "|p|"),
             expect_numbers("length_q |q| norm_q", steps.sentence_lengths, (sentences,), "|q|"),
-            expect_numbers("cosines cosine cos", steps.cosines, pair, "p·q / (|p| |q|)", slips),
+            expect_numbers("cosines cosine cos", steps.cosines, pair, "p·q / (|p| |q|)", mistakes),
         ]
-        for end, matches, other in (("", self.of_images, "sentence"), ("_image", self.of_sentences, "image")):
-            labels = (tuple(one.name for one in matches),)
-            products, cosines = tuple(one.by_product for one in matches), tuple(one.by_cosine for one in matches)
-            found.append(ExpectedWords(f"best{end}", products, labels, f"{other} of the largest product"))
-            found.append(ExpectedWords(f"best{end}_cosine", cosines, labels, f"{other} of the largest cosine"))
-        return found
+        for suffix, matches, other in (("", self.of_images, "sentence"), ("_image", self.of_sentences, "image")):
+            labels = (tuple(match.name for match in matches),)
+            by_product = tuple(match.by_product for match in matches)
+            by_cosine = tuple(match.by_cosine for match in matches)
+            expected.append(ExpectedWords(f"best{suffix}", by_product, labels, f"{other} of the largest product"))
+            expected.append(ExpectedWords(f"best{suffix}_cosine", by_cosine, labels, f"{other} of the largest cosine"))
+        return expected
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Every product of the images in focus; with `every_matrix` the matrices that were given, too."""
+        """Return every product of the images in focus; with `every_matrix`, the matrices of the case too."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
 
         def number(value: float) -> str:
@@ -158,30 +155,30 @@ class WorkedMatching(WorkedCase):
             names = rows or number_labels(values.shape[0]), columns or number_labels(values.shape[1])
             return Matrix(title, *names, values, decimals=self.decimals)
 
-        def projection(letter: str, name: str, given: Array, mapped: Array) -> Text:
-            """The arithmetic of every entry of one image or sentence in the shared space."""
+        def projection(letter: str, name: str, inputs: Array, weights: Array) -> Text:
+            """Return the arithmetic of every entry of one image or sentence in the shared space."""
             lines = [
-                f"{letter}({name}){str(place).translate(SUBSCRIPTS)} = "
-                f"{format_dot_product(given, column, self.decimals)} = {number(made)}"
-                for place, (column, made) in enumerate(zip(mapped.T, given @ mapped, strict=True), 1)
+                f"{letter}({name}){str(index).translate(SUBSCRIPTS)} = "
+                f"{format_dot_product(inputs, column, self.decimals)} = {number(value)}"
+                for index, (column, value) in enumerate(zip(weights.T, inputs @ weights, strict=True), 1)
             ]
             return Text("\n".join(lines))
 
-        def lengths(letter: str, names: Labels, found: Array) -> Text:
-            pairs = zip(names, found, strict=True)
-            return Text(", ".join(f"|{letter}({name})| = {number(one)}" for name, one in pairs))
+        def lengths(letter: str, names: Labels, values: Array) -> Text:
+            pairs = zip(names, values, strict=True)
+            return Text(", ".join(f"|{letter}({name})| = {number(value)}" for name, value in pairs))
 
         products, cosines = [], []
         for row in self.focus:
             for column, sentence in enumerate(sentences):
                 score, cosine = number(steps.scores[row, column]), steps.cosines[row, column]
-                added = format_dot_product(steps.image_vectors[row], steps.sentence_vectors[column], self.decimals)
-                products.append(Text(f"p({images[row]})·q({sentence}) = {added} = {score}"))
+                terms = format_dot_product(steps.image_vectors[row], steps.sentence_vectors[column], self.decimals)
+                products.append(Text(f"p({images[row]})·q({sentence}) = {terms} = {score}"))
                 p, q = number(steps.image_lengths[row]), number(steps.sentence_lengths[column])
                 value = "undefined" if np.isnan(cosine) else number(cosine)
                 cosines.append(Text(f"cos({images[row]}, {sentence}) = {score} / ({p}·{q}) = {value}"))
-        shared, left = pluralize(steps.image_map.shape[1], "number"), len(images) - len(self.focus)
-        given = [
+        shared, more = pluralize(steps.image_map.shape[1], "number"), len(images) - len(self.focus)
+        given_matrices = [
             matrix("I", steps.image_inputs, images),
             matrix("W_i", steps.image_map),
             matrix("T", steps.sentence_inputs, sentences),
@@ -189,8 +186,8 @@ class WorkedMatching(WorkedCase):
         ]
         return [
             Text(f"W_i and W_t take images and sentences to {shared}; nothing is rounded on the way."),
-            *([Text(f"{pluralize(left, 'image')} not in focus: only the matrices show the rest.")] if left else []),
-            *(given if every_matrix else []),
+            *([Text(f"{pluralize(more, 'image')} not in focus: only the matrices show the rest.")] if more else []),
+            *(given_matrices if every_matrix else []),
             Heading("Images in the shared space: P = I·W_i"),
             *(projection("p", images[row], steps.image_inputs[row], steps.image_map) for row in self.focus),
             matrix("P = I·W_i", steps.image_vectors, images),
@@ -215,18 +212,18 @@ class WorkedMatching(WorkedCase):
 
 
 def format_dot_product(left: Iterable[float], right: Iterable[float], decimals: int = 4) -> str:
-    """A scalar product as a person writes it out.
+    """Write a scalar product term by term.
 
-    >>> sum_of_products([0.2, -1.5], [0.6, 1.3])
+    >>> format_dot_product([0.2, -1.5], [0.6, 1.3])
     '0.2·0.6 − 1.5·1.3'
-    >>> sum_of_products([-1, 2], [3, -4])
+    >>> format_dot_product([-1, 2], [3, -4])
     '−1·3 + 2·(−4)'
     """
     text = ""
-    for place, (first, second) in enumerate(zip(left, right, strict=True)):
+    for index, (first, second) in enumerate(zip(left, right, strict=True)):
         size, other = format_short(abs(first), decimals), format_short(second, decimals)
         term = f"{size}·({other})" if second < 0 else f"{size}·{other}"
-        sign = ("−" if first < 0 else "") if place == 0 else (" − " if first < 0 else " + ")
+        sign = ("−" if first < 0 else "") if index == 0 else (" − " if first < 0 else " + ")
         text += sign + term
     return text
 
@@ -234,64 +231,63 @@ def format_dot_product(left: Iterable[float], right: Iterable[float], decimals: 
 def work_matching(
     example: CaseLike, *, words: Sequence[str] | None = None, full: bool = False, decimals: int = 4
 ) -> WorkedMatching:
-    """Work a cross-modal search out, for an example by name, a TOML file or a table of the same words.
+    """Work a cross-modal search out, for an example by name, a TOML file or a mapping of the same fields.
 
     P = I·W_i and Q = T·W_t are images and sentences in one space; an image and a sentence fit by p·q, or by the cosine
-    p·q / (|p| |q|). `words` (names of images) take the place of the case's focus.
+    p·q / (|p| |q|). `words` (names of images) replace the case's focus.
 
-    >>> worked = matching_by_hand("e7")
+    >>> worked = work_matching("e7")
     >>> worked.steps.scores.round(4).tolist()
     [[1.3314, -1.5003, 1.5844], [-0.0702, 0.0789, -0.0828]]
-    >>> [one.by_product for one in worked.of_images]
+    >>> [match.by_product for match in worked.of_images]
     [('sentence 3',), ('sentence 2',)]
     """
-    case, where, text = read_case(MatchingCase, example, {"focus": words or None})
-
-    def side(what: str, of: str) -> tuple[Labels, Array, Array]:
-        """The names of images or of sentences, what is given of them, and their map."""
-        given, name = as_matrix(of, getattr(case, of), where), f"W_{of.lower()}"
-        made = as_matrix(name, getattr(case, name), where)
-        if made.shape[0] != given.shape[1]:
-            turned = " Its transpose would fit: write its columns as rows." if made.shape[1] == given.shape[1] else ""
-            raise SpecError(
-                f"{where}: {name} is {made.shape[0]}×{made.shape[1]}; for {of}·{name} and rows of {of} of length "
-                f"{given.shape[1]} it needs {pluralize(given.shape[1], 'row')}.{turned}"
-            )
-        called: tuple[str, ...] = getattr(case, f"{what}_names") or number_labels(len(given), f"{what} ")
-        if len(called) != len(given):
-            raise SpecError(
-                f"{where}: {what}_names has {pluralize(len(called), 'name')} for {pluralize(len(given), what)}."
-            )
-        if len(set(called)) < len(given):
-            raise SpecError(f"{where}: {what}_names has a name twice; give each {what} its own.")
-        return tuple(map(escape_invisible, called)), given, made
-
-    images, image_inputs, image_map = side("image", "I")
-    sentences, sentence_inputs, sentence_map = side("sentence", "T")
+    case, label, text = read_case(MatchingCase, example, {"focus": words or None})
+    images, image_inputs, image_map = _read_side(case, "image", "I", label)
+    sentences, sentence_inputs, sentence_map = _read_side(case, "sentence", "T", label)
     if image_map.shape[1] != sentence_map.shape[1]:
         raise SpecError(
-            f"{where}: W_i has {pluralize(image_map.shape[1], 'column')}, W_t has {sentence_map.shape[1]}; images and "
+            f"{label}: W_i has {pluralize(image_map.shape[1], 'column')}, W_t has {sentence_map.shape[1]}; images and "
             "sentences meet in one space, so both need as many."
         )
     with np.errstate(over="ignore", invalid="ignore"):
         p, q = image_inputs @ image_map, sentence_inputs @ sentence_map
         scores = p @ q.T
-    check_magnitudes(where, p, q, scores)
-    norms, cosines = (np.linalg.norm(p, axis=1), np.linalg.norm(q, axis=1)), unit_vectors(p) @ unit_vectors(q).T
-    given = (images, sentences, image_inputs, sentence_inputs, image_map, sentence_map)
+    check_magnitudes(label, p, q, scores)
     for name in case.focus:
         if escape_invisible(name) not in images:
-            raise SpecError(f"{where}: " + describe_unknown("focus", name, images))
-    focus = tuple(images.index(escape_invisible(name)) for name in case.focus) or tuple(
-        range(min(len(images), MAX_DETAILED_IMAGES))
-    )
+            raise SpecError(f"{label}: " + describe_unknown("focus", name, images))
+    focus = tuple(images.index(escape_invisible(name)) for name in case.focus)
+    lengths, cosines = (np.linalg.norm(p, axis=1), np.linalg.norm(q, axis=1)), unit_vectors(p) @ unit_vectors(q).T
+    inputs = (images, sentences, image_inputs, sentence_inputs, image_map, sentence_map)
     return WorkedMatching(
         case,
         text,
-        MatchingSteps(*given, p, q, scores, *norms, cosines),
+        MatchingSteps(*inputs, p, q, scores, *lengths, cosines),
         best_matches(BestMatch, images, sentences, scores, cosines),
         best_matches(BestMatch, sentences, images, scores.T, cosines.T),
-        focus,
+        focus or tuple(range(min(len(images), MAX_DETAILED_IMAGES))),
         full=full,
         decimals=decimals,
     )
+
+
+def _read_side(case: MatchingCase, kind: str, letter: str, label: str) -> tuple[Labels, Array, Array]:
+    """Return the names of images or sentences, their matrix and their map."""
+    inputs, map_name = as_matrix(letter, getattr(case, letter), label), f"W_{letter.lower()}"
+    weights = as_matrix(map_name, getattr(case, map_name), label)
+    if weights.shape[0] != inputs.shape[1]:
+        is_transposed = weights.shape[1] == inputs.shape[1]
+        hint = " Its transpose would fit: write its columns as rows." if is_transposed else ""
+        raise SpecError(
+            f"{label}: {map_name} is {weights.shape[0]}×{weights.shape[1]}; for {letter}·{map_name} and rows of "
+            f"{letter} of length {inputs.shape[1]} it needs {pluralize(inputs.shape[1], 'row')}.{hint}"
+        )
+    names: tuple[str, ...] = getattr(case, f"{kind}_names") or number_labels(len(inputs), f"{kind} ")
+    if len(names) != len(inputs):
+        raise SpecError(
+            f"{label}: {kind}_names has {pluralize(len(names), 'name')} for {pluralize(len(inputs), kind)}."
+        )
+    if len(set(names)) < len(inputs):
+        raise SpecError(f"{label}: {kind}_names has a name twice; give each {kind} its own.")
+    return tuple(map(escape_invisible, names)), inputs, weights

@@ -1,4 +1,4 @@
-"""`lemma check worked`: numbers by the rounding rule, places by name, slips by what they make."""
+"""`lemma check worked`: numbers by the rounding rule, entries by label, mistakes by the value that they give."""
 
 import json
 import random
@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from lemma.checking.worked.attention import work_cross_attention
 from lemma.checking.worked.bpe import BytePairMerger
 from lemma.checking.worked.case import ExpectedNumbers
-from lemma.checking.worked.judge import answer_keys, check_worked, describe_worked, is_near, read_number, read_value
+from lemma.checking.numbers import read_entry
+from lemma.checking.worked.check import answer_keys, check_worked, describe_worked
+from lemma.checking.worked.values import RoundedArray, read_value
 from lemma.checking.worked.lstm import work_lstm
 from lemma.checking.worked.matching import work_matching
 from lemma.cli.main import main
@@ -28,10 +30,14 @@ def right(case: str, line: str) -> bool:
     return check_worked(case, [line]).right
 
 
-def slip(case: str, line: str) -> str:
-    (judged,) = check_worked(case, [line]).lines
-    assert not judged.right
-    return judged.slip
+def is_rounded(exact: float, text: str) -> bool:
+    return RoundedArray.from_entries(np.array(read_entry(text), dtype=object)).matches(np.array(exact))
+
+
+def mistake(case: str, line: str) -> str:
+    (checked,) = check_worked(case, [line]).lines
+    assert not checked.right
+    return checked.mistake
 
 
 @pytest.mark.parametrize(
@@ -135,10 +141,10 @@ def test_an_order_is_replayed_however_many_ties_there_are() -> None:
         assert report.right, str(report)
 
 
-def test_a_merge_too_many_is_wrong_and_the_others_are_still_judged() -> None:
+def test_a_merge_too_many_is_wrong_and_the_others_are_still_checked() -> None:
     lines = check_worked("bpe:ab ab", ["merge1 = ab", r"merge2 = ab\w", "merge3 = ab", "count3 = 2"]).lines
     assert [line.right for line in lines] == [True, True, False, False]
-    assert lines[2].places == ("there are 2 merges, after which no pair occurs twice",)
+    assert lines[2].differences == ("there are 2 merges, after which no pair occurs twice",)
 
 
 def test_ties_of_a_long_text_take_bounded_time() -> None:
@@ -193,7 +199,7 @@ def numbers(values: np.ndarray) -> str:
     return json.dumps(np.round(values, 4).tolist())
 
 
-def test_slips_of_attention_are_distinguished() -> None:
+def test_mistakes_in_attention_are_distinguished() -> None:
     steps = work_cross_attention("e8").steps
     raw = np.exp(steps.products)
     wrong = {
@@ -206,37 +212,38 @@ def test_slips_of_attention_are_distinguished() -> None:
         "twice": 2 * steps.weights,
     }
     for said, values in wrong.items():
-        assert said in slip("e8", f"alpha = {numbers(values)}"), said
-    assert "not divided by √3" in slip("e8", f"score = {numbers(steps.products)}")
-    assert "not normalised" in slip("e8", f"output = {numbers(steps.exponentials @ steps.values)}")
+        assert said in mistake("e8", f"alpha = {numbers(values)}"), said
+    assert "not divided by √3" in mistake("e8", f"score = {numbers(steps.products)}")
+    assert "not normalised" in mistake("e8", f"output = {numbers(steps.exponentials @ steps.values)}")
 
 
-def test_slips_of_an_lstm_step_a_graph_and_a_search_are_told() -> None:
+def test_mistakes_in_an_lstm_step_a_graph_and_a_search_are_named() -> None:
     made, given = work_lstm("e9").forward, work_lstm("e9").case_values
-    assert "tanh is left out" in slip("e9", f"h_t = {numbers(given['gamma_o'] * made['c_t'])}")
+    assert "tanh is left out" in mistake("e9", f"h_t = {numbers(given['gamma_o'] * made['c_t'])}")
     exchanged = given["gamma_u"] * given["c_prev"] + given["gamma_f"] * given["candidate"]
-    assert "Γ_u and Γ_f are exchanged" in slip("e9", f"c_t = {numbers(exchanged)}")
+    assert "Γ_u and Γ_f are exchanged" in mistake("e9", f"c_t = {numbers(exchanged)}")
     back = work_lstm("c1", backward=True)
     twice = back.backward["dpre_u"] * back.forward["gamma_u"] * (1 - back.forward["gamma_u"])
-    assert "counts twice" in slip("c1", f"db_u = {json.dumps(twice.tolist())}")
-    assert "not normalised; those of D̃⁻¹Ã are" in slip("d4", "sum_Â = [1, 1, 1, 1, 1, 1]")
-    assert "that is A_rows" in slip("d4", "Â[hub, a] = 0.25")
-    assert "that is cosines" in slip("e7", f"scores = {numbers(work_matching('e7').steps.cosines)}")
-    assert "rounded on the way" in slip("e8", "alpha[image 1, sentence 1] = 0.4256")
+    assert "counts twice" in mistake("c1", f"db_u = {json.dumps(twice.tolist())}")
+    assert "not normalised; those of D̃⁻¹Ã are" in mistake("d4", "sum_Â = [1, 1, 1, 1, 1, 1]")
+    assert "that is A_rows" in mistake("d4", "Â[hub, a] = 0.25")
+    assert "that is cosines" in mistake("e7", f"scores = {numbers(work_matching('e7').steps.cosines)}")
+    assert "rounded on the way" in mistake("e8", "alpha[image 1, sentence 1] = 0.4256")
 
 
 def test_a_wrong_line_names_the_first_places_and_the_right_value_rounded_alike() -> None:
-    (judged,) = check_worked("e7", ["P = [[-1.23, 0.51, 0.89], [0.03, -0.07, -0.05]]"]).lines
-    assert judged.places == ("[image 1, 2]: 0.51 given, −0.15 is right",)
-    assert judged.expected == "P = [[−1.23, −0.15, 0.89], [0.03, −0.07, −0.05]]"
+    (checked,) = check_worked("e7", ["P = [[-1.23, 0.51, 0.89], [0.03, -0.07, -0.05]]"]).lines
+    assert checked.differences == ("[image 1, 2]: 0.51 given, −0.15 is right",)
+    assert checked.expected == "P = [[−1.23, −0.15, 0.89], [0.03, −0.07, −0.05]]"
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(-50, 50), st.integers(1, 6))
 def test_a_number_rounded_by_python_is_right_and_a_unit_further_is_not(value: float, decimals: int) -> None:
     text = f"{value:.{decimals}f}"
-    assert is_near(value, read_number(text), decimals)
-    assert not is_near(value, read_number(f"{float(text) + 1.1 * 10**-decimals:.{decimals + 2}f}"), decimals)
+    assert is_rounded(value, text)
+    farther = RoundedArray(np.array(float(text) + 1.1 * 10**-decimals), np.array(10.0**-decimals))
+    assert not farther.matches(np.array(value))
 
 
 @pytest.mark.parametrize("case", ["c1", "cycle", "d4", "e1", "e7", "e8", "e9"])
@@ -299,8 +306,8 @@ def test_a_file_of_ones_own_and_the_command(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_list_of_words_that_is_too_short_is_wrong_and_a_lone_word_is_no_list() -> None:
-    judged = check_worked("bpe:aab aab aac", ["merges = [aa, aab]"]).lines[0]
-    assert (judged.right, judged.places) == (False, ("2 given, 3 words expected",))
+    checked = check_worked("bpe:aab aab aac", ["merges = [aa, aab]"]).lines[0]
+    assert (checked.right, checked.differences) == (False, ("2 given, 3 words expected",))
     with pytest.raises(InputError, match="a list of words is expected"):
         check_worked("bpe:aab aab aac", ["merges = aa"])
 
@@ -313,9 +320,8 @@ def test_a_power_of_ten_does_not_round_everything_away(written: str) -> None:
 
 def test_a_power_of_ten_of_two_digits_is_rounded_and_an_endless_one_is_no_number() -> None:
     assert right("e9", "c_t[1] = 5.2e-1") and not right("e9", "c_t[1] = 5.3e-1")
-    rounded = read_number("1.3e5")
-    assert rounded and is_near(130_432, rounded, 0) and not is_near(136_000, rounded, 0)
-    assert read_number("1e400") is None and read_number("9" * 400) is None
+    assert is_rounded(130_432, "1.3e5") and not is_rounded(136_000, "1.3e5")
+    assert read_entry("1e400") is None and read_entry("9" * 400) is None
     with pytest.raises(InputError, match="'1e400' is not a number"):
         right("e9", "c_t[1] = 1e400")
 
@@ -334,7 +340,7 @@ def test_a_table_of_words_that_leaves_some_out_is_refused(case: str, line: str, 
         right(case, line)
 
 
-def test_large_cases_and_long_values_are_judged_or_refused_in_time() -> None:
+def test_large_cases_and_long_values_are_checked_or_refused_in_time() -> None:
     words = [f"w{number}" for number in range(100)]
     rows = np.round(np.random.default_rng(1).normal(size=(100, 2)), 2).tolist()
     case = {"sentences": [" ".join(words)], "passes": 50, "vectors": dict(zip(words, rows, strict=True))}

@@ -1,0 +1,229 @@
+"""Checking a number about a model: exact, rounded, a ratio of two quantities, or a change in per cent."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from lemma.checking.explain import explain_number
+from lemma.checking.numbers import SIZES_HINT, WrittenNumber, read_number
+from lemma.checking.question import (
+    Verdict,
+    account_for,
+    alternative_conventions,
+    format_number,
+    read_question,
+    spec_of,
+    split_ratio,
+    symbol_aliases,
+)
+from lemma.counting.account import Account
+from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
+from lemma.counting.subject import Model, Subject, resolve_subject
+from lemma.errors import CountingError, InputError, describe_unknown
+
+MAX_GUESSED_SIZE = 64
+SIMPLE_FACTORS = [Fraction(a, b) for b in (1, 2, 3, 4) for a in (1, 2, 3, 4, 6, 8) if a != b]
+_SIZE = re.compile(r"\s*(?P<before>[^\d=]*?)\s*=?\s*(?P<number>\d[\d,_]*)\s*(?P<after>[^\d=]*?)\s*")
+_SIZE_WORDS = {  # the fields and letters that a plain word may mean
+    "layer": ("depth", "L"),
+    "encoder layer": ("L_enc",),
+    "decoder layer": ("L_dec",),
+    "head": ("heads", "h"),
+    "word": ("vocabulary", "V"),
+    "unit": ("hidden", "D", "d_h"),
+    "dimension": ("width", "d"),
+}
+
+
+def check_number(
+    model: Model,
+    quantity: str,
+    value: str,
+    settings: Mapping[str, Any] | None = None,
+    conventions: Conventions = DEFAULT_CONVENTIONS,
+) -> Verdict:
+    """Check a number against the model: at its sizes, or as a change between two of them.
+
+    >>> print(check_number("table-a5", "parameters", "54.1 % increase from 2 to 4 layers"))
+    Equal: 54.1 %.
+    """
+    question, number = NumberQuestion.of(model, quantity, settings, conventions), read_number(value)
+    return question.check(number)
+
+
+@dataclass(frozen=True)
+class NumberQuestion:
+    """A question for a number of a model: one quantity, or the ratio of two.
+
+    Attributes:
+        account: the account that says what is right.
+        quantities: names of one quantity, or of numerator and denominator.
+        aliases: other names of the account's symbols.
+    """
+
+    account: Account
+    quantities: tuple[str, ...]
+    aliases: Mapping[str, str]
+    subject: Subject
+    conventions: Conventions
+
+    @classmethod
+    def of(
+        cls, model: Model, quantity: str, settings: Mapping[str, Any] | None, conventions: Conventions
+    ) -> "NumberQuestion":
+        """Count the model once for all numbers that are checked."""
+        names = split_ratio(quantity)
+        subject = resolve_subject(model, settings)
+        account = account_for(subject, names, conventions)
+        aliases = symbol_aliases(spec_of(model, settings, subject), account.symbols)
+        return cls(account, names, aliases, subject, conventions)
+
+    def check(self, number: WrittenNumber, diagnose: bool = True) -> Verdict:
+        """Compare a number with the right one; without `diagnose` a wrong one is not explained."""
+        if len(self.quantities) == 2:
+            return self._check_ratio(number)
+        if number.start:
+            return self._check_change(number)
+        if number.is_percent:
+            raise InputError(f"'{number.text[:60]}': {SIZES_HINT}")
+        account, quantity = self.account, self.quantities[0]
+        expected = account.quantities[quantity].at(account.symbols)
+        if expected is None:
+            raise CountingError(
+                f"{account.model}: its {quantity} at these sizes are not known, so no number can be checked."
+            )
+        answer = number.text if number.unit else format_number(number.value)
+        if number.matches(Fraction(expected)):
+            rounded = f"{number.text} is {format_number(expected)}, rounded." if number.value != expected else ""
+            return self._verdict(number, answer, format_number(expected), expected, rounded)
+        if not diagnose:
+            return self._verdict(number, answer, format_number(expected), expected)
+        explanation = next(self._explanations(number, expected), "")
+        difference = None if number.unit else format_number(number.value - expected)
+        return self._verdict(number, answer, format_number(expected), expected, explanation, difference=difference)
+
+    def expected_change(self, number: WrittenNumber) -> tuple[Fraction, tuple[str, int, int]]:
+        """Return the change in per cent between a number's two sizes, and the symbol that changes from start to end."""
+        account, quantity = self.account, self.quantities[0]
+        if account.quantities[quantity].refused:
+            raise CountingError(
+                f"{account.model}: a part of its {quantity} follows no formula, so no change can be checked."
+            )
+        symbol, start, end = _read_sizes(number, {**{name: name for name in account.order}, **self.aliases})
+        first, last = self._at(symbol, start), self._at(symbol, end)
+        if not first:
+            raise InputError(f"{quantity} at {symbol}={start} are 0, so that there is no change in per cent.")
+        return (last / first - 1) * 100, (symbol, start, end)
+
+    def _verdict(
+        self,
+        number: WrittenNumber,
+        answer: str,
+        right: str,
+        expected: int | Fraction,
+        *diagnosis: str,
+        difference: str | None = None,
+    ) -> Verdict:
+        is_equal, quantity = number.is_right(expected), "/".join(self.quantities)
+        sentences, sizes = tuple(filter(None, diagnosis)), self.account.symbols
+        formulas = (answer, right, difference)
+        return Verdict(is_equal, self.account.model, quantity, *formulas, sentences, sizes, number.value, expected)
+
+    def _check_ratio(self, number: WrittenNumber) -> Verdict:
+        account = self.account
+        numerator, denominator = (account.quantities[name].at(account.symbols) for name in self.quantities)
+        if number.start or numerator is None or not denominator:
+            raise InputError(
+                f"{account.model}: {'/'.join(self.quantities)} is a plain number such as 0.125, and not over 0."
+            )
+        ratio = Fraction(numerator, denominator)
+        is_inverse = not number.matches(ratio) and numerator and number.matches(1 / ratio)
+        sentence = f"{format_number(numerator)} / {format_number(denominator)} = {format_number(ratio)}."
+        sentence += " It is the other way round." if is_inverse else ""
+        return self._verdict(number, number.text, format_number(ratio), ratio, sentence)
+
+    def _check_change(self, number: WrittenNumber) -> Verdict:
+        expected, (symbol, start, end) = self.expected_change(number)
+        answer, right = (f"{_format_percent(value, number)} %" for value in (number.value, expected))
+        if number.matches(expected):
+            return self._verdict(number, answer, right, expected)
+        first, last = self._at(symbol, start), self._at(symbol, end)
+        at_start = f"{format_number(first)} at {symbol}={start}"
+        at_end = f"{format_number(last)} at {symbol}={end}"
+        mistakes = {
+            f"what the {at_start} are of the {at_end}, not the change from one to the other": first / last,
+            f"what the {at_end} are of the {at_start}; the change is 100 % less": last / first,
+            f"the change as a part of the {at_end}; it is counted from the {at_start}": 1 - first / last,
+            "the change in the other direction": first / last - 1,
+            f"the change of {symbol} itself": Fraction(end, start) - 1,
+        }
+        explanations = (f"{answer} is {mistake}." for mistake, ratio in mistakes.items() if number.matches(ratio * 100))
+        return self._verdict(number, answer, right, expected, f"{at_start}, {at_end}.", next(explanations, ""))
+
+    def _at(self, symbol: str, size: int) -> Fraction:
+        """Evaluate the quantity with one size changed."""
+        return self.account.quantities[self.quantities[0]].polynomial.at(self._with_size(symbol, size))
+
+    def _with_size(self, symbol: str, size: int) -> dict[str, int]:
+        """Return the sizes with one changed; those that follow from it change with it."""
+        sizes = {**self.account.symbols, symbol: size}
+        dependent = {other: default for other, default in self.account.defaults.items() if other != symbol}
+        return sizes | {other: int(default.at(sizes)) for other, default in dependent.items()}
+
+    def _explanations(self, number: WrittenNumber, expected: int) -> Iterator[str]:
+        """Yield what may have gone wrong: a convention, another size, a tensor, a factor."""
+        account, quantity, sizes = self.account, self.quantities[0], self.account.symbols
+        if quantity in ("flops", "backward"):
+            for differences, formula in alternative_conventions(self.subject, self.conventions):
+                if number.matches(formula.at(sizes)):
+                    yield f"But it is right {', '.join(differences)}."
+        if not number.unit:
+            for symbol in sizes:
+                if symbol not in account.quantities[quantity].polynomial.symbols:
+                    continue
+                for size in dict.fromkeys(
+                    (*range(1, MAX_GUESSED_SIZE + 1), 2 * sizes[symbol], sizes[symbol] // 2 or 1)
+                ):
+                    if size != sizes[symbol] and number.matches(self._at(symbol, size)):
+                        yield f"It would be right at {symbol}={size}; here {symbol}={sizes[symbol]}."
+            if not account.quantities[quantity].refused:
+                explanation = explain_number(read_question(account, quantity, str(number.value), {}))
+                if explanation:
+                    yield explanation.replace("our formula", "our number")
+        for factor in SIMPLE_FACTORS:
+            if number.matches(expected * factor):
+                yield f"It is {factor} times the right number."
+        digits = max(2, len(str(abs(number.value) // number.unit))) if number.unit else 4  # no more than were written
+        times = f"{float(number.value / expected):.{min(digits, 4)}g}" if expected else "1"
+        yield f"It is about {times} times the right number." if times != "1" else ""
+
+
+def _format_percent(value: Fraction, number: WrittenNumber) -> str:
+    """Write a percentage with as many decimals as the answer has, and one at least."""
+    text = f"{float(value):.{max(1, len(str(number.unit.denominator)) - 1)}f}"
+    return text.removesuffix(".0") if value == number.value else text
+
+
+def _read_sizes(number: WrittenNumber, aliases: Mapping[str, str]) -> tuple[str, int, int]:
+    """Return the symbol that changes, from what to what; it is written as a letter, a field name or a plain word."""
+    ends = [_SIZE.fullmatch(text) for text in (number.start, number.end)]
+    if None in ends:
+        raise InputError(f"'{number.text[:60]}': expected two sizes, as in from 2 to 4 layers, or from L=2 to L=4.")
+    symbols: set[str] = set()
+    for name in {name.strip() for end in ends if end for name in (end["before"], end["after"]) if name.strip()}:
+        candidates = (name, *_SIZE_WORDS.get(name.lower().removesuffix("s"), (name.lower(),)))
+        symbol = next((aliases[candidate] for candidate in candidates if candidate in aliases), None)
+        if symbol is None:
+            words = [f"{word}s" for word, fields in _SIZE_WORDS.items() if any(field in aliases for field in fields)]
+            raise InputError(describe_unknown("size", name[:40], [*aliases, *words]))
+        symbols.add(symbol)
+    if len(symbols) != 1:
+        raise InputError(
+            f"'{number.text[:60]}': which size changes? Name one of {', '.join(aliases)}, as in from L=2 to L=4."
+        )
+    start, end = (int(re.sub(r"\D", "", end["number"])) for end in ends if end)
+    if not start or not end:
+        raise InputError(f"'{number.text[:60]}': sizes are at least 1.")
+    return symbols.pop(), start, end

@@ -1,0 +1,270 @@
+"""Marking one student's answers to a sheet: `lemma check sheet`."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal
+
+from lemma.checking.question_kinds import (
+    MAX_MARKING_STEPS,
+    Assessment,
+    EarlierAnswer,
+    PreparedQuestion,
+    prepare_question,
+)
+from lemma.checking.sheets import Sheet, SheetQuestion, read_sheet
+from lemma.checking.submissions import StudentAnswer, Submission, read_answers, sanitize_name
+from lemma.counting.polynomial import work_limit
+from lemma.errors import InputError, describe_unknown
+from lemma.report.result import Block, Heading, Pre, Result, Text
+
+MAX_ANSWER_CHARS = 2000
+MAX_UNKNOWN_ANSWERS = 10
+
+AnswerId = tuple[Any, ...]
+"""A question's id, an answer to it, and the ids of the answers to the earlier questions that it builds on."""
+
+
+def mark_answers(sheet: Path | str | Mapping[str, Any], answers: Path | str | Mapping[str, Any]) -> "StudentMarks":
+    """Mark one student's answers to a sheet; both are files in TOML or Markdown, or mappings.
+
+    >>> sheet = {"questions": [{"id": "Q1", "points": 2, "kind": "parameters", "model": "lora"}]}
+    >>> mark_answers(sheet, {"Q1": "R*(W_in + W_out) + W_in*W_out"})["Q1"].points
+    2.0
+    """
+    marker, submission = Marker(read_sheet(sheet)), read_answers(answers)
+    marker.mark(submission)
+    marker.diagnose()
+    return marker.mark(submission)
+
+
+class Marker:
+    """Marks answers to one sheet; each distinct answer is assessed once, however many students give it.
+
+    Creating it raises an InputError if a model cannot be asked what the sheet asks.
+    """
+
+    def __init__(self, sheet: Sheet) -> None:
+        self.sheet = sheet
+        self.questions: dict[str, PreparedQuestion] = {}
+        for question in sheet.questions:
+            self.questions[question.id] = prepare_question(question, self.questions, sheet.source)
+        self.assessments: dict[AnswerId, Assessment] = {}
+        self.uses: Counter[AnswerId] = Counter()
+        self._parsed: dict[tuple[str, str], Any] = {}
+
+    def mark(self, submission: Submission) -> "StudentMarks":
+        """Mark everything that one student handed in; nothing in it stops the marking."""
+        ids: dict[str, AnswerId] = {}
+        marks = []
+        for question in self.sheet.questions:
+            answer = submission.answers.get(question.id.casefold()) or StudentAnswer(question.id, "")
+            text = "" if answer.error else answer.text
+            ids[question.id] = (question.id, text, *(ids[name] for name in question.builds_on))
+            error = submission.error or (answer.error and f"Cannot be read: {answer.error}.")
+            assessment = Assessment(error=error) if error else self._assess(ids[question.id]) if text else None
+            marks.append(_make_mark(question, answer.text, assessment))
+        ids_on_sheet = {id.casefold() for id in self.questions}
+        unknown = [answer.name for id, answer in submission.answers.items() if id not in ids_on_sheet]
+        notes = [
+            describe_unknown("question", sanitize_name(name), self.questions) for name in unknown[:MAX_UNKNOWN_ANSWERS]
+        ]
+        if len(unknown) > MAX_UNKNOWN_ANSWERS:
+            more = len(unknown) - MAX_UNKNOWN_ANSWERS
+            notes.append(f"{more:,} more answers to questions that are not on the sheet.")
+        return StudentMarks(
+            self.sheet.title, submission.student, tuple(marks), tuple(notes), submission.user, submission.source
+        )
+
+    def diagnose(self, seconds: float | None = None) -> int:
+        """Explain wrong answers, the most frequent first; return how many are left when the time is up."""
+        waiting = [
+            id
+            for id, assessment in self.assessments.items()
+            if assessment.fraction < 1 and not (assessment.error or assessment.is_diagnosed)
+        ]
+        waiting.sort(key=lambda id: -self.uses[id])
+        deadline = None if seconds is None else monotonic() + seconds
+        for done, id in enumerate(waiting):
+            if deadline is not None and monotonic() > deadline:
+                return len(waiting) - done
+            self.assessments[id] = self._attempt(id, diagnose=True)
+        return 0
+
+    def _assess(self, id: AnswerId) -> Assessment:
+        self.uses[id] += 1
+        if id not in self.assessments:
+            self.assessments[id] = self._attempt(id, diagnose=False)
+        return self.assessments[id]
+
+    @work_limit(MAX_MARKING_STEPS)
+    def _attempt(self, id: AnswerId, diagnose: bool) -> Assessment:
+        question_id, text, *earlier_ids = id
+        question = self.questions[question_id]
+        earlier = [
+            EarlierAnswer(self.questions[key[0]], key[1], self._parsed.get(key[:2]), self.assessments.get(key))
+            for key in earlier_ids
+        ]
+        try:
+            if (question_id, text) not in self._parsed:
+                self._parsed[question_id, text] = question.parse(text)
+            return question.assess(text, self._parsed[question_id, text], earlier, diagnose)
+        except InputError as error:
+            return Assessment(error=f"Cannot be read: {error}")
+        except Exception as error:  # nothing a student writes may stop the marking of the rest
+            return Assessment(error=f"Cannot be judged ({type(error).__name__}).")
+
+
+Verdict = Literal["right", "partly right", "follow-through", "wrong", "unreadable", "not answered"]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The mark of one answer; true if the answer is right.
+
+    Attributes:
+        id: the question's id.
+        text: the question.
+        points: the points it earned.
+        of: the points of a right answer.
+        right_answer: the right answer, if the sheet allows it to be shown.
+        mistakes: the mistakes that explain the answer, for the teacher only.
+    """
+
+    id: str
+    text: str
+    answer: str
+    verdict: Verdict
+    reason: str
+    points: float
+    of: float
+    right_answer: str | None = None
+    mistakes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.verdict == "right"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The reason, line by line, and the right answer if it is shown."""
+        has_solution = self.right_answer and self.verdict != "right"
+        solution = f"The right answer: {self.right_answer}" if has_solution else ""
+        return tuple(remark for remark in (*self.reason.splitlines(), solution) if remark)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, without the mistakes."""
+        return {name: value for name, value in asdict(self).items() if name != "mistakes"}
+
+
+def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None) -> Mark:
+    """Turn an assessment, None if there is no answer, into a mark that shows what the sheet allows."""
+    mark = Mark(question.id, question.text, text[:MAX_ANSWER_CHARS], "not answered", "", 0, question.points)
+    if assessment is None:
+        return mark
+    if assessment.error:
+        return replace(mark, verdict="unreadable", reason=assessment.error, mistakes=("cannot be read",))
+    verdict: Verdict = "partly right" if assessment.fraction else "wrong"
+    if assessment.follows_from:
+        verdict = "follow-through"
+    elif assessment.fraction == 1:
+        verdict = "right"
+    points = round(assessment.fraction * question.points, 2)
+    mark = replace(mark, verdict=verdict, reason=assessment.hint, points=points, mistakes=assessment.mistakes)
+    if question.show_answer:
+        mark = replace(mark, reason=assessment.reason, right_answer=assessment.right_answer)
+    return mark
+
+
+@dataclass(frozen=True)
+class StudentMarks(Result):
+    """The marks of one student; true if every answer is right. `marks["Q1"]` is the mark of that question.
+
+    Attributes:
+        notes: messages about answers to questions that are not on the sheet.
+        user: the student's id at a learning platform.
+        source: the file, or the line of a table.
+    """
+
+    title: str
+    student: str
+    marks: tuple[Mark, ...]
+    notes: tuple[str, ...] = ()
+    user: str = ""
+    source: str = ""
+
+    def __bool__(self) -> bool:
+        return all(self.marks)
+
+    def __getitem__(self, id: str) -> Mark:
+        mark = next((mark for mark in self.marks if mark.id.casefold() == str(id).casefold()), None)
+        if mark is None:
+            raise InputError(describe_unknown("question", str(id), [mark.id for mark in self.marks]))
+        return mark
+
+    @property
+    def points(self) -> float:
+        return round(sum(mark.points for mark in self.marks), 2)
+
+    @property
+    def of(self) -> float:
+        """The points of right answers to all questions."""
+        return round(sum(mark.of for mark in self.marks), 2)
+
+    @property
+    def summary(self) -> str:
+        """The points, such as "3 of 8 points"."""
+        return f"{self.points:g} of {self.of:g} points"
+
+    def blocks(self) -> list[Block]:
+        """A line for each answer, and its remarks below it."""
+        id_width = max(len(mark.id) for mark in self.marks)
+        verdict_width = max(12, *(len(mark.verdict) for mark in self.marks))
+        lines = [self._heading]
+        for mark in self.marks:
+            lines.append(f"{mark.id:<{id_width}}  {mark.verdict:<{verdict_width}}  {mark.points:>5g} of {mark.of:g}")
+            lines += [f"{'':<{id_width}}  {remark}" for remark in mark.remarks]
+        return [Text("\n".join([*lines, *self.notes, self.summary]))]
+
+    def details(self) -> list[Block]:
+        """The same with questions and answers, these in blocks, where no character has a meaning."""
+        blocks: list[Block] = [Heading(self._heading, 1), Text(self.summary, "strong")]
+        kinds = {"right": "good", "wrong": "bad", "unreadable": "bad", "not answered": "strong"}
+        for mark in self.marks:
+            blocks += [Heading(mark.id), *([Text(mark.text)] if mark.text else [])]
+            blocks += [Pre([(mark.answer, "")])] if mark.answer else []
+            verdict = f"{mark.verdict}, {mark.points:g} of {mark.of:g} points"
+            blocks.append(Text(verdict, kinds.get(mark.verdict, "warning")))  # pyright: ignore[reportArgumentType]
+            blocks += [Pre([("\n".join(mark.remarks), "")])] if mark.remarks else []
+        return [*blocks, *(Text(note, "note") for note in self.notes)]
+
+    @property
+    def _heading(self) -> str:
+        return ": ".join(filter(None, (self.title, self.student)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "title": self.title,
+            "student": self.student,
+            "points": self.points,
+            "of": self.of,
+            "marks": [mark.to_dict() for mark in self.marks],
+            "notes": list(self.notes),
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row for each question."""
+        names = ("id", "answer", "verdict", "points", "of", "reason")
+        return [{name: escape_spreadsheet_cell(getattr(mark, name)) for name in names} for mark in self.marks]
+
+
+def escape_spreadsheet_cell(value: Any) -> Any:
+    """Return a value for a cell of a table that no spreadsheet takes for a formula.
+
+    >>> escape_spreadsheet_cell("=1+1"), escape_spreadsheet_cell("V*d"), escape_spreadsheet_cell(2.5)
+    ("'=1+1", 'V*d', 2.5)
+    """
+    starts = ("=", "+", "-", "@", "\t", "\r")
+    return f"'{value}" if isinstance(value, str) and value.startswith(starts) else value

@@ -1,0 +1,550 @@
+"""The kinds of questions on a sheet, one class each.
+
+A question is prepared once: its model is counted and what is right is computed. An answer is then parsed once and
+assessed; the mistake behind a wrong answer is looked for only where that is asked for, since it takes longer.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import torch
+
+from lemma.checking.cells import GradientCell, Sample, find_cell
+from lemma.checking.check_number import NumberQuestion
+from lemma.checking.expressions import Evaluator, ShapeError, limited_work
+from lemma.checking.formula import read_formula, substitute
+from lemma.checking.formulas import compare_formula
+from lemma.checking.gradients import GradientReport, check_gradients, read_derivation
+from lemma.checking.numbers import WrittenNumber, read_number
+from lemma.checking.question import (
+    FormulaQuestion,
+    account_for,
+    format_number,
+    has_symbols,
+    read_question,
+    spec_of,
+    substitute_all,
+    symbol_aliases,
+)
+from lemma.checking.sheets import SheetQuestion, prefix_lines
+from lemma.counting.account import Account, Part
+from lemma.counting.polynomial import ONE, Calculator, Rational, as_polynomial, symbol, work_limit
+from lemma.counting.subject import resolve_subject
+from lemma.counting.writing import write_formula
+from lemma.errors import InputError, SpecError
+
+MAX_MARKING_STEPS = 40_000  # of work for one answer, see `work_limit`: a class hands in many
+NOT_DIAGNOSED, UNEXPLAINED = "not diagnosed", "wrong, without a simple explanation"
+_PERCENT_FACTOR = re.compile(r"(?<![\w.,])100\s*[*·×(]|[*·×)]\s*100(?![\w.,])")
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """The result of marking one answer.
+
+    Attributes:
+        fraction: the fraction of the points that it earns.
+        reason: what is wrong, for the teacher.
+        hint: what the student may see of it.
+        right_answer: the right answer, where it can be written.
+        mistakes: the mistakes that explain it, for the teacher.
+        value: the student's number, for the questions that build on it.
+        follows_from: earlier questions; the answer is right only with the student's wrong answers to these.
+        error: why the answer cannot be read; "" if it can.
+        is_diagnosed: whether the mistake behind a wrong answer was looked for.
+    """
+
+    fraction: float = 0.0
+    reason: str = ""
+    hint: str = ""
+    right_answer: str | None = None
+    mistakes: tuple[str, ...] = ()
+    value: Fraction | None = None
+    follows_from: tuple[str, ...] = ()
+    error: str = ""
+    is_diagnosed: bool = False
+
+
+@dataclass(frozen=True)
+class EarlierAnswer:
+    """A student's answer to a question that a later one builds on; `assessment` is None if there is no answer."""
+
+    question: "PreparedQuestion"
+    text: str
+    answer: Any = None
+    assessment: Assessment | None = None
+
+
+class PreparedQuestion(ABC):
+    """A question of a sheet with everything that is right about it."""
+
+    def __init__(self, question: SheetQuestion) -> None:
+        self.question = question
+
+    @abstractmethod
+    def parse(self, text: str) -> Any:
+        """Read an answer; raise an InputError if it cannot be read."""
+
+    @abstractmethod
+    def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
+        """Mark an answer, given as its text and as `parse` read it, with the student's earlier answers."""
+
+    @property
+    @abstractmethod
+    def solution(self) -> str:
+        """A right answer."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An answer next to what is right; both values are those at the model's sizes."""
+
+    is_equal: bool
+    value: Fraction
+    expected: Fraction
+    right_answer: str
+    headline: str = ""
+    diagnosis: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_bare_number: bool = False  # where a formula is asked for
+
+
+class ExpressionQuestion(PreparedQuestion):
+    """A question for a formula or a number.
+
+    Attributes:
+        account: the account of the model; None for a number that is computed from other numbers.
+        aliases: other names of the account's symbols.
+        expected_value: the right number, or the right formula at the model's sizes.
+        expected_formula: the right formula in the symbols of the model.
+        credit: other answers, parsed, with the fraction of the points that they earn.
+    """
+
+    at_sizes: ClassVar[str] = ""  # how a hint calls the place where two formulas are compared
+
+    account: Any = None
+    aliases: Mapping[str, str] = {}
+    expected_value: Fraction
+    expected_formula: Rational
+
+    def __init__(self, question: SheetQuestion) -> None:
+        super().__init__(question)
+        self.credit: list[tuple[Any, float]] = []
+
+    def prepare_credit(self) -> None:
+        """Read the other answers that earn a fraction of the points."""
+        self.credit = [(self.parse(text), fraction) for text, fraction in self.question.credit.items()]
+
+    @abstractmethod
+    def compare(self, answer: Any, diagnose: bool) -> Comparison:
+        """Compare an answer with what is right; with `diagnose`, explain a wrong one."""
+
+    @abstractmethod
+    def is_same(self, answer: Any, other: Any) -> bool:
+        """Return whether two answers are the same formula or, as far as the first is written, the same number."""
+
+    @abstractmethod
+    def is_consistent(self, answer: Any, earlier: Sequence[EarlierAnswer]) -> bool:
+        """Return whether an answer is right with the student's earlier answers, right or wrong."""
+
+    def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
+        question, assessment = self.question, self._assess_alone(text, answer, diagnose)
+        if assessment.fraction == 1:
+            return assessment
+        fractions = [fraction for other, fraction in self.credit if self.is_same(answer, other)]
+        if fractions:
+            assessment = replace(assessment, fraction=max(fractions), hint="Right in part.")
+        assessments = [work.assessment for work in earlier if work.assessment and work.assessment.value is not None]
+        if not earlier or len(assessments) < len(earlier) or not self.is_consistent(answer, earlier):
+            return assessment
+        has_mistake = any(previous.fraction < 1 or previous.follows_from for previous in assessments)
+        fraction = question.follow_through if has_mistake else 1.0
+        if fraction <= assessment.fraction:
+            return assessment
+        reason = f"Right with your own answer to {' and '.join(question.builds_on)}."
+        follows_from = question.builds_on if has_mistake else ()
+        return replace(
+            assessment, fraction=fraction, hint=reason, reason=reason, mistakes=(), follows_from=follows_from
+        )
+
+    def _assess_alone(self, text: str, answer: Any, diagnose: bool) -> Assessment:
+        """Mark an answer without the earlier ones."""
+        question, result = self.question, self.compare(answer, diagnose)
+
+        def reject(reason: str, mistake: str) -> Assessment:
+            return Assessment(0.0, reason, reason, result.right_answer, (mistake,), result.value, is_diagnosed=True)
+
+        if result.is_bare_number:
+            reason = "Not right: a formula is asked for, not a number."
+            return reject(reason, "a number in place of a formula")
+        error = abs(result.value - result.expected)
+        if result.is_equal and question.kind == "number" and error > self._tolerance(result.expected):
+            return reject(f"Not right: {text} is rounded too far.", "rounded too far")
+        hint = "Right." if result.is_equal else "Not right."
+        if not result.is_equal and result.value != result.expected:
+            hint = f"Not right: {'too large' if result.value > result.expected else 'too small'}{self.at_sizes}."
+        # the diagnosis of a change starts with the numbers at both sizes
+        mistake = " ".join(result.diagnosis[1:] if question.change else result.diagnosis)
+        if not mistake or mistake.startswith("No simple explanation"):
+            mistake = UNEXPLAINED if diagnose else NOT_DIAGNOSED
+        mistakes = () if result.is_equal else (mistake,)
+        reason = " ".join([result.headline or hint, *result.diagnosis, *result.notes])
+        fraction = float(result.is_equal)
+        return Assessment(fraction, reason, hint, result.right_answer, mistakes, result.value, is_diagnosed=diagnose)
+
+    def _tolerance(self, expected: Fraction) -> Fraction:
+        """Return how far a rounded number may be from the right one."""
+        return Fraction(self.question.tolerance) * abs(expected)
+
+
+class FormulaAnswerQuestion(ExpressionQuestion):
+    """A question for a formula in the symbols of an account."""
+
+    at_sizes = " at the model's sizes"
+
+    def parse(self, text: str) -> FormulaQuestion:
+        return read_question(self.account, self.question.kind, text, self.aliases, self.question.settings)
+
+    def formula_of(self, answer: FormulaQuestion) -> Rational:
+        """Return an answer with the sizes that follow from others written out."""
+        return substitute_all(answer.answer, self.account.defaults)
+
+    def is_same(self, answer: FormulaQuestion, other: FormulaQuestion) -> bool:
+        return self.formula_of(answer) == self.formula_of(other)
+
+
+class ModelFormula(FormulaAnswerQuestion):
+    """A question for the formula of a model's parameters or FLOPs."""
+
+    def __init__(self, question: SheetQuestion) -> None:
+        super().__init__(question)
+        self.subject = resolve_subject(question.model, question.settings)
+        self.account = account_for(self.subject, (question.kind,), question.conventions)
+        self.spec = spec_of(question.model, question.settings, self.subject)
+        self.aliases = symbol_aliases(self.spec, self.account.symbols)
+        self.quantity = self.account.quantities[question.kind]
+        value = self.quantity.at(self.account.symbols)
+        if value is None or self.quantity.refused:
+            raise InputError(f"the {question.kind} of {question.model} follow no formula. Ask for something else.")
+        self.expected_value = Fraction(value)
+        self.expected_formula = substitute_all(Rational(self.quantity.polynomial), self.account.defaults)
+
+    def compare(self, answer: FormulaQuestion, diagnose: bool) -> Comparison:
+        verdict = compare_formula(answer, self.subject, self.spec, self.question.conventions, diagnose)
+        number = format_number(verdict.right_at)
+        return Comparison(
+            verdict.equal,
+            Fraction(verdict.yours_at),
+            Fraction(verdict.right_at),
+            verdict.right if verdict.right == number else f"{verdict.right} = {number}",
+            verdict.headline,
+            verdict.diagnosis,
+            verdict.remarks,
+            is_bare_number=has_symbols(verdict.right) and not has_symbols(verdict.yours),
+        )
+
+    def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
+        return False  # a formula of a model builds on nothing
+
+    @property
+    def solution(self) -> str:
+        return self.quantity.write_formula(self.account.order)
+
+
+class DerivedFormula(FormulaAnswerQuestion):
+    """A question for a formula that is computed from the answers to earlier questions, such as 16*Q1."""
+
+    def __init__(self, question: SheetQuestion, earlier: Mapping[str, PreparedQuestion]) -> None:
+        super().__init__(question)
+        sources = [source for id in question.builds_on if isinstance(source := earlier[id], ExpressionQuestion)]
+        accounts = [source.account for source in sources if source.account is not None]
+        if not accounts:
+            raise InputError(f"'{question.value}' builds on numbers only. Ask for a number: kind = 'number'.")
+        symbols, defaults = dict(accounts[0].symbols), dict(accounts[0].defaults)
+        for account in accounts[1:]:
+            for name, size in account.symbols.items():
+                if symbols.setdefault(name, size) != size:
+                    raise InputError(f"{name} is {symbols[name]} in one of the models and {size} in another.")
+            defaults |= account.defaults
+        quantity = next(iter(accounts[0].quantities.values()))
+        self.account = Account(question.value, symbols, {"formula": quantity}, defaults)
+        self.aliases = {alias: name for source in sources for alias, name in source.aliases.items()}
+        names = {**self.aliases, **{name: name for name in self.account.order}}
+        readable = [*question.builds_on, *(name for name in names if name not in question.builds_on)]
+        # the id of a question may be a symbol of another question's formula
+        placeholders = {id: symbol(f"?{id}") for id in question.builds_on}
+        self.template = substitute_all(read_formula(question.value, readable), placeholders)
+        self.meanings = {alias: symbol(name) for alias, name in names.items() if alias != name}
+        self.expected_formula = self._derive({source.question.id: source.expected_formula for source in sources})
+        self.expected_value = self.expected_formula.at(symbols)
+
+    def _derive(self, formulas: Mapping[str, Rational]) -> Rational:
+        """Return what is right if these are the formulas of the earlier questions."""
+        derived, calculator = self.template, Calculator()
+        for id in self.question.builds_on:
+            derived = substitute(derived, f"?{id}", formulas[id], calculator)
+        return substitute_all(substitute_all(derived, self.meanings), self.account.defaults)
+
+    def compare(self, answer: FormulaQuestion, diagnose: bool) -> Comparison:
+        formula, solution, number = self.formula_of(answer), self.solution, format_number(self.expected_value)
+        is_equal, diagnosis = formula == self.expected_formula, ()
+        if is_equal and answer.has_wrong_number:
+            is_equal, diagnosis = False, (f"The formula is right, but not the number after it: {number}.",)
+        return Comparison(
+            is_equal,
+            formula.at(self.account.symbols),
+            self.expected_value,
+            f"{solution} = {number}",
+            f"Equal: {solution} = {number}." if is_equal else f"Not equal: {solution} is right.",
+            diagnosis,
+            answer.notes,
+            is_bare_number=has_symbols(solution) and formula.constant is not None,
+        )
+
+    def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
+        formula = self.formula_of(answer)
+        if formula.constant is not None or answer.has_wrong_number:  # no number is a formula
+            return False
+        formulas: dict[str, Rational] = {}
+        for work in earlier:
+            value = work.assessment.value if work.assessment else None
+            formulas[work.question.question.id] = (
+                work.question.formula_of(work.answer)
+                if isinstance(work.question, FormulaAnswerQuestion)
+                else Rational(as_polynomial(value or 0))
+            )
+        try:
+            return formula == self._derive(formulas)
+        except InputError:  # the student's formulas lead to a division by zero, or to too much work
+            return False
+
+    @property
+    def solution(self) -> str:
+        return write_formula(self.expected_formula, self.account.order)
+
+
+class NumericQuestion(ExpressionQuestion):
+    """A question for a number."""
+
+    def is_same(self, answer: WrittenNumber, other: WrittenNumber) -> bool:
+        return answer.matches(other.value)
+
+    @property
+    def solution(self) -> str:
+        value = self.expected_value
+        return str(value) if value.denominator == 1 else f"{float(value):.4g}"
+
+
+class ModelNumber(NumericQuestion):
+    """A question for a number of a model, or for its change in per cent between two sizes."""
+
+    def __init__(self, question: SheetQuestion) -> None:
+        super().__init__(question)
+        self.number_question = NumberQuestion.of(
+            question.model, question.quantity, question.settings, question.conventions
+        )
+        self.account, self.aliases = self.number_question.account, self.number_question.aliases
+        value = self.account.quantities[question.quantity].at(self.account.symbols)
+        if value is None:
+            raise InputError(f"the {question.quantity} of {question.model} follow no formula. Ask for something else.")
+        self.expected_value = Fraction(value)
+        if question.change:
+            self.expected_value, _ = self.number_question.expected_change(self.parse("1 %"))
+        self.expected_formula = Rational(as_polynomial(self.expected_value))
+
+    def parse(self, text: str) -> WrittenNumber:
+        if self.question.change:  # the sheet names the two sizes, whatever the student writes
+            number = text.lower().partition("from")[0].strip()
+            percent = "" if "%" in number or "cent" in number else " %"
+            return read_number(f"{number}{percent} {self.question.change}")
+        number = read_number(text)
+        if number.start or number.is_percent:
+            raise InputError("a plain number is asked for, not a change in per cent.")
+        return number
+
+    def compare(self, answer: WrittenNumber, diagnose: bool) -> Comparison:
+        verdict = self.number_question.check(answer, diagnose)
+        value, expected = Fraction(verdict.yours_at), Fraction(verdict.right_at)
+        texts = (verdict.right, verdict.headline, verdict.diagnosis, verdict.remarks)
+        return Comparison(verdict.equal, value, expected, *texts)
+
+    def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
+        account, quantity, aliases = self.number_question.account, self.question.quantity, self.number_question.aliases
+        try:
+            formula = read_question(account, quantity, earlier[0].text, aliases).answer_polynomial
+            if formula is None:
+                return False
+            counted = replace(account.quantities[quantity], groups=(Part("", formula, ONE),), refused={}, measured={})
+            with_formula = replace(account, quantities={quantity: counted})
+            verdict = replace(self.number_question, account=with_formula).check(answer, diagnose=False)
+        except InputError:  # the student's formula cannot be evaluated at these sizes
+            return False
+        expected = Fraction(verdict.right_at)
+        return verdict.equal and abs(verdict.yours_at - expected) <= self._tolerance(expected)
+
+
+class DerivedNumber(NumericQuestion):
+    """A question for a number that is computed from the answers to earlier questions, such as 100*Q1/Q2."""
+
+    def __init__(self, question: SheetQuestion, earlier: Mapping[str, PreparedQuestion]) -> None:
+        super().__init__(question)
+        self.derivation = read_formula(question.value, list(question.builds_on))
+        sources = [source for id in question.builds_on if isinstance(source := earlier[id], ExpressionQuestion)]
+        self.expected_value = self.derivation.at({source.question.id: source.expected_value for source in sources})
+        self.expected_formula = Rational(as_polynomial(self.expected_value))
+
+    def parse(self, text: str) -> WrittenNumber:
+        number = read_number(text)
+        if number.start:
+            raise InputError("a plain number is asked for, not a change in per cent.")
+        if number.is_percent and _PERCENT_FACTOR.search(self.question.value):  # the value is in per cent already
+            return replace(number, value=100 * number.value, unit=100 * number.unit)
+        return number
+
+    def compare(self, answer: WrittenNumber, diagnose: bool) -> Comparison:
+        is_equal = answer.is_right(self.expected_value)
+        return Comparison(is_equal, answer.value, self.expected_value, format_number(self.expected_value))
+
+    def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
+        values = {work.question.question.id: work.assessment.value for work in earlier if work.assessment}
+        try:
+            expected = self.derivation.at({id: value or Fraction(0) for id, value in values.items()})
+        except InputError:  # the student's numbers lead to a division by zero
+            return False
+        return answer.matches(expected) and abs(answer.value - expected) <= self._tolerance(expected)
+
+
+class GradientQuestion(PreparedQuestion):
+    """A question for gradients of a cell, a line each."""
+
+    def __init__(self, question: SheetQuestion) -> None:
+        super().__init__(question)
+        self.cell = find_cell(question.cell)
+
+    def parse(self, text: str) -> list[str]:
+        return text.splitlines()
+
+    @property
+    def solution(self) -> str:
+        return "\n".join(f"{line} = …" for line in self.question.lines)
+
+    @work_limit(None)  # gradients are checked on tensors, within bounds of their own
+    def assess(self, text: str, answer: list[str], earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
+        """Mark gradients line by line; a wrong one may follow from gradients that the student derived before."""
+        question, cell = self.question, self.cell
+        previous = [line for work in earlier for line in work.text.splitlines()]
+        derived, attempted = _earlier_gradients(cell, previous)
+        report = check_gradients(cell, answer, diagnose, derived_before=derived, attempted_before=attempted)
+        outcomes, consistent = self._outcomes(report), set[str]()
+        if previous and "wrong" in outcomes.values() and (samples := follow_through_samples(cell, previous)):
+            again = self._outcomes(check_gradients(cell, answer, False, samples, derived, attempted))
+            consistent = {name for name, outcome in outcomes.items() if outcome == "wrong" and again[name] == "right"}
+            outcomes |= dict.fromkeys(consistent, "follows")
+        worth = {"right": 1.0, "follows": question.follow_through}
+        fractions = [worth.get(outcome, 0.0) for outcome in outcomes.values()]
+        fraction = sum(fractions) / len(fractions) if question.partial else min(fractions)
+        taken = sorted({name for line in report.checked for name in line.taken})
+        hint = ", ".join(f"{name} {outcome}" for name, outcome in outcomes.items()) + "."
+        if consistent:
+            hint += f" Those that follow are right with your own answer to {' and '.join(question.builds_on)}."
+        hint += f" Taken as given: {', '.join(taken)}." if taken else ""
+        notes = [f"{line.name}: {'; '.join(line.notes)}" for line in report.checked if line.notes]
+        mistakes = [f"{name} is missing" for name, outcome in outcomes.items() if outcome == "missing"]
+        following = {cell.canonical(name) for name in consistent}
+        for line in report.checked:
+            if line.outcome == "wrong" and line.name not in following:
+                mistakes.append(f"{line.name}: {re.sub(r'^relative error [^:;]*[:;] ', '', line.reason)}")
+        follows_from = question.builds_on if consistent and {*outcomes.values()} <= {"right", "follows"} else ()
+        reason = "\n".join([hint, *notes])
+        return Assessment(fraction, reason, hint, None, tuple(mistakes), None, follows_from, is_diagnosed=diagnose)
+
+    def _outcomes(self, report: GradientReport) -> dict[str, str]:
+        """Return "right", "wrong" or "missing" for each gradient asked for."""
+        outcomes = {}
+        for name in self.question.lines:
+            found = {line.outcome for line in report.checked if line.name == self.cell.canonical(name)}
+            outcomes[name] = "missing" if not found else "right" if found == {"right"} else "wrong"
+        return outcomes
+
+
+def _earlier_gradients(cell: GradientCell, lines: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Return the gradients that these lines of an earlier answer get right, and those that they get wrong."""
+    try:
+        checked = check_gradients(cell, lines, diagnose=False).checked if lines else ()
+    except InputError:
+        return set(), set()
+    right = {line.name for line in checked if line.outcome == "right"}
+    return right, ({line.name for line in checked} & {*cell.gradients}) - right
+
+
+@limited_work(60_000)
+def follow_through_samples(cell: GradientCell, lines: Sequence[str]) -> tuple[Sample, ...]:
+    """Return the samples of a cell in which backpropagation continues from the gradients that these lines give.
+
+    Where autograd arrives at a value whose gradient a line gives, it takes that gradient from there on: the gradients
+    of the values before it are then what follows from the student's mistake. Return nothing if all lines are right.
+    """
+    samples: list[Sample] = []
+    try:
+        derivation = read_derivation(cell, lines)
+    except InputError:
+        return ()
+    for sample in cell.samples:
+        values, derived = dict(sample.values), dict[str, torch.Tensor]()
+        for line in derivation:
+            try:
+                value = Evaluator(values)(line.expression)
+            except ShapeError:
+                continue
+            if line.name in cell.gradients and value.shape == values[line.name].shape and value.isfinite().all():
+                derived[line.name] = value
+            if line.name in derived or line.name not in cell.all_names:
+                values[line.name] = value
+        if all(torch.allclose(value, sample.values[gradient]) for gradient, value in derived.items()):
+            return ()
+        gradients = _backpropagate(cell, sample, derived)
+        samples.append(Sample(sample.size_names, {**sample.values, **gradients, **derived}))
+    return tuple(samples)
+
+
+def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the gradients of a cell where some of them are replaced on the way by those given."""
+    values = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}
+    for name in cell.input_sides:
+        values[name].requires_grad_(f"d{name}" in cell.gradients)
+    with torch.enable_grad():
+        for equation in cell.equations:
+            values[equation.name] = Evaluator(values)(equation.expression)
+            gradient = derived.get(f"d{equation.name}")
+            if gradient is not None:
+                values[equation.name].register_hook(lambda _, gradient=gradient: gradient)
+    inputs = [values[gradient[1:]] for gradient in cell.gradients]
+    return dict(zip(cell.gradients, torch.autograd.grad(values["loss"], inputs), strict=True))
+
+
+@work_limit(MAX_MARKING_STEPS)
+def prepare_question(question: SheetQuestion, earlier: Mapping[str, PreparedQuestion], source: str) -> PreparedQuestion:
+    """Count the model of a question and compute what is right; an error names the sheet, the question and the field."""
+    label = f"{source}: question {question.id}"
+    field = "value" if question.value else "change" if question.change else "model"
+    try:
+        match question.kind:
+            case "gradient":
+                return GradientQuestion(question)
+            case "formula":
+                prepared = DerivedFormula(question, earlier)
+            case "number":
+                prepared = DerivedNumber(question, earlier) if question.value else ModelNumber(question)
+            case _:
+                prepared = ModelFormula(question)
+        field = "credit"
+        prepared.prepare_credit()
+        return prepared
+    except SpecError as error:  # an unknown model or setting
+        raise prefix_lines(error, label) from None
+    except InputError as error:
+        raise InputError(f"{label}: {field}: {error}") from None

@@ -1,0 +1,261 @@
+r"""Reading the values of a hand computation.
+
+Nothing is evaluated; the grammar is
+
+    value = list | table | item          list  = "[" value "," value … "]"    (or round brackets)
+    item  = number | word | "quoted"     table = "{" label ":" item "," … "}"
+
+What NumPy, torch or LaTeX write around a value is removed first.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from lemma.checking.numbers import WrittenNumber, read_entry
+from lemma.checking.worked.case import Array, ExpectedNumbers, ExpectedValue
+from lemma.errors import InputError
+
+MAX_CHARS, MAX_DEPTH = 50_000, 3
+FLOAT_TOLERANCE = 1e-9  # rounding in float64 may add this to half a unit
+_BRACKETS = {"[": "]", "(": ")", "{": "}"}
+_ENDS = ",[](){}"
+_WRAPPED = re.compile(
+    r"(?:(?:np|numpy|torch)\.)?(?:array|tensor|matrix)\s*\(([\[(].*?[\])])(?:,\s*dtype\s*=[^()\[\]]*)?\)"
+)
+_LATEX_MATRIX = re.compile(r"\\begin\s*\{[a-zA-Z]*matrix\}(.*)\\end\s*\{[a-zA-Z]*matrix\}")
+_TRANSPOSED_VECTOR = re.compile(r"([\[(][^\[\](){}]*[\])])\s*(?:\.T|ᵀ|⊤|\^\s*(?:T|⊤|\{\s*(?:T|⊤|\\top)\s*\}|\\top))")
+
+Entries = np.ndarray
+"""The numbers of a value, each a WrittenNumber, in an array of its shape."""
+
+
+def read_value(text: str) -> Any:
+    """Read a value: a number, a word, a list of values, or a dict of items by their label.
+
+    >>> [[float(number.value) for number in row] for row in read_value("[[1, -0.5], [2, 3]]")]
+    [[1.0, -0.5], [2.0, 3.0]]
+    >>> read_value("sentence 3")
+    'sentence 3'
+    """
+    if len(text) > MAX_CHARS:
+        raise InputError(f"the value has {len(text):,} characters; at most {MAX_CHARS:,} are read.")
+    reader = _ValueReader(_strip_notation(text))
+    value = reader.read()
+    if reader.peek() == ",":  # a list without its brackets
+        reader = _ValueReader(f"[{reader.text}]")
+        value = reader.read()
+    if rest := reader.peek():
+        raise reader.error(f"'{rest}' is left over")
+    return value
+
+
+def value_text(value: Any) -> str:
+    """Write a value as text, the items of a list separated by blanks."""
+    if isinstance(value, WrittenNumber):
+        return value.text
+    return " ".join(map(value_text, value)) if isinstance(value, list) else str(value)
+
+
+def _strip_notation(text: str) -> str:
+    r"""Remove what NumPy, torch or LaTeX write around a value.
+
+    >>> _strip_notation("np.array([[1, 2], [3, 4]])"), _strip_notation(r"\begin{bmatrix} 1 & 2 \\ 3 & 4 \end{bmatrix}")
+    ('[[1, 2], [3, 4]]', '[1 , 2 ; 3 , 4]')
+    """
+    text = text.strip()
+    for pattern in (_WRAPPED, _TRANSPOSED_VECTOR):
+        if match := pattern.fullmatch(text):
+            text = match[1].strip()
+    if match := _LATEX_MATRIX.fullmatch(text):
+        rows = match[1].strip().removesuffix("\\\\")
+        text = f"[{rows.replace('&', ',').replace(chr(92) * 2, ';').strip()}]"
+    return text
+
+
+class _ValueReader:
+    """Reads one value from left to right. Words may hold blanks; they end at a comma, a bracket or the end."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.position = text, 0
+
+    def read(self, depth: int = 0) -> Any:
+        """Read the next value, inside that many brackets."""
+        if self.peek() not in _BRACKETS:
+            return self._read_item(_ENDS)
+        if depth >= MAX_DEPTH:
+            raise self.error("brackets are too deep: a number, a vector or a matrix is expected")
+        close = _BRACKETS[self.text[self.position]]
+        self.position += 1
+        return self._read_table(depth) if close == "}" else self._read_list(depth, close)
+
+    def _read_list(self, depth: int, close: str) -> list[Any]:
+        values: list[Any] = []
+        rows: list[list[Any]] = []  # those that a semicolon ends, as in [1, 2; 3, 4]
+        while self.peek() != close:
+            if self.peek() in _BRACKETS:
+                values.append(self.read(depth + 1))
+            else:
+                values += _split_numbers(self._read_item(f"{_ENDS};"))
+            if self.peek() in (",", ";"):
+                if self.peek() == ";":
+                    rows.append(values)
+                    values = []
+                self.position += 1
+            elif self.peek() != close and not (values and self.peek() in _BRACKETS):
+                raise self.error(f"',' or '{close}' is expected")
+        self.position += 1
+        if rows:
+            return [*rows, values] if values else rows
+        return values
+
+    def _read_table(self, depth: int) -> dict[str, Any]:
+        items: dict[str, Any] = {}
+        while self.peek() != "}":
+            label = self.read(depth + 1) if self.peek() in "([" else self._read_item(_ENDS + ":")
+            if self.peek() != ":":
+                raise self.error("a table is written {label: value, …}")
+            self.position += 1
+            item = self.read(depth + 1) if self.peek() in "([" else self._read_item(_ENDS)
+            items[value_text(label)] = value_text(item) if isinstance(item, list) else item
+            if self.peek() == ",":
+                self.position += 1
+            elif self.peek() != "}":
+                raise self.error("',' or '}' is expected")
+        self.position += 1
+        return items
+
+    def _read_item(self, ends: str) -> WrittenNumber | str:
+        quote = self.peek()
+        if quote in ("'", '"'):
+            self.position += 1
+            end = self.text.find(quote, self.position)
+            if end < 0:
+                raise self.error(f"the {quote} that opens a word is not closed")
+            word, self.position = self.text[self.position : end], end + 1
+            return word
+        start = self.position
+        while self.position < len(self.text) and self.text[self.position] not in ends:
+            self.position += 1
+        word = self.text[start : self.position].strip()
+        if not word:
+            raise self.error("a value is missing")
+        return read_entry(word) or word
+
+    def peek(self) -> str:
+        """Return the next character that is not blank, "" at the end."""
+        while self.position < len(self.text) and self.text[self.position].isspace():
+            self.position += 1
+        return self.text[self.position : self.position + 1]
+
+    def error(self, message: str) -> InputError:
+        """Return an error at the current position."""
+        near = self.text[max(0, self.position - 12) : self.position + 12].strip()
+        return InputError(f"the value cannot be read at character {self.position + 1} (near '{near}'): {message}.")
+
+
+def _split_numbers(item: WrittenNumber | str) -> list[WrittenNumber | str]:
+    """Return the numbers of `1. 2. 3.`, as NumPy prints a row, or the item itself."""
+    parts = [read_entry(part) for part in item.split()] if isinstance(item, str) else []
+    numbers = [number for number in parts if number]
+    return [*numbers] if numbers and len(numbers) == len(parts) else [item]
+
+
+def read_entries(value: Any, expected: ExpectedNumbers) -> Entries:
+    """Return the numbers of a value: a number, nested lists, or a table that has all labels of a vector."""
+    if isinstance(value, dict):
+        if len(expected.labels) != 1:
+            raise InputError(f"{expected.name}: a table of labels is for a vector; {expected.shape_text} is expected.")
+        numbers = {
+            label: item if isinstance(item, WrittenNumber) else read_entry(item) for label, item in value.items()
+        }
+        for label, number in numbers.items():
+            if number is None:
+                raise InputError(f"{expected.name}: {label}: '{value[label]}' is not a number.")
+        return np.array(order_by_label(numbers, expected), dtype=object)
+
+    def to_array(value: Any) -> Entries:
+        if isinstance(value, list):
+            rows = [to_array(row) for row in value]
+            if len({row.shape for row in rows}) > 1:
+                raise InputError(f"{expected.name}: all rows of a matrix are equally long; yours are not.")
+            return np.stack(rows) if rows else np.empty(0, dtype=object)
+        if not isinstance(value, WrittenNumber):
+            raise InputError(
+                f"{expected.name}: '{value_text(value)[:40]}' is not a number. Expected: {expected.shape_text}."
+            )
+        return np.array(value, dtype=object)
+
+    return to_array(value)
+
+
+def order_by_label(table: Mapping[str, Any], expected: ExpectedValue) -> list[Any]:
+    """Return the values of a table {label: value, …} in the order of the labels; refuse one that leaves some out."""
+    labels = expected.labels[0] if expected.labels else ()
+    indices = {"".join(label.split()): index for index, label in enumerate((*expected.label_aliases, *labels))}
+    by_index: dict[int, Any] = {}
+    for label, value in table.items():
+        index = indices.get("".join(label.split()))
+        if index is None:
+            raise InputError(f"{expected.name}: there is no '{label}'. Known: {', '.join(labels) or 'none'}.")
+        by_index[index % max(1, len(labels))] = value
+    missing = [label for index, label in enumerate(labels or ("its one word",)) if index not in by_index]
+    if missing:
+        raise InputError(f"{expected.name}: your table leaves out {', '.join(missing[:6])}.")
+    return [by_index[index] for index in sorted(by_index)]
+
+
+def max_decimals(entries: Entries) -> int:
+    """Return the most decimals of any entry: a list is written to one precision, zeros at its ends left out."""
+    return max((number.decimals or 0 for number in entries.flat), default=0)
+
+
+@dataclass(frozen=True)
+class RoundedArray:
+    """Numbers with the precision of each.
+
+    Attributes:
+        values: the numbers.
+        units: the unit of the last decimal of each; 0 where the number must be exact.
+    """
+
+    values: Array
+    units: Array
+
+    @classmethod
+    def from_entries(cls, entries: Entries) -> "RoundedArray":
+        """Return the numbers of a value; all have as many decimals as the longest."""
+        decimals = max_decimals(entries)
+        shared = 10.0**-decimals if decimals else 0.0
+        units = [float(number.unit) if number.decimals is None else shared for number in entries.flat]
+        values = [float(number.value) for number in entries.flat]
+        return cls(*(np.array(numbers, dtype=np.float64).reshape(entries.shape) for numbers in (values, units)))
+
+    def is_close(self, exact: Array, slack: float = 0.0) -> Bool[np.ndarray, "..."]:
+        """Return where these are the exact numbers, rounded; `slack` allows for more units of the last decimal.
+
+        `exact` has the same shape, or more axes before it.
+        """
+        with np.errstate(invalid="ignore"):  # infinities are equal or not
+            tolerance = self.units * (0.5 + slack) + FLOAT_TOLERANCE * np.maximum(1.0, np.abs(exact))
+            close = np.abs(exact - self.values) <= tolerance
+        return np.where(np.isfinite(exact), close, exact == self.values)
+
+    def matches(self, exact: Array, slack: float = 0.0) -> bool:
+        """Return whether all numbers are the exact ones, rounded."""
+        return exact.shape == self.values.shape and bool(self.is_close(exact, slack).all())
+
+    def is_reordered(self, exact: Array, axis: int) -> bool:
+        """Return whether the slices along an axis are those of the exact array in another order."""
+        values, units, slices = (np.moveaxis(array, axis, 0) for array in (self.values, self.units, exact))
+        unmatched = np.ones(len(slices), dtype=bool)
+        for row, unit in zip(values, units, strict=True):
+            matches = RoundedArray(row, unit).is_close(slices).reshape(len(slices), -1).all(axis=1) & unmatched
+            if not matches.any():
+                return False
+            unmatched[matches.argmax()] = False
+        return True
