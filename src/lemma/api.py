@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from lemma.checking.gradients import GradientReport
     from lemma.checking.grading import ClassMarks
     from lemma.checking.identities import IdentityList
-    from lemma.checking.identity import IdentityReport
-    from lemma.checking.question import Verdict
+    from lemma.checking.identity_report import IdentityReport
+    from lemma.checking.compare_formula import Verdict
     from lemma.checking.shapes import ShapeReport
     from lemma.checking.sheets import StudentMarks
     from lemma.checking.worked.attention import WorkedAttention, WorkedCross

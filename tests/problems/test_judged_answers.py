@@ -3,7 +3,7 @@
 import pytest
 
 import lemma
-from lemma.checking.formulas import check_formula
+from lemma.checking.check_formula import check_formula
 from lemma.checking.numbers import check_number
 
 

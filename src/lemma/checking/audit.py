@@ -16,9 +16,9 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from lemma.checking.checkers import run_checker
+from lemma.checking.compare_formula import Verdict
 from lemma.checking.gradients import GradientReport
-from lemma.checking.identity import IdentityReport
-from lemma.checking.question import Verdict
+from lemma.checking.identity_report import IdentityReport
 from lemma.checking.shapes import ShapeReport
 from lemma.checking.worked.judge import WorkedReport
 from lemma.errors import SpecError, describe_unknown

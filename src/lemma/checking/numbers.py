@@ -6,17 +6,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from lemma.checking.accounts import account_for, alternative_conventions, split_ratio, symbol_aliases
+from lemma.checking.compare_formula import Verdict, format_number, read_question
 from lemma.checking.explain import explain_number
-from lemma.checking.question import (
-    Verdict,
-    account_for,
-    alternative_conventions,
-    format_number,
-    read_question,
-    spec_of,
-    split_ratio,
-    symbol_aliases,
-)
 from lemma.counting.account import Account
 from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
 from lemma.counting.subject import Model, resolve_subject
@@ -198,7 +190,7 @@ def check_number(
         said = f"{format_number(above)} / {format_number(below)} = {format_number(ratio)}.{turned}"
         return verdict(claim.text, format_number(ratio), ratio, said)
     if claim.start:
-        names = symbol_aliases(spec_of(model, settings, subject), sizes)
+        names = symbol_aliases(subject.spec, sizes)
         change, diagnosis = _change(account, quantity, claim, {**{name: name for name in account.order}, **names})
         return verdict(f"{_percent(claim.value, claim)} %", f"{_percent(change, claim)} %", change, *diagnosis)
     if claim.is_percent:

@@ -19,24 +19,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 from pydantic import Field, field_validator, model_validator
 
+from lemma.checking.accounts import account_for, symbol_aliases
 from lemma.checking.cells import CELL_NAMES, Sample, find_cell
+from lemma.checking.check_formula import check_formula
+from lemma.checking.compare_formula import FormulaQuestion, Verdict, format_number, has_symbols, read_question
 from lemma.checking.expressions import Evaluator, ShapeError, limited_work
-from lemma.checking.formula import read_formula
-from lemma.checking.formula import substitute as put_formula
-from lemma.checking.formulas import check_formula
 from lemma.checking.gradients import check_gradients, read_derivation
 from lemma.checking.numbers import WrittenNumber, check_number, read_number
-from lemma.checking.question import (
-    FormulaQuestion,
-    Verdict,
-    account_for,
-    format_number,
-    has_symbols,
-    read_question,
-    spec_of,
-    substitute_all,
-    symbol_aliases,
-)
+from lemma.checking.read_formula import read_formula, substitute
 from lemma.counting.account import Account, Part
 from lemma.counting.count import QUANTITIES, Conventions
 from lemma.counting.polynomial import ONE, Calculator, Rational, as_polynomial, symbol, work_limit
@@ -513,25 +503,25 @@ class Marker:
         if there is None or (figure.refused and question.kind != "number"):
             raise InputError(f"the {counted} of {question.model} follow no formula. Ask for something else.")
         self.accounts[question.id] = account
-        self.aliases[question.id] = symbol_aliases(spec_of(question.model, question.settings, subject), account.symbols)
+        self.aliases[question.id] = symbol_aliases(subject.spec, account.symbols)
         self.expected_values[question.id] = Fraction(there)
         if question.change:
             self.expected_values[question.id] = Fraction(self._against_model(question, "1 %").right_at)
         right = as_polynomial(self.expected_values[question.id]) if question.kind == "number" else figure.polynomial
-        self.expected_formulas[question.id] = substitute_all(Rational(right), account.defaults)
+        self.expected_formulas[question.id] = substitute(Rational(right), account.defaults)
 
     def _built(self, question: SheetQuestion, formulas: Mapping[str, Rational]) -> Rational:
         """What a formula question asks for, where the answers to the earlier questions are these."""
         account, calculator = self.accounts[question.id], Calculator()
         names = {**self.aliases[question.id], **{name: name for name in account.order}}
         known = [*question.builds_on, *(name for name in names if name not in question.builds_on)]
-        formula = substitute_all(
+        formula = substitute(
             read_formula(question.value, known), {name: symbol(f"?{name}") for name in question.builds_on}
         )
         for name in question.builds_on:  # an id may be a symbol of another question's formula
-            formula = put_formula(formula, f"?{name}", formulas[name], calculator)
+            formula = substitute(formula, {f"?{name}": formulas[name]}, calculator)
         meant = {alias: symbol(name) for alias, name in names.items() if alias != name}
-        return substitute_all(substitute_all(formula, meant), account.defaults)
+        return substitute(substitute(formula, meant), account.defaults)
 
     def _asked(self, question: SheetQuestion, answer: str) -> FormulaQuestion:
         return read_question(
@@ -540,7 +530,7 @@ class Marker:
 
     def _own_formula(self, question: SheetQuestion, answer: str) -> Rational:
         """A formula that a student gave, in the symbols of its question."""
-        return substitute_all(self._asked(question, answer).answer, self.accounts[question.id].defaults)
+        return substitute(self._asked(question, answer).answer, self.accounts[question.id].defaults)
 
     def mark(self, submission: Submission) -> "StudentMarks":
         """Mark what one student handed in; nothing in it stops the marking."""
@@ -631,7 +621,7 @@ class Marker:
         if question.kind == "formula":
             account, right = self.accounts[question.id], self.expected_formulas[question.id]
             asked, exact = self._asked(question, answer), self.expected_values[question.id]
-            yours = substitute_all(asked.answer, account.defaults)
+            yours = substitute(asked.answer, account.defaults)
             value, where, remarks = yours.at(account.symbols), " at the model's sizes", asked.notes
             written = write_formula(right, account.order)
             right, equal, diagnosis = f"{written} = {format_number(exact)}", yours == right, ()

@@ -13,10 +13,11 @@ from itertools import combinations
 
 from torch import nn
 
+from lemma.checking.accounts import account_for
+from lemma.checking.check_formula import check_formula
+from lemma.checking.compare_formula import read_question
 from lemma.checking.explain import explain
-from lemma.checking.formula import read_formula
-from lemma.checking.formulas import check_formula
-from lemma.checking.question import account_for, read_question
+from lemma.checking.read_formula import read_formula
 from lemma.counting.account import Account
 from lemma.counting.count import DEFAULT_CONVENTIONS
 from lemma.counting.subject import resolve_subject

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lemma
-from lemma.checking.formulas import check_formula
+from lemma.checking.check_formula import check_formula
 from lemma.checking.numbers import check_number
 from lemma.checking.shapes import check_shapes
 from lemma.cli.check import app

@@ -145,7 +145,7 @@ def test_a_helper_without_a_value_is_wrong_and_so_is_what_rests_on_it() -> None:
     report = check_gradients("lstm", ["s = x @ y", "t = s + s", "dc = t"])
     assert [verdict.outcome for verdict in report.verdicts] == ["wrong"] * 3
     assert report.verdicts[0].reason == "the shapes do not fit: (n_x, 1) @ (n_y, 1)"
-    assert report.verdicts[2].reason == "it rests on t, which has no value"
+    assert report.verdicts[2].reason == "it uses t, which could not be computed"
 
 
 UNAVAILABLE = {
@@ -203,7 +203,7 @@ REFUSED = {
     "dc = dG_g * c": "line 1, column 6: name = 'dG_g' is unknown. Did you mean 'dG_",
     "dx = dax[:n_b]": "size = 'n_b' is unknown. Did you mean 'n_",
     "dc = later\nlater = c": "name = 'later' is unknown",
-    "# nothing": "There is no line to judge",
+    "# nothing": "There is no line to check",
     "dz = y_hat - y\n" * 101: "at most 100",
 }
 

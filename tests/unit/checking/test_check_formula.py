@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import lemma
+from lemma.checking.check_formula import check_formula
 from lemma.checking.explain import neighbor_specs
-from lemma.checking.formula import read_formula
-from lemma.checking.formulas import check_formula
 from lemma.checking.numbers import check_number, read_number
+from lemma.checking.read_formula import read_formula
 from lemma.counting.count import Conventions
 from lemma.errors import CountingError, InputError
 from lemma.models.build import count_spec_parameters

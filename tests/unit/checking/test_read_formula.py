@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
-from lemma.checking.formula import read_answer, read_formula
+from lemma.checking.read_formula import read_answer, read_formula
 from lemma.cli.main import main
 from lemma.counting.polynomial import ONE, Rational, as_polynomial, symbol
 from lemma.errors import InputError

@@ -1,0 +1,93 @@
+"""Answers checked line by line: the base of the reports on shapes, derivations, gradients and worked cases."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lemma.report.result import Block, Heading, Result, Text, TextKind
+
+OUTCOME_KINDS: dict[str, TextKind] = {"right": "good", "wrong": "bad"}
+
+
+class CheckedLine:
+    """One line of an answer and its outcome.
+
+    Subclasses are dataclasses that give `outcome` and `text` as fields or properties. The outcome is "right", "wrong",
+    or another word for a line that was read but not checked.
+    """
+
+    outcome: Any
+    text: Any
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Lines printed below the text, such as the reason of a wrong answer."""
+        return ()
+
+    @property
+    def claim(self) -> str:
+        """What the line claims, as the audit of sources quotes it."""
+        return self.text
+
+    @property
+    def correction(self) -> str:
+        """What is right instead of a wrong line, in one paragraph."""
+        return " ".join(self.notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)  # pyright: ignore[reportArgumentType] (subclasses are dataclasses)
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.outcome:<8}{self.text}", *(f"{'':8}{note}" for note in self.notes)])
+
+
+class CheckedLines(Result):
+    """Report on an answer that was checked line by line; true if lines were checked and all of them are right.
+
+    Subclasses are dataclasses that give `lines`, and `notes` on all of them, as fields or properties.
+    """
+
+    lines: Any
+    notes: Any = ()
+
+    @property
+    def checked(self) -> list[Any]:
+        """The lines that are right or wrong."""
+        return [line for line in self.lines if line.outcome in OUTCOME_KINDS]
+
+    @property
+    def right(self) -> bool:
+        """Whether lines were checked and all of them are right."""
+        return bool(self.checked) and all(line.outcome == "right" for line in self.checked)
+
+    def __bool__(self) -> bool:
+        return self.right
+
+    @property
+    def summary(self) -> str:
+        """Number of right lines."""
+        right = sum(line.outcome == "right" for line in self.checked)
+        return f"{right} of {len(self.checked)} right."
+
+    def claim_and_correction(self) -> tuple[str, str]:
+        """Return the first wrong line and what is right instead; all lines and nothing if they are right."""
+        if not self.checked:
+            return self.summary, "no line was checked."
+        wrong = next((line for line in self.checked if line.outcome == "wrong"), None)
+        if wrong is None:
+            return "; ".join(line.claim for line in self.checked), ""
+        return wrong.claim, wrong.correction
+
+    def blocks(self) -> list[Block]:
+        """Every line with its outcome, and its notes below it."""
+        blocks: list[Block] = []
+        for line in self.lines:
+            blocks.append(Text(f"{line.outcome:<8}{line.text}", OUTCOME_KINDS.get(line.outcome, "")))
+            if line.notes:
+                blocks.append(Text("\n".join(f"{'':8}{note}" for note in line.notes), "note"))
+        return [*blocks, *(Text(note, "note") for note in self.notes), Text(self.summary, "note")]
+
+    def details(self) -> list[Block]:
+        """The same under a title."""
+        return [Heading(self.title, 1), *self.blocks()]
