@@ -83,8 +83,8 @@ def _diagnose(
     conventions: Conventions,
 ) -> Verdict:
     """Explain a wrong formula; `numeric` is the question with numbers for absent symbols, which `note` names."""
-    if question.quantity.name == "flops" and (known := _match_convention(question, subject, conventions)):
-        return question.make_verdict(known)
+    if question.quantity.name == "flops" and (match := _match_convention(question, subject, conventions)):
+        return question.make_verdict(match)
     if numeric is not None and not question.answer.symbols:
         return numeric.make_verdict(note, explain_number(question) or "No simple explanation.")
     explanation, cost = explain(question)

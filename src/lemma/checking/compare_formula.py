@@ -18,7 +18,7 @@ from lemma.report.result import Block, Result, Table, Text
 COUNT_SYMBOLS = frozenset({"V", "N", "T", "S"})  # besides the numbers of layers
 MAX_INTERPRETATIONS = 6
 MAX_DIFFERENCE_TERMS = 60  # a longer difference cannot be explained in a sentence
-MAX_WRITTEN_TERMS = 200  # of a longer formula only the number of terms is printed
+MAX_PRINTED_TERMS = 200  # of a longer formula only the number of terms is printed
 MAX_COMPARING_STEPS, MAX_WRITING_STEPS = 80_000, 10_000  # steps of work, see `work_limit`
 Number = int | Fraction
 
@@ -83,7 +83,7 @@ class FormulaQuestion:
 
     @property
     def has_wrong_number(self) -> bool:
-        """Whether the number stated after the formula is not the formula's value."""
+        """True if the number stated after the formula is not the formula's value."""
         return self.stated_number is not None and self.stated_number != self.answer.at(self.account.symbols)
 
     @cached_property
@@ -236,10 +236,10 @@ def _substitute_symbols(question: FormulaQuestion, values: Mapping[str, Polynomi
 
 def write_or_summarize(formula: Polynomial | Rational, order: Sequence[str]) -> str:
     """Write a formula, or its number of terms if it is too long to be read."""
-    sides = (formula.numerator, formula.denominator) if isinstance(formula, Rational) else (formula,)
-    num_terms = max(len(side.terms) for side in sides)
-    if num_terms > MAX_WRITTEN_TERMS:
-        is_quotient = len(sides) > 1 and len(sides[1].terms) > 1
+    polynomials = (formula.numerator, formula.denominator) if isinstance(formula, Rational) else (formula,)
+    num_terms = max(len(polynomial.terms) for polynomial in polynomials)
+    if num_terms > MAX_PRINTED_TERMS:
+        is_quotient = len(polynomials) > 1 and len(polynomials[1].terms) > 1
         return f"a {'quotient of sums' if is_quotient else 'sum'} of {num_terms:,} terms"
     with work_limit(MAX_WRITING_STEPS):
         return write_formula(formula, order)
@@ -315,8 +315,8 @@ class Verdict(Result):
 
     def to_dict(self) -> dict[str, Any]:
         numbers = {"yours_at": Fraction(self.yours_at), "right_at": Fraction(self.right_at)}
-        plain = {name: int(at) if at.denominator == 1 else float(at) for name, at in numbers.items()}
-        return {**asdict(self), "diagnosis": list(self.diagnosis), "remarks": list(self.remarks), **plain}
+        values = {name: int(at) if at.denominator == 1 else float(at) for name, at in numbers.items()}
+        return {**asdict(self), "diagnosis": list(self.diagnosis), "remarks": list(self.remarks), **values}
 
 
 def has_symbols(text: str) -> bool:

@@ -47,7 +47,6 @@ from lemma.checking.repairs import RepairSearch, is_close
 from lemma.checking.tokens import SourceText, Token, formula_tokens
 from lemma.counting.polynomial import Calculator, Rational, work_limit
 from lemma.errors import InputError, SpecError, describe_unknown
-from lemma.report.result import Block, Table, Text
 from lemma.spec.base import read_toml
 
 MAX_FORMULA_STEPS = 100_000  # steps of work for a derivation of formulas, see `work_limit`
@@ -58,7 +57,7 @@ PREVIOUS = "the step before"
 
 @dataclass(frozen=True)
 class DerivationStep(CheckedLine):
-    """One step and whether it equals the one before; the reason says what differs."""
+    """A step and whether it equals the one before; the reason says what differs."""
 
     line: int
     text: str
@@ -72,7 +71,7 @@ class DerivationStep(CheckedLine):
 
 @dataclass(frozen=True)
 class DerivationReport(CheckedLines):
-    """All steps of a derivation with their outcomes."""
+    """The steps of a derivation with their outcomes."""
 
     name: str
     steps: tuple[DerivationStep, ...]
@@ -99,15 +98,6 @@ class DerivationReport(CheckedLines):
             return f"{self.name}: no step follows from another, so none is checked. {hint}"
         count = len(self.checked)
         return f"{self.name}: {f'all {count} steps are' if count > 1 else 'the step is'} right"
-
-    def blocks(self) -> list[Block]:
-        return [Text("\n".join([*map(str, self.steps), self.summary]))]
-
-    def details(self) -> list[Block]:
-        rows = []
-        for step in self.steps:
-            rows += [(step.outcome, step.text), *(("", note) for note in step.notes)]
-        return [Table(("", ""), rows, is_text=True), Text(self.summary)]
 
     def to_dict(self) -> dict[str, Any]:
         wrong = self.first_wrong
@@ -159,7 +149,7 @@ def _outcome(reason: str, is_checked: bool) -> Literal["given", "right", "wrong"
 
 # Formulas, compared exactly.
 
-_LET = re.compile(r"(let|where|with|using|define)\b[\s:]*", re.IGNORECASE)
+_DEFINITION = re.compile(r"(let|where|with|using|define)\b[\s:]*", re.IGNORECASE)
 _NAME = re.compile(r"\s*(\\?[^\W\d_]\w*(?:_\{\w+\})?)\s*=(?!=)(?=.)")
 _EQUALITY = re.compile(r"^(?:=|⇒|=>|\\implies|&=)+\s*")
 _SYMBOL, _FACTOR = re.compile(r"[^\W\d_]\d*(?:_\w+)?"), re.compile(r"[^\W\d_]\d*")
@@ -208,7 +198,7 @@ class _FormulaDerivation:
 
     def _split(self, line: str) -> tuple[bool, str, str]:
         """Return whether a line is a definition, the name it begins with, and its formula."""
-        definition = _LET.match(line)
+        definition = _DEFINITION.match(line)
         body = line[definition.end() :] if definition else _EQUALITY.sub("", line)
         match = _NAME.match(body) if definition or body == line else None
         if match is None:
@@ -223,8 +213,8 @@ class _FormulaDerivation:
                 is_checked, difference = True, self.expand(self.last) - self.expand(value)
                 if difference.numerator and not reason:
                     location = f"equality {number} of the line: " if len(members) > 1 else ""
-                    written = write_or_summarize(difference, self.symbols).replace("-", "−")
-                    reason = f"{location}{PREVIOUS} − this step = {written}"
+                    formula = write_or_summarize(difference, self.symbols).replace("-", "−")
+                    reason = f"{location}{PREVIOUS} − this step = {formula}"
             self.last = value
         return reason, is_checked
 
@@ -238,7 +228,7 @@ def _find_symbols(lines: Sequence[str]) -> set[str]:
 
     A run of other symbols is their product: 2BTdV, where B, T, d and V occur. So is a run of two or three letters.
     """
-    starts = (let.end() if (let := _LET.match(line)) else 0 for line in lines)
+    starts = (match.end() if (match := _DEFINITION.match(line)) else 0 for line in lines)
     names = (_NAME.match(line[start:]) for line, start in zip(lines, starts, strict=True))
     symbols = {_strip_braces(name[1]) for name in names if name}
     runs: list[Token] = []

@@ -69,8 +69,8 @@ def describe_nearest(question: FormulaQuestion) -> str:
 
     def overlap(group: PartGroup) -> float:
         """Return the fraction of terms in common, whatever their coefficients."""
-        monomials, others = difference.terms.keys(), group.total.terms.keys()
-        return len(monomials & others) / len(monomials | others)
+        left, right = difference.terms.keys(), group.total.terms.keys()
+        return len(left & right) / len(left | right)
 
     group = min(groups, key=lambda group: (len(remainder(group).terms), len(group.parts)))
     if len(remainder(group).terms) < len(difference.terms):
@@ -166,9 +166,9 @@ class MistakeTable:
         spend(len(marks) ** (count - 1) // 50)
         available, target = {*marks}, fingerprint(difference)
         sums = set[tuple[Polynomial, ...]]()
-        for chosen in combinations(marks, count - 1):
-            if (remainder := (target - sum(chosen)) % _PRIME) in available:
-                sums.add(tuple(self.by_fingerprint[mark] for mark in sorted((*chosen, remainder))))
+        for selected in combinations(marks, count - 1):
+            if (remainder := (target - sum(selected)) % _PRIME) in available:
+                sums.add(tuple(self.by_fingerprint[mark] for mark in sorted((*selected, remainder))))
         return {deltas for deltas in sums if sum_polynomials(deltas) == difference}
 
     def _cheapest(self, candidates: Iterable[Sequence[Polynomial]]) -> tuple[list[list[list[Mistake]]], bool]:

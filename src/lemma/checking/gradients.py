@@ -34,7 +34,6 @@ from lemma.checking.expressions import (
 from lemma.checking.repairs import RepairSearch, is_close, is_correct
 from lemma.checking.tokens import SourceText
 from lemma.errors import InputError, describe_unknown
-from lemma.report.result import Block, Table, Text
 from lemma.report.text import text_width, wrap, wrap_paragraph
 
 MAX_LINES, MAX_CHARACTERS = 100, 100_000
@@ -112,15 +111,6 @@ class GradientReport(CheckedLines):
     def to_dict(self) -> dict[str, Any]:
         verdicts = [verdict.to_dict() for verdict in self.verdicts]
         return {"cell": self.cell, "right": self.right, "verdicts": verdicts}
-
-    def blocks(self) -> list[Block]:
-        return [Text("\n".join([*map(str, self.verdicts), self.summary]))]
-
-    def details(self) -> list[Block]:
-        rows = []
-        for verdict in self.verdicts:
-            rows += [(verdict.outcome, verdict.text), *(("", note) for note in verdict.notes)]
-        return [Table(("", ""), rows, is_text=True), Text(self.summary)]
 
 
 def check_gradients(
@@ -471,9 +461,9 @@ def describe_cell(cell: CellLike) -> str:
     """
     cell, width = find_cell(cell), text_width() - 2
     inputs: list[str] = []
-    for name, sides in cell.input_sides.items():
+    for name, shape in cell.input_sides.items():
         kinds = "".join(f", {kind}" for kind in sorted(cell.input_kinds[name]))
-        inputs.append(f"{name} ({', '.join(sides) or 'a number'}){kinds}")
+        inputs.append(f"{name} ({', '.join(shape) or 'a number'}){kinds}")
     sections = {
         "sizes": ", ".join(f"{name} ({meaning})" if meaning else name for name, meaning in cell.sizes.items()),
         "given": ", ".join(inputs),

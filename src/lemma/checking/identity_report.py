@@ -100,12 +100,12 @@ class IdentityReport(Evidence, Result):
 
     @property
     def confirmed(self) -> bool:
-        """Whether every number is what the mathematics says."""
+        """True if every number is what the mathematics says."""
         return all(finding.holds for finding in self.findings)
 
     @property
     def holds(self) -> bool:
-        """Whether the source's claim is true."""
+        """True if the source's claim is."""
         return self.confirmed and all(finding.holds for finding in self.claimed)
 
     def __bool__(self) -> bool:

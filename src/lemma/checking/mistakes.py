@@ -94,7 +94,7 @@ def tensor_mistakes(question: FormulaQuestion, groups: Sequence[PartGroup]) -> I
         yield Mistake(-group.total, _omission_cost(group), message, group.name, "missing", group.paths)
     for group in groups:
         yield _counted_twice(question, group)
-        yield from _counted_once(group)
+        yield from _counted_for_single_layer(group)
         yield from _miscounted_members(group)
     if question.quantity.name == "parameters":
         yield from _foreign_biases(question)
@@ -129,13 +129,13 @@ def _depth_symbols(parts: Sequence[Part]) -> set[str]:
     return {name for part in parts for name in part.repeats.symbols}
 
 
-def _counted_once(group: PartGroup) -> Iterator[Mistake]:
+def _counted_for_single_layer(group: PartGroup) -> Iterator[Mistake]:
     for depth in sorted(_depth_symbols(group.parts)):
-        once = sum_polynomials(part.repeats.substitute(depth, 1) * part.each for part in group.parts)
+        single = sum_polynomials(part.repeats.substitute(depth, 1) * part.each for part in group.parts)
         message = f"your formula counts {{}} for one layer only; there are {depth}"
         paths = frozenset(part.path for part in group.parts if depth in part.repeats.symbols)
         cost = COST_LOCAL if group.single_part else COST_GLOBAL
-        yield Mistake(once - group.total, cost, message, f"one {depth}", paths=paths, location=group.name)
+        yield Mistake(single - group.total, cost, message, f"one {depth}", paths=paths, location=group.name)
 
 
 def _miscounted_members(group: PartGroup) -> Iterator[Mistake]:
@@ -206,16 +206,16 @@ class Mutations:
         self.write = lru_cache(None)(lambda formula: question.write(formula).replace(" ", ""))
 
     @cached_property
-    def whole(self) -> PartGroup:
-        """The whole formula as a group, whose name is empty."""
+    def formula(self) -> PartGroup:
+        """The formula of all parts as a group, whose name is empty."""
         return PartGroup("", tuple(self.parts))
 
     def has_heads(self, group: PartGroup) -> bool:
         """Return whether attention heads are plausible here: by the names of the parts, or if no part has such one."""
         if HEADS not in self.question.account.order:
             return False
-        named = not group.name or all(self.is_attention[part.path] for part in group.parts)
-        return named or not any(self.is_attention.values())
+        is_attention = not group.name or all(self.is_attention[part.path] for part in group.parts)
+        return is_attention or not any(self.is_attention.values())
 
     def replacement(
         self, group: PartGroup, actual: Polynomial, expected: Polynomial, mutated: Polynomial, cost: int
@@ -266,7 +266,7 @@ def confused_symbol(mutations: Mutations, group: PartGroup) -> Iterator[Mistake]
             multiples += [symbol(name) * heads, symbol(name) / heads]
         part = group.single_part if group.name else None
         shape = (part.shape or ()) if part else ()
-        is_one_side = len(shape) > 1 and sum(name in side.symbols for side in shape) == 1
+        is_single_axis = len(shape) > 1 and sum(name in side.symbols for side in shape) == 1
         for other in (*symbols, *multiples):
             # people mistake a width for a width and a depth for a depth; other symbols are foreign terms
             is_depth = name in mutations.depths
@@ -275,7 +275,7 @@ def confused_symbol(mutations: Mutations, group: PartGroup) -> Iterator[Mistake]
                 continue
             mutated = total.substitute(name, other)
             # other rules describe these better: one side of a matrix, and all of it multiplied or divided by h
-            if (is_one_side and other in symbols) or mutated in scaled_by_heads:
+            if (is_single_axis and other in symbols) or mutated in scaled_by_heads:
                 continue
             cost = COST_GLOBAL if other in symbols else COST_LOCAL
             yield mutations.replacement(group, other, symbol(name), mutated, cost)
@@ -287,7 +287,7 @@ def block_count(mutations: Mutations, group: PartGroup) -> Iterator[Mistake]:
     is_equal = not mutations.is_parameters or all(part.each.common_factor()[0] == number for part in group.parts)
     if not is_equal or number.denominator != 1 or not 2 <= number <= MAX_BLOCKS:
         return
-    blocks = next((f" ({what})" for name, what in BLOCK_NAMES.items() if any(name in p for p in group.paths)), "")
+    blocks = next((f" ({blocks})" for name, blocks in BLOCK_NAMES.items() if any(name in p for p in group.paths)), "")
     for counted in range(1, int(number) + 2):
         times = Fraction(counted, int(number))
         message = f"the model has {number} equal blocks in {{}}{blocks}; yours has {counted}"
@@ -336,17 +336,17 @@ def mutation_mistakes(question: FormulaQuestion, groups: Sequence[PartGroup]) ->
     """Yield all mutations, of the whole formula first; in a group of parts a mutation is less plausible."""
     mutations = Mutations(question)
     inner = [group for group in groups if group.is_module or group.name.startswith("the weights of")]
-    for group in (mutations.whole, *inner):
+    for group in (mutations.formula, *inner):
         for rule in FORMULA_RULES:
             yield from rule(mutations, group)
     for group in inner:
         for rule in GROUP_RULES:
             yield from rule(mutations, group)
-    yield from _confused_sides(mutations)
+    yield from _confused_axes(mutations)
     yield from _other_multiples(mutations)
 
 
-def _confused_sides(mutations: Mutations) -> Iterator[Mistake]:
+def _confused_axes(mutations: Mutations) -> Iterator[Mistake]:
     """Yield one side of a matrix taken for another size: what an upper layer reads, what a head outputs."""
     for part in mutations.parts:
         shape = part.shape or ()

@@ -30,7 +30,7 @@ from lemma.errors import InputError, describe_unknown
 
 MAX_READING_STEPS = 60_000  # steps of work for one formula, see `work_limit`
 MAX_NESTING = 60
-_MAX_NAME_LENGTH, _MAX_NAME_SHOWN = 200, 40  # characters
+_MAX_NAME_LENGTH, _MAX_QUOTED_NAME = 200, 40  # characters
 FUNCTIONS = frozenset(  # recognized only to be refused: formulas are rational
     """
     sqrt root log lg ln exp sin cos tan tanh sigmoid softmax max min abs floor ceil round sum prod pow binom int float
@@ -90,7 +90,7 @@ def read_answer(text: str, symbols: Collection[str]) -> FormulaReading:
 
 @dataclass(frozen=True)
 class _Item:
-    """One of the comma-separated parts of an answer: `label: a = b = c`."""
+    """A comma-separated part of an answer: `label: a = b = c`."""
 
     label: str
     members: list[Rational]
@@ -316,7 +316,7 @@ def explain_unknown(word: str, symbols: Collection[str]) -> str:
     """Explain why a name cannot be read, and which one may have been meant."""
     if is_function_name(word):
         return f"'{word}' is a function; formulas here are rational: sums, products, quotients and whole powers."
-    text = word if len(word) <= _MAX_NAME_SHOWN else word[:_MAX_NAME_SHOWN] + "…"
+    text = word if len(word) <= _MAX_QUOTED_NAME else word[:_MAX_QUOTED_NAME] + "…"
     other_case = next((name for name in symbols if name.casefold() == word.casefold()), None)
     message = describe_unknown("symbol", text, symbols, other_case)
     unusual = [describe_character(character) for character in text if not character.isascii() and character != "…"]
@@ -445,8 +445,8 @@ class _FormulaParser(Cursor):
         self, name: str, first: Rational, last: Rational, body: Rational, token: Token, start: Token
     ) -> Rational:
         low, high = first.constant, last.constant
-        are_whole = low is not None and high is not None and low.denominator == high.denominator == 1
-        if low is None or high is None or not are_whole or high - low > 2 * MAX_EXPONENT:
+        are_integers = low is not None and high is not None and low.denominator == high.denominator == 1
+        if low is None or high is None or not are_integers or high - low > 2 * MAX_EXPONENT:
             raise self.error(f"a product has whole numbers as bounds, at most {2 * MAX_EXPONENT} apart.", token)
         value = Rational(ONE)
         for number in range(int(low), int(high) + 1):

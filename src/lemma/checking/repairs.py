@@ -60,7 +60,7 @@ class RepairSearch:
             available: names that the repair may use; any by default.
         """
         first, *others = samples
-        limit, num_tried, spent = min(self.operations_left, MAX_OPERATIONS_PER_LINE), 0, 0
+        limit, num_attempts, spent = min(self.operations_left, MAX_OPERATIONS_PER_LINE), 0, 0
         if limit <= 0:
             return None
         try:
@@ -69,8 +69,8 @@ class RepairSearch:
                 evaluate.cache_values(expression)
                 start = evaluate.operations
                 for repair in propose_repairs(expression, RepairContext(self.cell, target, first)):
-                    num_tried += 1
-                    spent = evaluate.operations - start + num_tried
+                    num_attempts += 1
+                    spent = evaluate.operations - start + num_attempts
                     if spent > limit:
                         break
                     if (
@@ -105,7 +105,7 @@ def is_close(value: Tensor, truth: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class RepairContext:
-    """What a rule may use: the cell, the name that is derived, and a sample."""
+    """The information for a rule: the cell, the name that is derived, and a sample."""
 
     cell: GradientCell
     target: str
@@ -392,10 +392,10 @@ def multiply_names(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def multiply_scales(tree: Node, context: RepairContext) -> Rewrites:
-    """Multiply or divide by a number of the cell: a size or its root, a given number, or two."""
+    """Multiply or divide by a number of the cell: a size or its root, a scalar input, or two."""
     sizes = [variable(size) for size in context.cell.sizes]
-    given = [variable(name) for name, sides in context.cell.input_sides.items() if not sides]
-    for number in (*(Node("sqrt", (size,)) for size in sizes), *sizes, *given, Node("number", value="2")):
+    scalars = [variable(name) for name, shape in context.cell.input_sides.items() if not shape]
+    for number in (*(Node("sqrt", (size,)) for size in sizes), *sizes, *scalars, Node("number", value="2")):
         yield (), binary("/", tree, number), f"the factor 1/{number} is missing"
         yield (), binary("*", tree, number), f"the factor {number} is missing"
 

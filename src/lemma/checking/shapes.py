@@ -25,7 +25,7 @@ Axes = tuple[Rational, ...]
 
 @dataclass(frozen=True)
 class CheckedShape(CheckedLine):
-    """One shape as it was given and as it is."""
+    """A shape as it was given and as it is."""
 
     name: str
     yours: str
@@ -98,13 +98,13 @@ def _tensor_shapes(subject: Subject) -> dict[str, Axes]:
 
 def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str:
     """Return the tensor of that name, or the only one whose path ends with it."""
-    plain = name.translate(SUBSCRIPTS)
-    if plain in shapes:
-        return plain
-    matches = [path for path in shapes if path.endswith(f".{plain}")]
+    normalized = name.translate(SUBSCRIPTS)
+    if normalized in shapes:
+        return normalized
+    matches = [path for path in shapes if path.endswith(f".{normalized}")]
     if len(matches) == 1:
         return matches[0]
-    similar = get_close_matches(plain, shapes, n=8, cutoff=0.4) or [*shapes][:8]
+    similar = get_close_matches(normalized, shapes, n=8, cutoff=0.4) or [*shapes][:8]
     hint = f" All of them, {len(shapes)}: lemma count {subject.name} --draw FILE.svg"
     raise InputError(describe_unknown(f"{subject.name}: the tensor", name, similar) + hint)
 
@@ -113,7 +113,7 @@ def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequen
     readings, expected = read_shape(text, order), shapes[name]
     actual = next((reading for reading in readings if _equal(reading, expected)), readings[0])
     equal = _equal(actual, expected)
-    reason = "" if equal else _explain(actual, expected, order)
+    reason = "" if equal else _exnormalized(actual, expected, order)
     if not equal and not reason:
         other = next((other for other, shape in shapes.items() if other != name and _equal(actual, shape)), None)
         reason = f"That is the shape of {other}." if other else ""
@@ -121,7 +121,7 @@ def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequen
     return CheckedShape(name, yours, right, equal, reason)
 
 
-def _explain(actual: Axes, expected: Axes, order: Sequence[str]) -> str:
+def _exnormalized(actual: Axes, expected: Axes, order: Sequence[str]) -> str:
     for index, ordinal in enumerate(ORDINALS):
         if index < len(expected) and _equal(actual, expected[:index] + expected[index + 1 :]):
             return f"The {ordinal} axis, {write_formula(expected[index], order)}, is missing."

@@ -536,7 +536,7 @@ def _analyse_heads(
     """The heads of one call of attention, on the last row of the batch, in single precision or better."""
     query_tokens, key_tokens, cross = _match_tokens(record, tokens, source)
     precision = torch.promote_types(record.queries.dtype, torch.float32)
-    for name in ("queries", "keys", "values", "bias", "line"):
+    for name in ("queries", "keys", "values", "bias", "position_bias"):
         if (part := getattr(record, name)) is not None:
             part = (part[-1:] if part.dim() == 4 else part).to("cpu", precision)
             record = replace(record, **{name: part})

@@ -103,7 +103,7 @@ def test_a_formula_with_numbers_for_letters_is_right_only_where_these_sizes_were
         assert not verdict.equal, str(verdict)
     verdict = check_formula("decoder", "parameters", "128 V + 801,536")
     assert verdict.diagnosis == (
-        "It is right only at d=128, L=4, T=64. Write the formula with d, L, T, or set the sizes that are fixed, "
+        "It is right only at d = 128, L = 4, T = 64. Write the formula with d, L, T, or set the sizes that are fixed, "
         "as in d=128.",
     )
     sizes = {"width": 128, "depth": 4, "context": 64}

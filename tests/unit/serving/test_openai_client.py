@@ -16,7 +16,7 @@ from lemma.retrieval.embedding import Embedder
 from lemma.runs.checkpoint import named_weights
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
-from lemma.serving.runs import GenerationJob
+from lemma.serving.jobs import GenerationJob
 from lemma.spec.data import Characters
 from lemma.spec.models import Encoder
 from lemma.spec.recipe import Recipe
@@ -296,12 +296,12 @@ def test_embeddings_of_an_encoder_and_of_a_dual_encoder(tmp_path: Path) -> None:
         service: Any = running.server._service
         one, embedded = service.served["reader"], list[str]()
 
-        def embed_slowly(run: Any, inputs: list[Any], real: Any = one.verbs.embed) -> Any:
+        def embed_slowly(inputs: list[Any], real: Any = one.model.embed) -> Any:
             embedded.extend(inputs)
             time.sleep(0.4)
-            return real(run, inputs)
+            return real(inputs)
 
-        one.verbs, service.limits = replace(one.verbs, embed=embed_slowly), replace(service.limits, seconds=0.2)
+        one.model.embed, service.limits = embed_slowly, replace(service.limits, seconds=0.2)
         with pytest.raises(openai.InternalServerError, match=r"more than 0\.2 s") as raised:
             own.embeddings.create(model="reader", input="too late")
         assert raised.value.status_code == 504

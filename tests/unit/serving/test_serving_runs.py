@@ -156,7 +156,7 @@ def test_a_request_has_a_time_limit(runs: dict[str, Path]) -> None:
 
 def test_slow_and_silent_clients_block_nobody(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lemma.serving.server.SECONDS_FOR_HEAD", 0.3)
-    monkeypatch.setattr("lemma.serving.app.SECONDS_FOR_BODY", 0.3)
+    monkeypatch.setattr("lemma.serving.service.SECONDS_FOR_BODY", 0.3)
     with running(runs["trigram"]) as address:
         host, port = address.removeprefix("http://").split(":")
         silent, halting, lingering = (socket.create_connection((host, int(port)), timeout=5) for _ in range(3))
@@ -207,7 +207,7 @@ def stalled(address: str) -> socket.socket:
     line = send(address, prompt="a" * 30_000, max_tokens=1, echo=True, n=16, stream=True)
     service: Any = running.server._service
     [one] = service.served.values()
-    while not (one.jobs and all(job.first for job in one.jobs)):
+    while not (one.jobs and all(job.first_event_at for job in one.jobs)):
         time.sleep(0.01)
     time.sleep(0.1)
     assert len(one.jobs) == 1  # its answer does not fit into what systems keep for it
@@ -259,7 +259,7 @@ def test_a_page_that_takes_long_does_not_hold_up_the_end(runs: dict[str, Path]) 
     release = threading.Event()
     with running(runs["trigram"], grace=0.0) as address, ThreadPoolExecutor(1) as pool:
         [one] = running.server._service.served.values()
-        one.verbs = dataclasses.replace(one.verbs, count=lambda run: str(release.wait(8)))
+        one.model.count_page = lambda: str(release.wait(8))
         asked = pool.submit(refused, address, "/count?model=trigram")
         while not running.server.server_state.tasks:
             time.sleep(0.01)
@@ -319,21 +319,21 @@ def test_an_engine_that_cannot_be_made_fails_requests_with_the_reason_until_it_c
     run, model = slow_run(runs)
     with running(run) as address, ThreadPoolExecutor(2) as pool:
         [one] = running.server._service.served.values()
-        engine = one.thread._new_engine
+        engine = one.thread._make_engine
         waiting = [pool.submit(refused, address, max_tokens=2000, stream=stream) for stream in (True, False)]
         while model.steps < 5:
             time.sleep(0.01)
-        one.thread._new_engine = lambda: broken_engine(run, 1)
+        one.thread._make_engine = lambda: broken_engine(run, 1)
         model.forward = lambda tokens, state=None: 1 / 0  # pyright: ignore[reportAttributeAccessIssue]
         (streamed, _, events), (failed, _, said) = (answer.result(10) for answer in waiting)
-        assert streamed == 200 and "illegal memory access" in events and failed == 500 and "cannot be made" in said
+        assert streamed == 200 and "illegal memory access" in events and failed == 500 and "cannot be created" in said
         for stream in (True, False):
             status, _, said = refused(address, stream=stream)
-            assert status == 500 and "engine cannot be made (RuntimeError: CUDA error: an illegal" in said
+            assert status == 500 and "engine cannot be created (RuntimeError: CUDA error: an illegal" in said
         status, _, said = refused(address, "/health")
         assert status == 503 and "illegal memory access" in said and refused(address, "/metrics")[0] == 200
         del model.forward
-        one.thread._new_engine = engine
+        one.thread._make_engine = engine
         assert refused(address, max_tokens=2)[0] == 200 and refused(address, "/health")[0] == 200
 
 
@@ -366,7 +366,7 @@ def test_what_the_engine_refuses_ends_the_request_at_once(
 def test_an_error_in_reporting_one_text_ends_that_request_alone(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lemma.serving.runs import GenerationJob
+    from lemma.serving.jobs import GenerationJob
 
     run, _ = slow_run(runs)
     tell = GenerationJob.receive
@@ -387,11 +387,11 @@ def test_looking_at_heads_runs_in_the_thread_of_the_model(runs: dict[str, Path])
     with running(runs["decoder"]) as address:
         [one] = running.server._service.served.values()
 
-        def look(run: Any, text: str, real: Any = one.verbs.look) -> Any:
+        def look(text: str, real: Any = one.model.look) -> Any:
             threads.append(threading.current_thread().name)
-            return real(run, text)
+            return real(text)
 
-        one.verbs = dataclasses.replace(one.verbs, look=look)
+        one.model.look = look
         status, _, page = refused(address, "/look?model=decoder&text=the")
         assert status == 200 and "Attention of decoder" in page and threads == ["lemma decoder"]
 
@@ -469,12 +469,12 @@ def test_counting_is_bounded_and_done_once(runs: dict[str, Path]) -> None:
     from fastapi.testclient import TestClient
 
     from lemma.api import application
-    from lemma.serving.app import MAX_WAITING_PAGES
+    from lemma.serving.pages import MAX_WAITING_PAGES
 
     made, counted = application(runs["trigram"]), []
     client, service = TestClient(made), made.state.service
     one = service.served["trigram"]
-    one.verbs = dataclasses.replace(one.verbs, count=lambda run: counted.append(run) or "<p>12</p>")
+    one.model.count_page = lambda: counted.append(1) or "<p>12</p>"
     for _ in range(3):
         assert "<p>12</p>" in client.get("/count?model=trigram").text
     service.pages_waiting = MAX_WAITING_PAGES

@@ -19,6 +19,7 @@ from lemma.checking.identities.base import (
     sample_normal,
     seed_setting,
     setting,
+    setting_above,
 )
 from lemma.checking.identity_report import (
     EXACT,
@@ -81,9 +82,7 @@ MAX_SCORE = 30.0  # beyond it float64 cannot tell the output from the input
 def orthogonal_inputs(
     N: int = setting(8, 2, 2000, "number of inputs"),
     D: int = setting(16, 2, 2000, "their width; there are no more than D orthogonal ones"),
-    norm: float = setting(
-        1.0, maximum=1e6, exclusive_minimum=0, description="the norm r at which the equality is tried"
-    ),
+    norm: float = setting_above(0, 1.0, 1e6, "the norm r at which the equality is tried"),
     scaled: bool = setting(False, description="whether scores are divided by √D; the source does not"),
     says: Literal["equality", "limit"] = setting("equality", description="what is claimed"),
     seed: int = seed_setting("fixes the directions"),

@@ -79,15 +79,14 @@ def identity(names: str, title: str, claim: str, row: str = "") -> Callable[...,
     return register
 
 
-def setting(
-    default: Any,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    description: str = "",
-    exclusive_minimum: float | None = None,
-) -> Any:
+def setting(default: Any, minimum: float | None = None, maximum: float | None = None, description: str = "") -> Any:
     """Declare a size or choice of an identity: its default, its bounds and its meaning."""
-    return Field(default=default, ge=minimum, le=maximum, gt=exclusive_minimum, description=description)
+    return Field(default=default, ge=minimum, le=maximum, description=description)
+
+
+def setting_above(bound: float, default: float, maximum: float, description: str) -> Any:
+    """Declare a number that is larger than a bound."""
+    return Field(default=default, gt=bound, le=maximum, description=description)
 
 
 def seed_setting(description: str) -> Any:

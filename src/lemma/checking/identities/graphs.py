@@ -77,18 +77,18 @@ def graph_convolution(
         sums, features_after = adjacency.sum(1), torch.linalg.matrix_power(adjacency, POWERS) @ features
         growth = float(features_after.norm() / features.norm())
         rows.append((MATRIX_NAMES[kind], float(sums.min()), float(sums.max()), norms[kind], growth))
-    sums_to_one = deviation["symmetric"] <= EXACT
+    is_normalized = deviation["symmetric"] <= EXACT
     note = f"This {graph} graph is regular, so the claim holds here; graph=star shows that it is not general."
     return Evidence(
         (
             Finding("spectral norm of Â", norms["symmetric"], 1.0, NORM_TOLERANCE),
             expect_zero("rows of D̃⁻¹Ã: furthest sum − 1", deviation["rows"]),
-            expect_count("rows of Â sum to one (1 = yes), against: every part is regular", sums_to_one, regular),
+            expect_count("rows of Â sum to one (1 = yes), against: every part is regular", is_normalized, regular),
             expect_count("powers of Â up to 8 that make features longer", num_longer, 0),
         ),
         ("matrix", "lowest row sum", "highest row sum", "spectral norm", f"‖M^{POWERS} X‖ / ‖X‖"),
         tuple(rows),
-        (note,) if sums_to_one and matrix == "symmetric" else (),
+        (note,) if is_normalized and matrix == "symmetric" else (),
         "the rows of Â sum to one only where every connected part of the graph is regular; those of D̃⁻¹Ã do on every "
         "graph. What holds of Â: its spectral norm is 1, so that repeated layers do not blow features up.",
         claimed=(

@@ -100,7 +100,7 @@ def merged_matrices(
 
 
 def merged_weight(query: Float[Tensor, "I J"], key: Float[Tensor, "I J"]) -> Float[Tensor, "J J"]:
-    """What takes an input to the vector that meets the other inputs: (W_Qᵀ W_K)ᵀ, for maps written W x."""
+    """Return the merged matrix (W_Qᵀ W_K)ᵀ, for maps written W x."""
     return (query.T @ key).T
 
 
@@ -146,17 +146,17 @@ def merged_parameters(
 
 
 def separate_head(J: int, I: int) -> Attention:  # noqa: E741
-    """One head with its query and its key matrix."""
+    """Build a head with its query and its key matrix."""
     return Attention(AttentionShape(J, 1, I, value_output="merged", bias=False))
 
 
 def merged_head(J: int, I: int) -> Attention:  # noqa: E741
-    """One head with one query–key matrix."""
+    """Build a head with one query–key matrix."""
     return Attention(AttentionShape(J, 1, I, key_query="merged", value_output="merged", bias=False))
 
 
 def query_key_parameters(factory: object, J: int, I: int) -> Polynomial:  # noqa: E741
-    """The parameters of queries and keys as a formula, read off the running module by the names of its maps."""
+    """Count the parameters of queries and keys as a formula, by the names of the module's maps."""
     parts = count(factory_subject(factory, {"J": J, "I": I}), ["parameters"]).quantities["parameters"].groups
     return sum_polynomials(part.total for part in parts if "query" in part.path)
 
@@ -190,25 +190,25 @@ def sum_over_heads(
         summed = parts.sum(0)
         if bias:  # weights sum to 1, so every row gets what the biases of values and output add
             summed = summed + layer.in_proj_bias.chunk(3)[2] @ layer.out_proj.weight.T + layer.out_proj.bias
-        said = "torch.nn.MultiheadAttention − the sum over heads, largest entry"
-        findings = [expect_zero(said, (reference - summed) / size)]
-        for form in () if bias else ("separate", "merged"):
+        label = "torch.nn.MultiheadAttention − the sum over heads, largest entry"
+        findings = [expect_zero(label, (reference - summed) / size)]
+        for layout in () if bias else ("separate", "merged"):
             with default_float64():
-                ours = Attention(AttentionShape(D, H, causal=False, bias=False, value_output=form))
-            if form == "separate":
+                ours = Attention(AttentionShape(D, H, causal=False, bias=False, value_output=layout))
+            if layout == "separate":
                 ours.query_key_value.weight.copy_(layer.in_proj_weight)
                 ours.output.weight.copy_(layer.out_proj.weight)
             else:
                 ours.get_parameter("query_key.weight").copy_(layer.in_proj_weight[: 2 * D])
                 ours.output.weight.copy_(torch.cat(matrices).T)
-            says = f"lemma.layers.attention.Attention, value–output {form} − the sum, largest entry"
-            findings.append(expect_zero(says, (ours(inputs[None])[0][0] - summed) / size))
+            label = f"lemma.layers.attention.Attention, value–output {layout} − the sum, largest entry"
+            findings.append(expect_zero(label, (ours(inputs[None])[0][0] - summed) / size))
         ranks = [int(torch.linalg.matrix_rank(matrix)) for matrix in matrices]
-        shares = [float(part.square().sum() / parts.sum(0).square().sum()) for part in parts]
+        fractions = [float(part.square().sum() / parts.sum(0).square().sum()) for part in parts]
     return Evidence(
         (*findings, expect_count("largest rank of a W^(h)", max(ranks), D // H)),
         ("head", "‖W^(h)‖", "share of ‖Y‖² if alone"),
-        tuple((head, float(matrices[head].norm()), shares[head]) for head in range(H)),
+        tuple((head, float(matrices[head].norm()), fractions[head]) for head in range(H)),
         (
             f"W^(h) is {D} × {D}, yet of rank D/H = {D // H} at most: merged it has D² numbers a head, apart 2D²/H.",
             *(["With biases every row also gets b^(v)W^(o) + b^(o), since weights sum to 1."] if bias else []),
@@ -217,7 +217,7 @@ def sum_over_heads(
 
 
 def head_output(layer: nn.MultiheadAttention, inputs: Float[Tensor, "N D"], head: int) -> Float[Tensor, "N D"]:
-    """One term of the sum: softmax(Q_h K_hᵀ/√D_k) X W^(h)."""
+    """Compute one term of the sum: softmax(Q_h K_hᵀ/√D_k) X W^(h)."""
     rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
     query, key, _ = layer.in_proj_weight.chunk(3)
     shifts = layer.in_proj_bias.chunk(3) if layer.in_proj_bias is not None else (query.new_zeros(len(query)),) * 3
@@ -226,7 +226,7 @@ def head_output(layer: nn.MultiheadAttention, inputs: Float[Tensor, "N D"], head
 
 
 def head_matrix(layer: nn.MultiheadAttention, head: int) -> Float[Tensor, "D D"]:
-    """W^(h) = W_h^(v) W_h^(o); PyTorch keeps both transposed."""
+    """Return W^(h) = W_h^(v) W_h^(o); PyTorch stores both transposed."""
     rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
     value = layer.in_proj_weight.chunk(3)[2][rows]
     return value.T @ layer.out_proj.weight[:, rows].T
@@ -286,12 +286,12 @@ def head_costs(
 
 
 def single_head(d: int) -> Attention:
-    """One head of width d."""
+    """Build one head of width d."""
     return multi_head(d, 1)
 
 
 def multi_head(d: int, h: int) -> Attention:
-    """Heads of width d/h, side by side."""
+    """Build heads of width d/h, side by side."""
     return Attention(AttentionShape(d, h, value_output="none", bias=False, causal=False))
 
 

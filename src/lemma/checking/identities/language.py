@@ -53,7 +53,7 @@ def greedy_loops(
             return int(model(torch.tensor([state]))[0][0, -1].argmax())
 
     spec = FeedForward(vocabulary=V, width=6, hidden=12, context=N)
-    num_broken, loops = 0, []
+    num_deviating, loops = 0, []
     for number in range(NUM_MODELS):
         model = random_module(lambda: build(spec), seed + 1000 * number)
         for parameter in model.parameters():
@@ -66,14 +66,14 @@ def greedy_loops(
         loops.append((first_seen[state] - N + 1, period))
         for _ in range(min(NUM_ROUNDS * period, 200)):
             tokens.append(following(model, tokens[1 - N :]))
-            num_broken += tokens[-1] != tokens[-1 - period]
+            num_deviating += tokens[-1] != tokens[-1 - period]
     num_looping = sum(onset + period <= bound for onset, period in loops)
     return Evidence(
         (
             expect_count(
                 f"of {NUM_MODELS} models, those that loop within V^(N−1) = {bound:,} steps", num_looping, NUM_MODELS
             ),
-            expect_count(f"tokens that break a loop in {NUM_ROUNDS} more rounds of each", num_broken, 0),
+            expect_count(f"tokens that break a loop in {NUM_ROUNDS} more rounds of each", num_deviating, 0),
         ),
         ("model", "onset", "period"),
         tuple((str(number), *loop) for number, loop in enumerate(loops[:8], 1)),
@@ -92,7 +92,7 @@ def lstm_step(
     V: int = setting(5, 2, 10_000, "classes"),
     seed: int = seed_setting("fixes all numbers"),
 ) -> Evidence:
-    """One step by the formulas, with Γ = σ(W[a; x] + b) for the gates u, f, o, and by torch.nn.LSTMCell."""
+    """Compare one step by the formulas, with Γ = σ(W[a; x] + b) for the gates u, f, o, with torch.nn.LSTMCell."""
     cell = random_module(lambda: nn.LSTMCell(d, D), seed)
     output = random_module(lambda: nn.Linear(D, V), seed + 50)
     x, a, c = (sample_normal(size, seed=seed + 90 + index) for index, size in enumerate((d, D, D)))
@@ -168,7 +168,7 @@ def pretraining(
     T: int = setting(16, 4, 200, "tokens of a text"),
     seed: int = seed_setting("fixes texts and weights"),
 ) -> Evidence:
-    """Each loss by the objective that trains, compared with −log p of what the text itself says, token by token."""
+    """Compare each training loss with −log p of the text's own tokens, token by token."""
     text = torch.randint(V - 4, (1, T + 1), generator=torch.Generator().manual_seed(seed))
     reader = random_module(lambda: build(Lstm(vocabulary=V, width=8, hidden=12)), seed)
     spec = Encoder(vocabulary=V, width=16, depth=1, heads=2, context=T + 1, objective="both")
@@ -179,17 +179,17 @@ def pretraining(
     with torch.no_grad():
         # the prefix alone is given for each prediction, so that nothing later can help
         losses = [-reader(text[:, :end])[0][0, -1].log_softmax(-1)[text[0, end]].item() for end in range(1, T + 1)]
-        loss_at_once = float(causal_loss(reader(text[:, :-1])[0], text[:, 1:]))
-        logits, follows = encoder(text), encoder.follows(text)
+        batch_loss = float(causal_loss(reader(text[:, :-1])[0], text[:, 1:]))
+        logits, next_logits = encoder(text), encoder.follows(text)
         changed_logits = -logits
         changed_logits[0, hidden] = logits[0, hidden]
         loss, loss_changed = (masked_loss(batch_logits, targets).loss for batch_logits in (logits, changed_logits))
         log_probabilities = logits[0, hidden].log_softmax(-1).gather(1, text[0, hidden, None])
-        second = float(next_sentence_loss(follows, targets).loss + follows[0].log_softmax(-1)[1])
+        second = float(next_sentence_loss(next_logits, targets).loss + next_logits[0].log_softmax(-1)[1])
     return Evidence(
         (
             expect_zero(
-                "causal − mean of −log p(next token), read one prefix at a time", abs(loss_at_once - sum(losses) / T)
+                "causal − mean of −log p(next token), read one prefix at a time", abs(batch_loss - sum(losses) / T)
             ),
             expect_zero("masked − mean of −log p over the hidden places", abs(float(loss + log_probabilities.mean()))),
             expect_zero(

@@ -4,7 +4,7 @@ import torch
 
 from lemma.checking.identities.base import (
     identity,
-    setting,
+    setting_above,
 )
 from lemma.checking.identity_report import (
     Evidence,
@@ -33,11 +33,9 @@ ARCS = {
     claim="In 'I prefer the morning flight through Denver' the head dobj attending from prefer is 1 on flight, else 0.",
 )
 def relation_head(
-    sharpness: float = setting(
-        60.0, maximum=1000, exclusive_minimum=0, description="the score of what is right; all others are 0"
-    ),
+    sharpness: float = setting_above(0, 60.0, 1000, "the score of what is right; all others are 0"),
 ) -> Evidence:
-    """Let attention heads with the right scores attend, and read their weights and the tree off them."""
+    """Compute attention from the right scores, and read the weights and the tree off it."""
     words, relations = list(ARCS), sorted({relation for _, relation in ARCS.values()})
     candidates = ["(top)", *words]
     targets = torch.tensor([[[candidates.index(head), relations.index(relation)] for head, relation in ARCS.values()]])

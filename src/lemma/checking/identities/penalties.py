@@ -12,6 +12,7 @@ from lemma.checking.identities.base import (
     sample_normal,
     seed_setting,
     setting,
+    setting_above,
     sweep,
 )
 from lemma.checking.identity_report import (
@@ -71,9 +72,7 @@ def near_loss(
     K: int = setting(3, 1, 16, "heads of a layer"),
     T: int = setting(64, 2, 512, "the largest number of places"),
     seed: int = seed_setting("fixes the scores"),
-    L_max: float = setting(
-        6.0, maximum=1e12, exclusive_minimum=0, description="where a row's squared distance is cut off"
-    ),
+    L_max: float = setting_above(0, 6.0, 1e12, "where a row's squared distance is cut off"),
 ) -> Evidence:
     """Near where every row looks as far away as it can, at more and more places."""
     check_work({"L": L, "K": K, "T": T}, operations=200 * L * K * T**2, numbers=8 * L * K * T**2)
@@ -86,16 +85,16 @@ def near_loss(
 
     lengths = sweep((size for size in (first, 16, 32, 64, 128, 256) if size >= first), T)
     rows = [
-        (places, near(_farthest_scores(L, K, places)), near(_farthest_scores(L, K, places), 1e12)) for places in lengths
+        (length, near(_farthest_scores(L, K, length)), near(_farthest_scores(L, K, length), 1e12)) for length in lengths
     ]
-    places = torch.arange(T, dtype=torch.float64)
+    positions = torch.arange(T, dtype=torch.float64)
     # scores that fall with the distance, so that no row comes near the bound
-    scores = sample_normal(L, K, T, T, seed=seed) - 4 * (places[:, None] - places).abs()
+    scores = sample_normal(L, K, T, T, seed=seed) - 4 * (positions[:, None] - positions).abs()
     other_last, other_first = scores.clone(), scores.clone()
     other_last[-1], other_first[0] = 9 * sample_normal(K, T, T, seed=seed + 1), _farthest_scores(L, K, T)[0]
     return Evidence(
         (
-            *(Finding(f"largest at T = {places}: L_max", value, L_max, 1e-10) for places, value, _ in rows),
+            *(Finding(f"largest at T = {length}: L_max", value, L_max, 1e-10) for length, value, _ in rows),
             expect_zero("another last layer changes it by", abs(near(other_last) - near(scores))),
             expect_nonzero("another first layer changes it by", abs(near(other_first) - near(scores))),
         ),

@@ -15,6 +15,7 @@ from lemma.checking.identities.base import (
     sample_normal,
     seed_setting,
     setting,
+    setting_above,
 )
 from lemma.checking.identity_report import (
     VISIBLE,
@@ -40,7 +41,7 @@ ANGLE_TOLERANCE = 1e-11  # what rounding leaves of angles of some thousand
 )
 def position_table(
     P: int = setting(4, 2, 500, "positions 1 to P"),
-    base: float = setting(10_000.0, maximum=1e12, exclusive_minimum=1, description="θ1 = 1 and θ2 = 1/√base"),
+    base: float = setting_above(1, 10_000.0, 1e12, "θ1 = 1 and θ2 = 1/√base"),
     h: int = setting(4, 1, 64, "heads, for the slopes of ALiBi"),
     seed: int = seed_setting("fixes the vectors"),
 ) -> Evidence:
@@ -102,9 +103,7 @@ def rotary_distance(
     N: int = setting(24, 3, 2000, "number of places"),
     D: int = setting(16, 2, 1024, "width of the head; even, since pairs are turned"),
     shift: int = setting(1000, 1, 100_000, "by how much both places are moved"),
-    base: float = setting(
-        10_000.0, maximum=1e12, exclusive_minimum=1, description="the longest wavelength is 2π times this"
-    ),
+    base: float = setting_above(1, 10_000.0, 1e12, "the longest wavelength is 2π times this"),
     seed: int = seed_setting("fixes the vector and the weights"),
 ) -> Evidence:
     """Put one vector at every place, and see whether scores are the same along each diagonal."""
@@ -132,7 +131,7 @@ def rotary_distance(
     queries, keys = sample_normal(2, N, D, seed=seed)
     with default_float64():
         tables = [sinusoids(N, D, base, first).unflatten(1, (-1, 2)) for first in (0, shift)]
-    scores_here, scores_shifted = (rotate(queries, table) @ rotate(keys, table).T for table in tables)
+    scores_unshifted, scores_shifted = (rotate(queries, table) @ rotate(keys, table).T for table in tables)
     rounding = ANGLE_ROUNDING * D**0.5
     label = "one vector at every place, scores at equal distance: furthest two"
     distance = min(3, N // 3)
@@ -145,7 +144,7 @@ def rotary_distance(
         (
             expect_zero(
                 f"scores of queries and keys, {shift} places further − here",
-                scores_here - scores_shifted,
+                scores_unshifted - scores_shifted,
                 rounding * (shift + N),
             ),
             expect_zero(f"rotary attention, {label}", spread["rotary"], rounding * N),
@@ -155,14 +154,14 @@ def rotary_distance(
         ("distance", *(f"{kind}, {end} pair" for kind in ("rotary", "sinusoidal") for end in ("first", "last"))),
         tuple(
             (
-                distance_shown,
+                offset_shown,
                 *(
-                    float(scores[kind].diagonal(-distance_shown)[end])
+                    float(scores[kind].diagonal(-offset_shown)[end])
                     for kind in ("rotary", "sinusoidal")
                     for end in (0, -1)
                 ),
             )
-            for distance_shown in range(min(5, N - 1))
+            for offset_shown in range(min(5, N - 1))
         ),
         ("First and last pair: the two pairs of places at that distance that lie furthest apart in the text.",),
         plot=Plot("place of the earlier token", f"score at distance {distance}", tuple(curves), caption=caption),

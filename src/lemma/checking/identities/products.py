@@ -74,7 +74,7 @@ def sample_inner_products(D: int, samples: int, draws: Distribution, seed: int) 
     """Draw pairs of vectors, some at a time, and return aᵀb of each."""
     generator = torch.Generator().manual_seed(seed)
     rows = max(1, 2**22 // D)
-    sizes = [min(rows, samples - begin) for begin in range(0, samples, rows)]
+    sizes = [min(rows, samples - start) for start in range(0, samples, rows)]
     return torch.cat([(draw(draws, (n, D), generator) * draw(draws, (n, D), generator)).sum(1) for n in sizes])
 
 
