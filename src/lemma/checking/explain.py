@@ -28,7 +28,7 @@ NUM_DRAWS = 4  # random sizes at which other settings are tried
 
 
 def explain(question: FormulaQuestion) -> tuple[str, float]:
-    """Return the simplest explanation of the difference and its cost; "" and infinity if there is none."""
+    """Return the simplest explanation of the difference and its cost; "" and infinity without one."""
     difference, answer = question.explainable_difference, question.answer_polynomial
     if difference is None or answer is None:
         return "", inf
@@ -132,7 +132,7 @@ class MistakeTable:
                 entries.sort(key=lambda entry: entry.cost)
 
     def cost(self, delta: Polynomial) -> float:
-        """Return the cost of the cheapest mistake with this effect; infinity if there is none."""
+        """Return the cost of the cheapest mistake with this effect; infinity without one."""
         return self.by_delta[delta][0].cost if delta in self.by_delta else inf
 
     def explain(self, difference: Polynomial) -> tuple[str, float]:

@@ -53,7 +53,7 @@ class RepairSearch:
     def find(
         self, expression: Node, target: str, samples: Sequence[Sample], available: Collection[str] | None = None
     ) -> Repair | None:
-        """Return the first repair that is right in every sample; None if there is none or the operations run out.
+        """Return the first repair that is right in every sample; None without one or if the operations run out.
 
         Args:
             target: the name that the expression should equal.
