@@ -52,7 +52,7 @@ def test_runs_are_listed_by_their_folders_names(client: Any, runs: dict[str, Pat
 
 
 @pytest.mark.parametrize("model", ["trigram", "decoder", "bytes"])
-def test_the_text_is_generates_whole_and_streamed(model: str, client: Any, runs: dict[str, Path]) -> None:
+def test_the_text_equals_generate_whole_and_streamed(model: str, client: Any, runs: dict[str, Path]) -> None:
     for more, settings in (({}, {}), ({"top_p": 0.7}, {"top_p": 0.7}), ({"temperature": 0}, {"temperature": 0.0})):
         expected = lemma.generate(runs[model], "the cat", **{**SETTINGS, **settings})
         whole = client.completions.create(model=model, prompt="the cat", **{**SAID, **more})
@@ -149,7 +149,7 @@ def test_a_translator_and_a_classifier_answer_a_source(client: Any, runs: dict[s
         client.completions.create(model="spanish", prompt="a", temperature=0.5)
 
 
-def test_requests_at_the_same_moment_do_not_meet(client: Any, runs: dict[str, Path]) -> None:
+def test_simultaneous_requests_do_not_interfere(client: Any, runs: dict[str, Path]) -> None:
     jobs = [(model, seed) for model in ("decoder", "bytes") for seed in range(5)]
     with ThreadPoolExecutor(10) as pool:
         texts = pool.map(
@@ -159,7 +159,7 @@ def test_requests_at_the_same_moment_do_not_meet(client: Any, runs: dict[str, Pa
     assert found == [lemma.generate(runs[m], "the", **{**SETTINGS, "seed": s}).text for m, s in jobs]
 
 
-def test_logprobs_are_generates(client: Any, runs: dict[str, Path]) -> None:
+def test_logprobs_equal_generate(client: Any, runs: dict[str, Path]) -> None:
     expected = lemma.generate(runs["decoder"], "the", **SETTINGS, logprobs=3)
     told = client.completions.create(model="decoder", prompt="the", logprobs=3, **SAID).choices[0].logprobs
     assert told.token_logprobs == pytest.approx([one.logprob for one in expected.logprobs], abs=1e-4)
@@ -215,7 +215,7 @@ def test_offsets_of_bytes_that_are_no_characters_count_them_and_look_at_few(
     assert 0 < max(looked) <= 9
 
 
-def test_penalties_and_bias_are_generates(client: Any, runs: dict[str, Path]) -> None:
+def test_penalties_and_bias_equal_generate(client: Any, runs: dict[str, Path]) -> None:
     same = {"frequency_penalty": 0.7, "presence_penalty": -0.3}
     more = {"min_p": 0.02, "repetition_penalty": 1.2}
     text = lemma.generate(runs["decoder"], "the", **SETTINGS, **same, **more, logit_bias={7: 4.0}).text
@@ -235,7 +235,7 @@ def test_prompts_may_be_tokens(client: Any, runs: dict[str, Path]) -> None:
     assert alone.choices[0].text == "the cat" + of_texts.choices[0].text
 
 
-def test_a_prompts_own_tokens_are_scored(client: Any, runs: dict[str, Path]) -> None:
+def test_the_tokens_of_a_prompt_are_scored(client: Any, runs: dict[str, Path]) -> None:
     run, text = load(runs["decoder"]), "the cat"
     ids = torch.tensor([run.tokenizer.encode(text).tolist()])
     logs = run.model(ids)[0].double().log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
