@@ -88,7 +88,8 @@ class GenerationJob:
         """Schedule the prepared request in the run's thread."""
 
         def finish(work: Future[Any]) -> None:
-            self._queue.put_nowait([error] if (error := work.exception()) else work.result())  # pyright: ignore
+            error = work.exception()
+            self._queue.put_nowait([error] if isinstance(error, Exception) else work.result())
 
         work = self._add_to_engine if self.served.generates_text else self._answer
         self._when_done(self.served.thread.submit(work), finish)

@@ -155,13 +155,13 @@ def orthogonal(N: int, D: int, seed: int) -> Float[Tensor, "N D"]:
 
 
 def self_attention(inputs: Float[Tensor, "N D"], scale: float) -> Float[Tensor, "N D"]:
-    """softmax(XXᵀ·scale)X by the kernel that every model here runs."""
+    """Compute softmax(XXᵀ·scale)X with the kernel that every model here uses."""
     batch = inputs[None]
     return functional.scaled_dot_product_attention(batch, batch, batch, scale=scale)[0]
 
 
 def relative_error(N: int, score: float) -> float:
-    """√(N(N−1)) / (e^s + N − 1), the distance of each output from its input as a share of the norm."""
+    """Return √(N(N−1)) / (e^s + N − 1), the distance of each output from its input relative to the norm."""
     return math.sqrt(N * (N - 1)) * math.exp(-score) / (1 + (N - 1) * math.exp(-score))
 
 
@@ -218,7 +218,7 @@ def dense_layer(
 
 
 def dense_map(A: Float[Tensor, "D D"], N: int) -> Float[Tensor, "ND ND N N"]:
-    """M[(i,a), (j,b), n, m] = A[a,b] δ_in δ_jm."""
+    """Return M[(i,a), (j,b), n, m] = A[a,b] δ_in δ_jm."""
     D, eye = len(A), torch.eye(N, dtype=A.dtype)
     return torch.einsum("ab,in,jm->iajbnm", A, eye, eye).reshape(N * D, N * D, N, N)
 

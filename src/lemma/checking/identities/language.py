@@ -153,7 +153,7 @@ def cross_entropy(
 
 
 def _geometric_mean(logits: Float[Tensor, "1 T V"], targets: Tensor) -> float:
-    """The perplexity (Π 1/p_t)^(1/T), by products of probabilities: no logarithm is taken of any of them."""
+    """Return the perplexity (Π 1/p_t)^(1/T) as a product of probabilities, without any logarithm."""
     probabilities = logits[0].softmax(-1).gather(1, targets[0, :, None]).flatten()
     return float((1 / probabilities).pow(1 / len(probabilities)).prod())
 

@@ -43,7 +43,7 @@ def focus_loss(
     T: int = setting(16, 2, 512, "places"),
     seed: int = seed_setting("fixes the scores"),
 ) -> Evidence:
-    """Focus on random, even and sharp attention, compared with the formula written out."""
+    """Compute the focus loss of random, uniform and sharp attention, and compare it with the formula."""
     check_work({"L": L, "K": K, "T": T}, operations=100 * L * K * T**2, numbers=8 * L * K * T**2)
     scores = sample_normal(L, K, T, T, seed=seed)
     alpha = scores.softmax(-1)
@@ -74,7 +74,7 @@ def near_loss(
     seed: int = seed_setting("fixes the scores"),
     L_max: float = setting_above(0, 6.0, 1e12, "where a row's squared distance is cut off"),
 ) -> Evidence:
-    """Near where every row looks as far away as it can, at more and more places."""
+    """Compute the near loss where every row attends as far away as it can, for longer and longer sequences."""
     check_work({"L": L, "K": K, "T": T}, operations=200 * L * K * T**2, numbers=8 * L * K * T**2)
     first = 2 * math.ceil(math.sqrt(L_max))
     if L_max > (T // 2) ** 2:
@@ -105,14 +105,14 @@ def near_loss(
 
 
 def _records(scores: Scores) -> list[AttentionRecord]:
-    """A record of attention for each layer, whose scores are these."""
+    """Return a record of attention with these scores for each layer."""
     layers, heads, positions, _ = scores.shape
     empty = torch.zeros(1, heads, positions, 1, dtype=scores.dtype)
     return [AttentionRecord(empty, empty, None, 1.0, scores[layer][None]) for layer in range(layers)]
 
 
 def _farthest_scores(layers: int, heads: int, positions: int) -> Scores:
-    """Scores by which every row attends only to the place furthest from it."""
+    """Return scores by which every row attends only to the position farthest from it."""
     row = torch.arange(positions)
     scores = torch.full((positions, positions), -1e4, dtype=torch.float64)  # so low that its exponential is 0
     scores[row, torch.where(row * 2 >= positions - 1, 0, positions - 1)] = 0.0

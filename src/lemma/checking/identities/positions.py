@@ -88,7 +88,7 @@ def position_table(
     )
 
 
-# Turning q by pθ and k by rθ, the product of a pair is that of q and k with k turned by (r − p)θ.
+# If q is rotated by pθ and k by rθ, their product is that of q and k rotated by (r − p)θ.
 
 ANGLE_ROUNDING = 1e-14  # what rounding leaves of an angle of 1, and more of a larger one
 
@@ -106,7 +106,7 @@ def rotary_distance(
     base: float = setting_above(1, 10_000.0, 1e12, "the longest wavelength is 2π times this"),
     seed: int = seed_setting("fixes the vector and the weights"),
 ) -> Evidence:
-    """Put one vector at every place, and see whether scores are the same along each diagonal."""
+    """Put one vector at every position, and compare the scores along each diagonal."""
     if D % 2:
         raise SpecError(f"D = {D} must be even: rotary turns pairs. Nearest: {D - 1}, {D + 1}.")
     check_work(

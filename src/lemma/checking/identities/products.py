@@ -79,7 +79,7 @@ def sample_inner_products(D: int, samples: int, draws: Distribution, seed: int) 
 
 
 def fourth_moment(D: int, draws: Distribution) -> float:
-    """E[(aᵀb)⁴] = D k² + 3D(D−1), with k = E[x⁴] of one component.
+    """Return E[(aᵀb)⁴] = D k² + 3D(D−1), with k = E[x⁴] of one component.
 
     Of the D⁴ products a_i b_i a_j b_j a_k b_k a_l b_l those count in which each index comes twice or four times.
     """
