@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from lemma.checking.audit import Audit
     from lemma.checking.cells import CellLike
+    from lemma.checking.compare_formula import Verdict
     from lemma.checking.derivation import DerivationReport
     from lemma.checking.gradients import GradientReport
     from lemma.checking.grading import ClassMarks
     from lemma.checking.identities import IdentityList
-    from lemma.checking.identity import IdentityReport
+    from lemma.checking.identity_report import IdentityReport
     from lemma.checking.marking import StudentMarks
-    from lemma.checking.question import Verdict
     from lemma.checking.shapes import ShapeReport
     from lemma.checking.worked.attention import WorkedAttention, WorkedCross
     from lemma.checking.worked.bpe import BytePairTrace
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from lemma.runs.export import ExportResult
     from lemma.runs.load import Run
     from lemma.runs.verify import Verification
-    from lemma.serving.runs import Verbs
     from lemma.serving.server import Ready
     from lemma.spec.base import Spec
     from lemma.spec.settings import AdaptSettings, EvaluateSettings, RecipeSettings, SamplingSettings, TrainSettings
@@ -1292,7 +1291,7 @@ def serve(
     check_settings(limits, Limits.__dataclass_fields__, "serve")
     tell = on_ready or partial(print, file=sys.stderr, flush=True)
     more: Any = {"api_key": api_key, "allow_hosts": allow_hosts, "limits": Limits(**limits)}
-    serve_runs(runs, _verbs(device, precision), host, port, tell, **more)
+    serve_runs(runs, _run_loader(device), host, port, tell, precision=precision, **more)
 
 
 def application(
@@ -1312,60 +1311,22 @@ def application(
     from lemma.serving.requests import Limits
 
     check_settings(limits, Limits.__dataclass_fields__, "application")
-    return make(runs, _verbs(device, precision), hosts, api_key, Limits(**limits))
+    return make(runs, _run_loader(device), precision, hosts, api_key, Limits(**limits))
 
 
-def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Verbs:
-    """The verbs, as the serving room gets them."""
+def _run_loader(device: str) -> Callable[[Path | str | Run], Run]:
+    """Return the function that loads a run to serve onto a device."""
     import torch
-
-    from lemma.generation.engine import BatchEngine
-    from lemma.generation.sampling import Sampling
-    from lemma.generation.sequences import TextRequest
-    from lemma.inspection.page import render_page
-    from lemma.models.dual_encoder import DualEncoderModel
-    from lemma.models.transformer import EncoderModel
-    from lemma.retrieval.embedding import embed_inputs
-    from lemma.serving.runs import Verbs
-    from lemma.tasks.registry import task_for
 
     kind = device.partition(":")[0]
     if kind not in ("auto", "cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
-        known = "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu: there is no GPU here"
-        raise InputError(f"device = '{device}': give {known}.")
+        choices = "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu: there is no GPU here"
+        raise InputError(f"device = '{device}': give {choices}.")
 
-    def loaded(run: Path | str | Run) -> Run:
+    def load_to_device(run: Path | str | Run) -> Run:
         return load(Path(run), device) if isinstance(run, (str, os.PathLike)) else require_run(run)
 
-    def kind_of_answer(run: Run) -> str:
-        if isinstance(run.module, EncoderModel | DualEncoderModel):
-            return "vectors"
-        return task_for(run.spec).info.answers or str(run.model)  # which refuses the run, with what it is for
-
-    def attends(run: Run) -> bool:  # tried on one token
-        try:
-            return bool(look(run, text=run.tokenizer.token_strings([0])[0]))
-        except InputError:
-            return False
-
-    def engine(run: Run, rows: int) -> BatchEngine:
-        dtype = Sampling(precision=precision).dtype(next(run.module.parameters()).device)
-        return BatchEngine(run.merge_lora().model, run.tokenizer, rows, dtype=dtype)
-
-    def text_request(run: Run, prompt: tuple[int, ...], settings: Mapping[str, Any], **more: Any) -> TextRequest:
-        own = {name: value for name, value in run.tokenizer.sampling.items() if name in Sampling.__dataclass_fields__}
-        return TextRequest(prompt, Sampling(**{"temperature": 1.0, **own, **settings}), **more)
-
-    def answer(run: Run, texts: Sequence[str], **limit: Any) -> list[Any]:
-        return generate(run, source=list(texts), **limit)
-
-    def heads_page(run: Run, text: str) -> Callable[[], str]:
-        return partial(render_page, look.heads(run, text=text))
-
-    def account_page(run: Run) -> str:
-        return count(run.path)._repr_html_()
-
-    return Verbs(loaded, kind_of_answer, attends, engine, text_request, answer, embed_inputs, heads_page, account_page)
+    return load_to_device
 
 
 def _require_packages(verb: str, *packages: str, extra: str = "serve") -> None:

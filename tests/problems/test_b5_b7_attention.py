@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.checking.identities import check_identity, merged_head, merged_weight, query_key_parameters, separate_head
+from lemma.checking.identities import check_identity
+from lemma.checking.identities.heads import merged_head, merged_weight, query_key_parameters, separate_head
 from lemma.counting.polynomial import symbol
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import lemma
-from lemma.checking.formula import read_formula
+from lemma.checking.read_formula import read_formula
 from lemma.counting.polynomial import symbol
 
 COUNTS = [

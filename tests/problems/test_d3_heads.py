@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import lemma
-from lemma.checking.formula import read_formula
+from lemma.checking.read_formula import read_formula
 from lemma.spec.studies import read_study
 from lemma.studies.costs import bare_attention, explicit_attention
 from lemma.studies.experiment import run_study

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import lemma
-from lemma.checking.formula import read_formula
+from lemma.checking.read_formula import read_formula
 from lemma.spec.choose import choose, preset
 from lemma.spec.data import Words
 from lemma.spec.models import Rnn

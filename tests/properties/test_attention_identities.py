@@ -4,7 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.checking.identities import check_identity, orthogonal, relative_error, self_attention
+from lemma.checking.identities import check_identity
+from lemma.checking.identities.attention import orthogonal, relative_error, self_attention
 
 size, seed = st.integers(1, 12), st.integers(0, 2**31)
 FEW = settings(max_examples=15, deadline=None)

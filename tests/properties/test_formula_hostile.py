@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from lemma.checking.formula import read_formula
+from lemma.checking.read_formula import read_formula
 from lemma.counting.polynomial import Rational
 from lemma.errors import InputError
 

@@ -55,7 +55,7 @@ from lemma.checking.expressions import (
     variable_names,
     walk,
 )
-from lemma.checking.formula import read_formula
+from lemma.checking.read_formula import read_formula
 from lemma.checking.tokens import SourceText, plain_name
 from lemma.counting.polynomial import Polynomial, as_polynomial
 from lemma.errors import InputError, SpecError, describe_unknown

@@ -6,18 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from lemma.checking.accounts import account_for, alternative_conventions, split_ratio, symbol_aliases
+from lemma.checking.compare_formula import Verdict, format_number, read_question
 from lemma.checking.explain import explain_number
 from lemma.checking.numbers import SIZES_HINT, WrittenNumber, read_number
-from lemma.checking.question import (
-    Verdict,
-    account_for,
-    alternative_conventions,
-    format_number,
-    read_question,
-    spec_of,
-    split_ratio,
-    symbol_aliases,
-)
 from lemma.counting.account import Account
 from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
 from lemma.counting.subject import Model, Subject, resolve_subject
@@ -77,7 +69,7 @@ class NumberQuestion:
         names = split_ratio(quantity)
         subject = resolve_subject(model, settings)
         account = account_for(subject, names, conventions)
-        aliases = symbol_aliases(spec_of(model, settings, subject), account.symbols)
+        aliases = symbol_aliases(subject.spec, account.symbols)
         return cls(account, names, aliases, subject, conventions)
 
     def check(self, number: WrittenNumber, diagnose: bool = True) -> Verdict:

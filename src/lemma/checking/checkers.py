@@ -49,7 +49,7 @@ def run_checker(name: str, model: Any, answers: Sequence[Any], sizes: Mapping[st
         raise SpecError(f"check {name}: '{next(iter(sizes))}' is unknown here: {WITHOUT_SIZES[name]}.")
     match name:  # checkers are imported when they are called: some imports take a second
         case "parameters" | "flops" | "trainable":
-            from lemma.checking.formulas import check_formula
+            from lemma.checking.check_formula import check_formula
 
             return check_formula(model, name, answers[0], sizes)
         case "number":

@@ -1,4 +1,4 @@
-"""A derivation step by step: every step is checked against the one before, and the first wrong one is named.
+"""Check a derivation step by step: each step is compared with the one before, and the first wrong one is named.
 
 A text file holds formulas, which are compared exactly: one step a line, with or without `=` before it.
 
@@ -28,6 +28,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 from lemma.checking.cells import MAX_FILE_BYTES, GradientCell, Sample, read_cell
+from lemma.checking.checked_lines import CheckedLine, CheckedLines
+from lemma.checking.compare_formula import write_or_summarize
 from lemma.checking.expressions import (
     Evaluator,
     Node,
@@ -39,42 +41,47 @@ from lemma.checking.expressions import (
     variable_names,
     walk,
 )
-from lemma.checking.formula import FILLER_WORDS, is_function_name, read_answer, split_into_symbols, substitute
 from lemma.checking.gradients import MAX_LINES, describe_shape_error
-from lemma.checking.question import write_or_summarize
-from lemma.checking.repairs import MAX_OPERATIONS, find_repair, is_close
+from lemma.checking.read_formula import FILLER_WORDS, is_function_name, read_answer, split_into_symbols, substitute
+from lemma.checking.repairs import RepairSearch, is_close
 from lemma.checking.tokens import SourceText, Token, formula_tokens
 from lemma.counting.polynomial import Calculator, Rational, work_limit
 from lemma.errors import InputError, SpecError, describe_unknown
-from lemma.report.result import Block, Result, Table, Text
 from lemma.spec.base import read_toml
 
-BEFORE = "the step before"
+MAX_FORMULA_STEPS = 100_000  # steps of work for a derivation of formulas, see `work_limit`
+MAX_OPERATIONS = 150_000  # operations for a derivation with matrices, see `limited_work`
+MAX_PRODUCT_LETTERS = 3  # a run of so few letters is a product even if they occur nowhere else; a longer one is a word
+PREVIOUS = "the step before"
 
 
 @dataclass(frozen=True)
-class DerivationStep:
-    """One step: whether it is equal to the one before, and if not, what differs."""
+class DerivationStep(CheckedLine):
+    """A step and whether it equals the one before; the reason says what differs."""
 
     line: int
     text: str
     outcome: Literal["given", "right", "wrong"]
     reason: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.outcome:<7} {self.text}" + (f"\n{'':<7} {self.reason}" if self.reason else "")
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (self.reason,) if self.reason else ()
 
 
 @dataclass(frozen=True)
-class DerivationReport(Result):
-    """All steps of a derivation with their verdicts."""
+class DerivationReport(CheckedLines):
+    """The steps of a derivation with their outcomes."""
 
     name: str
     steps: tuple[DerivationStep, ...]
 
     @property
+    def lines(self) -> tuple[DerivationStep, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.steps
+
+    @property
     def title(self) -> str:
-        """What was judged."""
         return f"{self.name}: derivation"
 
     @property
@@ -83,47 +90,25 @@ class DerivationReport(Result):
         return next((step for step in self.steps if step.outcome == "wrong"), None)
 
     @property
-    def right(self) -> bool:
-        """Whether there is a step that was checked, and all are right."""
-        return any(step.outcome == "right" for step in self.steps) and self.first_wrong is None
-
-    def __bool__(self) -> bool:
-        return self.right
-
-    @property
     def summary(self) -> str:
-        """Where it goes wrong, if it does."""
         if wrong := self.first_wrong:
             return f"{self.name}: the first wrong step is in line {wrong.line}: {wrong.text}"
-        checked = sum(step.outcome == "right" for step in self.steps)
-        if not checked:
-            return (
-                f"{self.name}: no step follows from another, so none is checked. Write a second one, as in = 12 L d^2"
-            )
-        return f"{self.name}: {f'all {checked} steps are' if checked > 1 else 'the step is'} right"
-
-    def blocks(self) -> list[Block]:
-        """Every step with its verdict."""
-        return [Text("\n".join([*map(str, self.steps), self.summary]))]
-
-    def details(self) -> list[Block]:
-        """The same as a table."""
-        rows = []
-        for step in self.steps:
-            rows += [(step.outcome, step.text), *([("", step.reason)] if step.reason else [])]
-        return [Table(("", ""), rows, is_text=True), Text(self.summary)]
+        if not self.checked:
+            hint = "Write a second one, as in = 12 L d^2"
+            return f"{self.name}: no step follows from another, so none is checked. {hint}"
+        count = len(self.checked)
+        return f"{self.name}: {f'all {count} steps are' if count > 1 else 'the step is'} right"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         wrong = self.first_wrong
         steps = [asdict(step) for step in self.steps]
         return {"name": self.name, "right": self.right, "first_wrong": wrong and wrong.line, "steps": steps}
 
 
 def check_derivation(source: str | Path | Mapping[str, Any]) -> DerivationReport:
-    """Judge a derivation: a text file of formulas, a TOML file of steps with matrices, or the text itself.
+    """Check a derivation: a text file of formulas, a TOML file of steps with matrices, or the text itself.
 
-    >>> print(judge_derivation("(a + b)^2\\n= a^2 + 2ab + b^2\\n= a^2 + b(a + b)"))
+    >>> print(check_derivation("(a + b)^2\\n= a^2 + 2ab + b^2\\n= a^2 + b(a + b)"))
     given   (a + b)^2
     right   = a^2 + 2ab + b^2
     wrong   = a^2 + b(a + b)
@@ -148,80 +133,94 @@ def check_derivation(source: str | Path | Mapping[str, Any]) -> DerivationReport
 
 
 def _number_lines(text: str, title: str) -> list[tuple[int, str]]:
+    """Return the lines that are not empty, without comments, with their numbers."""
     lines = [(number, line.partition("#")[0].strip()) for number, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line]
     if len(lines) > MAX_LINES:
-        raise InputError(f"{title} has {len(lines)} lines. Judge at most {MAX_LINES} at once.")
-    if len(lines) < 1:
+        raise InputError(f"{title} has {len(lines)} lines. Check at most {MAX_LINES} at once.")
+    if not lines:
         raise InputError(f"{title} is empty. Write a step a line.")
     return lines
 
 
+def _outcome(reason: str, is_checked: bool) -> Literal["given", "right", "wrong"]:
+    return "wrong" if reason else "right" if is_checked else "given"
+
+
 # Formulas, compared exactly.
 
-_LET = re.compile(r"(let|where|with|using|define)\b[\s:]*", re.IGNORECASE)
-_LETTER, _FACTOR = re.compile(r"[^\W\d_]\d*(?:_\w+)?"), re.compile(r"[^\W\d_]\d*")
-MAX_PRODUCT_LETTERS = 3
-"""Letters of a run that is a product even where its letters occur nowhere else; a longer one is a word."""
-_HEAD = re.compile(r"\s*(\\?[^\W\d_]\w*(?:_\{\w+\})?)\s*=(?!=)(?=.)")
+_DEFINITION = re.compile(r"(let|where|with|using|define)\b[\s:]*", re.IGNORECASE)
+_NAME = re.compile(r"\s*(\\?[^\W\d_]\w*(?:_\{\w+\})?)\s*=(?!=)(?=.)")
+_EQUALITY = re.compile(r"^(?:=|⇒|=>|\\implies|&=)+\s*")
+_SYMBOL, _FACTOR = re.compile(r"[^\W\d_]\d*(?:_\w+)?"), re.compile(r"[^\W\d_]\d*")
 
 
-def _strip_braces(head: str) -> str:
-    return head.replace("{", "").replace("}", "").removeprefix("\\")
-
-
-MAX_STEPS = 100_000
-"""Steps of work for one derivation, see `work_limit`."""
-
-
-@work_limit(MAX_STEPS)
+@work_limit(MAX_FORMULA_STEPS)
 def _check_formulas(text: str, title: str) -> DerivationReport:
     lines = _number_lines(text, title)
-    symbols = sorted(_find_symbols([line for _, line in lines]))
-    meanings: dict[str, Rational] = {}
-    calculator = Calculator()
+    derivation = _FormulaDerivation(_find_symbols([line for _, line in lines]))
+    return DerivationReport(title, tuple(derivation.check(number, line) for number, line in lines))
 
-    def meant(value: Rational) -> Rational:
-        for name, meaning in reversed(meanings.items()):
-            value = substitute(value, name, meaning, calculator)
-        return value
 
-    steps: list[DerivationStep] = []
-    last: Rational | None = None
-    for number, line in lines:
-        body, head, lets = line, "", _LET.match(line)
-        body = body[lets.end() :] if lets else re.sub(r"^(?:=|⇒|=>|\\implies|&=)+\s*", "", body)
-        if body == line or lets:
-            found = _HEAD.match(body)
-            head = _strip_braces(found[1]) if found else ""
-            body = body[found.end() :] if found else body
+class _FormulaDerivation:
+    """The state of a derivation of formulas: the meanings of names, and the last step."""
+
+    def __init__(self, symbols: set[str]) -> None:
+        self.symbols = sorted(symbols)
+        self.meanings: dict[str, Rational] = {}
+        self.last: Rational | None = None
+        self.calculator = Calculator()
+
+    def expand(self, value: Rational) -> Rational:
+        return substitute(value, dict(reversed(self.meanings.items())), self.calculator)
+
+    def check(self, number: int, line: str) -> DerivationStep:
+        is_definition, name, body = self._split(line)
+        symbols = [symbol for symbol in self.symbols if symbol != name or symbol in self.meanings]
         try:
-            reading = read_answer(body, [name for name in symbols if name != head or name in meanings])
+            reading = read_answer(body, symbols)
         except InputError as error:
             raise InputError(f"line {number}: {error}") from None
-        for name, setting in reading.settings.items():
-            meanings[name] = meant(setting)
-        members = [*reading.chain, reading.value]
-        if lets:
-            if not head:
+        for symbol, setting in reading.settings.items():
+            self.meanings[symbol] = self.expand(setting)
+        if is_definition:
+            if not name:
                 raise InputError(f"line {number}: write a name and its meaning, as in: let d_ff = 4d.")
-            meanings[head] = meant(members[-1])
-            steps.append(DerivationStep(number, line, "given"))
-            continue
-        if head:  # a chain begins; what has the name already is its first step
-            last = meanings.get(head)
-        reason, checked = "", False
-        for place, value in enumerate(members):
-            if last is not None:
-                checked, gap = True, meant(last) - meant(value)
-                if gap.numerator and not reason:
-                    where_in = f"equality {place if not head else place + 1} of the line: " if len(members) > 1 else ""
-                    reason = f"{where_in}{BEFORE} − this step = {write_or_summarize(gap, symbols).replace('-', '−')}"
-            last = value
-        if head:
-            meanings[head] = meant(members[-1])
-        steps.append(DerivationStep(number, line, "wrong" if reason else "right" if checked else "given", reason))
-    return DerivationReport(title, tuple(steps))
+            self.meanings[name] = self.expand(reading.value)
+            return DerivationStep(number, line, "given")
+        if name:  # a chain begins; the meaning that the name has already is its first step
+            self.last = self.meanings.get(name)
+        members = (*reading.chain, reading.value)
+        reason, is_checked = self._compare(members, first_number=1 if name else 0)
+        if name:
+            self.meanings[name] = self.expand(members[-1])
+        return DerivationStep(number, line, _outcome(reason, is_checked), reason)
+
+    def _split(self, line: str) -> tuple[bool, str, str]:
+        """Return whether a line is a definition, the name it begins with, and its formula."""
+        definition = _DEFINITION.match(line)
+        body = line[definition.end() :] if definition else _EQUALITY.sub("", line)
+        match = _NAME.match(body) if definition or body == line else None
+        if match is None:
+            return bool(definition), "", body
+        return bool(definition), _strip_braces(match[1]), body[match.end() :]
+
+    def _compare(self, members: Sequence[Rational], first_number: int) -> tuple[str, bool]:
+        """Compare each member of a chain with the one before; return the first difference, if any was compared."""
+        reason, is_checked = "", False
+        for number, value in enumerate(members, first_number):
+            if self.last is not None:
+                is_checked, difference = True, self.expand(self.last) - self.expand(value)
+                if difference.numerator and not reason:
+                    location = f"equality {number} of the line: " if len(members) > 1 else ""
+                    formula = write_or_summarize(difference, self.symbols).replace("-", "−")
+                    reason = f"{location}{PREVIOUS} − this step = {formula}"
+            self.last = value
+        return reason, is_checked
+
+
+def _strip_braces(name: str) -> str:
+    return name.replace("{", "").replace("}", "").removeprefix("\\")
 
 
 def _find_symbols(lines: Sequence[str]) -> set[str]:
@@ -229,107 +228,103 @@ def _find_symbols(lines: Sequence[str]) -> set[str]:
 
     A run of other symbols is their product: 2BTdV, where B, T, d and V occur. So is a run of two or three letters.
     """
-    starts = (let.end() if (let := _LET.match(line)) else 0 for line in lines)
-    heads = (_HEAD.match(line[start:]) for line, start in zip(lines, starts, strict=True))
-    found = {_strip_braces(head[1]) for head in heads if head}
+    starts = (match.end() if (match := _DEFINITION.match(line)) else 0 for line in lines)
+    names = (_NAME.match(line[start:]) for line, start in zip(lines, starts, strict=True))
+    symbols = {_strip_braces(name[1]) for name in names if name}
     runs: list[Token] = []
     for line in lines:
         for token in formula_tokens(SourceText(line, "formula, character")):
             word = token.text.removeprefix("\\") if token.kind in ("name", "command") else ""
             if not word or word.lower() in FILLER_WORDS | {"let", "using", "define"} or is_function_name(word):
                 continue
-            if _LETTER.fullmatch(word):
-                found.add(word)
+            if _SYMBOL.fullmatch(word):
+                symbols.add(word)
             else:
                 runs.append(replace(token, text=word))
     for run in runs:
-        if run.text not in found and split_into_symbols(run, found) is None:
-            short = len(run.text) <= MAX_PRODUCT_LETTERS and "_" not in run.text
-            found |= {*_FACTOR.findall(run.text)} if short else {run.text}
-    return found
+        if run.text not in symbols and split_into_symbols(run, symbols) is None:
+            is_product = len(run.text) <= MAX_PRODUCT_LETTERS and "_" not in run.text
+            symbols |= {*_FACTOR.findall(run.text)} if is_product else {run.text}
+    return symbols
 
 
 # Matrices, compared at random sizes and inputs.
 
 
-@limited_work(150_000)
+@limited_work(MAX_OPERATIONS)
 def _check_steps(fields: Mapping[str, Any], title: str) -> DerivationReport:
     steps = fields.get("steps")
     if not isinstance(steps, str):
         raise SpecError(f"{title}: steps is missing: a text with a step a line, as in steps = 'Y = X @ W'.")
-    written = dict(_number_lines(steps, title))
+    lines = _number_lines(steps, title)
     cell = read_cell({name: value for name, value in fields.items() if name != "steps"}, title, Path(title).stem)
-    samples, judged, left = cell.samples, list[DerivationStep](), MAX_OPERATIONS
-    last: Node | None = None
-    chain = ""
-    for number, line in _number_lines(fields["steps"], title):
-        head, expressions = parse_steps(line, number)
-        if head and cell.canonical(head) in cell.all_names:
-            expressions, head = [variable(cell.canonical(head)), *expressions], cell.canonical(head)
-        if head:
-            last, chain = (last, chain) if head == chain else (None, head)
-        reason, checked = "", False
+    derivation = _MatrixDerivation(cell)
+    return DerivationReport(cell.name, tuple(derivation.check(number, line) for number, line in lines))
+
+
+class _MatrixDerivation:
+    """The state of a derivation with matrices: values of names in the samples, the chain, and the last step."""
+
+    def __init__(self, cell: GradientCell) -> None:
+        self.cell, self.samples, self.search = cell, cell.samples, RepairSearch(cell)
+        self.last: Node | None = None
+        self.chain = ""
+
+    def check(self, number: int, line: str) -> DerivationStep:
+        name, expressions = parse_steps(line, number)
+        if name and (canonical := self.cell.canonical(name)) in self.cell.all_names:
+            name, expressions = canonical, [variable(canonical), *expressions]
+        if name and name != self.chain:
+            self.last, self.chain = None, name
+        reason, is_checked = "", False
         for expression in expressions:
-            expression = _canonicalize(expression, cell, samples[0], line, number)
-            if last is not None:
-                checked = True
-                if not reason:
-                    reason, left = _describe_difference(last, expression, cell, samples, left)
-            last = expression
-        if head and head not in cell.all_names:
+            expression = self._canonicalize(expression, line, number)
+            if self.last is not None:
+                is_checked, reason = True, reason or self._describe_difference(self.last, expression)
+            self.last = expression
+        if name and name not in self.cell.all_names:
             try:
-                values = [Evaluator(sample.values)(last or expressions[-1]) for sample in samples]
+                values = [Evaluator(sample.values)(self.last or expressions[-1]) for sample in self.samples]
+                self.samples = _add_values(self.samples, name, values)
             except ShapeError as error:
-                reason = reason or describe_shape_error(error, samples[0])
+                reason = reason or describe_shape_error(error, self.samples[0])
+        return DerivationStep(number, line, _outcome(reason, is_checked), reason)
+
+    def _canonicalize(self, expression: Node, line: str, number: int) -> Node:
+        """Return the expression in the names of the cell; raise an error at an unknown name."""
+        cell, values = self.cell, self.samples[0].values
+        for _, node in walk(expression):
+            if node.op == "name" and cell.canonical(node.value, values) not in values:
+                message = describe_unknown("name", node.value, [*cell.values, *cell.gradients])
+                raise SourceText(line, f"line {number}, column").error_at(node.position, message)
+        names = variable_names(expression)
+        return substitute_names(expression, {name: variable(cell.canonical(name, values)) for name in names})
+
+    def _describe_difference(self, previous: Node, step: Node) -> str:
+        """Return how a step differs from the one before, with a repair if one is found; "" if they are equal."""
+        samples = self.samples
+        try:
+            expected = [Evaluator(sample.values)(previous) for sample in samples]
+        except ShapeError:  # reported at the previous step
+            return ""
+        try:
+            values = [Evaluator(sample.values)(step) for sample in samples]
+        except ShapeError as error:
+            return describe_shape_error(error, samples[0])
+        for sample, value, truth in zip(samples, values, expected, strict=True):
+            if value.shape != truth.shape:
+                shapes = sample.describe_shape(value.shape), sample.describe_shape(truth.shape)
+                difference = f"the shape is {shapes[0]}, {PREVIOUS} has {shapes[1]}"
+            elif not is_close(value, truth):
+                error = ((value - truth).abs().max() / truth.abs().max().clamp_min(1e-300)).item()
+                difference = f"differs from {PREVIOUS}, relative error {error:.2g}"
             else:
-                samples = _add_values(samples, head, values)
-        outcome = "wrong" if reason else "right" if checked else "given"
-        judged.append(DerivationStep(number, written[number], outcome, reason))
-    return DerivationReport(cell.name, tuple(judged))
+                continue
+            repair = self.search.find(step, "step", _add_values(samples, "step", expected))
+            return f"{difference}: {repair.description}" if repair else difference
+        return ""
 
 
 def _add_values(samples: Sequence[Sample], name: str, values: Sequence[Tensor]) -> tuple[Sample, ...]:
     pairs = zip(samples, values, strict=True)
     return tuple(replace(sample, values={**sample.values, name: value}) for sample, value in pairs)
-
-
-def _canonicalize(expression: Node, cell: GradientCell, sample: Sample, line: str, number: int) -> Node:
-    """The expression in the cell's own names; an error where it has another."""
-    for _, node in walk(expression):
-        if node.op == "name" and cell.canonical(node.value, sample.values) not in sample.values:
-            known = [*cell.values, *cell.gradients]
-            raise SourceText(line, f"line {number}, column").error_at(
-                node.position, describe_unknown("name", node.value, known)
-            )
-    return substitute_names(
-        expression, {name: variable(cell.canonical(name, sample.values)) for name in variable_names(expression)}
-    )
-
-
-def _describe_difference(
-    before: Node, after: Node, cell: GradientCell, samples: Sequence[Sample], operations_left: int
-) -> tuple[str, int]:
-    """How a step differs from the one before; "" if it does not. And the operations that are left for repairs."""
-    try:
-        truths = [Evaluator(sample.values)(before) for sample in samples]
-    except ShapeError:  # said of the step before
-        return "", operations_left
-    try:
-        values = [Evaluator(sample.values)(after) for sample in samples]
-    except ShapeError as error:
-        return describe_shape_error(error, samples[0]), operations_left
-    for sample, value, truth in zip(samples, values, truths, strict=True):
-        if value.shape != truth.shape:
-            complaint = (
-                f"the shape is {sample.describe_shape(value.shape)}, {BEFORE} has {sample.describe_shape(truth.shape)}"
-            )
-        elif not is_close(value, truth):
-            error = ((value - truth).abs().max() / truth.abs().max().clamp_min(1e-300)).item()
-            complaint = f"differs from {BEFORE}, relative error {error:.2g}"
-        else:
-            continue
-        repair, operations_left = find_repair(
-            after, cell, "step", _add_values(samples, "step", truths), operations_left
-        )
-        return f"{complaint}: {repair.description}" if repair else complaint, operations_left
-    return "", operations_left

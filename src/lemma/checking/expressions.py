@@ -1,4 +1,4 @@
-"""The small language of gradient derivations: parsed, evaluated, written back."""
+"""The small language of gradient derivations: parsing, writing and evaluating expressions."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,79 +15,82 @@ from torch import Tensor, float64, tensor
 from lemma.checking.tokens import Cursor, SourceText, Token, derivation_tokens
 from lemma.errors import InputError, describe_unknown
 
-Path = tuple[int, ...]
-"""The way from the root to a node: which of the nodes below to take at each step."""
+Path = tuple[int, ...]  # indices of children on the way from the root to a node
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node of an expression: its sign or function, the nodes below it, and what else belongs to it.
+    """A node of an expression tree.
 
-    `number` and `name` have their text; `^` its exponent; `slice` its rows, columns and so on, each a pair of numbers,
-    names of sizes or None; a function the axis it works along, if one is given. A `-` above one node flips its sign,
-    `.T` transposes it; `+ - * / @` join two, and `>` and `<` give 1 where they hold, 0 elsewhere.
+    Attributes:
+        op: an operator, a function, `number`, `name`, `slice` or `.T` (transpose). A `-` with one child is a minus
+            sign; `>` and `<` give 1 where they hold, 0 elsewhere.
+        value: text of a number or name, exponent of `^`, axis of a function, subscripts of an einsum; ranges of a
+            slice, each a pair of numbers, names of sizes or None.
+        position: column of a name in its line, for error messages.
     """
 
     op: str
     children: "tuple[Node, ...]" = ()
     value: Any = None
     position: int = field(default=0, compare=False)
-    """Of a name: where it is in the line."""
 
     @property
     def is_binary(self) -> bool:
-        """Whether a sign joins two nodes."""
         return len(self.children) == 2 and self.op in PRECEDENCE
 
-
-def variable(text: str, position: int = 0) -> Node:
-    """A named value."""
-    return Node("name", (), text, position)
+    def __str__(self) -> str:
+        return write_expression(self)
 
 
-def binary(sign: str, left: Node, right: Node) -> Node:
-    """Two values joined by one of + - * / @."""
-    return Node(sign, (left, right))
+def variable(name: str, position: int = 0) -> Node:
+    """Return the node of a named value."""
+    return Node("name", (), name, position)
+
+
+def binary(operator: str, left: Node, right: Node) -> Node:
+    """Return the node of one of the operators + - * / @ > <."""
+    return Node(operator, (left, right))
 
 
 def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    """Every node of a tree with the way to it, the root first."""
+    """Yield every node of a tree with its path, the root first."""
     yield path, node
     for index, child in enumerate(node.children):
         yield from walk(child, (*path, index))
 
 
 def replace_at(node: Node, path: Path, new: Node) -> Node:
-    """The tree with another node at the end of a path.
+    """Return the tree with another node at the end of a path.
 
-    >>> written(put(join("-", variable("a"), variable("b")), (1,), variable("c")))
-    'a - c'
+    >>> print(replace_at(binary("-", variable("a"), variable("b")), (1,), variable("c")))
+    a - c
     """
     if not path:
         return new
-    below = list(node.children)
-    below[path[0]] = replace_at(below[path[0]], path[1:], new)
-    return Node(node.op, tuple(below), node.value)
+    children = list(node.children)
+    children[path[0]] = replace_at(children[path[0]], path[1:], new)
+    return Node(node.op, tuple(children), node.value)
 
 
 def substitute_names(node: Node, values: Mapping[str, Node]) -> Node:
-    """The tree with some names replaced by what they stand for."""
+    """Return the tree with some names replaced by expressions."""
     if not node.children:
         return values.get(node.value, node) if node.op == "name" else node
     return Node(node.op, tuple(substitute_names(child, values) for child in node.children), node.value)
 
 
 def variable_names(node: Node) -> set[str]:
-    """The names that occur in a tree."""
-    return {below.value for _, below in walk(node) if below.op == "name"}
+    """Return the names that occur in a tree."""
+    return {child.value for _, child in walk(node) if child.op == "name"}
 
 
 def has_more_nodes(node: Node, limit: int) -> bool:
-    """Whether a tree has more nodes than that; it counts no further."""
+    """Return whether a tree has more nodes than the limit, without counting further."""
     return next(islice(walk(node), limit, None), None) is not None
 
 
-# Reading `name = expression` lines; nothing that is read is ever executed.
+# Parsing `name = expression` lines; nothing that is read is ever executed.
 #
 # comparison  expression [('>' | '<') expression], in brackets only
 # expression  product (('+' | '-') product)*
@@ -98,8 +101,7 @@ def has_more_nodes(node: Node, limit: int) -> bool:
 #
 # As in NumPy: a.dot(b), np.matmul(a, b), a.sum(axis=0, keepdims=True), einsum("bi,bj->ij", a, b).
 
-
-ARITY = {
+ARITY = {  # the functions of the language with the fewest and the most arguments each takes
     **dict.fromkeys(
         ("sigmoid", "tanh", "exp", "log", "sqrt", "relu", "silu", "abs", "softmax", "sum", "mean", "diag", "ones"),
         (1, 1),
@@ -108,15 +110,11 @@ ARITY = {
     "concat": (2, 8),
     "einsum": (1, 3),
 }
-"""The functions of the language with the fewest and the most arguments each takes."""
 FUNCTION_ALIASES = {"sigma": "sigmoid", "stack": "concat", "ln": "log"}
 NUMPY_OPERATORS = {"dot": ("@", 2), "matmul": ("@", 2), "multiply": ("*", 2), "transpose": (".T", 1)}
-"""What NumPy calls by a name and the language writes with a sign."""
 AXIS_FUNCTIONS = ("softmax", "sum", "mean")
-"""The functions that take an axis."""
 RESERVED_NAMES = frozenset({*ARITY, *FUNCTION_ALIASES, *NUMPY_OPERATORS, "T", "axis"})
-"""What no value may be called."""
-_DERIVATIVES = {
+_DERIVATIVES = {  # of elementwise functions
     "sigmoid": "sigmoid(u) * (1 - sigmoid(u))",
     "tanh": "1 - tanh(u)^2",
     "relu": "(u > 0)",
@@ -125,14 +123,13 @@ _DERIVATIVES = {
     "log": "1 / u",
     "sqrt": "1 / (2 * sqrt(u))",
 }
-"""The derivatives of elementwise functions, in the language."""
 _EINSUM = re.compile(r"[a-zA-Z]{1,4}(?:,[a-zA-Z]{1,4}){0,2}->[a-zA-Z]{0,4}")
 MAX_NODES, MAX_DEPTH, MAX_POWER, MAX_AXES = 200, 40, 6, 4
 
 
 @dataclass(frozen=True)
 class Equation:
-    """A line that a person wrote: the name on its left, and the expression on its right."""
+    """A line `name = expression` with its text and number."""
 
     name: str
     expression: Node
@@ -160,10 +157,10 @@ def parse_equation(line: str, number: int = 1) -> Equation:
 
 
 def parse_steps(line: str, number: int = 1) -> tuple[str, list[Node]]:
-    """Read a line of a derivation: the name before the first `=`, if it is there, and the expressions that are equal.
+    """Read a line of a derivation: the name before the first `=`, "" without one, and the equal expressions.
 
     >>> name, steps = parse_steps("Y = (A + B).T = A.T + B.T")
-    >>> name, [written(step) for step in steps], parse_steps("= B.T + A.T")[0]
+    >>> name, [str(step) for step in steps], parse_steps("= B.T + A.T")[0]
     ('Y', ['(A + B).T', 'A.T + B.T'], '')
     """
     source = SourceText(line, f"line {number}, column")
@@ -180,7 +177,7 @@ def parse_steps(line: str, number: int = 1) -> tuple[str, list[Node]]:
 
 
 class _EquationParser(Cursor):
-    """Builds a tree, and counts how large and how deep it grows."""
+    """Recursive descent that builds a tree of bounded size and depth."""
 
     def __init__(self, source: SourceText, tokens: list[Token]) -> None:
         super().__init__(source, tokens)
@@ -219,9 +216,9 @@ class _EquationParser(Cursor):
         return node
 
     def unary(self) -> Node:
-        flips = 0
+        is_negative = False
         while self.take_if("-"):
-            flips += 1
+            is_negative = not is_negative
         node = self.atom()
         while sign := self.take_if("^", ".T", "[", "."):
             if sign.text == ".":  # a.dot(b) is dot(a, b)
@@ -230,32 +227,36 @@ class _EquationParser(Cursor):
                 if function not in {*ARITY, *NUMPY_OPERATORS}:
                     raise self.error(describe_unknown("function", token.text, (*ARITY, *NUMPY_OPERATORS)), token)
                 node = self.call(function, [node])
-            elif sign.text == ".T" or (sign.text == "^" and (self.current.kind, self.current.text) == ("name", "T")):
-                if sign.text == "^":
-                    self.take()
+            elif sign.text == ".T":
                 node = self.node(".T", node)
-            elif sign.text == "^":
-                node = self.node("^", node, value=self.exponent())
+            elif sign.text == "[":
+                node = self.node("slice", node, value=self.ranges(sign))
+            elif (self.current.kind, self.current.text) == ("name", "T"):  # W^T
+                self.take()
+                node = self.node(".T", node)
             else:
-                ranges = [self.range()]
-                while self.take_if(","):
-                    ranges.append(self.range())
-                self.expect("]")
-                if len(ranges) > MAX_AXES:
-                    raise self.error(f"a value has at most {MAX_AXES} axes.", sign)
-                node = self.node("slice", node, value=(*ranges, (None, None)) if len(ranges) == 1 else tuple(ranges))
-        return self.node("-", node) if flips % 2 else node
+                node = self.node("^", node, value=self.exponent())
+        return self.node("-", node) if is_negative else node
+
+    def ranges(self, opening: Token) -> tuple[Any, ...]:
+        ranges = [self.range()]
+        while self.take_if(","):
+            ranges.append(self.range())
+        self.expect("]")
+        if len(ranges) > MAX_AXES:
+            raise self.error(f"a value has at most {MAX_AXES} axes.", opening)
+        return (*ranges, (None, None)) if len(ranges) == 1 else tuple(ranges)
 
     def exponent(self) -> float:
         bracket = self.take_if("(")
         minus, token = self.take_if("-"), self.take()
-        half = bracket and self.take_if("/") and self.take()
+        divisor = bracket and self.take_if("/") and self.take()
         value = float(token.text) if token.kind == "number" and len(token.text) <= 4 else MAX_POWER + 1
-        if half:
-            value = value / 2 if half.text == "2" else MAX_POWER + 1
+        if divisor:
+            value = value / 2 if divisor.text == "2" else MAX_POWER + 1
         if value > MAX_POWER or value * 2 % 1:
-            said = f"an exponent is a whole or half number from -{MAX_POWER} to {MAX_POWER}, not '{token.text}'."
-            raise self.error(said, token)
+            message = f"an exponent is a whole or half number from -{MAX_POWER} to {MAX_POWER}, not '{token.text}'."
+            raise self.error(message, token)
         if bracket:
             self.expect(")")
         value = int(value) if value % 1 == 0 else value
@@ -282,7 +283,7 @@ class _EquationParser(Cursor):
                 while self.take_if(";", ","):
                     parts.append(self.expression())
                 self.expect("]")
-                return self.check_arity("concat", parts, token)
+                return self.apply("concat", parts, token)
             case "(":
                 node = self.expression()
                 if sign := self.take_if(">", "<"):
@@ -306,27 +307,25 @@ class _EquationParser(Cursor):
                 return self.node("name", value=token.text, position=token.position)
         raise self.error(f"expected a value, got {_quote(token)}.", token)
 
-    def derivative(self, function: str, at: Token) -> Node:
-        """The derivative of an elementwise function, as in tanh'(z), written out."""
+    def derivative(self, function: str, token: Token) -> Node:
+        """Expand the derivative of an elementwise function, as in tanh'(z)."""
         if function not in _DERIVATIVES:
-            raise self.error(f"'{at.text}' has no derivative here; known: {', '.join(_DERIVATIVES)}.", at)
+            raise self.error(f"'{token.text}' has no derivative here; known: {', '.join(_DERIVATIVES)}.", token)
         (argument,) = self.call(function).children
-        written_out = _EquationParser(
-            self.source, derivation_tokens(SourceText(_DERIVATIVES[function], ""))
-        ).expression()
-        for _ in walk(written_out):  # they count as parts of the expression
+        tokens = derivation_tokens(SourceText(_DERIVATIVES[function], ""))
+        expanded = _EquationParser(self.source, tokens).expression()
+        for _ in walk(expanded):  # they count as parts of the expression
             self.node("name")
-        return substitute_names(written_out, {"u": argument})
+        return substitute_names(expanded, {"u": argument})
 
     def call(self, function: str, arguments: list[Node] | None = None) -> Node:
-        """A function of what is in the bracket that follows, after the arguments that it has already."""
+        """Read the arguments in brackets, after those before the dot of a method call."""
         opening, arguments, value = self.current, arguments or [], None
         self.expect("(")
         if function == "einsum":
             if self.current.kind != "string" or not _EINSUM.fullmatch(self.current.text):
-                raise self.error(
-                    "einsum begins with its letters, one to four a value, as in einsum('bi,bj->ij', a, b)."
-                )
+                message = "einsum begins with its letters, one to four a value, as in einsum('bi,bj->ij', a, b)."
+                raise self.error(message)
             value = self.take().text
             self.expect(",")
         if arguments and function == "transpose":  # a.transpose() or a.transpose(1, 0)
@@ -345,49 +344,53 @@ class _EquationParser(Cursor):
                 self.expect("=")
                 self.take_if("name")
             else:
-                if self.current.text in ("axis", "dim"):
-                    self.take()
-                    self.expect("=")
-                several = self.take_if("(")
-                axes = [self.axis()]
-                while several and self.take_if(","):
-                    axes.append(self.axis())
-                if several:
-                    self.expect(")")
-                value = axes[0] if len(axes) == 1 else tuple(axes)
+                value = self.axes()
             if not self.take_if(",", ";"):
                 break
         self.expect(")")
         if function in NUMPY_OPERATORS:
-            sign, count = NUMPY_OPERATORS[function]
+            operator, count = NUMPY_OPERATORS[function]
             if len(arguments) != count:
                 raise self.error(f"{function} takes {count} values, not {len(arguments)}.", opening)
-            return self.node(sign, *arguments)
+            return self.node(operator, *arguments)
         if function == "einsum":
             return self.einsum(str(value or ""), arguments, opening)
-        return self.check_arity(function, arguments, opening, value)
+        return self.apply(function, arguments, opening, value)
+
+    def axes(self) -> int | tuple[int, ...]:
+        """Read `axis=0`, `dim=0`, `0` or `(0, 1)`."""
+        if self.current.text in ("axis", "dim"):
+            self.take()
+            self.expect("=")
+        bracket = self.take_if("(")
+        axes = [self.axis()]
+        while bracket and self.take_if(","):
+            axes.append(self.axis())
+        if bracket:
+            self.expect(")")
+        return axes[0] if len(axes) == 1 else tuple(axes)
 
     def axis(self) -> int:
-        last, token = self.take_if("-"), self.take()
-        if token.text not in map(str, range(1 if last else 0, MAX_AXES)):
+        minus, token = self.take_if("-"), self.take()
+        if token.text not in map(str, range(1 if minus else 0, MAX_AXES)):
             raise self.error(f"an axis is 0 (down the rows) or 1 (along them), not '{token.text}'.", token)
-        return -int(token.text) if last else int(token.text)
+        return -int(token.text) if minus else int(token.text)
 
-    def einsum(self, letters: str, arguments: list[Node], at: Token) -> Node:
-        """An einsum whose letters fit its values."""
-        sides, _, out = letters.partition("->")
-        given = sides.split(",")
-        if any(len(set(side)) < len(side) for side in (*given, out)) or not set(out) <= {*sides}:
-            raise self.error("in an einsum each value has its letters once, and the result only letters of theirs.", at)
-        if len(given) != len(arguments):
-            raise self.error(f"einsum('{letters}') takes {len(given)} values, not {len(arguments)}.", at)
-        return self.node("einsum", *arguments, value=letters)
+    def einsum(self, subscripts: str, arguments: list[Node], opening: Token) -> Node:
+        inputs, _, output = subscripts.partition("->")
+        operands = inputs.split(",")
+        if any(len(set(letters)) < len(letters) for letters in (*operands, output)) or not set(output) <= {*inputs}:
+            message = "in an einsum each value has its letters once, and the result only letters of theirs."
+            raise self.error(message, opening)
+        if len(operands) != len(arguments):
+            raise self.error(f"einsum('{subscripts}') takes {len(operands)} values, not {len(arguments)}.", opening)
+        return self.node("einsum", *arguments, value=subscripts)
 
-    def check_arity(self, function: str, arguments: list[Node], at: Token, axis: Any = None) -> Node:
-        fewest, most = ARITY[function]
-        if not fewest <= len(arguments) <= most:
-            wanted = str(most) if fewest == most else f"{fewest} to {most}"
-            raise self.error(f"{function} takes {wanted} values, not {len(arguments)}.", at)
+    def apply(self, function: str, arguments: list[Node], opening: Token, axis: Any = None) -> Node:
+        minimum, maximum = ARITY[function]
+        if not minimum <= len(arguments) <= maximum:
+            expected = str(maximum) if minimum == maximum else f"{minimum} to {maximum}"
+            raise self.error(f"{function} takes {expected} values, not {len(arguments)}.", opening)
         return self.node(function, *arguments, value=axis)
 
 
@@ -400,9 +403,9 @@ _UNARY, _POSTFIX = 3, 4
 
 
 def write_expression(node: Node) -> str:
-    """A tree in the language it was read from, with no bracket that is not needed.
+    """Write a tree in the language it was read from, without brackets that are not needed.
 
-    >>> written(join("*", variable("h"), join("-", Node("number", value="1"), variable("h"))))
+    >>> write_expression(binary("*", variable("h"), binary("-", Node("number", value="1"), variable("h"))))
     'h * (1 - h)'
     """
     match node:
@@ -410,7 +413,7 @@ def write_expression(node: Node) -> str:
             return text
         case Node("-", (inner,)):
             return f"-{_write_operand(inner, _UNARY)}"
-        case Node(">" | "<" as sign, (left, right)):  # which has its brackets always
+        case Node(">" | "<" as sign, (left, right)):  # always in brackets
             return f"({write_expression(left)} {sign} {write_expression(right)})"
         case Node(sign, (left, right)) if node.is_binary:
             level = PRECEDENCE[sign]
@@ -430,21 +433,23 @@ def write_expression(node: Node) -> str:
         case Node("concat", arguments):
             return f"[{'; '.join(map(write_expression, arguments))}]"
         case Node(function, arguments, axis):
-            along = "" if axis is None else f", axis={axis}"
-            return f"{function}({', '.join(map(write_expression, arguments))}{along})"
+            suffix = "" if axis is None else f", axis={axis}"
+            return f"{function}({', '.join(map(write_expression, arguments))}{suffix})"
 
 
 def _write_operand(node: Node, level: int) -> str:
     if node.is_binary:
-        binds = PRECEDENCE[node.op]
+        precedence = PRECEDENCE[node.op]
     else:
-        binds = _UNARY if node.op == "-" or (node.op == "^" and level == _UNARY) else _POSTFIX
-    return write_expression(node) if binds >= level else f"({write_expression(node)})"
+        precedence = _UNARY if node.op == "-" or (node.op == "^" and level == _UNARY) else _POSTFIX
+    return write_expression(node) if precedence >= level else f"({write_expression(node)})"
 
+
+# Evaluating.
 
 Shape = tuple[int, ...]
-MAX_ELEMENTS = 20_000
-"""No value may grow beyond this; the values of a cell are far smaller."""
+MAX_ELEMENTS = 20_000  # of a value; the values of a cell are far smaller
+MAX_EINSUM_PRODUCTS = 50 * MAX_ELEMENTS
 _ELEMENTWISE = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
@@ -459,7 +464,7 @@ _ELEMENTWISE = {
 
 
 class ShapeError(ValueError):
-    """Values that an operation cannot take: the operation with `{}` where the shapes belong, and the shapes."""
+    """An operation whose operands do not fit; its text has `{}` for each shape."""
 
     def __init__(self, operation: str, *shapes: Shape) -> None:
         super().__init__(operation, shapes)
@@ -467,14 +472,14 @@ class ShapeError(ValueError):
 
 
 class TooMuchWork(InputError):
-    """An answer that takes more operations to evaluate than its budget has."""
+    """An answer that takes more operations to evaluate than its budget allows."""
 
 
 class WorkBudget:
-    """Operations that evaluating expressions may still take; `with budget:` makes every evaluation draw from it.
+    """A budget of operations for evaluating expressions; evaluations inside `with budget:` draw from it.
 
-    An operation is about 15 microseconds: one operation on a small value, or a part of one on a large value. Budgets
-    nest: what is spent inside is spent of all around it.
+    An operation takes about 15 microseconds: one operation on a small value, or a part of one on a large value.
+    Budgets nest: what is spent inside is spent of the outer ones too.
     """
 
     def __init__(self, operations: int) -> None:
@@ -490,7 +495,7 @@ class WorkBudget:
         _BUDGET.set(self._outer)
 
     def spend(self, operations: int) -> None:
-        """Take operations from this budget and from all around it."""
+        """Draw operations from this budget and from the outer ones."""
         self.remaining -= operations
         if self.remaining < 0:
             raise TooMuchWork("This takes too much work to evaluate. Use smaller values and fewer lines.")
@@ -500,44 +505,39 @@ class WorkBudget:
 
 @contextmanager
 def limited_work(operations: int) -> Iterator[None]:
-    """Give what is evaluated inside, or each call of a function that this decorates, a budget of its own."""
+    """Limit the operations inside a block, or of each call of a decorated function."""
     with WorkBudget(operations):
         yield
 
 
 _BUDGET: ContextVar[WorkBudget | None] = ContextVar("budget of evaluations", default=None)
-_PRODUCTS_PER_OPERATION, _EINSUM_PRODUCTS_PER_OPERATION, _FUNCTION_VALUES_PER_OPERATION, _VALUES_PER_OPERATION = (
-    25_000,
-    500,
-    1_500,
-    10_000,
-)
-"""Products of a matrix product and of an einsum, values of a function, and other values that cost one operation."""
+# what costs one operation: products of a matrix product, products of an einsum, values of a function, other values
+_MATRIX_PRODUCTS, _EINSUM_PRODUCTS, _FUNCTION_VALUES, _OTHER_VALUES = 25_000, 500, 1_500, 10_000
 
 
 def _extra_operations(node: Node, operands: Sequence[Tensor], value: Tensor) -> int:
     """Return how many operations a node costs beyond one, by the sizes of its values."""
     if node.op == "@":
-        return value.numel() * operands[0].shape[-1] // _PRODUCTS_PER_OPERATION
+        return value.numel() * operands[0].shape[-1] // _MATRIX_PRODUCTS
     if node.op == "einsum":
         lengths: dict[str, int] = {}
-        for side, argument in zip(str(node.value).partition("->")[0].split(","), operands, strict=True):
-            lengths |= zip(side, argument.shape if len(side) > 1 else (argument.numel(),), strict=True)
-        return 4 + prod(lengths.values()) // _EINSUM_PRODUCTS_PER_OPERATION
+        for letters, operand in zip(str(node.value).partition("->")[0].split(","), operands, strict=True):
+            lengths |= zip(letters, operand.shape if len(letters) > 1 else (operand.numel(),), strict=True)
+        return 4 + prod(lengths.values()) // _EINSUM_PRODUCTS
     if node.op in ARITY or node.op == "^":
-        return max(value.numel(), *(one.numel() for one in operands)) // _FUNCTION_VALUES_PER_OPERATION
-    return value.numel() // _VALUES_PER_OPERATION
+        return max(value.numel(), *(operand.numel() for operand in operands)) // _FUNCTION_VALUES
+    return value.numel() // _OTHER_VALUES
 
 
 def apply_operator(sign: str, left: Tensor, right: Tensor) -> Tensor:
-    """Two values joined by a sign.
+    """Apply a binary operator.
 
-    A number, or a row or column as long as the other value, is spread over the other value. A row and a column are
-    not spread over each other: who means the outer product says so.
+    A number, or a row or column as long as the other value, is broadcast. A row and a column are not broadcast against
+    each other: an outer product must be written as such.
     """
-    axes = max(left.ndim, right.ndim)
-    ours, theirs = ((1,) * (axes - value.ndim) + tuple(value.shape) for value in (left, right))
-    pairs = list(zip(ours, theirs, strict=True))
+    num_axes = max(left.ndim, right.ndim)
+    left_shape, right_shape = ((1,) * (num_axes - value.ndim) + tuple(value.shape) for value in (left, right))
+    pairs = list(zip(left_shape, right_shape, strict=True))
     if sign == "@":
         fits = min(left.ndim, right.ndim) >= 2 and left.shape[-1] == right.shape[-2]
         fits = fits and all(1 in (a, b) or a == b for a, b in pairs[:-2])
@@ -554,16 +554,16 @@ def apply_operator(sign: str, left: Tensor, right: Tensor) -> Tensor:
 
 
 def apply_function(function: str, arguments: list[Tensor], value: Any) -> Tensor:
-    """A function of the language applied to values; `value` is its axis, or the letters of an einsum."""
+    """Apply a function of the language; `value` is its axis, or the subscripts of an einsum."""
     first, counts = arguments[0], [argument.numel() for argument in arguments]
-    grows = {"diag": counts[0] ** 2, "outer": prod(counts), "concat": sum(counts)}
-    _check_size(grows.get(function, counts[0]))
+    result_sizes = {"diag": counts[0] ** 2, "outer": prod(counts), "concat": sum(counts)}
+    _check_size(result_sizes.get(function, counts[0]))
     if function in _ELEMENTWISE:
         return _ELEMENTWISE[function](first)
     if function in ("sum", "mean") and value is None:
         return first.sum() if function == "sum" else first.mean()
     if function == "maximum":
-        apply_operator("+", *arguments)  # whether they fit
+        apply_operator("+", *arguments)  # checks that the shapes fit
         return torch.maximum(*arguments)
     axes: tuple[int, ...] = value if isinstance(value, tuple) else (value,) if isinstance(value, int) else ()
     if function in AXIS_FUNCTIONS and (first.ndim < 2 or not all(-first.ndim <= axis < first.ndim for axis in axes)):
@@ -580,43 +580,50 @@ def apply_function(function: str, arguments: list[Tensor], value: Any) -> Tensor
         case "mean":
             return first.mean(value, keepdim=True)
         case "softmax":  # of a row or of a column, or of each row of a matrix, unless an axis is given
-            column = first.ndim == 2 and first.shape[1] == 1
-            return first.softmax(axes[0] if axes else 0 if column else -1)
+            is_column = first.ndim == 2 and first.shape[1] == 1
+            return first.softmax(axes[0] if axes else 0 if is_column else -1)
         case "diag":
             return torch.diag(first.flatten())
         case "outer":
             return torch.outer(*(argument.flatten() for argument in arguments))
         case "einsum":
             return _einsum(str(value), arguments)
-    for along in (0, 1):  # columns stacked upon each other, or rows put side by side
-        if all(argument.ndim == 2 and argument.shape[1 - along] == 1 for argument in arguments):
-            return torch.cat(arguments, along)
-    for along in (1, 0):  # matrices of as many rows side by side, as heads are
-        flat = all(argument.ndim == 2 for argument in arguments)
-        if flat and len({argument.shape[1 - along] for argument in arguments}) == 1:
-            return torch.cat(arguments, along)
+    return _concatenate(arguments)
+
+
+def _concatenate(arguments: list[Tensor]) -> Tensor:
+    """Stack columns, put rows side by side, or join matrices with as many rows, as heads are, or columns."""
+    if all(argument.ndim == 2 for argument in arguments):
+        for axis in (0, 1):
+            if all(argument.shape[1 - axis] == 1 for argument in arguments):
+                return torch.cat(arguments, axis)
+        for axis in (1, 0):
+            if len({argument.shape[1 - axis] for argument in arguments}) == 1:
+                return torch.cat(arguments, axis)
     raise ShapeError(f"[{'; '.join('{}' for _ in arguments)}]", *(argument.shape for argument in arguments))
 
 
-def _einsum(letters: str, arguments: list[Tensor]) -> Tensor:
-    """A sum of products by letters; a value with one letter is a row or a column, and a result of one is alike."""
-    sides, _, out = letters.partition("->")
-    unfit = ShapeError(
-        f"einsum('{letters}') of {', '.join('{}' for _ in arguments)}", *(one.shape for one in arguments)
-    )
-    values, lengths, row = list[Tensor](), dict[str, int](), False
-    for side, argument in zip(sides.split(","), arguments, strict=True):
-        if argument.ndim != max(len(side), 2) or (len(side) == 1 and 1 not in argument.shape):
-            raise unfit
-        row |= len(side) == 1 and argument.shape[0] == 1
-        values.append(argument.flatten() if len(side) == 1 else argument)
-        if any(lengths.setdefault(letter, size) != size for letter, size in zip(side, values[-1].shape, strict=True)):
-            raise unfit
-    _check_size(prod(lengths[letter] for letter in out))
-    if prod(lengths.values()) > MAX_ELEMENTS * 50:
+def _einsum(subscripts: str, arguments: list[Tensor]) -> Tensor:
+    """Sum products by subscripts; an operand or result with one letter is a row or a column."""
+    inputs, _, output = subscripts.partition("->")
+    placeholders = ", ".join("{}" for _ in arguments)
+    error = ShapeError(f"einsum('{subscripts}') of {placeholders}", *(argument.shape for argument in arguments))
+    values, lengths, has_row = list[Tensor](), dict[str, int](), False
+    for letters, argument in zip(inputs.split(","), arguments, strict=True):
+        if argument.ndim != max(len(letters), 2) or (len(letters) == 1 and 1 not in argument.shape):
+            raise error
+        has_row |= len(letters) == 1 and argument.shape[0] == 1
+        value = argument.flatten() if len(letters) == 1 else argument
+        values.append(value)
+        if any(lengths.setdefault(letter, size) != size for letter, size in zip(letters, value.shape, strict=True)):
+            raise error
+    _check_size(prod(lengths[letter] for letter in output))
+    if prod(lengths.values()) > MAX_EINSUM_PRODUCTS:
         raise ShapeError("an einsum of too many products")
-    result = torch.einsum(letters, *values)
-    return result if len(out) != 1 else result[None] if row else result[:, None]
+    result = torch.einsum(subscripts, *values)
+    if len(output) != 1:
+        return result
+    return result[None] if has_row else result[:, None]
 
 
 def _check_size(elements: int) -> None:
@@ -625,7 +632,7 @@ def _check_size(elements: int) -> None:
 
 
 class Evaluator:
-    """Evaluates expressions where names have given values, and counts its operations.
+    """Evaluates expressions for given values of names, and counts its operations.
 
     A value is a number, a column (n, 1), a row (1, n), a matrix, or a batch of matrices, in float64.
     """
@@ -636,22 +643,22 @@ class Evaluator:
         self._cache: dict[int, tuple[Node, Tensor]] = {}
 
     def cache_values(self, node: Node) -> None:
-        """Keep the values of a tree's nodes: another tree that holds some of them then costs only the rest."""
+        """Cache the values of a tree's nodes; evaluating a tree that shares some of them costs only the others."""
         for child in node.children:
             self.cache_values(child)
         try:
-            self._cache[id(node)] = (node, self(node))  # the node is held too, so that its id stays its own
+            self._cache[id(node)] = (node, self(node))  # holding the node keeps its id from being reused
         except ShapeError:
             return
 
     def __call__(self, node: Node) -> Tensor:
-        """The value of a node; an `UnfitError` if its shapes do not fit."""
+        """Return the value of a node; raise a `ShapeError` if shapes do not fit."""
         if id(node) in self._cache:
             return self._cache[id(node)][1]
         self._spend(1)  # also where the shapes do not fit
-        below = [self(child) for child in node.children]
-        value = self._apply(node, below)
-        self._spend(_extra_operations(node, below, value))
+        operands = [self(child) for child in node.children]
+        value = self._apply(node, operands)
+        self._spend(_extra_operations(node, operands, value))
         return value
 
     def _spend(self, operations: int) -> None:
@@ -664,23 +671,26 @@ class Evaluator:
             return tensor(float(node.value), dtype=float64)
         if node.op == "name":
             return self.values[node.value]
-        first, *others = operands
+        first = operands[0]
         match node.op:
-            case "-" if not others:
+            case "-" if len(operands) == 1:
                 return -first
-            case sign if node.is_binary:
-                return apply_operator(sign, *operands)
+            case operator if node.is_binary:
+                return apply_operator(operator, *operands)
             case "^":
                 return first**node.value
             case ".T":
                 return first.mT if first.ndim else first
             case "slice":
-                if first.ndim < len(node.value):
-                    raise ShapeError("a slice of {}", first.shape)
-                ends = [[int(self.values[end]) if isinstance(end, str) else end for end in of] for of in node.value]
-                part = first[tuple(slice(*pair) for pair in ends)]
-                if part.numel() == 0:
-                    raise ShapeError("an empty slice of {}", first.shape)
-                return part
+                return self._slice(first, node.value)
             case function:
                 return apply_function(function, operands, node.value)
+
+    def _slice(self, value: Tensor, ranges: Sequence[tuple[int | str | None, ...]]) -> Tensor:
+        if value.ndim < len(ranges):
+            raise ShapeError("a slice of {}", value.shape)
+        slices = (slice(*(int(self.values[end]) if isinstance(end, str) else end for end in ends)) for ends in ranges)
+        part = value[tuple(slices)]
+        if part.numel() == 0:
+            raise ShapeError("an empty slice of {}", value.shape)
+        return part

@@ -13,23 +13,15 @@ from typing import Any, ClassVar
 
 import torch
 
+from lemma.checking.accounts import account_for, symbol_aliases
 from lemma.checking.cells import GradientCell, Sample, find_cell
+from lemma.checking.check_formula import compare_formula
 from lemma.checking.check_number import NumberQuestion
+from lemma.checking.compare_formula import FormulaQuestion, format_number, has_symbols, read_question
 from lemma.checking.expressions import Evaluator, ShapeError, limited_work
-from lemma.checking.formula import read_formula, substitute
-from lemma.checking.formulas import compare_formula
 from lemma.checking.gradients import GradientReport, check_gradients, read_derivation
 from lemma.checking.numbers import WrittenNumber, read_number
-from lemma.checking.question import (
-    FormulaQuestion,
-    account_for,
-    format_number,
-    has_symbols,
-    read_question,
-    spec_of,
-    substitute_all,
-    symbol_aliases,
-)
+from lemma.checking.read_formula import read_formula, substitute
 from lemma.checking.sheets import SheetQuestion, prefix_lines
 from lemma.counting.account import Account, Part
 from lemma.counting.polynomial import ONE, Calculator, Rational, as_polynomial, symbol, work_limit
@@ -211,7 +203,7 @@ class FormulaAnswerQuestion(ExpressionQuestion):
 
     def formula_of(self, answer: FormulaQuestion) -> Rational:
         """Return an answer with the sizes that follow from others written out."""
-        return substitute_all(answer.answer, self.account.defaults)
+        return substitute(answer.answer, self.account.defaults)
 
     def is_same(self, answer: FormulaQuestion, other: FormulaQuestion) -> bool:
         return self.formula_of(answer) == self.formula_of(other)
@@ -224,17 +216,16 @@ class ModelFormula(FormulaAnswerQuestion):
         super().__init__(question)
         self.subject = resolve_subject(question.model, question.settings)
         self.account = account_for(self.subject, (question.kind,), question.conventions)
-        self.spec = spec_of(question.model, question.settings, self.subject)
-        self.aliases = symbol_aliases(self.spec, self.account.symbols)
+        self.aliases = symbol_aliases(self.subject.spec, self.account.symbols)
         self.quantity = self.account.quantities[question.kind]
         value = self.quantity.at(self.account.symbols)
         if value is None or self.quantity.refused:
             raise InputError(f"the {question.kind} of {question.model} follow no formula. Ask for something else.")
         self.expected_value = Fraction(value)
-        self.expected_formula = substitute_all(Rational(self.quantity.polynomial), self.account.defaults)
+        self.expected_formula = substitute(Rational(self.quantity.polynomial), self.account.defaults)
 
     def compare(self, answer: FormulaQuestion, diagnose: bool) -> Comparison:
-        verdict = compare_formula(answer, self.subject, self.spec, self.question.conventions, diagnose)
+        verdict = compare_formula(answer, self.subject, self.question.conventions, diagnose)
         number = format_number(verdict.right_at)
         return Comparison(
             verdict.equal,
@@ -277,7 +268,7 @@ class DerivedFormula(FormulaAnswerQuestion):
         readable = [*question.builds_on, *(name for name in names if name not in question.builds_on)]
         # the id of a question may be a symbol of another question's formula
         placeholders = {id: symbol(f"?{id}") for id in question.builds_on}
-        self.template = substitute_all(read_formula(question.value, readable), placeholders)
+        self.template = substitute(read_formula(question.value, readable), placeholders)
         self.meanings = {alias: symbol(name) for alias, name in names.items() if alias != name}
         self.expected_formula = self._derive({source.question.id: source.expected_formula for source in sources})
         self.expected_value = self.expected_formula.at(symbols)
@@ -286,8 +277,8 @@ class DerivedFormula(FormulaAnswerQuestion):
         """Return what is right if these are the formulas of the earlier questions."""
         derived, calculator = self.template, Calculator()
         for id in self.question.builds_on:
-            derived = substitute(derived, f"?{id}", formulas[id], calculator)
-        return substitute_all(substitute_all(derived, self.meanings), self.account.defaults)
+            derived = substitute(derived, {f"?{id}": formulas[id]}, calculator)
+        return substitute(substitute(derived, self.meanings), self.account.defaults)
 
     def compare(self, answer: FormulaQuestion, diagnose: bool) -> Comparison:
         formula, solution, number = self.formula_of(answer), self.solution, format_number(self.expected_value)

@@ -1,9 +1,12 @@
-"""Repairs of a wrong derivation: the small changes of an expression that people's errors call for, and the search."""
+"""Repairs of a wrong derivation: a table of rewrite rules for the mistakes that people make, and the search.
+
+A rule yields rewrites of an expression: the path of a node, the node to put there, and a description of the mistake.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce, wraps
-from itertools import chain, combinations, combinations_with_replacement
+from functools import cached_property, partial, reduce
+from itertools import combinations, combinations_with_replacement
 
 import torch
 from torch import Tensor
@@ -23,31 +26,86 @@ from lemma.checking.expressions import (
     variable,
     variable_names,
     walk,
-    write_expression,
 )
 
-TOLERANCE = 1e-9
-"""The relative error up to which two float64 values count as equal."""
-ABSOLUTE_TOLERANCE = 1e-13
-"""The absolute error that rounding makes of a gradient that is 0, such as that of a bias before a softmax over it."""
-MAX_OPERATIONS, MAX_OPERATIONS_PER_LINE = 45_000, 20_000
-"""The operations that a report, and a line of it, may spend on repairs; a line takes a third of a second at most."""
-_MAX_CHAIN = 12
-_FUNCTIONS = ("sigmoid", "tanh", "softmax", "exp", "log")
+TOLERANCE = 1e-9  # relative error up to which two float64 values count as equal
+ABSOLUTE_TOLERANCE = 1e-13  # rounding of a gradient that is 0, such as that of a bias before a softmax over it
+MAX_OPERATIONS = 45_000  # for the repairs of a report
+MAX_OPERATIONS_PER_LINE = 20_000  # a third of a second at most
+_MAX_CHAIN = 12  # factors of a product
 _ONE = Node("number", value="1")
 
 
 @dataclass(frozen=True)
 class Repair:
-    """A changed expression and, in words, the change."""
+    """A repaired expression and a description of the mistake."""
 
     description: str
     expression: Node
 
 
+class RepairSearch:
+    """The search for repairs of the lines of one derivation, which share a budget of operations."""
+
+    def __init__(self, cell: GradientCell) -> None:
+        self.cell, self.operations_left = cell, MAX_OPERATIONS
+
+    def find(
+        self, expression: Node, target: str, samples: Sequence[Sample], available: Collection[str] | None = None
+    ) -> Repair | None:
+        """Return the first repair that is right in every sample; None without one or if the operations run out.
+
+        Args:
+            target: the name that the expression should equal.
+            available: names that the repair may use; any by default.
+        """
+        first, *others = samples
+        limit, num_attempts, spent = min(self.operations_left, MAX_OPERATIONS_PER_LINE), 0, 0
+        if limit <= 0:
+            return None
+        try:
+            with WorkBudget(2 * limit) as budget:
+                evaluate = Evaluator(first.values)
+                evaluate.cache_values(expression)
+                start = evaluate.operations
+                for repair in propose_repairs(expression, RepairContext(self.cell, target, first)):
+                    num_attempts += 1
+                    spent = evaluate.operations - start + num_attempts
+                    if spent > limit:
+                        break
+                    if (
+                        is_correct(repair.expression, target, first, evaluate)
+                        and (available is None or variable_names(repair.expression) <= {*available})
+                        and all(is_correct(repair.expression, target, sample) for sample in others)
+                    ):
+                        self.operations_left -= spent
+                        return repair
+        except TooMuchWork:  # with large values the search alone may take all of it
+            self.operations_left -= limit
+            return None
+        self.operations_left -= max(spent, min(limit, (2 * limit - budget.remaining) // 2))
+        return None
+
+
+def is_correct(expression: Node, target: str, sample: Sample, evaluate: Evaluator | None = None) -> bool:
+    """Return whether an expression has the true value of a name in a sample; the evaluator may have cached values."""
+    truth = sample.values[target]
+    try:
+        value = (evaluate or Evaluator(sample.values))(expression)
+    except ShapeError:
+        return False
+    return value.shape == truth.shape and is_close(value, truth)
+
+
+def is_close(value: Tensor, truth: Tensor) -> bool:
+    """Return whether two values of one shape are equal up to rounding."""
+    tolerance = max(TOLERANCE * float(truth.abs().max()), ABSOLUTE_TOLERANCE)
+    return torch.allclose(value, truth, rtol=0.0, atol=tolerance)
+
+
 @dataclass(frozen=True)
 class RepairContext:
-    """What a repair may look at: the cell, the name that is derived, and a sample."""
+    """The information for a rule: the cell, the name that is derived, and a sample."""
 
     cell: GradientCell
     target: str
@@ -55,144 +113,113 @@ class RepairContext:
 
     @cached_property
     def shape(self) -> Shape:
-        """The shape that the target has."""
+        """The shape of the target."""
         return self.sample.values[self.target].shape
 
     @cached_property
     def available_shapes(self) -> dict[str, Shape]:
-        """The names a repair may bring in: none that is derived only after the target."""
+        """The names that a repair may add, with their shapes; none is derived only after the target."""
         cell, available = self.cell, self.cell.available_for(self.target)
-        usable = (name for name in (*cell.input_sides, *cell.steps, *cell.gradients) if name in available)
-        return {name: self.sample.values[name].shape for name in usable}
+        names = (name for name in (*cell.input_sides, *cell.steps, *cell.gradients) if name in available)
+        return {name: self.sample.values[name].shape for name in names}
 
     @cached_property
     def matrices(self) -> dict[str, Shape]:
-        """Those that have rows and columns, and nothing else."""
+        """The available names that have rows and columns, and nothing else."""
         return {name: shape for name, shape in self.available_shapes.items() if len(shape) == 2}
+
+    def can_use(self, node: Node) -> bool:
+        return variable_names(node) <= self.available_shapes.keys()
 
     @cached_property
     def derivatives(self) -> list[tuple[Node, Shape]]:
-        """The derivatives of the cell's activations, and the pieces they consist of, where they may be used."""
-        found: list[Node] = []
+        """The available derivatives of the cell's activations, and their factors, with their shapes."""
+        nodes: list[Node] = []
         for function, pre, output in self.cell.activations:
-            rest = binary("-", _ONE, output)
+            complement = binary("-", _ONE, output)
             if function == "relu":
-                found.append(binary(">", variable(pre), Node("number", value="0")))
+                nodes.append(binary(">", variable(pre), Node("number", value="0")))
                 continue
-            found += (
-                [binary("*", output, rest), rest] if function == "sigmoid" else [binary("-", _ONE, _square(output))]
-            )
-            found += [] if output.op == "name" else [output]
+            if function == "sigmoid":
+                nodes += [binary("*", output, complement), complement]
+            else:
+                nodes.append(binary("-", _ONE, _square(output)))
+            if output.op != "name":
+                nodes.append(output)
         evaluate = Evaluator(self.sample.values)
-        return [
-            (slope, evaluate(slope).shape) for slope in found if variable_names(slope) <= set(self.available_shapes)
-        ]
+        return [(node, evaluate(node).shape) for node in nodes if self.can_use(node)]
 
 
-Repairs = Iterator[Repair]
-Changes = Iterator[tuple[str, Node]]
+Rewrites = Iterator[tuple[Path, Node, str]]
+Rule = Callable[[Node, RepairContext], Rewrites]
 
 
-def at_every_node(change: Callable[[Node, RepairContext], Changes]) -> Callable[[Node, RepairContext], Repairs]:
-    """Try a change of one node at every node of a tree."""
-
-    @wraps(change)
-    def repairs(tree: Node, setting: RepairContext) -> Repairs:
-        for path, node in walk(tree):
-            for words, new in change(node, setting):
-                yield Repair(words, replace_at(tree, path, new))
-
-    return repairs
+def apply_rules(rules: Iterable[Rule], tree: Node, context: RepairContext) -> Iterator[Repair]:
+    """Yield the repairs that rules propose, in the order of the rules."""
+    for rule in rules:
+        for path, node, description in rule(tree, context):
+            yield Repair(description, replace_at(tree, path, node))
 
 
-def replacing_nodes(
-    change: Callable[[Node, RepairContext], Iterator[Node]],
-) -> Callable[[Node, RepairContext], Repairs]:
-    """Put other nodes for a node, at every node of a tree.
-
-    The exchange is named together with the difference around it, as (1 - c_tilde^2) instead of (1 - pre_c).
-    """
-
-    @wraps(change)
-    def repairs(tree: Node, setting: RepairContext) -> Repairs:
-        for path, node in walk(tree):
-            for new in change(node, setting):
-                changed = around = replace_at(tree, path, new)
-                old, parent = node, tree
-                for step in path[:-1]:
-                    parent, around = parent.children[step], around.children[step]
-                if path and parent.is_binary and parent.op == "-":
-                    old, new = parent, around
-                said, better = (
-                    f"({write_expression(side)})" if side.is_binary else write_expression(side) for side in (old, new)
-                )
-                yield Repair(f"{better} instead of {said}", changed)
-
-    return repairs
+def propose_repairs(tree: Node, context: RepairContext) -> Iterator[Repair]:
+    """Yield every repair of one mistake, most likely first; then those of two mistakes of the most common kinds."""
+    yield from apply_rules((*COMMON_RULES, *LESS_COMMON_RULES), tree, context)
+    for first in apply_rules(COMMON_RULES, tree, context):
+        for second in apply_rules(COMMON_RULES, first.expression, context):
+            yield Repair(f"{first.description}; and {second.description}", second.expression)
 
 
-# Other signs, other order, other transposes.
+# Signs, order, transposes.
 
 
-def flip_signs(tree: Node, setting: RepairContext) -> Repairs:
+def flip_signs(tree: Node, context: RepairContext) -> Rewrites:
     """Flip one sign."""
     for path, node in walk(tree):
         match node:
             case Node("-", (left, right)):
                 swapped = binary("-", right, left)
-                yield Repair(
-                    f"the sign is wrong: {write_expression(swapped)}, not {write_expression(node)}",
-                    replace_at(tree, path, swapped),
-                )
-                yield Repair(
-                    f"the sign of {write_expression(right)} is wrong", replace_at(tree, path, binary("+", left, right))
-                )
+                yield path, swapped, f"the sign is wrong: {swapped}, not {node}"
+                yield path, binary("+", left, right), f"the sign of {right} is wrong"
             case Node("+", (left, right)):
-                yield Repair(
-                    f"the sign of {write_expression(right)} is wrong", replace_at(tree, path, binary("-", left, right))
-                )
-                yield Repair(
-                    f"the sign of {write_expression(left)} is wrong", replace_at(tree, path, binary("-", right, left))
-                )
+                yield path, binary("-", left, right), f"the sign of {right} is wrong"
+                yield path, binary("-", right, left), f"the sign of {left} is wrong"
             case Node("-", (inner,)):
-                yield Repair("the sign is wrong", replace_at(tree, path, inner))
-    yield Repair("the sign is wrong", Node("-", (tree,)))
+                yield path, inner, "the sign is wrong"
+    yield (), Node("-", (tree,)), "the sign is wrong"
 
 
-def toggle_transposes(tree: Node, setting: RepairContext) -> Repairs:
-    """Transpose one thing, or leave it untransposed."""
-    yield Repair("the result is transposed", transpose(tree))
+def toggle_transposes(tree: Node, context: RepairContext) -> Rewrites:
+    """Transpose one node, or leave it untransposed."""
+    yield (), transpose(tree), "the result is transposed"
     for path, node in walk(tree):
         if node.op == ".T":
-            yield Repair(
-                f"do not transpose {write_expression(node.children[0])}", replace_at(tree, path, node.children[0])
-            )
+            yield path, node.children[0], f"do not transpose {node.children[0]}"
         elif path:
-            yield Repair(f"transpose {write_expression(node)}", replace_at(tree, path, transpose(node)))
+            yield path, transpose(node), f"transpose {node}"
 
 
-@at_every_node
-def reorder_products(node: Node, setting: RepairContext) -> Changes:
-    """Try every order and every transposition of the two sides of a matrix product."""
-    if node.op == "@":
-        for arranged in product_arrangements(*node.children):
-            yield f"the factors are in the wrong order or wrongly transposed: {write_expression(arranged)}", arranged
+def reorder_products(tree: Node, context: RepairContext) -> Rewrites:
+    """Try every order and every transposition of the operands of a matrix product."""
+    for path, node in walk(tree):
+        if node.op == "@":
+            for product in _arrangements(*node.children):
+                yield path, product, f"the factors are in the wrong order or wrongly transposed: {product}"
 
 
-@at_every_node
-def swap_product_kind(node: Node, setting: RepairContext) -> Changes:
-    """Take a matrix or outer product for an elementwise one, and the reverse."""
-    match node:
-        case Node("*", (left, right)) | Node("sum", (Node("*", (left, right)),)):
-            for arranged in (binary("@", left, right), *product_arrangements(left, right)):
-                yield f"a matrix product is meant, not {node.op}: {write_expression(arranged)}", arranged
-        case Node("@", (left, right)):
-            elementwise = binary("*", left, right)
-            yield f"the product is elementwise: {write_expression(elementwise)}", elementwise
+def swap_product_kind(tree: Node, context: RepairContext) -> Rewrites:
+    """Replace an elementwise product by a matrix or outer product, and the reverse."""
+    for path, node in walk(tree):
+        match node:
+            case Node("*", (left, right)) | Node("sum", (Node("*", (left, right)),)):
+                for product in (binary("@", left, right), *_arrangements(left, right)):
+                    yield path, product, f"a matrix product is meant, not {node.op}: {product}"
+            case Node("@", (left, right)):
+                elementwise = binary("*", left, right)
+                yield path, elementwise, f"the product is elementwise: {elementwise}"
 
 
-def product_arrangements(left: Node, right: Node) -> Iterator[Node]:
-    """The products of two factors in either order, each factor as it is or transposed, the nearest ones first."""
+def _arrangements(left: Node, right: Node) -> Iterator[Node]:
+    """Yield matrix products in either order, each factor as it is or transposed, nearest first."""
     for first, second in ((right, left), (left, right)):
         yield binary("@", first, second)
         yield binary("@", transpose(first), second)
@@ -201,7 +228,7 @@ def product_arrangements(left: Node, right: Node) -> Iterator[Node]:
 
 
 def transpose(node: Node) -> Node:
-    """A node transposed; a transposed one as it was before."""
+    """Return a node transposed; of a transposed one, what is inside."""
     return node.children[0] if node.op == ".T" else Node(".T", (node,))
 
 
@@ -209,256 +236,251 @@ def _square(node: Node) -> Node:
     return Node("^", (node,), 2)
 
 
-# Factors, terms and functions that are too many.
+# A factor or term too many.
 
 
-def drop_factors(tree: Node, setting: RepairContext) -> Repairs:
+def drop_factors(tree: Node, context: RepairContext) -> Rewrites:
     """Drop one factor of a matrix product or quotient, or one or two of a chain of elementwise factors."""
-    for path, node in walk_chains(tree):
-        match node:
-            case Node("*"):
-                whole = list_factors(node)
-                parts, rest = whole[:_MAX_CHAIN], whole[_MAX_CHAIN:]
-                for count in range(1, min(2, len(parts) - 1) + 1):
-                    for indices in combinations(range(len(parts)), count):
-                        kept = [part for index, part in enumerate(parts) if index not in indices] + rest
-                        dropped = [parts[index] for index in indices]
-                        factor = write_expression(reduce(partial(binary, "*"), dropped))
-                        twice = all(part in kept for part in dropped)
-                        words = f"the factor {factor} occurs twice; drop one" if twice else f"drop the factor {factor}"
-                        yield Repair(words, replace_at(tree, path, reduce(partial(binary, "*"), kept)))
-            case Node("@" | "/", (left, right)):
-                yield Repair(f"drop the factor {write_expression(right)}", replace_at(tree, path, left))
-                yield Repair(f"drop the factor {write_expression(left)}", replace_at(tree, path, right))
+    for path, node in _walk_chains(tree):
+        if node.op == "*":
+            yield from ((path, *rewrite) for rewrite in _drop_from_chain(_list_factors(node)))
+        elif node.op in ("@", "/"):
+            left, right = node.children
+            yield path, left, f"drop the factor {right}"
+            yield path, right, f"drop the factor {left}"
 
 
-def list_factors(node: Node) -> list[Node]:
-    """The factors of a chain of elementwise products, from left to right."""
-    return [factor for side in node.children for factor in list_factors(side)] if node.op == "*" else [node]
+def _drop_from_chain(factors: list[Node]) -> Iterator[tuple[Node, str]]:
+    multiply = partial(reduce, partial(binary, "*"))
+    candidates, tail = factors[:_MAX_CHAIN], factors[_MAX_CHAIN:]
+    for count in range(1, min(2, len(candidates) - 1) + 1):
+        for indices in combinations(range(len(candidates)), count):
+            dropped = [candidates[index] for index in indices]
+            remaining = [factor for index, factor in enumerate(candidates) if index not in indices] + tail
+            product, is_repeated = multiply(dropped), all(factor in remaining for factor in dropped)
+            description = (
+                f"the factor {product} occurs twice; drop one" if is_repeated else f"drop the factor {product}"
+            )
+            yield multiply(remaining), description
 
 
-@at_every_node
-def drop_terms(node: Node, setting: RepairContext) -> Changes:
+def _list_factors(node: Node) -> list[Node]:
+    """Return the factors of a chain of elementwise products, from left to right."""
+    return [factor for child in node.children for factor in _list_factors(child)] if node.op == "*" else [node]
+
+
+def drop_terms(tree: Node, context: RepairContext) -> Rewrites:
     """Drop one term of a sum or difference."""
-    match node:
-        case Node("+" | "-" as sign, (left, right)):
-            yield f"drop the term {write_expression(right)}", left
-            yield f"drop the term {write_expression(left)}", right if sign == "+" else Node("-", (right,))
+    for path, node in walk(tree):
+        match node:
+            case Node("+" | "-" as sign, (left, right)):
+                yield path, left, f"drop the term {right}"
+                yield path, right if sign == "+" else Node("-", (right,)), f"drop the term {left}"
 
 
-@at_every_node
-def drop_functions(node: Node, setting: RepairContext) -> Changes:
-    """Take the argument of a function for the function."""
-    if len(node.children) == 1 and node.op not in ("-", "^", ".T", "slice"):
-        yield f"{write_expression(node.children[0])}, not {write_expression(node)}", node.children[0]
+# One thing for another: an activation for its input, a name for a name.
 
 
-# One thing for another: an activation for its input, a name for a name, a function for a function.
+def swap_activations(tree: Node, context: RepairContext) -> Rewrites:
+    """Replace the input of an activation by the activation or its square, the activation by its square, and so on."""
+    for path, node in walk(tree):
+        for function, pre, output in context.cell.activations:
+            if function == "relu":  # its derivative depends on where its input or output is positive only
+                continue
+            square, replacements = _square(output), tuple[Node, ...]()
+            if function == "sigmoid" and node == binary("-", _ONE, square):  # the derivative of tanh
+                replacements = (binary("*", output, binary("-", _ONE, output)),)
+            elif node == variable(pre):
+                replacements = (square, output)
+            elif node == output:
+                replacements = (square, variable(pre))
+            elif node in (square, Node(function, (output,))):  # sigmoid(G_f): the activation applied twice
+                replacements = (output,)
+            elif node == _square(variable(pre)):
+                replacements = (square,)
+            for replacement in replacements:
+                if context.can_use(replacement):
+                    yield path, replacement, _describe_exchange(tree, path, replacement)
 
 
-@replacing_nodes
-def swap_activations(node: Node, setting: RepairContext) -> Iterator[Node]:
-    """Put an activation or its square for its input, the square for the activation, and the reverse."""
-    for function, pre, output in setting.cell.activations:
-        if function == "relu":  # its slope is where its input is positive, or its output
+def swap_complements(tree: Node, context: RepairContext) -> Rewrites:
+    """Replace a gate g by 1 - g, and the reverse."""
+    for path, node in walk(tree):
+        if node.op in ("name", "^"):
+            replacement = binary("-", _ONE, node)
+        elif node.is_binary and node.op == "-" and node.children[0] == _ONE:
+            replacement = node.children[1]
+        else:
             continue
-        square = _square(output)
-        found: tuple[Node, ...] = ()
-        if function == "sigmoid" and node == binary("-", _ONE, square):  # the slope of tanh
-            found = (binary("*", output, binary("-", _ONE, output)),)
-        elif node == variable(pre):
-            found = (square, output)
-        elif node == output:
-            found = (square, variable(pre))
-        elif node in (square, Node(function, (output,))):  # sigmoid(G_f): the activation taken twice
-            found = (output,)
-        elif node == _square(variable(pre)):
-            found = (square,)
-        yield from (new for new in found if variable_names(new) <= set(setting.available_shapes))
+        yield path, replacement, _describe_exchange(tree, path, replacement)
 
 
-def swap_names(tree: Node, setting: RepairContext) -> Repairs:
-    """Put another name of the same shape for a name, in one place or everywhere."""
+def _describe_exchange(tree: Node, path: Path, replacement: Node) -> str:
+    """Describe an exchange with the difference around it, as (1 - c_tilde^2) instead of (1 - pre_c)."""
+    node = parent = tree
+    for index in path:
+        node, parent = node.children[index], node
+    if path and parent.is_binary and parent.op == "-":
+        node, replacement = parent, replace_at(parent, path[-1:], replacement)
+    old, new = (f"({side})" if side.is_binary else str(side) for side in (node, replacement))
+    return f"{new} instead of {old}"
+
+
+def swap_names(tree: Node, context: RepairContext) -> Rewrites:
+    """Replace a name by another of the same shape, once or everywhere."""
+    values = context.sample.values
     for old in sorted(variable_names(tree)):
-        have = setting.sample.values[old].shape if old in setting.sample.values else None
-        for other in (other for other, size in setting.available_shapes.items() if size == have and other != old):
+        shape = values[old].shape if old in values else None
+        for new in (name for name, size in context.available_shapes.items() if size == shape and name != old):
+            description = f"{new} instead of {old}"
             for path, node in walk(tree):
                 if node == variable(old):
-                    yield Repair(f"{other} instead of {old}", replace_at(tree, path, variable(other)))
-            yield Repair(f"{other} instead of {old}", substitute_names(tree, {old: variable(other)}))
+                    yield path, variable(new), description
+            yield (), substitute_names(tree, {old: variable(new)}), description
 
 
-@replacing_nodes
-def swap_complements(node: Node, setting: RepairContext) -> Iterator[Node]:
-    """Put 1 - g for a gate g, and the reverse."""
-    if node.op in ("name", "^"):
-        yield binary("-", _ONE, node)
-    elif node.is_binary and node.op == "-" and node.children[0] == _ONE:
-        yield node.children[1]
-
-
-@replacing_nodes
-def swap_functions(node: Node, setting: RepairContext) -> Iterator[Node]:
-    """Put another function for a function."""
-    if node.op in _FUNCTIONS:
-        yield from (Node(function, node.children) for function in _FUNCTIONS)
-
-
-def slice_rows(tree: Node, setting: RepairContext) -> Repairs:
-    """Take some of the rows of the whole: of a stacked vector's gradient, the part that belongs to the target."""
-    for size in setting.cell.sizes:
+def slice_rows(tree: Node, context: RepairContext) -> Rewrites:
+    """Select rows: of the gradient of a stacked vector, those that belong to the target."""
+    for size in context.cell.sizes:
         for rows in ((None, size), (size, None)):
-            part = Node("slice", (tree,), (rows, (None, None)))
-            yield Repair(f"take the rows that belong to {setting.target[1:]}", part)
+            selected = Node("slice", (tree,), (rows, (None, None)))
+            yield (), selected, f"take the rows that belong to {context.target[1:]}"
 
 
-def fix_softmax(tree: Node, setting: RepairContext) -> Repairs:
-    """Put the derivative of a softmax, p * (dp - the sum of p * dp over what sums to one), for what was made of it."""
-    for equation in setting.cell.equations:
+def fix_softmax(tree: Node, context: RepairContext) -> Rewrites:
+    """Use the derivative of a softmax: p * (dp - the sum of p * dp over the axis that sums to one)."""
+    for equation in context.cell.equations:
         match equation.expression:
-            case Node("softmax", (Node("name", _, scores),)) if f"d{scores}" == setting.target:
-                if variable_names(tree) & {equation.name, f"d{equation.name}"}:
-                    weights, gradient = variable(equation.name), variable(f"d{equation.name}")
-                    mean = Node(
-                        "sum", (binary("*", weights, gradient),), None if 1 in setting.shape else len(setting.shape) - 1
-                    )
-                    words = "softmax couples all its elements: its derivative is not elementwise"
-                    yield Repair(words, binary("*", weights, binary("-", gradient, mean)))
+            case Node("softmax", (Node("name", _, scores),)) if f"d{scores}" == context.target:
+                weights, gradient = variable(equation.name), variable(f"d{equation.name}")
+                if variable_names(tree) & {weights.value, gradient.value}:
+                    axis = None if 1 in context.shape else len(context.shape) - 1
+                    mean = Node("sum", (binary("*", weights, gradient),), axis)
+                    corrected = binary("*", weights, binary("-", gradient, mean))
+                    yield (), corrected, "softmax couples all its elements: its derivative is not elementwise"
 
 
-# Something that is missing: a term, a factor, a matrix.
+# A term, a factor or a matrix that is missing.
 
 
-def add_missing(
-    kind: str, sign: str, tree: Node, setting: RepairContext, candidates: Iterable[tuple[Node, Shape | None]]
-) -> Repairs:
-    """Join other nodes of the same shape to a node; a factor more is one more of a whole elementwise product."""
-    inside = product_operands(tree) if sign == "*" else set()
-    for path, node, have in walk_matrices(tree, setting):
-        for other, size in candidates if path not in inside else ():
-            if size == have:
-                yield Repair(
-                    f"the {kind} {write_expression(other)} is missing",
-                    replace_at(tree, path, binary(sign, node, other)),
-                )
+def _join_missing(
+    kind: str, operator: str, tree: Node, context: RepairContext, candidates: Sequence[tuple[Node, Shape | None]]
+) -> Rewrites:
+    """Join candidates to nodes of the same shape; a factor is added to a whole chain of elementwise products."""
+    operands = _product_operands(tree) if operator == "*" else set()
+    for path, node, shape in _walk_matrices(tree, context):
+        for other, other_shape in candidates if path not in operands else ():
+            if other_shape == shape:
+                yield path, binary(operator, node, other), f"the {kind} {other} is missing"
 
 
-def add_incoming_gradients(tree: Node, setting: RepairContext) -> Repairs:
+def add_incoming_gradients(tree: Node, context: RepairContext) -> Rewrites:
     """Add a gradient that arrives from elsewhere."""
-    terms = [(variable(term), setting.available_shapes.get(term)) for term in setting.cell.incoming]
-    return add_missing("term", "+", tree, setting, terms)
+    terms = [(variable(name), context.available_shapes.get(name)) for name in context.cell.incoming]
+    return _join_missing("term", "+", tree, context, terms)
 
 
-def multiply_derivatives(tree: Node, setting: RepairContext) -> Repairs:
+def multiply_derivatives(tree: Node, context: RepairContext) -> Rewrites:
     """Multiply by the derivative of an activation."""
-    return add_missing("factor", "*", tree, setting, setting.derivatives)
+    return _join_missing("factor", "*", tree, context, context.derivatives)
 
 
-def multiply_names(tree: Node, setting: RepairContext) -> Repairs:
+def multiply_names(tree: Node, context: RepairContext) -> Rewrites:
     """Multiply by a named value of the same shape."""
-    return add_missing(
-        "factor", "*", tree, setting, [(variable(one), size) for one, size in setting.available_shapes.items()]
-    )
+    factors = [(variable(name), shape) for name, shape in context.available_shapes.items()]
+    return _join_missing("factor", "*", tree, context, factors)
 
 
-def multiply_scales(tree: Node, setting: RepairContext) -> Repairs:
-    """Multiply or divide by a number that belongs to the cell: a size or its root, a given number, or two."""
-    sizes = [variable(size) for size in setting.cell.sizes]
-    given = [variable(name) for name, sides in setting.cell.input_sides.items() if not sides]
-    numbers = [*(Node("sqrt", (size,)) for size in sizes), *sizes, *given]
-    for number in (*numbers, Node("number", value="2")):
-        yield Repair(f"the factor 1/{write_expression(number)} is missing", binary("/", tree, number))
-        yield Repair(f"the factor {write_expression(number)} is missing", binary("*", tree, number))
+def multiply_scales(tree: Node, context: RepairContext) -> Rewrites:
+    """Multiply or divide by a number of the cell: a size or its root, a scalar input, or two."""
+    sizes = [variable(size) for size in context.cell.sizes]
+    scalars = [variable(name) for name, shape in context.cell.input_sides.items() if not shape]
+    for number in (*(Node("sqrt", (size,)) for size in sizes), *sizes, *scalars, Node("number", value="2")):
+        yield (), binary("/", tree, number), f"the factor 1/{number} is missing"
+        yield (), binary("*", tree, number), f"the factor {number} is missing"
 
 
-def change_reductions(tree: Node, setting: RepairContext) -> Repairs:
-    """Sum over the rows or along them, of all or of one part, or do not; sum for a mean."""
-    for axis, words in ((0, "sum over the rows"), (1, "sum along the rows")):
-        yield Repair(f"{words}: axis={axis}", Node("sum", (tree,), axis))
+def change_reductions(tree: Node, context: RepairContext) -> Rewrites:
+    """Sum over the rows or along them, or along another axis; replace a mean by a sum, and the reverse."""
+    for axis, description in ((0, "sum over the rows"), (1, "sum along the rows")):
+        yield (), Node("sum", (tree,), axis), f"{description}: axis={axis}"
     for path, node in walk(tree):
         if node.op in ("sum", "mean"):
             for function, axis in (("sum", 0), ("sum", 1), ("mean", 0), ("mean", 1)):
                 other = Node(function, node.children, axis)
                 if other != node:
-                    yield Repair(
-                        f"{write_expression(other)}, not {write_expression(node)}", replace_at(tree, path, other)
-                    )
+                    yield path, other, f"{other}, not {node}"
 
 
-def multiply_pairs(tree: Node, setting: RepairContext) -> Repairs:
-    """Multiply by the derivative of an activation and by a named value."""
-    return _combine(multiply_derivatives, multiply_names, tree, setting)
-
-
-def multiply_matrices(tree: Node, setting: RepairContext) -> Repairs:
+def multiply_matrices(tree: Node, context: RepairContext) -> Rewrites:
     """Multiply by a named matrix or vector from either side."""
-    for path, node, have in walk_matrices(tree, setting):
-        for matrix, other in setting.matrices.items():
-            for factor, (rows, columns) in ((variable(matrix), other), (transpose(variable(matrix)), other[::-1])):
-                words = f"the factor {write_expression(factor)} is missing"
-                if columns == have[0]:
-                    yield Repair(words, replace_at(tree, path, binary("@", factor, node)))
-                if rows == have[1]:
-                    yield Repair(words, replace_at(tree, path, binary("@", node, factor)))
+    for path, node, shape in _walk_matrices(tree, context):
+        for name, size in context.matrices.items():
+            for factor, (rows, columns) in ((variable(name), size), (transpose(variable(name)), size[::-1])):
+                description = f"the factor {factor} is missing"
+                if columns == shape[0]:
+                    yield path, binary("@", factor, node), description
+                if rows == shape[1]:
+                    yield path, binary("@", node, factor), description
 
 
-@at_every_node
-def add_sibling_terms(node: Node, setting: RepairContext) -> Changes:
-    """Add a term like one that is there, of another gate that has all of its names."""
-    endings, here = (
-        {one.rpartition("_")[2] for one in among if "_" in one}
-        for among in (setting.available_shapes, variable_names(node))
-    )
-    for ending in sorted(here & endings):
-        own = [one for one in variable_names(node) if one.endswith(f"_{ending}")]
-        for other in sorted(endings - {ending}):
-            meaning = {one: f"{one.removesuffix(ending)}{other}" for one in own}
-            if setting.available_shapes.keys() >= set(meaning.values()):
-                term = substitute_names(node, {one: variable(new) for one, new in meaning.items()})
-                yield f"the term {write_expression(term)} is missing", binary("+", node, term)
+def add_sibling_terms(tree: Node, context: RepairContext) -> Rewrites:
+    """Add a term like an existing one with the names of another gate."""
+    available = context.available_shapes.keys()
+    gates = {name.rpartition("_")[2] for name in available if "_" in name}
+    for path, node in walk(tree):
+        names = variable_names(node)
+        for gate in sorted(gates & {name.rpartition("_")[2] for name in names if "_" in name}):
+            for other in sorted(gates - {gate}):
+                siblings = {name: f"{name.removesuffix(gate)}{other}" for name in names if name.endswith(f"_{gate}")}
+                if available >= set(siblings.values()):
+                    term = substitute_names(node, {name: variable(sibling) for name, sibling in siblings.items()})
+                    yield path, binary("+", node, term), f"the term {term} is missing"
 
 
-def add_terms(tree: Node, setting: RepairContext) -> Repairs:
-    """Add to the whole a named value, the elementwise product of two, or a gradient times a given matrix."""
-    terms = [variable(one) for one, have in setting.available_shapes.items() if have == setting.shape]
+def add_terms(tree: Node, context: RepairContext) -> Rewrites:
+    """Add a named value, an elementwise product of two, or a gradient times a given matrix to the whole."""
+    terms = [variable(name) for name, shape in context.available_shapes.items() if shape == context.shape]
     terms += [binary("*", *pair) for pair in combinations_with_replacement(terms, 2)]
-    for gradient in setting.cell.gradients:  # times a transposed matrix, from either side
-        rows, columns = setting.matrices.get(gradient, (0, 0))
-        for matrix, (height, width) in setting.matrices.items():
-            if matrix in setting.cell.input_sides and height == rows and (width, columns) == setting.shape:
-                terms.append(binary("@", transpose(variable(matrix)), variable(gradient)))
-            if matrix in setting.cell.input_sides and width == columns and (rows, height) == setting.shape:
-                terms.append(binary("@", variable(gradient), transpose(variable(matrix))))
+    for name in context.cell.gradients:  # times a transposed matrix, from either side
+        gradient, (rows, columns) = variable(name), context.matrices.get(name, (0, 0))
+        for matrix, (height, width) in context.matrices.items():
+            if matrix not in context.cell.input_sides:
+                continue
+            if height == rows and (width, columns) == context.shape:
+                terms.append(binary("@", transpose(variable(matrix)), gradient))
+            if width == columns and (rows, height) == context.shape:
+                terms.append(binary("@", gradient, transpose(variable(matrix))))
     for term in terms:
-        yield Repair(f"the term {write_expression(term)} is missing", binary("+", tree, term))
-        yield Repair(f"the term -{write_expression(term)} is missing", binary("-", tree, term))
+        yield (), binary("+", tree, term), f"the term {term} is missing"
+        yield (), binary("-", tree, term), f"the term -{term} is missing"
 
 
-def walk_chains(tree: Node) -> Iterator[tuple[Path, Node]]:
-    """The nodes of a tree, but of a chain of elementwise products only the whole of it and its factors."""
-    inside = product_operands(tree)
-    return ((path, node) for path, node in walk(tree) if path not in inside or node.op != "*")
+def _walk_chains(tree: Node) -> Iterator[tuple[Path, Node]]:
+    """Yield the nodes of a tree; of a chain of elementwise products only the whole chain and its factors."""
+    operands = _product_operands(tree)
+    return ((path, node) for path, node in walk(tree) if path not in operands or node.op != "*")
 
 
-def product_operands(tree: Node) -> set[Path]:
-    """The ways to the two sides of every elementwise product."""
-    return {(*path, side) for path, node in walk(tree) if node.op == "*" for side in (0, 1)}
+def _product_operands(tree: Node) -> set[Path]:
+    """Return the paths of the operands of every elementwise product."""
+    return {(*path, index) for path, node in walk(tree) if node.op == "*" for index in (0, 1)}
 
 
-def walk_matrices(tree: Node, setting: RepairContext) -> Iterator[tuple[Path, Node, Shape]]:
-    """The nodes that have rows and columns, with their shapes."""
-    evaluate = Evaluator(setting.sample.values)
+def _walk_matrices(tree: Node, context: RepairContext) -> Iterator[tuple[Path, Node, Shape]]:
+    """Yield the nodes that have rows and columns, with their shapes."""
+    evaluate = Evaluator(context.sample.values)
     evaluate.cache_values(tree)
-    for path, node in walk_chains(tree):
+    for path, node in _walk_chains(tree):
         try:
-            have = evaluate(node).shape
+            shape = evaluate(node).shape
         except ShapeError:
             continue
-        if len(have) == 2:
-            yield path, node, have
+        if len(shape) == 2:
+            yield path, node, shape
 
 
-COMMON_RULES = (
+COMMON_RULES: tuple[Rule, ...] = (  # pairs of these mistakes are tried too
     flip_signs,
     toggle_transposes,
     reorder_products,
@@ -469,92 +491,15 @@ COMMON_RULES = (
     multiply_derivatives,
     multiply_scales,
 )
-"""The errors that people make most; two of them at once are tried too."""
-LESS_COMMON_RULES = (
-    *(
-        change_reductions,
-        swap_product_kind,
-        drop_functions,
-        slice_rows,
-        swap_complements,
-        swap_functions,
-        swap_names,
-        multiply_names,
-        multiply_matrices,
-    ),
-    *(add_sibling_terms, add_terms, fix_softmax, multiply_pairs),
+LESS_COMMON_RULES: tuple[Rule, ...] = (  # most likely first
+    change_reductions,
+    swap_product_kind,
+    slice_rows,
+    swap_complements,
+    swap_names,
+    multiply_names,
+    multiply_matrices,
+    add_sibling_terms,
+    add_terms,
+    fix_softmax,
 )
-"""The other kinds of repair, the most likely first."""
-
-
-def _common(tree: Node, setting: RepairContext) -> Repairs:
-    return chain.from_iterable(kind(tree, setting) for kind in COMMON_RULES)
-
-
-def _combine(
-    first: Callable[..., Repairs], second: Callable[..., Repairs], tree: Node, setting: RepairContext
-) -> Repairs:
-    for one in first(tree, setting):
-        for other in second(one.expression, setting):
-            yield Repair(f"{one.description}; and {other.description}", other.expression)
-
-
-def propose_repairs(tree: Node, setting: RepairContext) -> Repairs:
-    """Every repair of one error, the most likely first; then those of two errors, both of the most common kinds."""
-    yield from _common(tree, setting)
-    for kind in LESS_COMMON_RULES:
-        yield from kind(tree, setting)
-    yield from _combine(_common, _common, tree, setting)
-
-
-def is_correct(expression: Node, target: str, sample: Sample, evaluate: Evaluator | None = None) -> bool:
-    """Whether an expression has the true value of a name in a sample; an evaluator of it may remember some values."""
-    truth = sample.values[target]
-    try:
-        value = (evaluate or Evaluator(sample.values))(expression)
-    except ShapeError:
-        return False
-    return value.shape == truth.shape and is_close(value, truth)
-
-
-def is_close(value: Tensor, truth: Tensor) -> bool:
-    """Whether two values of one shape are equal but for rounding."""
-    within = max(TOLERANCE * float(truth.abs().max()), ABSOLUTE_TOLERANCE)
-    return torch.allclose(value, truth, rtol=0.0, atol=within)
-
-
-def find_repair(
-    expression: Node,
-    cell: GradientCell,
-    target: str,
-    samples: Sequence[Sample],
-    operations_left: int,
-    available: Collection[str] | None = None,
-) -> tuple[Repair | None, int]:
-    """The first repair in `available` names (any by default) that is right in every sample, and the operations left.
-
-    No repair is returned if the operations do not suffice.
-    """
-    first, *others = samples
-    most, tried, spent = min(operations_left, MAX_OPERATIONS_PER_LINE), 0, 0
-    if most <= 0:
-        return None, operations_left
-    try:
-        with WorkBudget(2 * most) as budget:
-            evaluate = Evaluator(first.values)
-            evaluate.cache_values(expression)
-            start = evaluate.operations
-            for repair in propose_repairs(expression, RepairContext(cell, target, first)):
-                tried += 1
-                spent = evaluate.operations - start + tried
-                if spent > most:
-                    break
-                if (
-                    is_correct(repair.expression, target, first, evaluate)
-                    and (available is None or variable_names(repair.expression) <= {*available})
-                    and all(is_correct(repair.expression, target, sample) for sample in others)
-                ):
-                    return repair, operations_left - spent
-    except TooMuchWork:  # with large values the search alone may take all of it
-        return None, operations_left - most
-    return None, operations_left - max(spent, min(most, (2 * most - budget.remaining) // 2))

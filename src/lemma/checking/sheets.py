@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from lemma.checking.cells import CELL_NAMES, find_cell
-from lemma.checking.formula import read_formula
+from lemma.checking.read_formula import read_formula
 from lemma.counting.count import QUANTITIES, Conventions
 from lemma.errors import InputError, describe_unknown
 from lemma.spec.base import Spec, parse_settings, parse_toml, parse_value

@@ -102,6 +102,7 @@ class Subject:
     probe_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     identity: str | None = None
     builds_fresh: bool = True
+    spec: ModelSpec | None = None  # of a model that was made from a spec
 
     @cached_property
     def _shares_tensors(self) -> bool:
@@ -342,6 +343,7 @@ def spec_subject(model: str | Path | ModelSpec | Choice, settings: dict[str, Any
         defaults=_default_formulas(body),
         probe_sizes=_probe_sizes(spec),
         identity=None if uses_plugins(spec) else f"spec {_fields_besides_sizes(spec)} {sorted(symbols)}",
+        spec=spec,
     )
 
 

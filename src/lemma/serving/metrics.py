@@ -1,79 +1,85 @@
-"""What the server measures of itself, in the text form that Prometheus reads."""
+"""Metrics of the server in the text format of Prometheus."""
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from itertools import accumulate
 from threading import Lock
 
-BUCKET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper ends of the intervals in which times are counted."""
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds, upper bounds
+METRICS = {  # name: (type, description)
+    "lemma_start_time_seconds": ("gauge", "When the server began, in seconds since 1970."),
+    "lemma_requests_total": ("counter", "Requests answered."),
+    "lemma_requests": ("gauge", "Requests that wait or are being answered."),
+    "lemma_texts": ("gauge", "Texts that are being written."),
+    "lemma_generated_tokens_total": ("counter", "Tokens written."),
+    "lemma_prompt_tokens_total": ("counter", "Tokens of prompts read."),
+    "lemma_first_token_seconds": ("histogram", "Seconds from a request to its first token."),
+    "lemma_request_seconds": ("histogram", "Seconds from a request to the end of its answer."),
+}
 Labels = tuple[tuple[str, str], ...]
 
 
 class ServerMetrics:
-    """Counters that only grow, histograms of seconds, and gauges that are read when they are asked for.
+    """Counters, histograms of seconds, and gauges that are evaluated when they are read.
 
     >>> metrics = ServerMetrics()
-    >>> metrics.count("lemma_requests_total", "Requests answered.", route="/health", status="200")
+    >>> metrics.count("lemma_requests_total", route="/health", status="200")
     >>> print(metrics.text().splitlines()[-1])
     lemma_requests_total{route="/health",status="200"} 1
     """
 
     def __init__(self) -> None:
-        self._lock, self._started = Lock(), time.time()
-        self._descriptions: dict[str, tuple[str, str]] = {}
-        self._counts: dict[str, dict[Labels, float]] = {}
-        self._seconds: dict[str, dict[Labels, tuple[list[int], float]]] = {}
-        self._gauges: list[tuple[str, Labels, Callable[[], float]]] = []
-        self.gauge("lemma_start_time_seconds", "When the server began, in seconds since 1970.", lambda: self._started)
+        self._lock = Lock()
+        self._counters: dict[str, dict[Labels, float]] = {}
+        self._histograms: dict[str, dict[Labels, tuple[list[int], float]]] = {}
+        self._gauges: dict[str, dict[Labels, Callable[[], float]]] = {}
+        started = time.time()
+        self.gauge("lemma_start_time_seconds", lambda: started)
 
-    def count(self, name: str, description: str, amount: float = 1, **labels: str) -> None:
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
         """Add to a counter."""
         with self._lock:
-            self._descriptions[name] = ("counter", description)
-            counts, key = self._counts.setdefault(name, {}), tuple(labels.items())
+            counts, key = self._counters.setdefault(name, {}), tuple(labels.items())
             counts[key] = counts.get(key, 0) + amount
 
-    def observe(self, name: str, description: str, seconds: float, **labels: str) -> None:
+    def observe(self, name: str, seconds: float, **labels: str) -> None:
         """Add a time to a histogram."""
         with self._lock:
-            self._descriptions[name] = ("histogram", description)
-            kept, key = self._seconds.setdefault(name, {}), tuple(labels.items())
-            counts, total = kept.get(key) or ([0] * (len(BUCKET_SECONDS) + 1), 0.0)
-            counts[bisect_left(BUCKET_SECONDS, seconds)] += 1
-            kept[key] = (counts, total + seconds)
+            series, key = self._histograms.setdefault(name, {}), tuple(labels.items())
+            counts, total = series.get(key) or ([0] * (len(BUCKETS) + 1), 0.0)
+            counts[bisect_left(BUCKETS, seconds)] += 1
+            series[key] = (counts, total + seconds)
 
-    def gauge(self, name: str, description: str, value: Callable[[], float], **labels: str) -> None:
-        """Name a number that is read whenever the metrics are."""
-        self._descriptions[name] = ("gauge", description)
-        self._gauges.append((name, tuple(labels.items()), value))
+    def gauge(self, name: str, value: Callable[[], float], **labels: str) -> None:
+        """Register a number that is evaluated whenever the metrics are read."""
+        self._gauges.setdefault(name, {})[tuple(labels.items())] = value
 
     def text(self) -> str:
-        """All of them, one per line."""
+        """Return all metrics that have a value."""
+        lines: list[str] = []
         with self._lock:
-            lines: dict[str, list[str]] = {name: [] for name in self._descriptions}
-            for name, labels, value in self._gauges:
-                lines[name].append(_format_line(name, labels, value()))
-            for name, counts in self._counts.items():
-                lines[name] += [_format_line(name, labels, number) for labels, number in counts.items()]
-            for name, kept in self._seconds.items():
-                for labels, (counts, total) in kept.items():
-                    sums = [sum(counts[: place + 1]) for place in range(len(counts))]
-                    for end, number in zip((*map(str, BUCKET_SECONDS), "+Inf"), sums, strict=True):
-                        lines[name].append(_format_line(f"{name}_bucket", (*labels, ("le", end)), number))
-                    lines[name].append(_format_line(f"{name}_sum", labels, total))
-                    lines[name].append(_format_line(f"{name}_count", labels, sums[-1]))
-            return "".join(self._block(name, block) for name, block in lines.items())
+            for name, (kind, description) in METRICS.items():
+                samples = self._samples(name)
+                if samples:
+                    lines += [f"# HELP {name} {description}", f"# TYPE {name} {kind}", *samples]
+        return "".join(f"{line}\n" for line in lines)
 
-    def _block(self, name: str, lines: Iterable[str]) -> str:
-        kind, about = self._descriptions[name]
-        return "\n".join([f"# HELP {name} {about}", f"# TYPE {name} {kind}", *lines, ""])
+    def _samples(self, name: str) -> list[str]:
+        lines = [_format_line(name, labels, value()) for labels, value in self._gauges.get(name, {}).items()]
+        lines += [_format_line(name, labels, value) for labels, value in self._counters.get(name, {}).items()]
+        for labels, (counts, total) in self._histograms.get(name, {}).items():
+            for bound, number in zip((*map(str, BUCKETS), "+Inf"), accumulate(counts), strict=True):
+                lines.append(_format_line(f"{name}_bucket", (*labels, ("le", bound)), number))
+            lines.append(_format_line(f"{name}_sum", labels, total))
+            lines.append(_format_line(f"{name}_count", labels, sum(counts)))
+        return lines
 
 
 def _format_line(name: str, labels: Labels, value: float) -> str:
-    def escaped(text: str) -> str:
+    def escape(text: str) -> str:
         return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
-    inside = ",".join(f'{key}="{escaped(text)}"' for key, text in labels)
+    pairs = ",".join(f'{key}="{escape(text)}"' for key, text in labels)
     number = int(value) if value == int(value) else value
-    return f"{name}{{{inside}}} {number}" if inside else f"{name} {number}"
+    return f"{name}{{{pairs}}} {number}" if pairs else f"{name} {number}"

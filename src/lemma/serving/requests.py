@@ -1,4 +1,4 @@
-"""Requests as OpenAI's clients send them: read, checked, and refused with a reason."""
+"""Requests in the format of OpenAI's API: parsed, checked, and refused with a reason."""
 
 import json
 import re
@@ -17,9 +17,9 @@ MAX_BYTES = 2**20  # of a request
 MAX_NESTING = 16  # objects and lists inside each other
 MAX_PROMPTS, MAX_CHOICES, MAX_STOPS, MAX_LOGPROBS = 64, 16, 4, 20
 MAX_ROWS = 64  # prompts times choices
-MAX_PROMPT_TOKENS = 32_768  # tokens of a prompt
-DEFAULT_TOKENS, DEFAULT_CHAT_TOKENS = 16, 256  # to generate by default; 16 is OpenAI's own
-NOOP_VALUES: dict[str, tuple[Any, ...]] = {
+MAX_PROMPT_TOKENS = 32_768
+DEFAULT_TOKENS, DEFAULT_CHAT_TOKENS = 16, 256  # to generate; 16 is OpenAI's default
+NOOP_VALUES: dict[str, tuple[Any, ...]] = {  # unsupported fields, with the values that ask for nothing
     "best_of": (1, None),
     "suffix": ("", None),
     "tools": ([], None),
@@ -34,31 +34,32 @@ NOOP_VALUES: dict[str, tuple[Any, ...]] = {
     "web_search_options": (None,),
     "dimensions": (None,),
 }
-"""Fields that ask for what is not supported, and the values that ask for nothing."""
-IGNORED_FIELDS = frozenset(
+IGNORED_FIELDS = frozenset(  # fields without effect on the answer
     {
         *("user", "metadata", "store", "service_tier", "safety_identifier"),
         *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
         *("prediction", "reasoning_effort", "verbosity"),  # hints, not promises about the answer
     }
 )
-"""Fields that change nothing about an answer, whatever they say."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one server gives at most."""
+    """The limits of one server.
+
+    Attributes:
+        tokens: tokens that a request may generate.
+        batch: texts that a run generates at once.
+        waiting: requests of each run that wait for their turn.
+        seconds: duration of a request, its waiting included.
+        grace: seconds for requests under way when the server is stopped.
+    """
 
     tokens: int = 4096
-    """The most tokens that a request may ask for."""
     batch: int = 32
-    """The most texts that a run writes at once."""
     waiting: int = 256
-    """The most requests that wait for their turn, of each run."""
     seconds: float = 600.0
-    """How long a request may take, its waiting included."""
     grace: float = 10.0
-    """Seconds for requests under way when the server is stopped."""
 
     def __post_init__(self) -> None:
         for name in ("tokens", "batch", "waiting", "seconds", "grace"):
@@ -73,7 +74,7 @@ class Limits:
 
 
 class ApiError(Exception):
-    """A request that is not answered: the HTTP status and the reason, in the form that OpenAI's clients expect."""
+    """A request that is refused: HTTP status and reason, in the format of OpenAI's API."""
 
     def __init__(
         self,
@@ -88,9 +89,9 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def to_dict(self) -> dict[str, Any]:
-        """The body of the response.
+        """Return the body of the response.
 
-        >>> Refusal(404, "model = 'b' is unknown.", "model", "model_not_found").to_dict()["error"]["type"]
+        >>> ApiError(404, "model = 'b' is unknown.", "model", "model_not_found").to_dict()["error"]["type"]
         'invalid_request_error'
         """
         kind = "invalid_request_error" if self.status < 500 else "server_error"
@@ -98,7 +99,7 @@ class ApiError(Exception):
 
 
 def to_api_error(error: Exception) -> ApiError | None:
-    """An error that was raised on purpose, as a refusal; None for any other."""
+    """Return an error that was raised on purpose as an API error; None for any other."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InputError):
@@ -119,44 +120,54 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 def check_api_key(key: str | None) -> None:
-    """Refuse a key that nobody could send, or that would protect nothing, such as an empty one."""
+    """Refuse a key that cannot be sent, or that protects nothing, such as an empty one."""
     if key is None:
         return
     if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or " " in key:
-        got = "it is empty" if isinstance(key, str) and not key.strip() else "this one has others"
+        problem = "it is empty" if isinstance(key, str) and not key.strip() else "this one has others"
         raise InputError(
-            f"api_key (LEMMA_API_KEY): a key of ASCII characters without spaces is expected, but {got}. "
+            f"api_key (LEMMA_API_KEY): a key of ASCII characters without spaces is expected, but {problem}. "
             "To serve without a key, leave it out (unset LEMMA_API_KEY)."
         )
 
 
 class StrictModel(BaseModel):
-    """A JSON object without unknown fields and without conversions."""
+    """A JSON object without unknown fields and without conversions.
+
+    Attributes:
+        noop_values: unsupported fields, with the values that ask for nothing.
+        ignored_fields: fields without effect.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # unsupported fields: the values that ask for nothing
-    ignored: ClassVar[frozenset[str]] = frozenset()  # fields without effect
+    noop_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    ignored_fields: ClassVar[frozenset[str]] = frozenset()
+
+    def check(self) -> None:
+        """Raise an `ApiError` for a combination of fields that does not fit."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Describe the fields that are accepted without being read, too."""
         schema = handler.resolve_ref_schema(handler(core_schema))
-        schema["properties"] |= {name: {"enum": [*values], **NOT_SUPPORTED} for name, values in cls.neutral.items()}
-        schema["properties"] |= {name: {"description": "Accepted without effect."} for name in sorted(cls.ignored)}
+        schema["properties"] |= {name: {"enum": [*values], **NOT_SUPPORTED} for name, values in cls.noop_values.items()}
+        schema["properties"] |= {
+            name: {"description": "Accepted without effect."} for name in sorted(cls.ignored_fields)
+        }
         return schema
 
 
 class StreamOptions(BaseModel):
-    """What a stream holds besides the text."""
+    """Options of a stream."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
     include_usage: bool | None = None
 
 
 class GenerationRequest(StrictModel):
-    """What both kinds of requests have in common."""
+    """The fields that completions and chats have in common."""
 
-    neutral, ignored = NOOP_VALUES, IGNORED_FIELDS
+    noop_values, ignored_fields = NOOP_VALUES, IGNORED_FIELDS
     default_tokens: ClassVar[int]
     token_fields: ClassVar[tuple[str, ...]] = ("max_tokens",)  # those that limit the tokens, the stronger first
 
@@ -184,7 +195,7 @@ class GenerationRequest(StrictModel):
     """Of a longer prompt, read only this many tokens at its end; −1: as many as the model's context."""
 
     def resolve_max_tokens(self, limit: int) -> int:
-        """Return how many tokens to generate; a request for more than the server's limit is refused."""
+        """Return how many tokens to generate; refuse more than the server's limit."""
         for name in self.token_fields:
             requested = getattr(self, name)
             if requested is None:
@@ -195,13 +206,18 @@ class GenerationRequest(StrictModel):
         return min(self.default_tokens, limit)
 
     @property
+    def prompts(self) -> list[str | list[int]]:
+        """Texts to continue, or their tokens."""
+        raise NotImplementedError
+
+    @property
     def num_choices(self) -> int:
-        """The number of texts per prompt."""
+        """Number of texts per prompt."""
         return self.n or 1
 
     @property
     def stop_strings(self) -> list[str]:
-        """The strings before which the text ends."""
+        """Strings before which a text ends."""
         stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
         if "" in stops:
             raise ApiError(400, "stop = '': an empty stop string would end the text at once. Leave it out.", "stop")
@@ -209,19 +225,25 @@ class GenerationRequest(StrictModel):
 
     @property
     def wants_usage(self) -> bool:
-        """Whether a stream ends with the count of tokens."""
+        """True if a stream ends with the number of tokens."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def resolve_seed(self) -> int:
-        """The seed that was given, or a new one."""
+        """Return the seed of the request, or a new one."""
         return secrets.randbelow(2**31) if self.seed is None else self.seed
 
     def sampling_settings(self) -> dict[str, Any]:
-        """The settings of `generate` that were given."""
+        """Return the settings of `generate` that the request has."""
         names = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
-        given = {name: getattr(self, name) for name in (*names, "repetition_penalty")}
-        given["logit_bias"] = {int(token): value for token, value in (self.logit_bias or {}).items()} or None
-        return {name: value for name, value in given.items() if value is not None} | {"stop": self.stop_strings}
+        settings = {name: getattr(self, name) for name in (*names, "repetition_penalty")}
+        settings["logit_bias"] = {int(token): value for token, value in (self.logit_bias or {}).items()} or None
+        return {name: value for name, value in settings.items() if value is not None} | {"stop": self.stop_strings}
+
+    def check(self) -> None:
+        rows = len(self.prompts) * self.num_choices
+        if rows > MAX_ROWS:
+            message = f"n times the number of prompts is {rows} texts; at most {MAX_ROWS} are generated at once."
+            raise ApiError(400, message, "n")
 
 
 class CompletionRequest(GenerationRequest):
@@ -238,14 +260,13 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The texts to continue, or their ids."""
         if isinstance(self.prompt, list) and not isinstance(self.prompt[0], int):
             return list(self.prompt)  # pyright: ignore[reportReturnType]
         return [self.prompt or ""]  # pyright: ignore[reportReturnType]
 
     @property
     def num_top_logprobs(self) -> int | None:
-        """How many most likely tokens are wanted at each place; None without log-probabilities."""
+        """Number of most likely tokens at each position; None without log-probabilities."""
         return self.logprobs
 
 
@@ -257,12 +278,12 @@ class TextPart(StrictModel):
 
 
 class ChatMessage(StrictModel):
-    """One message of a conversation."""
+    """A message of a conversation."""
 
-    neutral = MappingProxyType(
+    noop_values = MappingProxyType(
         {"tool_calls": ([], None), **dict.fromkeys(("function_call", "audio", "refusal"), (None,))}
     )
-    ignored = frozenset({"annotations"})
+    ignored_fields = frozenset({"annotations"})
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart] | None = None
@@ -271,7 +292,7 @@ class ChatMessage(StrictModel):
 
     @property
     def text(self) -> str:
-        """The text alone."""
+        """Content as one string."""
         content = self.content or ""
         return content if isinstance(content, str) else "".join(part.text for part in content)
 
@@ -295,19 +316,28 @@ class ChatRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """All messages, one per line, without roles: what a model without a chat template reads."""
+        """The prompt of a model without a chat template: all messages, one per line, without roles."""
         return ["\n".join(message.text for message in self.messages)]
 
     @property
     def num_top_logprobs(self) -> int | None:
-        """How many most likely tokens are wanted at each place; None without log-probabilities."""
+        """Number of most likely tokens at each position; None without log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    def check(self) -> None:
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError(400, f"top_logprobs = {self.top_logprobs} needs logprobs = true.", "top_logprobs")
+        for index, message in enumerate(self.messages):
+            if message.content is None and message.role != "assistant":
+                reason = f"a message of the role {message.role} needs a text"
+                raise ApiError(400, f"messages.{index}.content: {reason}.", "messages")
+        super().check()
 
 
 class EmbeddingRequest(StrictModel):
     """A request for the vectors of texts."""
 
-    neutral, ignored = NOOP_VALUES, IGNORED_FIELDS
+    noop_values, ignored_fields = NOOP_VALUES, IGNORED_FIELDS
 
     model: Name | None = None
     input: str | Prompts | TokenPrompt | TokenPrompts
@@ -317,7 +347,7 @@ class EmbeddingRequest(StrictModel):
 
     @property
     def inputs(self) -> list[str | list[int]]:
-        """The texts, or their ids."""
+        """Texts, or their tokens."""
         single = isinstance(self.input, str) or isinstance(self.input[0], int)
         return [self.input] if single else list(self.input)  # pyright: ignore[reportReturnType]
 
@@ -327,77 +357,74 @@ RequestType = TypeVar("RequestType", CompletionRequest, ChatRequest, EmbeddingRe
 
 
 def read_request(body: bytes, request_type: type[RequestType]) -> RequestType:
-    """Read a request; whatever does not fit is refused with the field that is wrong."""
-
-    def not_json(name: str) -> NoReturn:
-        raise ValueError(f"{name} is not a JSON number")
-
-    try:
-        fields = json.loads(body, parse_constant=not_json)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is not valid JSON ({error}).") from None
-    if not isinstance(fields, Mapping):
-        kind_of_body = type(fields).__name__
-        raise ApiError(400, f'the body is a JSON {kind_of_body}; an object is expected, as in {{"prompt": …}}.')
-    level, depth = [fields], 0
-    while level:
-        depth += 1
-        if depth > MAX_NESTING:
-            raise ApiError(400, f"the body has more than {MAX_NESTING} JSON objects and lists inside each other.")
-        inside = [value for one in level for value in (one.values() if isinstance(one, Mapping) else one)]
-        level = [value for value in inside if isinstance(value, dict | list)]
-    read = _drop_noops(fields, request_type)
-    if strange := next((name for name in read if name not in request_type.model_fields), None):
-        raise ApiError(400, describe_unknown("the field", strange[:80], request_type.model_fields), strange[:80])
-    if isinstance(messages := read.get("messages"), list):
-        read["messages"] = [
+    """Parse and check a request; refuse whatever does not fit with the name of the field."""
+    fields = _drop_noops(_parse_json(body), request_type)
+    if unknown := next((name for name in fields if name not in request_type.model_fields), None):
+        message = describe_unknown("the field", unknown[:80], request_type.model_fields)
+        raise ApiError(400, message, unknown[:80])
+    if isinstance(messages := fields.get("messages"), list):
+        fields["messages"] = [
             _drop_noops(message, ChatMessage, f"messages.{index}.") if isinstance(message, dict) else message
             for index, message in enumerate(messages)
         ]
     try:
-        request = request_type.model_validate(read)
+        request = request_type.model_validate(fields)
     except ValidationError as error:
-        wrong = _closest_error(error)
-        name, value, places = str(wrong["loc"][0]), read, []
-        for step in wrong["loc"]:  # through fields and lists; between them are the names of alternatives
-            with suppress(KeyError, IndexError, TypeError):
-                value = value[step]
-                places.append(str(step))
-        places += [str(wrong["loc"][-1])] if wrong["type"] == "missing" else []
-        got = f" = {json.dumps(wrong['input'], default=str)[:80]}" if wrong["type"] != "missing" else ""
-        why = wrong["msg"].lower().replace(" after validation", "")
-        raise ApiError(400, f"{'.'.join(places) or name}{got}: {why}.", name) from None
-    if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
-        raise ApiError(400, f"top_logprobs = {request.top_logprobs} needs logprobs = true.", "top_logprobs")
-    if isinstance(request, ChatRequest):
-        for index, message in enumerate(request.messages):
-            if message.content is None and message.role != "assistant":
-                reason = f"a message of the role {message.role} needs a text"
-                raise ApiError(400, f"messages.{index}.content: {reason}.", "messages")
-    if not isinstance(request, EmbeddingRequest):
-        rows = len(request.prompts) * request.num_choices
-        if rows > MAX_ROWS:
-            message = f"n times the number of prompts is {rows} texts; at most {MAX_ROWS} are generated at once."
-            raise ApiError(400, message, "n")
+        raise _to_field_error(error, fields) from None
+    request.check()
     return request
+
+
+def _parse_json(body: bytes) -> dict[str, Any]:
+    """Parse a JSON object of bounded depth; NaN and infinity are not JSON."""
+
+    def reject_constant(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not a JSON number")
+
+    try:
+        fields = json.loads(body, parse_constant=reject_constant)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is not valid JSON ({error}).") from None
+    if not isinstance(fields, dict):
+        kind = type(fields).__name__
+        raise ApiError(400, f'the body is a JSON {kind}; an object is expected, as in {{"prompt": …}}.')
+    level: list[Any] = [fields]
+    for _ in range(MAX_NESTING):
+        children = [child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent)]
+        level = [child for child in children if isinstance(child, dict | list)]
+        if not level:
+            return fields
+    raise ApiError(400, f"the body has more than {MAX_NESTING} JSON objects and lists inside each other.")
 
 
 def _drop_noops(fields: Mapping[str, Any], model: type[StrictModel], path: str = "") -> dict[str, Any]:
     """Leave out the fields that ask for nothing; refuse those that ask for what is not supported."""
-    read: dict[str, Any] = {}
+    supported: dict[str, Any] = {}
     for name, value in fields.items():
-        if name in model.neutral:
-            got = json.dumps(value)  # as JSON, in which 0 is not false
-            if got not in map(json.dumps, model.neutral[name]):
-                message = f"{path}{name} = {got[:80]}: this is not supported. Leave it out."
+        if name in model.noop_values:
+            text = json.dumps(value)  # compared as JSON, in which 0 is not false
+            if text not in map(json.dumps, model.noop_values[name]):
+                message = f"{path}{name} = {text[:80]}: this is not supported. Leave it out."
                 raise ApiError(400, message, path.partition(".")[0] or name)
-        elif name not in model.ignored:
-            read[name] = value
-    return read
+        elif name not in model.ignored_fields:
+            supported[name] = value
+    return supported
 
 
-def _closest_error(error: ValidationError) -> Any:
-    """Of several forms that a value may have, the error of the one that it comes nearest to."""
+def _to_field_error(error: ValidationError, fields: dict[str, Any]) -> ApiError:
+    """Return the error of the field that is wrong; of several types it may have, of the one that it is nearest to."""
     errors = error.errors(include_url=False)
-    first = [one for one in errors if one["loc"][0] == errors[0]["loc"][0]]
-    return max(first, key=lambda one: (not one["type"].endswith("_type"), len(one["loc"])))
+    same_field = [details for details in errors if details["loc"][0] == errors[0]["loc"][0]]
+    details = max(same_field, key=lambda details: (not details["type"].endswith("_type"), len(details["loc"])))
+    name, is_missing = str(details["loc"][0]), details["type"] == "missing"
+    path: list[str] = []
+    value: Any = fields
+    for step in details["loc"]:  # fields and indices; between them are the names of alternatives
+        with suppress(KeyError, IndexError, TypeError):
+            value = value[step]
+            path.append(str(step))
+    if is_missing:
+        path.append(str(details["loc"][-1]))
+    actual = "" if is_missing else f" = {json.dumps(details['input'], default=str)[:80]}"
+    reason = details["msg"].lower().replace(" after validation", "")
+    return ApiError(400, f"{'.'.join(path) or name}{actual}: {reason}.", name)

@@ -1,4 +1,4 @@
-"""The server: its socket, its address, and how it ends."""
+"""The server: its socket, its address, and its shutdown."""
 
 import asyncio
 import errno
@@ -14,57 +14,63 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lemma.errors import InputError
-from lemma.serving.app import LOCAL_HOSTS, Service, application
+from lemma.serving.app import application
+from lemma.serving.guard import LOCAL_HOSTS
+from lemma.serving.models import Precision, Run
 from lemma.serving.requests import Limits, check_api_key
-from lemma.serving.runs import Verbs
+from lemma.serving.runs import RunSource
+from lemma.serving.service import Service
 
-MAX_PORTS_TRIED = 100  # ports to try for a free one
-SECONDS_FOR_HEAD = 10
-SECONDS_FOR_READER = 60
-SECONDS_FOR_END = 0.5  # until those who have not taken the end of their answer by then are cut off
+MAX_PORT_ATTEMPTS = 100
+SECONDS_FOR_HEAD = 10  # for the head of a request
+SECONDS_FOR_READER = 60  # for a client to read what was sent
+SECONDS_FOR_END = 0.5  # for clients to read the end of their answers before connections are cut
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A server that is ready to answer."""
+    """The address of a server that is ready to answer.
+
+    Attributes:
+        local: whether only this machine reaches it.
+        keyed: whether an API key is needed.
+    """
 
     address: str
     models: tuple[str, ...]
     local: bool
-    """Whether only this machine reaches it."""
     keyed: bool = False
-    """Whether an API key is needed."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {"address": self.address, "models": list(self.models), "local": self.local, "keyed": self.keyed}
 
     def __str__(self) -> str:
-        open_to = "\nAnyone who can reach this machine can use it: there is no password (--api-key)."
-        open_to = "" if self.local or self.keyed else open_to
-        places = f"  page  {self.address}\n  API   {self.address}/v1 (see {self.address}/docs)"
-        return f"Serving {', '.join(self.models)}\n{places}{open_to}\nCtrl-C stops it."
+        lines = [f"Serving {', '.join(self.models)}"]
+        lines += [f"  page  {self.address}", f"  API   {self.address}/v1 (see {self.address}/docs)"]
+        if not self.local and not self.keyed:
+            lines.append("Anyone who can reach this machine can use it: there is no password (--api-key).")
+        return "\n".join([*lines, "Ctrl-C stops it."])
 
 
 class Server(uvicorn.Server):
-    """A server that calls `on_ready` when it is, and lets requests under way end when it is stopped."""
+    """A server that calls `on_ready`, and lets requests under way finish when it is stopped."""
 
     def __init__(self, config: uvicorn.Config, service: Service, on_ready: Callable[[], object]) -> None:
         super().__init__(config)
         self._service, self._on_ready = service, on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and report it."""
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
         self._on_ready()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop on a signal: what is under way has some seconds left, unless a second signal comes."""
-        service, again = self._service, self._service.stopping
+        """Stop on a signal: requests under way have some seconds left, unless a second signal comes."""
+        service, is_second = self._service, self._service.stopping
         service.stopping = True
-        self._loop.call_soon_threadsafe(self._loop.call_later, 0.0 if again else service.limits.grace, self._end)
-        if not again:  # a second one would have tasks killed, each with a traceback
+        grace = 0.0 if is_second else service.limits.grace
+        self._loop.call_soon_threadsafe(self._loop.call_later, grace, self._end)
+        if not is_second:  # uvicorn would kill tasks at a second one, each with a traceback
             super().handle_exit(sig, frame)
 
     def _end(self) -> None:
@@ -77,18 +83,17 @@ class Server(uvicorn.Server):
 
 
 class TimeoutProtocol(H11Protocol):
-    """HTTP whose client must send the whole head of a request, and take what it is sent, within some seconds."""
+    """HTTP with time limits for sending the head of a request and for reading what is sent."""
 
     _timer: asyncio.TimerHandle | None = None
     _reader: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for the first request."""
         super().connection_made(transport)
         self._timer = self.loop.call_later(SECONDS_FOR_HEAD, self._close)
 
     def data_received(self, data: bytes) -> None:
-        """Read more; the time begins with the first byte of a head and ends with its last."""
+        """Read more; the time for a head begins with its first byte."""
         super().data_received(data)
         if not self._is_waiting:
             if self._timer is not None:
@@ -99,7 +104,7 @@ class TimeoutProtocol(H11Protocol):
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether what comes next is a head, or the rest of a body that has its answer already."""
+        """True if the next bytes are a head, or the rest of a body that is answered already."""
         return self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
 
     def _close(self) -> None:
@@ -107,18 +112,16 @@ class TimeoutProtocol(H11Protocol):
             self.transport.close()
 
     def pause_writing(self) -> None:
-        """What was sent piles up: wait for its reader, but not for ever."""
+        """Limit the time in which the client must read what was sent."""
         super().pause_writing()
         self._reader = self.loop.call_later(SECONDS_FOR_READER, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It has been taken."""
         super().resume_writing()
         if self._reader is not None:
             self._reader.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing more comes or is taken."""
         super().connection_lost(exc)
         for timer in (self._timer, self._reader):
             if timer is not None:
@@ -126,32 +129,33 @@ class TimeoutProtocol(H11Protocol):
 
 
 def serve_runs(
-    runs: Sequence[Any],
-    verbs: Verbs,
+    runs: Sequence[RunSource],
+    load: Callable[[RunSource], Run],
     host: str,
     port: int,
     on_ready: Callable[[Ready], object],
     *,
+    precision: Precision = "auto",
     api_key: str | None = None,
     allow_hosts: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> None:
-    """Serve until Ctrl-C, which is the normal end of a server."""
+    """Serve runs until Ctrl-C, which is the normal end of a server; see `application`."""
     limits = limits or Limits()
     check_api_key(api_key)
-    for name, value in (("host", host), *(("allow_hosts", one) for one in allow_hosts)):
+    for name, value in (("host", host), *(("allow_hosts", name) for name in allow_hosts)):
         if not isinstance(value, str) or not value.strip():
             raise InputError(f"{name} = {value!r}: the name or address of a machine is expected. Leave it out.")
     with closing(bind(host, port)) as bound, suppress(KeyboardInterrupt):
         address, port = bound.getsockname()[:2]
-        local = ip_address(address.partition("%")[0]).is_loopback
+        is_local = ip_address(address.partition("%")[0]).is_loopback
         hosts = {*LOCAL_HOSTS, host.lower(), *(name.lower() for name in allow_hosts)}
-        if not local:  # any address of this machine; but of names, only its own
+        if not is_local:  # any address of this machine, but only its own names
             hosts |= {"*", socket.gethostname().lower(), socket.getfqdn().lower()}
-        app = application(runs, verbs, hosts, api_key, limits)
+        app = application(runs, load, precision, hosts, api_key, limits)
         service = app.state.service
-        shown = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        ready = Ready(shown, tuple(service.served), local, keyed=api_key is not None)
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        ready = Ready(url, tuple(service.served), is_local, keyed=api_key is not None)
         config = uvicorn.Config(
             app,
             http=TimeoutProtocol,
@@ -164,7 +168,7 @@ def serve_runs(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind the port before anything is loaded; one that is in use is refused with the next that is free."""
+    """Bind a port before anything is loaded; if it is in use, the error names the next free one."""
     if not 0 <= port < 2**16:
         raise InputError(f"port = {port}: give a number from 0 (any free port) to 65535.")
     try:
@@ -184,20 +188,20 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _open_socket(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    bound = socket.socket(family, kind, protocol)
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    opened = socket.socket(family, kind, protocol)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(place)
-        bound.listen()
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+        opened.listen()
     except OSError:
-        bound.close()
+        opened.close()
         raise
-    return bound
+    return opened
 
 
 def _suggest_port(host: str, port: int) -> str:
-    for other in range(port + 1, min(port + MAX_PORTS_TRIED, 2**16)):
+    for other in range(port + 1, min(port + MAX_PORT_ATTEMPTS, 2**16)):
         try:
             _open_socket(host, other).close()
         except OSError:

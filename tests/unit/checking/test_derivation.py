@@ -84,7 +84,7 @@ def test_a_derivation_without_a_second_step_is_not_called_right() -> None:
     assert not report.right and "none is checked" in report.summary
 
 
-def test_own_inputs_x_and_x_t_are_two() -> None:
+def test_inputs_x_and_x_t_are_different() -> None:
     words = {"sizes": {"n": "rows", "d": "width"}, "inputs": {"x": "n d", "x_t": "n d"}}
     report = check_derivation({**words, "steps": "Y = x + x_t\n= x_{t} + x\n= 2*x"})
     assert [step.outcome for step in report.steps] == ["given", "right", "wrong"]

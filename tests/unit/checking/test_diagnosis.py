@@ -1,7 +1,7 @@
 """Wrong answers as people give them, and whether the explanation is the mistake that was made.
 
 A model is written down part by part, as in a textbook; a slip is an edit of that text. Nothing here uses the
-explainer's own elements. Half of the answers have two slips.
+explainer's own elements. Half of the answers have two mistakes.
 """
 
 import random
@@ -13,10 +13,11 @@ from itertools import combinations
 
 from torch import nn
 
+from lemma.checking.accounts import account_for
+from lemma.checking.check_formula import check_formula
+from lemma.checking.compare_formula import read_question
 from lemma.checking.explain import explain
-from lemma.checking.formula import read_formula
-from lemma.checking.formulas import check_formula
-from lemma.checking.question import account_for, read_question
+from lemma.checking.read_formula import read_formula
 from lemma.counting.account import Account
 from lemma.counting.count import DEFAULT_CONVENTIONS
 from lemma.counting.subject import resolve_subject
@@ -26,43 +27,48 @@ Parts = dict[str, tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Slip:
-    """What a person did wrong: parts left out, parts written otherwise, parts added, or a text put for another in all.
+class MadeMistake:
+    """A mistake in a textbook formula.
 
-    `says` is a pattern that an exact diagnosis contains.
+    Attributes:
+        pattern: regular expression that an exact diagnosis contains.
+        omitted: parts left out.
+        replaced: parts with another formula.
+        added: a term that the model does not have.
+        times: a word and its replacement in how often parts occur.
+        each: a word and its replacement in the formulas of parts.
+        among: the parts in which `times` and `each` are replaced; all by default.
     """
 
-    says: str
-    without: str = ""
-    instead: tuple[tuple[str, str], ...] = ()
-    more: str = ""
+    pattern: str
+    omitted: str = ""
+    replaced: tuple[tuple[str, str], ...] = ()
+    added: str = ""
     times: tuple[str, str] = ("", "")
-    """In how often all (or `among`) parts are there: this for that."""
     each: tuple[str, str] = ("", "")
-    """In what each part (or those `among`) is: this for that."""
     among: str = ""
 
-    def made(self, parts: Parts) -> Parts:
-        made = {name: part for name, part in parts.items() if name not in self.without.split()}
-        for name, text in self.instead:
-            made[name] = (made[name][0], text)
-        for name in self.among.split() or list(made):
-            often, what = made[name]
-            made[name] = (_put(*self.times, often), _put(*self.each, what))
-        return made | ({f"more {self.more}": ("1", self.more)} if self.more else {})
+    def apply(self, parts: Parts) -> Parts:
+        mistaken = {name: part for name, part in parts.items() if name not in self.omitted.split()}
+        for name, text in self.replaced:
+            mistaken[name] = (mistaken[name][0], text)
+        for name in self.among.split() or list(mistaken):
+            times, each = mistaken[name]
+            mistaken[name] = (_replace_word(*self.times, times), _replace_word(*self.each, each))
+        return mistaken | ({f"more {self.added}": ("1", self.added)} if self.added else {})
 
-    def touches(self, parts: Parts) -> set[str]:
-        made = self.made(parts)
-        return {name for name in parts if made.get(name) != parts[name]} | (made.keys() - parts.keys())
-
-
-def _put(this: str, that: str, text: str) -> str:
-    return re.sub(rf"(?<!\w){re.escape(this)}(?!\w)", that, text) if this else text
+    def changed_parts(self, parts: Parts) -> set[str]:
+        mistaken = self.apply(parts)
+        return {name for name in parts if mistaken.get(name) != parts[name]} | (mistaken.keys() - parts.keys())
 
 
-def slip(says: str, without: str = "", **more) -> Slip:
-    more["instead"] = tuple(more.get("instead", {}).items())
-    return Slip(says, without, **more)
+def _replace_word(old: str, new: str, text: str) -> str:
+    return re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", new, text) if old else text
+
+
+def mistake(pattern: str, omitted: str = "", **changes) -> MadeMistake:
+    changes["replaced"] = tuple(changes.get("replaced", {}).items())
+    return MadeMistake(pattern, omitted, **changes)
 
 
 FEED_FORWARD: Parts = {
@@ -71,22 +77,24 @@ FEED_FORWARD: Parts = {
     "bias": ("1", "d_h"),
     "output": ("1", "V d_h"),
 }
-FEED_FORWARD_SLIPS = [
-    slip("a bias of d_h in 'hidden' .*leaves out", "bias"),
-    slip("N where the model has N-1", instead={"hidden": "N d d_h"}),
-    slip("N-2 where the model has N-1", instead={"hidden": "(N-2) d d_h"}),
-    slip("'output'", "output"),
-    slip("'embedding'", "embedding"),
-    slip("a bias of V in 'output' that the model does not have", more="V"),
-    slip("leaves the factor N-1 out of 'hidden.weight'", instead={"hidden": "d d_h"}),
-    slip("d where the model has d_h .*'output.weight'", instead={"output": "V d"}),
-    slip("multiplies 'hidden.bias' by N-1", instead={"bias": "(N-1) d_h"}),
-    slip("V[+]1 where the model has V", each=("V", "(V+1)")),
-    slip("V[+]1 where the model has V in 'embedding.weight'", instead={"embedding": "(V+1) d"}),
-    slip("d where the model has d_h .*'hidden.bias'", instead={"bias": "d"}),
-    slip("leaves the factor d_h out of 'output.weight'", instead={"output": "V"}),
-    slip("counts 'embedding.weight'|counts the weight of V[*]d in 'embedding' twice", instead={"embedding": "2 V d"}),
-    slip("d_h where the model has d", instead={"hidden": "(N-1) d_h d_h"}),
+FEED_FORWARD_MISTAKES = [
+    mistake("a bias of d_h in 'hidden' .*leaves out", "bias"),
+    mistake("N where the model has N-1", replaced={"hidden": "N d d_h"}),
+    mistake("N-2 where the model has N-1", replaced={"hidden": "(N-2) d d_h"}),
+    mistake("'output'", "output"),
+    mistake("'embedding'", "embedding"),
+    mistake("a bias of V in 'output' that the model does not have", added="V"),
+    mistake("leaves the factor N-1 out of 'hidden.weight'", replaced={"hidden": "d d_h"}),
+    mistake("d where the model has d_h .*'output.weight'", replaced={"output": "V d"}),
+    mistake("multiplies 'hidden.bias' by N-1", replaced={"bias": "(N-1) d_h"}),
+    mistake("V[+]1 where the model has V", each=("V", "(V+1)")),
+    mistake("V[+]1 where the model has V in 'embedding.weight'", replaced={"embedding": "(V+1) d"}),
+    mistake("d where the model has d_h .*'hidden.bias'", replaced={"bias": "d"}),
+    mistake("leaves the factor d_h out of 'output.weight'", replaced={"output": "V"}),
+    mistake(
+        "counts 'embedding.weight'|counts the weight of V[*]d in 'embedding' twice", replaced={"embedding": "2 V d"}
+    ),
+    mistake("d_h where the model has d", replaced={"hidden": "(N-1) d_h d_h"}),
 ]
 ATTENTIVE: Parts = {
     "embedding": ("1", "V d"),
@@ -97,20 +105,20 @@ ATTENTIVE: Parts = {
     "bias": ("1", "d_h"),
     "output": ("1", "V d_h"),
 }
-ATTENTIVE_SLIPS = [
-    slip("a bias of d_h in 'hidden' .*leaves out", "bias"),
-    slip("'head.query.weight' or 'head.key.weight'", "query"),
-    slip("'head.value'", "value"),
-    slip("'hidden'", "hidden bias"),
-    slip("d_k where the model has d_v .*'head.value", instead={"value": "d d_k"}),
-    slip("multiplies 'hidden.weight' by N-1", instead={"hidden": "(N-1) d_v d_h"}),
-    slip("d where the model has d_v .*'hidden.weight'", instead={"hidden": "d d_h"}),
-    slip("a bias of V in 'output' that the model does not have", more="V"),
-    slip("'head'", "query key value"),
-    slip("d_v where the model has d_k", instead={"query": "d d_v", "key": "d d_v"}),
-    slip("'head.query.weight' or 'head.key.weight'", instead={"query": "d d_v"}),
-    slip("T|N.* is foreign|foreign.* N", more="N d"),
-    slip("'output'", "output"),
+ATTENTIVE_MISTAKES = [
+    mistake("a bias of d_h in 'hidden' .*leaves out", "bias"),
+    mistake("'head.query.weight' or 'head.key.weight'", "query"),
+    mistake("'head.value'", "value"),
+    mistake("'hidden'", "hidden bias"),
+    mistake("d_k where the model has d_v .*'head.value", replaced={"value": "d d_k"}),
+    mistake("multiplies 'hidden.weight' by N-1", replaced={"hidden": "(N-1) d_v d_h"}),
+    mistake("d where the model has d_v .*'hidden.weight'", replaced={"hidden": "d d_h"}),
+    mistake("a bias of V in 'output' that the model does not have", added="V"),
+    mistake("'head'", "query key value"),
+    mistake("d_v where the model has d_k", replaced={"query": "d d_v", "key": "d d_v"}),
+    mistake("'head.query.weight' or 'head.key.weight'", replaced={"query": "d d_v"}),
+    mistake("T|N.* is foreign|foreign.* N", added="N d"),
+    mistake("'output'", "output"),
 ]
 
 
@@ -126,34 +134,34 @@ def recurrent(gates: int) -> Parts:
     }
 
 
-def recurrent_slips(gates: int) -> list[Slip]:
-    found = [
-        slip(r"a bias of V in 'output'.* that your formula leaves out|has 'output' \(V", "output_bias"),
-        slip("'layers.bias_ih_l[*]'.* leaves out|leaves out.*'layers.bias_ih_l[*]'", "bias"),
-        slip("'layers.weight_hh_l[*]'", "recurrent"),
-        slip(
+def recurrent_mistakes(gates: int) -> list[MadeMistake]:
+    mistakes = [
+        mistake(r"a bias of V in 'output'.* that your formula leaves out|has 'output' \(V", "output_bias"),
+        mistake("'layers.bias_ih_l[*]'.* leaves out|leaves out.*'layers.bias_ih_l[*]'", "bias"),
+        mistake("'layers.weight_hh_l[*]'", "recurrent"),
+        mistake(
             "d where the model has D (on one side of|in) 'layers.weight_ih_l1…'",
-            instead={"upper": f"({gates}) d D"},
+            replaced={"upper": f"({gates}) d D"},
         ),
-        slip("'embedding'", "embedding"),
-        slip("counts the bias 'layers.bias_ih_l[*]' .* twice", instead={"bias": f"2 ({gates}) D"}),
-        slip("L where the model has L-1", times=("(L-1)", "L"), among="upper"),
-        slip("d where the model has D .*'output", instead={"output": "V d"}),
-        slip("'layers' for one layer only", times=("L", "1")),
-        slip("'output", "output"),
-        slip("'layers.weight_ih_l1…'|every 'weight_ih'", "upper"),
-        slip("'layers.weight_ih_l0'|every 'weight_ih'", "first"),
-        slip("D where the model has d .*'layers.weight_ih_l0'", instead={"first": f"({gates}) D D"}),
-        slip("leaves the factor D out of 'layers.weight_hh_l[*]'", instead={"recurrent": f"({gates}) D"}),
-        slip(r"all biases|bias_ih_l[*]' .* and 'output' \(V", "bias output_bias"),
+        mistake("'embedding'", "embedding"),
+        mistake("counts the bias 'layers.bias_ih_l[*]' .* twice", replaced={"bias": f"2 ({gates}) D"}),
+        mistake("L where the model has L-1", times=("(L-1)", "L"), among="upper"),
+        mistake("d where the model has D .*'output", replaced={"output": "V d"}),
+        mistake("'layers' for one layer only", times=("L", "1")),
+        mistake("'output", "output"),
+        mistake("'layers.weight_ih_l1…'|every 'weight_ih'", "upper"),
+        mistake("'layers.weight_ih_l0'|every 'weight_ih'", "first"),
+        mistake("D where the model has d .*'layers.weight_ih_l0'", replaced={"first": f"({gates}) D D"}),
+        mistake("leaves the factor D out of 'layers.weight_hh_l[*]'", replaced={"recurrent": f"({gates}) D"}),
+        mistake(r"all biases|bias_ih_l[*]' .* and 'output' \(V", "bias output_bias"),
     ]
     if gates > 1:
-        found += [
-            slip(f"yours has {gates - 1}", each=(f"({gates})", f"{gates - 1}")),
-            slip("'layers.bias_ih_l[*]'.*yours has 1", instead={"bias": "D"}),
-            slip(f"yours has {gates + 1}", each=(f"({gates})", f"{gates + 1}")),
+        mistakes += [
+            mistake(f"yours has {gates - 1}", each=(f"({gates})", f"{gates - 1}")),
+            mistake("'layers.bias_ih_l[*]'.*yours has 1", replaced={"bias": "D"}),
+            mistake(f"yours has {gates + 1}", each=(f"({gates})", f"{gates + 1}")),
         ]
-    return found
+    return mistakes
 
 
 def block(at: str, often: str, d_h: str, d_ff: str) -> Parts:
@@ -173,34 +181,36 @@ def block(at: str, often: str, d_h: str, d_ff: str) -> Parts:
 
 ENCODER: Parts = {"embedding": ("1", "V d"), "norm": ("1", "2 d"), **block("", "L", "d", "4 d")}
 DECODER: Parts = {"positions": ("1", "T d"), **ENCODER}
-BLOCK_SLIPS = [
-    slip("'(encoder[.])?norm' .*leaves out", "norm"),
-    slip("tied", more="V d"),
-    slip("all norms", "norm norm1 norm2"),
-    slip("norms of the layers", "norm1 norm2"),
-    slip("attention_norm' or '.*feed_forward_norm'|counts 1", "norm2"),
-    slip("biases of '(encoder[.])?layers.*attention'", "qkv_bias out_bias"),
-    slip("biases of '(encoder[.])?layers.*feed_forward'", "wide_bias narrow_bias"),
-    slip("all biases but those of norms", "qkv_bias out_bias wide_bias narrow_bias"),
-    slip("'(encoder[.])?layers.[*].attention.output' .*leaves out", "out out_bias"),
-    slip("'(encoder[.])?layers.[*].feed_forward' .*leaves out", "wide wide_bias narrow narrow_bias"),
-    slip("attention.query_key_value.* by h", instead={"qkv": "3 h d d"}),
-    slip("L[+]1 where the model has L", times=("L", "(L+1)")),
-    slip("L-1 where the model has L", times=("L", "(L-1)")),
-    slip("for one layer only", times=("L", "1")),
-    slip("query, key and value.; yours has 1", instead={"qkv": "d d", "qkv_bias": "d"}),
-    slip("d where the model has (d_ff|4[*]d)", instead={"wide": "d d", "narrow": "d d", "wide_bias": "d"}),
-    slip("2[*]d where the model has (d_ff|4[*]d)", instead={"wide": "2 d d", "narrow": "2 d d", "wide_bias": "2 d"}),
-    slip("'(encoder[.])?layers.[*].feed_forward.narrow'", "narrow narrow_bias"),
-    slip("'(encoder[.])?layers.[*].attention.query_key_value'", "qkv qkv_bias"),
+BLOCK_MISTAKES = [
+    mistake("'(encoder[.])?norm' .*leaves out", "norm"),
+    mistake("tied", added="V d"),
+    mistake("all norms", "norm norm1 norm2"),
+    mistake("norms of the layers", "norm1 norm2"),
+    mistake("attention_norm' or '.*feed_forward_norm'|counts 1", "norm2"),
+    mistake("biases of '(encoder[.])?layers.*attention'", "qkv_bias out_bias"),
+    mistake("biases of '(encoder[.])?layers.*feed_forward'", "wide_bias narrow_bias"),
+    mistake("all biases but those of norms", "qkv_bias out_bias wide_bias narrow_bias"),
+    mistake("'(encoder[.])?layers.[*].attention.output' .*leaves out", "out out_bias"),
+    mistake("'(encoder[.])?layers.[*].feed_forward' .*leaves out", "wide wide_bias narrow narrow_bias"),
+    mistake("attention.query_key_value.* by h", replaced={"qkv": "3 h d d"}),
+    mistake("L[+]1 where the model has L", times=("L", "(L+1)")),
+    mistake("L-1 where the model has L", times=("L", "(L-1)")),
+    mistake("for one layer only", times=("L", "1")),
+    mistake("query, key and value.; yours has 1", replaced={"qkv": "d d", "qkv_bias": "d"}),
+    mistake("d where the model has (d_ff|4[*]d)", replaced={"wide": "d d", "narrow": "d d", "wide_bias": "d"}),
+    mistake(
+        "2[*]d where the model has (d_ff|4[*]d)", replaced={"wide": "2 d d", "narrow": "2 d d", "wide_bias": "2 d"}
+    ),
+    mistake("'(encoder[.])?layers.[*].feed_forward.narrow'", "narrow narrow_bias"),
+    mistake("'(encoder[.])?layers.[*].attention.query_key_value'", "qkv qkv_bias"),
 ]
-DECODER_SLIPS = [
-    *BLOCK_SLIPS,
-    slip("'positions'", "positions"),
-    slip("T[+]1 where the model has T", instead={"positions": "(T+1) d"}),
-    slip("'embedding'|weight of V[*]d in 'embedding'", "embedding"),
+DECODER_MISTAKES = [
+    *BLOCK_MISTAKES,
+    mistake("'positions'", "positions"),
+    mistake("T[+]1 where the model has T", replaced={"positions": "(T+1) d"}),
+    mistake("'embedding'|weight of V[*]d in 'embedding'", "embedding"),
 ]
-ENCODER_SLIPS = [*BLOCK_SLIPS, slip("T.* foreign|foreign.* T", more="T d"), slip("foreign", more="h d")]
+ENCODER_MISTAKES = [*BLOCK_MISTAKES, mistake("T.* foreign|foreign.* T", added="T d"), mistake("foreign", added="h d")]
 C5: Parts = {
     "embedding": ("1", "V d"),
     **block("e_", "L_enc", "d_h", "d_ff"),
@@ -211,24 +221,28 @@ C5: Parts = {
     "cross_out_bias": ("L_dec", "d"),
     "cross_norm": ("L_dec", "2 d"),
 }
-C5_SLIPS = [
-    slip("'decoder.layers.[*].source_attention'|every 'source_attention'", "cross cross_bias cross_out cross_out_bias"),
-    slip("source_norm|one norm less", "cross_norm"),
-    slip("all norms", "e_norm1 e_norm2 d_norm1 d_norm2 cross_norm"),
-    slip(
+C5_MISTAKES = [
+    mistake(
+        "'decoder.layers.[*].source_attention'|every 'source_attention'", "cross cross_bias cross_out cross_out_bias"
+    ),
+    mistake("source_norm|one norm less", "cross_norm"),
+    mistake("all norms", "e_norm1 e_norm2 d_norm1 d_norm2 cross_norm"),
+    mistake(
         "all biases but those of norms",
         "e_qkv_bias e_out_bias e_wide_bias e_narrow_bias d_qkv_bias d_out_bias "
         "d_wide_bias d_narrow_bias cross_bias cross_out_bias",
     ),
-    slip("d where the model has d_h", each=("d_h", "d")),
-    slip("L_enc where the model has L_dec", times=("L_dec", "L_enc")),
-    slip("L_dec[+]1 where the model has L_dec", times=("L_dec", "(L_dec+1)")),
-    slip("every 'feed_forward'", "e_wide e_wide_bias e_narrow e_narrow_bias d_wide d_wide_bias d_narrow d_narrow_bias"),
-    slip("'decoder.layers.[*].feed_forward'", "d_wide d_wide_bias d_narrow d_narrow_bias"),
-    slip("4[*]d where the model has d_ff", each=("d_ff", "4 d")),
-    slip("tied", more="V d"),
-    slip("'encoder'", "e_qkv e_qkv_bias e_out e_out_bias e_wide e_wide_bias e_narrow e_narrow_bias e_norm1 e_norm2"),
-    slip("T.* foreign|foreign.* T", more="T d"),
+    mistake("d where the model has d_h", each=("d_h", "d")),
+    mistake("L_enc where the model has L_dec", times=("L_dec", "L_enc")),
+    mistake("L_dec[+]1 where the model has L_dec", times=("L_dec", "(L_dec+1)")),
+    mistake(
+        "every 'feed_forward'", "e_wide e_wide_bias e_narrow e_narrow_bias d_wide d_wide_bias d_narrow d_narrow_bias"
+    ),
+    mistake("'decoder.layers.[*].feed_forward'", "d_wide d_wide_bias d_narrow d_narrow_bias"),
+    mistake("4[*]d where the model has d_ff", each=("d_ff", "4 d")),
+    mistake("tied", added="V d"),
+    mistake("'encoder'", "e_qkv e_qkv_bias e_out e_out_bias e_wide e_wide_bias e_narrow e_narrow_bias e_norm1 e_norm2"),
+    mistake("T.* foreign|foreign.* T", added="T d"),
 ]
 
 
@@ -266,23 +280,23 @@ LLAMA: Parts = {
     "norm": ("1", "d"),
     "output": ("1", "d V"),
 }
-LLAMA_SLIPS = [
-    slip("h where the model has g", instead={"key": "d h k", "value": "d h k"}),
-    slip("one of these.*'layers.[*].self_attn.k_proj.*'layers.[*].self_attn.v_proj", "value"),
-    slip("gate_proj.*up_proj.*down_proj", "gate"),
-    slip("mlp", "gate up down"),
-    slip("embed_tokens.*lm_head", "output"),
-    slip("all norms", "norm norm1 norm2"),
-    slip("'norm' |weight of d in 'norm'", "norm"),
-    slip("counts all norms .*twice", instead={"norm": "2 d", "norm1": "2 d", "norm2": "2 d"}),
-    slip("q_proj.*o_proj", "out"),
-    slip("g where the model has h", instead={"query": "d g k", "out": "g k d"}),
-    slip("d where the model has m", each=("m", "d")),
-    slip("L[+]1 where the model has L", times=("L", "(L+1)")),
-    slip("bias of V in 'lm_head' that the model does not have", more="V"),
-    slip("leaves the factor d out of .*'lm_head.weight'", instead={"output": "V"}),
-    slip("leaves the factor k out of 'layers.[*].self_attn'|leaves the factor k", each=("k", "1")),
-    slip("one layer only", times=("L", "1")),
+LLAMA_MISTAKES = [
+    mistake("h where the model has g", replaced={"key": "d h k", "value": "d h k"}),
+    mistake("one of these.*'layers.[*].self_attn.k_proj.*'layers.[*].self_attn.v_proj", "value"),
+    mistake("gate_proj.*up_proj.*down_proj", "gate"),
+    mistake("mlp", "gate up down"),
+    mistake("embed_tokens.*lm_head", "output"),
+    mistake("all norms", "norm norm1 norm2"),
+    mistake("'norm' |weight of d in 'norm'", "norm"),
+    mistake("counts all norms .*twice", replaced={"norm": "2 d", "norm1": "2 d", "norm2": "2 d"}),
+    mistake("q_proj.*o_proj", "out"),
+    mistake("g where the model has h", replaced={"query": "d g k", "out": "g k d"}),
+    mistake("d where the model has m", each=("m", "d")),
+    mistake("L[+]1 where the model has L", times=("L", "(L+1)")),
+    mistake("bias of V in 'lm_head' that the model does not have", added="V"),
+    mistake("leaves the factor d out of .*'lm_head.weight'", replaced={"output": "V"}),
+    mistake("leaves the factor k out of 'layers.[*].self_attn'|leaves the factor k", each=("k", "1")),
+    mistake("one layer only", times=("L", "1")),
 ]
 GROUPED: Parts = {
     "embedding": ("1", "V d"),
@@ -296,32 +310,32 @@ GROUPED: Parts = {
     "norm": ("1", "d"),
     "output": ("1", "V d"),
 }
-GROUPED_SLIPS = [
-    slip("h where the model has h_kv", instead={"key_value": "2 d d_h"}),
-    slip(
+GROUPED_MISTAKES = [
+    mistake("h where the model has h_kv", replaced={"key_value": "2 d d_h"}),
+    mistake(
         "2 equal blocks in 'layers.[*].feed_forward.gate_widen.weight'.*; yours has 1|narrow",
-        instead={"gate_up": "d d_ff"},
+        replaced={"gate_up": "d d_ff"},
     ),
-    slip("embedding.*output", "output"),
-    slip("all norms", "norm norm1 norm2"),
-    slip("attention.output", "out"),
-    slip("'layers.[*].feed_forward'", "gate_up down"),
-    slip("d where the model has d_ff", each=("d_ff", "d")),
-    slip("4[*]d where the model has d_ff", each=("d_ff", "4 d")),
-    slip("T is foreign", more="T d"),
-    slip("L-1 where the model has L", times=("L", "(L-1)")),
+    mistake("embedding.*output", "output"),
+    mistake("all norms", "norm norm1 norm2"),
+    mistake("attention.output", "out"),
+    mistake("'layers.[*].feed_forward'", "gate_up down"),
+    mistake("d where the model has d_ff", each=("d_ff", "d")),
+    mistake("4[*]d where the model has d_ff", each=("d_ff", "4 d")),
+    mistake("T is foreign", added="T d"),
+    mistake("L-1 where the model has L", times=("L", "(L-1)")),
 ]
 MODELS = {
-    "feed-forward": (FEED_FORWARD, FEED_FORWARD_SLIPS),
-    "attentive": (ATTENTIVE, ATTENTIVE_SLIPS),
-    "rnn": (recurrent(1), recurrent_slips(1)),
-    "lstm": (recurrent(4), recurrent_slips(4)),
-    "gru": (recurrent(3), recurrent_slips(3)),
-    "encoder": (ENCODER, ENCODER_SLIPS),
-    "decoder": (DECODER, DECODER_SLIPS),
-    "transformer-c5": (C5, C5_SLIPS),
-    "llama": (LLAMA, LLAMA_SLIPS),
-    "grouped": (GROUPED, GROUPED_SLIPS),
+    "feed-forward": (FEED_FORWARD, FEED_FORWARD_MISTAKES),
+    "attentive": (ATTENTIVE, ATTENTIVE_MISTAKES),
+    "rnn": (recurrent(1), recurrent_mistakes(1)),
+    "lstm": (recurrent(4), recurrent_mistakes(4)),
+    "gru": (recurrent(3), recurrent_mistakes(3)),
+    "encoder": (ENCODER, ENCODER_MISTAKES),
+    "decoder": (DECODER, DECODER_MISTAKES),
+    "transformer-c5": (C5, C5_MISTAKES),
+    "llama": (LLAMA, LLAMA_MISTAKES),
+    "grouped": (GROUPED, GROUPED_MISTAKES),
 }
 LIKE_LLAMA = {"gated": True, "norm": "rms", "positions": "rotary", "bias": False, "tied": False, "activation": "silu"}
 SIZES = {
@@ -331,73 +345,72 @@ SIZES = {
 
 
 @cache
-def counted(model: str) -> Account:
+def cached_account(model: str) -> Account:
     """A model's formulas, once for all answers."""
     subject = resolve_subject({"llama": Llama, "grouped": "decoder"}.get(model, model), SIZES.get(model))
     return account_for(subject, ("parameters",), DEFAULT_CONVENTIONS)
 
 
-def spelled(parts: Parts) -> str:
+def write_parts(parts: Parts) -> str:
     return " + ".join(f"({often}) ({each})" for often, each in parts.values())
 
 
 SYMBOLS = ["V", "d", "d_h", "D", "N", "L", "h", "T", "d_k", "d_v", "d_ff", "L_enc", "L_dec", "g", "k", "m", "h_kv"]
 
 
-def wrong_answers() -> Iterator[tuple[str, str, tuple[Slip, ...]]]:
-    """All answers with one slip, and about as many with two that do not touch the same part.
+def wrong_answers() -> Iterator[tuple[str, str, tuple[MadeMistake, ...]]]:
+    """Yield all answers with one mistake, and about as many with two that change different parts.
 
-    Two slips whose sum is what one slip gives are one slip for all that anyone can tell.
+    Two mistakes that add up to a single one cannot be distinguished from it, and are left out.
     """
     source = random.Random(0)
-    for model, (parts, slips) in MODELS.items():
-        alone = {read_formula(spelled(one.made(parts)), SYMBOLS).numerator for one in slips}
-        right = read_formula(spelled(parts), SYMBOLS).numerator
-        for one in slips:
-            yield model, spelled(one.made(parts)), (one,)
+    for model, (parts, mistakes) in MODELS.items():
+        single = {read_formula(write_parts(mistake.apply(parts)), SYMBOLS).numerator for mistake in mistakes}
+        right = read_formula(write_parts(parts), SYMBOLS).numerator
+        for mistake in mistakes:
+            yield model, write_parts(mistake.apply(parts)), (mistake,)
         pairs = []
-        for one, other in combinations(slips, 2):
-            if one.touches(parts) & other.touches(parts):
+        for first, second in combinations(mistakes, 2):
+            if first.changed_parts(parts) & second.changed_parts(parts):
                 continue
-            both = spelled(other.made(one.made(parts)))
-            if read_formula(both, SYMBOLS).numerator not in {*alone, right}:
-                pairs.append((model, both, (one, other)))
+            formula = write_parts(second.apply(first.apply(parts)))
+            if read_formula(formula, SYMBOLS).numerator not in {*single, right}:
+                pairs.append((model, formula, (first, second)))
         source.shuffle(pairs)
-        yield from pairs[: len(slips)]
+        yield from pairs[: len(mistakes)]
 
 
 ANSWERS = list(wrong_answers())
-HEDGED = re.compile(r"\b[Ee]ither\b|one of these|No simple explanation|[Mm]ost likely")
+UNCERTAIN = re.compile(r"\b[Ee]ither\b|one of these|No simple explanation|[Mm]ost likely")
 
 
-def judged(model: str, formula: str, slips: tuple[Slip, ...]) -> tuple[bool, bool, str]:
-    """Whether every slip is named, whether a diagnosis without it is given as certain, and the diagnosis."""
-    question = read_question(counted(model), "parameters", formula, {})
+def diagnose(model: str, formula: str, mistakes: tuple[MadeMistake, ...]) -> tuple[bool, bool, str]:
+    """Return whether every mistake is named, whether a wrong diagnosis is given as certain, and the diagnosis."""
+    question = read_question(cached_account(model), "parameters", formula, {})
     assert not question.is_equal
-    said = explain(question)[0] or "No simple explanation."
-    exact = all(re.search(one.says, said) for one in slips)
-    return exact, not exact and not HEDGED.search(said), said
+    diagnosis = explain(question)[0] or "No simple explanation."
+    is_exact = all(re.search(mistake.pattern, diagnosis) for mistake in mistakes)
+    return is_exact, not is_exact and not UNCERTAIN.search(diagnosis), diagnosis
 
 
 def test_the_textbook_formulas_are_right() -> None:
     for model, (parts, _) in MODELS.items():
-        assert read_question(counted(model), "parameters", spelled(parts), {}).is_equal, model
+        assert read_question(cached_account(model), "parameters", write_parts(parts), {}).is_equal, model
 
 
 def test_no_part_is_explained_twice() -> None:
-    """Two explanations are never about one part: what is left out by itself is not left out with its module too."""
-    said = check_formula("decoder", "parameters", "d(V+T+2) + L(4d^2 + 4d + 4d^2 + 3d + 4d)").diagnosis[0]
-    assert said == "Your formula has 2*d where the model has d_ff = 4*d."
+    """A tensor that is left out by itself is not left out with its module too."""
+    [diagnosis] = check_formula("decoder", "parameters", "d(V+T+2) + L(4d^2 + 4d + 4d^2 + 3d + 4d)").diagnosis
+    assert diagnosis == "Your formula has 2*d where the model has d_ff = 4*d."
 
 
 def test_most_mistakes_are_named_exactly_and_none_is_named_wrongly_with_certainty() -> None:
-    results = [(judged(*answer), answer) for answer in ANSWERS]
-    exact = sum(result[0] for result, _ in results)
-    certain = [(answer, result[2]) for result, answer in results if result[1]]
-    two = [result[0] for result, answer in results if len(answer[2]) == 2]
-    print(
-        f"{exact} of {len(results)} exact ({sum(two)} of {len(two)} with two slips), {len(certain)} certain and wrong"
-    )
-    assert len(ANSWERS) >= 200 and len(two) >= len(ANSWERS) / 2
-    assert not certain, certain[:3]
-    assert exact / len(results) >= 0.95 and sum(two) / len(two) >= 0.92
+    results = [(diagnose(*answer), answer) for answer in ANSWERS]
+    num_exact = sum(is_exact for (is_exact, _, _), _ in results)
+    wrong = [(answer, diagnosis) for (_, is_wrong, diagnosis), answer in results if is_wrong]
+    pairs = [is_exact for (is_exact, _, _), answer in results if len(answer[2]) == 2]
+    counts = f"{num_exact} of {len(results)} exact ({sum(pairs)} of {len(pairs)} with two mistakes)"
+    print(f"{counts}, {len(wrong)} certain and wrong")
+    assert len(ANSWERS) >= 200 and len(pairs) >= len(ANSWERS) / 2
+    assert not wrong, wrong[:3]
+    assert num_exact / len(results) >= 0.95 and sum(pairs) / len(pairs) >= 0.92

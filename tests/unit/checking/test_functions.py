@@ -121,7 +121,7 @@ def test_a_right_derivation_of_each_function_is_right(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "line", "said"), SLIPS, ids=range(len(SLIPS)))
-def test_a_typical_slip_is_named(name: str, line: str, said: str) -> None:
+def test_a_typical_mistake_is_named(name: str, line: str, said: str) -> None:
     (verdict,) = check_gradients(name, [line]).verdicts
     assert verdict.outcome == "wrong" and said in verdict.reason, str(verdict)
 
@@ -140,7 +140,7 @@ def test_no_size_is_degenerate_and_samples_differ() -> None:
         assert len({tuple(one.values()) for one in sizes}) > 1 or len(sizes[0]) == 1
 
 
-def test_norms_attention_and_the_perceptron_are_torchs() -> None:
+def test_norms_attention_and_the_perceptron_equal_torch() -> None:
     v = find_cell("layer-norm").samples[0].values
     torch.testing.assert_close(functional.layer_norm(v["X"], v["X"].shape[1:], v["g"][0], v["b"][0], 1e-5), v["Y"])
     v = find_cell("rms-norm").samples[0].values
@@ -164,7 +164,7 @@ MINE = {
 }
 
 
-def test_a_function_of_your_own_is_judged_from_python_and_from_a_file(tmp_path: Path) -> None:
+def test_a_custom_function_is_checked_from_python_and_from_a_file(tmp_path: Path) -> None:
     report = lemma.check.gradient(MINE, "dX = dZ @ W.T")
     assert [verdict.outcome for verdict in report.verdicts] == ["right", "right", "right", "wrong", "right"]
     assert report.verdicts[3].repair == "db = sum(dZ, axis=0)"

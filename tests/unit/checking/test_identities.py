@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from lemma import api
 from lemma.checking.identities import IDENTITIES, check_identity, find_identity, list_identities
-from lemma.checking.identity import Finding, IdentityReport
+from lemma.checking.identity_report import Finding, IdentityReport
 from lemma.cli.check import app
 from lemma.errors import InputError, SpecError
 from lemma.report import curves as lines
@@ -47,7 +47,7 @@ def test_every_number_comes_out_and_only_c6_and_d4_are_false(name: str) -> None:
         ("relative", "rotary"),
     ],
 )
-def test_an_identity_has_a_number_and_words(word: str, name: str) -> None:
+def test_an_identity_is_found_by_number_and_alias(word: str, name: str) -> None:
     assert find_identity(word).name == name
 
 
@@ -162,7 +162,7 @@ def test_b7_meets_at_half_of_an_odd_width_too(J: int) -> None:
     assert "**" not in str(report)
 
 
-def test_the_verb_gives_the_same() -> None:
+def test_the_python_api_gives_the_same_report() -> None:
     report: Any = api.check("identity", "products", D=5, samples=100)
     assert report.sizes["D"] == 5
     listed: Any = api.check("identity", None)

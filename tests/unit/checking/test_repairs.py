@@ -1,11 +1,18 @@
-"""Wrong lines of a derivation: how people really err, and slips made on purpose, are named and repaired."""
+"""Wrong lines of a derivation, as people write them and made on purpose, are explained and repaired."""
 
 import pytest
 
 from lemma.checking.cells import find_cell
-from lemma.checking.expressions import write_expression
 from lemma.checking.gradients import check_gradients, read_derivation
-from lemma.checking.repairs import RepairContext, drop_factors, drop_terms, flip_signs, is_correct, toggle_transposes
+from lemma.checking.repairs import (
+    RepairContext,
+    apply_rules,
+    drop_factors,
+    drop_terms,
+    flip_signs,
+    is_correct,
+    toggle_transposes,
+)
 
 ERRORS = [
     ("softmax-cross-entropy", "dz = y - y_hat", "the sign is wrong: y_hat - y, not y - y_hat", "dz = y_hat - y"),
@@ -44,6 +51,7 @@ ERRORS = [
     ("lstm", "dpre_f = dG_f*G_f*(G_f-1)", "the sign is wrong", "dpre_f = dG_f * G_f * (1 - G_f)"),
     ("lstm", "dpre_f = dG_f*G_u*(1-G_u)", "G_f instead of G_u", "dpre_f = dG_f * G_f * (1 - G_f)"),
     ("lstm", "db_u = dpre_u * x", "drop the factor x", "db_u = dpre_u"),
+    ("lstm", "db_u = dpre_u + dpre_f", "drop the term dpre_f", "db_u = dpre_u"),
     ("lstm", "dx = dax", "take the rows that belong to x", "dx = dax[n_a:]"),
     (
         "lstm",
@@ -86,16 +94,16 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("cell", "line", "words", "repaired"), ERRORS, ids=lambda text: str(text)[:30])
-def test_a_common_error_is_named_and_repaired(cell: str, line: str, words: str, repaired: str) -> None:
+@pytest.mark.parametrize(("cell", "line", "description", "repaired"), ERRORS, ids=lambda text: str(text)[:30])
+def test_a_common_mistake_is_described_and_repaired(cell: str, line: str, description: str, repaired: str) -> None:
     (verdict,) = check_gradients(cell, [line]).verdicts
     assert verdict.outcome == "wrong"
-    assert words in verdict.reason
+    assert description in verdict.reason
     assert verdict.repair == repaired
     assert check_gradients(cell, [repaired]).right
 
 
-def test_where_no_simple_repair_fits_that_is_said_with_the_error() -> None:
+def test_without_a_simple_repair_the_error_is_reported() -> None:
     (verdict,) = check_gradients("lstm", ["dpre_u = exp(c) * c_prev - tanh(a * c) * G_f"]).verdicts
     assert verdict.reason.startswith("relative error ")
     assert verdict.reason.endswith("no simple repair found")
@@ -103,12 +111,12 @@ def test_where_no_simple_repair_fits_that_is_said_with_the_error() -> None:
     assert verdict.error is not None and verdict.error > 0.01
 
 
-def test_a_repair_never_rests_on_what_is_derived_only_afterwards() -> None:
+def test_a_repair_uses_nothing_that_is_derived_only_afterwards() -> None:
     (verdict,) = check_gradients("lstm", ["dpre_u = dG_u"]).verdicts
     assert verdict.repair == "dpre_u = dG_u * G_u * (1 - G_u)"  # and not db_u, which is the same number
 
 
-def test_an_error_inside_a_helper_is_repaired_where_it_is_used() -> None:
+def test_a_mistake_in_a_helper_is_repaired_where_it_is_used() -> None:
     lines = ["e = y - y_hat", "dW_y = e @ a.T"]
     verdict = check_gradients("lstm", lines).verdicts[1]
     assert verdict.outcome == "wrong"
@@ -164,22 +172,22 @@ DERIVATIONS = {
 
 
 @pytest.mark.parametrize("cell", DERIVATIONS)
-def test_every_line_of_a_whole_derivation_is_right(cell: str) -> None:
+def test_every_line_of_a_correct_derivation_is_right(cell: str) -> None:
     report = check_gradients(cell, [DERIVATIONS[cell]])
     assert report.right, str(report)
 
 
 @pytest.mark.parametrize(
-    "slip", [flip_signs, toggle_transposes, drop_factors, drop_terms], ids=lambda slip: slip.__name__
+    "rule", [flip_signs, toggle_transposes, drop_factors, drop_terms], ids=lambda rule: rule.__name__
 )
 @pytest.mark.parametrize("cell", DERIVATIONS)
-def test_a_slip_in_any_line_is_caught_and_mended(cell: str, slip) -> None:
+def test_a_mistake_made_by_a_rule_is_caught_and_repaired(cell: str, rule) -> None:
     sample = find_cell(cell).samples[1]
     for line in read_derivation(find_cell(cell), [DERIVATIONS[cell]]):
-        slips = slip(line.expression, RepairContext(find_cell(cell), line.name, sample))
-        wrong = [slipped.expression for slipped in slips if not is_correct(slipped.expression, line.name, sample)]
+        mistakes = apply_rules([rule], line.expression, RepairContext(find_cell(cell), line.name, sample))
+        wrong = [mistake.expression for mistake in mistakes if not is_correct(mistake.expression, line.name, sample)]
         for expression in wrong[:2]:
-            (verdict,) = check_gradients(cell, [f"{line.name} = {write_expression(expression)}"]).verdicts
+            (verdict,) = check_gradients(cell, [f"{line.name} = {expression}"]).verdicts
             assert verdict.outcome == "wrong"
             assert verdict.repair is None or check_gradients(cell, [verdict.repair]).right
-            assert verdict.repair or slip in (drop_factors, drop_terms), str(verdict)
+            assert verdict.repair or rule in (drop_factors, drop_terms), str(verdict)

@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 import lemma
+from lemma.checking.check_formula import check_formula
 from lemma.checking.check_number import check_number
-from lemma.checking.formulas import check_formula
 from lemma.checking.shapes import check_shapes
 from lemma.cli.check import app
 from lemma.errors import InputError
@@ -24,7 +24,7 @@ from lemma.errors import InputError
         ("Q = H×S×E", False, ""),
     ],
 )
-def test_a_shape_is_judged_with_its_slip(line: str, right: bool, reason: str) -> None:
+def test_a_wrong_shape_is_explained(line: str, right: bool, reason: str) -> None:
     (judged,) = check_shapes("self-attention", [line]).lines
     assert (judged.equal, judged.reason) == (right, reason)
 
@@ -72,7 +72,7 @@ def test_an_unknown_tensor_or_line_is_explained() -> None:
         check_shapes("self-attention", ["S×S"])
 
 
-def test_what_learns_is_a_formula_a_number_and_a_ratio() -> None:
+def test_trainable_parameters_are_a_formula_a_number_and_a_ratio() -> None:
     assert check_formula("lora", "trainable", "R(W_in + W_out)").equal
     wrong = check_formula("lora", "trainable", "R W_in")
     assert wrong.residual == "-W_out*R" and "update.B" in str(wrong)

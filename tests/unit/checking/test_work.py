@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from faults.hostile import expensive
+from lemma.checking.check_formula import check_formula
 from lemma.checking.derivation import check_derivation
-from lemma.checking.formulas import check_formula
 from lemma.checking.marking import mark_answers
 from lemma.counting.polynomial import spend
 from lemma.errors import InputError

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from lemma.checking.formula import read_formula
+from lemma.checking.read_formula import read_formula
 from lemma.checking.tokens import plain_name
 from lemma.counting.polynomial import Polynomial, Rational, as_polynomial, sum_polynomials, symbol
 from lemma.counting.writing import RepeatedShapes, Style, write_formula, write_shapes

@@ -16,7 +16,7 @@ from lemma.retrieval.embedding import Embedder
 from lemma.runs.checkpoint import named_weights
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
-from lemma.serving.runs import GenerationJob
+from lemma.serving.jobs import GenerationJob
 from lemma.spec.data import Characters
 from lemma.spec.models import Encoder
 from lemma.spec.recipe import Recipe
@@ -52,7 +52,7 @@ def test_runs_are_listed_by_their_folders_names(client: Any, runs: dict[str, Pat
 
 
 @pytest.mark.parametrize("model", ["trigram", "decoder", "bytes"])
-def test_the_text_is_generates_whole_and_streamed(model: str, client: Any, runs: dict[str, Path]) -> None:
+def test_the_text_equals_generate_whole_and_streamed(model: str, client: Any, runs: dict[str, Path]) -> None:
     for more, settings in (({}, {}), ({"top_p": 0.7}, {"top_p": 0.7}), ({"temperature": 0}, {"temperature": 0.0})):
         expected = lemma.generate(runs[model], "the cat", **{**SETTINGS, **settings})
         whole = client.completions.create(model=model, prompt="the cat", **{**SAID, **more})
@@ -149,7 +149,7 @@ def test_a_translator_and_a_classifier_answer_a_source(client: Any, runs: dict[s
         client.completions.create(model="spanish", prompt="a", temperature=0.5)
 
 
-def test_requests_at_the_same_moment_do_not_meet(client: Any, runs: dict[str, Path]) -> None:
+def test_simultaneous_requests_do_not_interfere(client: Any, runs: dict[str, Path]) -> None:
     jobs = [(model, seed) for model in ("decoder", "bytes") for seed in range(5)]
     with ThreadPoolExecutor(10) as pool:
         texts = pool.map(
@@ -159,7 +159,7 @@ def test_requests_at_the_same_moment_do_not_meet(client: Any, runs: dict[str, Pa
     assert found == [lemma.generate(runs[m], "the", **{**SETTINGS, "seed": s}).text for m, s in jobs]
 
 
-def test_logprobs_are_generates(client: Any, runs: dict[str, Path]) -> None:
+def test_logprobs_equal_generate(client: Any, runs: dict[str, Path]) -> None:
     expected = lemma.generate(runs["decoder"], "the", **SETTINGS, logprobs=3)
     told = client.completions.create(model="decoder", prompt="the", logprobs=3, **SAID).choices[0].logprobs
     assert told.token_logprobs == pytest.approx([one.logprob for one in expected.logprobs], abs=1e-4)
@@ -215,7 +215,7 @@ def test_offsets_of_bytes_that_are_no_characters_count_them_and_look_at_few(
     assert 0 < max(looked) <= 9
 
 
-def test_penalties_and_bias_are_generates(client: Any, runs: dict[str, Path]) -> None:
+def test_penalties_and_bias_equal_generate(client: Any, runs: dict[str, Path]) -> None:
     same = {"frequency_penalty": 0.7, "presence_penalty": -0.3}
     more = {"min_p": 0.02, "repetition_penalty": 1.2}
     text = lemma.generate(runs["decoder"], "the", **SETTINGS, **same, **more, logit_bias={7: 4.0}).text
@@ -235,7 +235,7 @@ def test_prompts_may_be_tokens(client: Any, runs: dict[str, Path]) -> None:
     assert alone.choices[0].text == "the cat" + of_texts.choices[0].text
 
 
-def test_a_prompts_own_tokens_are_scored(client: Any, runs: dict[str, Path]) -> None:
+def test_the_tokens_of_a_prompt_are_scored(client: Any, runs: dict[str, Path]) -> None:
     run, text = load(runs["decoder"]), "the cat"
     ids = torch.tensor([run.tokenizer.encode(text).tolist()])
     logs = run.model(ids)[0].double().log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
@@ -296,12 +296,12 @@ def test_embeddings_of_an_encoder_and_of_a_dual_encoder(tmp_path: Path) -> None:
         service: Any = running.server._service
         one, embedded = service.served["reader"], list[str]()
 
-        def embed_slowly(run: Any, inputs: list[Any], real: Any = one.verbs.embed) -> Any:
+        def embed_slowly(inputs: list[Any], real: Any = one.model.embed) -> Any:
             embedded.extend(inputs)
             time.sleep(0.4)
-            return real(run, inputs)
+            return real(inputs)
 
-        one.verbs, service.limits = replace(one.verbs, embed=embed_slowly), replace(service.limits, seconds=0.2)
+        one.model.embed, service.limits = embed_slowly, replace(service.limits, seconds=0.2)
         with pytest.raises(openai.InternalServerError, match=r"more than 0\.2 s") as raised:
             own.embeddings.create(model="reader", input="too late")
         assert raised.value.status_code == 504

@@ -63,7 +63,7 @@ WRONG: list[tuple[dict[str, Any], int, str | None, str]] = [
 
 
 @pytest.mark.parametrize(("words", "status", "param", "message"), WRONG, ids=lambda value: str(value)[:40])
-def test_a_wrong_word_is_named(
+def test_a_wrong_field_is_named(
     words: dict[str, Any], status: int, param: str | None, message: str, address: str
 ) -> None:
     for more in ({}, {"stream": True}):
@@ -89,7 +89,7 @@ WRONG_MESSAGES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("message", "said"), WRONG_MESSAGES, ids=lambda value: str(value)[:40])
-def test_a_wrong_field_inside_of_another_is_named_with_its_place(
+def test_a_wrong_nested_field_is_named_with_its_path(
     message: dict[str, Any], said: str, address: str
 ) -> None:
     messages = [{"role": "user", "content": "a"}, message]
@@ -140,7 +140,7 @@ def test_what_real_clients_send_is_accepted(fields: dict[str, Any], address: str
         ("web_search_options", {}),
     ],
 )
-def test_what_is_lacking_is_refused_by_its_name(field: str, value: Any, address: str) -> None:
+def test_an_unsupported_field_is_refused_by_its_name(field: str, value: Any, address: str) -> None:
     status, told, _ = ask(address, "/v1/chat/completions", {**CHAT, field: value})
     assert (status, told["error"]["param"]) == (400, field)
     assert told["error"]["message"] == f"{field} = {json.dumps(value)}: this is not supported. Leave it out."
@@ -227,13 +227,13 @@ def test_a_key_that_protects_nothing_or_cannot_be_sent_is_refused(
     assert ended.value.code == 2 and "LEMMA_API_KEY" in capsys.readouterr().err
 
 
-def test_an_empty_name_of_a_host_is_refused(runs: dict[str, Path]) -> None:
+def test_an_empty_host_name_is_refused(runs: dict[str, Path]) -> None:
     for settings in ({"host": ""}, {"allow_hosts": ["box.example", " "]}):
         with pytest.raises(InputError, match="the name or address of a machine is expected"):
             lemma.serve(runs["trigram"], port=0, **settings)
 
 
-def test_files_next_to_the_runs_are_skipped_with_a_line(tmp_path: Path, runs: dict[str, Path]) -> None:
+def test_files_that_are_not_runs_are_skipped_with_a_warning(tmp_path: Path, runs: dict[str, Path]) -> None:
     (tmp_path / "report.json").write_text('{"a": 1}')
     (tmp_path / "notes.txt").write_text("a")
     with pytest.warns(UserWarning, match="Skipped a file that is not a run") as warned:

@@ -39,7 +39,7 @@ def pieces(address: str, **words: Any) -> list[str]:
     return [choice["text"] for chunk in chunks for choice in chunk["choices"] if choice["text"]]
 
 
-def test_a_character_of_several_tokens_comes_whole(runs: dict[str, Path]) -> None:
+def test_a_character_of_several_tokens_is_sent_whole(runs: dict[str, Path]) -> None:
     run = load(runs["bytes"])
     script = run.tokenizer.encode("ñ€x😀日").tolist()
     assert len(script) == 2 + 3 + 1 + 4 + 3
@@ -74,7 +74,7 @@ def test_a_run_is_stepped_by_one_thread(runs: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_ends_the_writing(stream: bool, runs: dict[str, Path]) -> None:
+def test_generation_ends_when_the_client_leaves(stream: bool, runs: dict[str, Path]) -> None:
     run, model = slow_run(runs)
     with running(run) as address:
         with send(address, max_tokens=2000, stream=stream):
@@ -113,7 +113,7 @@ def refused(address: str, path: str = "/v1/completions", **words: Any) -> tuple[
         return error.code, error.headers, error.read().decode()
 
 
-def test_too_many_requests_are_refused_with_when_to_come_back(runs: dict[str, Path]) -> None:
+def test_too_many_requests_are_refused_with_a_retry_time(runs: dict[str, Path]) -> None:
     run, model = slow_run(runs)
     with running(run, batch=1, waiting=2) as address:
         lines = [send(address, max_tokens=1500) for _ in range(3)]
@@ -133,7 +133,7 @@ def test_too_many_requests_are_refused_with_when_to_come_back(runs: dict[str, Pa
         assert refused(address, max_tokens=2)[0] == 200
 
 
-def test_who_leaves_frees_the_row_at_once_though_another_goes_on(runs: dict[str, Path]) -> None:
+def test_a_client_that_leaves_frees_its_row_while_others_continue(runs: dict[str, Path]) -> None:
     run, model = slow_run(runs)
     with running(run, batch=2) as address, ThreadPoolExecutor(1) as pool:
         going = pool.submit(pieces, address, prompt="a", max_tokens=100)
@@ -156,7 +156,7 @@ def test_a_request_has_a_time_limit(runs: dict[str, Path]) -> None:
 
 def test_slow_and_silent_clients_block_nobody(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lemma.serving.server.SECONDS_FOR_HEAD", 0.3)
-    monkeypatch.setattr("lemma.serving.app.SECONDS_FOR_BODY", 0.3)
+    monkeypatch.setattr("lemma.serving.service.SECONDS_FOR_BODY", 0.3)
     with running(runs["trigram"]) as address:
         host, port = address.removeprefix("http://").split(":")
         silent, halting, lingering = (socket.create_connection((host, int(port)), timeout=5) for _ in range(3))
@@ -171,7 +171,9 @@ def test_slow_and_silent_clients_block_nobody(runs: dict[str, Path], monkeypatch
         assert b" 408 " in lingering.recv(100)
 
 
-def test_who_leaves_while_sending_is_no_failure(runs: dict[str, Path], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_leaves_while_sending_is_not_an_error(
+    runs: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
     log = logging.getLogger("uvicorn.error")
     with running(runs["trigram"]) as address:
         log.setLevel(logging.ERROR)
@@ -207,7 +209,7 @@ def stalled(address: str) -> socket.socket:
     line = send(address, prompt="a" * 30_000, max_tokens=1, echo=True, n=16, stream=True)
     service: Any = running.server._service
     [one] = service.served.values()
-    while not (one.jobs and all(job.first for job in one.jobs)):
+    while not (one.jobs and all(job.first_event_at for job in one.jobs)):
         time.sleep(0.01)
     time.sleep(0.1)
     assert len(one.jobs) == 1  # its answer does not fit into what systems keep for it
@@ -227,7 +229,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("narrow")
-def test_who_takes_nothing_of_an_answer_is_cut_off(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_is_disconnected(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SECONDS_FOR_READER", 0.4)
     with running(runs["trigram"]) as address, stalled(address):
         [one] = running.server._service.served.values()
@@ -236,7 +238,7 @@ def test_who_takes_nothing_of_an_answer_is_cut_off(runs: dict[str, Path], monkey
 
 
 @pytest.mark.usefixtures("narrow")
-def test_who_takes_nothing_of_an_answer_keeps_no_place_after_the_time_limit(runs: dict[str, Path]) -> None:
+def test_a_client_that_does_not_read_frees_its_row_after_the_time_limit(runs: dict[str, Path]) -> None:
     with running(runs["trigram"], seconds=0.5) as address, stalled(address):
         [one] = running.server._service.served.values()
         time.sleep(1.5)
@@ -245,7 +247,7 @@ def test_who_takes_nothing_of_an_answer_keeps_no_place_after_the_time_limit(runs
 
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("signals", [1, 2])
-def test_who_takes_nothing_does_not_hold_up_the_end(signals: int, runs: dict[str, Path]) -> None:
+def test_a_client_that_does_not_read_does_not_delay_shutdown(signals: int, runs: dict[str, Path]) -> None:
     with running(runs["trigram"], grace=0.2 if signals == 1 else 20) as address, stalled(address):
         for _ in range(signals):
             running.server.handle_exit(2, None)
@@ -255,11 +257,11 @@ def test_who_takes_nothing_does_not_hold_up_the_end(signals: int, runs: dict[str
         assert time.monotonic() - begin < 2 and not running.server.force_exit
 
 
-def test_a_page_that_takes_long_does_not_hold_up_the_end(runs: dict[str, Path]) -> None:
+def test_a_slow_page_does_not_delay_shutdown(runs: dict[str, Path]) -> None:
     release = threading.Event()
     with running(runs["trigram"], grace=0.0) as address, ThreadPoolExecutor(1) as pool:
         [one] = running.server._service.served.values()
-        one.verbs = dataclasses.replace(one.verbs, count=lambda run: str(release.wait(8)))
+        one.model.count_page = lambda: str(release.wait(8))
         asked = pool.submit(refused, address, "/count?model=trigram")
         while not running.server.server_state.tasks:
             time.sleep(0.01)
@@ -284,7 +286,7 @@ def test_a_server_ends_after_its_threads(runs: dict[str, Path]) -> None:
     assert not one.thread._thread.is_alive()
 
 
-def test_a_failing_model_fails_its_requests_and_goes_on(runs: dict[str, Path]) -> None:
+def test_the_server_continues_after_a_failed_step(runs: dict[str, Path]) -> None:
     run, model = slow_run(runs)
     with running(run) as address:
         model.forward = lambda tokens, state=None: 1 / 0  # pyright: ignore[reportAttributeAccessIssue]
@@ -293,7 +295,7 @@ def test_a_failing_model_fails_its_requests_and_goes_on(runs: dict[str, Path]) -
         assert refused(address)[0] == 200
 
 
-def test_a_stream_of_a_model_that_fails_is_whole_and_says_so(
+def test_a_stream_of_a_failing_model_ends_with_the_error(
     runs: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     run, model = slow_run(runs)
@@ -315,29 +317,29 @@ def broken_engine(run: Any, rows: int) -> Any:
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
-def test_an_engine_that_cannot_be_made_fails_requests_with_the_reason_until_it_can(runs: dict[str, Path]) -> None:
+def test_an_engine_that_cannot_be_created_fails_requests_until_it_can(runs: dict[str, Path]) -> None:
     run, model = slow_run(runs)
     with running(run) as address, ThreadPoolExecutor(2) as pool:
         [one] = running.server._service.served.values()
-        engine = one.thread._new_engine
+        engine = one.thread._make_engine
         waiting = [pool.submit(refused, address, max_tokens=2000, stream=stream) for stream in (True, False)]
         while model.steps < 5:
             time.sleep(0.01)
-        one.thread._new_engine = lambda: broken_engine(run, 1)
+        one.thread._make_engine = lambda: broken_engine(run, 1)
         model.forward = lambda tokens, state=None: 1 / 0  # pyright: ignore[reportAttributeAccessIssue]
         (streamed, _, events), (failed, _, said) = (answer.result(10) for answer in waiting)
-        assert streamed == 200 and "illegal memory access" in events and failed == 500 and "cannot be made" in said
+        assert streamed == 200 and "illegal memory access" in events and failed == 500 and "cannot be created" in said
         for stream in (True, False):
             status, _, said = refused(address, stream=stream)
-            assert status == 500 and "engine cannot be made (RuntimeError: CUDA error: an illegal" in said
+            assert status == 500 and "engine cannot be created (RuntimeError: CUDA error: an illegal" in said
         status, _, said = refused(address, "/health")
         assert status == 503 and "illegal memory access" in said and refused(address, "/metrics")[0] == 200
         del model.forward
-        one.thread._new_engine = engine
+        one.thread._make_engine = engine
         assert refused(address, max_tokens=2)[0] == 200 and refused(address, "/health")[0] == 200
 
 
-def test_a_server_whose_engine_cannot_be_made_does_not_begin(
+def test_a_server_whose_engine_cannot_be_created_does_not_start(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lemma.api import application
@@ -366,17 +368,17 @@ def test_what_the_engine_refuses_ends_the_request_at_once(
 def test_an_error_in_reporting_one_text_ends_that_request_alone(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lemma.serving.runs import GenerationJob
+    from lemma.serving.jobs import GenerationJob
 
     run, _ = slow_run(runs)
     tell = GenerationJob.receive
 
-    def tell_or_fail(job: GenerationJob, events: Any) -> None:
+    def receive_or_fail(job: GenerationJob, events: Any) -> None:
         if job.request.max_tokens == 7:
             raise ZeroDivisionError
         tell(job, events)
 
-    monkeypatch.setattr(GenerationJob, "receive", tell_or_fail)
+    monkeypatch.setattr(GenerationJob, "receive", receive_or_fail)
     with running(run) as address, ThreadPoolExecutor(6) as pool:
         answers = [pool.submit(refused, address, max_tokens=size) for size in (7, 20, 7, 20, 7, 20)]
         assert [answer.result(10)[0] for answer in answers] == [500, 200] * 3
@@ -387,11 +389,11 @@ def test_looking_at_heads_runs_in_the_thread_of_the_model(runs: dict[str, Path])
     with running(runs["decoder"]) as address:
         [one] = running.server._service.served.values()
 
-        def look(run: Any, text: str, real: Any = one.verbs.look) -> Any:
+        def look(text: str, real: Any = one.model.look) -> Any:
             threads.append(threading.current_thread().name)
-            return real(run, text)
+            return real(text)
 
-        one.verbs = dataclasses.replace(one.verbs, look=look)
+        one.model.look = look
         status, _, page = refused(address, "/look?model=decoder&text=the")
         assert status == 200 and "Attention of decoder" in page and threads == ["lemma decoder"]
 
@@ -469,12 +471,12 @@ def test_counting_is_bounded_and_done_once(runs: dict[str, Path]) -> None:
     from fastapi.testclient import TestClient
 
     from lemma.api import application
-    from lemma.serving.app import MAX_WAITING_PAGES
+    from lemma.serving.pages import MAX_WAITING_PAGES
 
     made, counted = application(runs["trigram"]), []
     client, service = TestClient(made), made.state.service
     one = service.served["trigram"]
-    one.verbs = dataclasses.replace(one.verbs, count=lambda run: counted.append(run) or "<p>12</p>")
+    one.model.count_page = lambda: counted.append(1) or "<p>12</p>"
     for _ in range(3):
         assert "<p>12</p>" in client.get("/count?model=trigram").text
     service.pages_waiting = MAX_WAITING_PAGES

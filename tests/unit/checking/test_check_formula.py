@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import lemma
+from lemma.checking.check_formula import check_formula
 from lemma.checking.check_number import check_number
 from lemma.checking.explain import neighbor_specs
-from lemma.checking.formula import read_formula
-from lemma.checking.formulas import check_formula
 from lemma.checking.numbers import read_number
+from lemma.checking.read_formula import read_formula
 from lemma.counting.count import Conventions
 from lemma.errors import CountingError, InputError
 from lemma.models.build import count_spec_parameters
@@ -81,14 +81,14 @@ REMARKS = [
 
 
 @pytest.mark.parametrize(("formula", "equal", "remark"), REMARKS, ids=range(len(REMARKS)))
-def test_it_is_said_how_a_formula_was_read_and_where_a_chain_breaks(formula: str, equal: bool, remark: str) -> None:
+def test_readings_and_wrong_steps_of_a_chain_are_noted(formula: str, equal: bool, remark: str) -> None:
     verdict = check_formula("decoder", "parameters", formula.replace("2BTdV", "2TdV"))
     assert verdict.equal is equal, str(verdict)
     assert " ".join(verdict.remarks).endswith(remark) and bool(remark) == bool(verdict.remarks)
     assert " ".join(verdict.remarks) in " ".join(str(verdict).split())
 
 
-def test_a_formula_that_is_equal_at_these_sizes_only_is_said_to_be_so() -> None:
+def test_a_formula_that_is_equal_at_these_sizes_only_is_not_equal() -> None:
     wrong = "V(d + V) + ((N-1)d + 1)d_h"
     assert (
         "yours − model = V*(V − d_h), which is 0 at these sizes only."
@@ -104,7 +104,7 @@ def test_a_formula_with_numbers_for_letters_is_right_only_where_these_sizes_were
         assert not verdict.equal, str(verdict)
     verdict = check_formula("decoder", "parameters", "128 V + 801,536")
     assert verdict.diagnosis == (
-        "It is right only at d=128, L=4, T=64. Write the formula with d, L, T, or set the sizes that are fixed, "
+        "It is right only at d = 128, L = 4, T = 64. Write the formula with d, L, T, or set the sizes that are fixed, "
         "as in d=128.",
     )
     sizes = {"width": 128, "depth": 4, "context": 64}
@@ -114,7 +114,7 @@ def test_a_formula_with_numbers_for_letters_is_right_only_where_these_sizes_were
     assert check_formula("decoder", "parameters", "834,304").equal  # a number says that it is at these sizes
 
 
-def test_the_number_after_a_right_formula_is_judged_too() -> None:
+def test_the_number_after_a_right_formula_is_checked_too() -> None:
     assert check_formula("decoder", "parameters", f"{DECODER} = 834,304").equal
     verdict = check_formula("decoder", "parameters", f"{DECODER} = 834,305")
     assert not verdict.equal and "yours is d*(V + L*(12*d + 13) + T + 2) = 834,305" in verdict.headline
@@ -249,14 +249,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("model", "words", "formula", "expected"), WRONG, ids=range(len(WRONG)))
-def test_a_wrong_formula_gets_its_mistake_named(model: str, words: dict, formula: str, expected: str) -> None:
+def test_the_mistake_in_a_wrong_formula_is_named(model: str, words: dict, formula: str, expected: str) -> None:
     verdict = check_formula(model, "parameters", formula, words)
     assert not verdict.equal
     assert expected in " ".join(verdict.diagnosis)
 
 
 @pytest.mark.parametrize("case", WRONG[::6], ids=range(len(WRONG[::6])))
-def test_the_residual_is_yours_less_what_the_built_model_has(case: tuple) -> None:
+def test_the_residual_is_the_answer_minus_the_size_of_the_built_model(case: tuple) -> None:
     model, words, formula, _ = case
     verdict = check_formula(model, "parameters", formula, words)
     if model in PRESETS:
@@ -292,7 +292,7 @@ def test_operations_under_another_convention_or_with_a_mistake(formula: str, exp
     assert expected in " ".join(verdict.diagnosis)
 
 
-def test_operations_are_judged_under_the_convention_asked_for() -> None:
+def test_operations_are_checked_under_the_requested_convention() -> None:
     half = Conventions(multiply_add=1, causal="half")
     assert check_formula("decoder", "flops", "2V d T B + 24 L T B d^2 + 4 L d B T^2").equal
     assert check_formula("decoder", "flops", "V d T B + 12 L T B d^2 + L d B T^2", conventions=half).equal
@@ -316,7 +316,7 @@ def test_what_cannot_be_read_is_an_error_with_a_guess() -> None:
         lemma.check("flops", "torch.nn:Linear", "in_features", in_features=4, out_features=2)
 
 
-def test_a_factory_of_ones_own_is_judged_too() -> None:
+def test_a_custom_factory_is_checked() -> None:
     from torch import nn
 
     def two_layers(inside: int = 8, outside: int = 3) -> nn.Module:
@@ -327,13 +327,13 @@ def test_a_factory_of_ones_own_is_judged_too() -> None:
     assert wrong.diagnosis == ("The model has a bias of inside in 'first' that your formula leaves out.",)
 
 
-def test_a_spec_is_judged_like_its_preset() -> None:
+def test_a_spec_is_checked_like_its_preset() -> None:
     spec = Rnn(biases=2)
     assert check_formula(spec, "parameters", "V(d+D+1) + dD + (2L-1)D^2 + 2L D").equal
     assert "biases=1" in str(check_formula(spec, "parameters", "V(d+D+1) + dD + (2L-1)D^2 + L D"))
 
 
-def test_a_spec_file_is_judged_like_its_preset(tmp_path: Path) -> None:
+def test_a_spec_file_is_checked_like_its_preset(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('family = "gru"\nwidth = 8\nhidden = 16\n', encoding="utf-8")
     verdict = check_formula(path, "parameters", "vocabulary*(width + hidden + 1) + 4*hidden*(width + hidden + 1)")
@@ -342,7 +342,7 @@ def test_a_spec_file_is_judged_like_its_preset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("formula", ["(V+d+d_h+N)^12", "1/(V+d)^9+1/(N+d_h)^9", "+".join(["V*d^3"] * 600)])
-def test_a_hostile_formula_is_judged_soon(formula: str) -> None:
+def test_a_hostile_formula_is_checked_soon(formula: str) -> None:
     check_formula("feed-forward", "parameters", A1)
     begin = time.process_time()
     assert not check_formula("feed-forward", "parameters", formula).equal
@@ -379,7 +379,9 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("model", "quantity", "value", "equal", "expected"), NUMBERS, ids=range(len(NUMBERS)))
-def test_a_number_is_judged_as_it_is_printed(model: str, quantity: str, value: str, equal: bool, expected: str) -> None:
+def test_a_number_is_checked_as_it_is_printed(
+    model: str, quantity: str, value: str, equal: bool, expected: str
+) -> None:
     verdict = check_number(model, quantity, value)
     assert verdict.equal is equal, str(verdict)
     assert expected in " ".join(verdict.diagnosis)
@@ -421,18 +423,18 @@ def test_every_preset_has_neighbours_that_can_be_built(name: str) -> None:
         assert "=" in word and other != PRESETS[name].model
 
 
-def test_a_wrong_formula_of_a_dual_encoder_is_judged() -> None:
+def test_a_wrong_formula_of_a_dual_encoder_is_found() -> None:
     spec = DualEncoder(body=Gru(width=4, hidden=4), grid=2, patch=2, image_width=4, image_depth=1, image_heads=1)
     assert not check_formula(spec, "parameters", "V*d").equal
 
 
-def test_a_number_that_is_nearly_right_is_not_called_once_the_right_one() -> None:
+def test_a_nearly_right_number_is_wrong() -> None:
     said = str(check_number("table-a5", "parameters", "9721596.5", {}))
     assert "9721596.5" in said and "times the right number" not in said
 
 
 @pytest.mark.parametrize("number", ["834,304", "834 304", "834304"])
-def test_a_number_after_a_formula_may_have_its_thousands_set_apart(number: str) -> None:
+def test_a_number_after_a_formula_may_have_separated_thousands(number: str) -> None:
     assert lemma.check.parameters("decoder", f"V d + T d + 2d + L(12 d^2 + 13 d) = {number}")
 
 

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
-from lemma.checking.formula import read_answer, read_formula
+from lemma.checking.read_formula import read_answer, read_formula
 from lemma.cli.main import main
 from lemma.counting.polynomial import ONE, Rational, as_polynomial, symbol
 from lemma.errors import InputError
@@ -94,7 +94,7 @@ def test_a_power_of_a_name_of_several_letters_is_of_the_whole_name() -> None:
     assert read_formula("Lhidden^2width", list(sizes)).at(sizes) == 2 * 9 * 5
 
 
-def test_the_decoder_s_own_formula_is_right_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_formula_of_the_decoder_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["check", "parameters", "decoder", "12Ld^2 + 13Ld + (V+T+2)d"])
     assert done.value.code == 0 and capsys.readouterr().out.startswith("Equal: ")
@@ -131,7 +131,7 @@ AROUND = {
 
 
 @pytest.mark.parametrize("text", AROUND)
-def test_what_is_around_a_formula_is_read(text: str) -> None:
+def test_words_around_a_formula_are_read(text: str) -> None:
     assert read_formula(text, KNOWN) == AROUND[text]
 
 
@@ -143,7 +143,7 @@ def test_a_sum_over_an_index_is_the_sum_of_its_terms(power: int, first: int, cou
     assert read_formula(text, KNOWN) == terms * d
 
 
-def test_runs_of_letters_are_echoed_as_they_were_read() -> None:
+def test_the_reading_of_runs_of_letters_is_reported() -> None:
     assert read_answer("12Ld^2 + 13Ld + V d", KNOWN).interpretations == ("'Ld^2' as L·d^2", "'Ld' as L·d")
     assert read_answer("dh", ["d", "h", "dh"]).interpretations == ("'dh' as one symbol, not d·h",)
     assert read_answer("12 L d^2 + d_model + d_{ff}", KNOWN).interpretations == ()

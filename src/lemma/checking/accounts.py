@@ -1,0 +1,154 @@
+"""Accounts of models as checks need them: counted once per process, with quantities of parts, aliases of symbols."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+from lemma.counting.account import Account, Part
+from lemma.counting.count import QUANTITIES, Conventions, count
+from lemma.counting.polynomial import ONE, Polynomial, sum_polynomials, symbol, work_limit
+from lemma.counting.subject import BATCH, Subject, body_spec
+from lemma.errors import InputError, describe_unknown
+from lemma.spec.models import ModelSpec
+
+PARAMETER_SUBSETS = ("trainable", "frozen")  # both are selected from the parameters
+CHECKED_QUANTITIES = (*QUANTITIES, *PARAMETER_SUBSETS)
+MAX_CACHED_ACCOUNTS = 256
+COMMON_NAMES = {  # names of sizes in papers and code, valid where the model has the letter and not the name
+    **dict.fromkeys(("d_model", "n_embd", "d_embed", "hidden_size"), "d"),
+    **dict.fromkeys(("n_layers", "n_layer", "num_layers", "N_layers"), "L"),
+    **dict.fromkeys(("n_heads", "n_head", "num_heads"), "h"),
+    **dict.fromkeys(("n_vocab", "vocab_size", "d_vocab"), "V"),
+    **dict.fromkeys(("n_ctx", "seq_len", "T_max", "block_size"), "T"),
+    **dict.fromkeys(("d_hidden", "n_hidden", "d_hid"), "d_h"),
+}
+TIED_SIZES = {"D": "d"}  # where a tied output makes two sizes one, the account uses the second name
+
+_ACCOUNTS: dict[tuple[str, tuple[str, ...], Conventions], Account] = {}
+
+
+def count_cached(subject: Subject, quantities: tuple[str, ...], conventions: Conventions) -> Account:
+    """Count a subject, once per process if it has an identity: a class answers the same question many times."""
+    with work_limit(None):
+        if subject.identity is None:
+            return count(subject, quantities, conventions)
+        name = repr((subject.identity, subject.name, subject.sizes(True), subject.defaults))
+        key = (name, quantities, conventions)
+        if key not in _ACCOUNTS:
+            while len(_ACCOUNTS) >= MAX_CACHED_ACCOUNTS:
+                del _ACCOUNTS[next(iter(_ACCOUNTS))]
+            _ACCOUNTS[key] = count(subject, quantities, conventions)
+        return _ACCOUNTS[key]
+
+
+def account_for(subject: Subject, names: Sequence[str], conventions: Conventions) -> Account:
+    """Return an account with these quantities, such as `flops`, `trainable` or `parameters of encoder`."""
+    requests = {name: name.partition(" of ")[::2] for name in names}
+    kinds = dict.fromkeys("parameters" if kind in PARAMETER_SUBSETS else kind for kind, _ in requests.values())
+    account = count_cached(subject, tuple(kinds), conventions)
+    quantities = dict(account.quantities)
+    for name, (kind, path) in requests.items():
+        if kind not in PARAMETER_SUBSETS and not path:
+            continue
+        quantity = account.quantities["parameters" if kind in PARAMETER_SUBSETS else kind]
+        parts = list(quantity.groups)
+        if kind in PARAMETER_SUBSETS:
+            parts = [part for part in parts if ("frozen" in part.note) == (kind == "frozen")]
+        selected = _parts_under(parts, path, account.symbols) if path else parts
+        if path and not selected:
+            paths = [part.path.split(".") for part in parts]
+            choices = dict.fromkeys(".".join(path[:depth]) for path in paths for depth in range(1, len(path)))
+            raise InputError(describe_unknown(f"{account.model}: the part", path, choices))
+        quantities[name] = replace(quantity, groups=tuple(selected), recount=None)
+    return replace(account, quantities=quantities)
+
+
+def split_ratio(quantity: str) -> tuple[str, ...]:
+    """Return the quantities named: one, or two with a slash between them; each may be `of` a part.
+
+    >>> split_ratio("trainable/frozen"), split_ratio("parameters of encoder")
+    (('trainable', 'frozen'), ('parameters of encoder',))
+    """
+    names = tuple(" ".join(name.split()) for name in quantity.split("/"))
+    for name in names:
+        if name.partition(" of ")[0] not in CHECKED_QUANTITIES:
+            raise InputError(describe_unknown("quantity", name, CHECKED_QUANTITIES))
+    if len(names) > 2:
+        raise InputError(f"'{quantity}': one quantity, or two with one slash between them, as in trainable/frozen.")
+    return names
+
+
+def symbol_aliases(spec: ModelSpec | None, symbols: Mapping[str, int]) -> dict[str, str]:
+    """Return other names for an account's symbols: names of fields, `batch`, the letter of a tied size."""
+    aliases = {name: letter for name, letter in COMMON_NAMES.items() if letter in symbols and name not in symbols}
+    if BATCH in symbols:
+        aliases["batch"] = BATCH
+    # a classifier has its body's letters too
+    letters = {**type(body_spec(spec)).letters(), **type(spec).letters()} if spec else {}
+    for letter, field in letters.items():
+        target = letter if letter in symbols else TIED_SIZES.get(letter, letter)
+        if target in symbols:
+            aliases |= {name: target for name in (field, letter) if name not in symbols}
+    return aliases
+
+
+@work_limit(None)
+def alternative_conventions(subject: Subject, conventions: Conventions) -> list[tuple[tuple[str, ...], Polynomial]]:
+    """Return all other ways of counting operations, each with its formula; those that differ least come first.
+
+    A multiply–add counts as one or as two, causal attention in full or half, forward, backward or both; and people
+    leave B or T out: they count for the batch, for one row of it, or for one token.
+    """
+    multiply_add, causal = 3 - conventions.multiply_add, "full" if conventions.causal == "half" else "half"
+    causal_note = f"with causal attention counted {'in full' if causal == 'full' else 'half'}"
+    multiply_adds = {
+        (): conventions,
+        (f"with a multiply–add counted as {multiply_add}",): replace(conventions, multiply_add=multiply_add),
+    }
+    passes = {
+        (): ("flops",),
+        ("for the backward pass alone",): ("backward",),
+        ("for the forward and the backward pass together",): ("flops", "backward"),
+    }
+    batch, time = symbol(BATCH), symbol("T")
+    alternatives: list[tuple[tuple[str, ...], Polynomial]] = []
+    for (notes, convention), causal_notes in product(multiply_adds.items(), ((), (causal_note,))):
+        if causal_notes:
+            convention = replace(convention, causal=causal)
+        account = count_cached(subject, ("flops", "backward"), convention)
+        for pass_notes, names in passes.items():
+            total = sum_polynomials(account.quantities[name].polynomial for name in names)
+            portions = {(): total, ("for one row of the batch (without B)",): total / batch}
+            if "T" in total.symbols:
+                portions[("for one token of each row (without T)",)] = total / time
+                portions[("for one token (without B and T)",)] = total / batch / time
+            for portion_notes, formula in portions.items():
+                alternatives.append(((*notes, *causal_notes, *pass_notes, *portion_notes), formula))
+    return sorted((entry for entry in alternatives if entry[0]), key=lambda entry: len(entry[0]))
+
+
+def _parts_under(parts: Sequence[Part], prefix: str, sizes: Mapping[str, int]) -> list[Part]:
+    """Return the parts at or below a path; `*` stands for all members of a list, as printed, a number for one."""
+    selected: list[Part] = []
+    steps = prefix.split(".")
+    for part in parts:
+        path, count = part.path.split("."), int(part.repeats.at(sizes))
+        numbered = [(step, pattern) for step, pattern in zip(steps, path, strict=False) if step != pattern]
+        if len(path) < len(steps) or not all(_is_member(step, pattern, count) for step, pattern in numbered):
+            continue
+        if numbered and len(numbered) < sum("*" in pattern for pattern in path):
+            raise InputError(f"'{part.path}' is counted for several members at once, so '{prefix}' is not known alone.")
+        selected.append(replace(part, repeats=ONE) if numbered else part)
+    return selected
+
+
+def _is_member(step: str, pattern: str, count: int) -> bool:
+    """Return whether a step of a path is one of the members that a pattern stands for.
+
+    >>> _is_member("3", "*", 4), _is_member("4", "*", 4), _is_member("bias_l1", "bias_l1…", 1)
+    (True, False, True)
+    """
+    stem, _, tail = pattern.partition("*" if "*" in pattern else "1…")
+    first = 0 if "*" in pattern else 1
+    number = step.removeprefix(stem).removesuffix(tail)
+    return stem + number + tail == step != pattern and number.isdecimal() and first <= int(number) < first + count

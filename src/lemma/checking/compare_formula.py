@@ -1,0 +1,333 @@
+"""An answer next to the model's formula in the same symbols, and the verdict on it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any
+
+from lemma.checking.read_formula import FormulaReading, read_answer, substitute
+from lemma.counting.account import Account, Part, Quantity
+from lemma.counting.polynomial import FormulaTooLarge, Polynomial, Rational, as_polynomial, symbol, work_limit
+from lemma.counting.subject import BATCH
+from lemma.counting.writing import write_formula
+from lemma.errors import CountingError
+from lemma.report.result import Block, Result, Table, Text
+
+COUNT_SYMBOLS = frozenset({"V", "N", "T", "S"})  # besides the numbers of layers
+MAX_INTERPRETATIONS = 6
+MAX_DIFFERENCE_TERMS = 60  # a longer difference cannot be explained in a sentence
+MAX_PRINTED_TERMS = 200  # of a longer formula only the number of terms is printed
+MAX_COMPARING_STEPS, MAX_WRITING_STEPS = 80_000, 10_000  # steps of work, see `work_limit`
+Number = int | Fraction
+
+
+@dataclass(frozen=True)
+class FormulaQuestion:
+    """The question whether an answer equals a quantity, both in the same symbols.
+
+    Attributes:
+        notes: how the formula was read, and mistakes on the way to it.
+        original_parts: parts of the quantity before sizes that follow from others were substituted.
+        stated_number: the number that the formula is said to have at the requested sizes, as in V*d = 32,768.
+        fixed_sizes: symbols of the sizes that the user set.
+    """
+
+    account: Account
+    quantity: Quantity
+    answer: Rational
+    notes: tuple[str, ...] = ()
+    original_parts: tuple[Part, ...] = ()
+    stated_number: Fraction | None = None
+    fixed_sizes: frozenset[str] = frozenset()
+
+    @property
+    def expected(self) -> Polynomial:
+        """The model's formula."""
+        with work_limit(None):
+            return self.quantity.polynomial
+
+    @cached_property
+    def answer_polynomial(self) -> Polynomial | None:
+        """The answer, if it is a polynomial."""
+        try:
+            return self.answer.to_polynomial()
+        except FormulaTooLarge:
+            return None
+
+    @cached_property
+    def difference(self) -> Rational:
+        """Answer minus model."""
+        if self.answer_polynomial is None:
+            return self.answer - Rational(self.expected)
+        return Rational(self.answer_polynomial - self.expected)
+
+    @property
+    def explainable_difference(self) -> Polynomial | None:
+        """Answer minus model, if it is a polynomial short enough to be explained."""
+        if self.answer_polynomial is None or len(self.difference.numerator.terms) > MAX_DIFFERENCE_TERMS:
+            return None
+        return self.difference.numerator
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.difference.numerator
+
+    def can_omit(self, name: str) -> bool:
+        """Return whether an answer may lack a symbol: the user fixed its size, or its size is 1.
+
+        A bare number lacks all symbols; whether one was expected is not decided here.
+        """
+        return name in self.fixed_sizes or self.account.symbols[name] == 1 or self.answer.constant is not None
+
+    @property
+    def has_wrong_number(self) -> bool:
+        """True if the number stated after the formula is not the formula's value."""
+        return self.stated_number is not None and self.stated_number != self.answer.at(self.account.symbols)
+
+    @cached_property
+    def confusable_symbols(self) -> list[str]:
+        """Symbols that people mistake for others: all but the batch."""
+        return [name for name in self.account.order if name != BATCH]
+
+    @cached_property
+    def count_symbols(self) -> list[str]:
+        """Symbols that count layers, words or positions; people are off by one in these, not in widths."""
+        layers = {name for part in self.quantity.groups for name in part.repeats.symbols}
+        return [name for name in self.confusable_symbols if name in layers | COUNT_SYMBOLS]
+
+    def write(self, formula: Polynomial | Rational) -> str:
+        """Write a formula with its symbols in the account's order."""
+        return write_or_summarize(formula, self.account.order)
+
+    def make_verdict(self, *diagnosis: str, equal: bool = False) -> "Verdict":
+        """Return the verdict; the difference is written with its minus where it reads best."""
+        account, residual = self.account, None
+        if not equal and not self.is_equal:
+            direct, negated = self.write(self.difference), self.write(-self.difference)
+            negated = f"-({negated})" if is_sum(negated) else f"-{negated}"
+            residual = min(direct, negated, key=lambda text: (text.count("(-"), len(text)))
+        answer = self.write(self.answer)
+        if self.stated_number is not None and self.has_wrong_number:
+            answer += f" = {format_number(self.stated_number)}"
+        with work_limit(None):
+            expected = self.quantity.write_formula(account.order)
+        return Verdict(
+            equal=equal,
+            model=account.model,
+            quantity=self.quantity.name,
+            yours=answer,
+            right=expected,
+            residual=residual,
+            diagnosis=diagnosis,
+            symbols=account.symbols,
+            yours_at=self.answer.at(account.symbols),
+            right_at=int(self.expected.at(account.symbols)),
+            remarks=self.notes,
+        )
+
+
+@work_limit(MAX_COMPARING_STEPS)
+def read_question(
+    account: Account, quantity_name: str, text: str, aliases: Mapping[str, str], fixed_sizes: Iterable[str] = ()
+) -> FormulaQuestion:
+    """Read an answer, and write the model's formula in its symbols: sizes that follow from others may be left out.
+
+    Args:
+        aliases: symbols of the account by their other names.
+        fixed_sizes: sizes that the user set, by symbol or alias.
+    """
+    quantity = account.quantities[quantity_name]
+    if quantity.refused:
+        path, reason = next(iter(quantity.refused.items()))
+        raise CountingError(f"{account.model}: its {quantity_name} follow no formula in '{path}': {reason}")
+    reading = read_answer(text, [*account.order, *aliases])
+    alias_values = {alias: symbol(name) for alias, name in aliases.items()}
+    # the model's formula holds at these sizes only
+    only_at = {name: as_polynomial(size) for name, size in quantity.only_at.items()}
+    *chain, answer = (
+        substitute(substitute(member, alias_values), only_at) for member in (*reading.chain, reading.value)
+    )
+    notes = _reading_notes(reading, account, aliases, alias_values)
+    notes += _chain_notes((*chain, answer), account, is_list=len(chain) == 1 and "=" not in text)
+    # a number after a formula is the formula's value at the requested sizes: the formula is checked
+    stated_number = None
+    formula = next((member for member in reversed(chain) if member.constant is None), None)
+    if formula is not None and answer.constant is not None:
+        answer, stated_number = formula, answer.constant
+    numeric_settings = (name for name, value in reading.settings.items() if value.constant is not None)
+    fixed = frozenset(aliases.get(name, name) for name in (*fixed_sizes, *numeric_settings))
+    question = FormulaQuestion(account, quantity, answer, tuple(notes), quantity.groups, stated_number, fixed)
+    return substitute_defaults(question)
+
+
+def _reading_notes(
+    reading: FormulaReading, account: Account, aliases: Mapping[str, str], alias_values: Mapping[str, Polynomial]
+) -> list[str]:
+    """Return notes on letters with two readings, and on settings that are not the model's."""
+    notes: list[str] = []
+    if reading.interpretations:
+        num_hidden = len(reading.interpretations) - MAX_INTERPRETATIONS
+        more = f" and {num_hidden} more" if num_hidden > 0 else ""
+        notes.append(f"Read {', '.join(reading.interpretations[:MAX_INTERPRETATIONS])}{more}.")
+    for name, setting in reading.settings.items():
+        size, value = aliases.get(name, name), substitute(setting, alias_values)
+        actual = account.symbols[size]
+        expected = account.defaults.get(size, as_polynomial(actual))
+        if value not in (Rational(expected), Rational(symbol(size))) and value.constant != actual:
+            notes.append(
+                f"Your formula takes {size} = {write_or_summarize(value, account.order)}; "
+                f"the model has {size} = {write_formula(expected, account.order)}."
+            )
+    return notes
+
+
+def _chain_notes(members: Sequence[Rational], account: Account, is_list: bool) -> list[str]:
+    """Return a note on the first wrong step of a chain a = b = c, or on parts that do not add up."""
+    for number, (left, right) in enumerate(pairwise(members), 1):
+        difference = substitute(left - right, account.defaults)
+        is_numeric = left.constant is not None or right.constant is not None
+        if not difference.numerator or (is_numeric and not difference.at(account.symbols)):
+            continue
+        amount = (
+            format_number(difference.at(account.symbols))
+            if is_numeric
+            else write_or_summarize(difference, account.order)
+        )
+        step = "The parts do not add up to the total" if is_list else f"Step {number} of your chain is wrong"
+        return [f"{step}: the two sides differ by {amount}."]
+    return []
+
+
+def substitute_defaults(question: FormulaQuestion) -> FormulaQuestion:
+    """Replace sizes that follow from others by their formulas, as far as the answer does so."""
+    question = replace(question, quantity=replace(question.quantity, groups=question.original_parts))
+    defaults = question.account.defaults
+    unused = {size: default for size, default in defaults.items() if size not in question.answer.symbols}
+    candidates = (_substitute_symbols(question, unused), _substitute_symbols(question, defaults))
+    return min(candidates, key=lambda candidate: len(candidate.difference.numerator.terms))
+
+
+def substitute_sizes(question: FormulaQuestion) -> FormulaQuestion | None:
+    """Replace sizes that the answer does not name by their numbers; None if it names all.
+
+    Batch and time stay, unless they may be omitted: a formula without them counts for less than a batch.
+    """
+    input_sizes = {BATCH, "T"} if question.quantity.name != "parameters" else set()
+    answer, expected = question.answer.symbols, question.expected.symbols
+    absent = {name for name in expected - answer if name not in input_sizes or question.can_omit(name)}
+    if not absent or (answer and not answer & expected):
+        return None
+    sizes = question.account.symbols
+    return _substitute_symbols(question, {name: as_polynomial(sizes[name]) for name in sorted(absent)})
+
+
+def _substitute_symbols(question: FormulaQuestion, values: Mapping[str, Polynomial]) -> FormulaQuestion:
+    parts: list[Part] = []
+    with work_limit(None):
+        for part in question.quantity.groups:
+            each, repeats = part.each.substitute_all(values), part.repeats.substitute_all(values)
+            shape = None if part.shape is None else tuple(size.substitute_all(values) for size in part.shape)
+            parts.append(replace(part, each=each, repeats=repeats, shape=shape))
+    quantity = replace(question.quantity, groups=tuple(parts))
+    return replace(question, answer=substitute(question.answer, values), quantity=quantity)
+
+
+def write_or_summarize(formula: Polynomial | Rational, order: Sequence[str]) -> str:
+    """Write a formula, or its number of terms if it is too long to be read."""
+    polynomials = (formula.numerator, formula.denominator) if isinstance(formula, Rational) else (formula,)
+    num_terms = max(len(polynomial.terms) for polynomial in polynomials)
+    if num_terms > MAX_PRINTED_TERMS:
+        is_quotient = len(polynomials) > 1 and len(polynomials[1].terms) > 1
+        return f"a {'quotient of sums' if is_quotient else 'sum'} of {num_terms:,} terms"
+    with work_limit(MAX_WRITING_STEPS):
+        return write_formula(formula, order)
+
+
+def is_sum(text: str) -> bool:
+    """Return whether a written formula is a sum outside all brackets.
+
+    >>> is_sum("d*(V + T)"), is_sum("V*d + T")
+    (False, True)
+    """
+    depths = accumulate((character in "([") - (character in ")]") for character in text)
+    return text.startswith("-") or any(
+        not depth and text[index : index + 3] in (" + ", " - ") for index, depth in enumerate(depths)
+    )
+
+
+@dataclass(frozen=True)
+class Verdict(Result):
+    """The verdict on an answer: true if it is right.
+
+    Attributes:
+        yours: the answer as it was read.
+        right: the model's formula.
+        residual: answer − model in its simplest form; None if there is no difference.
+        diagnosis: explanations, best first.
+        symbols: the requested sizes, at which `yours_at` and `right_at` are taken.
+        remarks: how the formula was read where it has two readings, and which step of a chain is wrong.
+    """
+
+    equal: bool
+    model: str
+    quantity: str
+    yours: str
+    right: str
+    residual: str | None
+    diagnosis: tuple[str, ...]
+    symbols: Mapping[str, int]
+    yours_at: Number
+    right_at: Number
+    remarks: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.equal
+
+    def claim_and_correction(self) -> tuple[str, str]:
+        """Return the answer, and what is right instead; nothing if it is right."""
+        return self.yours, "" if self.equal else " ".join([f"{self.right}.", *self.diagnosis])
+
+    @property
+    def title(self) -> str:
+        return f"{self.model}: {self.quantity}"
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line."""
+        if self.equal:
+            return f"Equal: {self.right}{f' = {format_number(self.right_at)}' if has_symbols(self.right) else ''}."
+        if self.residual is None:
+            return f"Not equal: yours is {self.yours}, the model's {self.right}."
+        is_accidental = has_symbols(self.residual) and self.yours_at == self.right_at
+        note = ", which is 0 at these sizes only" if is_accidental else ""
+        return f"Not equal: yours − model = {self.residual.replace('-', '−')}{note}."
+
+    def blocks(self) -> list[Block]:
+        return [Text(" ".join([self.headline, *self.diagnosis, *self.remarks]), "note")]
+
+    def details(self) -> list[Block]:
+        rows = [("yours", self.yours, self.yours_at), (self.title, self.right, self.right_at)]
+        cells = [(name, text, f"= {format_number(number)}" if has_symbols(text) else "") for name, text, number in rows]
+        headline = Text(self.headline, "good" if self.equal else "bad")
+        return [headline, Table(("", "", ""), cells, left=(0, 1)), *map(Text, (*self.diagnosis, *self.remarks))]
+
+    def to_dict(self) -> dict[str, Any]:
+        numbers = {"yours_at": Fraction(self.yours_at), "right_at": Fraction(self.right_at)}
+        values = {name: int(at) if at.denominator == 1 else float(at) for name, at in numbers.items()}
+        return {**asdict(self), "diagnosis": list(self.diagnosis), "remarks": list(self.remarks), **values}
+
+
+def has_symbols(text: str) -> bool:
+    """Return whether a written formula has symbols and is not just a number."""
+    return any(character.isalpha() for character in text)
+
+
+def format_number(value: Number) -> str:
+    """Write a number, with thousands separated if it is whole.
+
+    >>> format_number(9721596), format_number(Fraction(1, 3))
+    ('9,721,596', '0.333333')
+    """
+    return f"{int(value):,}" if Fraction(value).denominator == 1 else f"{float(value):,.6g}"

@@ -1,0 +1,80 @@
+"""The identities of the problems, each run on Lemma's modules next to arithmetic written out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lemma.checking.identities import (  # noqa: F401 — each registers its identities
+    attention,
+    graphs,
+    heads,
+    language,
+    parsing,
+    penalties,
+    positions,
+    products,
+)
+from lemma.checking.identities.base import REGISTRY, Identity
+from lemma.checking.identity_report import IdentityReport
+from lemma.errors import SpecError, describe_unknown
+from lemma.report.result import Block, Heading, Result, Table, Text
+
+IDENTITIES: dict[str, Identity] = dict(  # in the order of the problems
+    sorted(REGISTRY.items(), key=lambda item: (item[1].row[0], int(item[1].row[1:])))
+)
+
+
+def check_identity(name: str, sizes: Mapping[str, Any] | None = None) -> IdentityReport:
+    """Run the identity of that number or name at these sizes.
+
+    >>> check_identity("products", {"D": 3, "samples": 1000}).holds
+    True
+    """
+    return find_identity(name)(**(sizes or {}))
+
+
+def find_identity(name: str) -> Identity:
+    """Find an identity by its number (c7) or by an alias (products)."""
+    by_name = {alias: identity for identity in IDENTITIES.values() for alias in (identity.name, *identity.aliases)}
+    key = name.strip().lower().replace("_", "-").replace(" ", "-")
+    if key not in by_name:
+        raise SpecError(describe_unknown("identity", name, by_name))
+    return by_name[key]
+
+
+def list_identities() -> "IdentityList":
+    """Return all identities that can be checked."""
+    return IdentityList(tuple(IDENTITIES.values()))
+
+
+@dataclass(frozen=True)
+class IdentityList(Result):
+    """The identities that can be checked, with their sizes."""
+
+    identities: tuple[Identity, ...]
+    title = "The identities that can be checked"
+
+    def blocks(self) -> list[Block]:
+        first = self.identities[0]
+        usage = f"As in: lemma check identity {first.aliases[0]} {first.default_sizes.split()[0]}"
+        return [Text("\n".join(map(str, self.identities))), Text(usage, blank_before=True)]
+
+    def details(self) -> list[Block]:
+        rows = [
+            (identity.name, ", ".join(identity.aliases), identity.title, identity.default_sizes)
+            for identity in self.identities
+        ]
+        return [Heading(self.title, 1), Table(("name", "or", "what it is about", "sizes"), rows, is_text=True)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "identities": [
+                {
+                    "name": identity.name,
+                    "words": list(identity.aliases),
+                    "title": identity.title,
+                    "sizes": identity.sizes().to_dict(),
+                }
+                for identity in self.identities
+            ]
+        }

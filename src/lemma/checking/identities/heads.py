@@ -1,0 +1,303 @@
+"""Identities of the matrices of attention heads: merged or separate, one head or several."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lemma.checking.identities.base import (
+    OPERATIONS_PER_DRAW,
+    check_divisible,
+    check_work,
+    default_float64,
+    identity,
+    random_module,
+    sample_normal,
+    seed_setting,
+    setting,
+)
+from lemma.checking.identity_report import (
+    VISIBLE,
+    Evidence,
+    Finding,
+    expect_count,
+    expect_nonzero,
+    expect_zero,
+)
+from lemma.counting.count import count
+from lemma.counting.polynomial import Polynomial, sum_polynomials, symbol
+from lemma.counting.subject import factory_subject
+from lemma.counting.writing import write_formula
+from lemma.layers.attention import Attention, AttentionShape
+from lemma.layers.recording import record_attention
+from lemma.report.curves import Curve, Plot
+
+
+@identity(
+    "b6 merged query-key",
+    title="One merged query–key matrix a head",
+    claim="W^QK[j1,j2] = Σ_i W^Q[i,j1] W^K[i,j2] (per head), times 1/√I, gives the same attention without a key "
+    "matrix.",
+)
+def merged_matrices(
+    N: int = setting(10, 2, 2000, "number of inputs"),
+    J: int = setting(24, 1, 1024, "their width"),
+    I: int = setting(6, 1, 1024, "width of a head's queries and keys"),  # noqa: E741 - the source's letter
+    H: int = setting(3, 1, 64, "number of heads"),
+    seed: int = seed_setting("fixes inputs and weights"),
+) -> Evidence:
+    """Compare our attention with separate matrices, with merged ones, and with the identity in their place.
+
+    A plain inner product of the inputs cannot replace the merged matrix: it is the same for every head.
+    """
+    maps, scores = H * J * (5 * I + 4 * J), H * N**2
+    check_work(
+        {"N": N, "J": J, "I": I, "H": H},
+        operations=2 * N * maps + 6 * scores * (2 * I + J) + 2 * H * I * J**2 + OPERATIONS_PER_DRAW * maps,
+        numbers=maps + 5 * scores,
+    )
+    shape = AttentionShape(width=J, heads=H, attention_width=H * I, causal=False, bias=False)
+    separate = random_module(lambda: Attention(shape), seed)
+    with default_float64():
+        merged, identity_layer = (Attention(replace(shape, key_query="merged")) for _ in range(2))
+    query, key, value = separate.query_key_value.weight.detach().split(H * I)
+    matrices = [merged_weight(*pair) for pair in zip(query.split(I), key.split(I), strict=True)]
+    with torch.no_grad():
+        merged.get_parameter("query_value.weight").copy_(torch.cat([*matrices, value]))
+        identity_layer.get_parameter("query_value.weight").copy_(
+            torch.cat([*[torch.eye(J, dtype=value.dtype)] * H, value])
+        )
+        for layer in (merged, identity_layer):
+            layer.output.weight.copy_(separate.output.weight)
+    inputs, outputs, weights = sample_normal(1, N, J, seed=seed), [], []
+    for layer in (separate, merged, identity_layer):
+        with torch.no_grad(), record_attention(layer) as records:
+            outputs.append(layer(inputs)[0][0])
+        weights.append(records[0].weights()[0])
+    spreads = [float((head_weights.amax(0) - head_weights.amin(0)).max()) for head_weights in weights]
+    size = outputs[0].abs().max().clamp(min=1.0)
+    findings = [
+        expect_zero("outputs, merged − separate, largest entry", (outputs[1] - outputs[0]) / size),
+        expect_zero("weights, merged − separate, largest entry", weights[1] - weights[0]),
+    ]
+    if H > 1:
+        findings += [
+            expect_nonzero("merged, heads differ: furthest two", spreads[1], VISIBLE),
+            expect_zero("a plain inner product in its place, heads are one: furthest two", spreads[2]),
+        ]
+    return Evidence(
+        tuple(findings),
+        ("form", "query–key parameters a head", "kept for each token", "furthest heads"),
+        (
+            ("separate", 2 * I * J, f"{H * I} (keys)", spreads[0]),
+            ("merged", J**2, f"{J} (the input itself)", spreads[1]),
+            ("plain inner product", 0, f"{J} (the input itself)", spreads[2]),
+        ),
+        ("Furthest heads: the largest difference between two heads' weights for the same pair of tokens.",),
+    )
+
+
+def merged_weight(query: Float[Tensor, "I J"], key: Float[Tensor, "I J"]) -> Float[Tensor, "J J"]:
+    """Return the merged matrix (W_Qᵀ W_K)ᵀ, for maps written W x."""
+    return (query.T @ key).T
+
+
+@identity(
+    "b7 parameters merged-parameters",
+    title="Parameters of a merged query–key matrix",
+    claim="A merged query–key matrix has J² parameters a head, separate ones 2IJ; equal at I = J/2.",
+)
+def merged_parameters(
+    J: int = setting(64, 2, 4096, "width of the inputs"),
+    I: int = setting(16, 1, 4096, "width of a head's queries and keys"),  # noqa: E741 - the source's letter
+) -> Evidence:
+    """Read both formulas off our attention, and find where they meet."""
+    separate, merged = (query_key_parameters(factory, J, I) for factory in (separate_head, merged_head))
+    head, width, order, sizes = symbol("I"), symbol("J"), ("I", "J"), {"I": I, "J": J}
+    num_terms = len((separate - 2 * head * width).terms) + len((merged - width**2).terms)
+    # a fraction where J is odd: no head is that wide, but the formulas meet there all the same
+    meeting = float((merged - separate).at({"I": Fraction(J, 2), "J": J}))
+    odd_note = f" (J is odd: between I = {J // 2} and I = {J // 2 + 1})" if J % 2 else ""
+    widths = sorted({1, max(1, J // 8), max(1, J // 4), J // 2, (J + 1) // 2, I, 3 * J // 4, J})
+    x = tuple(float(width_i) for width_i in sorted({max(1, J * step // 16) for step in range(1, 17)}))
+    curves = (
+        Curve("separate, 2IJ", x, tuple(2 * width_i * J for width_i in x)),
+        Curve("merged, J²", x, tuple(float(J**2) for _ in x), dashed=True),
+    )
+    caption = f"Query–key parameters of one head at J = {J}; the two meet at I = J/2 = {J / 2:g}."
+    return Evidence(
+        (
+            expect_count(
+                f"separate, {write_formula(separate, order, 'unicode')} at I = {I}, J = {J}",
+                int(separate.at(sizes)),
+                2 * I * J,
+            ),
+            expect_count(f"merged, {write_formula(merged, order, 'unicode')} at J = {J}", int(merged.at(sizes)), J**2),
+            expect_count("formulas of the module − 2IJ and J²: terms left", num_terms, 0, "exact"),
+            Finding(f"at I = J/2 = {J / 2:g}{odd_note}, merged − separate", meeting, 0.0, 0.0, "exact"),
+        ),
+        ("I", "separate, 2IJ", "merged, J²", "merged / separate"),
+        tuple((width_i, 2 * width_i * J, J**2, J / (2 * width_i)) for width_i in widths),
+        ("Usual heads are narrow (I = J/h), so that merging costs h/2 times as many; at I > J/2 it saves some.",),
+        plot=Plot("width I of a head", "parameters", curves, rule=J / 2, caption=caption),
+    )
+
+
+def separate_head(J: int, I: int) -> Attention:  # noqa: E741
+    """Build a head with its query and its key matrix."""
+    return Attention(AttentionShape(J, 1, I, value_output="merged", bias=False))
+
+
+def merged_head(J: int, I: int) -> Attention:  # noqa: E741
+    """Build a head with one query–key matrix."""
+    return Attention(AttentionShape(J, 1, I, key_query="merged", value_output="merged", bias=False))
+
+
+def query_key_parameters(factory: object, J: int, I: int) -> Polynomial:  # noqa: E741
+    """Count the parameters of queries and keys as a formula, by the names of the module's maps."""
+    parts = count(factory_subject(factory, {"J": J, "I": I}), ["parameters"]).quantities["parameters"].groups
+    return sum_polynomials(part.total for part in parts if "query" in part.path)
+
+
+@identity(
+    "c8 sum-over-heads heads",
+    title="Multi-head attention as a sum over heads",
+    claim="Y = Σ_h softmax(Q_h K_hᵀ/√D_k) X W^(h) with W^(h) = W_h^(v) W_h^(o).",
+)
+def sum_over_heads(
+    N: int = setting(10, 1, 2000, "number of inputs"),
+    D: int = setting(32, 1, 2048, "their width"),
+    H: int = setting(4, 1, description="number of heads; each is D/H wide"),
+    bias: bool = setting(False, description="whether the four maps have biases"),
+    seed: int = seed_setting("fixes inputs and weights"),
+) -> Evidence:
+    """Compare PyTorch's multi-head attention, and ours with the same weights, with the sum over heads."""
+    check_divisible("H", H, "D", D)
+    check_work(
+        {"N": N, "D": D, "H": H},
+        operations=H * (6 * D**2 * (D + N) + 10 * N**2 * D) + 60 * N * D**2 + OPERATIONS_PER_DRAW * 4 * D**2,
+        numbers=4 * H * D**2 + 2 * H * N * D + 2 * H * N**2 + 12 * D**2,
+    )
+    inputs = sample_normal(N, D, seed=seed)
+    layer = random_module(lambda: nn.MultiheadAttention(D, H, bias=bias, batch_first=True), seed)
+    with torch.no_grad():
+        reference = layer(*[inputs[None]] * 3, need_weights=False)[0][0]
+        size = max(1.0, float(reference.abs().max()))
+        matrices = [head_matrix(layer, head) for head in range(H)]
+        parts = torch.stack([head_output(layer, inputs, head) for head in range(H)])
+        summed = parts.sum(0)
+        if bias:  # weights sum to 1, so every row gets what the biases of values and output add
+            summed = summed + layer.in_proj_bias.chunk(3)[2] @ layer.out_proj.weight.T + layer.out_proj.bias
+        label = "torch.nn.MultiheadAttention − the sum over heads, largest entry"
+        findings = [expect_zero(label, (reference - summed) / size)]
+        for layout in () if bias else ("separate", "merged"):
+            with default_float64():
+                ours = Attention(AttentionShape(D, H, causal=False, bias=False, value_output=layout))
+            if layout == "separate":
+                ours.query_key_value.weight.copy_(layer.in_proj_weight)
+                ours.output.weight.copy_(layer.out_proj.weight)
+            else:
+                ours.get_parameter("query_key.weight").copy_(layer.in_proj_weight[: 2 * D])
+                ours.output.weight.copy_(torch.cat(matrices).T)
+            label = f"lemma.layers.attention.Attention, value–output {layout} − the sum, largest entry"
+            findings.append(expect_zero(label, (ours(inputs[None])[0][0] - summed) / size))
+        ranks = [int(torch.linalg.matrix_rank(matrix)) for matrix in matrices]
+        fractions = [float(part.square().sum() / parts.sum(0).square().sum()) for part in parts]
+    return Evidence(
+        (*findings, expect_count("largest rank of a W^(h)", max(ranks), D // H)),
+        ("head", "‖W^(h)‖", "share of ‖Y‖² if alone"),
+        tuple((head, float(matrices[head].norm()), fractions[head]) for head in range(H)),
+        (
+            f"W^(h) is {D} × {D}, yet of rank D/H = {D // H} at most: merged it has D² numbers a head, apart 2D²/H.",
+            *(["With biases every row also gets b^(v)W^(o) + b^(o), since weights sum to 1."] if bias else []),
+        ),
+    )
+
+
+def head_output(layer: nn.MultiheadAttention, inputs: Float[Tensor, "N D"], head: int) -> Float[Tensor, "N D"]:
+    """Compute one term of the sum: softmax(Q_h K_hᵀ/√D_k) X W^(h)."""
+    rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
+    query, key, _ = layer.in_proj_weight.chunk(3)
+    shifts = layer.in_proj_bias.chunk(3) if layer.in_proj_bias is not None else (query.new_zeros(len(query)),) * 3
+    queries, keys = inputs @ query[rows].T + shifts[0][rows], inputs @ key[rows].T + shifts[1][rows]
+    return (queries @ keys.T * layer.head_dim**-0.5).softmax(-1) @ inputs @ head_matrix(layer, head)
+
+
+def head_matrix(layer: nn.MultiheadAttention, head: int) -> Float[Tensor, "D D"]:
+    """Return W^(h) = W_h^(v) W_h^(o); PyTorch stores both transposed."""
+    rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
+    value = layer.in_proj_weight.chunk(3)[2][rows]
+    return value.T @ layer.out_proj.weight[:, rows].T
+
+
+@identity(
+    "d3 single-multi heads-cost",
+    title="Single against multi-head attention",
+    claim="Single and multi-head attention both have 3d² parameters and take O(n²d + nd²) operations; multi-head pays "
+    "h softmaxes a query.",
+)
+def head_costs(
+    d: int = setting(64, 2, 4096, "width"),
+    h: int = setting(8, 2, 64, "heads of the one that has several"),
+    n: int = setting(32, 2, 4096, "tokens"),
+) -> Evidence:
+    """Read parameters and operations of both, without an output map, off our attention; count the softmaxes of each."""
+    check_divisible("h", h, "d", d)
+    check_work(
+        {"d": d, "h": h, "n": n},
+        operations=2 * (6 * n * d**2 + 8 * n**2 * d + 10 * h * n**2) + OPERATIONS_PER_DRAW * 6 * d**2,
+        numbers=6 * d**2 + 2 * h * n**2,
+    )
+    accounts = {
+        "single": count(factory_subject(single_head, {"d": d, "n": n}), ["parameters", "flops"]),
+        "multi": count(factory_subject(multi_head, {"d": d, "h": h, "n": n}), ["parameters", "flops"]),
+    }
+    width, tokens = symbol("d"), symbol("n")
+    expected = {
+        "parameters": ("parameters − 3d²", 3 * width**2),
+        "flops": ("operations − 2(3nd² + 2n²d)", 2 * (3 * tokens * width**2 + 2 * tokens**2 * width)),
+    }
+    findings = []
+    for quantity, (label, formula) in expected.items():
+        for name, account in accounts.items():
+            remainder = account.quantities[quantity].polynomial - formula
+            findings.append(expect_count(f"{name}: {label}: terms left", len(remainder.terms), 0, "a formula"))
+    softmaxes = {}
+    for name, heads in (("single", 1), ("multi", h)):
+        with torch.no_grad(), record_attention() as records:
+            multi_head(d, heads)(_tokens(d, n))
+        softmaxes[name] = sum(record.weights().shape[:-1].numel() for record in records)
+    ratio = softmaxes["multi"] / softmaxes["single"]
+    return Evidence(
+        (*findings, Finding("softmaxes: multi / single", ratio, h, 0, "a count")),
+        ("attention", "parameters", "operations", "softmaxes"),
+        tuple(
+            (
+                name,
+                *(int(account.quantities[kind].polynomial.at(account.symbols)) for kind in account.quantities),
+                softmaxes[name],
+            )
+            for name, account in accounts.items()
+        ),
+        ("Operations: those of matrix products, a multiply–add counted as two. Time: lemma study heads.",),
+    )
+
+
+def single_head(d: int) -> Attention:
+    """Build one head of width d."""
+    return multi_head(d, 1)
+
+
+def multi_head(d: int, h: int) -> Attention:
+    """Build heads of width d/h, side by side."""
+    return Attention(AttentionShape(d, h, value_output="none", bias=False, causal=False))
+
+
+def _tokens(d: int, n: int = 32) -> Tensor:
+    return torch.zeros(1, n, d)
+
+
+single_head.inputs = _tokens  # pyright: ignore[reportFunctionMemberAccess]
+multi_head.inputs = _tokens  # pyright: ignore[reportFunctionMemberAccess]
