@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from lemma.counting.fit import path_pattern
 from lemma.counting.measure import iter_tensors, product_flops, track_paths
-from lemma.counting.probe import path_pattern
 from lemma.counting.subject import Inputs, Subject
 from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Result, Table, Text

@@ -17,9 +17,10 @@ from typing import Any, Literal
 import torch
 
 from lemma.counting import measure
-from lemma.counting.count import count, reference_kernels
+from lemma.counting.count import count
+from lemma.counting.fit import Sizes
+from lemma.counting.measure import reference_kernels
 from lemma.counting.polynomial import Polynomial, as_polynomial, symbol
-from lemma.counting.probe import Sizes
 from lemma.counting.subject import BATCH, SOURCE, TIME, Subject
 from lemma.counting.training_step import PARTS, Moment, StepSettings, StepTrace, trace_step
 from lemma.counting.writing import write_formula
@@ -169,7 +170,7 @@ def get_device(
 ) -> Device:
     """A device by its name, or one of your own numbers; these replace those of the name.
 
-    >>> device_of("h200").bandwidth, device_of(None, memory=80e9).memory
+    >>> get_device("h200").bandwidth, get_device(None, memory=80e9).memory
     (4800000000000.0, 80000000000.0)
     """
     for word, value in (("memory", memory), ("flops", flops), ("bandwidth", bandwidth)):
@@ -414,7 +415,7 @@ def _guess_root(heights: Mapping[int, int | Fraction], budget: int, low: int, hi
 def interpolate(variable: Polynomial, points: Sequence[int], values: Sequence[int | Fraction]) -> Polynomial:
     """The polynomial through these points (Lagrange).
 
-    >>> interpolated(symbol("B"), (1, 2, 3), (6, 11, 18)) == symbol("B") ** 2 + 2 * symbol("B") + 3
+    >>> interpolate(symbol("B"), (1, 2, 3), (6, 11, 18)) == symbol("B") ** 2 + 2 * symbol("B") + 3
     True
     """
     whole = as_polynomial(0)
@@ -636,7 +637,7 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
         needed = sum(max(f / rates, m / device.bandwidth) * n for (f, m), n in step.kernels.items())
         seconds = needed * accumulate / settings.efficiency
     tokens = settings.batch * values.get(TIME, 1)
-    formula = parameters.quantity.write_formula(account.order, "unicode")
+    formula = parameters.write_formula(account.order, "unicode")
     number = parameters.total
     return Plan(
         model=subject.name,
@@ -721,7 +722,7 @@ def format_polynomial(polynomial: Polynomial, name: str) -> str:
 def format_bytes(number: float) -> str:
     """Bytes as people read them.
 
-    >>> in_bytes(512), in_bytes(1_500_000), in_bytes(15.56 * 2**30)
+    >>> format_bytes(512), format_bytes(1_500_000), format_bytes(15.56 * 2**30)
     ('512 B', '1.43 MiB', '15.56 GiB')
     """
     for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
@@ -733,7 +734,7 @@ def format_bytes(number: float) -> str:
 def format_seconds(number: float | None) -> str:
     """A time as people read it.
 
-    >>> in_seconds(0.0123), in_seconds(2.5), in_seconds(None)
+    >>> format_seconds(0.0123), format_seconds(2.5), format_seconds(None)
     ('12.3 ms', '2.5 s', 'not known')
     """
     if number is None:

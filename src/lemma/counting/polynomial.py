@@ -31,14 +31,17 @@ _BUDGET: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def work_limit(steps: int | None) -> Iterator[None]:
-    """Bound the arithmetic inside, which raises FormulaTooLarge beyond that many steps; it draws from an outer limit too.
+    """Bound the arithmetic inside to this many steps, which an outer limit loses too.
 
     None lifts the limit, for work that does not depend on what a person typed.
+
+    Raises:
+        FormulaTooLarge: the limit was reached.
 
     >>> with work_limit(1_000):
     ...     (symbol("d") + symbol("L") + 1) ** 99
     Traceback (most recent call last):
-    lemma.counting.polynomial.FormulaTooLarge: this takes too much work; shorten it, or write it with fewer brackets and powers
+    lemma.counting.polynomial.FormulaTooLarge: this takes too much work; write it shorter, with fewer brackets or powers
     """
     outer = _BUDGET.get()
     granted = None if steps is None else min(steps, outer.remaining) if outer else steps
@@ -58,7 +61,7 @@ def spend(steps: int) -> None:
     if budget is not None:
         budget.remaining -= steps
         if budget.remaining < 0:
-            raise FormulaTooLarge("this takes too much work; shorten it, or write it with fewer brackets and powers")
+            raise FormulaTooLarge("this takes too much work; write it shorter, with fewer brackets or powers")
 
 
 class Polynomial:
@@ -228,7 +231,7 @@ def divide_exactly(dividend: Polynomial, divisor: Polynomial) -> Polynomial | No
     they bound the quotient on all sides, so that the division ends as soon as a term falls outside these bounds.
 
     >>> d = symbol("d")
-    >>> quotient(d**2 - 1, d - 1) == d + 1
+    >>> divide_exactly(d**2 - 1, d - 1) == d + 1
     True
     """
     if len(divisor.terms) == 1 or not dividend:

@@ -16,8 +16,8 @@ from typing import Any
 
 from lemma.counting.account import TITLES, Quantity
 from lemma.counting.count import count
+from lemma.counting.fit import Sizes
 from lemma.counting.polynomial import Polynomial
-from lemma.counting.probe import Sizes
 from lemma.counting.subject import Subject
 from lemma.counting.writing import write_formula
 from lemma.errors import CountingError, InputError
@@ -192,7 +192,7 @@ def read_bound(text: str) -> Bound | None:
     """Read an inequality; None for any other text.
 
     >>> read_bound("activations <= 80GB for d")
-    Bound(quantity='activations', most=True, value=80000000000, unknown='d')
+    Bound(quantity='activations', is_upper=True, value=80000000000, unknown='d')
     >>> read_bound("V,d") is None
     True
     """
@@ -326,7 +326,7 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
     size = value = beyond = None
     if root is not None:
         for size in buildable(root, -step):
-            value = count(at(size), [bound.quantity]).counts[bound.quantity].total
+            value = count(at(size), [bound.quantity]).quantities[bound.quantity].total
             if value is not None and (value <= bound.value if bound.is_upper else value >= bound.value):
                 break
         else:
@@ -473,7 +473,7 @@ def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) 
     It is the root of `polynomial = bound`, rounded down, where the polynomial rises; else every value is tried.
 
     >>> from lemma.counting.polynomial import symbol
-    >>> largest_within(3 * symbol("d") ** 2 + 10, "d", 100, range(1, 1000))
+    >>> largest_below(3 * symbol("d") ** 2 + 10, "d", 100, range(1, 1000))
     5
     """
     cleared = dict(to_equation(polynomial - bound, [name]))
@@ -496,7 +496,7 @@ def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) 
 def unroundness(value: int) -> float:
     """How far a number is from being round: the bits it keeps without its factors of two, or without its last zeros.
 
-    >>> oddness(512), oddness(768) == oddness(3), oddness(30_000) == oddness(3)
+    >>> unroundness(512), unroundness(768) == unroundness(3), unroundness(30_000) == unroundness(3)
     (0.0, True, True)
     """
     return log2(min(value // (value & -value), int(str(value).rstrip("0"))))
@@ -506,7 +506,7 @@ def to_equation(left: Polynomial, unknown: Sequence[str]) -> Equation:
     """Write `left = 0` without fractions and without negative exponents.
 
     >>> from lemma.counting.polynomial import symbol
-    >>> equation(symbol("d") / symbol("h") / 2 - 3, ["d", "h"])
+    >>> to_equation(symbol("d") / symbol("h") / 2 - 3, ["d", "h"])
     {(1, 0): 1, (0, 1): -6}
     """
     terms = {tuple(dict(monomial).get(name, 0) for name in unknown): number for monomial, number in left.terms.items()}

@@ -24,9 +24,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry
 
 import lemma.spec.models as specs
-from lemma.counting.count import MAX_QUICK_RUN
-from lemma.counting.measure import PathTracker, differentiable_outputs, iter_tensors, track_paths
-from lemma.counting.probe import Sizes
+from lemma.counting.fit import Sizes
+from lemma.counting.measure import MAX_QUICK_RUN, PathTracker, differentiable_outputs, iter_tensors, track_paths
 from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, Subject, format_sizes
 from lemma.errors import CountingError
 from lemma.layers import fused

@@ -33,7 +33,7 @@ def write_formula(formula: Polynomial | Rational | Number, order: Sequence[str] 
     """Write a polynomial, or a quotient of two; in `order` the symbols are collected and sorted.
 
     >>> V, d, d_h, N = map(symbol, ["V", "d", "d_h", "N"])
-    >>> write(V * d + V * d_h + (N * d - d + 1) * d_h, ["V", "d", "d_h", "N"])
+    >>> write_formula(V * d + V * d_h + (N * d - d + 1) * d_h, ["V", "d", "d_h", "N"])
     'V*(d + d_h) + d_h*((N-1)*d + 1)'
     """
     if not isinstance(formula, Rational):
@@ -55,7 +55,7 @@ def write_shapes(parts: Sequence[RepeatedShapes], order: Sequence[str] = (), sty
     """Write the number of parameters in tensors of these shapes; what is repeated is in one bracket.
 
     >>> V, d, L = map(symbol, ["V", "d", "L"])
-    >>> write_sum([(1, [(V, d)]), (L, [(d, 3 * d), (3 * d,), (d, d), (d,)])], ["V", "d", "L"])
+    >>> write_shapes([(1, [(V, d)]), (L, [(d, 3 * d), (3 * d,), (d, d), (d,)])], ["V", "d", "L"])
     'V*d + 4*L*d*(d + 1)'
     """
     atoms: dict[str, Polynomial] = {}
@@ -189,8 +189,8 @@ def _render_power(base: str, power: int, style: Style) -> str:
 def _render_symbol(name: str, style: Style) -> str:
     r"""A symbol: in LaTeX a subscript of several letters is in braces, a long name upright.
 
-    >>> _name("λ", "latex"), _name("d_ff", "latex"), _name("width", "latex")
-    ('\\lambda', 'd_{ff}', '\\mathrm{width}')
+    >>> [_render_symbol(name, "latex") for name in ("λ", "d_ff", "width")]
+    ['\\lambda', 'd_{ff}', '\\mathrm{width}']
     """
     if style != "latex":
         return name

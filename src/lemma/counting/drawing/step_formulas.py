@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lemma.counting.drawing.tracing import STORED, DataFlow, Ref, Step
 from lemma.counting.polynomial import Polynomial
-from lemma.counting.tracing import STORED, DataFlow, Ref, Step
 from lemma.counting.writing import write_formula
 
 SUBSCRIPT_DIGITS = "₀₁₂₃₄₅₆₇₈₉"

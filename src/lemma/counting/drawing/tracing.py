@@ -18,10 +18,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from lemma.counting.measure import PathTracker, iter_tensors, track_paths
-from lemma.counting.polynomial import ONE, ZERO, Polynomial
-from lemma.counting.probe import (
-    NUMBER,
+from lemma.counting.fit import (
+    LAYER_NUMBER,
     FitResult,
     GroupFit,
     PathGroup,
@@ -31,6 +29,8 @@ from lemma.counting.probe import (
     fit_groups,
     path_pattern,
 )
+from lemma.counting.measure import PathTracker, iter_tensors, track_paths
+from lemma.counting.polynomial import ONE, ZERO, Polynomial
 from lemma.counting.subject import Inputs, Subject
 from lemma.errors import CountingError
 
@@ -440,7 +440,7 @@ def _structure(flow: DataFlow[int]) -> list[Hashable]:
 def square_of_scale(step: Step) -> int:
     """The n of a scale √n or 1/√n; 0 if it is not one.
 
-    >>> under_root(Step("mul", "", (3**-0.5,), {}, ())), under_root(Step("div", "", (0.3,), {}, ()))
+    >>> square_of_scale(Step("mul", "", (3**-0.5,), {}, ())), square_of_scale(Step("div", "", (0.3,), {}, ()))
     (3, 0)
     """
     numbers = [float(number) for number in step.numbers]
@@ -467,7 +467,7 @@ def _apply_formulas(
         """The group of a parameter in a pass of at least two layers, of which only the first may be apart."""
         found = [group for group in fit_result.fits if group.matches(held)]
         if len(found) > 1:
-            which = "0" if set(NUMBER.findall(held)) == {"0"} else "1…"
+            which = "0" if set(LAYER_NUMBER.findall(held)) == {"0"} else "1…"
             found = [group for group in found if group.subset == which] or found
         return found[0] if found else PathGroup(path_pattern(held))
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.sax.saxutils import escape
 
-from lemma.counting.layout import GAP, LANE, Layout, LayoutBlock, Name, arrange, assign_rows
+from lemma.counting.drawing.layout import GAP, LANE, Layout, LayoutBlock, Name, arrange, assign_rows
+from lemma.counting.drawing.step_formulas import StepFormulas, name_signals, short_name
+from lemma.counting.drawing.tracing import STORED, DataFlow, Frame, Kind, Signal, Step, merge_views, trace_formulas
+from lemma.counting.fit import Sizes
 from lemma.counting.polynomial import ONE, Polynomial
-from lemma.counting.probe import Sizes
-from lemma.counting.step_formulas import StepFormulas, name_signals, short_name
 from lemma.counting.subject import Subject
-from lemma.counting.tracing import STORED, DataFlow, Frame, Kind, Signal, Step, merge_views, trace_formulas
 from lemma.counting.writing import write_formula
 from lemma.errors import InputError
 from lemma.files import write_atomically
@@ -158,7 +158,7 @@ EM = {letter: em for em, letters in WIDTHS.items() for letter in letters}  # at 
 def _split_subscripts(text: str) -> list[tuple[str, bool]]:
     """Cut a text into pieces, each with whether it is a subscript: d_h has one, attention_norm has none.
 
-    >>> _pieces("H·M_QK")
+    >>> _split_subscripts("H·M_QK")
     [('H·M', False), ('QK', True)]
     """
     found, at = [], 0
