@@ -114,11 +114,8 @@ class Subject:
             return self.make_inputs(sizes)
 
     def _make(self, sizes: Sizes, device: str, random_init: bool) -> nn.Module:
-        if device == "meta":
-            initialization = SkipInitialization()
-        else:
-            initialization = nullcontext() if random_init else ZeroInit()
-        with torch.device(device), initialization:
+        initialization = nullcontext() if random_init else ZeroInit()
+        with torch.device(device), SkipInitialization() if device == "meta" else initialization:
             return self.make_module(sizes)
 
     @cached_property
