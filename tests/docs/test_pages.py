@@ -35,9 +35,7 @@ def name(page: Path) -> str:
 
 def page_parameters(pages: list[Path]) -> list[Any]:
     """Return one parameter per page; pages outside the sample are marked, so that `make test` skips them."""
-    return [
-        pytest.param(page, id=name(page), marks=() if name(page) in SAMPLE else pytest.mark.page) for page in pages
-    ]
+    return [pytest.param(page, id=name(page), marks=() if name(page) in SAMPLE else pytest.mark.page) for page in pages]
 
 
 def blocks(page: Path) -> list[Block]:
@@ -61,7 +59,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", page_parameters([page for page in PAGES if blocks(page)]))
-def test_a_page_runs_and_prints_what_it_documents(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_a_page_runs_and_prints_what_it_documents(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mybook.txt").write_text(BOOK, encoding="utf-8")
     for run in runs_from_elsewhere(page):

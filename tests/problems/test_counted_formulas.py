@@ -65,7 +65,7 @@ def test_c5_part_by_part() -> None:
 
 def test_a3_the_head_of_the_attentive_model() -> None:
     account = lemma.count("attentive", quantities=["parameters"])
-    head = [part for part in account.parameters.quantity.groups if part.path.startswith("head")]
+    head = [part for part in account.parameters.groups if part.path.startswith("head")]
     expected = read_formula("2*d_k*d + d_v*d", account.order).to_polynomial()
     assert sum((part.total for part in head), 0 * expected) == expected
 

@@ -312,7 +312,7 @@ def test_what_lora_adds_to_recurrent_layers_follows_a_formula_at_any_depth(home:
         lemma.count(tmp_path / "run", quantities=["parameters"]).parameters,
         lemma.load(tmp_path / "run", "cpu").module,
     )
-    assert not figure.quantity.refused
+    assert not figure.refused
     assert figure.total == sum(parameter.numel() for parameter in module.parameters())
     d, D = module.spec.body.width, module.spec.body.hidden
     added = 3 * (d + D + 8 * D) + 2 * 3 * 10 * D  # A and B of both matrices in the first layer, and in two more

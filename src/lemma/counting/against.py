@@ -1,4 +1,4 @@
-"""The figures of other counting tools next to the exact ones, and the module that explains the difference."""
+"""Comparison with other counting tools: their figures next to the exact ones, and the module that differs."""
 
 import io
 import warnings
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from lemma.counting.fit import path_pattern
 from lemma.counting.measure import iter_tensors, product_flops, track_paths
-from lemma.counting.probe import path_pattern
 from lemma.counting.subject import Inputs, Subject
 from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Result, Table, Text
@@ -37,7 +37,7 @@ MAX_NAMED, MAX_COMBINED = 2, 3  # modules that differ, and modules that sum up t
 
 @dataclass(frozen=True)
 class ToolRow:
-    """What one tool says next to the exact figures, and why; or why it says nothing."""
+    """The figures of one tool, their ratio to the exact ones and the reasons; or the reason why it has none."""
 
     tool: str
     parameters: int | None = None
@@ -49,7 +49,6 @@ class ToolRow:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Its cells in the table."""
         numbers = ["–" if value is None else f"{value:,.0f}" for value in (self.parameters, self.flops)]
         ratios = ["" if value is None else f"{value:.3f}" for value in (self.parameters_ratio, self.flops_ratio)]
         return self.tool, numbers[0], ratios[0], numbers[1], ratios[1], self.convention
@@ -67,22 +66,21 @@ class ToolComparison(Result):
 
     @property
     def title(self) -> str:
-        """The model's name."""
         return self.model
 
     @property
     def all_rows(self) -> tuple[ToolRow, ...]:
-        """The exact figures, and those of the tools."""
+        """The row of the exact figures, then those of the tools."""
         convention = "matrix products, multiply–add = 2, attention in full"
         return ToolRow("lemma", self.parameters, 1.0, self.flops, 1.0, convention), *self.rows
 
     def blocks(self) -> Iterator[Block]:
         """A table, with the convention and the reasons below each row."""
-        lines = format_table([self.header[:-1], *(row.cells[:-1] for row in self.all_rows)])
-        shown = [self.model, lines[0]]
-        for row, line in zip(self.all_rows, lines[1:], strict=True):
-            shown += [line, *(wrap_lines(f"    {about}") for about in (row.convention, *row.reasons) if about)]
-        yield Text("\n".join(shown))
+        rendered = format_table([self.header[:-1], *(row.cells[:-1] for row in self.all_rows)])
+        lines = [self.model, rendered[0]]
+        for row, line in zip(self.all_rows, rendered[1:], strict=True):
+            lines += [line, *(wrap_lines(f"    {note}") for note in (row.convention, *row.reasons) if note)]
+        yield Text("\n".join(lines))
 
     def details(self) -> Iterator[Block]:
         """The same as one table."""
@@ -91,7 +89,6 @@ class ToolComparison(Result):
         yield Table(self.header, [cells for row in rows for cells in row], left=(0, 5), breakable=(5,))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         tools = [
             {name.replace("flops", "operations"): value for name, value in vars(row).items()}
             | {"reasons": list(row.reasons)}
@@ -100,7 +97,7 @@ class ToolComparison(Result):
         return {"model": self.model, "parameters": self.parameters, "operations": self.flops, "tools": tools}
 
     def records(self) -> list[dict[str, Any]]:
-        """One row per tool."""
+        """Return one row per tool."""
         return [{**tool, "reasons": "; ".join(tool["reasons"])} for tool in self.to_dict()["tools"]]
 
 
@@ -123,7 +120,9 @@ def _compare_tool(tool: str, subject: Subject, exact: "ExactCounts") -> ToolRow:
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
-            found = TOOLS[tool](SelfFeedingModule(subject.build(values, "cpu"), subject.build_inputs(values, "cpu")))
+            tool_count = TOOLS[tool](
+                SelfFeedingModule(subject.build(values, "cpu"), subject.build_inputs(values, "cpu"))
+            )
     except ImportError as error:
         missing = (error.name or tool).partition(".")[0]
         needed = "" if missing == tool else f" (it needs {missing})"
@@ -131,37 +130,40 @@ def _compare_tool(tool: str, subject: Subject, exact: "ExactCounts") -> ToolRow:
     except Exception as error:  # another tool may fail in any way
         reason = f"failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
         return ToolRow(tool, reasons=(reason,))
-    said = []
-    if found.parameters != exact.total_parameters and (why := _explain_parameters(found, exact)):
-        said.append(f"parameters: {why}")
-    if found.flops != exact.total_flops:
-        said += [f"FLOPs: {_explain_flops(found, exact)}", *([found.note] if found.note else [])]
+    reasons = []
+    if tool_count.parameters != exact.total_parameters and (why := _explain_parameters(tool_count, exact)):
+        reasons.append(f"parameters: {why}")
+    if tool_count.flops != exact.total_flops:
+        reasons += [f"FLOPs: {_explain_flops(tool_count, exact)}", *([tool_count.note] if tool_count.note else [])]
     ratios = [
-        theirs / ours if ours else None
-        for theirs, ours in ((found.parameters, exact.total_parameters), (found.flops, exact.total_flops))
+        actual / expected if expected else None
+        for actual, expected in ((tool_count.parameters, exact.total_parameters), (tool_count.flops, exact.total_flops))
     ]
-    return ToolRow(tool, found.parameters, ratios[0], found.flops, ratios[1], found.convention, tuple(said))
+    return ToolRow(
+        tool, tool_count.parameters, ratios[0], tool_count.flops, ratios[1], tool_count.convention, tuple(reasons)
+    )
 
 
 @dataclass(frozen=True)
 class ExactCounts:
-    """Parameters and forward FLOPs of every module, without those of the modules in it."""
+    """Parameters and forward FLOPs of every module, without those of the modules in it.
+
+    Attributes:
+        classes: the class name of every module.
+        functions: the functions with matrix products that a module itself calls.
+    """
 
     parameters: Mapping[str, int]
     flops: Mapping[str, int]
     classes: Mapping[str, str]
-    """The class of every module."""
     functions: Mapping[str, Sequence[str]]
-    """The functions that a module itself calls and that multiply."""
 
     @cached_property
     def total_parameters(self) -> int:
-        """The whole module's."""
         return sum(self.parameters.values())
 
     @cached_property
     def total_flops(self) -> int:
-        """The whole module's."""
         return sum(self.flops.values())
 
 
@@ -209,10 +211,11 @@ class SelfFeedingModule(nn.Module):
 
 @dataclass(frozen=True)
 class ToolCount:
-    """What a tool says: its parameters, its FLOPs with a multiply–add as two, and what it counts in its own words.
+    """The figures of a tool, with a multiply–add as two.
 
-    `modules` are the FLOPs of every module without those of the modules in it, where the tool reports them, and
-    `holdings` its parameters likewise.
+    Attributes:
+        flops_by_path: FLOPs of every module without those of the modules in it, where the tool reports them.
+        parameters_by_path: the same of parameters.
     """
 
     parameters: int
@@ -223,58 +226,68 @@ class ToolCount:
     note: str = ""
 
 
-def count_with_torchinfo(plain: SelfFeedingModule) -> ToolCount:
-    """`torchinfo.summary`."""
+def count_with_torchinfo(wrapper: SelfFeedingModule) -> ToolCount:
+    """Count with `torchinfo.summary`."""
     from torchinfo import summary  # pyright: ignore[reportMissingImports]
 
-    found = summary(plain, input_data=[plain.signal], verbose=0)
-    names = {id(module): name for name, module in plain.named_modules()}
-    leaves = ((names[layer.layer_id], 2 * layer.macs) for layer in found.summary_list if layer.is_leaf_layer)
-    return ToolCount(found.total_params, 2 * found.total_mult_adds, MULTIPLY_ADDS, _strip_wrapper(leaves))
+    statistics = summary(wrapper, input_data=[wrapper.signal], verbose=0)
+    names = {id(module): name for name, module in wrapper.named_modules()}
+    leaves = ((names[layer.layer_id], 2 * layer.macs) for layer in statistics.summary_list if layer.is_leaf_layer)
+    return ToolCount(statistics.total_params, 2 * statistics.total_mult_adds, MULTIPLY_ADDS, _strip_wrapper(leaves))
 
 
-def count_with_fvcore(plain: SelfFeedingModule) -> ToolCount:
-    """`fvcore.nn.FlopCountAnalysis`."""
+def count_with_fvcore(wrapper: SelfFeedingModule) -> ToolCount:
+    """Count with `fvcore.nn.FlopCountAnalysis`."""
     from fvcore.nn import FlopCountAnalysis, parameter_count  # pyright: ignore[reportMissingImports]
 
-    found = FlopCountAnalysis(plain, (plain.signal,)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
-    whole = {name: 2 * count for name, count in found.by_module().items()}
+    analysis = (
+        FlopCountAnalysis(wrapper, (wrapper.signal,)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+    )
+    totals = {name: 2 * count for name, count in analysis.by_module().items()}
 
     def children(name: str) -> list[str]:
-        return [f"{name}.{child}".removeprefix(".") for child, _ in plain.get_submodule(name).named_children()]
+        return [f"{name}.{child}".removeprefix(".") for child, _ in wrapper.get_submodule(name).named_children()]
 
-    own = ((name, count - sum(whole.get(child, 0) for child in children(name))) for name, count in whole.items())
-    skipped = ", ".join(sorted(name.removeprefix("aten::") for name in found.unsupported_ops()))
-    remark = f"it says that it skips {skipped}" if skipped else ""
-    return ToolCount(parameter_count(plain)[""], 2 * found.total(), MULTIPLY_ADDS, _strip_wrapper(own), note=remark)
+    exclusive = (
+        (name, count - sum(totals.get(child, 0) for child in children(name))) for name, count in totals.items()
+    )
+    skipped = ", ".join(sorted(name.removeprefix("aten::") for name in analysis.unsupported_ops()))
+    note = f"it says that it skips {skipped}" if skipped else ""
+    return ToolCount(
+        parameter_count(wrapper)[""], 2 * analysis.total(), MULTIPLY_ADDS, _strip_wrapper(exclusive), note=note
+    )
 
 
-def count_with_calflops(plain: SelfFeedingModule) -> ToolCount:
-    """`calflops.calculate_flops`."""
+def count_with_calflops(wrapper: SelfFeedingModule) -> ToolCount:
+    """Count with `calflops.calculate_flops`."""
     from calflops import calculate_flops  # pyright: ignore[reportMissingImports]
 
-    flops, _, parameters = calculate_flops(plain, args=[plain.signal], print_results=False, output_as_string=False)
-    return ToolCount(int(parameters), flops, "FLOPs, some elementwise work counted", plain.flops_by_path)
+    flops, _, parameters = calculate_flops(wrapper, args=[wrapper.signal], print_results=False, output_as_string=False)
+    return ToolCount(int(parameters), flops, "FLOPs, some elementwise work counted", wrapper.flops_by_path)
 
 
-def count_with_ptflops(plain: SelfFeedingModule) -> ToolCount:
-    """`ptflops.get_model_complexity_info`."""
+def count_with_ptflops(wrapper: SelfFeedingModule) -> ToolCount:
+    """Count with `ptflops.get_model_complexity_info`."""
     from ptflops import get_model_complexity_info  # pyright: ignore[reportMissingImports]
 
     products, parameters = get_model_complexity_info(
-        plain, (1,), input_constructor=lambda _: {"signal": plain.signal}, as_strings=False, print_per_layer_stat=False
+        wrapper,
+        (1,),
+        input_constructor=lambda _: {"signal": wrapper.signal},
+        as_strings=False,
+        print_per_layer_stat=False,
     )
     if products is None:
         raise RuntimeError("it gave up; its message went to its own output")
-    modules = {path: 2 * count for path, count in plain.flops_by_path.items()}
+    modules = {path: 2 * count for path, count in wrapper.flops_by_path.items()}
     return ToolCount(int(parameters), 2 * products, MULTIPLY_ADDS, modules)
 
 
-def count_with_thop(plain: SelfFeedingModule) -> ToolCount:
-    """`thop.profile`."""
+def count_with_thop(wrapper: SelfFeedingModule) -> ToolCount:
+    """Count with `thop.profile`."""
     from thop import profile  # pyright: ignore[reportMissingImports]
 
-    products, parameters, layers = profile(plain, inputs=(plain.signal,), verbose=False, ret_layer_info=True)
+    products, parameters, layers = profile(wrapper, inputs=(wrapper.signal,), verbose=False, ret_layer_info=True)
     modules: dict[str, float] = {}
     holdings: dict[str, float] = {}
 
@@ -299,37 +312,37 @@ TOOLS: dict[str, Callable[[SelfFeedingModule], ToolCount]] = {
 
 
 def _strip_wrapper(counts: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """By path within the counted module, what a tool says by path within `PlainModule`."""
-    inside: dict[str, float] = defaultdict(int)
+    """Return counts by path within the counted module, given those by path within `SelfFeedingModule`."""
+    by_path: dict[str, float] = defaultdict(int)
     for name, count in counts:
         first, _, path = name.partition(".")
         if first == "module":
-            inside[path] += count  # a module may be listed once for every call
-    return inside
+            by_path[path] += count  # a module may be listed once for every call
+    return by_path
 
 
 def _explain_parameters(tool_count: ToolCount, exact: ExactCounts) -> str:
-    """The modules whose parameters make up the difference: the fewest that sum up to it, or those that differ most."""
-    difference, mine = tool_count.parameters - exact.total_parameters, _sum_by_pattern(exact.parameters)
-    counted = [path for path, count in mine.items() if count]
+    """Name the modules whose parameters make up the difference: the fewest that do, or those that differ most."""
+    difference, expected = tool_count.parameters - exact.total_parameters, _sum_by_pattern(exact.parameters)
+    counted = [path for path, count in expected.items() if count]
     for number in range(1, min(MAX_COMBINED, len(counted)) + 1):
-        for chosen in combinations(counted, number):
-            if sum(mine[path] for path in chosen) == abs(difference):
+        for paths in combinations(counted, number):
+            if sum(expected[path] for path in paths) == abs(difference):
                 verb = "counted twice" if difference > 0 else "not counted"
-                return f"{', '.join(_label_path(path, exact) for path in chosen)}: {verb}"
+                return f"{', '.join(_label_path(path, exact) for path in paths)}: {verb}"
     extra = "for parameters it has none of, or shares"
     return _describe_differences(
-        mine, _sum_by_pattern(tool_count.parameters_by_path or {}), exact, {}, "its parameters", extra
+        expected, _sum_by_pattern(tool_count.parameters_by_path or {}), exact, {}, "its parameters", extra
     )
 
 
 def _explain_flops(tool_count: ToolCount, exact: ExactCounts) -> str:
-    """The modules whose FLOPs differ most, and what was counted outside of any."""
+    """Name the modules whose FLOPs differ most, and what was counted outside of any."""
     functions = {path_pattern(path): ", ".join(names) for path, names in exact.functions.items()}
-    mine, theirs = _sum_by_pattern(exact.flops), _sum_by_pattern(tool_count.flops_by_path)
-    said = _describe_differences(mine, theirs, exact, functions, "its work", "where no matrices are multiplied")
+    expected, actual = _sum_by_pattern(exact.flops), _sum_by_pattern(tool_count.flops_by_path)
+    text = _describe_differences(expected, actual, exact, functions, "its work", "where no matrices are multiplied")
     outside = tool_count.flops - sum(tool_count.flops_by_path.values())
-    return said + (f"; counted in no module: {outside:,.0f}" if outside else "")
+    return text + (f"; counted in no module: {outside:,.0f}" if outside else "")
 
 
 def _sum_by_pattern(counts: Mapping[str, float]) -> dict[str, float]:
@@ -348,20 +361,20 @@ def _describe_differences(
     missing: str,
     extra: str,
 ) -> str:
-    """The modules whose numbers differ most; `missing` and `extra` say what only we, or only they, count there."""
-    apart = {path: abs(actual.get(path, 0) - expected.get(path, 0)) for path in {**expected, **actual}}
-    worst = sorted((path for path in apart if apart[path]), key=lambda path: -apart[path])
-    said: list[str] = []
+    """Name the modules whose numbers differ most; `missing` and `extra` name what only one side counts."""
+    distances = {path: abs(actual.get(path, 0) - expected.get(path, 0)) for path in {**expected, **actual}}
+    worst = sorted((path for path in distances if distances[path]), key=lambda path: -distances[path])
+    texts: list[str] = []
     for path in worst[:MAX_NAMED]:
-        ours, other = expected.get(path, 0), actual.get(path, 0)
-        if not ours:
-            about = f"{other:,.0f} {extra}"
-        elif not other:
-            about = f"{functions.get(path) or missing} not counted ({ours:,.0f})"
+        ours_here, theirs_here = expected.get(path, 0), actual.get(path, 0)
+        if not ours_here:
+            text = f"{theirs_here:,.0f} {extra}"
+        elif not theirs_here:
+            text = f"{functions.get(path) or missing} not counted ({ours_here:,.0f})"
         else:
-            about = f"{other:,.0f} instead of {ours:,.0f}"
-        said.append(f"{_label_path(path, exact)}: {about}")
-    return "; ".join(said + ([f"{len(worst) - MAX_NAMED} more"] if len(worst) > MAX_NAMED else []))
+            text = f"{theirs_here:,.0f} instead of {ours_here:,.0f}"
+        texts.append(f"{_label_path(path, exact)}: {text}")
+    return "; ".join(texts + ([f"{len(worst) - MAX_NAMED} more"] if len(worst) > MAX_NAMED else []))
 
 
 def _label_path(path: str, exact: ExactCounts) -> str:

@@ -1,83 +1,77 @@
-"""From a subject to its account: every quantity probed, fitted, proved, and cached."""
+"""Count a subject: measure each quantity at many sizes, fit formulas, compare them with the module, account for all.
 
-import random
-import warnings
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+The flow is `Subject` → measurements (`measure`) → formulas (`fit`; `rules` where polynomials fail) → `Quantity` →
+`Account`.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
-from itertools import chain, combinations, islice, product, zip_longest
-from math import gcd, inf, prod
-from time import process_time
-from typing import Any, Literal
+from functools import cached_property, partial
+from itertools import zip_longest
+from math import prod
+from typing import Any, Literal, TypeVar
 
-import torch
-from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-from lemma.counting import measure, probe
+from lemma.counting import measure
 from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.cache import CountCache
-from lemma.counting.measure import MetaGroupedMM
-from lemma.counting.piecewise import (
-    LAYER_SERIES_LENGTH,
-    NUM_RULE_POINTS,
-    NUM_RULE_PROOFS,
-    SERIES_LENGTH,
-    DerivedSize,
-    ReadAmounts,
-    find_bends,
-    fit_staircase,
-    fit_with_derived,
-    reduce_slope,
-)
-from lemma.counting.polynomial import ONE, ZERO, Polynomial, as_polynomial, symbol
-from lemma.counting.probe import (
+from lemma.counting.fit import (
     SUM_ONLY,
     Amounts,
     FitResult,
     GroupFit,
     Join,
-    NotPolynomial,
     PathGroup,
-    ProbeSizes,
     Read,
     Readings,
     Sizes,
+    assign_to_groups,
+    column_sums,
+    fit_groups,
+    path_pattern,
 )
-from lemma.counting.subject import (
-    BATCH,
-    SOURCE,
-    TIME,
-    Inputs,
-    SkipInitialization,
-    Subject,
-    adapted_subject,
-    format_sizes,
+from lemma.counting.measure import (
+    DEFAULT_LIMITS,
+    MAX_QUICK_RUN,
+    CountLimits,
+    Measure,
+    ModuleReader,
+    TimeLimitError,
+    TooLargeToRunError,
+    reference_kernels,
+    single_thread,
 )
+from lemma.counting.polynomial import ONE, Polynomial, symbol
+from lemma.counting.rules import DerivedSizeFinder
+from lemma.counting.subject import BATCH, SOURCE, TIME, SkipInitialization, Subject, adapted_subject, format_sizes
 from lemma.errors import CountingError, InputError, describe_unknown
 from lemma.random_state import unchanged_random_state
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
-STATIC_QUANTITIES = ("parameters", "optimizer")
-UNITS = {"parameters": "numbers", "active": "numbers", "flops": "FLOPs", "backward": "FLOPs"}
-UNITS |= dict.fromkeys(("activations", "cache", "optimizer"), "bytes")
-QUANTITIES = ("parameters", "active", "flops", "backward", "activations", "cache", "optimizer")
+UNITS = {
+    "parameters": "numbers",
+    "active": "numbers",
+    "flops": "FLOPs",
+    "backward": "FLOPs",
+    "activations": "bytes",
+    "cache": "bytes",
+    "optimizer": "bytes",
+}
+QUANTITIES = tuple(UNITS)
+STATIC_QUANTITIES = ("parameters", "optimizer")  # those that need no run, hence no inputs
 CONVENTIONS = {
+    "parameters": "a tied tensor counts once",
     "active": "parameters that take part for one token, tables of embeddings in full",
     "activations": "storages saved for backward on a CPU, each once, parameters left out; loss not included",
     "cache": "the state after reading the batch",
     "optimizer": "AdamW's state",
 }
-MAX_QUICK_RUN = 2**26  # bytes of weights and activations up to which a real run is preferred to one on fake tensors
-FREE_LETTERS = "mnpqrstuvwxyz"  # letters for dimensions that follow no formula
-MEMBERS = "members"  # the place of the number of tensors with a pattern, next to their dimensions
-MOST_TRIED, MOST_READ = 12, 400  # fits with named sizes, alone and in pairs, and readings for them
+FREE_LETTERS = "mnpqrstuvwxyz"  # for derived sizes
+STEPS = (2, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
 EVERYTHING = PathGroup("", SUM_ONLY)  # all paths together, of a module that cannot be probed
-Measured = Callable[[nn.Module, Inputs], Readings]
+Amount = TypeVar("Amount", Polynomial, Fraction)
 
 
 @dataclass(frozen=True)
@@ -98,32 +92,13 @@ class Conventions:
         elementwise = "one for each element of elementwise work" if self.elementwise else "elementwise work not counted"
         return f"multiply–add = {self.multiply_add}, causal attention {self.causal}, {elementwise}, look-up free"
 
-    def apply(self, products: Polynomial, causal: Polynomial) -> Polynomial:
-        """Count products, some of which belong to causal attention."""
-        return (products - (causal / 2 if self.causal == "half" else ZERO)) * self.multiply_add / 2
+    def apply(self, products: Amount, causal: Amount) -> Amount:
+        """Return the FLOPs of products, some of which belong to causal attention."""
+        counted = products - causal / 2 if self.causal == "half" else products
+        return counted * self.multiply_add / 2
 
 
 DEFAULT_CONVENTIONS = Conventions()
-
-
-@dataclass(frozen=True)
-class CountLimits:
-    """How much work the formulas of one quantity may take; past it the quantity is measured at the sizes asked for.
-
-    Attributes:
-        seconds: processor time for reading a module at other sizes than those asked for.
-        memory: bytes of weights and activations that a run on real tensors may take.
-    """
-
-    seconds: float = 120.0
-    memory: int = 2**28
-
-    def __post_init__(self) -> None:
-        if self.seconds <= 0 or self.memory <= 0:
-            raise InputError(f"Limits must be above 0, got {self.seconds:g} seconds and {self.memory:,} bytes.")
-
-
-DEFAULT_LIMITS = CountLimits()
 
 
 @unchanged_random_state()
@@ -138,780 +113,559 @@ def count(
     What cannot be counted for want of inputs is left out, unless nothing else was asked for. A quantity that fails is
     in the account with the reason; if all fail, the first reason is raised.
     """
-    wrong = next((name for name in quantities if name not in QUANTITIES), None)
-    if wrong is not None:
-        raise InputError(describe_unknown("quantity", wrong, QUANTITIES))
-    able = [name for name in QUANTITIES if name in quantities and (subject.make_inputs or name in STATIC_QUANTITIES)]
-    if not able:
-        subject.build_inputs({})  # says that it has none
-    counter = ModuleCounter(subject, conventions, limits)
+    unknown = next((name for name in quantities if name not in QUANTITIES), None)
+    if unknown is not None:
+        raise InputError(describe_unknown("quantity", unknown, QUANTITIES))
+    names = [name for name in QUANTITIES if name in quantities and (subject.make_inputs or name in STATIC_QUANTITIES)]
+    if not names:
+        subject.build_inputs({})  # raises: it has none
+    counter = SubjectCounter(subject, conventions, limits)
     failures: dict[str, CountingError] = {}
-    running = [name for name in able if name not in STATIC_QUANTITIES]
-    if running:
+    need_run = [name for name in names if name not in STATIC_QUANTITIES]
+    if need_run:
         try:
-            counter.try_once()
+            counter.check_run()
         except CountingError as error:
-            failures = dict.fromkeys(running, error)
-    if len(able) > 1 and "active" in able and not failures and not counter.routes():
-        able.remove("active")  # all parameters take part for every token
+            failures = dict.fromkeys(need_run, error)
+    if len(names) > 1 and "active" in names and not failures and not counter.routes_tokens():
+        names.remove("active")  # all parameters take part for every token
     counted: dict[str, Quantity] = {}
-    for name in able:
+    for name in names:
         try:
             if name in failures:
                 raise failures[name]
-            quantity = counter.quantity(name)
-            counted[name] = replace(
-                quantity,
-                recount=partial(_recount, subject, conventions, limits, quantity),
-                defaults=subject.defaults,
-            )
+            quantity = counter.count(name)
+            recount = partial(_recount, subject, conventions, limits, quantity)
+            counted[name] = replace(quantity, recount=recount, defaults=subject.defaults)
         except CountingError as error:
             failures[name] = error
-            counted[name] = Quantity(name, UNITS[name], (), "", {"": f"no formula: it cannot be counted ({error})"})
+            counted[name] = _failed(name, f"it cannot be counted ({error})")
         except MemoryError:
             failures[name] = CountingError(f"{subject.name}: the {name} take more memory than there is.")
-            counted[name] = Quantity(name, UNITS[name], (), "", {"": "no formula: it takes more memory than there is"})
+            counted[name] = _failed(name, "it takes more memory than there is")
     if failures.keys() >= counted.keys():
         raise next(iter(failures.values()))
-    named = {letter: size for quantity in counted.values() for letter, size in quantity.derived.items()}
-    sizes = {**subject.sizes(bool(running)), **named}
-    rules = {letter: rule.smooth_polynomial(sizes) for one in counted.values() for letter, rule in one.rules.items()}
-    even = {letter: rule for letter, rule in rules.items() if rule.at(sizes) == sizes[letter]}
-    counted = {
-        name: replace(quantity, size_names=frozenset({*sizes, *subject.sizes(True)}))
-        for name, quantity in counted.items()
-    }
-    return Account(subject.name, sizes, counted, {**subject.defaults, **even})
+    derived = {letter: size for quantity in counted.values() for letter, size in quantity.derived.items()}
+    sizes = {**subject.sizes(bool(need_run)), **derived}
+    defaults = dict(subject.defaults)
+    for quantity in counted.values():
+        for letter, rule in quantity.rules.items():
+            unrounded = rule.smooth_polynomial(sizes)
+            if unrounded.at(sizes) == sizes[letter]:
+                defaults[letter] = unrounded
+    size_names = frozenset({*sizes, *subject.sizes(True)})
+    counted = {name: replace(quantity, sizes=sizes, size_names=size_names) for name, quantity in counted.items()}
+    return Account(subject.name, sizes, counted, defaults)
+
+
+def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> str:
+    """Return the number of trainable parameters of an adapted model, as a formula in its sizes and the method's.
+
+    It is read off the adapted module like any other: built and adapted at small sizes, without what is frozen.
+
+    >>> from lemma.spec.models import Decoder
+    >>> from lemma.spec.recipe import Lora
+    >>> trainable_formula(Decoder(width=64, depth=2), Lora(rank=4, targets=("*.attention.output",)))
+    'L·r·(d + d_h)'
+    """
+    account = count(adapted_subject(spec, method, learn), ["parameters"])
+    return account.quantities["parameters"].write_formula(account.order, "unicode")
+
+
+def _failed(name: str, reason: str) -> Quantity:
+    return Quantity(name, UNITS[name], (), "", {"": f"no formula: {reason}"})
 
 
 def _recount(
-    subject: Subject, conventions: Conventions, limits: CountLimits, quantity: Quantity, values: Sizes
+    subject: Subject, conventions: Conventions, limits: CountLimits, quantity: Quantity, sizes: Sizes
 ) -> int | None:
     """Read a quantity off the module at other sizes; None if it can be run neither without memory nor within limits."""
-    symbols, running = (
-        {name: values.get(name, size) for name, size in group.items()}
-        for group in (subject.symbols, subject.input_sizes)
+    symbols = {name: sizes.get(name, size) for name, size in subject.symbols.items()}
+    input_sizes = {name: sizes.get(name, size) for name, size in subject.input_sizes.items()}
+    by_formula = int(quantity.smooth_polynomial(sizes).at(sizes))
+    counter = SubjectCounter(
+        replace(subject, symbols=symbols, input_sizes=input_sizes),
+        conventions,
+        limits,
+        expected=max(by_formula, *quantity.measured.values(), 0),
     )
-    moved = replace(subject, symbols=symbols, input_sizes=running)
-    formula = int(quantity.smooth_polynomial(values).at(values))
-    counter = ModuleCounter(moved, conventions, limits, estimate=max(formula, *quantity.measured.values(), 0))
     with unchanged_random_state():
-        return counter.quantity(quantity.name).evaluate(moved.sizes(True))
+        return counter.measure_requested(quantity.name)
+
+
+def member_totals(fit: GroupFit) -> Sequence[Polynomial]:
+    """Return the totals of all members of a group, column by column."""
+    return [fit.repeats * column for column in fit.columns]
+
+
+def parameter_totals(fit: GroupFit) -> Sequence[Polynomial]:
+    """Return the number of parameters in all tensors of a group, whose columns are dimensions."""
+    return [fit.repeats * prod(fit.columns, start=ONE)]
+
+
+def make_part(group: PathGroup, fit: GroupFit) -> Part:
+    """Make a part of a group with one column, the amount of each member."""
+    return Part(str(group), fit.columns[0], fit.repeats)
 
 
 @dataclass(frozen=True)
-class Counted:
-    """What was probed, and what the module does at the sizes asked for where no formula says it.
+class Measurement:
+    """How a quantity, or one kind of what it adds up, is read off a module.
 
-    `missed` is what was measured of the groups without a formula, and of those whose formula does not hold there;
-    `unproved` says why nothing was measured; `only_at` are the sizes at which alone the formulas hold, `multiples` what
-    sizes must be multiples of.
+    Attributes:
+        key: its name in the cache.
+        read: readings at sizes that are probed.
+        read_requested: readings at the sizes asked for, given formulas; by default those of `read`.
+        read_pinned: readings with some sizes as large as asked for; by default those of `read`.
+        needs_run: whether the module is run, so that sizes of its inputs are symbols too.
+        join: adds up the readings of a group of which only the sum is known.
+        totals: totals of a fitted group, one for each column of `read_requested`.
+        make_part: the part of the quantity that a fitted group is.
+        amount: what a row of `read_requested` adds to the quantity.
     """
 
-    probed: FitResult
+    key: str
+    read: Read
+    read_requested: Callable[[FitResult], Readings] | None = None
+    read_pinned: Read | None = None
+    needs_run: bool = True
+    join: Join = column_sums
+    totals: Callable[[GroupFit], Sequence[Polynomial]] = member_totals
+    make_part: Callable[[PathGroup, GroupFit], Part] = make_part
+    amount: Callable[[Amounts], int] = lambda row: row[0]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Formulas of a measurement, compared with the module at the sizes asked for.
+
+    Attributes:
+        missed: readings there of groups without a formula, or with one that does not hold.
+        unproved: why nothing could be read there; else empty.
+        only_at: sizes at which alone the formulas hold.
+        multiples: numbers that sizes must be multiples of for the formulas to hold.
+    """
+
+    fit: FitResult
     missed: Mapping[PathGroup, Amounts]
     unproved: str = ""
     only_at: Sizes = field(default_factory=dict)
     multiples: Sizes = field(default_factory=dict)
 
-
-STEPS = (2, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
-Whole = Callable[[GroupFit], Sequence[Polynomial]]
-"""What all members of a group come to, column by column."""
-Kind = tuple[Counted, Callable[[PathGroup, GroupFit], Part]]
-"""What was counted of one kind, and how it is written as a part."""
+    @property
+    def is_final(self) -> bool:
+        """Whether all formulas hold, or the module could not be probed at all."""
+        return not self.missed or EVERYTHING in self.missed
 
 
-class TooLargeToRunError(CountingError):
-    """A module needs more memory for a real run than counting takes."""
+class SubjectCounter:
+    """Counts the quantities of one subject; what was read is cached on disk where the subject has an identity.
 
-
-class TimeLimitError(CountingError):
-    """Reading a module at small sizes took longer than the limit."""
-
-
-class ModuleCounter:
-    """The quantities of one subject, each probed when it is first needed, or taken from the cache.
-
-    With an `estimate` nothing is probed: the module is measured at the sizes asked for. It is the number that is
-    expected there, which decides whether activations are read in a real run.
+    Attributes:
+        expected: bytes of activations expected at the sizes asked for, where no formula is fitted.
     """
 
-    def __init__(
-        self,
-        subject: Subject,
-        conventions: Conventions,
-        limits: CountLimits = DEFAULT_LIMITS,
-        *,
-        estimate: int | None = None,
-    ) -> None:
-        self.subject, self.conventions, self.limits, self.estimate = subject, conventions, limits, estimate
-        self._deadline = self._run_deadline = inf  # the second is for runs that parameters can do without
-        self._bytes: dict[tuple[int, ...], int] = {}
-        self.cached = CountCache(subject.identity)
-        self._runs: dict[tuple[int, ...], bool] = {}
-        self._work: dict[Hashable, Readings] = {}
-        self._built: dict[tuple[int, ...], Readings] = {}
-        self._odd: dict[str, tuple[DerivedSize, Polynomial]] | None = None
-        self._dimensions: FitResult | None = None
+    def __init__(self, subject: Subject, conventions: Conventions, limits: CountLimits, expected: int = 0) -> None:
+        self.subject, self.conventions, self.limits, self.expected = subject, conventions, limits, expected
+        self.reader = ModuleReader(subject, limits)
+        self.cache = CountCache(subject.identity)
+        self._work: dict[Any, Readings] = {}
         self._letters: dict[str, str] = {}
 
-    def quantity(self, name: str) -> Quantity:
-        """Count one quantity, within the limit of time."""
-        counters = {"parameters": self.parameters, "active": self.active, "flops": self.flops, "backward": self.flops}
-        self._deadline = process_time() + self.limits.seconds
-        self._run_deadline = self._deadline - self.limits.seconds / 2
-        try:
-            return counters.get(name, self.bytes_kept)(name)
-        finally:
-            self._deadline = self._run_deadline = inf
+    @cached_property
+    def _finder(self) -> DerivedSizeFinder:
+        return DerivedSizeFinder(self.reader)
 
-    def _check_time(self) -> None:
-        if process_time() > self._deadline:
-            raise TimeLimitError(f"reading it at other sizes takes more than {self.limits.seconds:g} s, the time limit")
+    def count(self, name: str) -> Quantity:
+        """Count a quantity within the limit of time."""
+        with self.reader.time_limit():
+            measurements = self._measurements(name)
+            return self._make_quantity(name, [(one, self._fit(one)) for one in measurements])
 
-    def try_once(self) -> None:
-        """Run the module at the sizes asked for, so that what cannot be run says so before anything is probed."""
-        values = self.subject.sizes(True)
+    def measure_requested(self, name: str) -> int | None:
+        """Read a quantity at the sizes asked for, without formulas; None if no run is within the limits."""
+        nothing = FitResult({}, {EVERYTHING: "no formula, since it was only measured"})
+        total = 0
+        with self.reader.time_limit():
+            for measurement in self._measurements(name):
+                attempt = self._compare(measurement, measurement.key, nothing)
+                if attempt.unproved:
+                    return None
+                total += measurement.amount(attempt.missed[EVERYTHING])
+        return total
+
+    def check_run(self) -> None:
+        """Run the module at the sizes asked for, so that what cannot be run fails before anything is probed."""
+        sizes = self.subject.sizes(True)
 
         def run() -> bool:
             with suppress(TooLargeToRunError):
-                self._run(measure.run_forward, values, ("meta", "cpu"))
+                self.reader.run(measure.run_forward, sizes, ("meta", "cpu"))
             return True
 
-        self.cached.get_or_compute(f"runs at {format_sizes(values)}", run)
+        self.cache.get_or_compute(f"runs at {format_sizes(sizes)}", run)
 
-    def parameters(self, name: str) -> Quantity:
-        """Every parameter by its shape."""
+    def routes_tokens(self) -> bool:
+        """Return whether each token is sent to some experts only."""
 
-        def ties() -> dict[str, str]:
-            tied = measure.find_tied_names(self.subject.build(self._small(running=False)))
-            return {probe.path_pattern(name): ", ".join(others) for name, others in tied.items()}
+        def run() -> bool:
+            sizes = self._with_one_token(self.reader.small_sizes())
+            return bool(self.reader.run(measure.active_sizes, sizes, ("cpu", "meta")))
 
-        def part(group: PathGroup, fitted: GroupFit, kind: str) -> Part:
-            tied = f"tied: also {also[group.pattern]}" if group.pattern in also else ""
-            shape, each = None if group.subset == SUM_ONLY else fitted.columns, prod(fitted.columns, start=ONE)
-            return Part(str(group), each, fitted.repeats, shape, ", ".join(filter(None, (kind, tied))))
+        try:
+            return self.cache.get_or_compute("routes", run)
+        except CountingError:
+            return False
 
-        def whole(fitted: GroupFit) -> Sequence[Polynomial]:
-            return (fitted.repeats * prod(fitted.columns, start=ONE),)
+    def _with_one_token(self, sizes: Sizes) -> dict[str, int]:
+        return {**sizes, **{name: 1 for name in (BATCH, TIME, SOURCE) if name in self.subject.input_sizes}}
 
-        built = self.subject.build(self.subject.symbols)
-        also = self.cached.get_or_compute("tied", ties) if self.estimate is None else {}
-        kinds: list[Kind] = []
-        for kind, trainable in (("", True), ("frozen", False)):
+    # What is read for each quantity.
 
-            def read(values: Sizes, trainable: bool = trainable) -> Readings:
-                self._check_time()
-                return measure.parameter_shapes(self.subject.build(values), trainable)
+    def _measurements(self, name: str) -> list[Measurement]:
+        run = self.reader.run
+        match name:
+            case "parameters":
+                module = self.subject.build(self.subject.symbols)
+                return [self._measure_parameters(module, is_trainable) for is_trainable in (True, False)]
+            case "active":
+                return [Measurement(name, self._read_active if self.routes_tokens() else self._read_sizes)]
+            case "flops" | "backward":
+                products = self._measure_flops(name, "products", measure.product_flops, measure.COLUMNS)
+                if not self.conventions.elementwise:
+                    return [products]
+                return [products, self._measure_flops(name, "elementwise", measure.elementwise_flops, 1)]
+            case "activations":
+                return [Measurement(name, partial(run, measure.saved_bytes, devices=("cpu",)), self._read_activations)]
+            case "cache":
+                return [Measurement(name, partial(run, measure.state_bytes, devices=("meta", "cpu")))]
+            case _:
+                return [Measurement(name, self._read_optimizer, needs_run=False)]
 
-            there = {path: (prod(shape),) for path, shape in measure.parameter_shapes(built, trainable).items()}
-            name_of_kind = kind or "trainable"
-            counted = self._counted(name_of_kind, read, lambda _, there=there: there, False, measure.total_size, whole)
-            kinds.append((counted, partial(part, kind=kind)))
-        return self._quantity(name, "a tied tensor counts once", kinds, lambda row: row[0])
+    def _measure_parameters(self, module: Any, is_trainable: bool) -> Measurement:
+        """Measure the shapes of parameters that are, or are not, trained."""
+        requested = measure.parameter_shapes(module, is_trainable)
 
-    def routes(self) -> bool:
-        """Whether each token is sent to some experts only."""
+        def read(sizes: Sizes) -> Readings:
+            self.reader.check_time()
+            return measure.parameter_shapes(self.subject.build(sizes), is_trainable)
 
-        def seen() -> bool:
-            small = self._one_token(self._small())
-            return bool(self._run(measure.active_sizes, small, ("cpu", "meta")))
+        def part(group: PathGroup, fit: GroupFit) -> Part:
+            tied = self.cache.get_or_compute("tied", self._find_tied)
+            notes = ["" if is_trainable else "frozen"]
+            notes += [f"tied: also {tied[group.pattern]}"] if group.pattern in tied else []
+            shape = None if group.subset == SUM_ONLY else fit.columns
+            return Part(str(group), prod(fit.columns, start=ONE), fit.repeats, shape, ", ".join(filter(None, notes)))
 
-        with suppress(CountingError):
-            return self.cached.get_or_compute("routes", seen)
-        return False
+        return Measurement(
+            "trainable" if is_trainable else "frozen",
+            read,
+            lambda _: {path: (prod(shape),) for path, shape in requested.items()},
+            needs_run=False,
+            join=measure.total_size,
+            totals=parameter_totals,
+            make_part=part,
+        )
 
-    def active(self, name: str) -> Quantity:
-        """The parameters that take part for one token: of a mixture of experts, those of its k experts."""
-        routed = self.routes()
+    def _find_tied(self) -> dict[str, str]:
+        """Return the other names of tied parameters, by the pattern of the first."""
+        tied = measure.find_tied_names(self.subject.build(self.reader.small_sizes(with_inputs=False)))
+        return {path_pattern(name): ", ".join(others) for name, others in tied.items()}
 
-        def read(values: Sizes) -> Readings:
-            if not routed:
-                return {
-                    one: (prod(size),)
-                    for one, size in measure.parameter_shapes(self.subject.build(values), None).items()
-                }
-            return self._run(measure.active_sizes, self._one_token(values), ("cpu", "meta"))
+    def _measure_flops(self, name: str, kind: str, function: Measure, num_columns: int) -> Measurement:
+        """Measure the FLOPs of one pass over a batch.
 
-        values = self.subject.sizes(True)
-        counted = self._counted(name, read, lambda _: read(values), join=probe.column_sums)
-        kinds: list[Kind] = [(counted, lambda group, fitted: Part(str(group), fitted.columns[0], fitted.repeats))]
-        return self._quantity(name, CONVENTIONS[name], kinds, lambda row: row[0])
-
-    def _one_token(self, values: Sizes) -> dict[str, int]:
-        """The same sizes with one sequence of one token."""
-        return {**values, **{one: 1 for one in (BATCH, TIME, SOURCE) if one in self.subject.input_sizes}}
-
-    def flops(self, name: str) -> Quantity:
-        """The FLOPs of one pass over a batch.
-
-        Read on small real tensors, which are many times faster than the meta device, by the paths it takes; at the
-        sizes asked for they are read on the meta device, where PyTorch's own counter is exact.
+        At sizes that are probed they are read on small real tensors, which are many times faster than the meta device;
+        at the sizes asked for on the meta device, where PyTorch's own counter is exact.
         """
-        phase = ("flops", "backward").index(name)
+        is_half = self.conventions.causal == "half"  # else it does not matter which products are causal
+        first = num_columns * ("flops", "backward").index(name)
 
-        halved = self.conventions.causal == "half"  # else it does not matter which products are causal
+        def read(sizes: Sizes, devices: Sequence[str] = ("cpu", "meta")) -> Readings:
+            key = (kind, *sizes.items(), *devices)
+            if key not in self._work:  # both passes are read in one run
+                with reference_kernels():
+                    self._work[key] = self.reader.run(function, sizes, devices)
+            rows = {path: row[first : first + num_columns] for path, row in self._work[key].items()}
+            return rows if is_half else {path: (row[0], *(0 for _ in row[1:])) for path, row in rows.items()}
 
-        def counted(kind: str, measured: Measured, columns: slice) -> Counted:
-            def read(values: Sizes, devices: Sequence[str] = ("cpu", "meta")) -> Readings:
-                key = (kind, *values.items(), *devices)
-                if key not in self._work:  # both passes are read in one run
-                    with reference_kernels():
-                        self._work[key] = self._run(measured, values, devices)
-                rows = {path: row[columns] for path, row in self._work[key].items()}
-                return rows if halved else {path: (row[0], *(0 for _ in row[1:])) for path, row in rows.items()}
+        def part(group: PathGroup, fit: GroupFit) -> Part:
+            if kind == "elementwise":
+                return Part(str(group), fit.columns[0], fit.repeats, note=kind)
+            return Part(str(group), self.conventions.apply(*fit.columns), fit.repeats)
 
-            def asked(_: FitResult) -> Readings:
-                return read(self.subject.sizes(True), ("meta", "cpu"))
+        return Measurement(
+            f"{kind} {name}" + (" causal" if is_half else ""),
+            read,
+            lambda _: read(self.subject.sizes(True), ("meta", "cpu")),
+            read_pinned=partial(read, devices=("meta",)),
+            make_part=part,
+            amount=lambda row: row[0] if len(row) == 1 else int(self.conventions.apply(*map(Fraction, row))),
+        )
 
-            key = f"{kind} {name}" + (" causal" if halved else "")
-            return self._counted(key, read, asked, pinned=partial(read, devices=("meta",)))
+    def _read_active(self, sizes: Sizes) -> Readings:
+        return self.reader.run(measure.active_sizes, self._with_one_token(sizes), ("cpu", "meta"))
 
-        def part(group: PathGroup, fitted: GroupFit, note: str = "") -> Part:
-            each = fitted.columns[0] if note else self.conventions.apply(*fitted.columns)
-            return Part(str(group), each, fitted.repeats, note=note)
+    def _read_sizes(self, sizes: Sizes) -> Readings:
+        shapes = measure.parameter_shapes(self.subject.build(sizes), None)
+        return {path: (prod(shape),) for path, shape in shapes.items()}
 
-        def amount(row: Amounts) -> int:
-            return int(
-                (as_polynomial(row[0]) if len(row) == 1 else self.conventions.apply(*map(as_polynomial, row))).at({})
-            )
+    def _read_optimizer(self, sizes: Sizes) -> Readings:
+        self.reader.check_time()
+        return measure.optimizer_bytes(self.subject.build(sizes))
 
-        columns = slice(phase * measure.COLUMNS, (phase + 1) * measure.COLUMNS)
-        kinds: list[Kind] = [(counted("products", measure.product_flops, columns), part)]
-        if self.conventions.elementwise:
-            spread = counted("elementwise", measure.elementwise_flops, slice(phase, phase + 1))
-            kinds.append((spread, partial(part, note="elementwise")))
-        return self._quantity(name, str(self.conventions), kinds, amount)
-
-    def bytes_kept(self, name: str) -> Quantity:
-        """What autograd saves in a forward pass on a CPU, the state after a batch was read, or what AdamW keeps."""
-        values = self.subject.sizes(True)
-        if name == "activations":
-            read = partial(self._run, measure.saved_bytes, devices=("cpu",))
-            counted = self._counted(name, read, self._saved)
-        else:
-
-            def read(values: Sizes) -> Readings:
-                if name == "optimizer":
-                    self._check_time()
-                    return measure.optimizer_bytes(self.subject.build(values))
-                return self._run(measure.state_bytes, values, ("meta", "cpu"))
-
-            counted = self._counted(name, read, lambda _: read(values), running=name == "cache")
-        kinds: list[Kind] = [(counted, lambda group, fitted: Part(str(group), fitted.columns[0], fitted.repeats))]
-        return self._quantity(name, CONVENTIONS[name], kinds, lambda row: row[0])
-
-    def _saved(self, probed: FitResult) -> Readings:
-        """What autograd saves at the sizes asked for: in a real run if it is small, else in one on fake tensors.
+    def _read_activations(self, fit: FitResult) -> Readings:
+        """Read what autograd saves at the sizes asked for: in a real run if it is small, else in one on fake tensors.
 
         These take no memory and follow the paths of a CPU. Where they differ from real ones at small sizes, as for what
         oneDNN's LSTM saves, they are not used.
         """
-        values, real = self.subject.sizes(True), partial(self._run, measure.saved_bytes, devices=("cpu",))
-        there = {**values, **self._named_values(probed, values)}
-        expected = sum(column.at(there) for fitted in probed.fits.values() for column in _wholes(fitted))
-        needed = int(expected) + (self.estimate or 0) + self._weights(values)
+        requested = self.subject.sizes(True)
+        read_real = partial(self.reader.run, measure.saved_bytes, devices=("cpu",))
+        sizes = {**requested, **self._derived_values(fit, requested)}
+        expected = sum(column.at(sizes) for group_fit in fit.fits.values() for column in member_totals(group_fit))
+        needed = int(expected) + self.expected + self.reader.weight_bytes(requested)
         if needed <= MAX_QUICK_RUN:
-            return real(values)
+            return read_real(requested)
         from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
 
-        def fake(values: Sizes) -> Readings:
-            with FakeTensorMode(), SkipInitialization(), MetaGroupedMM():
-                return measure.saved_bytes(self.subject.make_module(values), self.subject.build_inputs(values, "cpu"))
+        def read_fake(sizes: Sizes) -> Readings:
+            with FakeTensorMode(), SkipInitialization(), measure.MetaGroupedMM():
+                return measure.saved_bytes(self.subject.make_module(sizes), self.subject.build_inputs(sizes, "cpu"))
 
-        small = self._small()
-        with suppress(Exception):  # not every module can be followed without numbers
-            if fake(small) == real(small):
-                return fake(values)
+        small = self.reader.small_sizes()
+        with suppress(Exception):  # not every module can be run without numbers
+            if read_fake(small) == read_real(small):
+                return read_fake(requested)
         if needed > self.limits.memory:
             raise TooLargeToRunError(f"a run takes more than {self.limits.memory // 2**20} MiB")
-        return real(values)
+        return read_real(requested)
 
-    def _weights(self, values: Sizes) -> int:
-        """The bytes of the parameters."""
-        key = tuple(values[name] for name in self.subject.symbols)
-        if key not in self._bytes:
-            parameters = self.subject.build(values).parameters()
-            self._bytes[key] = sum(one.numel() * one.element_size() for one in parameters)
-        return self._bytes[key]
+    # Formulas.
 
-    def _too_large(self, values: Sizes) -> bool:
-        """Whether the weights are past the limit of memory; smaller ones than at the sizes asked for may not be."""
-        asked = self.subject.symbols
-        smaller = all(values[name] <= size for name, size in asked.items())
-        return (not smaller or self._weights(asked) > self.limits.memory) and self._weights(values) > self.limits.memory
+    def _fit(self, measurement: Measurement) -> Attempt:
+        """Fit a measurement, and where formulas fail at the sizes asked for, try others that hold there.
 
-    def _run(self, measured: Measured, values: Sizes, devices: Sequence[str]) -> Readings:
-        """Measure a run on the first device on which there is one; a LedgerError says why it cannot be run."""
-        self._check_time()
-        failure: Exception | None = None
-        for device in devices:
-            try:
-                if device == "cpu" and self._too_large(values):
-                    raise TooLargeToRunError(f"a run takes more than {self.limits.memory // 2**20} MiB")
-                drawn = measured is measure.active_sizes  # zeros would leave experts without a gradient
-                with MetaGroupedMM() if device == "meta" else nullcontext():
-                    return measured(
-                        self.subject.build(values, device, drawn), self.subject.build_inputs(values, device)
-                    )
-            except TooLargeToRunError as error:
-                failure = error
-            except CountingError:
-                raise
-            except Exception as error:  # the forward pass of other people's code may fail in any way
-                failure = failure if isinstance(failure, TooLargeToRunError) else error
-        if isinstance(failure, TooLargeToRunError):
-            raise failure
-        why = str(failure).strip().partition("\n")[0] or type(failure).__name__
-        words = format_sizes(values)
-        raise CountingError(f"{self.subject.name} cannot be run at {words}: {why}") from failure
-
-    def _counted(
-        self,
-        name: str,
-        read: Read,
-        asked: Callable[[FitResult], Readings],
-        running: bool = True,
-        join: Join = probe.column_sums,
-        whole: Whole | None = None,
-        pinned: Read | None = None,
-        only_at: Sizes | None = None,
-        multiples: Sizes | None = None,
-    ) -> Counted:
-        """Probe what is read, and compare it with what is read at the sizes asked for; both are cached.
-
-        Where a formula does not hold there, or is missing, some sizes may be the reason, such as a batch of one or a
-        text longer than the window: with these as they are, what is read may have a formula in the other sizes. Where
-        a size is divided and rounded, there may be one for its multiples.
+        Some sizes may be the reason, such as a batch of one or a text longer than the window: with these as they are,
+        readings may have a formula in the other sizes. There may be one with derived sizes. Where a size is divided and
+        rounded, there may be one for its multiples.
         """
-        whole = whole or _wholes
-        values, fixed = self.subject.sizes(running), dict(only_at or {})
-        steps = dict(multiples or {})
-        stepped = f"multiples {format_sizes(steps)}" if steps else ""
-        key = " ".join(filter(None, (name, format_sizes(fixed), stepped)))
+        attempt = self._attempt(measurement)
+        if attempt.is_final:
+            return attempt
+        requested = self.subject.sizes(measurement.needs_run)
+        pins = self._find_pins(measurement, attempt) if measurement.needs_run else {}
+        probe_sizes = next(self.reader.probe_sizes(measurement.needs_run), {})
+        special = {name: size for name, size in pins.items() if size < min(probe_sizes[name])}  # such as a batch of one
+        if special:
+            attempts = [attempt, self._attempt_at(measurement, special)]
+        else:
+            attempts = [attempt, *self._refit(measurement, attempt, probe_sizes, pins)]
+        if attempts[-1].missed:
+            reasons = attempt.fit.failures.values()
+            divided = [name for name in requested if any(f"no polynomial of {name}:" in reason for reason in reasons)]
+            for step in STEPS:
+                multiples = {name: step for name in divided if requested[name] % step == 0}
+                if multiples:
+                    stepped = self._attempt(measurement, multiples=multiples)
+                    attempts += [] if stepped.missed else [stepped]
+            if pins and pins != special and attempts[-1].missed:
+                pinned = replace(measurement, read=measurement.read_pinned or measurement.read)
+                attempts.append(self._attempt_at(pinned, pins))
+        return _best(attempts)
 
-        def work() -> FitResult:
+    def _attempt_at(self, measurement: Measurement, only_at: Sizes) -> Attempt:
+        """Fit a measurement with some sizes fixed; with derived sizes if need be."""
+        attempt = self._attempt(measurement, only_at)
+        if attempt.is_final:
+            return attempt
+        probe_sizes = next(self.reader.probe_sizes(measurement.needs_run, only_at), {})
+        return _best([attempt, *self._refit(measurement, attempt, probe_sizes, {})])
+
+    def _attempt(
+        self, measurement: Measurement, only_at: Sizes | None = None, multiples: Sizes | None = None
+    ) -> Attempt:
+        """Fit polynomials, with some sizes fixed or multiples of others, and compare them with the module."""
+        only_at, multiples = only_at or {}, multiples or {}
+        stepped = f"multiples {format_sizes(multiples)}" if multiples else ""
+        key = " ".join(filter(None, (measurement.key, format_sizes(only_at), stepped)))
+
+        def fit() -> FitResult:
             try:
                 with single_thread():
-                    return probe.fit_groups(read, self._sizes(running, fixed, steps), join)
+                    choices = self.reader.probe_sizes(measurement.needs_run, only_at, multiples)
+                    return fit_groups(measurement.read, choices, measurement.join)
             except TimeLimitError:  # not to be cached
                 raise
             except CountingError as error:
                 return FitResult({}, {EVERYTHING: f"no formula, since it cannot be probed ({error})"})
 
-        def with_named() -> FitResult:
-            with single_thread():
-                return self._with_named_sizes(counted, read, sizes, join, pins)
-
-        def formulas() -> FitResult:
-            if self.estimate is not None:
-                return FitResult({}, {EVERYTHING: "no formula, since it was only measured"})
-            try:
-                return self.cached.probed(key, work)
-            except TimeLimitError as error:
-                return FitResult({}, {EVERYTHING: f"no formula, since {error}"})
-
-        def compared(key: str, probed: FitResult) -> Counted:
-            key = f"{key} measured" if EVERYTHING in probed.failures else key
-
-            def compare() -> list[Any]:
-                deadline, self._deadline = self._deadline, inf  # this reading is worth any time
-                try:
-                    found = asked(probed)
-                except TooLargeToRunError as error:
-                    return [str(error), []]
-                finally:
-                    self._deadline = deadline
-                if EVERYTHING in probed.failures:
-                    return ["", [["", SUM_ONLY, join(list(found.values())) if found else (0,)]]]
-                missed, there = [], {**values, **self._named_values(probed, values)}
-                for group, rows in probe.assign_to_groups([*probed.fits, *probed.failures], found).items():
-                    amounts = probe.column_sums(rows) if rows else ()
-                    fitted = probed.fits.get(group)
-                    expected = [column.at(there) for column in whole(fitted)] if fitted else None
-                    if expected is None or any(a != b for a, b in zip_longest(amounts, expected, fillvalue=0)):
-                        missed.append([group.pattern, group.subset, list(amounts or (0,) * len(expected or [0]))])
-                return ["", missed]
-
-            unproved, rows = self.cached.get_or_compute(f"{key} at {format_sizes(values)}", compare)
-            missed = {PathGroup(pattern, which): tuple(amounts) for pattern, which, amounts in rows}
-            return Counted(probed, missed, unproved, fixed, steps)
-
-        counted = compared(key, formulas())
-        if not counted.missed or steps or EVERYTHING in counted.missed:
-            return counted
-        given = {"read": read, "asked": asked, "running": running, "join": join, "whole": whole, "pinned": pinned}
-        again = partial(self._counted, name, **given)
-        pins = {} if fixed or not running else self._reasons(key, counted, pinned or read, whole)
-        sizes = next(self._sizes(running, fixed), {})
-        special = {one: size for one, size in pins.items() if size < min(sizes[one])}  # such as a batch of one
-        tried = [counted, again(only_at=special)] if special else [counted]
-        if not special:
-            at = f"{key} named at {format_sizes(values)}"
-            with suppress(TimeLimitError):
-                tried.append(compared(at, self.cached.probed(at, with_named)))
-        if not fixed and tried[-1].missed:
-            divided = {one for one in values for why in counted.probed.failures.values() if _fails_in(one, why)}
-            stepped = [{one: step for one in divided if values[one] % step == 0} for step in STEPS]
-            tried += [one for by in stepped if by and not (one := again(multiples=by)).missed]
-            if pins and pins != special and tried[-1].missed:
-                tried.append(again(read=pinned or read, only_at=pins))
-        return min(tried, key=lambda one: (EVERYTHING in one.missed, len(one.missed)))
-
-    def _reasons(self, key: str, counted: Counted, read: Read, whole: Whole) -> dict[str, int]:
-        """The sizes asked for that alone lead away from the formulas of the groups that were missed."""
-        values, probed = self.subject.sizes(True), counted.probed
-        sizes = next(self._sizes(True), None)
-
-        def work() -> dict[str, int]:
-            pins: dict[str, int] = {}
-            for name in values if sizes else ():
-                assert sizes
-                if any(_fails_in(name, why) for why in probed.failures.values()):
-                    pins[name] = values[name]
-                there = {**{other: known[0] for other, known in sizes.items()}, name: values[name]}
-                try:
-                    if self._weights(there) > MAX_QUICK_RUN:
-                        continue
-                    found = probe.assign_to_groups([*probed.fits, *probed.failures], read(there))
-                except CountingError:
-                    continue
-                for group in counted.missed:
-                    fitted = probed.fits.get(group)
-                    rows = probe.column_sums(found[group]) if found.get(group) else ()
-                    expected = [column.at(there) for column in whole(fitted)] if fitted else []
-                    if fitted and any(a != b for a, b in zip_longest(rows, expected, fillvalue=0)):
-                        pins[name] = values[name]
-            return pins
-
-        return self.cached.get_or_compute(f"{key} depends at {format_sizes(values)}", work)
-
-    # Sizes that no polynomial gives, found out when formulas of the symbols alone fail.
-
-    def _shapes(self, values: Sizes) -> Readings:
-        key = tuple(values[name] for name in self.subject.symbols)
-        if key not in self._built:
-            self._check_time()
-            symbols = {name: values[name] for name in self.subject.symbols}
-            self._built[key] = measure.parameter_shapes(self.subject.build(symbols), None)
-        return self._built[key]
-
-    def _read_dimensions(self, values: Sizes) -> Readings:
-        """Every dimension of every tensor, and how many tensors there are of each pattern."""
-        shapes = self._shapes(values)
-        found = {f"{path} {place}": (size,) for path, shape in shapes.items() for place, size in enumerate(shape)}
-        members = Counter(pattern for path in shapes for pattern in probe.iter_patterns(path))
-        return {**found, **{_members(pattern): (number,) for pattern, number in members.items()}}
-
-    def _dimension(self, place: str, values: Sizes) -> int:
-        """A dimension of the tensors of a pattern, or how many of them there are."""
-        pattern, _, which = place.rpartition(" ")
-        group = PathGroup(pattern.replace("/", ".") if which == MEMBERS else pattern)
-        rows = [shape for path, shape in self._shapes(values).items() if group.matches(path)]
-        if which == MEMBERS:
-            return len(rows)
-        if not rows:
-            raise CountingError(f"{pattern} is not there at {format_sizes(values)}")
-        return rows[0][int(which)]
-
-    def _value(self, size: DerivedSize, values: Sizes) -> int:
-        return self._dimension(size.dimension, values) if size.kind == "dimension" else size.at(values)
-
-    def _named_values(self, probed: FitResult, values: Sizes) -> dict[str, int]:
-        return {name: self._value(one, values) for name, one in probed.derived.items()}
-
-    def _odd_sizes(self) -> dict[str, tuple[DerivedSize, Polynomial]]:
-        """The dimensions of tensors, and their numbers, that follow no polynomial: by place, with what is to be added.
-
-        Those that are equal wherever they were read are one.
-        """
-        if self._odd is not None:
-            return self._odd
-        values, self._odd = self.subject.sizes(False), {}
         try:
-            sizes = next(self._sizes(False))
-            probed = self._dimensions = probe.fit_groups(self._read_dimensions, [sizes])
-        except (CountingError, StopIteration):
-            return self._odd
-        there = probe.assign_to_groups([*probed.fits, *probed.failures], self._read_dimensions(values))
-        drawn, known = probe.sample_sizes(sizes, 6), dict[tuple[int, ...], tuple[DerivedSize, Polynomial]]()
-        for group, rows in there.items():
-            fitted = probed.fits.get(group)
-            if group.subset or len(set(rows)) != 1 or (fitted and (fitted.columns[0].at(values),) == rows[0]):
-                continue
-            with suppress(CountingError):
-                read = tuple(self._dimension(group.pattern, at) for at in [values, *drawn])
-                if read not in known:
-                    known[read] = self._rule(group.pattern, sizes)
-                self._odd[group.pattern] = known[read]
-        return self._odd
+            formulas = self.cache.get_or_fit(key, fit)
+        except TimeLimitError as error:
+            formulas = FitResult({}, {EVERYTHING: f"no formula, since {error}"})
+        return replace(self._compare(measurement, key, formulas), only_at=only_at, multiples=multiples)
 
-    def _rule(self, place: str, sizes: ProbeSizes) -> tuple[DerivedSize, Polynomial]:
-        """What a dimension is: rounded, or the smaller or the larger of two symbols; else only the module knows it."""
-        values = self.subject.sizes(False)
-        source, read = random.Random(place), partial(self._dimension, place)
+    def _refit(
+        self, measurement: Measurement, attempt: Attempt, probe_sizes: dict[str, list[int]], pins: Sizes
+    ) -> Iterator[Attempt]:
+        """Fit with derived sizes what an attempt missed; yield nothing if that takes too long."""
+        requested = format_sizes(self.subject.sizes(measurement.needs_run))
+        key = " ".join(filter(None, (measurement.key, format_sizes(attempt.only_at), f"named at {requested}")))
 
-        def points(name: str, others: Sizes, places: Iterable[int] | None = None) -> dict[int, int]:
-            step, found = gcd(*sizes[name]), dict[int, int]()
-            reach = max(4 * values[name], 2 * max(sizes[name])) // step
-            near = range(min(sizes[name]), min(sizes[name]) + NUM_RULE_POINTS // 3)
-            for one in places or [*near, *(step * source.randint(1, reach) for _ in range(NUM_RULE_POINTS))]:
-                with suppress(CountingError):
-                    found[one] = read({**others, name: one})
-            return found
+        def fit() -> FitResult:
+            with single_thread():
+                read, join = measurement.read, measurement.join
+                return self._finder.refit(attempt.fit, attempt.missed, read, probe_sizes, join, pins)
 
-        lowest = {name: known[0] for name, known in sizes.items()}
-        fresh = [values, *probe.sample_sizes(sizes, NUM_RULE_PROOFS)]
-        varied: list[str] = []
-        for name in values:
-            if len(sizes[name]) < 2:
-                continue
-            some = points(name, lowest)
-            if len(set(some.values())) < 2:
-                continue
-            varied.append(name)
-            found = None
-            for _ in range(3):  # again with what is read at its steps, where it shows whether it is rounded up or down
-                found = fit_staircase(name, some)
-                if found is None:
-                    break
-                near = {one for step in found[0].step_points(min(sizes[name])) for one in (step - 1, step)}
-                at_steps = points(name, lowest, near)
-                if all(found[0].at({name: one}) + found[1].at({}) == size for one, size in at_steps.items()):
-                    break
-                some |= at_steps
-            if found is None:
-                continue
-            size, rest = reduce_slope(found[0], found[1]) if place.endswith(MEMBERS) else found
-            with suppress(CountingError, NotPolynomial):  # other symbols may be added to it
-                rest = probe.fit_polynomials(lambda at, size=size: {"": read(at) - size.at(at)}, sizes).get("", ZERO)
-                more = [{**values, name: one} for one in points(name, values)]
-                if all(size.at(at) + rest.at(at) == read(at) for at in [*fresh, *more]):
-                    return size, rest
-        for (one, other), by in product(combinations(varied, 2), (0, -1, 1)):
-            for kind in ("min", "max"):
-                size = DerivedSize(kind, (symbol(one), symbol(other) + by))
-                with suppress(CountingError):
-                    if all(size.at(at) == read(at) for at in fresh):
-                        return size, ZERO
-        if not varied:
-            raise CountingError(f"{place} does not change with one size alone")
-        return DerivedSize("dimension", tuple(map(symbol, varied)), dimension=place), ZERO
+        with suppress(TimeLimitError):
+            compared = self._compare(measurement, key, self.cache.get_or_fit(key, fit))
+            yield replace(compared, only_at=attempt.only_at)
 
-    def _with_named_sizes(self, counted: Counted, read: Read, sizes: ProbeSizes, join: Join, pins: Sizes) -> FitResult:
-        """Fit the groups that were missed with sizes of their own: odd dimensions, and what bends along one symbol."""
-        probed, missed = counted.probed, list(counted.missed)
-        groups = {group: fitted for group, fitted in probed.fits.items() if group not in counted.missed}
-        named: dict[str, DerivedSize] = {}
-        odd = self._odd_sizes()
-        if join is measure.total_size:  # tensors, dimension by dimension
-            for group, fitted in self._by_shape(counted, odd).items():
-                groups[group] = fitted
-                used = {name for one in (fitted.repeats, *fitted.columns) for name in one.symbols}
-                named |= {one.name: one for one, _ in odd.values() if one.name in used}
-                missed.remove(group)
+    def _compare(self, measurement: Measurement, key: str, fit: FitResult) -> Attempt:
+        """Compare formulas with the module at the sizes asked for."""
+        requested = self.subject.sizes(measurement.needs_run)
 
-        seen: dict[tuple[int, ...], dict[PathGroup, list[Amounts]]] = {}
+        def compare() -> list[Any]:
+            try:
+                with self.reader.no_time_limit():  # this reading is worth any time
+                    if measurement.read_requested:
+                        readings = measurement.read_requested(fit)
+                    else:
+                        readings = measurement.read(self.subject.sizes(True))
+            except TooLargeToRunError as error:
+                return [str(error), []]
+            if EVERYTHING in fit.failures:
+                row = measurement.join(list(readings.values())) if readings else (0,)
+                return ["", [[EVERYTHING.pattern, EVERYTHING.subset, row]]]
+            sizes = {**requested, **self._derived_values(fit, requested)}
+            missed = []
+            for group, rows in assign_to_groups(fit.groups, readings).items():
+                actual = column_sums(rows) if rows else ()
+                expected = _expected(measurement, fit, group, sizes)
+                if expected is None or _differ(actual, expected):
+                    missed.append([group.pattern, group.subset, list(actual or (0,) * len(expected or [0]))])
+            return ["", missed]
 
-        def amounts(at: Sizes) -> dict[PathGroup, Amounts]:
-            key = tuple(at[name] for name in sizes)
-            if key not in seen:
-                if len(seen) == MOST_READ:
-                    raise CountingError("it was read often enough")
-                seen[key] = probe.assign_to_groups([*probed.fits, *probed.failures], read(at))
-            return {group: tuple(join(seen[key][group])) if seen[key].get(group) else () for group in missed}
+        key = f"{key} measured" if EVERYTHING in fit.failures else key
+        unproved, rows = self.cache.get_or_compute(f"{key} at {format_sizes(requested)}", compare)
+        missed = {PathGroup(pattern, subset): tuple(amounts) for pattern, subset, amounts in rows}
+        return Attempt(fit, missed, unproved)
 
-        known: dict[DerivedSize, None] = {}
-        able = {name for name, some in sizes.items() if len(some) > 1}
+    def _find_pins(self, measurement: Measurement, attempt: Attempt) -> dict[str, int]:
+        """Return the sizes asked for that alone lead away from the formulas of the groups that were missed."""
+        requested, fit = self.subject.sizes(True), attempt.fit
+        read = measurement.read_pinned or measurement.read
+        probe_sizes = next(self.reader.probe_sizes(True), None)
 
-        def candidates() -> Iterator[tuple[DerivedSize, ...]]:
-            for one in chain((one for one, _ in odd.values()), self._bent(counted, amounts, sizes, pins)):
-                if one not in known and one.symbols <= able:
-                    known[one] = None
-                    yield (one,)
-            yield from combinations(known, 2)
-
-        for chosen in islice(candidates() if missed else (), MOST_TRIED):
-            if not missed:
-                break
-            found = fit_with_derived(amounts, chosen, sizes, self._value)
-            for group in list(missed):
-                columns = [found.get((group, at)) for at in range(len(counted.missed[group]))]
-                if all(column is not None for column in columns):
-                    groups[group] = GroupFit(ONE, tuple(column for column in columns if column is not None))
-                    missed.remove(group)
-                    used = {name for column in columns if column is not None for name in column.symbols}
-                    named |= {one.name: one for one in chosen if one.name in used}
-        refused = {group: why for group, why in probed.failures.items() if group not in groups}
-        refused |= {group: "no polynomial as far as the sizes asked for" for group in missed if group not in refused}
-        return FitResult(groups, refused, named)
-
-    def _by_shape(
-        self, counted: Counted, odd: Mapping[str, tuple[DerivedSize, Polynomial]]
-    ) -> dict[PathGroup, GroupFit]:
-        """The tensors that were missed as products of their dimensions, where each has a formula or is an odd one."""
-        values, probed = self.subject.sizes(False), counted.probed
-        there = probe.assign_to_groups([*probed.fits, *probed.failures], self._shapes(values))
-
-        def formula(place: str, size: int) -> Polynomial | None:
-            fits = self._dimensions.fits.get(PathGroup(place)) if self._dimensions else None
-            if fits and fits.columns[0].at(values) == size:
-                return fits.columns[0]
-            return symbol(odd[place][0].name) + odd[place][1] if place in odd else None
-
-        found: dict[PathGroup, GroupFit] = {}
-        for group in counted.missed:
-            rows = there.get(group, [])
-            if group.subset or len(set(rows)) != 1 or not (group in probed.fits or group in probed.failures):
-                continue
-            columns = [formula(f"{group.pattern} {place}", size) for place, size in enumerate(rows[0])]
-            repeats = formula(_members(group.pattern), len(rows))
-            known = tuple(column for column in columns if column is not None)
-            if len(known) == len(columns) and repeats is not None:
-                found[group] = GroupFit(repeats, known)
-        return found
-
-    def _bent(self, counted: Counted, amounts: ReadAmounts, sizes: ProbeSizes, pins: Sizes) -> Iterator[DerivedSize]:
-        """Sizes that may explain where what is read bends, along one symbol after the other."""
-        base = {name: known[-1] for name, known in sizes.items()}
-        values = self.subject.sizes(any(name in self.subject.input_sizes for name in sizes))
-
-        def moves(other: str, name: str, kink: int) -> bool:
-            """Whether the bend is elsewhere where another size is smaller."""
-            if other == name or base[other] - 3 < min(sizes[other]):
+        def leads_away(name: str) -> bool:
+            assert probe_sizes
+            if any(f"no polynomial of {name}:" in reason for reason in fit.failures.values()):
+                return True
+            sizes = {**{other: values[0] for other, values in probe_sizes.items()}, name: requested[name]}
+            try:
+                if self.reader.weight_bytes(sizes) > MAX_QUICK_RUN:
+                    return False
+                rows = assign_to_groups(fit.groups, read(sizes))
+            except CountingError:
                 return False
-            with suppress(CountingError):
-                rows = [amounts({**base, other: base[other] - 3, name: kink + by}) for by in (1, 0, -1, -2)]
-                return not any(
-                    a - 3 * b + 3 * c - d
-                    for group in counted.missed
-                    for a, b, c, d in zip(*(row.get(group, ()) for row in rows), strict=False)
-                )
+            for group in attempt.missed:
+                expected = _expected(measurement, fit, group, sizes)
+                actual = column_sums(rows[group]) if rows.get(group) else ()
+                if expected is not None and _differ(actual, expected):
+                    return True
             return False
 
-        together = any("together" in counted.probed.failures.get(group, "") for group in counted.missed)
-        for name in [*pins, *(name for name in sizes if (together or not pins) and name not in pins)]:
-            if gcd(*sizes[name]) > 1 or len(sizes[name]) < 2:
-                continue
-            start, series = min(sizes[name]), dict[int, Mapping[PathGroup, Sequence[int]]]()
-            with suppress(CountingError):
-                for one in range(
-                    start, start + (LAYER_SERIES_LENGTH if probe.LAYER_NAMES.match(name) else SERIES_LENGTH)
-                ):
-                    series[one] = amounts({**base, name: one})
-            for group, row in counted.missed.items():
-                for column in range(len(row)):
-                    line = {
-                        one: (*found.get(group, ()), *row)[column] if found.get(group) else 0
-                        for one, found in series.items()
-                    }
-                    kink, period = find_bends(line) if len(line) > 4 else (0, 0)
-                    if kink:
-                        near = [other for other in sizes if abs(kink - base[other]) <= 1 and moves(other, name, kink)]
-                        for other in near:
-                            by = kink - base[other]
-                            pair = (symbol(name), symbol(other) + by) if by <= 0 else (symbol(other), symbol(name) - by)
-                            yield DerivedSize("min", pair)
-                        if not near:
-                            yield DerivedSize("min", (symbol(name), as_polynomial(kink)))
-                    if period:
-                        x = symbol(name) / period
-                        yield from (DerivedSize(kind, (x,)) for kind in ("ceil", "floor"))
-                        yield from (DerivedSize("floor", (x + Fraction(by, period),)) for by in range(1, period - 1))
-            lowest = {other: known[0] for other, known in sizes.items()}
-            for group in counted.missed:
-                fitted = counted.probed.fits.get(group)
-                low, high = max(sizes[name]), values[name]  # the formula holds at the first, and not at the second
-                if not fitted or high <= low or group not in amounts(lowest):
-                    continue  # another size has explained it already
-                with suppress(CountingError):
-                    while high - low > 1:
-                        there = {**lowest, name: (low + high) // 2}
-                        holds = [column.at(there) for column in _wholes(fitted)] == list(amounts(there).get(group, ()))
-                        low, high = ((low + high) // 2, high) if holds else (low, (low + high) // 2)
-                    yield DerivedSize("min", (symbol(name), as_polynomial(low)))
+        def find() -> dict[str, int]:
+            return {name: size for name, size in requested.items() if leads_away(name)} if probe_sizes else {}
 
-    def _quantity(
-        self, name: str, convention: str, kinds: Sequence[Kind], amount: Callable[[Amounts], int]
-    ) -> Quantity:
-        """What has a formula part by part, and what has none as it was measured."""
+        return self.cache.get_or_compute(f"{measurement.key} depends at {format_sizes(requested)}", find)
+
+    def _derived_values(self, fit: FitResult, sizes: Sizes) -> dict[str, int]:
+        """Return the values of the derived sizes of some formulas, by name."""
+        return {name: self._finder.value(size, sizes) for name, size in fit.derived.items()}
+
+    # From formulas to a quantity.
+
+    def _make_quantity(self, name: str, fitted: Sequence[tuple[Measurement, Attempt]]) -> Quantity:
+        """Put together the parts that have formulas, and what was measured of the others."""
+        sizes = self.subject.sizes(name not in STATIC_QUANTITIES)
         parts: list[Part] = []
-        unit = UNITS[name]
         refused: dict[str, str] = {}
         measured: dict[str, int] = {}
-        sizes = self.subject.sizes(name not in STATIC_QUANTITIES)
         only_at = {
-            one: probed[0] for one, probed in self.subject.probe_sizes.items() if len(probed) == 1 and one in sizes
+            symbol: values[0]
+            for symbol, values in self.subject.probe_sizes.items()
+            if len(values) == 1 and symbol in sizes
         }
-        unproved, multiples, named, rules = "", {}, dict[str, int](), dict[str, DerivedSize]()
-        for counted, part_of in kinds:
-            probed = counted.probed
-            unproved = unproved or counted.unproved
-            only_at |= counted.only_at
-            multiples |= counted.multiples
-            named |= self._named_values(probed, sizes)
-            rules |= probed.derived
-            parts += [part_of(*one) for one in probed.fits.items() if one[0] not in counted.missed]
-            refused |= {str(group): why for group, why in probed.failures.items()}
-            for group, row in counted.missed.items():
+        multiples, derived, rules = {}, dict[str, int](), {}
+        for measurement, attempt in fitted:
+            fit = attempt.fit
+            only_at |= attempt.only_at
+            multiples |= attempt.multiples
+            derived |= self._derived_values(fit, sizes)
+            rules |= fit.derived
+            parts += [
+                measurement.make_part(group, group_fit)
+                for group, group_fit in fit.fits.items()
+                if group not in attempt.missed
+            ]
+            refused |= {str(group): reason for group, reason in fit.failures.items()}
+            for group, row in attempt.missed.items():
                 path = str(group) if group != EVERYTHING else ""
-                measured[path] = measured.get(path, 0) + amount(row)
-                if group in probed.fits:
+                measured[path] = measured.get(path, 0) + measurement.amount(row)
+                if group in fit.fits:
                     refused[path] = f"no polynomial of {', '.join(sizes)} as far as the sizes asked for"
-                elif group not in probed.failures:
+                elif group not in fit.failures:
                     refused[path] = "no formula, since it is there at the sizes asked for only"
-        unproved = f"not compared with a run at the sizes asked for: {unproved}" if unproved else ""
-        convention = "; ".join(filter(None, (convention, unproved)))
-        shown = tuple(part for part in parts if part.each or unit != "FLOPs")
-        for one in named:  # the same letter in all quantities
-            free = (
-                letter for letter in FREE_LETTERS if letter not in {*self.subject.sizes(True), *self._letters.values()}
-            )
-            self._letters.setdefault(one, next(free, one))
-        letters = {one: symbol(self._letters[one]) for one in named}
-
-        def spelled(part: Part) -> Part:
-            shape = None if part.shape is None else tuple(size.substitute_all(letters) for size in part.shape)
-            return replace(
-                part, each=part.each.substitute_all(letters), repeats=part.repeats.substitute_all(letters), shape=shape
-            )
-
+        if UNITS[name] == "FLOPs":
+            parts = [part for part in parts if part.each]
+        unproved = next((attempt.unproved for _, attempt in fitted if attempt.unproved), "")
+        notes = [CONVENTIONS.get(name, str(self.conventions))]
+        notes += [f"not compared with a run at the sizes asked for: {unproved}"] if unproved else []
+        letters = {derived_name: self._letter(derived_name) for derived_name in derived}
         return Quantity(
             name,
-            unit,
-            tuple(map(spelled, shown)) if letters else shown,
-            convention,
+            UNITS[name],
+            tuple(_substitute_letters(part, letters) for part in parts),
+            "; ".join(notes),
             refused,
             measured,
-            only_at if shown else {},
+            only_at if parts else {},
             multiples,
-            {self._letters[one]: size for one, size in named.items()},
-            {self._letters[one]: rule for one, rule in rules.items() if rule.kind != "dimension"},
+            {letters[derived_name]: size for derived_name, size in derived.items()},
+            {letters[derived_name]: rule for derived_name, rule in rules.items() if rule.kind != "dimension"},
             sizes if measured else {},
-            () if self.estimate is not None else tuple(self._remarks(name)),
+            tuple(self._remarks(name)),
             sizes,
         )
 
+    def _letter(self, name: str) -> str:
+        """Return the letter of a derived size, the same in all quantities."""
+        taken = {*self.subject.sizes(True), *self._letters.values()}
+        return self._letters.setdefault(name, next((letter for letter in FREE_LETTERS if letter not in taken), name))
+
     def _remarks(self, name: str) -> Iterator[str]:
         """Yield what a quantity leaves out or depends on: operators without a rule, numbers that the module reads."""
-        phase = ("flops", "backward").index(name) if name in ("flops", "backward") else None
-        if phase is None and name != "activations":
+        if name not in ("flops", "backward", "activations"):
             return
 
         def read() -> dict[str, Amounts]:
             with suppress(CountingError), reference_kernels():
-                return dict(self._run(measure.find_uncounted, self._small(), ("cpu", "meta")))
+                return dict(self.reader.run(measure.find_uncounted, self.reader.small_sizes(), ("cpu", "meta")))
             return {}
 
         paths: dict[str, dict[str, None]] = {}
-        for key, row in self.cached.get_or_compute("uncounted", read).items():
+        for key, row in self.cache.get_or_compute("uncounted", read).items():
             operator, _, path = key.partition(" ")
-            reads = operator == measure.READS_DATA
-            if row[0] if reads else phase is not None and row[phase]:
-                paths.setdefault(operator, {})[probe.path_pattern(path) or "the module itself"] = None
-        for operator, places in paths.items():
-            where = ", ".join(places)
+            if operator == measure.READS_DATA:
+                happens = row[0]
+            else:
+                happens = name != "activations" and row[("flops", "backward").index(name)]
+            if happens:
+                paths.setdefault(operator, {})[path_pattern(path) or "the module itself"] = None
+        for operator, patterns in paths.items():
+            where = ", ".join(patterns)
             if operator == measure.READS_DATA:
                 yield (
                     f"counted for inputs and weights of zeros: {where} reads numbers while it runs, so "
@@ -920,104 +674,30 @@ class ModuleCounter:
             else:
                 yield f"not counted: {operator} in {where}, for which there is no rule"
 
-    def _sizes(self, running: bool, fixed: Sizes | None = None, multiples: Sizes | None = None) -> Iterator[ProbeSizes]:
-        """Probe sizes to try; if there are none, building at the sizes asked for says why.
 
-        What has inputs is built at sizes at which it runs: a width that heads do not divide may be built all the same.
-        """
-
-        def works(values: Sizes) -> bool:
-            key = (running, *values.values())
-            if key not in self._runs:
-                self._check_time()
-                self._runs[key] = self.subject.can_build(values)
-                if running and self._runs[key]:
-                    with suppress(CountingError):
-                        self._runs[key] = False
-                        self._run(measure.run_forward, values, ("meta",) if self._too_large(values) else ("cpu",))
-                        self._runs[key] = True
-            return self._runs[key]
-
-        none, symbols = True, self.subject.sizes(running)
-        choices = probe.choose_probe_sizes(symbols, works, self.subject.probe_sizes)
-        if not running and self.subject.make_inputs:
-            choices = chain(self._sizes_that_run(), choices)
-        for sizes in choices:
-            none = False
-            stepped = {name: [step * value for value in sizes[name]] for name, step in (multiples or {}).items()}
-            yield {**sizes, **stepped, **{name: [value] for name, value in (fixed or {}).items()}}
-        if none:
-            self.subject.build(symbols)
-
-    def _sizes_that_run(self) -> Iterator[ProbeSizes]:
-        """The first sizes of the module at which it runs, unless to find them takes half of the time there is."""
-        deadline = self._deadline
-        self._deadline = min(deadline, self._run_deadline)
-        try:
-            for sizes in islice(self._sizes(True), 1):
-                yield {name: sizes[name] for name in self.subject.symbols}
-        except TimeLimitError:
-            return
-        finally:
-            self._deadline = deadline
-
-    def _small(self, running: bool = True) -> dict[str, int]:
-        """Some small sizes at which the subject can be built, and run if it has inputs."""
-        with suppress(TimeLimitError):
-            sizes = next(self._sizes(running and self.subject.make_inputs is not None), None)
-            if sizes:
-                return probe.sample_sizes(sizes, 4)[-1]
-        return self.subject.sizes(with_inputs=True)
+def _best(attempts: Sequence[Attempt]) -> Attempt:
+    """Return the attempt that missed the fewest groups, the first of several."""
+    return min(attempts, key=lambda attempt: (EVERYTHING in attempt.missed, len(attempt.missed)))
 
 
-@contextmanager
-def single_thread() -> Iterator[None]:
-    """Without threads, which would only wait for each other: probed modules are small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+def _expected(measurement: Measurement, fit: FitResult, group: PathGroup, sizes: Sizes) -> list[Fraction] | None:
+    """Return the totals of a group by its formula; None without one."""
+    group_fit = fit.fits.get(group)
+    return None if group_fit is None else [column.at(sizes) for column in measurement.totals(group_fit)]
 
 
-@contextmanager
-def reference_kernels() -> Iterator[None]:
-    """Attention and recurrent layers by plain products, as on the meta device."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # mkldnn's switch warns about GPUs
-            with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
-                yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+def _differ(actual: Sequence[int], expected: Sequence[Fraction]) -> bool:
+    return any(a != b for a, b in zip_longest(actual, expected, fillvalue=0))
 
 
-def _members(pattern: str) -> str:
-    """The place of how many tensors a pattern has; with no dots, so that its numbers count no layers."""
-    return f"{pattern.replace('.', '/')} {MEMBERS}"
-
-
-def _fails_in(name: str, why: str) -> bool:
-    """Whether a refusal says that the fit failed in this symbol."""
-    return f"no polynomial of {name}:" in why
-
-
-def _wholes(fitted: GroupFit) -> Sequence[Polynomial]:
-    return [fitted.repeats * column for column in fitted.columns]
-
-
-def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> str:
-    """How many parameters learn when a model is adapted: their formula in the sizes of the spec and of the method.
-
-    It is read off the adapted module like any other: built and adapted at small sizes, without what does not learn.
-
-    >>> from lemma.spec.models import Decoder
-    >>> from lemma.spec.recipe import Lora
-    >>> trainable_text(Decoder(width=64, depth=2), Lora(rank=4, targets=("*.attention.output",)))
-    'L·r·(d + d_h)'
-    """
-    account = count(adapted_subject(spec, method, learn), ["parameters"])
-    return account.quantities["parameters"].write_formula(account.order, "unicode")
+def _substitute_letters(part: Part, letters: Mapping[str, str]) -> Part:
+    """Write the letters of derived sizes in the place of their names."""
+    if not letters:
+        return part
+    symbols = {name: symbol(letter) for name, letter in letters.items()}
+    return replace(
+        part,
+        each=part.each.substitute_all(symbols),
+        repeats=part.repeats.substitute_all(symbols),
+        shape=None if part.shape is None else tuple(size.substitute_all(symbols) for size in part.shape),
+    )

@@ -1,25 +1,227 @@
-"""What is measured of a module, by module path: parameter shapes, FLOPs, bytes."""
+"""Measurements of a module, by module path: parameter shapes, FLOPs, bytes.
+
+A measurement is a function of a module and its inputs that returns `Readings`. `ModuleReader` takes measurements of one
+subject at many sizes, within limits of time and memory.
+"""
 
 import re
+import warnings
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
-from functools import cache
-from itertools import takewhile
-from math import prod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, partial
+from itertools import chain, islice, takewhile
+from math import inf, prod
+from time import process_time
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from lemma.counting.probe import Amounts, Readings
-from lemma.counting.subject import Inputs
+from lemma.counting.fit import Amounts, ProbeSizes, Readings, Sizes, choose_probe_sizes, sample_sizes
+from lemma.counting.subject import Inputs, Subject, format_sizes
+from lemma.errors import CountingError, InputError
 from lemma.layers.recording import AttentionListener, AttentionRecord
 from lemma.models.encoder_decoder import EncoderDecoderModel
+
+Measure = Callable[[nn.Module, Inputs], Readings]
+MAX_QUICK_RUN = 2**26  # bytes of weights and activations up to which a real run is preferred to one on fake tensors
+
+
+@dataclass(frozen=True)
+class CountLimits:
+    """Limits of the work for the formulas of one quantity; past them it is measured at the sizes asked for only.
+
+    Attributes:
+        seconds: processor time for reading a module at other sizes than those asked for.
+        memory: bytes of weights and activations that a run on real tensors may take.
+    """
+
+    seconds: float = 120.0
+    memory: int = 2**28
+
+    def __post_init__(self) -> None:
+        if self.seconds <= 0 or self.memory <= 0:
+            raise InputError(f"Limits must be above 0, got {self.seconds:g} seconds and {self.memory:,} bytes.")
+
+
+DEFAULT_LIMITS = CountLimits()
+
+
+class TooLargeToRunError(CountingError):
+    """A module needs more memory for a real run than the limit."""
+
+
+class TimeLimitError(CountingError):
+    """Reading a module at small sizes took longer than the limit."""
+
+
+class ModuleReader:
+    """Builds and runs the modules of one subject at many sizes, within limits of time and memory."""
+
+    def __init__(self, subject: Subject, limits: CountLimits = DEFAULT_LIMITS) -> None:
+        self.subject, self.limits = subject, limits
+        self._deadline = self._run_deadline = inf  # the second is for runs that parameters can do without
+        self._works: dict[tuple[int, ...], bool] = {}
+        self._weight_bytes: dict[tuple[int, ...], int] = {}
+        self._shapes: dict[tuple[int, ...], Readings] = {}
+
+    @contextmanager
+    def time_limit(self) -> Iterator[None]:
+        """Let readings inside raise a TimeLimitError once the limit is reached."""
+        self._deadline = process_time() + self.limits.seconds
+        self._run_deadline = self._deadline - self.limits.seconds / 2
+        try:
+            yield
+        finally:
+            self._deadline = self._run_deadline = inf
+
+    @contextmanager
+    def no_time_limit(self) -> Iterator[None]:
+        """Let readings inside take any time."""
+        deadline, self._deadline = self._deadline, inf
+        try:
+            yield
+        finally:
+            self._deadline = deadline
+
+    def check_time(self) -> None:
+        if process_time() > self._deadline:
+            raise TimeLimitError(f"reading it at other sizes takes more than {self.limits.seconds:g} s, the time limit")
+
+    def run(self, measure: Measure, sizes: Sizes, devices: Sequence[str]) -> Readings:
+        """Measure a run on the first of the devices on which there is one.
+
+        Raises:
+            CountingError: it cannot be run on any of them, with the reason.
+        """
+        self.check_time()
+        failure: Exception | None = None
+        for device in devices:
+            try:
+                if device == "cpu" and self.exceeds_memory(sizes):
+                    raise TooLargeToRunError(f"a run takes more than {self.limits.memory // 2**20} MiB")
+                random_init = measure is active_sizes  # zeros would leave experts without a gradient
+                with MetaGroupedMM() if device == "meta" else nullcontext():
+                    module = self.subject.build(sizes, device, random_init)
+                    return measure(module, self.subject.build_inputs(sizes, device))
+            except TooLargeToRunError as error:
+                failure = error
+            except CountingError:
+                raise
+            except Exception as error:  # the forward pass of other people's code may fail in any way
+                failure = failure if isinstance(failure, TooLargeToRunError) else error
+        if isinstance(failure, TooLargeToRunError):
+            raise failure
+        reason = str(failure).strip().partition("\n")[0] or type(failure).__name__
+        raise CountingError(f"{self.subject.name} cannot be run at {format_sizes(sizes)}: {reason}") from failure
+
+    def shapes(self, sizes: Sizes) -> Readings:
+        """Read the shapes of all parameters."""
+        symbols = {name: sizes[name] for name in self.subject.symbols}
+        key = tuple(symbols.values())
+        if key not in self._shapes:
+            self.check_time()
+            self._shapes[key] = parameter_shapes(self.subject.build(symbols), None)
+        return self._shapes[key]
+
+    def weight_bytes(self, sizes: Sizes) -> int:
+        key = tuple(sizes[name] for name in self.subject.symbols)
+        if key not in self._weight_bytes:
+            parameters = self.subject.build(sizes).parameters()
+            self._weight_bytes[key] = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        return self._weight_bytes[key]
+
+    def exceeds_memory(self, sizes: Sizes) -> bool:
+        """Return whether the weights are past the limit of memory."""
+        requested = self.subject.symbols
+        is_smaller = all(sizes[name] <= size for name, size in requested.items())
+        if is_smaller and self.weight_bytes(requested) <= self.limits.memory:
+            return False  # without building the module at these sizes
+        return self.weight_bytes(sizes) > self.limits.memory
+
+    def probe_sizes(
+        self, with_inputs: bool, fixed: Sizes | None = None, multiples: Sizes | None = None
+    ) -> Iterator[ProbeSizes]:
+        """Yield probe sizes to try; if there are none, building at the sizes asked for says why.
+
+        What has inputs is built at sizes at which it runs: a width that heads do not divide may be built all the same.
+        """
+        symbols = self.subject.sizes(with_inputs)
+        choices = choose_probe_sizes(symbols, partial(self._works_at, with_inputs), self.subject.probe_sizes)
+        if not with_inputs and self.subject.make_inputs:
+            choices = chain(self._first_sizes_that_run(), choices)
+        has_any = False
+        for sizes in choices:
+            has_any = True
+            stepped = {name: [step * size for size in sizes[name]] for name, step in (multiples or {}).items()}
+            yield {**sizes, **stepped, **{name: [size] for name, size in (fixed or {}).items()}}
+        if not has_any:
+            self.subject.build(symbols)
+
+    def small_sizes(self, with_inputs: bool = True) -> dict[str, int]:
+        """Return some small sizes at which the subject can be built, and run if it has inputs."""
+        try:
+            probe_sizes = next(self.probe_sizes(with_inputs and self.subject.make_inputs is not None), None)
+        except TimeLimitError:
+            probe_sizes = None
+        return sample_sizes(probe_sizes, 4)[-1] if probe_sizes else self.subject.sizes(True)
+
+    def _works_at(self, with_inputs: bool, sizes: Sizes) -> bool:
+        """Return whether a module can be built at these sizes, and run if its inputs are among them."""
+        key = (with_inputs, *sizes.values())
+        if key not in self._works:
+            self.check_time()
+            works = self.subject.can_build(sizes)
+            if works and with_inputs:
+                try:
+                    self.run(run_forward, sizes, ("meta",) if self.exceeds_memory(sizes) else ("cpu",))
+                except CountingError:
+                    works = False
+            self._works[key] = works
+        return self._works[key]
+
+    def _first_sizes_that_run(self) -> Iterator[ProbeSizes]:
+        """Yield the first probe sizes at which the module runs, unless to find them takes half of the time limit."""
+        deadline = self._deadline
+        self._deadline = min(deadline, self._run_deadline)
+        try:
+            for sizes in islice(self.probe_sizes(True), 1):
+                yield {name: sizes[name] for name in self.subject.symbols}
+        except TimeLimitError:
+            return
+        finally:
+            self._deadline = deadline
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Run without threads, which would only wait for each other in small modules."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def reference_kernels() -> Iterator[None]:
+    """Compute attention and recurrent layers by matrix products, as on the meta device."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # mkldnn's switch warns about GPUs
+            with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+                yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 class PathTracker:
@@ -36,16 +238,17 @@ class PathTracker:
         node = torch._C._current_autograd_node()
         if node is None:
             return self.stack[-1] if self.stack else ""
-        at = bisect_right(self._start_numbers, node._sequence_nr()) - 1  # pyright: ignore[reportAttributeAccessIssue]
-        return self._paths[at] if at >= 0 else ""
+        sequence_number = node._sequence_nr()  # pyright: ignore[reportAttributeAccessIssue]
+        index = bisect_right(self._start_numbers, sequence_number) - 1
+        return self._paths[index] if index >= 0 else ""
 
     def enter(self, path: str) -> None:
-        """Note that a module begins."""
+        """Record that a module begins."""
         self.stack.append(path)
         self._record()
 
     def leave(self) -> None:
-        """Note that it ends."""
+        """Record that the module that began last ends."""
         self.stack.pop()
         self._record()
 
@@ -56,13 +259,13 @@ class PathTracker:
 
 @contextmanager
 def track_paths(module: nn.Module) -> Iterator[PathTracker]:
-    """Follow which part of a module is running."""
-    path_now, handles = PathTracker(), []
+    """Track which part of a module is running."""
+    tracker, handles = PathTracker(), []
     for path, part in module.named_modules():
-        handles.append(part.register_forward_pre_hook(lambda *given, path=path: path_now.enter(path)))
-        handles.append(part.register_forward_hook(lambda *given: path_now.leave(), always_call=True))
+        handles.append(part.register_forward_pre_hook(lambda *_, path=path: tracker.enter(path)))
+        handles.append(part.register_forward_hook(lambda *_: tracker.leave(), always_call=True))
     try:
-        yield path_now
+        yield tracker
     finally:
         for handle in handles:
             handle.remove()
@@ -76,15 +279,15 @@ def run_forward(module: nn.Module, inputs: Inputs) -> Readings:
 
 
 def iter_tensors(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
-    """The tensors in dictionaries, lists and tuples, and if wanted in dataclasses, in order."""
+    """Yield the tensors in dictionaries, lists and tuples, and if wanted in dataclasses, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Mapping, list, tuple)):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from iter_tensors(inner, dataclasses)
     elif dataclasses and is_dataclass(value) and not isinstance(value, type):
-        for one in fields(value):
-            yield from iter_tensors(getattr(value, one.name), dataclasses)
+        for member in fields(value):
+            yield from iter_tensors(getattr(value, member.name), dataclasses)
 
 
 CACHE_NAMES = ("past_key_values", "cache_params", "mems", "state")  # what the transformers library calls its caches
@@ -97,29 +300,29 @@ def differentiable_outputs(outputs: Any) -> list[Tensor]:
     as an inner layer's hidden state, is left out: what lies before it is reached anyway.
     """
 
-    def leave_out_states(value: Any) -> Any:
+    def without_states(value: Any) -> Any:
         if hasattr(value, "tensors") and not isinstance(value, Tensor):
             return None
         if is_dataclass(value) and not isinstance(value, (type, Mapping)):
-            value = {one.name: getattr(value, one.name) for one in fields(value)}
+            value = {member.name: getattr(value, member.name) for member in fields(value)}
         if isinstance(value, Mapping):
-            return [leave_out_states(inner) for name, inner in value.items() if name not in CACHE_NAMES]
-        return [leave_out_states(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+            return [without_states(inner) for name, inner in value.items() if name not in CACHE_NAMES]
+        return [without_states(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
-    outputs = [tensor for tensor in iter_tensors(leave_out_states(outputs)) if tensor.requires_grad]
-    inner: set[Any] = set()  # the nodes of autograd before those of the outputs
-    waiting = [node for tensor in outputs if tensor.grad_fn for node, _ in tensor.grad_fn.next_functions]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in inner:
-            inner.add(node)
-            waiting += [before for before, _ in node.next_functions]
-    return [tensor for tensor in outputs if tensor.grad_fn not in inner]
+    tensors = [tensor for tensor in iter_tensors(without_states(outputs)) if tensor.requires_grad]
+    inner_nodes: set[Any] = set()  # of autograd, before those of the outputs
+    stack = [node for tensor in tensors if tensor.grad_fn for node, _ in tensor.grad_fn.next_functions]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in inner_nodes:
+            inner_nodes.add(node)
+            stack += [previous for previous, _ in node.next_functions]
+    return [tensor for tensor in tensors if tensor.grad_fn not in inner_nodes]
 
 
 # FLOPs, forward and backward, as PyTorch's own counter counts them: matrix products, convolutions and attention by the
-# formulas of `torch.utils.flop_counter`, a multiply–add as two. Elementwise work is kept apart: one for every element
-# that a pointwise operation, a softmax or a norm gives out.
+# formulas of `torch.utils.flop_counter`, a multiply–add as two. Elementwise work is separate: one for every element of
+# the result of a pointwise operation, a softmax or a norm.
 
 PRODUCTS, CAUSAL, ELEMENTS = 0, 1, 2  # what is counted in one pass; causal products are among the products
 COLUMNS = 2  # of a reading of products, for one pass
@@ -132,15 +335,16 @@ ROW_OPERATORS = (
     "native_group_norm",
 )
 CAUSAL_SUFFIX = " causal"  # follows the path while causal attention is running
+READS_DATA = "reads"  # key of numbers that Python reads
 
 
-def grouped_mm_flops(left: Tensor, right: Tensor, *others: Any, **named: Any) -> int:
-    """The FLOPs of a product in which each row of one factor belongs to one matrix of the other, or sums to one."""
+def grouped_mm_flops(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> int:
+    """Return the FLOPs of a product in which each row of one factor belongs to one matrix of the other."""
     groups = left.shape[0] if left.ndim == right.ndim == 3 else 1
     return 2 * groups * left.shape[-2] * left.shape[-1] * right.shape[-1]
 
 
-# FLOPs of operators that PyTorch's own counter does not know: of their arguments and of what comes out.
+# FLOPs of operators that PyTorch's own counter does not know, from their arguments and their result.
 EXTRA_FLOP_RULES: dict[str, Callable[..., int]] = {
     "mv": lambda matrix, vector, **_: 2 * matrix.numel(),
     "addmv": lambda added, matrix, vector, **_: 2 * matrix.numel(),
@@ -168,8 +372,8 @@ def flop_rule(func: Any) -> Callable[..., int] | None:
     """Return the rule by which the FLOPs of an operator are counted; one that works in place has the same."""
     packet = func._overloadpacket
     name = packet.__name__.removesuffix("_")
-    plain = getattr(torch.ops.aten, name, packet) if func.namespace == "aten" else packet
-    return flop_registry.get(packet) or flop_registry.get(plain) or EXTRA_FLOP_RULES.get(name)
+    out_of_place = getattr(torch.ops.aten, name, packet) if func.namespace == "aten" else packet
+    return flop_registry.get(packet) or flop_registry.get(out_of_place) or EXTRA_FLOP_RULES.get(name)
 
 
 @cache
@@ -192,49 +396,46 @@ def elementwise_flops(module: nn.Module, inputs: Inputs) -> Readings:
 
 
 def find_uncounted(module: nn.Module, inputs: Inputs) -> Readings:
-    """Run a module forward and backward; return how often, in each pass, what a count of FLOPs does not see happens.
+    """Run a module forward and backward; return how often, in each pass, something happens that FLOPs do not show.
 
-    Keys are operators without a rule, and READS for numbers that Python reads, on which a loop or a branch may depend;
-    then a space and the path of the module.
+    Keys are operators without a rule, and `READS_DATA` for numbers that Python reads, on which a loop or a branch may
+    depend; then a space and the path of the module.
     """
-    meter = _run_counter(module, inputs)
-    names = dict.fromkeys((name, path) for path, _, name in meter.uncounted)
-    return {f"{name} {path}": (meter.uncounted[path, 0, name], meter.uncounted[path, 1, name]) for name, path in names}
-
-
-READS_DATA = "reads"
+    uncounted = _run_counter(module, inputs).uncounted
+    names = dict.fromkeys((name, path) for path, _, name in uncounted)
+    return {f"{name} {path}": (uncounted[path, 0, name], uncounted[path, 1, name]) for name, path in names}
 
 
 def _collect_work(module: nn.Module, inputs: Inputs, columns: tuple[int, ...]) -> Readings:
     work = _run_counter(module, inputs).work
     paths = dict.fromkeys(path for path, _, column in work if column in columns)
-    return {path: tuple(work[path, phase, at] for phase in (0, 1) for at in columns) for path in paths}
+    return {path: tuple(work[path, phase, column] for phase in (0, 1) for column in columns) for path in paths}
 
 
 def _run_counter(module: nn.Module, inputs: Inputs) -> "FlopCounter":
-    with track_paths(module) as path_now, FlopCounter(path_now) as meter, CausalTracker(path_now):
+    with track_paths(module) as tracker, FlopCounter(tracker) as counter, CausalTracker(tracker):
         outputs = differentiable_outputs(module(*inputs.args, **inputs.kwargs))
-        meter.phase = 1
-        if outputs:  # else there is nothing to learn: all is frozen, or what comes out are whole numbers
+        counter.phase = 1
+        if outputs:  # else there is no backward pass: all is frozen, or the outputs are whole numbers
             torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
-    return meter
+    return counter
 
 
 class FlopCounter(TorchDispatchMode):
     """Adds up the work of every operation under the path at which it happens."""
 
-    def __init__(self, path_now: PathTracker) -> None:
+    def __init__(self, tracker: PathTracker) -> None:
         super().__init__()
-        self.tracker, self.phase = path_now, 0
+        self.tracker, self.phase = tracker, 0
         self.work: Counter[tuple[str, int, int]] = Counter()
         self.uncounted: Counter[tuple[str, int, str]] = Counter()
-        self._undecomposable: set[Any] = {torch.ops.prim.device.default}  # operations that cannot be taken apart
+        self._undecomposable: set[Any] = {torch.ops.prim.device.default}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count an operation that has a formula; take apart one that has none, as PyTorch's counter does."""
+        """Count an operation that has a rule; decompose one that has none, as PyTorch's counter does."""
         kwargs = kwargs or {}
-        formula = flop_rule(func)
-        if formula is None and func not in self._undecomposable:
+        rule = flop_rule(func)
+        if rule is None and func not in self._undecomposable:
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
@@ -242,14 +443,14 @@ class FlopCounter(TorchDispatchMode):
             self._undecomposable.add(func)
         out = func(*args, **kwargs)
         path = self.tracker.current
-        causal, path = path.endswith(CAUSAL_SUFFIX), path.removesuffix(CAUSAL_SUFFIX)
+        is_causal, path = path.endswith(CAUSAL_SUFFIX), path.removesuffix(CAUSAL_SUFFIX)
         node = torch._C._current_autograd_node()
         if func._overloadpacket is torch.ops.aten.mul and node is not None and node.name() in OUTER_PRODUCTS:
             self.work[path, self.phase, PRODUCTS] += 2 * out.numel()
-        elif formula is not None:
-            amount = formula(*args, **kwargs, out_val=out)
-            self.work[path, self.phase, PRODUCTS] += amount
-            self.work[path, self.phase, CAUSAL] += amount if causal else 0
+        elif rule is not None:
+            flops = rule(*args, **kwargs, out_val=out)
+            self.work[path, self.phase, PRODUCTS] += flops
+            self.work[path, self.phase, CAUSAL] += flops if is_causal else 0
         elif torch.Tag.pointwise in func.tags or func._overloadpacket.__name__.startswith(ROW_OPERATORS):
             first = out[0] if isinstance(out, tuple) else out
             self.work[path, self.phase, ELEMENTS] += first.numel() if isinstance(first, Tensor) else 0
@@ -263,22 +464,22 @@ class FlopCounter(TorchDispatchMode):
 class CausalTracker(AttentionListener):
     """Marks the time spent in causal attention, half of whose scores are not needed.
 
-    Our own attention announces it; of others the switch of the kernel says it.
+    Lemma's own attention announces it; of others the argument of the kernel tells.
     """
 
-    def __init__(self, path_now: PathTracker) -> None:
+    def __init__(self, tracker: PathTracker) -> None:
         super().__init__()
-        self.tracker, self.causal = path_now, False
+        self.tracker, self.is_causal = tracker, False
 
     def on_attention(self, record: AttentionRecord) -> None:
-        """Note whether what comes is causal; the record itself is not kept."""
-        self.causal = record.causal
+        """Remember whether the next attention is causal."""
+        self.is_causal = record.causal
 
     def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Call it, and note where causal attention begins and ends."""
+        """Call the kernel, on a path of its own if it is causal."""
         path = self.tracker.stack[-1] if self.tracker.stack else ""
-        switch = kwargs.get("is_causal", args[5] if len(args) > 5 else False)
-        if not (self.causal if self.is_announced else switch):
+        argument = kwargs.get("is_causal", args[5] if len(args) > 5 else False)
+        if not (self.is_causal if self.is_announced else argument):
             return attend(*args, **kwargs)
         self.tracker.enter(path + CAUSAL_SUFFIX)
         try:
@@ -287,17 +488,20 @@ class CausalTracker(AttentionListener):
             self.tracker.leave()
 
 
+# Parameters.
+
+
 def parameter_shapes(module: nn.Module, trainable: bool | None) -> Readings:
-    """The shape of every parameter that is, or is not, trained, or of all; a tied one is under its first name.
+    """Return the shape of every parameter that is, or is not, trained, or of all; a tied one is under its first name.
 
     Weights that a quantized module has packed, so that they are no parameters any more, are among those not trained.
     """
-    found = {
+    shapes = {
         name: tuple(parameter.shape)
         for name, parameter in module.named_parameters()
         if trainable in (None, parameter.requires_grad)
     }
-    return found if trainable else {**found, **packed_shapes(module)}
+    return shapes if trainable else {**shapes, **packed_shapes(module)}
 
 
 def packed_shapes(module: nn.Module) -> Readings:
@@ -312,14 +516,27 @@ def packed_shapes(module: nn.Module) -> Readings:
         elif isinstance(value, Tensor):
             yield value
 
-    found: dict[str, Amounts] = {}
+    shapes: dict[str, Amounts] = {}
     for path, part in module.named_modules():
         for name, value in vars(part).items():
             if isinstance(value, torch.ScriptObject):
                 tensors = {tensor.data_ptr(): tensor for tensor in unpack(value)}  # recurrent ones hold biases twice
                 for number, tensor in enumerate(tensors.values()):
-                    found[f"{path}.{name}.{number}".removeprefix(".")] = tuple(tensor.shape)
-    return found
+                    shapes[f"{path}.{name}.{number}".removeprefix(".")] = tuple(tensor.shape)
+    return shapes
+
+
+def total_size(rows: Sequence[Amounts]) -> Amounts:
+    """Return how many numbers tensors of different shapes hold together."""
+    return (sum(prod(shape) for shape in rows),)
+
+
+def find_tied_names(module: nn.Module) -> dict[str, list[str]]:
+    """Return the other names of every parameter that has more than one."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {first: others for first, *others in names.values() if others}
 
 
 class MetaGroupedMM(TorchDispatchMode):
@@ -334,23 +551,27 @@ class MetaGroupedMM(TorchDispatchMode):
         if func._overloadpacket is not getattr(torch.ops.aten, "_grouped_mm", None):
             return func(*args, **kwargs)
         left, right = args[:2]
-        ends = args[2] if len(args) > 2 else kwargs.get("offs")
+        offsets = args[2] if len(args) > 2 else kwargs.get("offs")
         rows, columns = left.shape[-2], right.shape[-1]
         if left.ndim == right.ndim:
-            return left.new_empty(left.shape[0] if left.ndim == 3 else len(ends), rows, columns)
+            return left.new_empty(left.shape[0] if left.ndim == 3 else len(offsets), rows, columns)
         return left.new_empty(rows, columns)
 
 
 class RoutingTracker(TorchDispatchMode):
-    """Notes where the largest few are chosen, of how many and how many: the experts of a router."""
+    """Records the choices of the largest few: the routers of experts.
 
-    def __init__(self, path_now: PathTracker) -> None:
+    Attributes:
+        chosen: by path and number of experts, how many of them are chosen.
+    """
+
+    def __init__(self, tracker: PathTracker) -> None:
         super().__init__()
-        self.tracker = path_now
-        self.chosen: dict[tuple[str, int], int] = {}  # of a path and a number of experts, how many are chosen
+        self.tracker = tracker
+        self.chosen: dict[tuple[str, int], int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation; a choice of the largest few routes a token, unless it is one that learns nothing."""
+        """Run an operation; a choice of the largest few real numbers routes a token."""
         kwargs = kwargs or {}
         if func._overloadpacket is torch.ops.aten.topk and args[0].is_floating_point():
             number = args[1] if len(args) > 1 else kwargs["k"]
@@ -358,106 +579,99 @@ class RoutingTracker(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def experts_chosen_near(self, path: str, experts: int) -> int:
-        """Return how many experts the router closest to a path chooses of this number; all of them without a router."""
+        """Return how many of its experts the router closest to a path chooses; all of them without a router."""
 
-        def shared(other: str) -> int:
+        def common_steps(other: str) -> int:
             pairs = zip(path.split("."), other.split("."), strict=False)
             return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
-        near = [(shared(router), chosen) for (router, number), chosen in self.chosen.items() if number == experts]
-        return max(near)[1] if near else experts
+        routers = [(common_steps(router), k) for (router, number), k in self.chosen.items() if number == experts]
+        return max(routers)[1] if routers else experts
 
 
 def find_stacked_experts(module: nn.Module, numbers: Collection[int]) -> set[str]:
     """Return the names of parameters that hold all experts of a layer in one tensor: their matrices and biases."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path, part in module.named_modules():
-        mine = {name: one for name, one in part.named_parameters(path, recurse=False) if one.dim() > 1}
-        stacked = {name for name, one in mine.items() if one.shape[0] in numbers}
-        if any(mine[name].dim() > 2 for name in stacked):
-            found |= stacked
-    return found
+        parameters = {name: value for name, value in part.named_parameters(path, recurse=False) if value.dim() > 1}
+        stacked = {name for name, value in parameters.items() if value.shape[0] in numbers}
+        if any(parameters[name].dim() > 2 for name in stacked):
+            names |= stacked
+    return names
 
 
 def active_sizes(module: nn.Module, inputs: Inputs) -> Readings:
-    """Run a module on one token; return how many numbers of each parameter take part in what comes out.
+    """Run a module on one token; return how many numbers of each parameter take part in the outputs.
 
-    Experts may be modules of their own, or matrices stacked in one tensor. What is not routed takes part as a whole. On
+    Experts may be modules of their own, or matrices stacked in one tensor. What is not routed takes part in full. On
     real tensors gradients tell which experts take part; on the meta device it is as many as each router chooses.
     Nothing is returned if there is no choice of the largest few.
     """
-    with track_paths(module) as path_now, RoutingTracker(path_now) as watch:
+    with track_paths(module) as tracker, RoutingTracker(tracker) as routing:
         outputs = module(*inputs.args, **inputs.kwargs)
-    trained = differentiable_outputs(outputs)
-    if not watch.chosen or not trained:
+    outputs = differentiable_outputs(outputs)
+    if not routing.chosen or not outputs:
         return {}
-    numbers = {experts for _, experts in watch.chosen}
+    numbers = {experts for _, experts in routing.chosen}
     stacked = find_stacked_experts(module, numbers)
-    whole = {name: parameter.numel() for name, parameter in module.named_parameters()}
-    found = dict(whole)
-    if trained[0].is_meta:
+    full = {name: parameter.numel() for name, parameter in module.named_parameters()}
+    active = dict(full)
+    if outputs[0].is_meta:
         for name, parameter in module.named_parameters():
             if name in stacked:
                 experts = parameter.shape[0]
-                found[name] = whole[name] // experts * watch.experts_chosen_near(name, experts)
+                active[name] = full[name] // experts * routing.experts_chosen_near(name, experts)
         for path, part in module.named_modules():
             if isinstance(part, nn.ModuleList) and len(part) in numbers:
-                idle = {id(one) for one in part[watch.experts_chosen_near(path, len(part)) :].parameters()}
-                found |= {name: 0 for name, one in module.named_parameters() if id(one) in idle}
+                idle = {id(value) for value in part[routing.experts_chosen_near(path, len(part)) :].parameters()}
+                active |= {name: 0 for name, value in module.named_parameters() if id(value) in idle}
     else:
-        torch.autograd.backward(trained, [torch.rand_like(output) for output in trained])
+        torch.autograd.backward(outputs, [torch.rand_like(output) for output in outputs])
         for name, parameter in module.named_parameters():
             if parameter.grad is None:
-                found[name] = 0 if parameter.requires_grad else whole[name]
+                active[name] = 0 if parameter.requires_grad else full[name]
             elif name in stacked:
-                active = int((parameter.grad != 0).flatten(1).any(1).sum())
-                found[name] = whole[name] // len(parameter) * active
-    return {name: (size,) for name, size in found.items()} if found != whole else {}
+                experts = int((parameter.grad != 0).flatten(1).any(1).sum())
+                active[name] = full[name] // len(parameter) * experts
+    return {name: (size,) for name, size in active.items()} if active != full else {}
 
 
-def total_size(rows: Sequence[Amounts]) -> Amounts:
-    """How many numbers tensors of different shapes hold together."""
-    return (sum(prod(shape) for shape in rows),)
-
-
-def find_tied_names(module: nn.Module) -> dict[str, list[str]]:
-    """The other names of every parameter that has more than one."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return {first: others for first, *others in names.values() if others}
+# Bytes.
 
 
 def optimizer_bytes(module: nn.Module) -> Readings:
-    """The bytes that AdamW keeps for every trained parameter, read off its state after one step."""
-    named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    for parameter in named.values():
-        parameter.grad = torch.zeros_like(parameter)
-    if not named:
+    """Return the bytes that AdamW keeps for every trained parameter, read off its state after one step."""
+    parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    if not parameters:
         return {}
-    optimizer = torch.optim.AdamW(named.values(), foreach=False)
+    for parameter in parameters.values():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = torch.optim.AdamW(parameters.values(), foreach=False)
     optimizer.step()
-    kept = {name: [t for t in optimizer.state[one].values() if isinstance(t, Tensor)] for name, one in named.items()}
-    return {name: (sum(tensor.numel() * tensor.element_size() for tensor in state),) for name, state in kept.items()}
+    return {name: (_tensor_bytes(optimizer.state[parameter].values()),) for name, parameter in parameters.items()}
+
+
+def _tensor_bytes(values: Iterable[Any]) -> int:
+    return sum(value.numel() * value.element_size() for value in values if isinstance(value, Tensor))
 
 
 def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module forward; return the bytes autograd saved, under the path that saved them first.
 
-    A storage counts once, however many views of it are saved; parameters and buffers are there anyway and do not count.
+    A storage counts once, however many views of it are saved; parameters and buffers exist anyway and do not count.
     """
-    held = [*module.parameters(), *module.buffers()]
-    there, known = {id(tensor) for tensor in held}, {tensor.untyped_storage()._cdata for tensor in held}
-    kept: list[Tensor] = []  # as long as they live, no other storage can have their address
+    stored = [*module.parameters(), *module.buffers()]
+    stored_ids, seen = {id(tensor) for tensor in stored}, {tensor.untyped_storage()._cdata for tensor in stored}
+    alive: list[Tensor] = []  # as long as they live, no other storage can have their address
     amounts: Counter[str] = Counter()
-    with track_paths(module) as path_now:
+    with track_paths(module) as tracker:
 
         def pack(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            if storage._cdata not in known and id(tensor._base) not in there:
-                known.add(storage._cdata)
-                kept.append(tensor)
-                amounts[path_now.current] += storage.nbytes()
+            if storage._cdata not in seen and id(tensor._base) not in stored_ids:
+                seen.add(storage._cdata)
+                alive.append(tensor)
+                amounts[tracker.current] += storage.nbytes()
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -467,10 +681,10 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
 
 
 def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
-    """The bytes of the state or cache that a module returns next to its output, by name.
+    """Return the bytes of the state or cache that a module returns next to its output, by name.
 
-    It may be a state of ours, a transformers cache, or the vectors of a recurrent torch.nn module. An encoder–decoder
-    returns one only when it reads its source and writes its target step by step.
+    It may be a state of Lemma's, a transformers cache, or the vectors of a recurrent torch.nn module. An
+    encoder–decoder returns one only when it reads its source and writes its target step by step.
     """
     with torch.no_grad():
         if isinstance(module, EncoderDecoderModel):
@@ -478,29 +692,30 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
             outputs = module.step(target, module.begin(source))
         else:
             outputs = module(*inputs.args, **inputs.kwargs)
-    cache: Any = next((found for name in CACHE_NAMES if (found := getattr(outputs, name, None)) is not None), None)
+    library_cache = next((value for name in CACHE_NAMES if (value := getattr(outputs, name, None)) is not None), None)
     state: Any = outputs[1] if isinstance(outputs, tuple) and len(outputs) > 1 else None
-    if cache is not None:
-        found = dict(_tensors_by_name(cache))
+    if library_cache is not None:
+        tensors = dict(_tensors_by_name(library_cache))
     elif hasattr(state, "tensors"):
-        found = state.tensors()
-        vectors = {name: tensor for name, tensor in found.items() if tensor.is_floating_point()}
-        found = vectors or found  # next to keys and values, the tokens read so far are bookkeeping
+        tensors = state.tensors()
+        vectors = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+        tensors = vectors or tensors  # next to keys and values, the tokens read so far are bookkeeping
     elif isinstance(state, Tensor) or (isinstance(state, tuple) and len(state) < 3):  # of a recurrent torch.nn module
-        found = dict(zip(("hidden", "cell"), state if isinstance(state, tuple) else (state,), strict=False))
+        tensors = dict(zip(("hidden", "cell"), state if isinstance(state, tuple) else (state,), strict=False))
     else:  # such as the keys and values of every layer
-        found = dict(_tensors_by_name(state)) if isinstance(state, (tuple, list, dict)) else {}
-    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
-    return {name: (tensor.numel() * tensor.element_size(),) for name, tensor in tensors.items()}
+        tensors = dict(_tensors_by_name(state)) if isinstance(state, (tuple, list, dict)) else {}
+    return {name: (_tensor_bytes([value]),) for name, value in tensors.items() if isinstance(value, Tensor)}
 
 
 def _tensors_by_name(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a cache: of its layers, and of the caches in it."""
+    """Yield the tensors of a cache: of its layers, and of the caches in it."""
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, (dict, list, tuple)) or hasattr(value, "__dict__"):
-        numbered = isinstance(value, (list, tuple))
-        parts = enumerate(value) if numbered else (value if isinstance(value, dict) else vars(value)).items()
-        for name, inner in parts:
+        if isinstance(value, (list, tuple)):
+            members = enumerate(value)
+        else:
+            members = (value if isinstance(value, dict) else vars(value)).items()
+        for name, inner in members:
             if not str(name).startswith("_"):  # auxiliary numbers are no state
                 yield from _tensors_by_name(inner, f"{path}.{name}".removeprefix("."))

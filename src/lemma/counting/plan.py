@@ -1,6 +1,6 @@
 """A plan of training and generating: what fits on a device, how long it takes, and the largest batch and context.
 
-Memory is read off the trainer's own step, followed without memory (`training_step.py`); what is alive after each of its
+Memory is read off the trainer's own step, traced without memory (`training_step.py`); what is alive after each of its
 operations is a polynomial of the batch and of the context, and the largest ones are roots of these. Time is a roofline:
 each operation takes as long as its FLOPs or its bytes need, whichever is more.
 """
@@ -17,9 +17,10 @@ from typing import Any, Literal
 import torch
 
 from lemma.counting import measure
-from lemma.counting.count import count, reference_kernels
+from lemma.counting.count import count
+from lemma.counting.fit import Sizes
+from lemma.counting.measure import reference_kernels
 from lemma.counting.polynomial import Polynomial, as_polynomial, symbol
-from lemma.counting.probe import Sizes
 from lemma.counting.subject import BATCH, SOURCE, TIME, Subject
 from lemma.counting.training_step import PARTS, Moment, StepSettings, StepTrace, trace_step
 from lemma.counting.writing import write_formula
@@ -42,10 +43,16 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, or a CPU: what of its memory PyTorch sees, in bytes, bytes a second, and FLOPs a second by precision.
+    """A GPU or a CPU.
 
-    FLOPs are those of dense matrix products in the makers' data sheets; those of float32 are TF32's, which the trainer
-    allows on a GPU.
+    Attributes:
+        memory: bytes that PyTorch sees.
+        bandwidth: bytes per second.
+        flops: FLOPs per second by precision, of dense matrix products in the makers' data sheets; those of float32 are
+            TF32's, which the trainer allows on a GPU.
+        workspace: bytes that cuBLAS takes for itself, in the forward and in the backward thread.
+        advertised_gb: memory in GB as its makers and drivers print it.
+        note: which other device a name may mean.
     """
 
     name: str
@@ -53,12 +60,9 @@ class Device:
     bandwidth: float | None
     flops: Mapping[str, float]
     workspace: int = 16 * 2**20
-    """Bytes that cuBLAS takes for itself, in the forward and in the backward thread."""
     gpu: bool = True
     advertised_gb: tuple[int, ...] = ()
-    """Memory in GB as its makers and drivers print it."""
     note: str = ""
-    """Which other device a name may mean."""
 
 
 HOPPER = 64 * 2**20
@@ -76,8 +80,8 @@ def _gpu(
     """Describe a GPU: GB as sold, GiB as PyTorch sees them, TB/s, TFLOPs in bfloat16 (0: it has none) and in TF32."""
     rates = {"bfloat16": bfloat16 * 1e12, "float32": tf32 * 1e12}
     sizes = sold_as if isinstance(sold_as, tuple) else (sold_as,)
-    known = {word: rate for word, rate in rates.items() if rate}
-    return Device(name, gib * GIB, terabytes * 1e12, known, workspace, advertised_gb=sizes)
+    flops = {word: rate for word, rate in rates.items() if rate}
+    return Device(name, gib * GIB, terabytes * 1e12, flops, workspace, advertised_gb=sizes)
 
 
 DEVICES = {
@@ -124,8 +128,8 @@ REQUIRED_WORDS = ("pcie", "nvl")  # words of a row's name that must be said: the
 
 def split_device_name(name: str) -> frozenset[str]:
     """Split the name of a device into words: `NVIDIA A100-SXM4-80GB` into nvidia, a100, sxm4 and 80gb."""
-    joined = re.sub(r"(\d) ?gi?b?\b", r"\1gb", name.lower())
-    return frozenset(re.findall(r"[a-z0-9]+", re.sub(r"\b(rtx|geforce|tesla)(?=[a-z0-9])", r"\1 ", joined)))
+    normalized = re.sub(r"(\d) ?gi?b?\b", r"\1gb", name.lower())
+    return frozenset(re.findall(r"[a-z0-9]+", re.sub(r"\b(rtx|geforce|tesla)(?=[a-z0-9])", r"\1 ", normalized)))
 
 
 def match_device(name: str) -> Device | None:
@@ -140,21 +144,21 @@ def match_device(name: str) -> Device | None:
     words, matches = split_device_name(name), []
     for device in DEVICES.values():
         needed = _required_words(device)
-        others = {word for word in words - split_device_name(device.name) if not OPTIONAL_WORDS.fullmatch(word)}
+        extra_words = {word for word in words - split_device_name(device.name) if not OPTIONAL_WORDS.fullmatch(word)}
         sizes = {int(word[:-2]) for word in words if re.fullmatch(r"\d+gb", word)}
-        if needed <= words and not others and sizes <= {*device.advertised_gb}:
+        if needed <= words and not extra_words and sizes <= {*device.advertised_gb}:
             matches.append((len(needed), device))
     if not matches:
         return None
     best, device = max(matches, key=lambda match: match[0])
-    rest = [
+    alternatives = [
         other.name
         for needed, other in matches
         if other is not device and (needed == best or other.advertised_gb != device.advertised_gb)
     ]
-    if not rest or words == split_device_name(device.name):
+    if not alternatives or words == split_device_name(device.name):
         return device
-    return replace(device, note=f"{name} is read as {device.name}. Otherwise say gpu={' or gpu='.join(rest)}.")
+    return replace(device, note=f"{name} is read as {device.name}. Otherwise say gpu={' or gpu='.join(alternatives)}.")
 
 
 def _required_words(device: Device) -> set[str]:
@@ -167,9 +171,9 @@ def _required_words(device: Device) -> set[str]:
 def get_device(
     gpu: str | None, memory: float | None = None, flops: float | None = None, bandwidth: float | None = None
 ) -> Device:
-    """A device by its name, or one of your own numbers; these replace those of the name.
+    """Return a device by its name, or with custom numbers, which replace those of the name.
 
-    >>> device_of("h200").bandwidth, device_of(None, memory=80e9).memory
+    >>> get_device("h200").bandwidth, get_device(None, memory=80e9).memory
     (4800000000000.0, 80000000000.0)
     """
     for word, value in (("memory", memory), ("flops", flops), ("bandwidth", bandwidth)):
@@ -180,8 +184,8 @@ def get_device(
     elif str(gpu).lower() == "cpu":
         import os
 
-        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-        device = Device("cpu", memory or whole, None, {}, 0, gpu=False)
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+        device = Device("cpu", memory or total, None, {}, 0, gpu=False)
     elif gpu is None and torch.cuda.is_available():
         seen = torch.cuda.get_device_properties(0)
         row = match_device(seen.name) or Device(seen.name, 0, None, {})
@@ -190,15 +194,15 @@ def get_device(
         name = "H100" if gpu is None else str(gpu)
         matched = match_device(name)
         if matched is None:
-            near = [
+            similar = [
                 row.name
                 for row in DEVICES.values()
                 if (_required_words(row) - {*REQUIRED_WORDS}) & split_device_name(name)
             ]
-            alike = f" Near it: {', '.join(near)}." if near else ""
+            hint = f" Near it: {', '.join(similar)}." if similar else ""
             names = ", ".join(row.name for row in DEVICES.values())
             raise InputError(
-                f"gpu = {short_repr(name)} is unknown.{alike} Known: {names}, cpu. "
+                f"gpu = {short_repr(name)} is unknown.{hint} Known: {names}, cpu. "
                 "Or give numbers of your own: memory=80e9 flops=312e12 bandwidth=2e12."
             )
         device = matched
@@ -208,7 +212,12 @@ def get_device(
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """How a model is to be trained, and on what."""
+    """The device and the settings of a planned training.
+
+    Attributes:
+        efficiency: fraction of the roofline that is reached.
+        reserve: fraction of the memory that is left to the driver and to fragmentation.
+    """
 
     device: Device
     batch: int = 32
@@ -218,9 +227,7 @@ class PlanSettings:
     shards: int = 1
     accumulate: int = 1
     efficiency: float = EFFICIENCY
-    """The share of the roofline that is reached."""
     reserve: float = RESERVE
-    """The share of the memory that is left to the driver and to gaps between blocks."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "shards", "accumulate"):
@@ -236,7 +243,7 @@ class PlanSettings:
         for name in ("efficiency", "reserve"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value <= 1 or (name == "efficiency" and not value):
-                raise InputError(f"{name} = {value!r}: a share between 0 and 1 is expected, as in {name}=0.5.")
+                raise InputError(f"{name} = {value!r}: a fraction between 0 and 1 is expected, as in {name}=0.5.")
         if self.batch % (self.shards * self.accumulate):
             cuts = self.shards * self.accumulate
             raise InputError(
@@ -246,37 +253,37 @@ class PlanSettings:
 
     @property
     def rows(self) -> int:
-        """Sequences that one device reads at once."""
+        """The sequences that one device reads at once."""
         return self.batch // (self.shards * self.accumulate)
 
     @property
     def budget(self) -> int:
-        """Bytes that may be used."""
+        """The bytes that may be used."""
         return int(self.device.memory * (1 - self.reserve))
 
     def step_settings(self) -> StepSettings:
-        """The same for one step."""
+        """Return the settings of one step."""
         recipe = Recipe.read({"optimizer": self.optimizer, "accumulate": self.accumulate, "batch": self.batch}, "plan")
         return StepSettings(self.device.gpu, PRECISIONS[self.precision], recipe, self.recompute == "layers")
 
     def memory_parts(self, step: StepTrace, moment: Moment) -> dict[str, int]:
-        """What one device holds at a moment, in whole bytes."""
+        """Return the bytes on one device at a moment, by part, rounded up."""
         return {
             part: -(-size.numerator // size.denominator) for part, size in self.exact_memory_parts(step, moment).items()
         }
 
     def exact_memory_parts(self, step: StepTrace, moment: Moment) -> dict[str, int | Fraction]:
-        """What one device holds at a moment.
+        """Return the bytes on one device at a moment, by part.
 
         With shards (FSDP), weights, gradients and the optimizer's state are cut into as many, and two layers' weights
         are gathered at a time. What cuBLAS takes is added.
         """
-        held: dict[str, int | Fraction] = dict(zip(PARTS, moment.parts, strict=True))
-        held["buffers"] += self.device.workspace
+        sizes: dict[str, int | Fraction] = dict(zip(PARTS, moment.parts, strict=True))
+        sizes["buffers"] += self.device.workspace
         if self.shards > 1:
-            held |= {part: Fraction(held[part], self.shards) for part in ("weights", "gradients", "optimizer")}
-            held["buffers"] += 2 * step.largest_layer
-        return held
+            sizes |= {part: Fraction(sizes[part], self.shards) for part in ("weights", "gradients", "optimizer")}
+            sizes["buffers"] += 2 * step.largest_layer
+        return sizes
 
 
 @dataclass(frozen=True)
@@ -309,7 +316,7 @@ class Largest:
 
 
 class Planner:
-    """Follows steps of one subject at several sizes; each once."""
+    """Traces steps of one subject at several sizes, each once."""
 
     def __init__(self, subject: Subject, settings: PlanSettings) -> None:
         self.subject, self.settings = subject, settings
@@ -319,7 +326,7 @@ class Planner:
             self.sizes[BATCH] = settings.rows
 
     def trace(self, **sizes: int) -> StepTrace:
-        """A step at the planned sizes but for these; a source is as long as the target if it was."""
+        """Trace a step at the planned sizes but for these; a source is as long as the target if it was."""
         values = {**self.sizes, **sizes}
         if TIME in sizes and self.sizes.get(SOURCE) == self.sizes[TIME]:
             values[SOURCE] = sizes[TIME]
@@ -329,15 +336,15 @@ class Planner:
         return self._steps[key]
 
     def total_bytes(self, step: StepTrace, moment: Moment) -> int | Fraction:
-        """All that one device holds at a moment."""
+        """Return the bytes on one device at a moment."""
         return sum(self.settings.exact_memory_parts(step, moment).values())
 
     def peak_moment(self, step: StepTrace) -> Moment:
-        """The moment at which one device holds most."""
+        """Return the moment with most bytes on one device."""
         return max(step.moments, key=partial(self.total_bytes, step))
 
     def find_largest(self, name: str, start: int) -> Largest:
-        """Find the largest value of a size at which a step fits, from steps followed at `start` and other values.
+        """Find the largest value of a size at which a step fits, from steps traced at `start` and other values.
 
         Memory is a polynomial of the size only between values at which kernels change, so that the root of one through
         the nearest values is a guess, and steps at it and at the next value decide.
@@ -374,9 +381,9 @@ class Planner:
 
     def _prove_formula(self, name: str, root: int, index: int, values: Sequence[int]) -> Polynomial | None:
         """Fit the polynomial of one moment near a root, and prove it at the next value; None if it does not hold."""
-        apart, proof = max(1, root // 64), self.trace(**{name: root + 1})
+        spacing, proof = max(1, root // 64), self.trace(**{name: root + 1})
         nearest = sorted({*values} - {root + 1}, key=lambda value: abs(value - root))[:3]
-        for points in (nearest, [value for value in (root, root - apart, root - 2 * apart) if value > 0]):
+        for points in (nearest, [value for value in (root, root - spacing, root - 2 * spacing) if value > 0]):
             steps = [self.trace(**{name: value}) for value in points]
             if len(points) < 3 or any(len(step.moments) != len(proof.moments) for step in steps):
                 continue
@@ -401,10 +408,10 @@ def _guess_root(heights: Mapping[int, int | Fraction], budget: int, low: int, hi
     points = [*ends, *nearest][:3]
     if len(points) == 1:
         return min(high - 1, 2 * low)
-    fitted = interpolate(symbol("n"), points, [heights[point] for point in points])
+    parabola = interpolate(symbol("n"), points, [heights[point] for point in points])
 
     def height(value: int) -> Fraction:
-        return fitted.at({"n": value})
+        return parabola.at({"n": value})
 
     if height(high - 1) <= height(low + 1):  # what bends down is no guide
         return (low + high) // 2 if high in heights else min(high - 1, 2 * low)
@@ -412,41 +419,50 @@ def _guess_root(heights: Mapping[int, int | Fraction], budget: int, low: int, hi
 
 
 def interpolate(variable: Polynomial, points: Sequence[int], values: Sequence[int | Fraction]) -> Polynomial:
-    """The polynomial through these points (Lagrange).
+    """Return the polynomial through these points (Lagrange).
 
-    >>> interpolated(symbol("B"), (1, 2, 3), (6, 11, 18)) == symbol("B") ** 2 + 2 * symbol("B") + 3
+    >>> interpolate(symbol("B"), (1, 2, 3), (6, 11, 18)) == symbol("B") ** 2 + 2 * symbol("B") + 3
     True
     """
-    whole = as_polynomial(0)
+    polynomial = as_polynomial(0)
     for point, value in zip(points, values, strict=True):
         term = as_polynomial(value)
         for other in points:
             if other != point:
                 term = term * (variable - other) / (point - other)
-        whole = whole + term
-    return whole
+        polynomial = polynomial + term
+    return polynomial
 
 
 @dataclass(frozen=True)
 class GenerationCosts:
-    """What generating costs, in the plan's precision, on one device."""
+    """The costs of generating text, in the plan's precision, on one device.
+
+    Attributes:
+        cache: bytes of the state of one sequence of T tokens.
+        token_seconds: time for a token of one sequence: all weights and the cache are read.
+        sequences: how many fit next to the weights.
+        together_seconds: time for a token of each of these.
+    """
 
     weights: int
     cache: int
-    """Bytes of the state of one sequence of T tokens."""
     prefill_flops: int
     prefill_seconds: float | None
     token_seconds: float | None
-    """For one sequence: all weights and the cache are read."""
     sequences: int
-    """How many fit next to the weights."""
     together_seconds: float | None
-    """For a token of each of these."""
 
 
 @dataclass(frozen=True)
 class Plan(Result):
-    """Whether a training fits, how long it takes, what is the largest that fits, and what generating costs."""
+    """The memory and time of a training, the largest batch and context that fit, and the costs of generating.
+
+    Attributes:
+        flops: FLOPs of a step on one device.
+        seconds: time of a step, by the roofline of each operation, at the stated efficiency.
+        tokens: tokens of a step on all devices.
+    """
 
     model: str
     symbols: Sizes
@@ -459,35 +475,29 @@ class Plan(Result):
     where: str
     largest: Sequence[Largest]
     flops: int
-    """Of a step, on one device."""
     bytes_moved: int
     compute_seconds: float | None
     bandwidth_seconds: float | None
     seconds: float | None
-    """A step, by the roofline of each operation, at the stated efficiency."""
     tokens: int
-    """Tokens of a step, on all devices."""
     generation: GenerationCosts | None
     notes: Sequence[str] = ()
 
     @property
     def title(self) -> str:
-        """What is planned."""
         return f"Plan: {self.model} on {self.settings.device.name}"
 
     @property
     def peak(self) -> int:
-        """The most that one device holds."""
+        """The most bytes on one device."""
         return sum(self.parts.values())
 
     @property
     def fits(self) -> bool:
-        """Whether it fits."""
         return self.peak <= self.settings.budget
 
     @property
     def tokens_per_day(self) -> float | None:
-        """At the stated efficiency."""
         return None if self.seconds is None else self.tokens / self.seconds * DAY
 
     @property
@@ -502,14 +512,14 @@ class Plan(Result):
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.symbols.items())
         active = f"; {self.active:,} are active for a token" if self.active != self.parameters else ""
         yield Text(f"{sizes}\nparameters P = {self.formula}{active}")
-        how = [f"batch {settings.batch}", settings.precision, settings.optimizer]
-        how += [f"recompute {settings.recompute}"] if settings.recompute != "none" else []
-        how += [f"{settings.shards} shards, {settings.rows} sequences on each"] if settings.shards > 1 else []
-        how += [f"accumulate {settings.accumulate}"] if settings.accumulate > 1 else []
-        yield Text(", ".join(how) + "; Lemma's trainer, not compiled")
+        options = [f"batch {settings.batch}", settings.precision, settings.optimizer]
+        options += [f"recompute {settings.recompute}"] if settings.recompute != "none" else []
+        options += [f"{settings.shards} shards, {settings.rows} sequences on each"] if settings.shards > 1 else []
+        options += [f"accumulate {settings.accumulate}"] if settings.accumulate > 1 else []
+        yield Text(", ".join(options) + "; Lemma's trainer, not compiled")
         rows = [
-            (part, format_bytes(held), f"{held / max(1, self.peak):.1%}", self.part_formulas.get(part, ""))
-            for part, held in self.parts.items()
+            (part, format_bytes(size), f"{size / max(1, self.peak):.1%}", self.part_formulas.get(part, ""))
+            for part, size in self.parts.items()
         ]
         total = ("peak", format_bytes(self.peak), "100.0%", "")
         yield Table(
@@ -525,7 +535,7 @@ class Plan(Result):
         of_all = f"{format_bytes(settings.budget)} ({1 - settings.reserve:.0%} of {format_bytes(device.memory)})"
         yield Text(f"{verdict}: {format_bytes(self.peak)} of {of_all}.", "good" if self.fits else "bad")
         words = {BATCH: "batch" + (" of one device" if settings.shards > 1 else ""), TIME: "context"}
-        yield Items([f"largest {words[one.name]}: {one}" for one in self.largest])
+        yield Items([f"largest {words[largest.name]}: {largest}" for largest in self.largest])
         yield Table(("", ""), list(self._time_rows()), "Time", is_text=True)
         if self.generation:
             yield Table(("", ""), list(self._generation_rows(self.generation)), "Generating", is_text=True)
@@ -541,9 +551,10 @@ class Plan(Result):
             yield "time", "not known: give flops=… and bandwidth=… of the device"
         else:
             bound = "FLOPs" if (self.compute_seconds or 0) > (self.bandwidth_seconds or 0) else "bandwidth"
-            alone = f"FLOPs alone {format_seconds(self.compute_seconds)}, bytes alone {format_seconds(self.bandwidth_seconds)}"
-            share = f"{format_seconds(self.seconds)} at {settings.efficiency:.0%} of the roofline"
-            yield "time per step", f"{share}; {bound} is the tighter limit ({alone})"
+            compute, bandwidth = format_seconds(self.compute_seconds), format_seconds(self.bandwidth_seconds)
+            limits = f"FLOPs alone {compute}, bytes alone {bandwidth}"
+            estimate = f"{format_seconds(self.seconds)} at {settings.efficiency:.0%} of the roofline"
+            yield "time per step", f"{estimate}; {bound} is the tighter limit ({limits})"
             yield "tokens per day", f"{self.tokens_per_day:,.0f}"
         optimal = self.optimal_tokens
         flops = self.flops * settings.shards / self.tokens * optimal
@@ -571,15 +582,14 @@ class Plan(Result):
                 yield "all of them", f"{format_seconds(costs.together_seconds)} a token, {rate:,.0f} tokens/s"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         settings = self.settings
         device = {name: getattr(settings.device, name) for name in ("name", "memory", "bandwidth")}
-        chosen = ("batch", "precision", "optimizer", "recompute", "shards", "accumulate", "efficiency", "reserve")
+        option_names = ("batch", "precision", "optimizer", "recompute", "shards", "accumulate", "efficiency", "reserve")
         return {
             "model": self.model,
             "symbols": dict(self.symbols),
             "device": {**device, "flops": dict(settings.device.flops)},
-            "settings": {name: getattr(settings, name) for name in chosen},
+            "settings": {name: getattr(settings, name) for name in option_names},
             "parameters": self.parameters,
             "active_parameters": self.active,
             "formula": self.formula,
@@ -587,7 +597,7 @@ class Plan(Result):
             "where": self.where,
             "budget": settings.budget,
             "fits": self.fits,
-            "largest": {one.name: {**vars(one)} for one in self.largest},
+            "largest": {largest.name: {**vars(largest)} for largest in self.largest},
             "flops_per_step": self.flops,
             "flops_per_token": self.flops * settings.shards / self.tokens,
             "bytes_moved_per_step": self.bytes_moved,
@@ -602,8 +612,8 @@ class Plan(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """One row for every part of the memory."""
-        return [{"part": part, "bytes": held} for part, held in self.parts.items()]
+        """Return one row for every part of the memory."""
+        return [{"part": part, "bytes": size} for part, size in self.parts.items()]
 
 
 def plan(subject: Subject, settings: PlanSettings) -> Plan:
@@ -619,7 +629,7 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
         device.note,
         f"The efficiency of {settings.efficiency:.0%} is assumed, not measured: set it with efficiency=…",
         "Time between devices is not counted." if settings.shards > 1 else "",
-        f"{settings.reserve:.0%} of the memory is left to the driver and to gaps between blocks: reserve=…",
+        f"{settings.reserve:.0%} of the memory is left to the driver and to fragmentation: reserve=…",
     ]
     if TIME in values:
         try:
@@ -636,7 +646,7 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
         needed = sum(max(f / rates, m / device.bandwidth) * n for (f, m), n in step.kernels.items())
         seconds = needed * accumulate / settings.efficiency
     tokens = settings.batch * values.get(TIME, 1)
-    formula = parameters.quantity.write_formula(account.order, "unicode")
+    formula = parameters.write_formula(account.order, "unicode")
     number = parameters.total
     return Plan(
         model=subject.name,
@@ -661,7 +671,7 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
 
 
 def _part_formulas(planner: Planner) -> dict[str, str]:
-    """Return what each part is at the peak: in the parameters P where it is made of weights, else in the batch.
+    """Return a formula of each part at the peak: in the parameters P where it is made of weights, else in the batch.
 
     A formula of the batch goes through two batches and is proved at a third.
     """
@@ -673,8 +683,8 @@ def _part_formulas(planner: Planner) -> dict[str, str]:
     steps = [planner.trace(B=batch) for batch in batches] if BATCH in planner.sizes else []
     if steps and len({len(step.moments) for step in steps}) == 1:
         for part in PARTS[1:]:
-            *held, third = (settings.exact_memory_parts(step, step.moments[peak])[part] for step in steps)
-            polynomial = interpolate(symbol(BATCH), batches[:2], held)
+            *sizes, third = (settings.exact_memory_parts(step, step.moments[peak])[part] for step in steps)
+            polynomial = interpolate(symbol(BATCH), batches[:2], sizes)
             if polynomial.at({BATCH: batches[2]}) == third:
                 formulas[part] = format_polynomial(polynomial, BATCH)
     if settings.optimizer == "adamw":
@@ -683,23 +693,23 @@ def _part_formulas(planner: Planner) -> dict[str, str]:
 
 
 def _estimate_generation(subject: Subject, settings: PlanSettings, values: Sizes) -> GenerationCosts | None:
-    """What generating costs: a forward pass over T tokens, then one token at a time with the state of those before."""
+    """Estimate a forward pass over T tokens, then one token at a time with the state of those before."""
     device, dtype = settings.device, PRECISIONS[settings.precision]
-    one = {**values, BATCH: 1} if BATCH in values else dict(values)
+    sizes = {**values, BATCH: 1} if BATCH in values else dict(values)
     cache = forward = 0
     with suppress(Exception):  # not every module has a state, or runs on the meta device
-        module = subject.build(one).to(dtype).eval()
-        inputs = subject.build_inputs(one)
+        module = subject.build(sizes).to(dtype).eval()
+        inputs = subject.build_inputs(sizes)
         cache = sum(amount for (amount,) in measure.state_bytes(module, inputs).values())
         with reference_kernels():
             forward = sum(row[0] for row in measure.product_flops(module, inputs).values())
     if not forward or not cache:
         return None
-    weights = sum(parameter.numel() for parameter in subject.build(one).parameters()) * dtype.itemsize
+    weights = sum(parameter.numel() for parameter in subject.build(sizes).parameters()) * dtype.itemsize
     rates, speed = device.flops.get(settings.precision), device.bandwidth
-    room = max(0, settings.budget - weights - device.workspace)
-    sequences = room // cache
-    length = one.get(TIME, 1)
+    capacity = max(0, settings.budget - weights - device.workspace)
+    sequences = capacity // cache
+    length = sizes.get(TIME, 1)
 
     def seconds(sequences: int) -> float | None:
         if not rates or not speed:
@@ -712,16 +722,16 @@ def _estimate_generation(subject: Subject, settings: PlanSettings, values: Sizes
 
 
 def format_polynomial(polynomial: Polynomial, name: str) -> str:
-    """A polynomial of one symbol term by term, its long numbers in groups of three digits."""
+    """Write a polynomial of one symbol term by term, its long numbers in groups of three digits."""
     terms = [Polynomial({monomial: number}) for monomial, number in sorted(polynomial.terms.items(), reverse=True)]
-    written = " + ".join(write_formula(term, (name,), "unicode") for term in terms) or "0"
-    return re.sub(r"\d{4,}", lambda number: f"{int(number[0]):,}", written.replace("+ −", "− "))
+    text = " + ".join(write_formula(term, (name,), "unicode") for term in terms) or "0"
+    return re.sub(r"\d{4,}", lambda number: f"{int(number[0]):,}", text.replace("+ −", "− "))
 
 
 def format_bytes(number: float) -> str:
-    """Bytes as people read them.
+    """Write bytes in the largest unit that fits.
 
-    >>> in_bytes(512), in_bytes(1_500_000), in_bytes(15.56 * 2**30)
+    >>> format_bytes(512), format_bytes(1_500_000), format_bytes(15.56 * 2**30)
     ('512 B', '1.43 MiB', '15.56 GiB')
     """
     for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
@@ -731,9 +741,9 @@ def format_bytes(number: float) -> str:
 
 
 def format_seconds(number: float | None) -> str:
-    """A time as people read it.
+    """Write a time in seconds, milliseconds or microseconds.
 
-    >>> in_seconds(0.0123), in_seconds(2.5), in_seconds(None)
+    >>> format_seconds(0.0123), format_seconds(2.5), format_seconds(None)
     ('12.3 ms', '2.5 s', 'not known')
     """
     if number is None:

@@ -16,12 +16,12 @@ Monomial = tuple[tuple[str, int], ...]
 
 
 class FormulaTooLarge(InputError):
-    """A formula goes past one of the bounds of this module."""
+    """A formula exceeds one of the bounds of this module."""
 
 
 @dataclass
 class Budget:
-    """Work that may still be done, in steps: a step is a product of two terms, about five microseconds."""
+    """The remaining work, in steps: a step is a product of two terms, about five microseconds."""
 
     remaining: int
 
@@ -31,14 +31,17 @@ _BUDGET: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def work_limit(steps: int | None) -> Iterator[None]:
-    """Bound the arithmetic inside, which raises FormulaTooLarge beyond that many steps; it draws from an outer limit too.
+    """Bound the arithmetic inside to this many steps, which an outer limit loses too.
 
     None lifts the limit, for work that does not depend on what a person typed.
+
+    Raises:
+        FormulaTooLarge: the limit was reached.
 
     >>> with work_limit(1_000):
     ...     (symbol("d") + symbol("L") + 1) ** 99
     Traceback (most recent call last):
-    lemma.counting.polynomial.FormulaTooLarge: this takes too much work; shorten it, or write it with fewer brackets and powers
+    lemma.counting.polynomial.FormulaTooLarge: this takes too much work; write it shorter, with fewer brackets or powers
     """
     outer = _BUDGET.get()
     granted = None if steps is None else min(steps, outer.remaining) if outer else steps
@@ -53,12 +56,12 @@ def work_limit(steps: int | None) -> Iterator[None]:
 
 
 def spend(steps: int) -> None:
-    """Draw from the limit that holds here, if one does."""
+    """Take steps from the current work limit, if there is one."""
     budget = _BUDGET.get()
     if budget is not None:
         budget.remaining -= steps
         if budget.remaining < 0:
-            raise FormulaTooLarge("this takes too much work; shorten it, or write it with fewer brackets and powers")
+            raise FormulaTooLarge("this takes too much work; write it shorter, with fewer brackets or powers")
 
 
 class Polynomial:
@@ -84,7 +87,7 @@ class Polynomial:
 
     @cached_property
     def term_cost(self) -> int:
-        """Cost of a term relative to a plain one: many digits and many symbols take longer."""
+        """The cost of a term relative to a short one: many digits and many symbols take longer."""
         numbers = self.terms.values()
         bits = max((number.numerator.bit_length() + number.denominator.bit_length() for number in numbers), default=0)
         return 1 + bits // 800 + max(map(len, self.terms), default=0) // 12
@@ -106,13 +109,13 @@ class Polynomial:
         other = as_polynomial(other)
         if _BUDGET.get() is not None:
             spend(len(self.terms) * len(other.terms) * (self.term_cost + other.term_cost - 1))
-        for mine, number in self.terms.items():
-            for theirs, factor in other.terms.items():
-                powers = dict(mine)
-                for name, power in theirs:
+        for left, number in self.terms.items():
+            for right, factor in other.terms.items():
+                powers = dict(left)
+                for name, power in right:
                     powers[name] = powers.get(name, 0) + power
-                both = tuple(sorted((name, power) for name, power in powers.items() if power))
-                total[both] = total.get(both, Fraction(0)) + number * factor
+                product = tuple(sorted((name, power) for name, power in powers.items() if power))
+                total[product] = total.get(product, Fraction(0)) + number * factor
         return Polynomial(total)
 
     __radd__, __rmul__ = __add__, __mul__
@@ -146,24 +149,23 @@ class Polynomial:
         return bool(self.terms)
 
     def __repr__(self) -> str:
-        written = []
+        texts = []
         for monomial, number in sorted(self.terms.items()):
             powers = [name if power == 1 else f"{name}**{power}" for name, power in monomial]
-            written.append("*".join(([] if number == 1 and powers else [str(number)]) + powers))
-        return " + ".join(written) or "0"
+            texts.append("*".join(([] if number == 1 and powers else [str(number)]) + powers))
+        return " + ".join(texts) or "0"
 
     @cached_property
     def symbols(self) -> frozenset[str]:
-        """The symbols that occur in it."""
         return frozenset(name for monomial in self.terms for name, _ in monomial)
 
     @property
     def constant(self) -> Fraction | None:
-        """Its value if it is a number, else None."""
+        """The value of a polynomial without symbols, else None."""
         return None if self.symbols else self.terms.get((), Fraction(0))
 
     def at(self, values: Mapping[str, Number]) -> Fraction:
-        """Its value where the symbols have these values."""
+        """Evaluate it at these values of the symbols."""
         if _BUDGET.get() is not None:
             spend(2 * len(self.terms) * self.term_cost)
         return sum(
@@ -175,24 +177,24 @@ class Polynomial:
         )
 
     def substitute(self, name: str, value: "Polynomial | Number") -> "Polynomial":
-        """Put something in the place of a symbol."""
+        """Replace a symbol."""
         total: dict[Monomial, Fraction] = {}
         for monomial, number in self.terms.items():
             power = dict(monomial).get(name, 0)
-            rest = tuple(pair for pair in monomial if pair[0] != name)
-            for both, factor in (Polynomial({rest: number}) * as_polynomial(value) ** power).terms.items():
-                total[both] = total.get(both, Fraction(0)) + factor
+            factors = tuple(pair for pair in monomial if pair[0] != name)
+            for product, factor in (Polynomial({factors: number}) * as_polynomial(value) ** power).terms.items():
+                total[product] = total.get(product, Fraction(0)) + factor
         return Polynomial(total)
 
     def substitute_all(self, values: "Mapping[str, Polynomial] | Mapping[str, int]") -> "Polynomial":
-        """Put something in the place of each of these symbols, one after the other."""
-        whole = self
+        """Replace symbols, one after the other."""
+        result = self
         for name, value in values.items():
-            whole = whole.substitute(name, value)
-        return whole
+            result = result.substitute(name, value)
+        return result
 
     def common_factor(self) -> tuple[Fraction, Monomial]:
-        """The greatest number and the greatest monomial that divide every term."""
+        """Return the greatest number and the greatest monomial that divide every term."""
         if not self.terms:
             return Fraction(0), ()
         spend(len(self.terms) * (1 + len(self.symbols)) // 4)
@@ -203,17 +205,17 @@ class Polynomial:
 
 
 def symbol(name: str) -> Polynomial:
-    """The polynomial that is just one symbol."""
+    """Return the polynomial that is just one symbol."""
     return Polynomial({((name, 1),): 1})
 
 
 def as_polynomial(value: "Polynomial | Number") -> Polynomial:
-    """A number as a polynomial; a polynomial as itself."""
+    """Return a number as a polynomial, a polynomial as itself."""
     return value if isinstance(value, Polynomial) else Polynomial({(): value})
 
 
 def sum_polynomials(polynomials: Iterable[Polynomial]) -> Polynomial:
-    """Add polynomials up."""
+    """Add up polynomials."""
     return sum(polynomials, ZERO)
 
 
@@ -222,40 +224,42 @@ MAX_DIVISION_STEPS = 100_000  # steps (terms taken away or looked at) of one div
 
 
 def divide_exactly(dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
-    """The polynomial that gives the dividend when multiplied by the divisor, or None where it does not exist.
+    """Return the polynomial that gives the dividend when multiplied by the divisor; None where it does not exist.
 
     Long division by the leading term. Lowest exponents add when polynomials are multiplied, and so do highest ones:
     they bound the quotient on all sides, so that the division ends as soon as a term falls outside these bounds.
 
     >>> d = symbol("d")
-    >>> quotient(d**2 - 1, d - 1) == d + 1
+    >>> divide_exactly(d**2 - 1, d - 1) == d + 1
     True
     """
     if len(divisor.terms) == 1 or not dividend:
         return dividend / divisor if dividend else dividend
     names = sorted(dividend.symbols | divisor.symbols)
-    rest, by = (
-        {tuple(dict(monomial).get(name, 0) for name in names): number for monomial, number in one.terms.items()}
-        for one in (dividend, divisor)
+    remainder, divisor_terms = (
+        {tuple(dict(monomial).get(name, 0) for name in names): number for monomial, number in polynomial.terms.items()}
+        for polynomial in (dividend, divisor)
     )
     bounds = [
-        (min(mine) - min(theirs), max(mine) - max(theirs))
-        for mine, theirs in zip(zip(*rest, strict=True), zip(*by, strict=True), strict=True)
+        (min(dividend_powers) - min(divisor_powers), max(dividend_powers) - max(divisor_powers))
+        for dividend_powers, divisor_powers in zip(
+            zip(*remainder, strict=True), zip(*divisor_terms, strict=True), strict=True
+        )
     ]
-    lead, found, steps = max(by), {}, 0
-    while rest:
-        top = max(rest)
+    lead, quotient, steps = max(divisor_terms), {}, 0
+    while remainder:
+        top = max(remainder)
         powers = tuple(a - b for a, b in zip(top, lead, strict=True))
         if any(not low <= power <= high for power, (low, high) in zip(powers, bounds, strict=True)):
             return None
-        found[powers] = factor = rest[top] / by[lead]
-        for theirs, number in by.items():
-            place = tuple(a + b for a, b in zip(powers, theirs, strict=True))
-            left = rest.pop(place, Fraction(0)) - factor * number
-            if left:
-                rest[place] = left
-        steps += len(rest) + len(by)
-        spend(len(by) * (1 + factor.numerator.bit_length() // 800) + len(rest) // 16)
+        quotient[powers] = factor = remainder[top] / divisor_terms[lead]
+        for divisor_powers, number in divisor_terms.items():
+            powers_sum = tuple(a + b for a, b in zip(powers, divisor_powers, strict=True))
+            difference = remainder.pop(powers_sum, Fraction(0)) - factor * number
+            if difference:
+                remainder[powers_sum] = difference
+        steps += len(remainder) + len(divisor_terms)
+        spend(len(divisor_terms) * (1 + factor.numerator.bit_length() // 800) + len(remainder) // 16)
         if steps > MAX_DIVISION_STEPS:
             raise FormulaTooLarge(
                 f"a division of polynomials takes more than {MAX_DIVISION_STEPS:,} steps; shorten the formula"
@@ -263,7 +267,7 @@ def divide_exactly(dividend: Polynomial, divisor: Polynomial) -> Polynomial | No
     return Polynomial(
         {
             tuple((name, power) for name, power in zip(names, powers, strict=True) if power): number
-            for powers, number in found.items()
+            for powers, number in quotient.items()
         }
     )
 
@@ -319,33 +323,32 @@ class Rational:
     __hash__ = None  # type: ignore[assignment]  # equal values may have different numerators
 
     def inverse(self) -> "Rational":
-        """One over it."""
+        """Return the reciprocal."""
         return Rational(self.denominator, self.numerator)
 
     @property
     def symbols(self) -> frozenset[str]:
-        """The symbols that occur in it."""
         return self.numerator.symbols | self.denominator.symbols
 
     @property
     def constant(self) -> Fraction | None:
-        """Its value if it is written without symbols, else None."""
+        """The value of a quotient written without symbols, else None."""
         return self.numerator.constant if self.denominator == ONE else None
 
     def to_polynomial(self) -> Polynomial | None:
-        """The polynomial it is equal to, or None where the denominator does not divide the numerator."""
+        """Return the polynomial it is equal to; None where the denominator does not divide the numerator."""
         return divide_exactly(self.numerator, self.denominator)
 
     def at(self, values: Mapping[str, Number]) -> Fraction:
-        """Its value where the symbols have these values."""
+        """Evaluate it at these values of the symbols."""
         missing = sorted(self.symbols - set(values))
         if missing:
             raise InputError(f"the formula needs a value for {', '.join(missing)}; got {', '.join(values) or 'none'}")
         try:
             return self.numerator.at(values) / self.denominator.at(values)
         except ZeroDivisionError:
-            where = ", ".join(f"{name} = {values[name]}" for name in sorted(self.symbols))
-            raise InputError(f"the formula divides by zero at {where}") from None
+            values_text = ", ".join(f"{name} = {values[name]}" for name in sorted(self.symbols))
+            raise InputError(f"the formula divides by zero at {values_text}") from None
 
 
 # Bounds on formulas that people type. Sizes are checked before anything is multiplied, so that even a short text such
@@ -356,18 +359,18 @@ MAX_WORK = 40_000  # products and sums of single terms over a whole formula; abo
 
 
 class Calculator:
-    """The arithmetic of one formula, which keeps count of its own work."""
+    """The arithmetic of one formula, with bounded work."""
 
     def __init__(self) -> None:
         self.work = 0
 
     def add(self, values: Sequence[Rational]) -> Rational:
-        """Add values up, halves first: a long sum is not copied once for each of its terms."""
+        """Add up values, halves first: a long sum is not copied once for each of its terms."""
         if len(values) == 1:
             return values[0]
         middle = len(values) // 2
         left, right = self.add(values[:middle]), self.add(values[middle:])
-        a, b, c, d = (len(one.terms) for side in (left, right) for one in (side.numerator, side.denominator))
+        a, b, c, d = (len(part.terms) for side in (left, right) for part in (side.numerator, side.denominator))
         self._spend(a + c if left.denominator == right.denominator else a * d + c * b + b * d)
         return _check_bounds(left + right)
 
@@ -409,7 +412,7 @@ class Calculator:
 
 
 def _check_bounds(value: Rational) -> Rational:
-    """The value itself, if its terms, degrees and digits are within the bounds."""
+    """Return the value, if its terms, degrees and digits are within the bounds."""
     for polynomial in (value.numerator, value.denominator):
         if len(polynomial.terms) > MAX_TERMS:
             raise FormulaTooLarge(f"multiplied out, the formula has more than {MAX_TERMS:,} terms")

@@ -1,8 +1,8 @@
 """From a printed total back to the sizes that give it, and from a bound to the largest size that keeps it.
 
-`solve_for` puts what is known into the formula of a quantity, searches all whole numbers within bounds that give the
-totals (`search`), and builds the roundest candidates to see whether they can be built. `solve_bound` takes the root of
-the formula, and counts the model there.
+`solve_for` substitutes the known sizes in the formula of a quantity, searches all whole numbers within ranges that give
+the totals (`search`), and builds the roundest candidates to see whether they can be built. `solve_bound` takes the root
+of the formula, and counts the model there.
 """
 
 import re
@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations, product
-from math import comb, gcd, lcm, log2, prod
+from math import ceil, comb, floor, gcd, lcm, log2, prod
 from typing import Any
 
 from lemma.counting.account import TITLES, Quantity
 from lemma.counting.count import count
+from lemma.counting.fit import Sizes
 from lemma.counting.polynomial import Polynomial
-from lemma.counting.probe import Sizes
 from lemma.counting.subject import Subject
 from lemma.counting.writing import write_formula
-from lemma.errors import CountingError, InputError
-from lemma.errors import describe_unknown as unknown_name
+from lemma.errors import CountingError, InputError, describe_unknown
 from lemma.report.result import Block, Items, Result, Table, Text
 
 MAX_BUILDS = 200  # candidates that are built to see whether they can be
@@ -48,16 +47,18 @@ class Total:
     sizes: Mapping[str, int]
 
     def __str__(self) -> str:
-        where = ", ".join(f"{name}={value:,}" for name, value in self.sizes.items())
-        return f"{self.value:,}" + (f" at {where}" if where else "")
+        sizes = ", ".join(f"{name}={value:,}" for name, value in self.sizes.items())
+        return f"{self.value:,}" + (f" at {sizes}" if sizes else "")
 
 
 @dataclass(frozen=True)
 class Solutions(Result):
     """The whole numbers that give the totals, the roundest first.
 
-    `number` of them solve the equations within the ranges. `tried` of these were built, the roundest first, and
-    `shown` are those with which that went well; where nothing was built, `tried` is 0.
+    Attributes:
+        number: how many assignments solve the equations within the ranges.
+        tried: how many of them were built, the roundest first; 0 where nothing was built.
+        solutions: the roundest ones, of those that were built only the ones that can be.
     """
 
     unknown: tuple[str, ...]
@@ -69,17 +70,15 @@ class Solutions(Result):
 
     @property
     def title(self) -> str:
-        """What is asked."""
         return f"{', '.join(self.unknown)} from {'; '.join(map(str, self.totals))}"
 
     @property
     def is_unique(self) -> bool:
-        """Whether there is exactly one."""
         return len(self.solutions) == 1 and self.number == max(self.tried, 1)
 
     @property
     def summary(self) -> str:
-        """How many there are."""
+        """A sentence that says how many solutions there are."""
         bounds = {name: f"{values[0]:,}…{values[-1]:,}" for name, values in self.ranges.items()}
         bounds |= {name: f"{bounds[name]} by {values.step}" for name, values in self.ranges.items() if values.step != 1}
         within = "within " + ", ".join(f"{name} {bound}" for name, bound in bounds.items())
@@ -117,7 +116,6 @@ class Solutions(Result):
         return Table(self.unknown, rows, title, left=())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "unknown": list(self.unknown),
             "totals": [{"total": total.value, "known": dict(total.sizes)} for total in self.totals],
@@ -128,7 +126,7 @@ class Solutions(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """One row per solution."""
+        """Return one row per solution."""
         return [dict(solution) for solution in self.solutions]
 
 
@@ -138,15 +136,15 @@ def read_total(text: str) -> tuple[int, dict[str, int]]:
     >>> read_total("9,721,596"), read_total("L=4:14980860")
     ((9721596, {}), (14980860, {'L': 4}))
     """
-    sizes, _, number = text.rpartition(":")
-    known: dict[str, int] = {}
-    for word in sizes.split(","):
-        name, _, value = word.partition("=")
-        if word.strip() and not name.strip():
+    assignments, _, number = text.rpartition(":")
+    sizes: dict[str, int] = {}
+    for assignment in assignments.split(","):
+        name, _, value = assignment.partition("=")
+        if assignment.strip() and not name.strip():
             raise InputError(f"total '{text}': a size has no name. Expected L=2:9721596.")
-        if word.strip():
-            known[name.strip()] = _read_positive_int(value, f"total '{text}'", "L=2:9721596")
-    return _read_positive_int(number, f"total '{text}'", "9721596, or L=2:9721596"), known
+        if assignment.strip():
+            sizes[name.strip()] = _read_positive_int(value, f"total '{text}'", "L=2:9721596")
+    return _read_positive_int(number, f"total '{text}'", "9721596, or L=2:9721596"), sizes
 
 
 def read_range(text: str) -> tuple[str, range]:
@@ -156,12 +154,18 @@ def read_range(text: str) -> tuple[str, range]:
     (('V', range(1000, 60001)), ('d', range(64, 4097, 64)))
     """
     name, equals, bounds = text.partition("=")
-    numbers = [
-        _read_positive_int(bound, f"range '{text}'", "d=64..4096, or d=64..4096..64") for bound in bounds.split("..")
-    ]
+    example = "d=64..4096, or d=64..4096..64"
+    numbers = [_read_positive_int(bound, f"range '{text}'", example) for bound in bounds.split("..")]
     if not name.strip() or not equals or len(numbers) not in (2, 3) or numbers[0] > numbers[1]:
-        raise InputError(f"range '{text}': expected the first and the last value, as in d=64..4096, or d=64..4096..64.")
+        raise InputError(f"range '{text}': expected the first and the last value, as in {example}.")
     return name.strip(), range(numbers[0], numbers[1] + 1, *numbers[2:])
+
+
+def _read_positive_int(text: str, context: str, example: str) -> int:
+    match = re.fullmatch(r"[1-9][0-9]{0,2}(?:[,_][0-9]{3})+|[0-9]+", text.strip())
+    if not match or len(text) > 40 or not int(re.sub("[,_]", "", text)):
+        raise InputError(f"{context}: '{text.strip()[:40]}' is not a whole number above 0. Expected {example}.")
+    return int(re.sub("[,_]", "", text))
 
 
 UNIT_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12, "P": 10**15}
@@ -171,13 +175,12 @@ BOUND_PATTERN = re.compile(
     r"\s*(?P<quantity>[A-Za-z]+)\s*(?P<relation><=|>=|≤|≥|<|>)\s*(?P<number>[0-9][0-9.,_]*(?:[eE][+]?[0-9]+)?)"
     r"\s*(?P<unit>[A-Za-z]*)\s+for\s+(?P<unknown>\w+)\s*"
 )
-
 NUMBER_PATTERN = re.compile(r"(?:[1-9][0-9]{0,2}(?:[,_][0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][+]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A quantity that is to be at most, or at least, a number, and the size that is looked for."""
+    """An upper or a lower bound of a quantity, and the size that is looked for."""
 
     quantity: str
     is_upper: bool
@@ -187,83 +190,85 @@ class Bound:
     def __str__(self) -> str:
         return f"{self.quantity} {'≤' if self.is_upper else '≥'} {self.value:,}"
 
+    def holds(self, number: int) -> bool:
+        """Return whether a number keeps the bound."""
+        return number <= self.value if self.is_upper else number >= self.value
+
 
 def read_bound(text: str) -> Bound | None:
     """Read an inequality; None for any other text.
 
     >>> read_bound("activations <= 80GB for d")
-    Bound(quantity='activations', most=True, value=80000000000, unknown='d')
+    Bound(quantity='activations', is_upper=True, value=80000000000, unknown='d')
     >>> read_bound("V,d") is None
     True
     """
     if not re.search("[<>≤≥]", text):
         return None
-    found = BOUND_PATTERN.fullmatch(text[:200])
-    expected = "Expected a quantity, a bound and a size, as in activations <= 80GB for d."
-    if not found:
-        raise InputError(f"solve '{text[:80]}': {expected}")
-    unit = next((unit for unit in UNIT_FACTORS if unit.lower() == found["unit"].lower()), None)
+    match, start = BOUND_PATTERN.fullmatch(text[:200]), f"solve '{text[:80]}'"
+    if not match:
+        raise InputError(f"{start}: Expected a quantity, a bound and a size, as in activations <= 80GB for d.")
+    number, relation = match["number"], match["relation"]
+    unit = next((unit for unit in UNIT_FACTORS if unit.lower() == match["unit"].lower()), None)
     if unit is None:
-        raise InputError(
-            unknown_name(f"solve '{text[:80]}': the unit", found["unit"], [one for one in UNIT_FACTORS if one])
-        )
-    if not NUMBER_PATTERN.fullmatch(found["number"]):
+        units = [unit for unit in UNIT_FACTORS if unit]
+        raise InputError(describe_unknown(f"{start}: the unit", match["unit"], units))
+    if not NUMBER_PATTERN.fullmatch(number):
         decimals = "Write decimals with a point, as in 1.5GB, and thousands with commas, as in 1,500MB."
-        raise InputError(f"solve '{text[:80]}': '{found['number']}' is not a number. {decimals}")
-    value = Fraction(re.sub("[,_]", "", found["number"])) * UNIT_FACTORS[unit]
+        raise InputError(f"{start}: '{number}' is not a number. {decimals}")
+    value = Fraction(re.sub("[,_]", "", number)) * UNIT_FACTORS[unit]
     if value > 10**40:
-        raise InputError(f"solve '{text[:80]}': '{found['number']}' is too large.")
-    most, strict = found["relation"] in ("<=", "≤", "<"), found["relation"] in "<>"
-    whole = value.numerator // value.denominator if most else -(-value.numerator // value.denominator)
-    if strict and whole == value:
-        whole += -1 if most else 1
-    return Bound(found["quantity"], most, whole, found["unknown"])
+        raise InputError(f"{start}: '{number}' is too large.")
+    is_upper = relation in ("<=", "≤", "<")
+    limit = floor(value) if is_upper else ceil(value)
+    if relation in "<>" and limit == value:
+        limit += -1 if is_upper else 1
+    return Bound(match["quantity"], is_upper, limit, match["unknown"])
 
 
 @dataclass(frozen=True)
 class BoundSolution(Result):
-    """The largest size at which a quantity is at most a number, or the smallest at which it is at least one."""
+    """The largest size at which a quantity is at most a number, or the smallest at which it is at least one.
+
+    Attributes:
+        sizes: the other sizes.
+        root: the root of the formula, rounded to the side on which the bound holds; None without one in the range.
+        size: the nearest size that can be built.
+        value: the quantity there.
+        next_size: the next size that can be built on the other side, and the quantity there by the formula.
+    """
 
     bound: Bound
     sizes: Sizes
     formula: str
     root: int | None
-    """Of the formula, rounded to the side on which it holds; None without a root in the range."""
     size: int | None
-    """The nearest size that can be built."""
     value: int | None
-    """The quantity there."""
     next_size: tuple[int, int] | None
-    """The next size that can be built on the other side, and the quantity there by the formula."""
     range: range
 
     @property
     def title(self) -> str:
-        """What is asked."""
         return f"{'largest' if self.bound.is_upper else 'smallest'} {self.bound.unknown} with {self.bound}"
 
     def blocks(self) -> Iterator[Block]:
         """The formula, its root, and the size."""
-        at = ", ".join(f"{name} = {value:,}" for name, value in self.sizes.items())
-        name = self.bound.unknown
-        lines = [f"{TITLES[self.bound.quantity]} = {self.formula}" + (f" at {at}" if at else "")]
-        within = f"{self.range[0]:,}…{self.range[-1]:,}"
+        sizes = ", ".join(f"{name} = {value:,}" for name, value in self.sizes.items())
+        name, quantity = self.bound.unknown, self.bound.quantity
+        lines = [f"{TITLES[quantity]} = {self.formula}" + (f" at {sizes}" if sizes else "")]
         if self.root is None:
-            lines.append(f"No {name} within {within} keeps {self.bound}.")
+            lines.append(f"No {name} within {self.range[0]:,}…{self.range[-1]:,} keeps {self.bound}.")
         elif self.size is None:
             lines.append(f"The formula gives {name} = {self.root:,}, but nothing near it can be built.")
         else:
             more = "" if self.size == self.root else f" ({self.root:,} by the formula; the nearest that can be built)"
             lines.append(f"{self.title}: {name} = {self.size:,}{more}")
-            lines.append(f"{self.bound.quantity} at {name} = {self.size:,}: {self.value:,}")
+            lines.append(f"{quantity} at {name} = {self.size:,}: {self.value:,}")
             if self.next_size:
-                lines.append(
-                    f"{self.bound.quantity} at {name} = {self.next_size[0]:,}: {self.next_size[1]:,}, by the formula"
-                )
+                lines.append(f"{quantity} at {name} = {self.next_size[0]:,}: {self.next_size[1]:,}, by the formula")
         yield Text("\n".join(lines))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "quantity": self.bound.quantity,
             "relation": "<=" if self.bound.is_upper else ">=",
@@ -282,72 +287,71 @@ class BoundSolution(Result):
 def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | None = None) -> BoundSolution:
     """Find the largest (or smallest) value of a size that keeps a bound; the other sizes are the subject's own.
 
-    What is found is counted again at that very size, and may have to give way to the next one if its formula does not
-    hold there.
+    The result is counted again at that very size, and gives way to the next one if its formula does not hold there.
     """
     name = bound.unknown
-    sizes = subject.sizes(True)
-    if name not in sizes:
-        raise InputError(unknown_name("unknown", name, list(sizes)))
+    requested = subject.sizes(True)
+    if name not in requested:
+        raise InputError(describe_unknown("unknown", name, list(requested)))
     quantity = count(subject, [bound.quantity]).quantities[bound.quantity]
-    if quantity.refused:
-        raise CountingError(
-            f"{subject.name}: its {quantity.name} follow no formula, so they cannot be solved for sizes."
-        )
+    _check_solvable(subject, quantity)
     if name in quantity.only_at:
         raise CountingError(
             f"{subject.name}: the formula of its {quantity.name} holds at {name} = {quantity.only_at[name]:,} only. "
             f"Change another size."
         )
-    follows = {one: default for one, default in subject.defaults.items() if one != name}
-    known = {one: value for one, value in sizes.items() if one != name and one not in follows}
-    polynomial = quantity.smooth_polynomial(sizes).substitute_all(follows).substitute_all(known)
+    defaults = {other: default for other, default in subject.defaults.items() if other != name}
+    fixed = {other: value for other, value in requested.items() if other != name and other not in defaults}
+    polynomial = quantity.smooth_polynomial(requested).substitute_all(defaults).substitute_all(fixed)
     if name not in polynomial.symbols:
         raise InputError(f"The {quantity.name} do not depend on {name}, so no bound can tell its value.")
     values = (ranges or {}).get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE))
-    if bound.is_upper:
-        root = largest_below(polynomial, name, bound.value, values)
-    else:
-        below = largest_below(polynomial, name, bound.value - 1, values)
-        above = values[0] if below is None else below + values.step
-        root = above if above in values else None
+    root = _root(polynomial, bound, values)
 
-    def at(value: int) -> Subject:
-        mine = {**sizes, name: value}
-        mine |= {one: int(default.at(mine)) for one, default in follows.items()}
-        symbols, running = ({one: mine[one] for one in held} for held in (subject.symbols, subject.input_sizes))
-        return replace(subject, symbols=symbols, input_sizes=running)
+    def sizes_at(value: int) -> dict[str, int]:
+        sizes = {**requested, name: value}
+        return sizes | {other: int(default.at(sizes)) for other, default in defaults.items()}
+
+    def subject_at(value: int) -> Subject:
+        sizes = sizes_at(value)
+        symbols = {other: sizes[other] for other in subject.symbols}
+        return replace(subject, symbols=symbols, input_sizes={other: sizes[other] for other in subject.input_sizes})
 
     def buildable(start: int, step: int) -> Iterator[int]:
-        near = range(start, start + step * MAX_BUILDS, step)
-        return (value for value in near if value in values and at(value).can_build(at(value).sizes(True)))
+        candidates = range(start, start + step * MAX_BUILDS, step)
+        return (value for value in candidates if value in values and subject.can_build(sizes_at(value)))
 
-    step = values.step if bound.is_upper else -values.step
-    size = value = beyond = None
+    size = number = next_size = None
     if root is not None:
-        for size in buildable(root, -step):
-            value = count(at(size), [bound.quantity]).counts[bound.quantity].total
-            if value is not None and (value <= bound.value if bound.is_upper else value >= bound.value):
+        outward = values.step if bound.is_upper else -values.step
+        for candidate in buildable(root, -outward):
+            total = count(subject_at(candidate), [bound.quantity]).quantities[bound.quantity].total
+            if total is not None and bound.holds(total):
+                size, number = candidate, total
                 break
-        else:
-            size = value = None
-        over = next(buildable(root + step, step), None)
+        over = next(buildable(root + outward, outward), None)
         if over is not None:
-            there = {**sizes, name: over}
-            there |= {one: int(default.at(there)) for one, default in follows.items()}
-            beyond = over, quantity.evaluate(there) or int(polynomial.at({name: over}))
-    needed = {
-        one: amount for one, amount in known.items() if one in quantity.polynomial.substitute_all(follows).symbols
-    }
-    formula = write_formula(quantity.polynomial.substitute_all(follows), tuple(sizes), "unicode")
-    return BoundSolution(bound, needed, formula, root, size, value, beyond, values)
+            next_size = over, quantity.evaluate(sizes_at(over)) or int(polynomial.at({name: over}))
+    formula = quantity.polynomial.substitute_all(defaults)
+    used = {other: value for other, value in fixed.items() if other in formula.symbols}
+    text = write_formula(formula, tuple(requested), "unicode")
+    return BoundSolution(bound, used, text, root, size, number, next_size, values)
 
 
-def _read_positive_int(text: str, where: str, example: str) -> int:
-    plain = re.fullmatch(r"[1-9][0-9]{0,2}(?:[,_][0-9]{3})+|[0-9]+", text.strip())
-    if not plain or len(text) > 40 or not int(re.sub("[,_]", "", text)):
-        raise InputError(f"{where}: '{text.strip()[:40]}' is not a whole number above 0. Expected {example}.")
-    return int(re.sub("[,_]", "", text))
+def _check_solvable(subject: Subject, quantity: Quantity) -> None:
+    if quantity.refused:
+        raise CountingError(
+            f"{subject.name}: its {quantity.name} follow no formula, so they cannot be solved for sizes."
+        )
+
+
+def _root(polynomial: Polynomial, bound: Bound, values: range) -> int | None:
+    """Return the last value at which a polynomial keeps a bound; None without one."""
+    if bound.is_upper:
+        return largest_below(polynomial, bound.unknown, bound.value, values)
+    below = largest_below(polynomial, bound.unknown, bound.value - 1, values)
+    smallest = values[0] if below is None else below + values.step
+    return smallest if smallest in values else None
 
 
 def solve_for(
@@ -362,33 +366,32 @@ def solve_for(
 
     Sizes that follow others by default, such as d_ff = 4d, follow them here too. What cannot be built is left out.
     """
-    if quantity.refused:
-        raise CountingError(
-            f"{subject.name}: its {quantity.name} follow no formula, so they cannot be solved for sizes."
-        )
-    given = {*unknown, *(name for _, own in totals for name in own)}
-    fixed = next((name for name in quantity.only_at if name in given), None)
+    _check_solvable(subject, quantity)
+    varied = {*unknown, *(name for _, sizes in totals for name in sizes)}
+    fixed = next((name for name in quantity.only_at if name in varied), None)
     if fixed:
-        at = f"{fixed} = {quantity.only_at[fixed]:,}"
         raise CountingError(
-            f"{subject.name}: the formula of its {quantity.name} holds at {at} only. Leave {fixed} as it is."
+            f"{subject.name}: the formula of its {quantity.name} holds at {fixed} = {quantity.only_at[fixed]:,} only. "
+            f"Leave {fixed} as it is."
         )
-    odd = next((letter for letter, rule in quantity.rules.items() if rule.symbols & given), None)
-    odd = odd or next((letter for letter in quantity.derived if letter not in quantity.rules), None)
-    if odd:
+    rounded = [letter for letter, rule in quantity.rules.items() if rule.symbols & varied]
+    rounded += [letter for letter in quantity.derived if letter not in quantity.rules]
+    if rounded:
         raise CountingError(
-            f"{subject.name}: the formula of its {quantity.name} contains {odd} = {quantity.derived[odd]:,}, which is "
-            f'rounded or chosen, so it cannot be solved for a total. Ask for a bound instead: "{quantity.name} <= …".'
+            f"{subject.name}: the formula of its {quantity.name} contains {rounded[0]} = "
+            f"{quantity.derived[rounded[0]]:,}, which is rounded or chosen, so it cannot be solved for a total. "
+            f'Ask for a bound instead: "{quantity.name} <= …".'
         )
-    follows = {name: default for name, default in subject.defaults.items() if name not in given}
-    polynomial = quantity.smooth_polynomial(subject.sizes(True)).substitute_all(follows)
-    known = {name: value for name, value in subject.sizes(True).items() if name not in follows and name not in unknown}
+    requested = subject.sizes(True)
+    defaults = {name: default for name, default in subject.defaults.items() if name not in varied}
+    polynomial = quantity.smooth_polynomial(requested).substitute_all(defaults)
+    known = {name: value for name, value in requested.items() if name not in defaults and name not in unknown}
 
-    def fits(values: Sizes) -> bool:
-        sizes = {**values, **{name: int(default.at(values)) for name, default in follows.items()}}
+    def can_build(values: Sizes) -> bool:
+        sizes = {**values, **{name: int(default.at(values)) for name, default in defaults.items()}}
         return subject.can_build({name: sizes[name] for name in subject.symbols})
 
-    return solve(polynomial, unknown, totals, known, ranges, fits, limit)
+    return solve(polynomial, unknown, totals, known, ranges, can_build, limit)
 
 
 def solve(
@@ -403,7 +406,7 @@ def solve(
 ) -> Solutions:
     """Find the whole numbers at which a polynomial has these totals, each with sizes of its own next to the known ones.
 
-    `fits` says whether something can be built with all its sizes; it is asked about the roundest candidates first.
+    `can_build` is asked about all sizes of a candidate, the roundest candidates first.
 
     >>> from lemma.counting.polynomial import symbol
     >>> print(solve(symbol("V") * symbol("d") + symbol("d"), ["V"], [(808, {})], {"d": 8}))
@@ -412,91 +415,104 @@ def solve(
       V
     100
     """
+    _check_question(polynomial, unknown, totals, known)
+    ranges_by_name = _choose_ranges(unknown, ranges or {})
+    used = {name: value for name, value in known.items() if name in polynomial.symbols and name not in unknown}
+    where = tuple(Total(value, {**used, **sizes}) for value, sizes in totals)
+    differences = [polynomial.substitute_all(total.sizes) - total.value for total in where]
+    differences += [a - b for a, b in combinations(differences, 2)]  # without the terms that both have
+    solutions = search([to_equation(left, unknown) for left in differences], ranges_by_name, max_tried)
+
+    def roundest_first(solution: Mapping[str, int]) -> tuple[float, tuple[int, ...]]:
+        """Return a key of sorting; the size of a vocabulary depends on the text, so that it counts for less."""
+        total = 0.0
+        for name, value in solution.items():
+            if name != "V":
+                total += unroundness(value)
+            elif value not in VOCABULARIES:
+                total += unroundness(value) / 4
+        return total, tuple(solution.values())
+
+    candidates = sorted((dict(zip(unknown, values, strict=True)) for values in solutions), key=roundest_first)
+    if can_build is None:
+        return Solutions(tuple(unknown), where, ranges_by_name, len(candidates), 0, tuple(candidates[:limit]))
+    built: list[dict[str, int]] = []
+    tried = 0
+    for candidate in candidates[:MAX_BUILDS]:
+        if len(built) == limit:
+            break
+        tried += 1
+        if all(can_build({**known, **sizes, **candidate}) for _, sizes in totals):
+            built.append(candidate)
+    return Solutions(tuple(unknown), where, ranges_by_name, len(candidates), tried, tuple(built))
+
+
+def _check_question(
+    polynomial: Polynomial, unknown: Sequence[str], totals: Sequence[tuple[int, Sizes]], known: Sizes
+) -> None:
+    """Check that every symbol of the formula is either unknown or has one value where each total holds."""
     if not unknown:
         raise InputError("There is nothing to solve for. Name at least one unknown, as in V,d.")
     for name in unknown:
         if name not in polynomial.symbols and name in known:
             raise InputError(f"The formula does not depend on {name}, so no total can tell its value.")
         if name not in polynomial.symbols:
-            raise InputError(unknown_name("unknown", name, sorted(polynomial.symbols)))
+            raise InputError(describe_unknown("unknown", name, sorted(polynomial.symbols)))
     if not totals:
         raise InputError("There is no total to solve for. Give at least one, as in 9721596 or L=2:9721596.")
     symbols = {*polynomial.symbols, *known}
-    for value, own in totals:
+    for value, sizes in totals:
         if value < 1:
             raise InputError(f"total {value}: expected a whole number above 0.")
-        for name in own:
+        for name in sizes:
             if name in unknown:
                 raise InputError(f"total {value:,}: {name} is given a value and asked for. Leave one of them out.")
             if name not in symbols:
-                raise InputError(unknown_name(f"total {value:,}: the symbol", name, sorted(symbols)))
-        missing = sorted(polynomial.symbols - {*unknown, *own, *known})
+                raise InputError(describe_unknown(f"total {value:,}: the symbol", name, sorted(symbols)))
+        missing = sorted(polynomial.symbols - {*unknown, *sizes, *known})
         if missing:
             raise InputError(f"total {value:,}: {', '.join(missing)} has no value. Give it one, or ask for it.")
-    wanted = {name: (ranges or {}).get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE)) for name in unknown}
-    for name in ranges or {}:
-        if name not in wanted:
-            raise InputError(unknown_name("range: the unknown", name, wanted))
-    for name, values in wanted.items():
+
+
+def _choose_ranges(unknown: Sequence[str], ranges: Mapping[str, range]) -> dict[str, range]:
+    """Return the range of every unknown: the one asked for, or one that is sensible for its name."""
+    chosen_ranges = {name: ranges.get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE)) for name in unknown}
+    for name in ranges:
+        if name not in chosen_ranges:
+            raise InputError(describe_unknown("range: the unknown", name, chosen_ranges))
+    for name, values in chosen_ranges.items():
         if not values or values[0] < 1 or values.step < 1:
             raise InputError(f"range of {name}: expected at least one value, rising, none below 1; got {values}.")
-    needed = {name: value for name, value in known.items() if name in polynomial.symbols and name not in wanted}
-    where = tuple(Total(value, {**needed, **own}) for value, own in totals)
-    lefts = [polynomial.substitute_all(total.sizes) - total.value for total in where]
-    lefts += [one - other for one, other in combinations(lefts, 2)]  # what they share is gone from these
-    found = search([to_equation(left, unknown) for left in lefts], wanted, max_tried)
-
-    def roundest_first(solution: Mapping[str, int]) -> tuple[float, tuple[int, ...]]:
-        """The size of a vocabulary depends on the text, so that it counts for less."""
-        odd = 0.0
-        for name, value in solution.items():
-            odd += 0.0 if name == "V" and value in VOCABULARIES else unroundness(value) / (4 if name == "V" else 1)
-        return odd, tuple(solution.values())
-
-    candidates = sorted((dict(zip(unknown, values, strict=True)) for values in found), key=roundest_first)
-    if can_build is None:
-        return Solutions(tuple(unknown), where, wanted, len(candidates), 0, tuple(candidates[:limit]))
-    shown: list[dict[str, int]] = []
-    tried = 0
-    for candidate in candidates[:MAX_BUILDS]:
-        if len(shown) == limit:
-            break
-        tried += 1
-        if all(can_build({**known, **own, **candidate}) for _, own in totals):
-            shown.append(candidate)
-    return Solutions(tuple(unknown), where, wanted, len(candidates), tried, tuple(shown))
+    return chosen_ranges
 
 
 def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) -> int | None:
-    """The largest of some values at which a polynomial of one symbol is at most a bound; None without such a value.
+    """Return the largest of some values at which a polynomial of one symbol is at most a bound; None without one.
 
     It is the root of `polynomial = bound`, rounded down, where the polynomial rises; else every value is tried.
 
     >>> from lemma.counting.polynomial import symbol
-    >>> largest_within(3 * symbol("d") ** 2 + 10, "d", 100, range(1, 1000))
+    >>> largest_below(3 * symbol("d") ** 2 + 10, "d", 100, range(1, 1000))
     5
     """
-    cleared = dict(to_equation(polynomial - bound, [name]))
-    coefficients = [0] * (1 + max((power for (power,) in cleared), default=0))
-    for (power,), number in cleared.items():
-        coefficients[power] = number
+    coefficients = _coefficients(to_equation(polynomial - bound, [name]), 0)
 
-    def height(value: int) -> int:
-        whole = 0
-        for number in reversed(coefficients):
-            whole = whole * value + number
-        return whole
+    def evaluate(value: int) -> int:
+        result = 0
+        for coefficient in reversed(coefficients):
+            result = result * value + coefficient
+        return result
 
-    if all(number >= 0 for number in coefficients[1:]):  # it only rises
-        place = bisect_right(values, 0, key=height)
-        return values[place - 1] if place else None
-    return next((value for value in reversed(values) if height(value) <= 0), None)
+    if all(coefficient >= 0 for coefficient in coefficients[1:]):  # it only rises
+        count_below = bisect_right(values, 0, key=evaluate)
+        return values[count_below - 1] if count_below else None
+    return next((value for value in reversed(values) if evaluate(value) <= 0), None)
 
 
 def unroundness(value: int) -> float:
-    """How far a number is from being round: the bits it keeps without its factors of two, or without its last zeros.
+    """Return how far a number is from being round: its bits without its factors of two, or without its last zeros.
 
-    >>> oddness(512), oddness(768) == oddness(3), oddness(30_000) == oddness(3)
+    >>> unroundness(512), unroundness(768) == unroundness(3), unroundness(30_000) == unroundness(3)
     (0.0, True, True)
     """
     return log2(min(value // (value & -value), int(str(value).rstrip("0"))))
@@ -506,11 +522,11 @@ def to_equation(left: Polynomial, unknown: Sequence[str]) -> Equation:
     """Write `left = 0` without fractions and without negative exponents.
 
     >>> from lemma.counting.polynomial import symbol
-    >>> equation(symbol("d") / symbol("h") / 2 - 3, ["d", "h"])
+    >>> to_equation(symbol("d") / symbol("h") / 2 - 3, ["d", "h"])
     {(1, 0): 1, (0, 1): -6}
     """
     terms = {tuple(dict(monomial).get(name, 0) for name in unknown): number for monomial, number in left.terms.items()}
-    lowest = [min([0, *(powers[place] for powers in terms)]) for place in range(len(unknown))]
+    lowest = [min([0, *(powers[index] for powers in terms)]) for index in range(len(unknown))]
     scale = lcm(*(number.denominator for number in terms.values()))
     cleared = {
         tuple(power - least for power, least in zip(powers, lowest, strict=True)): int(number * scale)
@@ -521,35 +537,40 @@ def to_equation(left: Polynomial, unknown: Sequence[str]) -> Equation:
 
 
 def _unknown_indices(equation: Equation) -> frozenset[int]:
-    """The unknowns that occur in it, by their place."""
-    return frozenset(place for powers in equation for place, power in enumerate(powers) if power)
+    return frozenset(index for powers in equation for index, power in enumerate(powers) if power)
+
+
+def _coefficients(equation: Equation, index: int) -> list[int]:
+    """Return the coefficients of an equation in one unknown, by exponent."""
+    coefficients = [0] * (1 + max((powers[index] for powers in equation), default=0))
+    for powers, number in equation.items():
+        coefficients[powers[index]] = number
+    return coefficients
 
 
 def integer_roots(equation: Equation, index: int, values: range) -> list[int]:
-    """All values in the range that solve an equation in one unknown."""
+    """Return all values in the range that solve an equation in one unknown."""
     if not values:
         return []
-    coefficients = [0] * (1 + max(powers[index] for powers in equation))
-    for powers, number in equation.items():
-        coefficients[powers[index]] = number
+    coefficients = _coefficients(equation, index)
     if len(coefficients) == 2:
-        root, rest = divmod(-coefficients[0], coefficients[1])
-        return [root] if not rest and root in values else []
-    found = _bisect_roots(coefficients, min(values[0], values[-1]), max(values[0], values[-1]))
-    return [root for root in found if root in values]
+        root, remainder = divmod(-coefficients[0], coefficients[1])
+        return [root] if not remainder and root in values else []
+    roots = _bisect_roots(coefficients, min(values[0], values[-1]), max(values[0], values[-1]))
+    return [root for root in roots if root in values]
 
 
 def _bisect_roots(coefficients: list[int], low: int, high: int) -> Iterator[int]:
     """Halve the interval as long as the bounds of the polynomial on it allow a zero."""
-    start = list(coefficients)  # of the polynomial of x + low
-    for begin in range(len(start) - 1):
-        for power in range(len(start) - 2, begin - 1, -1):
-            start[power] += low * start[power + 1]
+    shifted = list(coefficients)  # of the polynomial of x + low
+    for start in range(len(shifted) - 1):
+        for power in range(len(shifted) - 2, start - 1, -1):
+            shifted[power] += low * shifted[power + 1]
     width = high - low
-    parts = [number * width**power for power, number in enumerate(start)]
-    least = parts[0] + sum(part for part in parts[1:] if part < 0)
-    most = parts[0] + sum(part for part in parts[1:] if part > 0)
-    if least > 0 or most < 0:
+    terms = [number * width**power for power, number in enumerate(shifted)]
+    minimum = terms[0] + sum(term for term in terms[1:] if term < 0)
+    maximum = terms[0] + sum(term for term in terms[1:] if term > 0)
+    if minimum > 0 or maximum < 0:
         return
     if not width:
         yield low
@@ -566,36 +587,37 @@ def search(
 
     The unknown with the fewest values left is tried until an equation has only one unknown, which is solved.
     """
-    tried = 0
-    narrowed: Ranges | None = None
+    num_tried = 0
+    first_narrowed: Ranges | None = None
 
-    def solutions(equations: Sequence[Equation], ranges: Ranges, left: frozenset[int]) -> Iterator[tuple[int, ...]]:
-        nonlocal tried, narrowed
-        equations = [one for one in equations if one]
-        if any(not _unknown_indices(one) for one in equations):  # a number other than zero is said to be zero
+    def solutions(equations: Sequence[Equation], ranges: Ranges, open_: frozenset[int]) -> Iterator[tuple[int, ...]]:
+        nonlocal num_tried, first_narrowed
+        equations = [equation for equation in equations if equation]
+        if any(not _unknown_indices(equation) for equation in equations):  # a number other than zero would be zero
             return
-        if not left:
+        if not open_:
             yield tuple(values[0] for values in ranges)
             return
-        fewest: Equation = min(equations, key=lambda one: len(_unknown_indices(one)), default={})
-        places = _unknown_indices(fewest) or left
-        if fewest and len(places) > 1:
-            for one in equations:
-                ranges = _narrow_ranges(one, ranges)
-            narrowed = narrowed or ranges
-        place = min(places, key=lambda place: len(ranges[place]))
-        values = integer_roots(fewest, place, ranges[place]) if fewest and len(places) == 1 else ranges[place]
-        for value in values:
-            tried += 1
-            if tried > max_tried:
-                bounds = zip(ranges_by_name, narrowed or ranges, strict=True)
+        shortest: Equation = min(equations, key=lambda equation: len(_unknown_indices(equation)), default={})
+        indices = _unknown_indices(shortest) or open_
+        if shortest and len(indices) > 1:
+            for equation in equations:
+                ranges = _narrow_ranges(equation, ranges)
+            first_narrowed = first_narrowed or ranges
+        index = min(indices, key=lambda index: len(ranges[index]))
+        is_solvable = shortest and len(indices) == 1
+        for value in integer_roots(shortest, index, ranges[index]) if is_solvable else ranges[index]:
+            num_tried += 1
+            if num_tried > max_tried:
+                bounds = zip(ranges_by_name, first_narrowed or ranges, strict=True)
                 sizes = ", ".join(f"{name} {values[0]:,}…{values[-1]:,}" for name, values in bounds if values)
                 raise InputError(
                     f"too many combinations to search ({sizes}): more than {max_tried:,} values were tried. "
                     "Narrow a range, fix one of the unknowns, or give a second total."
                 )
-            inner = (*ranges[:place], range(value, value + 1), *ranges[place + 1 :])
-            yield from solutions([_substitute(one, place, value) for one in equations], inner, left - {place})
+            narrower = (*ranges[:index], range(value, value + 1), *ranges[index + 1 :])
+            substituted = [_substitute(equation, index, value) for equation in equations]
+            yield from solutions(substituted, narrower, open_ - {index})
 
     return solutions(equations, tuple(ranges_by_name.values()), frozenset(range(len(ranges_by_name))))
 
@@ -603,8 +625,8 @@ def search(
 def _substitute(equation: Equation, index: int, value: int) -> Equation:
     result: dict[tuple[int, ...], int] = {}
     for powers, number in equation.items():
-        rest = (*powers[:index], 0, *powers[index + 1 :])
-        result[rest] = result.get(rest, 0) + number * value ** powers[index]
+        remaining = (*powers[:index], 0, *powers[index + 1 :])
+        result[remaining] = result.get(remaining, 0) + number * value ** powers[index]
     return {powers: number for powers, number in result.items() if number}
 
 
@@ -613,24 +635,24 @@ def _narrow_ranges(equation: Equation, ranges: Ranges) -> Ranges:
     if not all(ranges):
         return ranges
     lows, highs = [values[0] for values in ranges], [values[-1] for values in ranges]
-    slopes: dict[tuple[int, ...], int] = {}  # the coefficients with every unknown counted from its lowest value
+    shifted: dict[tuple[int, ...], int] = {}  # the coefficients with every unknown counted from its lowest value
     for powers, number in equation.items():
         for lower in product(*(range(power + 1) for power in powers)):
             ways = prod(comb(n, k) * low ** (n - k) for n, k, low in zip(powers, lower, lows, strict=True))
-            slopes[lower] = slopes.get(lower, 0) + number * ways
-    rising = [number for powers, number in slopes.items() if any(powers)]
-    if min(rising) < 0 < max(rising):
+            shifted[lower] = shifted.get(lower, 0) + number * ways
+    slopes = [number for powers, number in shifted.items() if any(powers)]
+    if min(slopes) < 0 < max(slopes):
         return ranges
-    sign = 1 if max(rising) > 0 else -1
+    sign = 1 if max(slopes) > 0 else -1
 
-    def height(others: Sequence[int], place: int, value: int) -> int:
-        at = [*others[:place], value, *others[place + 1 :]]
-        return sign * sum(number * prod(map(pow, at, powers)) for powers, number in equation.items())
+    def evaluate(others: Sequence[int], index: int, value: int) -> int:
+        point = [*others[:index], value, *others[index + 1 :]]
+        return sign * sum(number * prod(map(pow, point, powers)) for powers, number in equation.items())
 
-    new = list(ranges)
-    for place in _unknown_indices(equation):
-        values = ranges[place]
-        end = bisect_right(values, 0, key=lambda value, place=place: height(lows, place, value))
-        begin = bisect_left(values, 0, key=lambda value, place=place: height(highs, place, value))
-        new[place] = values[begin:end]
-    return tuple(new)
+    narrowed = list(ranges)
+    for index in _unknown_indices(equation):
+        values = ranges[index]
+        end = bisect_right(values, 0, key=lambda value, index=index: evaluate(lows, index, value))
+        start = bisect_left(values, 0, key=lambda value, index=index: evaluate(highs, index, value))
+        narrowed[index] = values[start:end]
+    return tuple(narrowed)

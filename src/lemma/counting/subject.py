@@ -1,4 +1,4 @@
-"""What is counted: something that builds a module from sizes, found by the name that a person gave."""
+"""Subjects of counting: what builds a module from sizes, resolved from a preset, a spec, a run or a factory."""
 
 import inspect
 import math
@@ -21,8 +21,8 @@ from torch.overrides import TorchFunctionMode
 import lemma.spec.models as specs
 from lemma.adaptation.adapt import adapt_model
 from lemma.counting.examples import EXAMPLES
+from lemma.counting.fit import DIVISORS, LAYER_COUNTS, Sizes, fit_polynomials
 from lemma.counting.polynomial import Polynomial
-from lemma.counting.probe import DIVISORS, LAYER_COUNTS, Sizes, fit_polynomials
 from lemma.errors import CountingError, InputError, SpecError, describe_unknown
 from lemma.models.build import SkipInitialization, build
 from lemma.models.classifier import TreeModel
@@ -38,44 +38,11 @@ from lemma.spec.settings import MODEL_SYNONYMS
 
 BATCH, TIME, SOURCE, NODES = "B", "T", "S", "n"
 DEFAULT_LENGTH = 64  # tokens per sequence of a model without a context of its own
-WINDOW_SIZES = {"N": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
-"""With one word before it a window needs no mask, and none may be longer than the text."""
-TRANSFORMER_SIZES = {
-    "V": list(range(5, 13)),
-    "h": DIVISORS,
-    "d_h": list(range(12, 108, 12)),
-    TIME: list(range(9, 17)),
-    SOURCE: list(range(2, 9)),
-    **dict.fromkeys(("L", "L_enc", "L_dec"), LAYER_COUNTS),
-}
-"""There are special tokens in the vocabulary, and no source may be longer than the context."""
-IMAGE_SIZES = {"G": [2, 3, 4, 5, 6, 7], "P": [2, 3, 4, 5]}  # attention among patches grows with the fourth power
-IMAGE_SIZES |= {"d_i": list(range(12, 84, 12)), "L_i": LAYER_COUNTS, "h_i": DIVISORS}
-
-
-class ZeroInit(TorchFunctionMode):
-    """Fills new weights with zeros instead of drawing them, which takes most of the time where few numbers are read.
-
-    So what a module does may not depend on chance either: tokens are routed, and texts left early, always alike.
-    """
-
-    RANDOM_INITS = frozenset(
-        f"{name}_" for name in ("normal", "uniform", "xavier_uniform", "xavier_normal", "trunc_normal", "orthogonal")
-    ) | {"kaiming_uniform_", "kaiming_normal_"}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Put zeros where numbers would be drawn; call any other function."""
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") not in self.RANDOM_INITS:
-            return func(*args, **kwargs)
-        tensor = args[0] if args else kwargs["tensor"]
-        with torch.no_grad():
-            return tensor.zero_()
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a module is called with: positional and named arguments."""
+    """The arguments that a module is called with."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -85,12 +52,16 @@ class Inputs:
 class Subject:
     """A family of modules, one for each assignment of whole numbers to its symbols.
 
-    `symbols` are the sizes asked for; `feed` makes the inputs of one batch, on the device in whose context it is
-    called; without it only parameters can be counted. `running` names the symbols that only the inputs depend on.
-    `defaults` says what some symbols are in terms of others where the person has not set them. `probe_sizes` gives the
-    values at which a symbol may be probed, where not all are possible. `identity` distinguishes this subject from all
-    others, for the cache of finished accounts; without one, nothing is cached. `builds_new` promises that `make` never
-    returns a module, or a part of one, that somebody else holds.
+    Attributes:
+        symbols: the sizes asked for.
+        make_inputs: makes one batch, on the device in whose context it is called; without it only parameters are
+            counted.
+        input_sizes: sizes that only the inputs depend on.
+        defaults: what some symbols are in terms of others where the person has not set them.
+        probe_sizes: values at which a symbol may be probed, where not all are possible.
+        identity: distinguishes this subject from all others in the cache; without one, nothing is cached.
+        builds_fresh: whether `make_module` never returns a module, or a part of one, that somebody else holds.
+        spec: the spec that it was made from; None for a factory.
     """
 
     name: str
@@ -102,7 +73,50 @@ class Subject:
     probe_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     identity: str | None = None
     builds_fresh: bool = True
-    spec: ModelSpec | None = None  # of a model that was made from a spec
+    spec: ModelSpec | None = None
+
+    def sizes(self, with_inputs: bool) -> dict[str, int]:
+        """Return the sizes asked for, those of the inputs too if they are wanted."""
+        return {**self.symbols, **(self.input_sizes if with_inputs else {})}
+
+    def build(self, sizes: Sizes, device: str = "meta", random_init: bool = True) -> nn.Module:
+        """Build the module on a device, with random weights or zeros.
+
+        Raises:
+            CountingError: it cannot be built at these sizes, or is not a module whose shapes are known.
+        """
+        try:
+            module = self._make(sizes, device, random_init)
+        except Exception as error:  # the constructor of other people's code may fail in any way
+            raise CountingError(f"{self.name} cannot be built at {format_sizes(sizes)}: {error}") from error
+        if not isinstance(module, nn.Module):
+            raise CountingError(f"{self.name} gives a {type(module).__name__}, where an nn.Module is expected.")
+        if lazy := _lazy_parameter(module):
+            raise CountingError(
+                f"{self.name} does not know the shape of {lazy} before its first run. Give its layers all their sizes, "
+                "or run it once, and count again."
+            )
+        return copy_module(module, device) if self._shares_tensors else module
+
+    def can_build(self, sizes: Sizes) -> bool:
+        """Return whether the module can be built at these sizes."""
+        try:
+            module = self._make(sizes, "meta", random_init=True)
+        except Exception:  # as in `build`, which has a message for it
+            return False
+        return isinstance(module, nn.Module) and not _lazy_parameter(module)
+
+    def build_inputs(self, sizes: Sizes, device: str = "meta") -> Inputs:
+        """Make one batch on a device."""
+        if self.make_inputs is None:
+            raise CountingError(f"{self.name} says nothing about its inputs, so only its parameters can be counted.")
+        with torch.device(device):
+            return self.make_inputs(sizes)
+
+    def _make(self, sizes: Sizes, device: str, random_init: bool) -> nn.Module:
+        initialization = nullcontext() if random_init else ZeroInit()
+        with torch.device(device), SkipInitialization() if device == "meta" else initialization:
+            return self.make_module(sizes)
 
     @cached_property
     def _shares_tensors(self) -> bool:
@@ -111,45 +125,28 @@ class Subject:
             return False
         with suppress(Exception), torch.device("meta"), SkipInitialization():
             first, second = (self.make_module(self.sizes(True)) for _ in range(2))
-            return first is second or not {id(t) for t in list_tensors(first)}.isdisjoint(map(id, list_tensors(second)))
+            return first is second or not {*map(id, list_tensors(first))}.isdisjoint(map(id, list_tensors(second)))
         return False
 
-    def build(self, sizes: Sizes, device: str = "meta", random_init: bool = True) -> nn.Module:
-        """Build the module there, with weights that are drawn or zero; a refusal says at which sizes."""
-        filling = SkipInitialization() if device == "meta" else nullcontext() if random_init else ZeroInit()
-        try:
-            shared = self._shares_tensors
-            with torch.device(device), filling:
-                module = self.make_module(sizes)
-        except Exception as error:  # the constructor of other people's code may fail in any way
-            raise CountingError(f"{self.name} cannot be built at {format_sizes(sizes)}: {error}") from error
-        if not isinstance(module, nn.Module):
-            raise CountingError(f"{self.name} gives a {type(module).__name__}, where an nn.Module is expected.")
-        if lazy := next((name for name, one in module.named_parameters() if nn.parameter.is_lazy(one)), None):
-            raise CountingError(
-                f"{self.name} does not know the shape of {lazy} before its first run. Give its layers all their sizes, "
-                "or run it once, and count again."
-            )
-        return copy_module(module, device) if shared else module
 
-    def can_build(self, values: Sizes) -> bool:
-        """Whether the constructor takes these sizes."""
-        try:
-            self.build(values)
-        except CountingError:
-            return False
-        return True
+class ZeroInit(TorchFunctionMode):
+    """Fills new weights with zeros instead of random numbers, which take most of the time where little else is done.
 
-    def build_inputs(self, values: Sizes, device: str = "meta") -> Inputs:
-        """Make one batch there."""
-        if self.make_inputs is None:
-            raise CountingError(f"{self.name} says nothing about its inputs, so only its parameters can be counted.")
-        with torch.device(device):
-            return self.make_inputs(values)
+    Then the module does not depend on chance either: routing of tokens and early exits are always the same.
+    """
 
-    def sizes(self, with_inputs: bool) -> dict[str, int]:
-        """The symbols of the module, and if wanted those of its inputs."""
-        return {**self.symbols, **(self.input_sizes if with_inputs else {})}
+    RANDOM_INITS = frozenset(
+        f"{name}_" for name in ("normal", "uniform", "xavier_uniform", "xavier_normal", "trunc_normal", "orthogonal")
+    ) | {"kaiming_uniform_", "kaiming_normal_"}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Fill with zeros where numbers would be drawn; call any other function."""
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") not in self.RANDOM_INITS:
+            return func(*args, **kwargs)
+        tensor = args[0] if args else kwargs["tensor"]
+        with torch.no_grad():
+            return tensor.zero_()
 
 
 def list_tensors(module: nn.Module) -> list[Tensor]:
@@ -164,8 +161,8 @@ def copy_module(module: nn.Module, device: str) -> nn.Module:
     with torch.no_grad():
         for tensor in list_tensors(module):
             copied = torch.empty_like(tensor, device="meta") if device == "meta" else tensor.detach().clone()
-            learned = isinstance(tensor, nn.Parameter)
-            copies[id(tensor)] = nn.Parameter(copied, tensor.requires_grad) if learned else copied
+            is_parameter = isinstance(tensor, nn.Parameter)
+            copies[id(tensor)] = nn.Parameter(copied, tensor.requires_grad) if is_parameter else copied
     try:
         return deepcopy(module, copies)
     except Exception as error:  # attributes of other people's modules may refuse to be copied in any way
@@ -175,9 +172,17 @@ def copy_module(module: nn.Module, device: str) -> nn.Module:
         ) from error
 
 
-def format_sizes(values: Sizes) -> str:
-    """Sizes as a person would type them."""
-    return " ".join(f"{name}={value}" for name, value in values.items())
+def _lazy_parameter(module: nn.Module) -> str | None:
+    """Return the name of a parameter without a shape, if there is one."""
+    return next((name for name, value in module.named_parameters() if nn.parameter.is_lazy(value)), None)
+
+
+def format_sizes(sizes: Sizes) -> str:
+    """Write sizes as a person would type them: d=8 L=2."""
+    return " ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+# From what a person names to a subject.
 
 
 @dataclass(frozen=True)
@@ -195,38 +200,32 @@ def import_model(model: Any) -> Any:
     """Import a model given as `package.module:factory`; return any other model as it is.
 
     Importing a module runs its code, so only a person may name one: call this with what was typed on the command line
-    or passed in Python, never with text from a file. `subject_of`, whose text may be from a file, never imports.
+    or passed in Python, never with text from a file. `resolve_subject`, whose text may be from a file, never imports.
     """
     if not isinstance(model, str) or ":" not in model:
         return model
-    module, _, attribute = model.partition(":")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)  # a module may be in the working folder
+    module, _, attributes = model.partition(":")
+    working_folder = str(Path.cwd())
+    sys.path.insert(0, working_folder)
     try:
-        found: Any = import_module(module)
-        for step in attribute.split("."):
-            found = getattr(found, step)
+        value: Any = import_module(module)
+        for attribute in attributes.split("."):
+            value = getattr(value, attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise SpecError(f"{model}: cannot be imported ({error}). Expected package.module:factory.") from None
     finally:
-        sys.path.remove(here)
-    return Factory(model, found)
+        sys.path.remove(working_folder)
+    return Factory(model, value)
 
 
 def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> Subject:
-    """Find what a model's name means: a preset, spec file, run folder or example; or a spec or a factory itself.
+    """Return the subject of a model: a preset, spec file, run folder or example by name; a spec or a factory itself.
 
-    The name may come from a file: `package.module:factory` is refused here, and is imported by `imported` only.
+    The name may come from a file: `package.module:factory` is refused here, and is imported by `import_model` only.
     """
     settings = dict(settings or {})
     if isinstance(model, nn.Module):
-        module, name = model, type(model).__name__
-        warnings.warn(
-            f"{name} is built already, so that it is counted by number. For formulas, give what builds it, with its "
-            f"sizes as arguments: def model(d=8): return {name}(d); lemma.count(model)",
-            stacklevel=2,
-        )
-        return factory_subject(lambda: module, settings, name)
+        return _module_subject(model, settings)
     if callable(model) and not isinstance(model, Choice):
         return factory_subject(model, settings)
     if isinstance(model, Factory):
@@ -239,16 +238,10 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
             "lemma count package.module:factory, or lemma check parameters package.module:factory FORMULA."
         )
     if isinstance(model, str) and model in EXAMPLES:
-        return replace(factory_subject(EXAMPLES[model], settings, model), identity=_example_identity(model, settings))
-    if isinstance(model, (str, Path)) and is_run(Path(model)):
-        folder = RunFolder.open(Path(model))
-        if folder.adaptation is None:
-            return spec_subject(folder.spec, settings, str(folder.path))
-        method = folder.adaptation.method  # the whole adapted model, frozen parts and all
-        known = type(method).setting_names()
-        method = method.replace(**{word: settings.pop(word) for word in list(settings) if word in known})
-        plain = spec_subject(folder.spec, settings, str(folder.path))
-        return adapted_subject(plain, method, always_trainable(folder.spec, method), include_frozen=True)
+        subject = factory_subject(EXAMPLES[model], settings, model)
+        return replace(subject, identity=_example_identity(model, settings))
+    if isinstance(model, (str, Path)) and exists(Path(model)) and is_run(Path(model)):
+        return _run_subject(RunFolder.open(Path(model)), settings)
     if isinstance(model, str) and model not in PRESETS and not exists(Path(model)) and model not in preset_names():
         raise SpecError(
             describe_unknown("model", model, [*preset_names(), *EXAMPLES], MODEL_SYNONYMS.get(model.lower()))
@@ -257,117 +250,31 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
     return spec_subject(model, settings)
 
 
-def factory_subject(factory: Any, settings: Mapping[str, Any], name: str | None = None) -> Subject:
-    """Any callable that takes whole numbers by name and returns a module.
-
-    Arguments that are whole numbers are symbols; others are passed on. What it is called with is made by its
-    attribute `inputs`, a function of the same numbers, of which it may have more (such as B and T). Its attribute
-    `probe_sizes` may say at which sizes to probe. It has no identity: what it builds may depend on files, environment
-    variables or anything else that its source does not show, so that counts of it are never read from a cache.
-    """
-    called: str = name or getattr(factory, "__name__", type(factory).__name__)
-    takes = inspect.signature(factory).parameters
-    known = {word: p for word, p in takes.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    if any(p.kind is p.VAR_KEYWORD for p in takes.values()):  # it takes anything, so it takes what was given
-        known |= {
-            word: inspect.Parameter(word, inspect.Parameter.KEYWORD_ONLY) for word in settings if word not in known
-        }
-    feed = getattr(factory, "inputs", None)
-    fed = inspect.signature(feed).parameters if feed else {}
-    wrong = next((word for word in settings if word not in known and word not in fed), None)
-    if wrong is not None:
-        raise SpecError(describe_unknown(f"{called}: the setting", wrong, sorted({*known, *fed})))
-    asked = {word: p.default for word, p in [*fed.items(), *known.items()] if p.default is not p.empty} | dict(settings)
-    numbers = {word: value for word, value in asked.items() if isinstance(value, int) and not isinstance(value, bool)}
-    for word in settings:
-        parameter = known.get(word) or fed[word]
-        size = type(parameter.default) is int or parameter.annotation in (int, "int")
-        if (size or word not in known) and word not in numbers:
-            raise InputError(f"{word} = {settings[word]!r}: a whole number is expected, as in {word}=8.")
-    others = {word: value for word, value in asked.items() if word not in numbers and word in known}
-    missing = [word for word in known if word not in asked]
-    if missing:
-        raise InputError(f"{called} needs a value for {', '.join(missing)}, as in {missing[0]}=4.")
-
-    def make_inputs(values: Sizes) -> Inputs:
-        made = feed(**{word: values[word] for word in fed})  # pyright: ignore[reportOptionalCall]
-        if isinstance(made, dict):
-            return Inputs((), made)
-        return made if isinstance(made, Inputs) else Inputs(made if isinstance(made, tuple) else (made,))
-
-    return Subject(
-        called,
-        {word: numbers[word] for word in known if word in numbers},
-        make_module=lambda values: factory(**others, **{word: values[word] for word in known if word in numbers}),
-        make_inputs=make_inputs if feed else None,
-        input_sizes={word: numbers[word] for word in fed if word not in known},
-        probe_sizes=getattr(factory, "probe_sizes", {}),
-        builds_fresh=False,
+def _module_subject(module: nn.Module, settings: Mapping[str, Any]) -> Subject:
+    """Return the subject of a module that is built already, which has no symbols."""
+    name = type(module).__name__
+    warnings.warn(
+        f"{name} is built already, so that it is counted by number. For formulas, give what builds it, with its "
+        f"sizes as arguments: def model(d=8): return {name}(d); lemma.count(model)",
+        stacklevel=3,
     )
+    return factory_subject(lambda: module, settings, name)
 
 
-def spec_subject(model: str | Path | ModelSpec | Choice, settings: dict[str, Any], name: str | None = None) -> Subject:
-    """The family of models that differ from one spec in its sizes only."""
-    base = choose(model).model
-    running: dict[str, Any] = {BATCH: settings.pop(BATCH, 1)}
-    if isinstance(base, specs.Graph):
-        running[NODES] = settings.pop(NODES, DEFAULT_LENGTH)
-    elif isinstance(base, specs.EncoderDecoder):  # a source is as long as the target, unless its length is given
-        running[SOURCE] = settings.pop(SOURCE, settings.get(TIME, settings.get("context", base.context)))
-    elif TIME not in base.sizes():
-        running[TIME] = settings.pop(TIME, DEFAULT_LENGTH)
-    spec = apply_settings(base, settings)
-    for letter, size in running.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise InputError(f"{letter} = {size!r}: a whole number from 1 up is expected, as in {letter}=8.")
-    if isinstance(spec, specs.EncoderDecoder) and running[SOURCE] > spec.context:
-        raise InputError(f"S = {running[SOURCE]}: no source is longer than the context, T = {spec.context}.")
-    sizes, body = spec.sizes(), body_spec(spec)
-    if "w" in sizes and not _window_slides(body):
-        del sizes["w"]  # a window that no text fills changes nothing
-    follows = {"D": "d"} if getattr(body, "tied", False) and "D" in sizes else {}  # one size by two names
-    symbols = {letter: value for letter, value in sizes.items() if letter not in follows}
-
-    def make(values: Sizes) -> nn.Module:
-        mine = {letter: value for letter, value in values.items() if letter in sizes}
-        return _with_full_forward(
-            build(spec.with_sizes({**mine, **{letter: values[other] for letter, other in follows.items()}}))
-        )
-
-    return Subject(
-        name or (str(model) if isinstance(model, (str, Path)) else spec.family),
-        symbols,
-        make_module=make,
-        make_inputs=partial(_make_spec_inputs, spec),
-        input_sizes=running,
-        defaults=_default_formulas(body),
-        probe_sizes=_probe_sizes(spec),
-        identity=None if uses_plugins(spec) else f"spec {_fields_besides_sizes(spec)} {sorted(symbols)}",
-        spec=spec,
-    )
-
-
-def apply_settings(spec: ModelSpec, settings: Mapping[str, Any]) -> ModelSpec:
-    """Let words change a model; those of its body reach its body, those of its towers its towers."""
-    if isinstance(spec, specs.CrossAttention):
-        own = {word: value for word, value in settings.items() if word in specs.Reranking.setting_names()}
-        others = {word: value for word, value in settings.items() if word not in own}
-        return spec.replace(**own, towers=apply_settings(spec.towers, others).to_dict())
-    if not isinstance(spec, specs.TextReader):
-        return spec.replace(**distribute(settings, {"model": type(spec)})["model"])
-    shares = distribute(settings, {"model": type(spec), "body": type(spec.body)})
-    return spec.replace(**{"body": spec.body.replace(**shares["body"]).to_dict(), **shares["model"]})
-
-
-def body_spec(spec: ModelSpec) -> ModelSpec:
-    """The model itself; of one that reads by a body, its body; of a re-ranker, that of its dual encoder."""
-    spec = spec.towers if isinstance(spec, specs.CrossAttention) else spec
-    return spec.body if isinstance(spec, specs.TextReader) else spec
+def _run_subject(folder: RunFolder, settings: dict[str, Any]) -> Subject:
+    """Return the subject of a run; of an adapted one the full model, frozen parts and all."""
+    if folder.adaptation is None:
+        return spec_subject(folder.spec, settings, str(folder.path))
+    method = folder.adaptation.method
+    names = type(method).setting_names()
+    method = method.replace(**{name: settings.pop(name) for name in list(settings) if name in names})
+    base = spec_subject(folder.spec, settings, str(folder.path))
+    return adapted_subject(base, method, always_trainable(folder.spec, method), include_frozen=True)
 
 
 def _example_identity(name: str, settings: Mapping[str, Any]) -> str:
     """Return the identity of a built-in example: its name, the settings that are no sizes, the library it uses."""
-    others = {word: value for word, value in settings.items() if not isinstance(value, int)}
+    others = {setting: value for setting, value in settings.items() if not isinstance(value, int)}
     try:
         library = version("transformers")
     except PackageNotFoundError:
@@ -375,55 +282,235 @@ def _example_identity(name: str, settings: Mapping[str, Any]) -> str:
     return f"example {name} {sorted(others.items())} transformers {library}"
 
 
+def factory_subject(factory: Any, settings: Mapping[str, Any], name: str | None = None) -> Subject:
+    """Return the subject of a callable that takes whole numbers by name and returns a module.
+
+    Arguments that are whole numbers are symbols; others are passed on. Its attribute `inputs` is a function of the same
+    numbers, and of more (such as B and T), that returns what the module is called with. Its attribute `probe_sizes` may
+    say at which sizes to probe. It has no identity: what it builds may depend on files, environment variables or
+    anything else that its source does not show, so that counts of it are never read from a cache.
+    """
+    title: str = name or getattr(factory, "__name__", type(factory).__name__)
+    signature = inspect.signature(factory).parameters
+    parameters = {key: p for key, p in signature.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    if any(p.kind is p.VAR_KEYWORD for p in signature.values()):
+        for key in settings:
+            parameters.setdefault(key, inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY))
+    make = getattr(factory, "inputs", None)
+    input_parameters = inspect.signature(make).parameters if make else {}
+    everything = {**input_parameters, **parameters}
+    unknown = next((key for key in settings if key not in everything), None)
+    if unknown is not None:
+        raise SpecError(describe_unknown(f"{title}: the setting", unknown, sorted(everything)))
+    values = {key: p.default for key, p in everything.items() if p.default is not p.empty} | dict(settings)
+    numbers = {key: value for key, value in values.items() if isinstance(value, int) and not isinstance(value, bool)}
+    for key in settings:
+        parameter = everything[key]
+        is_size = key not in parameters or type(parameter.default) is int or parameter.annotation in (int, "int")
+        if is_size and key not in numbers:
+            raise InputError(f"{key} = {settings[key]!r}: a whole number is expected, as in {key}=8.")
+    missing = [key for key in parameters if key not in values]
+    if missing:
+        raise InputError(f"{title} needs a value for {', '.join(missing)}, as in {missing[0]}=4.")
+    symbols = {key: numbers[key] for key in parameters if key in numbers}
+    others = {key: value for key, value in values.items() if key in parameters and key not in numbers}
+
+    def make_module(sizes: Sizes) -> nn.Module:
+        return factory(**others, **{key: sizes[key] for key in symbols})
+
+    def make_inputs(sizes: Sizes) -> Inputs:
+        assert make
+        inputs = make(**{key: sizes[key] for key in input_parameters})
+        if isinstance(inputs, Inputs):
+            return inputs
+        if isinstance(inputs, dict):
+            return Inputs((), inputs)
+        return Inputs(inputs if isinstance(inputs, tuple) else (inputs,))
+
+    return Subject(
+        title,
+        symbols,
+        make_module,
+        make_inputs if make else None,
+        input_sizes={key: numbers[key] for key in input_parameters if key not in parameters},
+        probe_sizes=getattr(factory, "probe_sizes", {}),
+        builds_fresh=False,
+    )
+
+
+def spec_subject(model: str | Path | ModelSpec | Choice, settings: dict[str, Any], name: str | None = None) -> Subject:
+    """Return the family of models that differ from one spec in its sizes only."""
+    base = choose(model).model
+    input_sizes: dict[str, Any] = {BATCH: settings.pop(BATCH, 1)}
+    if isinstance(base, specs.Graph):
+        input_sizes[NODES] = settings.pop(NODES, DEFAULT_LENGTH)
+    elif isinstance(base, specs.EncoderDecoder):  # a source is as long as the target, unless its length is given
+        input_sizes[SOURCE] = settings.pop(SOURCE, settings.get(TIME, settings.get("context", base.context)))
+    elif TIME not in base.sizes():
+        input_sizes[TIME] = settings.pop(TIME, DEFAULT_LENGTH)
+    spec = apply_settings(base, settings)
+    for letter, size in input_sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise InputError(f"{letter} = {size!r}: a whole number from 1 up is expected, as in {letter}=8.")
+    if isinstance(spec, specs.EncoderDecoder) and input_sizes[SOURCE] > spec.context:
+        raise InputError(f"S = {input_sizes[SOURCE]}: no source is longer than the context, T = {spec.context}.")
+    sizes, body = spec.sizes(), body_spec(spec)
+    if "w" in sizes and not _window_slides(body):
+        del sizes["w"]  # a window that no text fills changes nothing
+    aliases = {"D": "d"} if getattr(body, "tied", False) and "D" in sizes else {}  # one size by two names
+    symbols = {letter: size for letter, size in sizes.items() if letter not in aliases}
+
+    def make_module(values: Sizes) -> nn.Module:
+        given = {letter: value for letter, value in values.items() if letter in sizes}
+        return _with_full_forward(
+            build(spec.with_sizes(given | {alias: values[letter] for alias, letter in aliases.items()}))
+        )
+
+    return Subject(
+        name or (str(model) if isinstance(model, (str, Path)) else spec.family),
+        symbols,
+        make_module,
+        partial(_make_spec_inputs, spec),
+        input_sizes,
+        defaults=_default_formulas(body),
+        probe_sizes=_spec_probe_sizes(spec),
+        identity=None if uses_plugins(spec) else f"spec {_fields_besides_sizes(spec)} {sorted(symbols)}",
+        spec=spec,
+    )
+
+
+def adapted_subject(
+    model: ModelSpec | Subject, method: Method, trainable: Sequence[str] = (), include_frozen: bool = False
+) -> Subject:
+    """Return the family of adapted models, or of their trainable parameters alone; its sizes are those of both."""
+    base = model if isinstance(model, Subject) else spec_subject(model, {})
+    letters = type(method).letters()
+    method_sizes = {letter: int(getattr(method, name)) for letter, name in letters.items()}
+
+    def make_module(sizes: Sizes) -> nn.Module:
+        sized = method.replace(**{letter: sizes[letter] for letter in method_sizes})
+        adapted = adapt_model(base.make_module(sizes), sized, trainable, any_rank=True).model
+        return adapted if include_frozen else _trainable_only(adapted)
+
+    fields = {name: value for name, value in method.to_dict().items() if name not in letters.values()}
+    identity = f"{base.identity} learns {fields} {list(trainable)} {'and all' if include_frozen else 'alone'}"
+    layers = {letter: LAYER_COUNTS for letter in base.symbols if letter in ("L", "L_enc", "L_dec")}
+    return replace(
+        base,
+        name=f"{base.name}, {method.kind}",
+        symbols={**base.symbols, **method_sizes},
+        make_module=make_module,
+        make_inputs=base.make_inputs if include_frozen else None,
+        probe_sizes={**base.probe_sizes, **layers},
+        identity=None if base.identity is None else identity,
+    )
+
+
+def _trainable_only(module: nn.Module) -> nn.Module:
+    """Return a module that holds only the trainable parameters, under their paths; it cannot be run."""
+    root = nn.Module()
+    for path, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            *parents, name = path.split(".")
+            part = root
+            for parent in parents:
+                if parent not in part._modules:
+                    part.add_module(parent, nn.Module())
+                part = part.get_submodule(parent)
+            part.register_parameter(name, parameter)
+    return root
+
+
+# What depends on the family of a spec.
+
+WINDOW_SIZES = {"N": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
+"""With one word before it a window needs no mask, and none may be longer than the text."""
+TRANSFORMER_SIZES = {
+    "V": list(range(5, 13)),
+    "h": DIVISORS,
+    "d_h": list(range(12, 108, 12)),
+    TIME: list(range(9, 17)),
+    SOURCE: list(range(2, 9)),
+    **dict.fromkeys(("L", "L_enc", "L_dec"), LAYER_COUNTS),
+}
+"""There are special tokens in the vocabulary, and no source may be longer than the context."""
+IMAGE_SIZES = {
+    "G": [2, 3, 4, 5, 6, 7],  # attention among patches grows with the fourth power
+    "P": [2, 3, 4, 5],
+    "d_i": list(range(12, 84, 12)),
+    "L_i": LAYER_COUNTS,
+    "h_i": DIVISORS,
+}
+
+
+def apply_settings(spec: ModelSpec, settings: Mapping[str, Any]) -> ModelSpec:
+    """Change fields of a spec; those of its body or of its towers reach these."""
+    if isinstance(spec, specs.CrossAttention):
+        names = specs.Reranking.setting_names()
+        for_spec = {name: value for name, value in settings.items() if name in names}
+        for_towers = {name: value for name, value in settings.items() if name not in names}
+        return spec.replace(**for_spec, towers=apply_settings(spec.towers, for_towers).to_dict())
+    if not isinstance(spec, specs.TextReader):
+        return spec.replace(**distribute(settings, {"model": type(spec)})["model"])
+    by_owner = distribute(settings, {"model": type(spec), "body": type(spec.body)})
+    return spec.replace(**{"body": spec.body.replace(**by_owner["body"]).to_dict(), **by_owner["model"]})
+
+
+def body_spec(spec: ModelSpec) -> ModelSpec:
+    """Return the spec of what reads the text: the body of a classifier or of a re-ranker's towers, else the model."""
+    spec = spec.towers if isinstance(spec, specs.CrossAttention) else spec
+    return spec.body if isinstance(spec, specs.TextReader) else spec
+
+
 def _fields_besides_sizes(spec: ModelSpec) -> dict[str, Any]:
-    """The fields of a spec that are not sizes."""
     if isinstance(spec, specs.CrossAttention):
         return {"family": spec.family, "towers": _fields_besides_sizes(spec.towers)}
-    kept = {word: value for word, value in spec.to_dict().items() if word not in type(spec).letters().values()}
-    return kept | {"body": _fields_besides_sizes(spec.body)} if isinstance(spec, specs.TextReader) else kept
+    size_fields = type(spec).letters().values()
+    fields = {name: value for name, value in spec.to_dict().items() if name not in size_fields}
+    return fields | {"body": _fields_besides_sizes(spec.body)} if isinstance(spec, specs.TextReader) else fields
 
 
 def _with_full_forward(model: nn.Module) -> nn.Module:
     """Let a call of a model go through all of it: an encoder may have two outputs, or none for tokens."""
     if isinstance(model, EncoderModel) and (follow := model.follow) is not None:
 
-        def all_outputs(tokens: Tensor) -> Tensor:
-            """All logits in one tensor, so that what is counted backward starts from all of them."""
+        def forward_with_all_outputs(tokens: Tensor) -> Tensor:
+            """Return all logits in one tensor, so that the backward pass starts from all of them."""
             vectors = model.vectors(tokens)
             follows = follow(vectors[:, 0])
             return follows if model.output is None else torch.cat([model.output(vectors).flatten(1), follows], dim=1)
 
-        model.forward = all_outputs
+        model.forward = forward_with_all_outputs
     if isinstance(model, TreeModel):
         model.forward = model.vectors  # a body alone: nothing comes after its vectors
     if isinstance(model, CrossAttentionModel):
 
-        def from_pixels(images: Tensor, tokens: Tensor) -> Tensor:
-            """The logit of each image with the text of its row."""
-            read = model.towers.patches(images), model.towers.words(tokens), tokens >= 0
-            added = type(model).forward(model, *read)
-            return model.dual_logits(*read) + added
+        def forward_from_pixels(images: Tensor, tokens: Tensor) -> Tensor:
+            """Return the logit of each image with the text of its row."""
+            encoded = model.towers.patches(images), model.towers.words(tokens), tokens >= 0
+            added = type(model).forward(model, *encoded)
+            return model.dual_logits(*encoded) + added
 
-        model.forward = from_pixels  # pyright: ignore[reportAttributeAccessIssue]
+        model.forward = forward_from_pixels  # pyright: ignore[reportAttributeAccessIssue]
     return model
 
 
-def _make_spec_inputs(spec: ModelSpec, values: Sizes) -> Inputs:
-    """One batch for a model of this spec, of zeros."""
+def _make_spec_inputs(spec: ModelSpec, sizes: Sizes) -> Inputs:
+    """Make one batch of zeros for a model of this spec."""
     if isinstance(spec, specs.Graph):  # all n² entries of Â: how many of them are edges depends on the graph
-        return Inputs((torch.zeros(values[NODES], values["F"]), torch.zeros(values[NODES], values[NODES])))
-    tree = isinstance(body_spec(spec), specs.Tree)  # every word depends on the first: all trees count the same
-    tokens = torch.zeros(values[BATCH], values[TIME], *([2] if tree else []), dtype=torch.long)
+        return Inputs((torch.zeros(sizes[NODES], sizes["F"]), torch.zeros(sizes[NODES], sizes[NODES])))
+    is_tree = isinstance(body_spec(spec), specs.Tree)  # every word depends on the first: all trees count the same
+    tokens = torch.zeros(sizes[BATCH], sizes[TIME], *([2] if is_tree else []), dtype=torch.long)
     if isinstance(spec, specs.EncoderDecoder):
-        return Inputs((torch.zeros(values[BATCH], values[SOURCE], dtype=torch.long), tokens))
+        return Inputs((torch.zeros(sizes[BATCH], sizes[SOURCE], dtype=torch.long), tokens))
     if isinstance(spec, specs.DualEncoder | specs.CrossAttention):
-        side = values["G"] * values["P"]
-        return Inputs((torch.zeros(values[BATCH], specs.CHANNELS, side, side), tokens))
+        side = sizes["G"] * sizes["P"]
+        return Inputs((torch.zeros(sizes[BATCH], specs.CHANNELS, side, side), tokens))
     return Inputs((tokens,))
 
 
 def _default_formulas(spec: ModelSpec) -> dict[str, Polynomial]:
-    """What the unset sizes of a spec are in terms of the others, read off the spec itself."""
+    """Return what the unset sizes of a spec are in terms of the others, read off the spec itself."""
     letters = type(spec).letters()
     unset = [letter for letter, name in letters.items() if getattr(spec, name) is None and letter in spec.sizes()]
     if not unset:
@@ -440,17 +527,17 @@ def _default_formulas(spec: ModelSpec) -> dict[str, Polynomial]:
 
 
 def _window_slides(spec: ModelSpec) -> bool:
-    """Whether a sliding window is shorter than the context, so that it slides at all."""
+    """Return whether a sliding window is shorter than the context, so that it slides at all."""
     return isinstance(spec, specs.Decoder) and spec.window is not None and spec.window <= spec.context
 
 
 def _head_multiple(spec: ModelSpec) -> int:
-    """What the width of a head must be a multiple of: 2 where pairs are rotated, more where only some of them are."""
+    """Return what the width of a head must be a multiple of: 2 where pairs are rotated, more if only some of them."""
     return getattr(getattr(spec, "positions", None), "head_multiple", 1)
 
 
-def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
-    """Where to probe a family for which not all sizes are possible."""
+def _spec_probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
+    """Return where to probe a family for which not all sizes are possible."""
     body = body_spec(spec)
     if isinstance(body, specs.Graph):
         return {"L": [3, 4, 5, 6]}  # a first layer, a last one, and those between
@@ -459,52 +546,13 @@ def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
     images = IMAGE_SIZES if isinstance(spec, specs.DualEncoder | specs.CrossAttention) else {}
     if "N" in body.sizes():
         return {**WINDOW_SIZES, **images}
-    heads: dict[str, list[int]] = {}
-    grouped, turned = getattr(body, "key_value_heads", None), _head_multiple(body)
-    if grouped or turned > 1:  # much to divide: heads in groups, or the pairs that rotary positions turn
-        many, most = ([12, 24, 36, 48, 72], 144) if grouped else (DIVISORS, 12)
-        widths = [most * turned * step for step in range(1, 9)]
-        heads = {"h": many, "h_kv": DIVISORS, "d_h": widths, "d_v": widths}
-    if isinstance(body, specs.Decoder) and body.window:  # what it keeps depends on which of the two is longer
-        beyond = {"w": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
-        heads |= beyond if _window_slides(body) else {TIME: list(range(2, body.window))[:8]}
-    return {**(TRANSFORMER_SIZES if isinstance(body, specs.Transformer) else {}), **heads, **images}
-
-
-def adapted_subject(
-    model: ModelSpec | Subject, method: Method, trainable: Sequence[str] = (), include_frozen: bool = False
-) -> Subject:
-    """The family of what learns in adapted models, or of all of them; its sizes are the model's and the method's."""
-    plain = model if isinstance(model, Subject) else spec_subject(model, {})
-    letters = type(method).letters()
-    sizes = {letter: int(getattr(method, name)) for letter, name in letters.items()}
-
-    def make(values: Sizes) -> nn.Module:
-        at = method.replace(**{letter: values[letter] for letter in sizes})
-        adapted = adapt_model(plain.make_module(values), at, trainable, any_rank=True).model
-        if include_frozen:
-            return adapted
-        learned = nn.Module()  # what learns, in a module that holds nothing else and is not run
-        for path, parameter in adapted.named_parameters():
-            if parameter.requires_grad:
-                *parents, name = path.split(".")
-                part = learned
-                for parent in parents:
-                    if parent not in part._modules:
-                        part.add_module(parent, nn.Module())
-                    part = part.get_submodule(parent)
-                part.register_parameter(name, parameter)
-        return learned
-
-    words = {word: value for word, value in method.to_dict().items() if word not in letters.values()}
-    identity = f"{plain.identity} learns {words} {list(trainable)} {'and all' if include_frozen else 'alone'}"
-    layers = {letter: LAYER_COUNTS for letter in plain.symbols if letter in ("L", "L_enc", "L_dec")}
-    return replace(
-        plain,
-        name=f"{plain.name}, {method.kind}",
-        symbols={**plain.symbols, **sizes},
-        make_module=make,
-        make_inputs=plain.make_inputs if include_frozen else None,
-        probe_sizes={**plain.probe_sizes, **layers},
-        identity=None if plain.identity is None else identity,
-    )
+    sizes: dict[str, list[int]] = dict(TRANSFORMER_SIZES) if isinstance(body, specs.Transformer) else {}
+    is_grouped, multiple = getattr(body, "key_value_heads", None), _head_multiple(body)
+    if is_grouped or multiple > 1:  # much to divide: heads in groups, or the pairs that rotary positions turn
+        heads, step = ([12, 24, 36, 48, 72], 144) if is_grouped else (DIVISORS, 12)
+        widths = [step * multiple * n for n in range(1, 9)]
+        sizes |= {"h": heads, "h_kv": DIVISORS, "d_h": widths, "d_v": widths}
+    if isinstance(body, specs.Decoder) and body.window:  # its cache depends on which of the two is longer
+        sliding = {"w": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
+        sizes |= sliding if _window_slides(body) else {TIME: list(range(2, body.window))[:8]}
+    return {**sizes, **images}

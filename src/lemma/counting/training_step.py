@@ -1,8 +1,8 @@
-"""One training step followed on tensors that take no memory: what is alive at every moment, and what each kernel costs.
+"""One training step traced on tensors that take no memory: what is alive at every moment, and what each kernel costs.
 
 The step is the trainer's own: its loss, its autocast, its optimizer. It runs on fake tensors of a CPU; what a GPU does
-otherwise (where autocast keeps float32, fused attention, cuDNN's recurrent layers) is put in its place by
-`GpuArithmetic`, so that a GPU can be planned for on a machine without one.
+differently (where autocast keeps float32, fused attention, cuDNN's recurrent layers) is emulated by `GpuEmulation`, so
+that a GPU can be planned for on a machine without one.
 """
 
 import weakref
@@ -24,9 +24,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry
 
 import lemma.spec.models as specs
-from lemma.counting.count import MAX_QUICK_RUN
-from lemma.counting.measure import PathTracker, differentiable_outputs, iter_tensors, track_paths
-from lemma.counting.probe import Sizes
+from lemma.counting.fit import Sizes
+from lemma.counting.measure import MAX_QUICK_RUN, PathTracker, differentiable_outputs, iter_tensors, track_paths
 from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, Subject, format_sizes
 from lemma.errors import CountingError
 from lemma.kernels import support
@@ -49,39 +48,45 @@ CUDNN_RESERVE_PER_UNIT = (
 
 @dataclass(frozen=True)
 class StepSettings:
-    """Where and how a step is taken."""
+    """The device and the recipe of a step.
+
+    Attributes:
+        recompute: whether the activations inside each layer are computed again in the backward pass.
+    """
 
     gpu: bool = True
     precision: torch.dtype = torch.bfloat16
     recipe: Recipe = field(default_factory=Recipe)
     recompute: bool = False
-    """Whether the activations inside each layer are computed again in the backward pass."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What is alive after an operation: bytes by part; and where that is, in words."""
+    """The bytes that are alive after an operation, by part, and a label that says when that is."""
 
     parts: tuple[int, ...]
     label: str
 
     @property
     def total(self) -> int:
-        """All parts together."""
         return sum(self.parts)
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """A training step: what is alive after each operation, and what all operations came to."""
+    """The memory and the work of a training step.
+
+    Attributes:
+        moments: what is alive after each operation.
+        kernels: how often an operation took this number of FLOPs and moved this number of bytes.
+        largest_layer: bytes of the weights of the largest layer, or of the full model if it has none.
+        layers: how many layers can be computed again.
+    """
 
     moments: tuple[Moment, ...]
     kernels: Mapping[tuple[int, int], int]
-    """How often an operation took this number of FLOPs and moved this number of bytes."""
     largest_layer: int
-    """Bytes of the weights of the largest layer, or of the whole model if it has none."""
     layers: int
-    """How many layers can be computed again."""
 
     @property
     def peak(self) -> Moment:
@@ -99,15 +104,15 @@ class StepTrace:
         return sum(moved * times for (_, moved), times in self.kernels.items())
 
 
-def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *others: Any, **named: Any) -> int:
-    """Those of QKᵀ and of the mean of the values."""
+def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> int:
+    """Return the FLOPs of QKᵀ and of the mean of the values."""
     return 2 * query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] * (query.shape[3] + value.shape[3])
 
 
 def recurrent_flops(
     inputs: Tensor, weights: Sequence[Tensor], tokens: int, batch: int, *, directions: int = 1, backward: bool = False
 ) -> int:
-    """FLOPs of recurrent layers over `tokens` tokens of `batch` sequences, as `count` has them.
+    """Return the FLOPs of recurrent layers over `tokens` tokens of `batch` sequences, as `count` has them.
 
     Backward, each product has two of its size, but for those of gradients that nobody asks for: of the first states,
     and of inputs without a gradient.
@@ -122,8 +127,8 @@ def recurrent_flops(
     return 2 * forward - unasked
 
 
-def _onednn_flops(inputs: Tensor, *args: Any, backward: bool = False, **named: Any) -> int:
-    """FLOPs of oneDNN's recurrent layer: one layer in one direction."""
+def _onednn_flops(inputs: Tensor, *args: Any, backward: bool = False, **kwargs: Any) -> int:
+    """Return the FLOPs of oneDNN's recurrent layer: one layer in one direction."""
     length, batch, _ = inputs.shape
     return recurrent_flops(inputs, args[:2], length * batch, batch, backward=backward)
 
@@ -134,11 +139,11 @@ CPU_FLOPS = {
     "mkldnn_rnn_layer": _onednn_flops,
     "mkldnn_rnn_layer_backward": partial(_onednn_flops, backward=True),
 }
-"""What PyTorch's counter of FLOPs does not know; backward as if the scores had been kept, as `count` has it."""
+"""Rules that PyTorch's counter of FLOPs lacks; backward as if the scores had been kept, as `count` has it."""
 
 
 class StepTracker(TorchDispatchMode):
-    """Follows which storages are alive, and counts the FLOPs and the bytes of every operation."""
+    """Tracks which storages are alive, and counts the FLOPs and the bytes of every operation."""
 
     def __init__(self, gpu: bool) -> None:
         super().__init__()
@@ -153,32 +158,32 @@ class StepTracker(TorchDispatchMode):
         ] = {}  # by storage: the largest of consecutive positions, which fakes do not hold
 
     def assign(self, tensors: Any, part: str, extra_bytes: int = 0) -> None:
-        """Count storages to a part, whatever they counted to before; each with `more` bytes in addition."""
-        place = PARTS.index(part)
+        """Count storages to a part, whatever they counted to before, each with some bytes in addition."""
+        index = PARTS.index(part)
         for tensor in iter_tensors(tensors):
             storage = tensor.untyped_storage()
             key = storage._cdata
             if key in self._storages:
-                known, before, size = self._storages[key]
+                reference, before, size = self._storages[key]
                 self.parts[before] -= size
-                self._storages[key] = known, place, size
+                self._storages[key] = reference, index, size
             else:
                 size = storage.nbytes() + extra_bytes
-                self._storages[key] = weakref.ref(storage, partial(self._free, key)), place, size
-            self.parts[place] += size
+                self._storages[key] = weakref.ref(storage, partial(self._free, key)), index, size
+            self.parts[index] += size
 
     def _free(self, key: int, _: Any) -> None:
         self._max_positions.pop(key, None)
-        if found := self._storages.pop(key, None):
-            self.parts[found[1]] -= found[2]
+        if entry := self._storages.pop(key, None):
+            self.parts[entry[1]] -= entry[2]
 
     def belongs_to(self, tensor: Tensor, part: str) -> bool:
-        """Whether a tensor's storage counts to a part."""
-        found = self._storages.get(tensor.untyped_storage()._cdata)
-        return found is not None and PARTS[found[1]] == part
+        """Return whether a tensor's storage counts to a part."""
+        entry = self._storages.get(tensor.untyped_storage()._cdata)
+        return entry is not None and PARTS[entry[1]] == part
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and count what it made, read and wrote."""
+        """Run an operation and count what it allocated, read and wrote."""
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
             return not self.gpu  # whether all tokens are there: a CPU is asked, and says yes; a GPU is not
@@ -188,26 +193,26 @@ class StepTracker(TorchDispatchMode):
         out = func(*args, **kwargs)
         if not self.phase and not self.part:
             return out
-        made = [one for one in iter_tensors(out) if one.untyped_storage()._cdata not in self._storages]
-        if made and func is torch.ops.aten.mkldnn_rnn_layer.default and not out[3].numel():
+        new = [tensor for tensor in iter_tensors(out) if tensor.untyped_storage()._cdata not in self._storages]
+        if new and func is torch.ops.aten.mkldnn_rnn_layer.default and not out[3].numel():
             self.assign(out[3], self._part_of(func, args), onednn_reserve_bytes(args))
-        if made:
-            self.assign(made, self.part or self._part_of(func, args))
+        if new:
+            self.assign(new, self.part or self._part_of(func, args))
         if name == "arange" and out.numel():
             self._max_positions[out.untyped_storage()._cdata] = int(max([0, *args[:2]][-1] - 1, 0))
-        if self.phase and (made or name.endswith("_") or name in SCRATCH_OPERATORS):
+        if self.phase and (new or name.endswith("_") or name in SCRATCH_OPERATORS):
             path = self.path_tracker.current
-            place = f", at {path.removeprefix('model.') or 'the loss'}" if self.phase != "optimizer step" else ""
-            *others, buffers = self.parts
-            inside = onednn_scratch_bytes(args) if name in SCRATCH_OPERATORS else 0
-            self.moments.append(Moment((*others, buffers + inside), self.phase + place))
+            location = f", at {path.removeprefix('model.') or 'the loss'}" if self.phase != "optimizer step" else ""
+            *parts, buffers = self.parts
+            scratch = onednn_scratch_bytes(args) if name in SCRATCH_OPERATORS else 0
+            self.moments.append(Moment((*parts, buffers + scratch), self.phase + location))
             self._count_kernel(func, args, kwargs, out)
         return out
 
     def _check_positions(self, args: Sequence[Any]) -> None:
-        """Refuse positions past the end of a table, which tensors without numbers would let pass."""
-        table, *others = args
-        for dimension, index in enumerate(iter_tensors(others)):
+        """Raise an IndexError for positions past the end of a table, which tensors without numbers would let pass."""
+        table, *indices = args
+        for dimension, index in enumerate(iter_tensors(indices)):
             largest = self._max_positions.get(index.untyped_storage()._cdata, 0)
             if dimension < table.dim() and largest >= (rows := table.shape[dimension]):
                 raise IndexError(f"position {largest:,} is past the end of a table of {rows:,}")
@@ -226,10 +231,10 @@ class StepTracker(TorchDispatchMode):
         if name.startswith(("empty", "new_empty")):
             return  # nothing is written to it yet
         formula = CPU_FLOPS.get(name) or flop_registry.get(func._overloadpacket)
-        read = [*iter_tensors(args), *iter_tensors(kwargs)]
-        read = read[1:] if name in LOOKUP_OPERATORS else read
-        moved = sum(tensor.numel() * tensor.element_size() for tensor in [*read, *iter_tensors(out)])
-        self.add_kernel(formula(*args, **kwargs, out_val=out) if formula else 0, moved)
+        operands = [*iter_tensors(args), *iter_tensors(kwargs)]
+        operands = operands[1:] if name in LOOKUP_OPERATORS else operands
+        bytes_moved = sum(tensor.numel() * tensor.element_size() for tensor in [*operands, *iter_tensors(out)])
+        self.add_kernel(formula(*args, **kwargs, out_val=out) if formula else 0, bytes_moved)
 
     def add_kernel(self, flops: int, bytes_moved: int) -> None:
         """Count an operation."""
@@ -237,7 +242,7 @@ class StepTracker(TorchDispatchMode):
 
 
 def trace_step(subject: Subject, settings: StepSettings, values: Sizes | None = None) -> StepTrace:
-    """Follow a training step of a subject at some sizes, those asked for unless others are given."""
+    """Trace a training step of a subject, at the sizes asked for unless others are given."""
     values = values or subject.sizes(True)
     module = subject.build(values)
     weights = sum(parameter.numel() for parameter in module.parameters())
@@ -260,7 +265,7 @@ def trace_step(subject: Subject, settings: StepSettings, values: Sizes | None = 
             failure = failure or error
     why = str(failure).strip().partition("\n")[0] or type(failure).__name__
     words = format_sizes(values)
-    raise CountingError(f"a training step of {subject.name} cannot be followed at {words}: {why}") from failure
+    raise CountingError(f"a training step of {subject.name} cannot be traced at {words}: {why}") from failure
 
 
 def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: Sizes) -> StepTrace:
@@ -280,8 +285,8 @@ def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: 
                     return forward(*args, **named)  # in backward, where no mode of the forward pass is left
 
             for layer in layers:
-                inside = partial(run, layer.forward)
-                layer.forward = partial(checkpoint, inside, use_reentrant=False, preserve_rng_state=False)
+                forward_layer = partial(run, layer.forward)
+                layer.forward = partial(checkpoint, forward_layer, use_reentrant=False, preserve_rng_state=False)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = build_optimizer(model, recipe) if trained else None
         with meter:
@@ -311,13 +316,13 @@ def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: 
                 optimizer.zero_grad(set_to_none=True)
             meter.phase = ""
     sizes = [sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in layers]
-    whole = sum(p.numel() * p.element_size() for p in model.parameters())
-    return StepTrace(tuple(meter.moments), dict(meter.kernels), max(sizes, default=whole), len(layers))
+    total = sum(p.numel() * p.element_size() for p in model.parameters())
+    return StepTrace(tuple(meter.moments), dict(meter.kernels), max(sizes, default=total), len(layers))
 
 
 @contextmanager
 def _emulate_gpu(meter: StepTracker) -> Iterator[None]:
-    """Let the CPU stand in for a GPU, if one is planned for: the trainer then takes its operators."""
+    """Let the trainer take the operators of a GPU, if one is planned for, on a CPU."""
     support.COST_RECORDER = meter.add_kernel if meter.gpu else None
     try:
         yield
@@ -326,7 +331,7 @@ def _emulate_gpu(meter: StepTracker) -> Iterator[None]:
 
 
 def _materialize(module: nn.Module) -> nn.Module:
-    """Give a module that was built on the meta device tensors of the CPU: fake ones, where tensors are fake."""
+    """Replace the meta tensors of a module by tensors of the CPU: fake ones, where tensors are fake."""
     new: dict[int, Tensor] = {}
 
     def moved(tensor: Tensor) -> Tensor:
@@ -340,8 +345,8 @@ def _materialize(module: nn.Module) -> nn.Module:
 
     for part in module.modules():
         holders: list[dict[str, Any]] = [part._parameters, part._buffers, part.__dict__]
-        for held in holders:
-            held.update({name: moved(one) for name, one in held.items() if isinstance(one, Tensor)})
+        for tensors in holders:
+            tensors.update({name: moved(value) for name, value in tensors.items() if isinstance(value, Tensor)})
         if isinstance(part, nn.RNNBase):
             part._flat_weights = [getattr(part, name) for name in part._flat_weights_names]
     return module
@@ -349,43 +354,43 @@ def _materialize(module: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class _Step:
-    """What is called in the forward pass."""
+    """A module and the call that runs its forward pass."""
 
     module: nn.Module
     call: Callable[[], Any]
 
     def forward(self, settings: StepSettings, meter: StepTracker) -> Tensor | None:
-        """Return what is minimised; None if nothing is trained."""
-        lowered = settings.precision != torch.float32
+        """Return the loss; None if nothing is trained."""
+        is_low_precision = settings.precision != torch.float32
         handle = None
         if (model := getattr(self.module, "model", None)) is not None:
             handle = model.register_forward_hook(lambda _, __, out: meter.assign(_first_tensor(out), "logits"))
-        with torch.autocast("cpu", settings.precision) if lowered else nullcontext():
+        with torch.autocast("cpu", settings.precision) if is_low_precision else nullcontext():
             out = self.call()
         if handle:
             handle.remove()
         outputs = differentiable_outputs(out)
         if not outputs or not outputs[0].dim():  # nothing is trained, or a loss comes first
             return outputs[0] if outputs else None
-        loss, *others = (output.sum() for output in outputs)
-        return sum(others, loss)
+        loss, *more_losses = (output.sum() for output in outputs)
+        return sum(more_losses, loss)
 
 
 def _first_tensor(out: Any) -> list[Tensor]:
-    """The first tensor that comes out of a model: its logits."""
+    """Return the first tensor of a model's outputs, its logits, in a list."""
     return list(iter_tensors(out, True))[:1]
 
 
 def _make_step(subject: Subject, model: nn.Module, inputs: Inputs, recipe: Recipe) -> _Step:
-    """The trainer's own loss where the model is one of ours; else the sum of what comes out."""
+    """Return the trainer's own loss where the model has a spec; else the sum of the outputs."""
     spec = getattr(model, "spec", None)
     if not isinstance(spec, specs.ModelSpec) or isinstance(
         spec, specs.Parser | specs.DualEncoder | specs.CrossAttention | specs.Graph | specs.Tree
     ):
         return _Step(model, lambda: model(*inputs.args, **inputs.kwargs))
-    first, *rest = inputs.args
+    first, *more = inputs.args
     if isinstance(spec, specs.EncoderDecoder):  # targets are one longer than what is fed
-        targets = torch.zeros(rest[0].shape[0], rest[0].shape[1] + 1, dtype=torch.long)
+        targets = torch.zeros(more[0].shape[0], more[0].shape[1] + 1, dtype=torch.long)
     else:
         targets = torch.zeros(first.shape[0], 1, dtype=torch.long) if isinstance(spec, specs.Classifier) else first
     loss = task_for(spec).loss(model, recipe)
@@ -393,10 +398,10 @@ def _make_step(subject: Subject, model: nn.Module, inputs: Inputs, recipe: Recip
 
 
 def find_layers(module: nn.Module) -> Iterator[nn.Module]:
-    """The layers of a model: the members of its outermost lists of modules of one class that have parts themselves."""
+    """Yield the members of the outermost lists of modules of one class that have parts themselves."""
     for child in module.children():
         members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
-        if len({type(one) for one in members}) == 1 and any(list(one.children()) for one in members):
+        if len({type(member) for member in members}) == 1 and any(list(member.children()) for member in members):
             yield from members
         else:
             yield from find_layers(child)
@@ -410,20 +415,20 @@ FLOAT32 = frozenset((
     "huber_loss", "binary_cross_entropy_with_logits", "dist", "cdist", "renorm", "logsumexp",
 ))
 # fmt: on
-"""What autocast computes in float32 on a GPU and not on a CPU (ATen/autocast_mode.h)."""
+"""Functions that autocast computes in float32 on a GPU and not on a CPU (ATen/autocast_mode.h)."""
 FLOAT32_BY_DEFAULT = frozenset(["prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum", "vector_norm"])
 RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # gates
 
 
 class GpuEmulation(TorchFunctionMode):
-    """What a GPU does otherwise than a CPU."""
+    """Calls functions as a GPU would where it differs from a CPU."""
 
     def __init__(self, meter: StepTracker, precision: torch.dtype) -> None:
         super().__init__()
         self.meter, self.precision = meter, precision
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function as a GPU would."""
+        """Call a function in the precision and with the kernels of a GPU."""
         kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
         if name == "scaled_dot_product_attention":
             return self._attend(func, *args, **kwargs)
@@ -440,8 +445,8 @@ class GpuEmulation(TorchFunctionMode):
         if name in FLOAT32_BY_DEFAULT and kwargs.get("dtype") is None and args[0].is_floating_point():
             kwargs["dtype"] = torch.float32
         if name in FLOAT32:
-            args = tuple(_to_float32(one) for one in args)
-            kwargs = {word: _to_float32(one) for word, one in kwargs.items()}
+            args = tuple(_to_float32(value) for value in args)
+            kwargs = {word: _to_float32(value) for word, value in kwargs.items()}
             with torch.autocast("cpu", enabled=False):
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
@@ -458,10 +463,10 @@ class GpuEmulation(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """Fused attention: queries, keys, values, the result and one number a row are kept for backward."""
-        lowered = torch.is_autocast_enabled("cpu")
-        if lowered:
-            query, key, value = (one.to(self.precision) for one in (query, key, value))
+        """Attend as a fused kernel: queries, keys, values, the result and one number a row are saved for backward."""
+        is_low_precision = torch.is_autocast_enabled("cpu")
+        if is_low_precision:
+            query, key, value = (tensor.to(self.precision) for tensor in (query, key, value))
         half = query.dtype in (torch.bfloat16, torch.float16)
         if query.dim() != 4 or (enable_gqa and not half):  # grouped heads have a kernel in half precision only
             with sdpa_kernel(SDPBackend.MATH):
@@ -473,36 +478,38 @@ class GpuEmulation(TorchFunctionMode):
         heads, new, width = query.shape[1:]
         self.meter.add_kernel(
             2 * len(query) * heads * new * key.shape[-2] * (width + value.shape[-1]),
-            sum(one.numel() * one.element_size() for one in (query, key, value, query)),
+            sum(tensor.numel() * tensor.element_size() for tensor in (query, key, value, query)),
         )
         return _FusedAttention.apply(query, key, value, attn_mask, self.meter)
 
     def _recurrent(
         self,
         name: str,
-        given: Tensor,
+        inputs: Tensor,
         state: Any,
         weights: Sequence[Tensor],
         biases: bool,
         layers: int,
         dropout: float,
         train: bool,
-        both_ways: bool,
+        is_bidirectional: bool,
         batch_first: bool,
     ) -> Any:
-        """A cuDNN call: the input time first, all weights in one buffer, and what it keeps for backward."""
-        dtype = self.precision if torch.is_autocast_enabled("cpu") else given.dtype
+        """Call cuDNN: the input with time first, all weights in one buffer, and its reserve for backward."""
+        dtype = self.precision if torch.is_autocast_enabled("cpu") else inputs.dtype
         states = state if isinstance(state, tuple) else (state,)
-        batch, time = given.shape[:2] if batch_first else given.shape[1::-1]
-        hidden, ways = states[0].shape[-1], 1 + both_ways
-        kept = cudnn_reserve_bytes(name, (batch, time, given.shape[-1], hidden, layers, ways), dtype)
+        batch, time = inputs.shape[:2] if batch_first else inputs.shape[1::-1]
+        hidden, directions = states[0].shape[-1], 1 + is_bidirectional
+        reserve_bytes = cudnn_reserve_bytes(name, (batch, time, inputs.shape[-1], hidden, layers, directions), dtype)
         flops, backward = (
-            recurrent_flops(given, weights, batch * time, batch, directions=ways, backward=back)
+            recurrent_flops(inputs, weights, batch * time, batch, directions=directions, backward=back)
             for back in (False, True)
         )
-        self.meter.add_kernel(flops, sum(one.numel() for one in weights) * dtype.itemsize * time)
-        out = _CudnnLayers.apply(self.meter, backward, kept, hidden * ways, batch_first, dtype, given, *weights)
-        return (out, *(one.to(dtype) for one in states))
+        self.meter.add_kernel(flops, sum(tensor.numel() for tensor in weights) * dtype.itemsize * time)
+        out = _CudnnLayers.apply(
+            self.meter, backward, reserve_bytes, hidden * directions, batch_first, dtype, inputs, *weights
+        )
+        return (out, *(tensor.to(dtype) for tensor in states))
 
 
 class _FusedAttention(torch.autograd.Function):
@@ -521,14 +528,16 @@ class _FusedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         query, key, value, _, out, _ = ctx.saved_tensors
         sums = torch.empty_like(query, dtype=torch.float32)
-        spread = (len(query), query.shape[1], key.shape[2], key.shape[3])
-        wide = [key.new_empty(spread), value.new_empty(spread)] if key.shape[1] < query.shape[1] else []
-        given = [torch.empty_like(one) for one in (query, key, value)]
+        shape = (len(query), query.shape[1], key.shape[2], key.shape[3])
+        expanded = [key.new_empty(shape), value.new_empty(shape)] if key.shape[1] < query.shape[1] else []
+        gradients = [torch.empty_like(tensor) for tensor in (query, key, value)]
         work = 2 * len(query) * query.shape[1] * query.shape[2] * key.shape[2]
-        moved = sum(one.numel() * one.element_size() for one in (query, key, value, out, grad, sums, *given))
-        ctx.meter.add_kernel(2 * work * (query.shape[-1] + value.shape[-1]), moved)
-        del sums, wide
-        return *given, None, None
+        bytes_moved = sum(
+            tensor.numel() * tensor.element_size() for tensor in (query, key, value, out, grad, sums, *gradients)
+        )
+        ctx.meter.add_kernel(2 * work * (query.shape[-1] + value.shape[-1]), bytes_moved)
+        del sums, expanded
+        return *gradients, None, None
 
 
 class _CudnnLayers(torch.autograd.Function):
@@ -539,22 +548,22 @@ class _CudnnLayers(torch.autograd.Function):
         ctx: Any,
         meter: StepTracker,
         flops: int,
-        kept: int,
+        reserve_bytes: int,
         width: int,
         batch_first: bool,
         dtype: torch.dtype,
-        given: Tensor,
+        inputs: Tensor,
         *weights: Tensor,
     ) -> Tensor:
-        lowered = given.to(dtype)
-        first = lowered.transpose(0, 1).contiguous() if batch_first else lowered
-        size = sum(one.numel() for one in weights)
+        cast = inputs.to(dtype)
+        first = cast.transpose(0, 1).contiguous() if batch_first else cast
+        size = sum(weight.numel() for weight in weights)
         flat = first.new_empty(size) if weights[0].dtype != dtype else weights[0]
         meter.assign(flat, "buffers" if flat is not weights[0] else "weights")
-        reserve = first.new_empty(kept, dtype=torch.uint8)
+        reserve = first.new_empty(reserve_bytes, dtype=torch.uint8)
         out = first.new_empty(*first.shape[:-1], width)
         ctx.save_for_backward(first, flat, reserve, out, *weights)
-        ctx.about = meter, flops, batch_first, given.dtype, size
+        ctx.about = meter, flops, batch_first, inputs.dtype, size
         return out.transpose(0, 1) if batch_first else out
 
     @staticmethod
@@ -566,42 +575,42 @@ class _CudnnLayers(torch.autograd.Function):
         into = torch.empty_like(first)
         flat = first.new_empty(size)
         parts = [
-            part.view_as(one).to(one.dtype)
-            for part, one in zip(flat.split([one.numel() for one in weights]), weights, strict=True)
+            part.view_as(weight).to(weight.dtype)
+            for part, weight in zip(flat.split([weight.numel() for weight in weights]), weights, strict=True)
         ]
         back = (into.transpose(0, 1) if batch_first else into).to(dtype)
         return None, None, None, None, None, None, back, *parts
 
 
 def cudnn_reserve_bytes(name: str, sizes: tuple[int, int, int, int, int, int], dtype: torch.dtype) -> int:
-    """The bytes that cuDNN keeps of a batch for the backward pass: asked of it where there is a GPU, else estimated."""
-    batch, time, width, hidden, layers, ways = sizes
+    """Return the bytes that cuDNN saves for the backward pass: measured where there is a GPU, else estimated."""
+    batch, time, width, hidden, layers, directions = sizes
     if torch.cuda.is_available():
         with suppress(Exception), _real_tensors():
             cells = {"lstm": nn.LSTM, "gru": nn.GRU}.get(name, nn.RNN)
-            real = cells(width, hidden, layers, bidirectional=ways == 2, device="cuda", dtype=dtype)
+            real = cells(width, hidden, layers, bidirectional=directions == 2, device="cuda", dtype=dtype)
             before = torch.cuda.memory_allocated()
-            given = torch.zeros(time, batch, width, device="cuda", dtype=dtype)
-            out, _ = real(given)
-            return torch.cuda.memory_allocated() - before - (given.numel() + out.numel()) * dtype.itemsize
-    return CUDNN_RESERVE_PER_UNIT * batch * time * hidden * layers * ways * dtype.itemsize
+            inputs = torch.zeros(time, batch, width, device="cuda", dtype=dtype)
+            out, _ = real(inputs)
+            return torch.cuda.memory_allocated() - before - (inputs.numel() + out.numel()) * dtype.itemsize
+    return CUDNN_RESERVE_PER_UNIT * batch * time * hidden * layers * directions * dtype.itemsize
 
 
 def onednn_reserve_bytes(args: Sequence[Any]) -> int:
-    """The bytes that oneDNN's recurrent layer keeps for the backward pass, read off two short texts."""
-    time, found = args[0].shape[0], []
+    """Return the bytes that oneDNN's recurrent layer saves for the backward pass, read off two short texts."""
+    time, sizes = args[0].shape[0], []
     with _real_tensors():
         for length in (2, 3):
-            shapes = [(length, *args[0].shape[1:]), *(one.shape for one in args[1:7])]
-            real = [torch.zeros(shape, dtype=one.dtype) for shape, one in zip(shapes, args[:7], strict=True)]
-            found.append(torch.ops.aten.mkldnn_rnn_layer(*real, *args[7:])[3].nbytes)
-    return found[0] + (time - 2) * (found[1] - found[0])
+            shapes = [(length, *args[0].shape[1:]), *(tensor.shape for tensor in args[1:7])]
+            real = [torch.zeros(shape, dtype=tensor.dtype) for shape, tensor in zip(shapes, args[:7], strict=True)]
+            sizes.append(torch.ops.aten.mkldnn_rnn_layer(*real, *args[7:])[3].nbytes)
+    return sizes[0] + (time - 2) * (sizes[1] - sizes[0])
 
 
 def onednn_scratch_bytes(args: Sequence[Any]) -> int:
-    """The bytes that oneDNN's recurrent layer needs while it runs: all gates of all tokens, and its weights again."""
+    """Return the bytes that oneDNN's recurrent layer needs while it runs: all gates of all tokens, and its weights."""
     (time, batch, _), weights = args[0].shape, args[1:5]
-    return (time * batch * weights[0].shape[0] + sum(one.numel() for one in weights)) * args[0].element_size()
+    return (time * batch * weights[0].shape[0] + sum(weight.numel() for weight in weights)) * args[0].element_size()
 
 
 @contextmanager

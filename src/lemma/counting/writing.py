@@ -1,7 +1,6 @@
 """Formulas written as people write them: grouped and factored; in plain text (Python), LaTeX or Unicode.
 
-A polynomial becomes a tree (`Collector`), the tree becomes text (`spelled`). `lemma.checking.formula` reads every style
-back.
+`Collector` makes a tree of a polynomial, `render_sum` makes text of the tree. `lemma.checking` reads every style back.
 """
 
 from collections import Counter
@@ -26,14 +25,14 @@ from lemma.report.result import GREEK
 
 Style = Literal["plain", "latex", "unicode"]
 RepeatedShapes = tuple[Polynomial | Number, Sequence[Sequence[Polynomial | Number]]]
-"""How often something is repeated (1, L, L-1), and the shapes of the tensors it holds."""
+"""How many times something is repeated (1, L, L-1), and the shapes of the tensors it holds."""
 
 
 def write_formula(formula: Polynomial | Rational | Number, order: Sequence[str] = (), style: Style = "plain") -> str:
     """Write a polynomial, or a quotient of two; in `order` the symbols are collected and sorted.
 
     >>> V, d, d_h, N = map(symbol, ["V", "d", "d_h", "N"])
-    >>> write(V * d + V * d_h + (N * d - d + 1) * d_h, ["V", "d", "d_h", "N"])
+    >>> write_formula(V * d + V * d_h + (N * d - d + 1) * d_h, ["V", "d", "d_h", "N"])
     'V*(d + d_h) + d_h*((N-1)*d + 1)'
     """
     if not isinstance(formula, Rational):
@@ -42,20 +41,23 @@ def write_formula(formula: Polynomial | Rational | Number, order: Sequence[str] 
         except FormulaTooLarge:  # where work is limited, a sum of its terms will do
             return render_sum(Collector(order).list_terms(as_polynomial(formula)), style)
     try:
-        whole = formula.to_polynomial()
+        polynomial = formula.to_polynomial()
     except FormulaTooLarge:
-        whole = None
-    if whole is not None:
-        return write_formula(whole, order, style)
-    above, below = write_formula(formula.numerator, order, style), write_formula(formula.denominator, order, style)
-    return rf"\frac{{{above}}}{{{below}}}" if style == "latex" else f"({above})/({below})"
+        polynomial = None
+    if polynomial is not None:
+        return write_formula(polynomial, order, style)
+    numerator, denominator = (
+        write_formula(formula.numerator, order, style),
+        write_formula(formula.denominator, order, style),
+    )
+    return rf"\frac{{{numerator}}}{{{denominator}}}" if style == "latex" else f"({numerator})/({denominator})"
 
 
 def write_shapes(parts: Sequence[RepeatedShapes], order: Sequence[str] = (), style: Style = "plain") -> str:
     """Write the number of parameters in tensors of these shapes; what is repeated is in one bracket.
 
     >>> V, d, L = map(symbol, ["V", "d", "L"])
-    >>> write_sum([(1, [(V, d)]), (L, [(d, 3 * d), (3 * d,), (d, d), (d,)])], ["V", "d", "L"])
+    >>> write_shapes([(1, [(V, d)]), (L, [(d, 3 * d), (3 * d,), (d, d), (d,)])], ["V", "d", "L"])
     'V*d + 4*L*d*(d + 1)'
     """
     atoms: dict[str, Polynomial] = {}
@@ -78,7 +80,7 @@ def write_shapes(parts: Sequence[RepeatedShapes], order: Sequence[str] = (), sty
 
 
 def _multiply_dimensions(shape: Sequence[Polynomial | Number], atoms: dict[str, Polynomial]) -> Polynomial:
-    """The product of a tensor's dimensions as one term; a sum such as N-1 among them becomes an atom.
+    """Return the product of a tensor's dimensions as one term; a sum such as N-1 among them becomes an atom.
 
     Equal sums share an atom. The space in its name keeps it apart from the names that people use.
     """
@@ -88,7 +90,7 @@ def _multiply_dimensions(shape: Sequence[Polynomial | Number], atoms: dict[str, 
             number, monomial = _common_factor(dimension)
             outside = Polynomial({monomial: number})
             inner = dimension / outside
-            name = next((name for name, known in atoms.items() if known == inner), f"bracket {len(atoms)}")
+            name = next((name for name, atom in atoms.items() if atom == inner), f"bracket {len(atoms)}")
             atoms[name] = inner
             dimension = outside * symbol(name)
         size = size * dimension
@@ -112,16 +114,16 @@ class Sum:
 
     @property
     def is_count(self) -> bool:
-        """Whether it is a symbol less a whole number, such as N-1: written tightly, and before other factors."""
+        """Whether it is a symbol less a whole number, such as N-1: written without spaces, before other factors."""
         if len(self.terms) != 2:
             return False
         first, last = self.terms
-        named = first.number == 1 and not first.brackets and len(first.powers) == 1 and first.powers[0][1] == 1
-        return named and not last.powers and not last.brackets and last.number < 0 and last.number.denominator == 1
+        is_symbol = first.number == 1 and not first.brackets and len(first.powers) == 1 and first.powers[0][1] == 1
+        return is_symbol and not last.powers and not last.brackets and last.number < 0 and last.number.denominator == 1
 
 
 def _multiply(factors: Sequence[Product]) -> Product:
-    """One product of several; symbols keep the place where they first occur."""
+    """Join factors to one product; symbols stay where they first occur."""
     number, powers = Fraction(1), {}
     for factor in factors:
         number *= factor.number
@@ -132,7 +134,7 @@ def _multiply(factors: Sequence[Product]) -> Product:
 
 
 def _as_factor(inner: Sum) -> Product:
-    """A sum as a factor; a single product needs no bracket."""
+    """Return a sum as a factor; a single product needs no bracket."""
     return inner.terms[0] if len(inner.terms) == 1 else Product(Fraction(1), (), (inner,))
 
 
@@ -140,40 +142,40 @@ _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def render_sum(formula: Sum, style: Style = "plain") -> str:
-    """The text of a sum."""
+    """Return the text of a sum."""
     minus = "−" if style == "unicode" else "-"
-    first, *others = formula.terms
+    first, *tail = formula.terms
     text = (minus if first.number < 0 else "") + _render_product(first, style)
-    return text + "".join(f" {minus if term.number < 0 else '+'} {_render_product(term, style)}" for term in others)
+    return text + "".join(f" {minus if term.number < 0 else '+'} {_render_product(term, style)}" for term in tail)
 
 
 def _render_product(product: Product, style: Style) -> str:
-    """The text of a product without its sign."""
-    above = [(name, power) for name, power in product.powers if power > 0]
-    below = [(name, -power) for name, power in product.powers if power < 0]
-    top = _render_factors(abs(product.number.numerator), above, product.brackets, style) or "1"
-    bottom = _render_factors(product.number.denominator, below, (), style)
+    """Return the text of a product without its sign."""
+    positive = [(name, power) for name, power in product.powers if power > 0]
+    negative = [(name, -power) for name, power in product.powers if power < 0]
+    top = _render_factors(abs(product.number.numerator), positive, product.brackets, style) or "1"
+    bottom = _render_factors(product.number.denominator, negative, (), style)
     if not bottom:
         return top
     if style == "latex":
         return rf"\frac{{{top}}}{{{bottom}}}"
-    several = len(below) + (product.number.denominator != 1) > 1
-    return f"{top}/({bottom})" if several else f"{top}/{bottom}"
+    needs_brackets = len(negative) + (product.number.denominator != 1) > 1
+    return f"{top}/({bottom})" if needs_brackets else f"{top}/{bottom}"
 
 
 def _render_factors(number: int, powers: Iterable[tuple[str, int]], brackets: tuple[Sum, ...], style: Style) -> str:
-    """Factors as a person orders them: the number, counts such as (N-1), symbols, other brackets."""
+    """Return the text of factors as a person orders them: number, counts such as (N-1), symbols, other brackets."""
     counts: list[str] = []
-    others: list[str] = []
+    sums: list[str] = []
     for bracket, power in Counter(brackets).items():
         text = render_sum(bracket, style)
         inner = text.replace(" ", "") if bracket.is_count else text
-        (counts if bracket.is_count else others).append(_render_power(f"({inner})", power, style))
+        (counts if bracket.is_count else sums).append(_render_power(f"({inner})", power, style))
     symbols = [_render_power(_render_symbol(name, style), power, style) for name, power in powers]
     numbers = [str(number)] if number != 1 else []
     if style == "latex":  # only symbols side by side need a space
-        return "".join([*numbers, *counts, r"\,".join(symbols), *others])
-    return ("·" if style == "unicode" else "*").join([*numbers, *counts, *symbols, *others])
+        return "".join([*numbers, *counts, r"\,".join(symbols), *sums])
+    return ("·" if style == "unicode" else "*").join([*numbers, *counts, *symbols, *sums])
 
 
 def _render_power(base: str, power: int, style: Style) -> str:
@@ -187,10 +189,10 @@ def _render_power(base: str, power: int, style: Style) -> str:
 
 
 def _render_symbol(name: str, style: Style) -> str:
-    r"""A symbol: in LaTeX a subscript of several letters is in braces, a long name upright.
+    r"""Return the text of a symbol: in LaTeX a subscript of several letters is in braces, a long name upright.
 
-    >>> _name("λ", "latex"), _name("d_ff", "latex"), _name("width", "latex")
-    ('\\lambda', 'd_{ff}', '\\mathrm{width}')
+    >>> [_render_symbol(name, "latex") for name in ("λ", "d_ff", "width")]
+    ['\\lambda', 'd_{ff}', '\\mathrm{width}']
     """
     if style != "latex":
         return name
@@ -210,15 +212,15 @@ _MAX_LENGTH_RATIO = (
 
 
 def _collect_shortest(polynomial: Polynomial, order: Sequence[str], atoms: Mapping[str, Polynomial]) -> Sum:
-    """The tree collected in the given order, unless starting with another symbol makes it much shorter."""
-    usual = Collector(order, None, atoms).collect(polynomial)
+    """Return the tree collected in the given order, unless starting with another symbol makes it much shorter."""
+    default = Collector(order, None, atoms).collect(polynomial)
     if len(polynomial.terms) > _MAX_TERMS_TO_DIVIDE:
-        return usual
-    others = [Collector(order, name, atoms).collect(polynomial) for name in polynomial.symbols - set(atoms)]
+        return default
+    alternatives = [Collector(order, name, atoms).collect(polynomial) for name in polynomial.symbols - set(atoms)]
     if atoms:
-        others.append(Collector(order).collect(polynomial.substitute_all(atoms)))
-    best = min(others, key=lambda formula: (len(render_sum(formula)), render_sum(formula)), default=usual)
-    return best if len(render_sum(best)) < _MAX_LENGTH_RATIO * len(render_sum(usual)) else usual
+        alternatives.append(Collector(order).collect(polynomial.substitute_all(atoms)))
+    best = min(alternatives, key=lambda formula: (len(render_sum(formula)), render_sum(formula)), default=default)
+    return best if len(render_sum(best)) < _MAX_LENGTH_RATIO * len(render_sum(default)) else default
 
 
 @dataclass(frozen=True)
@@ -233,71 +235,71 @@ class Collector:
     atoms: Mapping[str, Polynomial] = field(default_factory=dict)
 
     def sort_key(self, name: str) -> tuple[int, str]:
-        """A sorting key: the symbols in the given order, then the others."""
+        """Return a sorting key: the symbols in the given order, then the others."""
         return list(self.order).index(name) if name in self.order else len(self.order), name
 
     def rank_symbols(self, names: frozenset[str]) -> list[str]:
-        """Symbols in the order in which they are collected: the favourite, the ordered ones, the others, the atoms."""
+        """Sort symbols as they are collected: the first one, those of the order, the others, the atoms."""
         return sorted(names, key=lambda name: (name != self.first, name in self.atoms, self.sort_key(name)))
 
     def collect(self, polynomial: Polynomial, depth: int = 0) -> Sum:
-        """The tree of a polynomial."""
+        """Return the tree of a polynomial."""
         polynomial = self._expand_lone_atoms(polynomial)
         if depth == _MAX_DEPTH or len(polynomial.terms) < 2:
             return self.list_terms(polynomial)
         number, monomial = _common_factor(polynomial)
         if monomial:
             return Sum((self._factor_out(polynomial, number, monomial, depth),))
-        kept = self._collect_terms(polynomial, depth)
+        collected = self._collect_terms(polynomial, depth)
         if abs(number) == 1:
-            return kept
+            return collected
         pulled = Sum((self._factor_out(polynomial, abs(number), (), depth),))
-        return min(pulled, kept, key=lambda formula: len(render_sum(formula)))
+        return min(pulled, collected, key=lambda formula: len(render_sum(formula)))
 
     def _expand_lone_atoms(self, polynomial: Polynomial) -> Polynomial:
-        """Without the brackets that are alone in a sum."""
+        """Expand the brackets that are alone in a sum."""
         for name in polynomial.symbols & set(self.atoms):
-            alone = ((name, 1),)
-            if len(polynomial.terms) > 1 and polynomial.terms.get(alone) == 1:
-                return self._expand_lone_atoms(polynomial - Polynomial({alone: 1}) + self.atoms[name])
+            monomial = ((name, 1),)
+            if len(polynomial.terms) > 1 and polynomial.terms.get(monomial) == 1:
+                return self._expand_lone_atoms(polynomial - Polynomial({monomial: 1}) + self.atoms[name])
         return polynomial
 
     def _factor_out(self, polynomial: Polynomial, number: Fraction, monomial: Monomial, depth: int) -> Product:
-        rest = polynomial / Polynomial({monomial: number})
-        return _multiply([self._make_product(number, monomial), _as_factor(self.collect(rest, depth + 1))])
+        inner = polynomial / Polynomial({monomial: number})
+        return _multiply([self._make_product(number, monomial), _as_factor(self.collect(inner, depth + 1))])
 
     def _collect_terms(self, polynomial: Polynomial, depth: int) -> Sum:
-        """A product of two sums, where what one symbol is multiplied by divides everything.
+        """Return a product of two sums, where the factor of one symbol divides everything.
 
         Else the terms of the first symbol worth collecting, then the others; else all terms as they are.
         """
         terms = polynomial.terms
-        shares: list[Polynomial] = []  # the terms that hold a positive power of a symbol
+        candidates: list[Polynomial] = []  # the terms that hold a positive power of a symbol
         for name in self.rank_symbols(polynomial.symbols):
-            mine = Polynomial({key: number for key, number in terms.items() if dict(key).get(name, 0) > 0})
-            shares += [mine] if 1 < len(mine.terms) < len(terms) else []
-        for mine in shares if len(terms) <= _MAX_TERMS_TO_DIVIDE else ():
-            number, monomial = _common_factor(mine)
-            factor = mine / Polynomial({monomial: number})
+            with_symbol = Polynomial({key: number for key, number in terms.items() if dict(key).get(name, 0) > 0})
+            candidates += [with_symbol] if 1 < len(with_symbol.terms) < len(terms) else []
+        for with_symbol in candidates if len(terms) <= _MAX_TERMS_TO_DIVIDE else ():
+            number, monomial = _common_factor(with_symbol)
+            factor = with_symbol / Polynomial({monomial: number})
             try:
                 other = divide_exactly(polynomial, factor)
             except FormulaTooLarge:  # written without this factor
                 continue
             if other is not None and other.symbols:
                 return Sum((_multiply([_as_factor(self.collect(part, depth + 1)) for part in (other, factor)]),))
-        mine = next((mine for mine in shares if len(mine.symbols) > 1), None)
-        if mine is None:
+        with_symbol = next((with_symbol for with_symbol in candidates if len(with_symbol.symbols) > 1), None)
+        if with_symbol is None:
             return self.list_terms(polynomial)
-        others = self.collect(polynomial - mine, depth)
-        return self._sort_terms([*self.collect(mine, depth).terms, *others.terms])
+        remaining = self.collect(polynomial - with_symbol, depth)
+        return self._sort_terms([*self.collect(with_symbol, depth).terms, *remaining.terms])
 
     def list_terms(self, polynomial: Polynomial) -> Sum:
-        """The terms as they are."""
+        """Return the terms as they are."""
         products = [self._make_product(number, monomial) for monomial, number in polynomial.terms.items()]
         return self._sort_terms(products) if products else Sum((Product(Fraction(0)),))
 
     def _sort_terms(self, terms: Sequence[Product]) -> Sum:
-        """Terms by their symbols and exponents in the given order, a bare number last; the first positive if one is."""
+        """Sort terms by their symbols and exponents, a bare number last; the first is positive if one is."""
         names = sorted({name for term in terms for name, _ in term.powers}, key=self.sort_key)
 
         def exponents(term: Product) -> tuple[bool, list[int]]:
@@ -317,7 +319,7 @@ class Collector:
 
 
 def _common_factor(polynomial: Polynomial) -> tuple[Fraction, Monomial]:
-    """The number and the monomial that a person pulls out of a sum.
+    """Return the number and the monomial that a person pulls out of a sum.
 
     An exponent is pulled out only if all have its sign: d**2/h + d is d*(d/h + 1). A minus is pulled out if only what
     then becomes a number lacks it: d - N*d is -(N-1)*d.

@@ -348,6 +348,7 @@ class MaskedWindows:
         unmasked = np.where(draw < MASK_FRACTION + REPLACE_FRACTION, other, original)
         np.put_along_axis(inputs, masked, np.where(draw < MASK_FRACTION, self.special_ids[2], unmasked), axis=1)
 
+
 def batch_by_length(lengths: Int64[np.ndarray, " examples"], max_tokens: int) -> Iterator[Int64[np.ndarray, " batch"]]:
     """Yield the indices of examples in batches of similar length, each of about `max_tokens` tokens with its padding.
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import lemma
-from lemma.counting.count import count, reference_kernels
-from lemma.counting.measure import optimizer_bytes, saved_bytes, state_bytes
+from lemma.counting.count import count
+from lemma.counting.measure import optimizer_bytes, reference_kernels, saved_bytes, state_bytes
 from lemma.counting.polynomial import symbol
 from lemma.counting.subject import Subject, resolve_subject
 from lemma.errors import CountingError, InputError, SpecError
@@ -63,7 +63,7 @@ def test_formulas_equal_what_the_module_really_does_at_sizes_they_have_not_seen(
         assert account.backward.polynomial.at(values) == backward
         assert account.cache.polynomial.at(values) == _sum(state_bytes(module, subject.build_inputs(values)))
         assert account.optimizer.polynomial.at(values) == _sum(optimizer_bytes(module))
-        if not account.activations.quantity.refused:
+        if not account.activations.refused:
             assert account.activations.polynomial.at(values) == really_saved(subject, values)
 
 
@@ -119,7 +119,7 @@ def _sum(readings) -> int:
 def test_a_part_without_a_formula_is_measured_and_says_why() -> None:
     """oneDNN's LSTM saves a workspace of whole blocks and pages."""
     account = lemma.count("lstm", quantities=["activations"], V=30, d=8, D=16, B=3, T=5)
-    assert "layers" in account.activations.quantity.refused
+    assert "layers" in account.activations.refused
     subject = resolve_subject("lstm", {"V": 30, "d": 8, "D": 16, "B": 3, "T": 5})
     values = subject.sizes(with_inputs=True)
     real = saved_bytes(subject.build(values, "cpu"), subject.build_inputs(values, "cpu"))
@@ -137,7 +137,7 @@ def test_conventions_are_named_and_change_the_figure() -> None:
     scores = 4 * sizes["L"] * sizes["B"] * sizes["T"] ** 2 * sizes["d_h"]
     assert usual.flops.total - half.flops.total == scores // 2
     assert every.flops.total > usual.flops.total
-    assert "causal attention half" in half.flops.quantity.convention
+    assert "causal attention half" in half.flops.convention
 
 
 def test_heads_that_do_not_divide_are_avoided_and_a_head_width_is_a_quotient() -> None:
@@ -194,7 +194,7 @@ def test_accounts_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*given: object) -> None:
         raise AssertionError("probed again")
 
-    monkeypatch.setattr("lemma.counting.probe.fit_groups", never)
+    monkeypatch.setattr("lemma.counting.count.fit_groups", never)
     assert lemma.count("gru", quantities=["parameters"], D=7).parameters.formula == first.parameters.formula
 
 
@@ -364,7 +364,7 @@ def test_a_layer_that_is_there_only_sometimes_is_found_out() -> None:
         return nn.ModuleDict({f"part{L if L > 3 else 0}": nn.Linear(d, d)})
 
     counted = lemma.count(sometimes, d=4, L=9, quantities=["parameters"]).parameters
-    assert counted.total == 4 * 4 + 4 and "at the sizes asked for only" in counted.quantity.refused["part9.weight"]
+    assert counted.total == 4 * 4 + 4 and "at the sizes asked for only" in counted.refused["part9.weight"]
 
 
 def test_factories_that_differ_in_what_they_hold_are_not_taken_for_one_another() -> None:
@@ -393,7 +393,7 @@ def test_what_a_batch_of_one_saves_is_what_autograd_holds(name: str, sizes: dict
     subject = resolve_subject(name, sizes)
     counted = lemma.count(name, quantities=["activations"], **sizes).activations
     assert counted.total == really_saved(subject, subject.sizes(with_inputs=True))
-    assert counted.quantity.only_at == {"B": 1} and "holds at B = 1 only" in " ".join(counted.quantity.notes)
+    assert counted.only_at == {"B": 1} and "holds at B = 1 only" in " ".join(counted.notes)
 
 
 class LastKeys(nn.Module):
@@ -500,7 +500,7 @@ filters.inputs = lambda d, B=1, T=64: torch.zeros(B, d, T)  # pyright: ignore[re
 def test_probe_sizes_are_those_at_which_the_module_runs() -> None:
     account = lemma.count(filters, quantities=["flops"])
     assert account.flops.total == by_pytorch_of(Filters(32, 16), torch.zeros(1, 32, 64))[0]
-    assert account.flops.formula == "4*d*c*B*(6*T - 19)" and not account.flops.quantity.refused
+    assert account.flops.formula == "4*d*c*B*(6*T - 19)" and not account.flops.refused
 
 
 class Experts(nn.Module):
@@ -548,7 +548,7 @@ def test_one_probe_size_gives_a_formula_for_this_size() -> None:
 
     deep.probe_sizes = {"L": [3]}  # pyright: ignore[reportFunctionMemberAccess]
     counted = lemma.count(deep, quantities=["parameters"]).parameters
-    assert (counted.formula, counted.quantity.only_at) == ("3*d**2", {"L": 3})
+    assert (counted.formula, counted.only_at) == ("3*d**2", {"L": 3})
     assert lemma.count(deep, quantities=["parameters"], L=5).parameters.total == 5 * 64
 
 
@@ -613,12 +613,12 @@ def halves(d: int = 64, L: int = 6) -> nn.Module:
 
 def test_half_a_width_and_every_second_layer_have_a_formula_for_all_sizes() -> None:
     counted = lemma.count(halves, quantities=["parameters"]).parameters
-    rules = {name: rule.write() for name, rule in counted.quantity.rules.items()}
+    rules = {name: rule.write() for name, rule in counted.rules.items()}
     (half,) = (name for name, rule in rules.items() if rule == "floor(d/2)")
     (second,) = (name for name, rule in rules.items() if rule == "floor(L/2)")
     assert counted.polynomial == 2 * symbol("L") * symbol("d") * symbol(half) + symbol(half) * symbol(second)
     for d, L in ((64, 6), (63, 5), (2, 1)):
-        assert counted.quantity.at({"d": d, "L": L}) == sum(p.numel() for p in halves(d, L).parameters())
+        assert counted.at({"d": d, "L": L}) == sum(p.numel() for p in halves(d, L).parameters())
     even = lemma.check.parameters(halves, "Ld^2 + Ld/4")
     assert even.equal  # as it is written where both are even, as here
 

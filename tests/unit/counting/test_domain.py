@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import lemma
 from lemma.counting.account import NO_FORMULA, Account, Part, Quantity
 from lemma.counting.count import DEFAULT_CONVENTIONS as CONVENTIONS
-from lemma.counting.count import DEFAULT_LIMITS, CountLimits, ModuleCounter, count
+from lemma.counting.count import DEFAULT_LIMITS, CountLimits, SubjectCounter, count
 from lemma.counting.measure import active_sizes, saved_bytes
 from lemma.counting.polynomial import as_polynomial, symbol
 from lemma.counting.subject import Inputs, factory_subject
@@ -101,6 +101,7 @@ def test_no_form_of_output_drops_what_follows_no_formula() -> None:
         refused={"encoder": "no polynomial of n"},
         measured={"encoder": 990},
         measured_at={"d": 5, "n": 1},
+        sizes={"d": 5, "n": 1},
     )
     account = Account("vit", {"d": 5, "n": 1}, {"flops": quantity})
     counted, plain = account.flops, json.loads(json.dumps(account.to_dict()))
@@ -220,15 +221,14 @@ def test_active_parameters_of_a_large_mixture_take_no_memory() -> None:
     assert account.active.total == 8 * 4096 + 2 * (4096**2 + 4096)
 
 
-def test_a_counter_with_an_estimate_probes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_at_the_requested_sizes_fits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*given: object) -> None:
         raise AssertionError("probed")
 
-    monkeypatch.setattr("lemma.counting.probe.fit_groups", never)
-    counter = ModuleCounter(factory_subject(patterned, {"L": 8}), CONVENTIONS, DEFAULT_LIMITS, estimate=0)
-    assert counter.quantity("parameters").evaluate({"d": 8, "L": 8, "d_ff": 64}) == sum(
-        parameter.numel() for parameter in patterned(L=8).parameters()
-    )
+    monkeypatch.setattr("lemma.counting.count.fit_groups", never)
+    counter = SubjectCounter(factory_subject(patterned, {"L": 8}), CONVENTIONS, DEFAULT_LIMITS)
+    expected = sum(parameter.numel() for parameter in patterned(L=8).parameters())
+    assert counter.measure_requested("parameters") == expected
 
 
 def test_a_size_that_is_not_given_follows_its_default_as_in_the_account() -> None:

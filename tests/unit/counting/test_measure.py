@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import lemma
-from lemma.counting.count import reference_kernels
-from lemma.counting.measure import READS_DATA, differentiable_outputs, find_uncounted, product_flops
+from lemma.counting.measure import READS_DATA, differentiable_outputs, find_uncounted, product_flops, reference_kernels
 from lemma.counting.subject import Inputs
 
 ROWS, WIDTH, OUT = 2, 4, 5

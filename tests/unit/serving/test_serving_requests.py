@@ -89,9 +89,7 @@ WRONG_MESSAGES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("message", "said"), WRONG_MESSAGES, ids=lambda value: str(value)[:40])
-def test_a_wrong_nested_field_is_named_with_its_path(
-    message: dict[str, Any], said: str, address: str
-) -> None:
+def test_a_wrong_nested_field_is_named_with_its_path(message: dict[str, Any], said: str, address: str) -> None:
     messages = [{"role": "user", "content": "a"}, message]
     status, told, _ = ask(address, "/v1/chat/completions", {"model": "trigram", "messages": messages})
     assert status == 400 and told["error"]["param"] == "messages" and said in told["error"]["message"]

@@ -6,7 +6,7 @@ from math import ceil, floor
 
 import pytest
 
-from lemma.counting.piecewise import (
+from lemma.counting.derived import (
     PRIMES,
     DerivedSize,
     find_bends,
@@ -16,8 +16,8 @@ from lemma.counting.piecewise import (
     simplest_between,
     solve_modular,
 )
+from lemma.counting.fit import PathGroup
 from lemma.counting.polynomial import symbol
-from lemma.counting.probe import PathGroup
 from lemma.errors import CountingError
 
 

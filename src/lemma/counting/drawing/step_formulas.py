@@ -1,11 +1,11 @@
-"""A name for every signal of a data flow, and the formula of every step in these names."""
+"""Names of the signals of a data flow, and the formula of every step in these names."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lemma.counting.drawing.tracing import STORED, DataFlow, Ref, Step
 from lemma.counting.polynomial import Polynomial
-from lemma.counting.tracing import STORED, DataFlow, Ref, Step
 from lemma.counting.writing import write_formula
 
 SUBSCRIPT_DIGITS = "₀₁₂₃₄₅₆₇₈₉"
@@ -61,7 +61,7 @@ def name_signals(flow: DataFlow[Polynomial]) -> dict[int, str]:
 
 
 def short_name(name: str) -> str:
-    """W for a weight, b for a bias; other names are their last word."""
+    """Return W for a weight, b for a bias, else the last word of a name."""
     last = name.rpartition(".")[2]
     return {"weight": "W", "bias": "b"}.get(last, last)
 
@@ -73,7 +73,7 @@ class StepFormulas:
         self.flow, self.names, self.order, self.uses = flow, names, order, flow.count_uses()
 
     def write_step(self, step: Step) -> list[str]:
-        """The formula of a step, one line or more."""
+        """Return the formula of a step, one line or more."""
         left = ", ".join(self.names[number] for number in step.results if self.uses[number])
         if step.operation in RECURRENT:
             kind = step.operation.split("_")[0].upper()
@@ -81,16 +81,16 @@ class StepFormulas:
         return [f"{left} = {self._write_right_side(step)}"]
 
     def write_size(self, size: Polynomial) -> str:
-        """One dimension among others: a sum in brackets."""
+        """Write one dimension among others: a sum in brackets."""
         text = write_formula(size, self.order, "unicode")
         return f"({text.replace(' ', '')})" if " " in text else text
 
     def write_shape(self, shape: Sequence[Polynomial]) -> str:
-        """A shape: S × E."""
+        """Write a shape: S × E."""
         return " × ".join(map(self.write_size, shape)) or "1"
 
     def _write_operand(self, value: Any) -> str:
-        """A signal or a number; W and b are the weight and the bias that are drawn next to the step."""
+        """Write a signal or a number; W and b are the weight and the bias that are drawn next to the step."""
         if not isinstance(value, Ref):
             return f"{value:.4g}" if isinstance(value, float) else str(value)
         name = self.names[value.signal]
@@ -108,19 +108,19 @@ class StepFormulas:
             case "addmm":
                 return f"{' '.join(names[1:])} + {names[0]}"
             case "einsum":  # a sum over the sizes of the letters that do not come out
-                given, _, kept = str(step.args[0]).replace(" ", "").partition("->")
+                inputs, _, output = str(step.args[0]).replace(" ", "").partition("->")
                 sizes: dict[str, Polynomial] = {}
-                for letters, ref in zip(given.split(","), step.refs, strict=True):
+                for letters, ref in zip(inputs.split(","), step.refs, strict=True):
                     sizes |= dict(zip(letters, signals[ref.signal].shape, strict=False))
-                over = ", ".join(self._write_compact(size) for letter, size in sizes.items() if letter not in kept)
+                over = ", ".join(self._write_compact(size) for letter, size in sizes.items() if letter not in output)
                 return f"sum over {over} of {' ∗ '.join(names)}"
             case "softmax" | "log_softmax":
                 axis = next((n for n in (*step.numbers, step.kwargs.get("dim")) if isinstance(n, int)), -1)
                 size = signals[step.operands[0]].shape[axis]
                 return f"{step.operation.replace('_', ' ')}({names[0]}) over {self._write_compact(size)}"
             case "layer_norm" | "rms_norm":  # scaled and shifted by what of weight and bias there is
-                held = zip([" ∗ ", " + "], names[1:], strict=False)
-                return NORMS[step.operation].format(names[0]) + "".join(sign + name for sign, name in held)
+                factors = zip([" ∗ ", " + "], names[1:], strict=False)
+                return NORMS[step.operation].format(names[0]) + "".join(sign + name for sign, name in factors)
             case "embedding":
                 return f"{names[1]}[{names[0]}]"
             case "scaled_dot_product_attention":
@@ -154,8 +154,8 @@ class StepFormulas:
         if step.squared_scale is not None:
             sign = "∗" if (step.operation == "mul") == (step.numbers[0] > 1) else "/"
             return f"{names[0]} {sign} √{self._write_in_brackets(step.squared_scale)}"
-        sides = list(map(self._write_operand, step.args[:2]))
-        left, right = reversed(sides) if step.operation in ("rsub", "rtruediv") else sides
+        operands = list(map(self._write_operand, step.args[:2]))
+        left, right = reversed(operands) if step.operation in ("rsub", "rtruediv") else operands
         return f"{left} {SIGNS[step.operation]} {right}"
 
     def _write_rearrangement(self, step: Step, name: str) -> str:

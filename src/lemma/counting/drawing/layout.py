@@ -7,14 +7,13 @@ from typing import Any
 
 GAP, LANE, ROW_GAP = 18.0, 16.0, 38.0  # between blocks, for a line that passes a row, between rows
 ORDERING_SWEEPS, STRAIGHTENING_SWEEPS = 8, 40
-Name = tuple[str, Any]
-"""What a block is, and which one."""
+Name = tuple[str, Any]  # the kind of a block, and which of its kind
 Edge = tuple[Name, Name]
 
 
 @dataclass(frozen=True)
 class LayoutBlock:
-    """Something to place: its size, and how far from its left edge lines meet it."""
+    """A block to place: its size, and the distance of its lines from its left edge."""
 
     width: float
     height: float
@@ -23,14 +22,19 @@ class LayoutBlock:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where blocks are (top left corners), and the lanes (x, top, bottom) in which lines pass rows."""
+    """The positions of blocks and lines.
+
+    Attributes:
+        corners: top left corners of blocks.
+        lanes: for each line the (x, top, bottom) at which it passes rows.
+        row_bottoms: for each block the lower edge of its row.
+    """
 
     width: float
     height: float
     corners: Mapping[Name, tuple[float, float]]
     lanes: Mapping[Edge, Sequence[tuple[float, float, float]]]
     row_bottoms: Mapping[Name, float]
-    """For each block the lower edge of its row."""
 
 
 def arrange(
@@ -38,18 +42,18 @@ def arrange(
 ) -> Layout:
     """Lay out blocks, given in an order in which lines lead forwards; those in `last` are in the last row.
 
-    With more and more room kept free in every row for lines that pass, until all fits.
+    More and more space is left free in every row for lines that pass, until all fits.
     """
-    ours = list(dict.fromkeys(edges))
-    levels = [assign_rows(blocks, ours, limit - spare, last) for spare in (0, 3 * LANE, 8 * LANE)]
-    tried = [_Rows(dict(blocks), ours, limit, level).layout() for level in levels]
-    return next((layout for layout in tried if layout.width <= limit), min(tried, key=lambda layout: layout.width))
+    unique_edges = list(dict.fromkeys(edges))
+    levels = [assign_rows(blocks, unique_edges, limit - spare, last) for spare in (0, 3 * LANE, 8 * LANE)]
+    layouts = [_Rows(dict(blocks), unique_edges, limit, level).layout() for level in levels]
+    return next((layout for layout in layouts if layout.width <= limit), min(layouts, key=lambda layout: layout.width))
 
 
 def assign_rows(
     blocks: Mapping[Name, LayoutBlock], edges: Sequence[Edge], limit: float, last: Sequence[Name] = ()
 ) -> dict[Name, int]:
-    """Each block below all it reads, in the first row that has room; what reads nothing as low as possible."""
+    """Assign each block to the first row with space below all it reads; what reads nothing as low as possible."""
     level: dict[Name, int] = {}
     used: dict[int, float] = {}
     read = {b for _, b in edges}
@@ -74,8 +78,7 @@ class _Rows:
     limit: float
     level: Mapping[Name, int]
     rows: list[list[Name]] = field(default_factory=list)
-    links: list[Edge] = field(default_factory=list)
-    """Lines from row to row: those of edges, cut by lanes."""
+    links: list[Edge] = field(default_factory=list)  # edges cut into lines from row to row
     lanes: dict[Edge, list[Name]] = field(default_factory=dict)
 
     def layout(self) -> Layout:
@@ -116,7 +119,7 @@ class _Rows:
         self.links = list(dict.fromkeys(self.links))
 
     def _order_rows(self) -> None:
-        """Order rows by the mean place of what they are linked with, down and up; keep what crosses least."""
+        """Sort rows by the mean position of what they are linked with, down and up; keep the fewest crossings."""
         best, fewest = [list(row) for row in self.rows], self._crossings()
         for sweep in range(ORDERING_SWEEPS):
             down = sweep % 2 == 0
@@ -124,7 +127,9 @@ class _Rows:
                 nearby = {name: at for at, name in enumerate(self.rows[index - 1 if down else index + 1])}
                 means: dict[Name, float] = {}
                 for at, name in enumerate(self.rows[index]):
-                    linked = [nearby[one] for link in self.links for one in link if name in link and one in nearby]
+                    linked = [
+                        nearby[other] for link in self.links for other in link if name in link and other in nearby
+                    ]
                     means[name] = sum(linked) / len(linked) if linked else at
                 self.rows[index].sort(key=means.__getitem__)
             crossings = self._crossings()
@@ -133,42 +138,42 @@ class _Rows:
         self.rows = best
 
     def _crossings(self) -> int:
-        place = {name: (index, at) for index, row in enumerate(self.rows) for at, name in enumerate(row)}
-        ends = [(*place[a], place[b][1]) for a, b in self.links]
+        positions = {name: (index, at) for index, row in enumerate(self.rows) for at, name in enumerate(row)}
+        ends = [(*positions[a], positions[b][1]) for a, b in self.links]
         return sum(
-            one[0] == other[0] and (one[1] - other[1]) * (one[2] - other[2]) < 0
-            for number, one in enumerate(ends)
-            for other in ends[:number]
+            first[0] == second[0] and (first[1] - second[1]) * (first[2] - second[2]) < 0
+            for number, first in enumerate(ends)
+            for second in ends[:number]
         )
 
     def _straighten(self) -> dict[Name, float]:
-        """Put every block under what it reads, and now and then above what reads it, as its row allows."""
+        """Move every block under what it reads, and in turns above what reads it, as its row allows."""
         x = dict.fromkeys(self.blocks, self.limit / 2)
         weights = {name: 1.0 if block.height else 1e-4 for name, block in self.blocks.items()}  # lines give way
-        above: dict[Name, list[Name]] = {name: [a for a, b in self.links if b == name] for name in self.blocks}
-        below: dict[Name, list[Name]] = {name: [b for a, b in self.links if a == name] for name in self.blocks}
+        parents: dict[Name, list[Name]] = {name: [a for a, b in self.links if b == name] for name in self.blocks}
+        children: dict[Name, list[Name]] = {name: [b for a, b in self.links if a == name] for name in self.blocks}
         for sweep in range(STRAIGHTENING_SWEEPS):
             down = sweep % 2 == 1  # the last one goes down
             for row in self.rows if down else reversed(self.rows):
-                wanted: list[float] = []
+                targets: list[float] = []
                 for name in row:
-                    linked = (above if down else below)[name]
+                    linked = (parents if down else children)[name]
                     weight = sum(weights[other] for other in linked)
-                    wanted.append(sum(weights[other] * x[other] for other in linked) / weight if linked else x[name])
-                x |= dict(zip(row, self._separate(row, wanted, weights), strict=True))
+                    targets.append(sum(weights[other] * x[other] for other in linked) / weight if linked else x[name])
+                x |= dict(zip(row, self._separate(row, targets, weights), strict=True))
         return x
 
-    def _separate(self, row: Sequence[Name], wanted: Sequence[float], weights: Mapping[Name, float]) -> list[float]:
-        """The nearest places to those wanted at which nothing in the row overlaps, in the least-squares sense."""
+    def _separate(self, row: Sequence[Name], targets: Sequence[float], weights: Mapping[Name, float]) -> list[float]:
+        """Return the positions nearest to the targets, by least squares, at which nothing in the row overlaps."""
         blocks = [self.blocks[name] for name in row]
         steps = [0.0, *(a.width - a.anchor + GAP + b.anchor for a, b in pairwise(blocks))]
         offsets = list(accumulate(steps))
         pools: list[list[float]] = []  # neighbours that want to overlap are placed together
-        for name, want, offset in zip(row, wanted, offsets, strict=True):
+        for name, want, offset in zip(row, targets, offsets, strict=True):
             pools.append([want - offset, weights[name], 1])
             while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-                (one, light, few), (other, heavy, more) = pools[-2], pools.pop()
-                pools[-1] = [(one * light + other * heavy) / (light + heavy), light + heavy, few + more]
+                (left, light, few), (right, heavy, more) = pools[-2], pools.pop()
+                pools[-1] = [(left * light + right * heavy) / (light + heavy), light + heavy, few + more]
         low, high = blocks[0].anchor, self.limit - (blocks[-1].width - blocks[-1].anchor) - offsets[-1]
         flat = [max(low, min(value, high)) for value, _, many in pools for _ in range(int(many))]
         return [value + offset for value, offset in zip(flat, offsets, strict=True)]

@@ -1,7 +1,7 @@
 """A module's forward pass as a data flow, with formulas for every size.
 
-`fitted_flow` records the pass at many small sizes (`record`), makes constants one signal each, folds equal layers into
-one, and fits every dimension. `without_views` then leaves out the steps that only look at the same numbers otherwise.
+`trace_formulas` records the pass at many small sizes (`record_flow`), makes constants one signal each, folds equal
+layers into one, and fits every dimension. `merge_views` then leaves out the steps that only view the same numbers.
 """
 
 import inspect
@@ -18,10 +18,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from lemma.counting.measure import PathTracker, iter_tensors, track_paths
-from lemma.counting.polynomial import ONE, ZERO, Polynomial
-from lemma.counting.probe import (
-    NUMBER,
+from lemma.counting.fit import (
+    LAYER_NUMBER,
     FitResult,
     GroupFit,
     PathGroup,
@@ -31,17 +29,19 @@ from lemma.counting.probe import (
     fit_groups,
     path_pattern,
 )
+from lemma.counting.measure import PathTracker, iter_tensors, track_paths
+from lemma.counting.polynomial import ONE, ZERO, Polynomial
 from lemma.counting.subject import Inputs, Subject
 from lemma.errors import CountingError
 
 Kind = Literal["input", "parameter", "buffer", "constant", "result"]
-STORED = ("parameter", "buffer")  # what the module holds, and has a name for
+STORED = ("parameter", "buffer")  # kinds of tensors that the module stores under a name
 Size = TypeVar("Size", int, Polynomial)
 
 
 @dataclass(frozen=True)
 class Ref:
-    """A signal among a step's arguments, by its number; `turned` is its transpose."""
+    """A signal among a step's arguments, by its number; it may be transposed."""
 
     signal: int
     transposed: bool = False
@@ -54,8 +54,7 @@ class Signal(Generic[Size]):
     kind: Kind
     shape: tuple[Size, ...]
     name: str = ""
-    repeats: Polynomial = ONE
-    """How many equal parameters it represents."""
+    repeats: Polynomial = ONE  # how many equal parameters it represents
 
 
 @dataclass(frozen=True)
@@ -67,15 +66,13 @@ class Step:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[int, ...]
-    merged_from: tuple[str, ...] = ()
-    """The operations it was merged from."""
-    squared_scale: Polynomial | None = None
-    """n, if it scales by √n or 1/√n."""
+    merged_from: tuple[str, ...] = ()  # names of operations
+    squared_scale: Polynomial | None = None  # n, if it scales by √n or 1/√n
 
     @property
     def refs(self) -> tuple[Ref, ...]:
-        """Its signals in the order of its arguments, those within lists too."""
-        return tuple(found for found in tree_leaves([self.args, self.kwargs]) if isinstance(found, Ref))
+        """The signals among its arguments, in their order, those within lists too."""
+        return tuple(leaf for leaf in tree_leaves([self.args, self.kwargs]) if isinstance(leaf, Ref))
 
     @property
     def operands(self) -> tuple[int, ...]:
@@ -84,21 +81,24 @@ class Step:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The plain numbers among its arguments: those in their order, and a scale."""
-        found = tree_leaves([self.args, self.kwargs.get("scale")])
-        return tuple(x for x in found if isinstance(x, (int, float)) and not isinstance(x, bool))
+        """The numbers among its arguments, in their order, and a scale."""
+        leaves = tree_leaves([self.args, self.kwargs.get("scale")])
+        return tuple(x for x in leaves if isinstance(x, (int, float)) and not isinstance(x, bool))
 
     def with_refs(self, replace_ref: Callable[[Ref], Ref]) -> "Step":
-        """Return the step with other signals in the place of its own."""
-        arguments, named = tree_map_only(Ref, replace_ref, (self.args, self.kwargs))
-        return replace(self, args=arguments, kwargs=named)
+        """Return the step with every signal replaced."""
+        arguments, kwargs = tree_map_only(Ref, replace_ref, (self.args, self.kwargs))
+        return replace(self, args=arguments, kwargs=kwargs)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Equal layers one after the other, of which one is in the flow: their path, how many, what passes between.
+    """Equal layers one after the other, of which the first is in the flow.
 
-    `carried` gives, for what enters the first layer, what enters the next ones in its place.
+    Attributes:
+        path: the path of the list of layers.
+        carried: for each signal that enters the first layer, the one that enters the next layer in its place.
+        formula: the number of layers at all sizes.
     """
 
     path: str
@@ -106,12 +106,11 @@ class Frame:
     first_path: str
     carried: Mapping[int, int] = field(default_factory=dict)
     formula: Polynomial = ONE
-    """How many there are at all sizes."""
 
 
 @dataclass(frozen=True)
 class DataFlow(Generic[Size]):
-    """What leads to `result`, the first tensor that the module returns; steps are in the order in which they ran."""
+    """The steps that lead to `result`, the first tensor that the module returns, in the order in which they ran."""
 
     signals: Mapping[int, Signal[Size]]
     steps: tuple[Step, ...]
@@ -119,14 +118,14 @@ class DataFlow(Generic[Size]):
     frames: tuple[Frame, ...] = ()
 
     def count_uses(self) -> Counter[int]:
-        """How often each signal is read; the result once more."""
+        """Count how often each signal is read; the result once more."""
         return Counter([self.result, *(operand for step in self.steps for operand in step.operands)])
 
     def renumber(self) -> "DataFlow[Size]":
-        """Return it with the signals that occur numbered as they come, what the module holds after all others."""
+        """Return it with signals numbered in the order of use, stored ones after all others."""
         seen = dict.fromkeys(n for step in self.steps for n in (*step.operands, *step.results))
         order = sorted(seen, key=lambda number: self.signals[number].kind in STORED)
-        new = {number: place for place, number in enumerate(order)}
+        new = {number: index for index, number in enumerate(order)}
         steps = [replace(step, results=tuple(new[number] for number in step.results)) for step in self.steps]
         frames = tuple(
             replace(frame, carried={new[a]: new[b] for a, b in frame.carried.items() if a in new and b in new})
@@ -136,16 +135,16 @@ class DataFlow(Generic[Size]):
         return replace(smaller, signals={new[number]: self.signals[number] for number in order}, frames=frames)
 
     def prune(self) -> "DataFlow[Size]":
-        """Return it without what does not lead to the result."""
-        wanted, kept = {self.result}, []
+        """Return it without steps that do not lead to the result."""
+        needed, steps = {self.result}, []
         for step in reversed(self.steps):
-            if wanted & set(step.results):
-                wanted |= set(step.operands)
-                kept.append(step)
-        return replace(self, steps=tuple(reversed(kept)))
+            if needed & set(step.results):
+                needed |= set(step.operands)
+                steps.append(step)
+        return replace(self, steps=tuple(reversed(steps)))
 
     def with_steps(self, replace_ref: Callable[[Ref], Ref], steps: Iterable[Step]) -> "DataFlow[Size]":
-        """Return it with these steps, all of which read other signals in the place of their own."""
+        """Return it with these steps, the signals of each replaced."""
         return replace(
             self,
             steps=tuple(step.with_refs(replace_ref) for step in steps),
@@ -176,7 +175,7 @@ def record_flow(module: nn.Module, inputs: Inputs) -> DataFlow[int]:
 
 
 class CallRecorder(TorchFunctionMode):
-    """Notes every function that returns tensors. Signals are compared by identity, so all are kept alive."""
+    """Records every function that returns tensors. Signals are compared by identity, so all stay alive."""
 
     def __init__(self, module: nn.Module, inputs: Inputs, path_now: PathTracker) -> None:
         super().__init__()
@@ -202,33 +201,33 @@ class CallRecorder(TorchFunctionMode):
         ]
 
     def _name_output(self, path: str, output: Any) -> None:
-        """Note that a module returned a tensor, which is called after it unless its author has named it."""
+        """Name the tensor that a module returns after the module, unless its author has named it."""
         word = next((word for word in reversed(path.split(".")) if not word.isdigit()), "")
         for tensor in list(iter_tensors(output, dataclasses=True))[:1]:
             self._modules.setdefault(self._numbers.get(id(tensor), -1), word)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function, and note it if tensors come out."""
+        """Run a function, and record it if it returns tensors."""
         frame = sys._getframe(1)
         while frame and frame.f_code is not record_flow.__code__:  # read the variables of the methods that are running
-            mine = not frame.f_globals.get("__name__", "").startswith("torch.")
-            if mine and isinstance(frame.f_locals.get("self"), nn.Module):
+            is_user_code = not frame.f_globals.get("__name__", "").startswith("torch.")
+            if is_user_code and isinstance(frame.f_locals.get("self"), nn.Module):
                 self._frames.setdefault(frame, len(self.signals))
                 self._read_names(frame)
             frame = frame.f_back
-        made = func(*args, **(kwargs or {}))
-        results = list(iter_tensors(made))
-        if results and not isinstance(made, torch.Size):
+        returned = func(*args, **(kwargs or {}))
+        results = list(iter_tensors(returned))
+        if results and not isinstance(returned, torch.Size):
             # one name, whether it was written as a function, a method, an operator or an attribute
             name = getattr(func, "__name__", str(func))
             name = (func.__self__.__name__ if name == "__get__" else name).strip("_")
-            arguments, named = tree_map_only(Tensor, self._ref, (tuple(args), kwargs or {}))
+            arguments, keywords = tree_map_only(Tensor, self._ref, (tuple(args), kwargs or {}))
             numbers = tuple(self._add(out, "result") for out in results)
-            self.steps.append(Step(CANONICAL_NAMES.get(name, name), self.tracker.current, arguments, named, numbers))
-        return made
+            self.steps.append(Step(CANONICAL_NAMES.get(name, name), self.tracker.current, arguments, keywords, numbers))
+        return returned
 
     def flow(self, returned: Any) -> DataFlow[int]:
-        """All that was noted and leads to the first tensor returned."""
+        """Return the recorded steps that lead to the first tensor returned."""
         for handle in self._handles:
             handle.remove()
         for frame in self._frames:
@@ -249,11 +248,11 @@ class CallRecorder(TorchFunctionMode):
         return number
 
     def _ref(self, tensor: Tensor) -> Ref:
-        known = self._numbers.get(id(tensor))
-        return Ref(self._add(tensor, "constant") if known is None else known)
+        number = self._numbers.get(id(tensor))
+        return Ref(self._add(tensor, "constant") if number is None else number)
 
     def _read_names(self, frame: FrameType) -> None:
-        """Take over the names of variables; what was there before the method began has its name from elsewhere."""
+        """Take over the names of variables; a signal from before the method began has its name from elsewhere."""
         for name, value in frame.f_locals.items():
             number = self._numbers.get(id(value), -1) if isinstance(value, Tensor) else -1
             if number >= self._frames[frame]:
@@ -266,27 +265,27 @@ class CallRecorder(TorchFunctionMode):
 
 
 def fold_constants(flow: DataFlow[int]) -> DataFlow[int]:
-    """Make what depends on no input and no parameter, masks above all, one constant, however many steps made it."""
-    signals, kept = dict(flow.signals), []
+    """Replace the steps that depend on no input and no parameter, such as those of a mask, by one constant."""
+    signals, steps = dict(flow.signals), []
     for step in flow.steps:
         if any(signals[operand].kind not in ("constant", "buffer") for operand in step.operands):
-            kept.append(step)
+            steps.append(step)
             continue
         source = next((signals[operand].name for operand in step.operands), "") or step.operation
         source = f"not {source}" if step.operation in ("invert", "bitwise_not", "logical_not") else source
         for number in step.results:
             signals[number] = replace(signals[number], kind="constant", name=signals[number].name or source)
-    return replace(flow, signals=signals, steps=tuple(kept))
+    return replace(flow, signals=signals, steps=tuple(steps))
 
 
 Chain = list[tuple[int, int | None]]
-"""For all that a layer reads from outside, in order: what made it in the layer before; None for what layers share."""
+"""For each signal that a layer reads from outside, in order: its source in the layer before; None if shared by all."""
 LayerMatch = tuple[dict[int, int], list[tuple[int, int]]]
-"""A layer next to the first: the signals that both make, and those that both read from outside, pair by pair."""
+"""Signals of the first layer paired with those of another: their results, and what they read from outside."""
 
 
 def fold_layers(flow: DataFlow[int]) -> DataFlow[int]:
-    """Return the flow with the first of equal layers in the place of all of them, layers within layers too.
+    """Return the flow with only the first of equal layers, layers within layers too.
 
     Such layers are found by their paths, and proved equal step by step.
     """
@@ -294,7 +293,7 @@ def fold_layers(flow: DataFlow[int]) -> DataFlow[int]:
     containers: dict[str, None] = {}  # the paths that hold numbered modules
     for step in flow.steps:
         words = step.path.split(".")
-        containers |= {".".join(words[:place]): None for place, word in enumerate(words) if word.isdigit()}
+        containers |= {".".join(words[:index]): None for index, word in enumerate(words) if word.isdigit()}
     for container in sorted((path for path in containers if path not in done), key=lambda path: path.count(".")):
         prefix = f"{container}." if container else ""
         numbered: dict[int, list[Step]] = {}
@@ -310,7 +309,7 @@ def fold_layers(flow: DataFlow[int]) -> DataFlow[int]:
 
 
 def _match_chain(flow: DataFlow[int], layers: Sequence[list[Step]]) -> Chain | None:
-    """What goes from layer to layer, if every later one repeats the first on what the one before it made."""
+    """Return what goes from layer to layer, if each repeats the first on results of the one before; else None."""
     within = {id(step) for layer in layers for step in layer}
     outside = {operand for step in flow.steps if id(step) not in within for operand in step.operands}
     midway = any(number in outside for layer in layers[:-1] for step in layer for number in step.results)
@@ -318,67 +317,76 @@ def _match_chain(flow: DataFlow[int], layers: Sequence[list[Step]]) -> Chain | N
         return None
     matches = [_match_layers(flow, layers[0], layer) for layer in layers]
     chains: list[Chain] = []
-    for before, here in pairwise(matches):
-        if before is None or here is None:
+    for before, current in pairwise(matches):
+        if before is None or current is None:
             return None
-        came_from, read = {theirs: mine for mine, theirs in before[0].items()}, here[1]
-        for mine, theirs in read:
-            if mine != theirs and theirs not in came_from and flow.signals[theirs].kind not in (*STORED, "constant"):
+        sources, read = {theirs: first_number for first_number, theirs in before[0].items()}, current[1]
+        for first_number, theirs in read:
+            if (
+                first_number != theirs
+                and theirs not in sources
+                and flow.signals[theirs].kind not in (*STORED, "constant")
+            ):
                 return None
-        chains.append([(mine, came_from.get(theirs)) for mine, theirs in read])
+        chains.append([(first_number, sources.get(theirs)) for first_number, theirs in read])
     return chains[0] if all(chain == chains[0] for chain in chains) else None
 
 
 def _match_layers(flow: DataFlow[int], first: Sequence[Step], layer: Sequence[Step]) -> LayerMatch | None:
-    """Lay two layers side by side; None if they differ in anything but the parameters they read."""
+    """Match the signals of two layers; None if they differ in anything but the parameters they read."""
     if [step.operation for step in first] != [step.operation for step in layer]:
         return None
-    made: dict[int, int] = {}
+    results: dict[int, int] = {}
     read: list[tuple[int, int]] = []
-    for mine, theirs in zip(first, layer, strict=True):
-        if len(mine.refs) != len(theirs.refs) or len(mine.results) != len(theirs.results):
+    for first_step, other_step in zip(first, layer, strict=True):
+        if len(first_step.refs) != len(other_step.refs) or len(first_step.results) != len(other_step.results):
             return None
-        pairs = list(zip(mine.operands, theirs.operands, strict=True))
-        if any(made.get(a, b) != b for a, b in pairs):
+        pairs = list(zip(first_step.operands, other_step.operands, strict=True))
+        if any(results.get(a, b) != b for a, b in pairs):
             return None
-        read += [pair for pair in pairs if pair[0] not in made]
-        made |= zip(mine.results, theirs.results, strict=True)
-    for one, other in [*made.items(), *read]:
+        read += [pair for pair in pairs if pair[0] not in results]
+        results |= zip(first_step.results, other_step.results, strict=True)
+    for one, other in [*results.items(), *read]:
         a, b = flow.signals[one], flow.signals[other]
         if a.shape != b.shape or (a.kind in STORED) != (b.kind in STORED):
             return None
-    return made, read
+    return results, read
 
 
 def _keep_first_layer(flow: DataFlow[int], container: str, layers: Sequence[list[Step]], chain: Chain) -> DataFlow[int]:
-    """Leave the first layer, in a frame; what reads the last one's signals reads the first one's.
+    """Keep the first layer only, in a frame; what reads the last one's signals reads the first one's.
 
     A signal that is both what all layers share and what the first begins with is split: the latter gets a step.
     """
-    shared = {mine for mine, made in chain if made is None}
-    begins = {mine: made for mine, made in chain if made is not None}
+    shared = {first_number for first_number, produced in chain if produced is None}
+    begins = {first_number: produced for first_number, produced in chain if produced is not None}
     free = max(flow.signals) + 1
-    new = {mine: free + place for place, mine in enumerate(mine for mine in begins if mine in shared)}
-    starts = [Step("start", "", (Ref(mine),), {}, (number,)) for mine, number in new.items()]
-    signals = {number: replace(flow.signals[begins[mine]], kind="result") for mine, number in new.items()}
+    new = {
+        first_number: free + index
+        for index, first_number in enumerate(first_number for first_number in begins if first_number in shared)
+    }
+    starts = [Step("start", "", (Ref(first_number),), {}, (number,)) for first_number, number in new.items()]
+    signals = {
+        number: replace(flow.signals[begins[first_number]], kind="result") for first_number, number in new.items()
+    }
     flow = replace(flow, signals={**flow.signals, **signals})
-    made, rest = {n for step in layers[0] for n in step.results}, iter(chain)
+    produced, entries = {n for step in layers[0] for n in step.results}, iter(chain)
 
     def begun(ref: Ref) -> Ref:
-        carried = None if ref.signal in made else next(rest)[1]
+        carried = None if ref.signal in produced else next(entries)[1]
         return ref if carried is None else replace(ref, signal=new.get(ref.signal, ref.signal))
 
     first = [*starts, *(step.with_refs(begun) for step in layers[0])]
     match = _match_layers(flow, layers[0], layers[-1])
-    back = {theirs: mine for mine, theirs in match[0].items()} if match else {}
+    back = {theirs: first_number for first_number, theirs in match[0].items()} if match else {}
     layered = {id(step) for layer in layers for step in layer}
-    at = next(place for place, step in enumerate(flow.steps) if id(step) == id(layers[0][0]))
+    at = next(index for index, step in enumerate(flow.steps) if id(step) == id(layers[0][0]))
     before, after = ([s for s in part if id(s) not in layered] for part in (flow.steps[:at], flow.steps[at:]))
     smaller = flow.with_steps(
         lambda ref: replace(ref, signal=back.get(ref.signal, ref.signal)), [*before, *first, *after]
     )
     path = ".".join(layers[0][0].path.split(".")[: len(container.split(".")) + 1 if container else 1])
-    carried = {new.get(mine, mine): source for mine, source in begins.items()}
+    carried = {new.get(first_number, first_number): source for first_number, source in begins.items()}
     return replace(smaller, frames=(*flow.frames, Frame(container, len(layers), path, carried)))
 
 
@@ -389,15 +397,15 @@ SCALING = ("mul", "div", "scaled_dot_product_attention")
 
 def trace_formulas(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[Polynomial]]]:
     """Record a subject and return its data flow in formulas, and the parameters that take no part in it."""
-    known: DataFlow[int] | None = None
+    first_flow: DataFlow[int] | None = None
 
     def read(values: Sizes) -> Readings:
-        """The shape of every signal and parameter, the number of repeated layers, and the scales, at these sizes."""
-        nonlocal known
+        """Read the shape of every signal and parameter, the number of repeated layers, and the scales."""
+        nonlocal first_flow
         device = "cpu" if max(values.values()) <= MAX_REAL_SIZE else "meta"
         module = subject.build(values, device)
-        held = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-        held |= {f"{BUFFER}{name}": tuple(buffer.shape) for name, buffer in module.named_buffers()}
+        stored = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+        stored |= {f"{BUFFER}{name}": tuple(buffer.shape) for name, buffer in module.named_buffers()}
         inputs = subject.build_inputs(values, device)
         try:
             flow = fold_layers(fold_constants(record_flow(module, inputs)).prune()).renumber()
@@ -406,41 +414,41 @@ def trace_formulas(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[
         except Exception as error:  # the forward pass of other people's code may fail in any way
             sizes = ", ".join(f"{name}={value}" for name, value in values.items())
             raise CountingError(f"{subject.name} cannot be run at {sizes}: {error}") from error
-        known = known or flow
-        ours, theirs = _structure(known), _structure(flow)
-        if ours != theirs:
-            same = [*(one == other for one, other in zip(ours, theirs, strict=False)), False]
+        first_flow = first_flow or flow
+        expected, actual = _structure(first_flow), _structure(flow)
+        if expected != actual:
+            same = [*(left == right for left, right in zip(expected, actual, strict=False)), False]
             raise CountingError(
                 f"{subject.name}: its steps differ from size to size (at step {same.index(False) + 1} for the first "
                 "time), so no one drawing is true of it. Draw one of its parts, as in package.module:factory."
             )
         signals = {f"signal {n}": signal.shape for n, signal in flow.signals.items() if signal.kind not in STORED}
-        frames = {f"frame {place}": (frame.count,) for place, frame in enumerate(flow.frames)}
-        scales = {f"scale {place}": (square_of_scale(step),) for place, step in enumerate(flow.steps) if step.numbers}
-        return {**held, **signals, **frames, **scales}
+        frames = {f"frame {index}": (frame.count,) for index, frame in enumerate(flow.frames)}
+        scales = {f"scale {index}": (square_of_scale(step),) for index, step in enumerate(flow.steps) if step.numbers}
+        return {**stored, **signals, **frames, **scales}
 
     probed = fit_groups(
         read, choose_probe_sizes(subject.sizes(with_inputs=True), subject.can_build, subject.probe_sizes)
     )
-    assert known
-    return _apply_formulas(subject.name, known, probed)
+    assert first_flow
+    return _apply_formulas(subject.name, first_flow, probed)
 
 
 def _structure(flow: DataFlow[int]) -> list[Hashable]:
-    """What must not depend on sizes: operations, places, and what is read; parameters count by their pattern."""
-    found: list[Hashable] = []
+    """Return what must not depend on sizes: operations, paths and signals; parameters by their pattern."""
+    structure: list[Hashable] = []
     for step in flow.steps:
-        held = [n for n in step.operands if flow.signals[n].kind in STORED]
-        read = tuple(n for n in step.operands if n not in held)
-        names = frozenset(path_pattern(flow.signals[n].name) for n in held)
-        found.append((step.operation, step.path, read, names, step.results))
-    return found
+        stored = [n for n in step.operands if flow.signals[n].kind in STORED]
+        read = tuple(n for n in step.operands if n not in stored)
+        names = frozenset(path_pattern(flow.signals[n].name) for n in stored)
+        structure.append((step.operation, step.path, read, names, step.results))
+    return structure
 
 
 def square_of_scale(step: Step) -> int:
-    """The n of a scale √n or 1/√n; 0 if it is not one.
+    """Return the n of a scale √n or 1/√n; 0 if it is not one.
 
-    >>> under_root(Step("mul", "", (3**-0.5,), {}, ())), under_root(Step("div", "", (0.3,), {}, ()))
+    >>> square_of_scale(Step("mul", "", (3**-0.5,), {}, ())), square_of_scale(Step("div", "", (0.3,), {}, ()))
     (3, 0)
     """
     numbers = [float(number) for number in step.numbers]
@@ -453,7 +461,7 @@ def square_of_scale(step: Step) -> int:
 def _apply_formulas(
     name: str, flow: DataFlow[int], fit_result: FitResult
 ) -> tuple[DataFlow[Polynomial], list[Signal[Polynomial]]]:
-    """Put what was fitted in the place of the numbers of one pass; return the parameters that take no part too."""
+    """Replace the numbers of one pass by formulas; return the parameters that take no part too."""
 
     def fitted(group: PathGroup) -> GroupFit:
         if group in fit_result.failures:
@@ -463,33 +471,33 @@ def _apply_formulas(
     def parameter(group: PathGroup) -> Signal[Polynomial]:
         return Signal("parameter", fitted(group).columns, str(group), fitted(group).repeats)
 
-    def group_of(held: str) -> PathGroup:
-        """The group of a parameter in a pass of at least two layers, of which only the first may be apart."""
-        found = [group for group in fit_result.fits if group.matches(held)]
-        if len(found) > 1:
-            which = "0" if set(NUMBER.findall(held)) == {"0"} else "1…"
-            found = [group for group in found if group.subset == which] or found
-        return found[0] if found else PathGroup(path_pattern(held))
+    def group_of(stored: str) -> PathGroup:
+        """Return the group of a parameter in a pass of at least two layers, of which only the first may differ."""
+        groups = [group for group in fit_result.fits if group.matches(stored)]
+        if len(groups) > 1:
+            which = "0" if set(LAYER_NUMBER.findall(stored)) == {"0"} else "1…"
+            groups = [group for group in groups if group.subset == which] or groups
+        return groups[0] if groups else PathGroup(path_pattern(stored))
 
     signals: dict[int, Signal[Polynomial]] = {}
     for number, signal in flow.signals.items():
         if signal.kind in STORED:
-            held = parameter(group_of((BUFFER if signal.kind == "buffer" else "") + signal.name))
-            signals[number] = replace(held, kind=signal.kind, name=held.name.removeprefix(BUFFER))
+            stored = parameter(group_of((BUFFER if signal.kind == "buffer" else "") + signal.name))
+            signals[number] = replace(stored, kind=signal.kind, name=stored.name.removeprefix(BUFFER))
         else:  # a single number has no dimensions to fit
             shape = fitted(PathGroup(f"signal {number}")).columns if signal.shape else ()
             signals[number] = Signal(signal.kind, shape, signal.name)
     frames = tuple(
-        replace(frame, formula=fitted(PathGroup(f"frame {place}")).columns[0])
-        for place, frame in enumerate(flow.frames)
+        replace(frame, formula=fitted(PathGroup(f"frame {index}")).columns[0])
+        for index, frame in enumerate(flow.frames)
     )
     steps: list[Step] = []
-    for place, step in enumerate(flow.steps):
-        scale = fit_result.fits.get(PathGroup(f"scale {place}"))
+    for index, step in enumerate(flow.steps):
+        scale = fit_result.fits.get(PathGroup(f"scale {index}"))
         steps.append(replace(step, squared_scale=scale.columns[0] if scale and scale.columns[0].symbols else None))
     used = {signal.name for signal in signals.values() if signal.kind in STORED}
-    others = [parameter(group) for group in fit_result.fits if " " not in group.pattern]
-    unused = [signal for signal in others if signal.name not in used]
+    parameters = [parameter(group) for group in fit_result.fits if " " not in group.pattern]
+    unused = [signal for signal in parameters if signal.name not in used]
     return DataFlow(signals, tuple(steps), flow.result, frames), unused
 
 
@@ -507,7 +515,7 @@ def merge_views(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
 
 def _drop_copies(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
     same: dict[int, int] = {}
-    kept: list[Step] = []
+    steps: list[Step] = []
     signals = dict(flow.signals)
     for step in flow.steps:
         operands = step.operands
@@ -521,13 +529,13 @@ def _drop_copies(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
                 and flow.signals[operands[0]].shape == flow.signals[step.results[0]].shape
             )
         if not copied:
-            kept.append(step)
+            steps.append(step)
             continue
-        (made,), source = step.results, same.get(operands[0], operands[0])
-        same[made] = source
+        (result,), source = step.results, same.get(operands[0], operands[0])
+        same[result] = source
         if not signals[source].name and step.operation in RESHAPES:
-            signals[source] = replace(signals[source], name=signals[made].name)
-    smaller = flow.with_steps(lambda ref: replace(ref, signal=same.get(ref.signal, ref.signal)), kept)
+            signals[source] = replace(signals[source], name=signals[result].name)
+    smaller = flow.with_steps(lambda ref: replace(ref, signal=same.get(ref.signal, ref.signal)), steps)
     frames = tuple(
         replace(frame, carried={same.get(a, a): same.get(b, b) for a, b in frame.carried.items()})
         for frame in flow.frames
@@ -538,19 +546,19 @@ def _drop_copies(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
 def _merge_view_chains(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
     """Join a view with the view that alone reads it."""
     uses, makers, signals = flow.count_uses(), {}, dict(flow.signals)
-    kept: list[Step] = []
+    steps: list[Step] = []
     for step in flow.steps:
         if step.operation in RESHAPES | SWAPS | SPLITS and len(step.operands) == 1:
             step = replace(step, operation=REARRANGE, merged_from=(step.operation,))
-            source, made = step.operands[0], step.results[0]
+            source, result = step.operands[0], step.results[0]
             before = makers.get(source)
-            if before in kept and uses[source] == 1:
-                kept.remove(before)
-                signals[made] = replace(signals[made], name=signals[made].name or signals[source].name)
+            if before in steps and uses[source] == 1:
+                steps.remove(before)
+                signals[result] = replace(signals[result], name=signals[result].name or signals[source].name)
                 step = replace(step, args=before.args, merged_from=before.merged_from + step.merged_from)
             makers |= {number: step for number in step.results if len(step.results) == 1}
-        kept.append(step)
-    return replace(flow, signals=signals, steps=tuple(kept))
+        steps.append(step)
+    return replace(flow, signals=signals, steps=tuple(steps))
 
 
 def _absorb_transposes(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
@@ -559,12 +567,12 @@ def _absorb_transposes(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
     for step in flow.steps:
         for number in step.operands:
             readers.setdefault(number, set()).add(step.operation)
-    turned: dict[int, Ref] = {}
+    transposed: dict[int, Ref] = {}
     for step in flow.steps:
         if step.operation == REARRANGE and len(step.merged_from) == 1 and step.merged_from[0] in SWAPS:
             before, after = flow.signals[step.operands[0]].shape, flow.signals[step.results[0]].shape
             last_two = len(before) > 1 and after == (*before[:-2], before[-1], before[-2])
             if last_two and readers.get(step.results[0], set()) <= {"matmul", "bmm"}:
-                turned[step.results[0]] = Ref(step.operands[0], transposed=True)
-    kept = [step for step in flow.steps if step.results[0] not in turned]
-    return flow.with_steps(lambda ref: turned.get(ref.signal, ref), kept)
+                transposed[step.results[0]] = Ref(step.operands[0], transposed=True)
+    steps = [step for step in flow.steps if step.results[0] not in transposed]
+    return flow.with_steps(lambda ref: transposed.get(ref.signal, ref), steps)

@@ -1,7 +1,4 @@
-"""The drawing of a module: its data flow with every size as a formula (problem E2).
-
-`draw` traces the module, makes a card of every step (`_Scene`), places the cards (`layout`) and writes them as SVG.
-"""
+"""The scene of a drawing: a card for every step, frames around repeated layers, lines between them; written as SVG."""
 
 import re
 from collections import Counter
@@ -11,12 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.sax.saxutils import escape
 
-from lemma.counting.layout import GAP, LANE, Layout, LayoutBlock, Name, arrange, assign_rows
+from lemma.counting.drawing.layout import GAP, LANE, Layout, LayoutBlock, Name, arrange, assign_rows
+from lemma.counting.drawing.step_formulas import StepFormulas, name_signals, short_name
+from lemma.counting.drawing.tracing import STORED, DataFlow, Frame, Kind, Signal, Step, merge_views, trace_formulas
+from lemma.counting.fit import Sizes
 from lemma.counting.polynomial import ONE, Polynomial
-from lemma.counting.probe import Sizes
-from lemma.counting.step_formulas import StepFormulas, name_signals, short_name
 from lemma.counting.subject import Subject
-from lemma.counting.tracing import STORED, DataFlow, Frame, Kind, Signal, Step, merge_views, trace_formulas
 from lemma.counting.writing import write_formula
 from lemma.errors import InputError
 from lemma.files import write_atomically
@@ -72,7 +69,6 @@ class Drawing(Result):
 
     @property
     def title(self) -> str:
-        """The model's name."""
         return self.model
 
     def blocks(self) -> Iterator[Block]:
@@ -143,8 +139,8 @@ def draw(subject: Subject) -> Drawing:
             nodes[name] = TensorNode(name, "result", shape, step.operation, formula, step.path, reads)
     for signal in unused:
         nodes[signal.name] = TensorNode(signal.name, signal.kind, signal.shape, repeats=signal.repeats)
-    drawn = _Scene(flow, formulas).lay_out((), PAGE - 2 * MARGIN)
-    shapes, page, height = _compose_page(subject.name, symbols, drawn, unused)
+    element = _Scene(flow, formulas).lay_out((), PAGE - 2 * MARGIN)
+    shapes, page, height = _compose_page(subject.name, symbols, element, unused)
     svg = _write_svg(shapes, page, height, subject.name)
     return Drawing(subject.name, symbols, tuple(nodes.values()), tuple(shapes), svg)
 
@@ -156,25 +152,25 @@ EM = {letter: em for em, letters in WIDTHS.items() for letter in letters}  # at 
 
 
 def _split_subscripts(text: str) -> list[tuple[str, bool]]:
-    """Cut a text into pieces, each with whether it is a subscript: d_h has one, attention_norm has none.
+    """Split a text into pieces, each with whether it is a subscript: d_h has one, attention_norm has none.
 
-    >>> _pieces("H·M_QK")
+    >>> _split_subscripts("H·M_QK")
     [('H·M', False), ('QK', True)]
     """
-    found, at = [], 0
+    pieces, at = [], 0
     for match in SUBSCRIPT.finditer(text):
-        found += [(text[at : match.end(1)], False), (match[2], True)]
+        pieces += [(text[at : match.end(1)], False), (match[2], True)]
         at = match.end()
-    return [piece for piece in [*found, (text[at:], False)] if piece[0]]
+    return [piece for piece in [*pieces, (text[at:], False)] if piece[0]]
 
 
 def text_width(text: str, bold: bool = False) -> float:
-    """An upper estimate of a text's width in pixels."""
-    plain = sum(
-        sum(EM.get(letter, 0.72 if letter.isupper() else 0.62) for letter in piece) * (SMALL if lowered else SIZE)
-        for piece, lowered in _split_subscripts(text)
+    """Return an upper estimate of a text's width in pixels."""
+    width = sum(
+        sum(EM.get(letter, 0.72 if letter.isupper() else 0.62) for letter in piece) * (SMALL if is_subscript else SIZE)
+        for piece, is_subscript in _split_subscripts(text)
     )
-    return plain * (1.08 if bold else 1.0)
+    return width * (1.08 if bold else 1.0)
 
 
 def _wrap_text(text: str, limit: float) -> list[str]:
@@ -191,7 +187,7 @@ def _wrap_text(text: str, limit: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle of some look."""
+    """A rectangle."""
 
     kind: BoxKind
     x: float
@@ -202,7 +198,7 @@ class Box:
 
 @dataclass(frozen=True)
 class TextLine:
-    """One line of text around the middle x; y is its base line. `strong` comes first, in bold."""
+    """One line of text centred at x; y is its base line. The bold part comes first."""
 
     x: float
     y: float
@@ -211,14 +207,14 @@ class TextLine:
 
     @property
     def width(self) -> float:
-        """An upper estimate."""
+        """An upper estimate in pixels."""
         space = 2 * text_width(" ") if self.bold and self.regular else 0
         return text_width(self.bold, bold=True) + space + text_width(self.regular)
 
 
 @dataclass(frozen=True)
 class FlowLine:
-    """A line down through points: straight where two have the same x, else a bow; with an arrow at its end or not."""
+    """A line through points: straight where two have the same x, else a curve; with an arrow at its end or not."""
 
     points: tuple[tuple[float, float], ...]
     has_arrow: bool = True
@@ -239,10 +235,10 @@ def _translate(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
 
 @dataclass(frozen=True)
 class Element(LayoutBlock):
-    """Shapes from the origin on, to be placed together: their size, and where lines meet them.
+    """Shapes from the origin on, to be placed together.
 
-    Lines come in at the `anchor` and leave from there at the `bottom`, unless `entries` and `exits` give a point for
-    the signal that they carry.
+    Lines enter at the `anchor` and leave below it at the `bottom`, unless `entries` and `exits` give a point for the
+    signal that they carry.
     """
 
     shapes: tuple[Shape, ...] = ()
@@ -252,16 +248,16 @@ class Element(LayoutBlock):
     exits: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     def exit_point(self, number: int) -> tuple[float, float]:
-        """Where the line of a signal leaves it."""
+        """Return the point where the line of a signal leaves it."""
         return self.exits.get(number, (self.anchor, self.bottom))
 
 
-def _make_box(look: BoxKind, lines: Sequence[tuple[str, str]], least: float = 0) -> Element:
-    """A box around lines of text (what is bold, what is not)."""
-    wide = max([least, *(TextLine(0, 0, *words).width + 2 * PAD for words in lines)])
-    high, first = len(lines) * LINE + PAD, PAD / 2 + (LINE + SIZE * 0.7) / 2
-    texts = [TextLine(wide / 2, first + LINE * number, *words) for number, words in enumerate(lines)]
-    return Element(wide, high, wide / 2, (Box(look, 0, 0, wide, high), *texts), high, wide)
+def _make_box(kind: BoxKind, lines: Sequence[tuple[str, str]], least: float = 0) -> Element:
+    """Draw a box around lines of text, each a bold and a regular part."""
+    width = max([least, *(TextLine(0, 0, *words).width + 2 * PAD for words in lines)])
+    height, first = len(lines) * LINE + PAD, PAD / 2 + (LINE + SIZE * 0.7) / 2
+    texts = [TextLine(width / 2, first + LINE * number, *words) for number, words in enumerate(lines)]
+    return Element(width, height, width / 2, (Box(kind, 0, 0, width, height), *texts), height, width)
 
 
 @dataclass(frozen=True)
@@ -271,23 +267,22 @@ class Label:
     kind: BoxKind
     name: str
     shape: str
-    full_name: str = ""
-    """Its whole name, where `name` is only a letter for it."""
+    full_name: str = ""  # where `name` is only a letter for it
 
     def box(self, narrow: bool = False, least: float = 0) -> Element:
-        """Its box: name and shape in one line, or in two if it must be narrow."""
+        """Draw its box: name and shape in one line, or in two if it must be narrow."""
         lines = [(self.name, ""), ("", self.shape)] if narrow else [(self.name, self.shape)]
         return _make_box(self.kind, [*lines, *([("", self.full_name)] if self.full_name else [])], least)
 
 
 Connection = tuple[Name, Name, int]
-"""From which element to which one, and the signal that it carries."""
+"""The elements that a line leaves and enters, and the signal that it carries."""
 _PORT = Element(16, 0, 8)
-"""The place where a line passes the edge of a frame."""
+"""The point where a line passes the edge of a frame."""
 
 
 class _Scene:
-    """From the data flow to shapes: a card for each step, a frame around repeated layers, and the lines between."""
+    """Draws a data flow: a card for each step, a frame around repeated layers, and the lines between."""
 
     def __init__(self, flow: DataFlow[Polynomial], formulas: StepFormulas) -> None:
         self.flow, self.names, self.uses, self.formulas = flow, formulas.names, formulas.uses, formulas
@@ -300,15 +295,15 @@ class _Scene:
     def lay_out(self, around: tuple[Frame, ...], limit: float) -> Element:
         """Lay out what is directly within a frame, or outside all of them; ports are where lines pass its edge."""
         depth = len(around)
-        inside = [step for step in self.flow.steps if self.frames_around[id(step)][:depth] == around]
-        made = {number for step in inside for number in step.results}
-        incoming = [number for number in self._incoming_signals(inside) if number not in made]
-        within = Counter(number for step in inside for number in step.operands)
-        outgoing = [number for number in made if around and self.uses[number] > within[number]]
+        steps = [step for step in self.flow.steps if self.frames_around[id(step)][:depth] == around]
+        produced = {number for step in steps for number in step.results}
+        incoming = [number for number in self._incoming_signals(steps) if number not in produced]
+        within = Counter(number for step in steps for number in step.operands)
+        outgoing = [number for number in produced if around and self.uses[number] > within[number]]
         elements: dict[Name, Element] = {}
         for number in incoming:
             elements["in" if around else "signal", number] = _PORT if around else self._make_label(number).box()
-        for step in inside:
+        for step in steps:
             name = self._element_name(step, depth)
             if name not in elements:
                 deeper = self.frames_around[id(step)][: depth + 1]
@@ -317,13 +312,13 @@ class _Scene:
                 )
         elements |= {("out", number): _PORT for number in outgoing}
         connections: dict[Connection, None] = {}
-        for step in inside:
+        for step in steps:
             for number in self._incoming_signals([step]):
                 outside = ("in" if around else "signal", number)
-                begin = self._element_name(self.producers[number], depth) if number in made else outside
+                start = self._element_name(self.producers[number], depth) if number in produced else outside
                 end = self._element_name(step, depth)
-                if begin != end:
-                    connections[begin, end, number] = None
+                if start != end:
+                    connections[start, end, number] = None
         lines = [*connections, *((self._element_name(self.producers[n], depth), ("out", n), n) for n in outgoing)]
         elements = self._narrow_cards(elements, lines, limit)
         out = [name for name in elements if name[0] == "out"]
@@ -335,16 +330,16 @@ class _Scene:
             shapes += _translate(element.shapes, x, y)
             if name[0] in ports:
                 ports[name[0]][name[1]] = (x + element.anchor, y)
-        wide, high = layout.width, layout.height
-        return Element(wide, high, wide / 2, tuple(shapes), high, wide, ports["in"], ports["out"])
+        width, height = layout.width, layout.height
+        return Element(width, height, width / 2, tuple(shapes), height, width, ports["in"], ports["out"])
 
     def _incoming_signals(self, steps: Sequence[Step]) -> list[int]:
-        """The signals that flow into steps: neither held by the module nor constant."""
+        """Return the signals that flow into steps: neither stored by the module nor constant."""
         read = [number for step in steps for number in step.operands]
         return [n for n in dict.fromkeys(read) if self.flow.signals[n].kind in ("input", "result")]
 
     def _element_name(self, step: Step, depth: int) -> Name:
-        """What a step is drawn as at this depth: itself, or the frame that it is in."""
+        """Return the element that a step is drawn as at this depth: itself, or the frame that it is in."""
         frames = self.frames_around[id(step)]
         return ("frame", frames[depth].path) if len(frames) > depth else ("step", step.results)
 
@@ -366,33 +361,33 @@ class _Scene:
         return {name: narrow[name] if used[fewer[name]] > limit else element for name, element in elements.items()}
 
     def _draw_card(self, step: Step, limit: float | None) -> Element:
-        """A step: its formula, what it makes below it, and to the left what of the module it reads.
+        """Draw a step: its formula, its results below it, and to the left the parameters and constants it reads.
 
         No wider than the limit; without one, narrow.
         """
         results = [self._make_label(number) for number in step.results if self.uses[number]]
         kinds = {number: self.flow.signals[number].kind for number in step.operands}
-        own = [number for number, kind in kinds.items() if kind in (*STORED, "constant")]
-        labels = list(dict.fromkeys(self._make_label(number, step) for number in own))
+        stored_numbers = [number for number, kind in kinds.items() if kind in (*STORED, "constant")]
+        labels = list(dict.fromkeys(self._make_label(number, step) for number in stored_numbers))
         paths = [label.full_name.rpartition(".")[0] for label in labels]
-        held = [  # the name of a bias below its weight is said by that of the weight
-            replace(label, full_name="") if label.full_name and path in paths[:place] else label
-            for place, (label, path) in enumerate(zip(labels, paths, strict=True))
+        stored = [  # the name of a bias below its weight is said by that of the weight
+            replace(label, full_name="") if label.full_name and path in paths[:index] else label
+            for index, (label, path) in enumerate(zip(labels, paths, strict=True))
         ]
         narrow = limit is None
-        widest = max((label.box(narrow).width for label in held), default=0)
-        left = widest + ARROW if held else 0
+        widest = max((label.box(narrow).width for label in stored), default=0)
+        left = widest + ARROW if stored else 0
         longest = CARD_NARROW if limit is None else min(CARD_WIDE, limit - left - 2 * PAD - 2 * (LANE + GAP))
         words = [("", line) for text in self.formulas.write_step(step) for line in _wrap_text(text, longest)]
-        look: BoxKind = "step" if any(label.kind == "parameter" for label in held) else "free step"
+        look: BoxKind = "step" if any(label.kind == "parameter" for label in stored) else "free step"
         across = max([_make_box(look, words).width, *(label.box(narrow).width for label in results)])
         stack = [_make_box(look, words, across), *(label.box(narrow, across) for label in results)]
         shapes: list[Shape] = []
         y = 0.0
-        for number, label in enumerate(held):  # one below the other, each with an arrow to the step on their right
+        for number, label in enumerate(stored):  # one below the other, each with an arrow to the step on their right
             box = label.box(narrow, widest)
-            meets = min(y + min(box.height, LINE + 9) / 2, stack[0].height * (number + 1) / (len(held) + 1))
-            start = (widest, y + box.height / 2 if len(held) > 1 else meets)
+            meets = min(y + min(box.height, LINE + 9) / 2, stack[0].height * (number + 1) / (len(stored) + 1))
+            start = (widest, y + box.height / 2 if len(stored) > 1 else meets)
             shapes += [*_translate(box.shapes, 0, y), FlowLine((start, (left, meets)), is_horizontal=True)]
             y += box.height + ABOVE
         bottom = 0.0
@@ -402,49 +397,49 @@ class _Scene:
         return Element(left + across, max(bottom, y - ABOVE), left + across / 2, tuple(shapes), bottom, across)
 
     def _draw_frame(self, around: tuple[Frame, ...], limit: float) -> Element:
-        """A frame around one of several equal layers, with its lines passed through its edges."""
+        """Draw a frame around one of several equal layers, with lines through its edges."""
         frame = around[-1]
         inner = self.lay_out(around, limit - 2 * FRAME)
         carried = [(self.names[a], self.names[b]) for a, b in frame.carried.items() if b in self.names]
-        passed = "".join(f", {made} is the next one's {begins}" for begins, made in carried[:1])
+        passed = "".join(f", {source} is the next one's {begins}" for begins, source in carried[:1])
         title = TextLine(0, 20, f"× {self.formulas.write_size(frame.formula)}", frame.path + passed)
-        wide, high = max(inner.width, title.width) + 2 * FRAME, inner.height + HEAD + FRAME
-        left = (wide - inner.width) / 2
+        width, height = max(inner.width, title.width) + 2 * FRAME, inner.height + HEAD + FRAME
+        left = (width - inner.width) / 2
         entries = {number: (x + left, HEAD) for number, (x, _) in inner.entries.items()}
         exits = {number: (x + left, HEAD + inner.height) for number, (x, _) in inner.exits.items()}
 
         def free_on_left() -> bool:
             return all(x > FRAME + title.width + 6 for x, _ in entries.values())
 
-        if not free_on_left() and not all(x < wide - FRAME - title.width - 6 for x, _ in entries.values()):
+        if not free_on_left() and not all(x < width - FRAME - title.width - 6 for x, _ in entries.values()):
             title = replace(title, regular=frame.path)  # no room next to the lines that enter
-        middle = FRAME + title.width / 2 if free_on_left() else wide - FRAME - title.width / 2
-        shapes = (Box("frame", 0, 0, wide, high), replace(title, x=middle), *_translate(inner.shapes, left, HEAD))
-        anchor = sum(x for x, _ in entries.values()) / max(1, len(entries)) or wide / 2
-        return Element(wide, high, anchor, shapes, high, wide, entries, exits)
+        middle = FRAME + title.width / 2 if free_on_left() else width - FRAME - title.width / 2
+        shapes = (Box("frame", 0, 0, width, height), replace(title, x=middle), *_translate(inner.shapes, left, HEAD))
+        anchor = sum(x for x, _ in entries.values()) / max(1, len(entries)) or width / 2
+        return Element(width, height, anchor, shapes, height, width, entries, exits)
 
     def _make_label(self, number: int, step: Step | None = None) -> Label:
         signal, frames = self.flow.signals[number], self.frames_around[id(step)] if step else ()
         shape = self.formulas.write_shape(signal.shape)
         if signal.kind not in STORED:
-            look: BoxKind = signal.kind if signal.kind in ("input", "constant") else "result"
-            return Label(look, self.names[number], shape)
+            kind: BoxKind = signal.kind if signal.kind in ("input", "constant") else "result"
+            return Label(kind, self.names[number], shape)
         if signal.repeats != ONE and not frames:
             shape += f" each, × {self.formulas.write_size(signal.repeats)}"
-        look = "parameter" if signal.kind == "parameter" else "constant"
+        kind = "parameter" if signal.kind == "parameter" else "constant"
         path = frames[-1].path if frames else ""
         full, name = signal.name.removeprefix(f"{path}.*.") if path else signal.name, short_name(signal.name)
-        return Label(look, name, shape, full) if len(name) == 1 else Label(look, full, shape)
+        return Label(kind, name, shape, full) if len(name) == 1 else Label(kind, full, shape)
 
 
 def _route_line(
     elements: Mapping[Name, Element], layout: Layout, line: Connection, lines: Sequence[Connection]
 ) -> FlowLine:
-    """A line through its lanes; where several end they are side by side, in the order in which they come."""
-    begin, end, number = line
-    (x, y), (dx, dy) = layout.corners[begin], elements[begin].exit_point(number)
-    points = [(x + dx, y + dy), (x + dx, layout.row_bottoms[begin])]
-    for lane, top, bottom in layout.lanes[begin, end]:
+    """Route a line through its lanes; where several end they are side by side, in the order in which they come."""
+    start, end, number = line
+    (x, y), (dx, dy) = layout.corners[start], elements[start].exit_point(number)
+    points = [(x + dx, y + dy), (x + dx, layout.row_bottoms[start])]
+    for lane, top, bottom in layout.lanes[start, end]:
         points += [(lane, top), (lane, bottom)]
     (x, y), element = layout.corners[end], elements[end]
     if end[0] == "out":
@@ -458,27 +453,27 @@ def _route_line(
             lanes = layout.lanes[other[0], other[1]]
             return lanes[-1][0] if lanes else layout.corners[other[0]][0] + elements[other[0]].exit_point(other[2])[0]
 
-        here = sorted((other for other in lines if other[1] == end), key=comes_from)
+        incoming = sorted((other for other in lines if other[1] == end), key=comes_from)
         middle = x + element.anchor
-        straight = [other for other in here if abs(comes_from(other) - middle) < 1]
-        place = here.index(line) - (here.index(straight[0]) if len(straight) == 1 else (len(here) - 1) / 2)
-        points.append((middle + place * min(30.0, element.top_width / (2 * len(here))), y))
+        straight = [other for other in incoming if abs(comes_from(other) - middle) < 1]
+        offset = incoming.index(line) - (incoming.index(straight[0]) if len(straight) == 1 else (len(incoming) - 1) / 2)
+        points.append((middle + offset * min(30.0, element.top_width / (2 * len(incoming))), y))
     return FlowLine(tuple(points), has_arrow=end[0] not in ("out", "frame"))
 
 
 def _compose_page(
-    name: str, symbols: Sizes, drawn: Element, unused: Sequence[Signal[Polynomial]]
+    name: str, symbols: Sizes, element: Element, unused: Sequence[Signal[Polynomial]]
 ) -> tuple[list[Shape], float, float]:
-    """The drawing in the middle of a page, a title above it and a legend below, with the page's width and height."""
-    page = max(PAGE, drawn.width + 2 * MARGIN)
+    """Compose a page: title, drawing, legend; return its shapes, width and height."""
+    page = max(PAGE, element.width + 2 * MARGIN)
     heading = _wrap_text(",  ".join(f"{symbol} = {value:,}" for symbol, value in symbols.items()), page - 2 * MARGIN)
     shapes: list[Shape] = [TextLine(page / 2, 30, name)]
     shapes += [TextLine(page / 2, 30 + LINE * number, "", line) for number, line in enumerate(heading, 1)]
     top = TOP + LINE * len(heading)
-    shapes += _translate(drawn.shapes, (page - drawn.width) / 2, top)
-    looks = {shape.kind for shape in drawn.shapes if isinstance(shape, Box)}
-    boxes = [_make_box(look, [("", words)]) for look, words in LEGEND.items() if look in looks]
-    y, gap = top + drawn.height + 26, 12.0
+    shapes += _translate(element.shapes, (page - element.width) / 2, top)
+    kinds = {shape.kind for shape in element.shapes if isinstance(shape, Box)}
+    boxes = [_make_box(kind, [("", words)]) for kind, words in LEGEND.items() if kind in kinds]
+    y, gap = top + element.height + 26, 12.0
     x = (page - sum(box.width + gap for box in boxes) + gap) / 2
     for box in boxes:
         shapes += _translate(box.shapes, x, y)
@@ -496,7 +491,7 @@ FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 
 def _write_svg(shapes: Sequence[Shape], width: float, height: float, title: str) -> str:
-    """An SVG document of this size, on a background of its own: it can be read in light and dark surroundings."""
+    """Write an SVG document with a background, so that it can be read in light and dark surroundings."""
     order = sorted(shapes, key=lambda shape: (getattr(shape, "kind", "") != "frame", not isinstance(shape, FlowLine)))
     body = "\n".join(map(_write_shape, order))
     return (
@@ -511,19 +506,19 @@ def _write_svg(shapes: Sequence[Shape], width: float, height: float, title: str)
 
 def _write_shape(shape: Shape) -> str:
     if isinstance(shape, TextLine):
-        strong, plain = _write_spans(shape.bold, True), _write_spans(shape.regular, False)
-        spans = [*strong, *(["  "] if strong and plain else []), *plain]
-        place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" text-anchor="middle" fill="{INK}" xml:space="preserve"'
-        return f"<text {place}>{''.join(spans)}</text>"
+        bold, regular = _write_spans(shape.bold, True), _write_spans(shape.regular, False)
+        spans = [*bold, *(["  "] if bold and regular else []), *regular]
+        attributes = f'x="{shape.x:.1f}" y="{shape.y:.1f}" text-anchor="middle" fill="{INK}" xml:space="preserve"'
+        return f"<text {attributes}>{''.join(spans)}</text>"
     if isinstance(shape, Box):
         fill, edge = FILLS[shape.kind]
         corner = {"free step": 13, "step": 13, "frame": 12}.get(shape.kind, 2)
         dashes = ' stroke-dasharray="6 4"' if shape.kind == "frame" else ""
-        place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" width="{shape.width:.1f}" height="{shape.height:.1f}"'
-        return f'<rect {place} rx="{corner}" fill="{fill}" stroke="{edge}" stroke-width="1.2"{dashes}/>'
-    (x, y), *rest = shape.points
+        attributes = f'x="{shape.x:.1f}" y="{shape.y:.1f}" width="{shape.width:.1f}" height="{shape.height:.1f}"'
+        return f'<rect {attributes} rx="{corner}" fill="{fill}" stroke="{edge}" stroke-width="1.2"{dashes}/>'
+    (x, y), *points = shape.points
     path = f"M{x:.1f},{y:.1f}"
-    for a, b in rest:
+    for a, b in points:
         if shape.is_horizontal:
             path += f" C{(x + a) / 2:.1f},{y:.1f} {(x + a) / 2:.1f},{b:.1f} {a:.1f},{b:.1f}"
         elif abs(a - x) < 0.5:
@@ -535,13 +530,13 @@ def _write_shape(shape: Shape) -> str:
     return f'<path d="{path}" fill="none" stroke="{FLOW}" stroke-width="1.4"{tip}/>'
 
 
-def _write_spans(words: str, strong: bool) -> list[str]:
-    """Spans of text; what follows a subscript is lifted up again."""
-    weight = ' font-weight="bold"' if strong else ""
-    spans, low = [], False
-    for piece, lowered in _split_subscripts(words):
-        shift = f' dy="{4 if lowered else -4}"' if lowered != low else ""
-        size = f' font-size="{SMALL}"' if lowered else ""
+def _write_spans(words: str, is_bold: bool) -> list[str]:
+    """Write spans of text; what follows a subscript is raised again."""
+    weight = ' font-weight="bold"' if is_bold else ""
+    spans, was_subscript = [], False
+    for piece, is_subscript in _split_subscripts(words):
+        shift = f' dy="{4 if is_subscript else -4}"' if is_subscript != was_subscript else ""
+        size = f' font-size="{SMALL}"' if is_subscript else ""
         spans.append(f"<tspan{weight}{shift}{size}>{escape(piece)}</tspan>")
-        low = lowered
-    return [*spans, '<tspan dy="-4">\u200b</tspan>'] if low else spans
+        was_subscript = is_subscript
+    return [*spans, '<tspan dy="-4">\u200b</tspan>'] if was_subscript else spans

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from lemma.counting import cache
-from lemma.counting.polynomial import Polynomial, symbol
-from lemma.counting.probe import (
+from lemma.counting.fit import (
     NotPolynomial,
     PathGroup,
     choose_probe_sizes,
@@ -20,6 +19,7 @@ from lemma.counting.probe import (
     sample_sizes,
     verify_fit,
 )
+from lemma.counting.polynomial import Polynomial, symbol
 from lemma.errors import CountingError
 
 NAMES = ("V", "d", "L")
@@ -109,9 +109,9 @@ def test_the_key_of_the_cache_changes_with_every_source_it_depends_on(
 ) -> None:
     assert all(list(cache.PACKAGE.glob(pattern)) for pattern in cache.SOURCES)
     monkeypatch.setattr(cache, "PACKAGE", tmp_path)
-    files = [tmp_path / pattern.replace("*", "some") for pattern in cache.SOURCES]
+    files = [tmp_path / pattern.replace("**", "folder").replace("*", "some") for pattern in cache.SOURCES]
     for file in files:
-        file.parent.mkdir()
+        file.parent.mkdir(parents=True)
         file.write_text("one = 1\n")
     seen = {cache.source_hash()}
     for file in files:
@@ -122,8 +122,12 @@ def test_the_key_of_the_cache_changes_with_every_source_it_depends_on(
 
 @pytest.mark.parametrize(
     "module",
-    [path.stem for path in sorted((cache.PACKAGE / "counting").glob("*.py")) if ">>>" in path.read_text("utf-8")],
+    [
+        ".".join(path.relative_to(cache.PACKAGE).with_suffix("").parts)
+        for path in sorted((cache.PACKAGE / "counting").rglob("*.py"))
+        if ">>>" in path.read_text("utf-8")
+    ],
 )
 def test_the_examples_in_docstrings_run(module: str) -> None:
-    results = doctest.testmod(import_module(f"lemma.counting.{module}"))
+    results = doctest.testmod(import_module(f"lemma.{module}"))
     assert results.attempted and not results.failed

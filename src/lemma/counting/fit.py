@@ -1,0 +1,494 @@
+"""Formulas read off a module: read it at small sizes, fit exact polynomials, prove them at sizes not seen before.
+
+No formula is typed in anywhere. `fit_groups` is the whole method: choose sizes (`choose_probe_sizes`), group the paths
+of repeated layers (`find_groupings`), interpolate (`fit_polynomials`), compare with fresh readings (`verify_fit`).
+"""
+
+import random
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from itertools import combinations, islice, permutations
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lemma.counting.polynomial import ONE, ZERO, Polynomial, as_polynomial, sum_polynomials, symbol
+from lemma.errors import CountingError
+
+if TYPE_CHECKING:
+    from lemma.counting.derived import DerivedSize
+
+Sizes = Mapping[str, int]  # the value of each symbol
+ProbeSizes = dict[str, list[int]]  # the values at which each symbol is probed, the smallest first
+Amounts = tuple[int, ...]
+Readings = Mapping[str, Amounts]  # by path of a module: the shape of a parameter, or one or more amounts
+Read = Callable[[Sizes], Readings]
+Join = Callable[[Sequence[Amounts]], Amounts]  # adds up the readings of a group of which only the sum is known
+
+NUM_PROOFS = 3  # fresh sizes at which a fit is compared with the module
+NUM_PROOF_CANDIDATES = 60  # sizes drawn to find fresh ones among them
+MAX_PROBE_CHOICES = 3  # of probe sizes at which a module works and yet cannot be read
+SUM_ONLY = "…"  # the subset of a group of which only the sum is known
+
+
+@dataclass(frozen=True, order=True)
+class PathGroup:
+    """The paths of a pattern such as `layers.*.weight` that are counted together.
+
+    `layers.0.output.weight`, `layers.1.output.weight` … are one group as long as they read the same. Where a path has
+    several numbers, some may mean different things (`blocks.*.0.weight`, `blocks.*.3.weight`). If only the first or the
+    last layer differs, it is a group of its own; if nothing of the kind holds, only the sum of all is known.
+
+    Attributes:
+        pattern: the path with a star for the number of a layer.
+        subset: which members belong to it: "0", "1…", "-1", "…-2" or `SUM_ONLY`; "" for all.
+    """
+
+    pattern: str
+    subset: str = ""
+
+    def __str__(self) -> str:
+        if not self.subset:
+            return self.pattern
+        stars = iter(self.subset.split(","))
+        return re.sub(r"\*", lambda star: next(stars, "*"), self.pattern)
+
+    def matches(self, path: str) -> bool:
+        """Return whether a path follows the pattern."""
+        return re.fullmatch(re.escape(self.pattern).replace(r"\*", r"\d+"), path) is not None
+
+    def contains(self, path: str, index: int, count: int) -> bool:
+        """Return whether a path belongs to the group, being number `index` of `count` paths with its pattern.
+
+        >>> PathGroup("layers.*.weight_l0").contains("layers.12.weight_l0", 12, 24)
+        True
+        >>> PathGroup("layers.*.weight", "1…").contains("layers.0.weight", 0, 24)
+        False
+        """
+        is_last = index == count - 1
+        in_subset = {"0": index == 0, "1…": index > 0, "-1": is_last, "…-2": not is_last}.get(self.subset, True)
+        return in_subset and self.matches(path)
+
+
+@dataclass(frozen=True)
+class GroupFit:
+    """Polynomials for what one member of a group reads, and for the number of members."""
+
+    repeats: Polynomial
+    columns: tuple[Polynomial, ...]
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """Formulas of all groups of a module.
+
+    Attributes:
+        fits: the groups that follow polynomials.
+        failures: the groups that follow none, with the reason.
+        derived: sizes other than symbols that the formulas contain, by name.
+    """
+
+    fits: dict[PathGroup, GroupFit]
+    failures: dict[PathGroup, str]
+    derived: "dict[str, DerivedSize]" = field(default_factory=dict)
+
+    @property
+    def groups(self) -> list[PathGroup]:
+        return [*self.fits, *self.failures]
+
+
+Column = tuple[PathGroup, int]  # a group and the index of a column of its reading; -1 is the number of members
+REPEATS = -1
+
+
+def column_sums(rows: Sequence[Amounts]) -> Amounts:
+    """Add rows up, column by column."""
+    return tuple(sum(column) for column in zip(*rows, strict=True))
+
+
+def fit_groups(read: Read, choices: Iterable[ProbeSizes], join: Join = column_sums) -> FitResult:
+    """Fit the readings of every group of paths as polynomials of the symbols, on the first probe sizes that work.
+
+    Raises:
+        CountingError: nothing can be read at any of the sizes.
+    """
+    cached: dict[tuple[int, ...], Readings] = {}
+
+    def read_once(sizes: Sizes) -> Readings:
+        key = tuple(sizes.values())
+        if key not in cached:
+            cached[key] = read(sizes)
+        return cached[key]
+
+    failure = CountingError("it works at no small sizes that were tried; state some as factory.probe_sizes")
+    for probe_sizes in islice(choices, MAX_PROBE_CHOICES):
+        try:
+            return _fit_groups_at(read_once, probe_sizes, join)
+        except CountingError as error:
+            failure = error
+    raise failure
+
+
+def _fit_groups_at(read: Read, probe_sizes: ProbeSizes, join: Join) -> FitResult:
+    """Fit until all groups are proved; the members of a pattern that fails are grouped in the next possible way."""
+    lowest = {name: values[0] for name, values in probe_sizes.items()}
+    first = [lowest, *({**lowest, name: values[1]} for name, values in probe_sizes.items() if len(values) > 1)]
+    groupings = find_groupings([read(sizes) for sizes in first], join)
+
+    def sample(sizes: Sizes) -> dict[Column, int]:
+        columns: dict[Column, int] = {}
+        for pattern, members in _members_by_pattern(read(sizes)).items():
+            groups = _group_members(pattern, members, groupings[pattern][0] if pattern in groupings else "each", join)
+            if groups is None:
+                raise GroupingError(pattern)
+            for group, (count, row) in groups.items():
+                columns[group, REPEATS] = count
+                columns |= {(group, index): amount for index, amount in enumerate(row)}
+        return columns
+
+    while True:
+        try:
+            fitted, failures = fit_columns(sample, probe_sizes)
+            break
+        except GroupingError as error:  # a pattern that appears only at some sizes gets its sum
+            (pattern,) = error.args
+            groupings[pattern] = groupings.get(pattern, [])[1:] or ["sum"]
+    by_group: dict[PathGroup, dict[int, Polynomial]] = {}
+    for (group, index), polynomial in fitted.items():
+        by_group.setdefault(group, {})[index] = polynomial
+    fits = {
+        group: GroupFit(columns.pop(REPEATS, ONE), tuple(columns[index] for index in sorted(columns)))
+        for group, columns in by_group.items()
+    }
+    return FitResult(fits, failures)
+
+
+def fit_columns(
+    sample: Callable[[Sizes], Mapping[Column, int]], probe_sizes: ProbeSizes
+) -> tuple[dict[Column, Polynomial], dict[PathGroup, str]]:
+    """Fit and prove every column that `sample` gives; return the polynomials, and the groups without one with reasons.
+
+    A column that fails in a symbol is multiplied by it and tried again, since the symbol may divide it.
+    """
+    multipliers: dict[Column, list[str]] = {}
+    failures: dict[PathGroup, str] = {}
+    candidates = {tuple(sizes.values()): sizes for sizes in sample_sizes(probe_sizes, NUM_PROOF_CANDIDATES)}
+    seen: set[tuple[int, ...]] = set()
+
+    def multiplied_sample(sizes: Sizes) -> dict[Column, int]:
+        seen.add(tuple(sizes.values()))
+        columns = dict(sample(sizes))
+        for column, names in multipliers.items():
+            columns[column] = columns.get(column, 0) * prod(sizes[name] for name in names)
+        return {column: number for column, number in columns.items() if column[0] not in failures}
+
+    while True:
+        try:
+            seen.clear()
+            polynomials = fit_polynomials(multiplied_sample, probe_sizes)
+            fresh = [sizes for key, sizes in candidates.items() if key not in seen][:NUM_PROOFS]
+            verify_fit(polynomials, multiplied_sample, fresh, probe_sizes)
+            break
+        except NotPolynomial as error:
+            group, _ = error.key
+            names = multipliers.setdefault(error.key, [])
+            if error.symbol and error.symbol not in names:
+                names.append(error.symbol)
+                continue
+            failures[group] = error.reason
+            multipliers = {column: names for column, names in multipliers.items() if column[0] != group}
+    divided = {
+        column: polynomial / prod(map(symbol, multipliers.get(column, [])), start=ONE)
+        for column, polynomial in polynomials.items()
+    }
+    return divided, failures
+
+
+# Grouping the paths of repeated layers.
+
+LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)|(?<=_l)\d+(?=_|\.|$)")
+Grouping = str | tuple[int, ...]  # all, each, first, last, sum; or the indices of the numbers that count layers
+Member = tuple[str, Amounts]
+
+
+class GroupingError(Exception):
+    """The members of a pattern, its argument, do not follow the grouping chosen for it."""
+
+
+def path_pattern(path: str) -> str:
+    """Write a star for every number of a layer.
+
+    >>> path_pattern("layers.3.attention.output.weight"), path_pattern("weight_ih_l1_reverse")
+    ('layers.*.attention.output.weight', 'weight_ih_l*_reverse')
+    """
+    return LAYER_NUMBER.sub("*", path)
+
+
+def iter_patterns(path: str) -> Iterator[str]:
+    """Yield all patterns that a path follows, with a star for one number at least.
+
+    >>> list(iter_patterns("blocks.3.0.weight"))
+    ['blocks.*.0.weight', 'blocks.3.*.weight', 'blocks.*.*.weight']
+    """
+    count = len(LAYER_NUMBER.findall(path))
+    for size in range(1, count + 1):
+        for starred in combinations(range(count), size):
+            yield _star_numbers(path, starred)
+
+
+def _star_numbers(path: str, starred: Sequence[int]) -> str:
+    """Write a star for the numbers of a path at these indices."""
+    numbers = LAYER_NUMBER.findall(path)
+    written = iter("*" if index in starred else str(int(number)) for index, number in enumerate(numbers))
+    return LAYER_NUMBER.sub(lambda match: next(written), path)
+
+
+def _members_by_pattern(readings: Readings) -> dict[str, list[Member]]:
+    """Return the readings of every pattern, ordered by the numbers in their paths."""
+    members: dict[str, list[Member]] = {}
+    for path, row in readings.items():
+        members.setdefault(path_pattern(path), []).append((path, row))
+    for same_pattern in members.values():
+        same_pattern.sort(key=lambda member: [int(number) for number in LAYER_NUMBER.findall(member[0])])
+    return members
+
+
+def assign_to_groups(groups: Iterable[PathGroup], readings: Readings) -> dict[PathGroup, list[Amounts]]:
+    """Return the readings that belong to each group; a path that belongs to none is a group of its own."""
+    rows: dict[PathGroup, list[Amounts]] = {group: [] for group in groups}
+    for members in _members_by_pattern(readings).values():
+        for index, (path, row) in enumerate(members):
+            owner = next((group for group in rows if group.contains(path, index, len(members))), PathGroup(path))
+            rows.setdefault(owner, []).append(row)
+    return rows
+
+
+def find_groupings(samples: Sequence[Readings], join: Join) -> dict[str, list[Grouping]]:
+    """Return the groupings of each pattern that fit all samples, the most detailed first; the sum always fits."""
+    samples_by_pattern = [_members_by_pattern(sample) for sample in samples]
+    groupings: dict[str, list[Grouping]] = {}
+    for pattern in dict.fromkeys(pattern for members in samples_by_pattern for pattern in members):
+        members = [by_pattern.get(pattern, []) for by_pattern in samples_by_pattern]
+        same_paths = len({tuple(path for path, _ in sample) for sample in members}) == 1
+        stars = pattern.count("*")
+        partial = [starred for size in range(stars - 1, 0, -1) for starred in combinations(range(stars), size)]
+        groupings[pattern] = []
+        for grouping in ("all", *partial, *(["each"] if same_paths else ["first", "last"])):
+            groups = [_group_members(pattern, sample, grouping, join) for sample in members]
+            if None not in groups and len({frozenset(group or ()) for group in groups}) == 1:
+                groupings[pattern].append(grouping)
+        groupings[pattern].append("sum")
+    return groupings
+
+
+def _group_members(
+    pattern: str, members: list[Member], grouping: Grouping, join: Join
+) -> dict[PathGroup, tuple[int, Amounts]] | None:
+    """Return the number of members and the reading of every group; None if members of a group read differently."""
+    if grouping == "each":
+        return {PathGroup(path): (1, row) for path, row in members}
+    if grouping == "sum":
+        return {PathGroup(pattern, SUM_ONLY): (1, join([row for _, row in members]))}
+    rows: dict[PathGroup, list[Amounts]] = {}
+    for index, (path, row) in enumerate(members):
+        if isinstance(grouping, tuple):
+            group = PathGroup(_star_numbers(path, grouping))
+        elif grouping == "first":
+            group = PathGroup(pattern, "1…" if index else "0")
+        elif grouping == "last":
+            group = PathGroup(pattern, "-1" if index == len(members) - 1 else "…-2")
+        else:
+            group = PathGroup(pattern)
+        rows.setdefault(group, []).append(row)
+    if any(len(set(same_group)) > 1 for same_group in rows.values()):
+        return None
+    return {group: (len(same_group), same_group[0]) for group, same_group in rows.items()}
+
+
+# Interpolation.
+
+Key = TypeVar("Key", bound=Hashable)
+Sample = Callable[[Sizes], Mapping[Key, int]]
+Index = tuple[int, ...]  # for each symbol the index of one of its probe sizes
+MAX_POWER = 5  # the highest power of a symbol that is tried, if it has enough probe sizes
+
+
+class NotPolynomial(Exception):
+    """A quantity follows no polynomial; `symbol` is the one in which the fit failed, "" if several."""
+
+    def __init__(self, key: Any, symbol: str, reason: str) -> None:
+        super().__init__(reason)
+        self.key, self.symbol, self.reason = key, symbol, reason
+
+
+def fit_polynomials(sample: Sample[Key], probe_sizes: Mapping[str, Sequence[int]]) -> dict[Key, Polynomial]:
+    """Fit every quantity that `sample` gives, over at least two sizes more than its highest power.
+
+    Newton's form: an index ν gives for each symbol s one of its sizes; the term of ν is
+    Π_s Π_{j<ν_s} (s − sizes_s[j]), and its coefficient follows from one sample. A term is asked for only if all the
+    terms just below it exist, so that a formula of few terms takes few samples. The result is a conjecture until
+    `verify_fit` has compared it with samples it has not seen.
+
+    >>> area = fit_polynomials(lambda at: {"area": at["a"] * (at["b"] - 1)}, {"a": [2, 3, 4, 5], "b": [2, 3, 4, 5]})
+    >>> area["area"] == symbol("a") * (symbol("b") - 1)
+    True
+    """
+    coefficients: dict[Key, dict[Index, int | Fraction]] = {}
+    sampled: set[Index] = set()
+    supports: set[frozenset[Index]] = set()  # the terms of each quantity; many have the same
+
+    def basis_at(values: Mapping[str, Any]) -> Callable[[Index], Any]:
+        @cache  # the quantities share their terms, and there may be hundreds of them
+        def basis(index: Index) -> Any:
+            return prod(
+                values[name] - node
+                for (name, nodes), power in zip(probe_sizes.items(), index, strict=True)
+                for node in nodes[:power]
+            )
+
+        return basis
+
+    def shift(index: Index, axis: int, by: int) -> Index:
+        return (*index[:axis], index[axis] + by, *index[axis + 1 :])
+
+    def is_needed(index: Index) -> bool:
+        below = {shift(index, axis, -1) for axis, power in enumerate(index) if power}
+        return any(below <= support for support in supports)
+
+    axes = [axis for axis, nodes in enumerate(probe_sizes.values()) if len(nodes) > 1]  # with one size it is a constant
+    frontier = [(0,) * len(probe_sizes)]
+    while frontier:
+        for index in frontier:
+            sizes = {name: nodes[power] for (name, nodes), power in zip(probe_sizes.items(), index, strict=True)}
+            numbers, basis = sample(sizes), basis_at(sizes)
+            for key in dict.fromkeys([*coefficients, *numbers]):  # in the order of the module
+                terms = coefficients.setdefault(key, {})
+                residual = numbers.get(key, 0) - sum(number * basis(lower) for lower, number in terms.items())
+                if not residual:
+                    continue
+                for (name, nodes), power in zip(probe_sizes.items(), index, strict=True):
+                    if power > max(0, min(MAX_POWER, len(nodes) - 2)):
+                        raise NotPolynomial(
+                            key, name, f"no polynomial of {name}: it still changes at the power {power}"
+                        )
+                coefficient = Fraction(residual) / basis(index)
+                # whole numbers are faster to compute with
+                terms[index] = coefficient.numerator if coefficient.denominator == 1 else coefficient
+        sampled.update(frontier)
+        supports = {frozenset(terms) for terms in coefficients.values()}
+        above = {shift(index, axis, 1) for index in frontier for axis in axes} - sampled
+        frontier = sorted(filter(is_needed, above))
+    basis = basis_at({name: symbol(name) for name in probe_sizes})
+    return {
+        key: sum_polynomials(as_polynomial(number * basis(index)) for index, number in terms.items())
+        for key, terms in coefficients.items()
+    }
+
+
+def verify_fit(
+    fits: Mapping[Key, Polynomial],
+    sample: Sample[Key],
+    fresh_sizes: Iterable[Sizes],
+    probe_sizes: Mapping[str, Sequence[int]],
+) -> None:
+    """Compare a fit with samples it has not seen.
+
+    Raises:
+        NotPolynomial: they differ; it names the first symbol that alone leads away from the fit.
+    """
+    for sizes in fresh_sizes:
+        numbers = sample(sizes)
+        for key in dict.fromkeys([*fits, *numbers]):
+            polynomial = fits.get(key, ZERO)
+            if polynomial.at(sizes) == numbers.get(key, 0):
+                continue
+            for name in probe_sizes:
+                near = {**{other: nodes[0] for other, nodes in probe_sizes.items()}, name: sizes[name]}
+                actual, expected = sample(near).get(key, 0), polynomial.at(near)
+                if actual != expected:
+                    why = f"at {name} = {sizes[name]} it is {actual:,}, where its smaller values lead to {expected}"
+                    raise NotPolynomial(key, name, f"no polynomial of {name}: {why}")
+            names = ", ".join(probe_sizes)
+            raise NotPolynomial(key, "", f"no polynomial of {names}: each alone fits, but not all together")
+
+
+# Probe sizes.
+
+SMALL_SIZES = [2, 3, 4, 5, 6, 7, 8, 9]
+DIVISORS = [2, 3, 4, 6, 12]  # never 1, at which much is a special case
+GROUPED_HEADS = ([1, 2, 4], [4, 8, 12, 16], [96, 192, 288, 384])  # few heads divide many, and these half of the width
+NUM_TRIALS = 8
+MAX_TRIALS = 500  # sizes that are tried in all, before giving up
+LAYER_COUNTS = [2, 3, 4, 5]  # layers take time, and are never multiplied with each other
+HEAD_NAMES, WIDTH_NAMES = re.compile("h|k$|n_?h|.*head|.*kv"), re.compile("d|.*width|.*hidden|.*dim|.*embd")
+LAYER_NAMES = re.compile("L(_|$)|.*layers|depth")
+
+
+def choose_probe_sizes(
+    requested: Sizes, can_run: Callable[[Sizes], bool], hints: Mapping[str, Sequence[int]]
+) -> Iterator[ProbeSizes]:
+    """Yield probe sizes at which the module works, the simplest first.
+
+    These are small sizes; small sizes in the order of the sizes asked for, since a text may have to be as long as a
+    window, or at most as long as a table of positions; and where heads must divide a width, or groups of heads the
+    heads, divisible ones. Only what divides at the sizes asked for is tried, the likely names first.
+    """
+    ranks = sorted(set(requested.values()))
+    layers = {name: LAYER_COUNTS for name in requested if LAYER_NAMES.match(name)}
+    small = {name: list(SMALL_SIZES) for name in requested} | layers
+    ordered = {name: [10 * ranks.index(size) + n for n in SMALL_SIZES] for name, size in requested.items()} | layers
+    aligned = {name: _multiples(8) for name, size in requested.items() if WIDTH_NAMES.match(name) and size % 8 == 0}
+    hinted = {name: list(values) for name, values in hints.items() if name in requested}
+    trials = 0
+    for pattern in _divisibility_patterns(requested):
+        for others in (small, ordered, ordered | aligned):
+            if trials > MAX_TRIALS:
+                return
+            probe_sizes = {**others, **pattern, **hinted}
+            for sizes in sample_sizes(probe_sizes, NUM_TRIALS):
+                trials += 1
+                if not can_run(sizes):
+                    break
+            else:
+                yield probe_sizes
+
+
+def _multiples(step: int) -> list[int]:
+    return [step * number for number in range(1, 9)]
+
+
+def _divisibility_patterns(requested: Sizes) -> Iterator[ProbeSizes]:
+    """Yield probe sizes for symbols of which one may have to divide another, none at first."""
+
+    def divides(low: str, high: str) -> bool:
+        return low != high and requested[low] <= requested[high] and requested[high] % requested[low] == 0
+
+    def unlikelihood(names: tuple[str, ...]) -> int:
+        *heads, width = names
+        return sum(not HEAD_NAMES.match(name) for name in heads) + (not WIDTH_NAMES.match(width))
+
+    yield {}
+    pairs = sorted((pair for pair in permutations(requested, 2) if divides(*pair)), key=unlikelihood)
+    triples = [names for names in permutations(requested, 3) if divides(*names[:2]) and divides(*names[1:])]
+    triples.sort(key=lambda names: (unlikelihood(names), "kv" not in names[0]))
+    num_shared = sum("kv" in names[0] and not unlikelihood(names) for names in triples)  # surely groups of heads
+    grouped = [dict(zip(names, map(list, GROUPED_HEADS), strict=True)) for names in triples]
+    yield from grouped[:num_shared]
+    singles = [{low: DIVISORS, high: _multiples(step)} for low, high in pairs for step in (12, 24)]
+    yield from singles[:8]
+    yield from grouped[num_shared:8]
+    for low in dict.fromkeys(low for low, _ in pairs):
+        yield {low: DIVISORS, **{high: _multiples(24) for high in requested if divides(low, high)}}
+    for high in dict.fromkeys(high for _, high in pairs):  # where hints say what divides it
+        yield from ({high: _multiples(step)} for step in (144, 288))
+    yield from singles[8:]
+    yield from grouped[max(8, num_shared) :]
+
+
+def sample_sizes(probe_sizes: ProbeSizes, count: int) -> list[dict[str, int]]:
+    """Return the lowest sizes, then sizes drawn at random; the same ones each time."""
+    rng = random.Random(len(probe_sizes))
+    lowest = {name: values[0] for name, values in probe_sizes.items()}
+    return [lowest, *({name: rng.choice(values) for name, values in probe_sizes.items()} for _ in range(count - 1))]
