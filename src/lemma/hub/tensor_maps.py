@@ -17,7 +17,7 @@ Layout = Literal["stacked", "transposed", "interleaved", "plus one", "reversed"]
 
 @dataclass(frozen=True)
 class TensorMap:
-    """One of Lemma's tensors and the tensors of a Hugging Face checkpoint that hold the same numbers.
+    """A tensor of Lemma's and the tensors of a Hugging Face checkpoint that hold the same numbers.
 
     Attributes:
         name: Lemma's name.

@@ -42,7 +42,7 @@ from lemma.spec.recipe import Recipe
 
 @dataclass(frozen=True)
 class ExportResult(Result):
-    """What was written, where, and with how many parameters."""
+    """Description, path and size of an export."""
 
     title = "Exported run"
 

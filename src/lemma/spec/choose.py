@@ -78,7 +78,7 @@ RESERVED_NAMES = {*PRESETS, *FAMILIES}
 
 
 def preset(name: str) -> Preset:
-    """Return the preset of that name; a SpecError lists the names if there is none."""
+    """Return the preset of that name; a SpecError lists the names if no preset has it."""
     match = find_preset(name)
     if match is None:
         raise SpecError(_explain_unknown_model(name))

@@ -178,7 +178,7 @@ class LabelsSpec(Spec):
 
 
 class PretrainedData(Spec):
-    """What a pretrained model was trained on: not known here."""
+    """Unknown training data of a pretrained model."""
 
     pretrained: str
     """The folder, file or name of the model."""

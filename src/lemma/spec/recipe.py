@@ -125,7 +125,7 @@ Tracker = Annotated[Literal["tensorboard", "wandb", "mlflow", "trackio"] | None,
 
 
 class Recipe(Spec):
-    """How a model is trained: one frozen set of settings, the same on the command line and in Python."""
+    """Settings of training, the same on the command line and in Python."""
 
     renamed: ClassVar[Mapping[str, str]] = {
         "stretch": "sequence_length",

@@ -253,11 +253,11 @@ class MethodSettings(TypedDict, total=False):
 
 
 class TrainSettings(RecipeSettings, ModelSettings, DataSettings, total=False):
-    """All settings of `train`."""
+    """Settings of `train`."""
 
 
 class AdaptSettings(RecipeSettings, MethodSettings, SplitSettings, total=False):
-    """All settings of `adapt`."""
+    """Settings of `adapt`."""
 
 
 class SamplingSettings(TypedDict, total=False):
