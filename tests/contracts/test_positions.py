@@ -42,7 +42,7 @@ class LouderPart(RampPart):
 
 class Near(NewPositions):
     biases: ClassVar[str] = "three_kinds:NearPart"
-    endless: ClassVar[bool] = True
+    extrapolates: ClassVar[bool] = True
     kind: Literal["near"] = "near"
 
 class NearPart(nn.Module):
