@@ -68,13 +68,13 @@ def _attend(
     dropout: float,
 ) -> AttentionOutput:
     """Call PyTorch's kernel, which takes one bias, one width and one number of heads for keys and values."""
-    (heads, new), (kv_heads, known), width = queries.shape[1:3], keys.shape[1:3], values.shape[-1]
+    (heads, new), (kv_heads, num_keys), width = queries.shape[1:3], keys.shape[1:3], values.shape[-1]
     bias = mask
     if position_bias is not None:
         keys, values = keys.flip(-2), values.flip(-2)
-        bias = expand_position_bias(position_bias, new, known, causal, mask, queries.dtype)
-    elif causal and (mask is not None or 1 < new < known):
-        order = torch.ones(new, known, dtype=torch.bool, device=keys.device).tril(known - new)
+        bias = expand_position_bias(position_bias, new, num_keys, causal, mask, queries.dtype)
+    elif causal and (mask is not None or 1 < new < num_keys):
+        order = torch.ones(new, num_keys, dtype=torch.bool, device=keys.device).tril(num_keys - new)
         bias = order if mask is None else mask & order
     if new == 1 and bias is None and kv_heads < heads and kv_heads == values.shape[1] and keys.shape[-1] == width:
         # With one query per head, the heads that share keys and values are attended as queries of one head.
@@ -86,7 +86,7 @@ def _attend(
         queries, keys, values = (functional.pad(t, (0, widest - t.shape[-1])) for t in (queries, keys, values))
     if kv_heads != values.shape[1]:
         keys, values = expand_kv_heads(keys, heads), expand_kv_heads(values, heads)
-    is_causal = causal and bias is None and new == known
+    is_causal = causal and bias is None and new == num_keys
     mixed = functional.scaled_dot_product_attention(
         queries, keys, values, bias, dropout, is_causal, scale=scale, enable_gqa=keys.shape[1] != heads
     )

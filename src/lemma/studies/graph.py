@@ -35,7 +35,7 @@ from lemma.studies.classifier_runs import (
 from lemma.studies.experiment import RunPlan, TrainingExperiment
 from lemma.studies.result import StudyResult
 from lemma.studies.timing import device_of
-from lemma.tasks.base import absolute_path
+from lemma.tasks.base import LoadContext, absolute_path
 from lemma.tasks.classification import score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes
 
@@ -65,7 +65,9 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
         self.spec, self.out, self.observer = spec, out, observer
         choice, load = choose("graph"), NodesTask().load
         self.graphs = {
-            seed: load(self._data(seed), choice.model, choice.recipe, SilentObserver() if index else observer)
+            seed: load(
+                self._data(seed), LoadContext(choice.model, choice.recipe, SilentObserver() if index else observer)
+            )
             for index, seed in enumerate(spec.seeds)
         }
 
