@@ -56,11 +56,7 @@ def test_the_module_that_is_left_out_is_named_with_its_function(decoder, monkeyp
     (row,) = compare_tools(decoder, ["made-up"]).rows
     left_out = 2 * 4 * 16 * 16 * 32
     assert row.reasons == (
-<<<<<<< HEAD
         f"parameters: positions ({exact.classes['positions']}): not counted",
-=======
-        "parameters: positions (LearnedEmbedding): not counted",
->>>>>>> layers
         "FLOPs: layers.*.attention (Attention): scaled_dot_product_attention not counted (65,536)",
     )
     assert row.flops_ratio == pytest.approx(1 - left_out / exact.total_flops)
