@@ -34,7 +34,7 @@ from lemma.studies.classifiers import (
 from lemma.studies.experiment import RunPlan, StudyCell, TrainingExperiment, compare_rows, describe_seeds, group_rows
 from lemma.studies.grid import check_reserved
 from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
-from lemma.tasks.base import absolute_path
+from lemma.tasks.base import LoadContext, absolute_path
 from lemma.tasks.classification import score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes
 
@@ -66,8 +66,10 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
         self.spec, self.out, self.observer = spec, out, observer
         chosen, load = choose("graph"), NodesTask().load
         self.graphs = {
-            seed: load(self._data(seed), chosen.model, chosen.recipe, observer if not place else SilentObserver())
-            for place, seed in enumerate(spec.seeds)
+            seed: load(
+                self._data(seed), LoadContext(chosen.model, chosen.recipe, observer if not index else SilentObserver())
+            )
+            for index, seed in enumerate(spec.seeds)
         }
 
     def _data(self, seed: int) -> GraphSpec:
