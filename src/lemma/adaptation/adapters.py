@@ -104,8 +104,8 @@ def select_modules(model: nn.Module, placement: Sequence[str]) -> list[tuple[str
     modules = list(model.named_modules())
     if placement:
         return [modules[index] for index in match_patterns("placement", placement, [{path} for path, _ in modules])]
-    named = dict(modules)
-    paths = [path for path in _default_paths(model) if path in named]
+    by_path = dict(modules)
+    paths = [path for path in _default_paths(model) if path in by_path]
     if not paths:
         callable_modules = [(path, module) for path, module in modules if not isinstance(module, UNCALLED_MODULES)]
         fit = list_paths(path for path, module in callable_modules if path and output_width(module))
@@ -113,7 +113,7 @@ def select_modules(model: nn.Module, placement: Sequence[str]) -> list[tuple[str
             f"{type(model).__name__} has no default places for adapters. Name them, as in "
             f"placement='*.mlp'; there are: {fit}."
         )
-    return [(path, named[path]) for path in dict.fromkeys(paths)]
+    return [(path, by_path[path]) for path in dict.fromkeys(paths)]
 
 
 def _new_adapter(model: nn.Module, path: str, module: nn.Module, bottleneck: int) -> Adapter:

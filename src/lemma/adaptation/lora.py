@@ -178,7 +178,7 @@ def is_conv1d(module: Any) -> bool:
     )
 
 
-def run_recurrent(base: nn.RNNBase, weights: Mapping[str, Tensor], inputs: tuple[Any, ...], named: Any) -> Any:
+def run_recurrent(base: nn.RNNBase, weights: Mapping[str, Tensor], inputs: tuple[Any, ...], kwargs: Any) -> Any:
     """Call a recurrent layer of torch.nn with some of its weights replaced, for this call only.
 
     The layer passes a flat list of weights to its kernel. With `functional_call` or a parametrization it would gather
@@ -191,10 +191,10 @@ def run_recurrent(base: nn.RNNBase, weights: Mapping[str, Tensor], inputs: tuple
     ]
     try:
         if original[0] is None or not original[0].is_cuda:
-            return base(*inputs, **named)
+            return base(*inputs, **kwargs)
         # cuDNN warns that weights are not in one block, which new ones never are
         with warnings.catch_warnings(action="ignore", category=UserWarning):
-            return base(*inputs, **named)
+            return base(*inputs, **kwargs)
     finally:
         base._flat_weights = original
 
@@ -208,9 +208,9 @@ class LowRankUpdate(nn.Module):
     def __init__(self, weight: Tensor, rank: int, scale: float, dropout: float = 0.0, transposed: bool = False) -> None:
         super().__init__()
         rows, columns = reversed(weight.shape) if transposed else weight.shape
-        like = {"device": weight.device, "dtype": torch.float32 if weight.dtype in HALF_PRECISION else weight.dtype}
-        self.A = nn.Parameter(torch.empty(rank, columns, **like))
-        self.B = nn.Parameter(torch.zeros(rows, rank, **like))
+        options = {"device": weight.device, "dtype": torch.float32 if weight.dtype in HALF_PRECISION else weight.dtype}
+        self.A = nn.Parameter(torch.empty(rank, columns, **options))
+        self.B = nn.Parameter(torch.zeros(rows, rank, **options))
         self.scale, self.dropout, self.transposed = scale, dropout, transposed
         nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # uniform within ±1/√columns
 
@@ -302,11 +302,11 @@ class LoraMatrices(LoraWrapper):
         update: Any = self.updates[name]
         return update.add_to(getattr(self.base, name))
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         updated = {name: self.updated_weight(name) for name in self.updates}
         if isinstance(self.base, nn.RNNBase):
-            return run_recurrent(self.base, updated, inputs, named)
-        return functional_call(self.base, updated, inputs, named)
+            return run_recurrent(self.base, updated, inputs, kwargs)
+        return functional_call(self.base, updated, inputs, kwargs)
 
     def extra_repr(self) -> str:
         """Keep this a module in decoding, which replaces modules without `extra_repr`; `functional_call` needs one."""
@@ -344,11 +344,11 @@ def lora_modules(model: nn.Module) -> list[tuple[str, LoraWrapper]]:
     return [(path, module) for path, module in unwrapped_modules(model) if isinstance(module, LoraWrapper)]
 
 
-def add_updates(model: Module, method: LoraMethod, chosen: Sequence[TargetMatrix]) -> Module:
+def add_updates(model: Module, method: LoraMethod, matrices: Sequence[TargetMatrix]) -> Module:
     """Add new updates to matrices, and return the model."""
     scale = method.alpha / method.rank
-    updates = {id(matrix.weight): init_update(matrix, method.rank, scale, method.lora_dropout) for matrix in chosen}
-    return wrap_owners(model, chosen, updates)
+    updates = {id(matrix.weight): init_update(matrix, method.rank, scale, method.lora_dropout) for matrix in matrices}
+    return wrap_owners(model, matrices, updates)
 
 
 def select_matrices(model: nn.Module, targets: Sequence[str], excluded: Collection[int] = ()) -> list[TargetMatrix]:
@@ -357,13 +357,13 @@ def select_matrices(model: nn.Module, targets: Sequence[str], excluded: Collecti
     if targets:
         indices = match_patterns("targets", targets, [matrix.names for matrix in matrices])
         return [matrices[index] for index in indices]
-    chosen = [matrix for matrix in find_body_matrices(model) if id(matrix.weight) not in excluded]
-    if not chosen:
+    body = [matrix for matrix in find_body_matrices(model) if id(matrix.weight) not in excluded]
+    if not body:
         raise SpecError(
             "there are no matrices for LoRA by default. Name targets; there are: "
             f"{list_paths(matrix.path for matrix in matrices)}."
         )
-    return chosen
+    return body
 
 
 def init_update(matrix: TargetMatrix, rank: int, scale: float, dropout: float = 0.0) -> LowRankUpdate:
@@ -375,10 +375,10 @@ def init_update(matrix: TargetMatrix, rank: int, scale: float, dropout: float = 
     return update
 
 
-def wrap_owners(model: Module, chosen: Sequence[TargetMatrix], updates: Mapping[int, LowRankUpdate]) -> Module:
+def wrap_owners(model: Module, matrices: Sequence[TargetMatrix], updates: Mapping[int, LowRankUpdate]) -> Module:
     """Wrap every module that owns some of the matrices; `updates` are by the id of the matrix."""
     owners: defaultdict[nn.Module, dict[str, LowRankUpdate]] = defaultdict(dict)
-    for matrix in chosen:
+    for matrix in matrices:
         for location in matrix.locations:
             owners[location.owner][location.name] = updates[id(matrix.weight)]
     wrappers = {owner: _wrap(owner, owner_updates) for owner, owner_updates in owners.items()}
@@ -388,9 +388,9 @@ def wrap_owners(model: Module, chosen: Sequence[TargetMatrix], updates: Mapping[
     return replace_modules(model, wrappers)
 
 
-def check_rank(chosen: Sequence[TargetMatrix], rank: int) -> None:
+def check_rank(matrices: Sequence[TargetMatrix], rank: int) -> None:
     """Raise SpecError if the rank is more than some matrix can have."""
-    smallest = min(chosen, key=lambda matrix: min(matrix.weight.shape))
+    smallest = min(matrices, key=lambda matrix: min(matrix.weight.shape))
     max_rank = min(smallest.weight.shape)
     if rank > max_rank:
         rows, columns = smallest.weight.shape

@@ -151,6 +151,9 @@ class Task(ABC):
         """Return texts that the trained model writes; none for most tasks."""
         return []
 
+    def _check_settings(self, settings: Mapping[str, Any]) -> None:  # noqa: B027 (most tasks have nothing to check)
+        """Raise InputError if a setting of an evaluation is wrong, before any data are read."""
+
     def _load_own(self, run: Run, observer: Observer) -> Splits[Any]:
         """Load the data that a run was trained on; raise RunError if they have changed."""
         data = self.load(run.data, LoadContext(run.spec, run.recipe, observer, run.vocabulary, run.labels))
@@ -172,6 +175,7 @@ def evaluate_task(
     task: Task, run: Run, args: "DataArgs", split: str | None, settings: Mapping[str, Any], observer: Observer
 ) -> "Score":
     """Score a run on its own held-out data, or on other data."""
+    task._check_settings(settings)
     data = task._load_other(run, args, split, observer) if args.name is not None else task._load_own(run, observer)
     return task.score(run, data, choose_split(data, split), settings, observer)
 

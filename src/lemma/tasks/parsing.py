@@ -95,6 +95,9 @@ class ParsingTask(Task):
             check_relations(trees)
         return trees
 
+    def _check_settings(self, settings: Mapping[str, Any]) -> None:
+        read_limit(settings)
+
     def _load_own(self, run: Run, observer: Observer) -> Splits[Trees]:
         assert isinstance(run.data, TreebankSpec)
         trees = self.load(run.data, LoadContext(run.spec, run.recipe, observer, run.lexicon))

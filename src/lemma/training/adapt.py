@@ -193,10 +193,10 @@ def plan_adaptation(
         steps = min(max(math.ceil(default_epochs * len(data.item("train").lengths) / batch), low), high)
     steps = recipe_settings.get("steps", steps)
     rate = (PRETRAINED_LEARNING_RATES if is_pretrained else LEARNING_RATES)[method.kind]
-    usual = {"learning_rate": rate, "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
+    method_defaults = {"learning_rate": rate, "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
     if is_pretrained and has_labels:
-        usual["evaluate_every"] = math.ceil(steps / PRETRAINED_VALIDATIONS)
-    recipe = Recipe.read({**usual, **defaults, "weight_decay": 0.01, **recipe_settings}, "recipe")
+        method_defaults["evaluate_every"] = math.ceil(steps / PRETRAINED_VALIDATIONS)
+    recipe = Recipe.read({**method_defaults, **defaults, "weight_decay": 0.01, **recipe_settings}, "recipe")
     recipe = fit_recipe(recipe, observer, max_steps=recipe.steps)
     return AdaptationPlan(base, model, method.replace(**by_class["method"]), recipe, data_spec, data)
 

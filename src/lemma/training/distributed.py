@@ -157,10 +157,10 @@ def recompute_layers(model: nn.Module) -> None:
     """
     from torch.utils.checkpoint import checkpoint
 
-    def run(forward: Any, *inputs: Any, **named: Any) -> Any:
+    def run(forward: Any, *inputs: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
-            return forward(*inputs, **named)
-        return checkpoint(forward, *inputs, use_reentrant=False, **named)
+            return forward(*inputs, **kwargs)
+        return checkpoint(forward, *inputs, use_reentrant=False, **kwargs)
 
     for layer in find_layers(model):
         layer.forward = partial(run, layer.forward)

@@ -100,10 +100,10 @@ def fit_recipe(
     recipe: Recipe, observer: Observer, reference: Recipe | None = None, max_steps: int | None = None
 ) -> Recipe:
     """Shorten a warm-up that is too long for the steps, and log that; see `fit_warm_up`."""
-    fitted = fit_warm_up(recipe, reference, max_steps)
-    if fitted.warm_up != recipe.warm_up:
-        observer.log(warm_up_message(fitted, recipe.warm_up))
-    return fitted
+    result = fit_warm_up(recipe, reference, max_steps)
+    if result.warm_up != recipe.warm_up:
+        observer.log(warm_up_message(result, recipe.warm_up))
+    return result
 
 
 def run_steps(

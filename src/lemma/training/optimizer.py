@@ -126,13 +126,13 @@ def orthogonalize(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor
 
     X ← aX + (bXXᵀ + c(XXᵀ)²)X has the same singular vectors; a, b, c are Jordan's, chosen for the steepest rise.
     """
-    wide = matrices.mT if matrices.shape[-2] > matrices.shape[-1] else matrices
-    X = wide.bfloat16()
+    rows_first = matrices.mT if matrices.shape[-2] > matrices.shape[-1] else matrices
+    X = rows_first.bfloat16()
     X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
         square = X @ X.mT
         X = torch.baddbmm(X, torch.baddbmm(square, square, square, beta=-4.7750, alpha=2.0315), X, beta=3.4445)
-    return X.mT if wide is not matrices else X
+    return X.mT if rows_first is not matrices else X
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:

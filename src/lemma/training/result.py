@@ -107,12 +107,12 @@ class TrainingResult(Result):
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read the summary of a run, which `to_dict` wrote."""
         names = {item.name for item in fields(cls)} - {"figures", "task"}
-        own: dict[str, Any] = {name: values.get(name) for name in names}
-        own |= {"path": Path(str(own["path"])), "tokenizer_sample": own["tokenizer_sample"] or ""}
-        own |= {name: dict(own[name] or {}) for name in ("best_figures", "split_hashes")}
-        own |= {name: tuple(own[name] or ()) for name in ("warnings", "samples", "overlaps")}
+        arguments: dict[str, Any] = {name: values.get(name) for name in names}
+        arguments |= {"path": Path(str(arguments["path"])), "tokenizer_sample": arguments["tokenizer_sample"] or ""}
+        arguments |= {name: dict(arguments[name] or {}) for name in ("best_figures", "split_hashes")}
+        arguments |= {name: tuple(arguments[name] or ()) for name in ("warnings", "samples", "overlaps")}
         figures = {name: value for name, value in values.items() if name not in names and isinstance(value, float)}
-        return cls(**own, figures=figures)
+        return cls(**arguments, figures=figures)
 
     @property
     def interrupted(self) -> bool:

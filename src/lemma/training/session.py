@@ -181,8 +181,8 @@ class Session:
             recompute_layers(self.model)
         self.wrapped_loss = processes.wrap(loss)
         custom = self.hooks.optimizer if recipe.optimizer.kind == "custom" else None
-        is_alone = processes.size == 1 and not processes.sharded
-        records = self.arithmetic.uses_cuda_graph and is_alone and custom is None and recipe.recompute == "none"
+        is_single = processes.size == 1 and not processes.sharded
+        records = self.arithmetic.uses_cuda_graph and is_single and custom is None and recipe.recompute == "none"
         self.optimizer: Optimizer = (
             build_custom_optimizer(custom, self.model) if custom else build_optimizer(self.model, recipe, records)
         )
@@ -408,11 +408,11 @@ class Session:
     def _record_step(self) -> CudaGraphStep | None:
         def step(inputs: Tensor, targets: Tensor) -> list[Tensor]:
             with self.arithmetic.autocast():
-                objective, (loss, *others), _ = self.loss(inputs, targets, None)
+                objective, (loss, *terms), _ = self.loss(inputs, targets, None)
             objective.backward()
             norm = clip_gradients(self.model, self.recipe.clip)
             self.optimizer.step()
-            return [term.detach() for term in (loss, norm, *others)]
+            return [term.detach() for term in (loss, norm, *terms)]
 
         try:
             return CudaGraphStep(step, self.optimizer, *self.batches.batch(0))

@@ -49,7 +49,7 @@ def open_tracker(folder: RunFolder, step: int) -> Tracker:
     """
     name = folder.recipe.tracker or ""
     try:
-        log, end = _begin(name, folder, step)
+        log, end = _start_run(name, folder, step)
     except Exception as error:  # each has its own: no key, no server, a disk that is full
         if isinstance(error, SpecError):
             raise
@@ -78,7 +78,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-def _begin(name: str, folder: RunFolder, step: int) -> Tracker:
+def _start_run(name: str, folder: RunFolder, step: int) -> Tracker:
     package, title, settings = import_tracker(name), folder.path.resolve().name, _settings(folder)
     if name == "tensorboard":
         writer = package.SummaryWriter(str(folder.path / TENSORBOARD), purge_step=step + 1)
