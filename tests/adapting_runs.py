@@ -60,6 +60,6 @@ class StopAt(SilentObserver):
 
 
 def same_bits(one: Path, other: Path) -> bool:
-    """Whether two runs hold the same tensors, to the last bit."""
+    """Return whether two runs hold the same tensors, to the last bit."""
     first, second = (read_tensors(run / "model.safetensors")[0] for run in (one, other))
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays: the garbage collector shall not look through it again and again."""
+    """Return what was imported and collected stays: the garbage collector shall not look through it again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
@@ -44,7 +44,7 @@ def _fixed_seed() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_registered() -> Iterator[None]:
-    """What a test, or an example of a page, registers is known to it alone."""
+    """Return what a test, or an example of a page, registers is known to it alone."""
     yield
     for group in (PLUGIN_FAMILIES, PLUGIN_POSITIONS, PLUGIN_OBJECTIVES):
         group.registered.clear()

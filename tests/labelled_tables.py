@@ -19,10 +19,10 @@ def made_texts(number: int, seed: int = 0) -> list[tuple[str, str]]:
     """Texts with a word or two that tell their label."""
     rng = random.Random(seed)
     rows = []
-    for place in range(number):
-        words = [*rng.choices(OTHERS, k=rng.randrange(4, 9)), *rng.choices(GOOD if place % 2 else BAD, k=2)]
+    for index in range(number):
+        words = [*rng.choices(OTHERS, k=rng.randrange(4, 9)), *rng.choices(GOOD if index % 2 else BAD, k=2)]
         rng.shuffle(words)
-        rows.append((" ".join([*words, f"n{place}"]), "positive" if place % 2 else "negative"))
+        rows.append((" ".join([*words, f"n{index}"]), "positive" if index % 2 else "negative"))
     return rows
 
 
@@ -54,7 +54,7 @@ def measured(accuracy: float, **changes: Any) -> ClassifierMeasures:
 def outcomes(
     condition: str, accuracies: Sequence[float | str | None], labels: int | None = None, **changes: Any
 ) -> list[LabelOutcome]:
-    """One outcome a seed: an accuracy, a reason for failure, or None if it was not run."""
+    """Return one outcome a seed: an accuracy, a reason for failure, or None if it was not run."""
     point = {} if labels is None else {"labels": labels}
     cells = [
         StudyCell(condition, point, seed, Classifier(), Recipe(seed=seed)) for seed in range(1, len(accuracies) + 1)

@@ -33,8 +33,8 @@ def byte_level(
     trainer: Any = trainers.BpeTrainer(vocab_size=300, special_tokens=list(special), initial_alphabet=alphabet)
     engine.train_from_iterator([TEXT], trainer)
     if begin:
-        place = [(special[0], 0)]
-        engine.post_processor = processors.TemplateProcessing(single=f"{special[0]} $A", special_tokens=place)
+        index = [(special[0], 0)]
+        engine.post_processor = processors.TemplateProcessing(single=f"{special[0]} $A", special_tokens=index)
     return engine
 
 

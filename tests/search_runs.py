@@ -34,11 +34,11 @@ def untrained_reranker(out: Path, candidates: int = 4) -> Path:
 def image_folder(folder: Path, count: int = 12) -> Path:
     """Images of different content, some in folders within."""
     folder.mkdir(parents=True, exist_ok=True)
-    for place in range(count):
-        colour, shape = list(COLOURS)[place % 4], SHAPES[place % 3]
-        path = folder / ("inner" if place % 5 == 4 else ".") / f"{place:02}-{colour}-{shape}.png"
+    for index in range(count):
+        colour, shape = list(COLOURS)[index % 4], SHAPES[index % 3]
+        path = folder / ("inner" if index % 5 == 4 else ".") / f"{index:02}-{colour}-{shape}.png"
         path.parent.mkdir(exist_ok=True)
-        drawn(colour, shape, place % 3 - 1, side=16 + place).save(path)
+        drawn(colour, shape, index % 3 - 1, side=16 + index).save(path)
     return folder
 
 

@@ -62,9 +62,9 @@ def running(*runs: Any, **settings: Any) -> Iterator[str]:
     from lemma.api import application
     from lemma.serving.server import Server, TimeoutProtocol, bind
 
-    bound, made = bind("127.0.0.1", 0), application(*runs, **settings)
-    config = uvicorn.Config(made, http=TimeoutProtocol, log_level="critical", timeout_graceful_shutdown=5)
-    server = running.server = Server(config, made.state.service, lambda: None)  # pyright: ignore[reportFunctionMemberAccess]
+    bound, built = bind("127.0.0.1", 0), application(*runs, **settings)
+    config = uvicorn.Config(built, http=TimeoutProtocol, log_level="critical", timeout_graceful_shutdown=5)
+    server = running.server = Server(config, built.state.service, lambda: None)  # pyright: ignore[reportFunctionMemberAccess]
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     while not server.started:

@@ -83,9 +83,9 @@ def nothing_to_say(model: LanguageModel) -> list[str]:
 def train_small(out: Path, family: str = "decoder", spec_and_data=None, **words: Any) -> TrainingResult:
     """Train one of the small models; words that are no recipe's go to `train`."""
     data_spec, dataset = spec_and_data
-    given = {name: words.pop(name) for name in ("evaluate", "sample", "observer", "overwrite") if name in words}
-    given = {"evaluate": quick_evaluation(dataset), "sample": nothing_to_say, **given}
-    return train(MODELS[family], Recipe(**{**QUICK, **words}), data_spec, dataset, out, **given)
+    kwargs = {name: words.pop(name) for name in ("evaluate", "sample", "observer", "overwrite") if name in words}
+    kwargs = {"evaluate": quick_evaluation(dataset), "sample": nothing_to_say, **kwargs}
+    return train(MODELS[family], Recipe(**{**QUICK, **words}), data_spec, dataset, out, **kwargs)
 
 
 def resume_small(out: Path, dataset: Splits[TokenArray], **given: Any) -> TrainingResult:

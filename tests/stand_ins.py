@@ -36,8 +36,8 @@ class Table(Known):
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, TokenWindow]:
         window = state if isinstance(state, TokenWindow) else TokenWindow.empty(tokens, self.span)
-        joined, nexts = torch.cat([window.tokens, tokens], dim=1).tolist(), []
-        for row in joined:
+        merged, nexts = torch.cat([window.tokens, tokens], dim=1).tolist(), []
+        for row in merged:
             ends = range(len(row) - tokens.shape[1] + 1, len(row) + 1)
             nexts.append([self.follow(tuple(row[max(0, end - self.span) : end])) for end in ends])
         return self.certain(torch.tensor(nexts)), window.append(tokens)
@@ -74,5 +74,5 @@ class Script(Known):
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, Count]:
         batch, time = tokens.shape
         read = state.read if isinstance(state, Count) else torch.zeros(batch, dtype=torch.long)
-        places = read[:, None] + torch.arange(time)
-        return self.certain(self.script[places % len(self.script)]), Count((read + time) % self.modulo)
+        positions = read[:, None] + torch.arange(time)
+        return self.certain(self.script[positions % len(self.script)]), Count((read + time) % self.modulo)

@@ -13,15 +13,15 @@ B1 = Sentence(
 
 def tiny() -> list[Sentence]:
     """B1's sentence, and fifteen with other words, some without the last three or the first noun."""
-    found = [B1]
+    result = [B1]
     for subject in ("I", "you", "they"):
         for verb in ("prefer", "book", "want"):
-            found.append(
+            result.append(
                 Sentence((subject, verb, "it"), (2, 0, 2), ("nsubj", "root", "dobj"), ("PRON", "VERB", "PRON"))
             )
-        for noun, place in (("train", "Boston"), ("bus", "Paris")):
-            words = (subject, "take", "a", noun, "to", place, ".")
+        for noun, index in (("train", "Boston"), ("bus", "Paris")):
+            words = (subject, "take", "a", noun, "to", index, ".")
             relations = ("nsubj", "root", "det", "dobj", "case", "nmod", "punct")
             tags = ("PRON", "VERB", "DET", "NOUN", "ADP", "PROPN", "PUNCT")
-            found.append(Sentence(words, (2, 0, 4, 2, 6, 4, 2), relations, tags))
-    return found
+            result.append(Sentence(words, (2, 0, 4, 2, 6, 4, 2), relations, tags))
+    return result

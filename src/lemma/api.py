@@ -176,16 +176,16 @@ def train(
 
     hooks = TrainingHooks(**_custom_functions(settings), on_step=on_step)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
-    others: dict[str, Any] = {**settings}
-    args = data_args({**kinds, "dev": dev, "limit": limit, **_pop_data_settings(others)})
-    check_epochs(epochs, others)
-    choice = choose(model, others, classify=labels is not None)
+    model_settings: dict[str, Any] = {**settings}
+    args = data_args({**kinds, "dev": dev, "limit": limit, **_pop_data_settings(model_settings)})
+    check_epochs(epochs, model_settings)
+    choice = choose(model, model_settings, classify=labels is not None)
     recipe, data_spec, observer = choice.recipe, args.spec(choice), watch(progress)
     task = task_for(choice.model)
     data = task.load(data_spec, LoadContext(choice.model, recipe, observer))
     if epochs is not None:
         recipe = recipe.replace(steps=epochs_to_steps(epochs, task, choice.model, data, recipe, observer))
-    max_steps = recipe.steps if "warm_up" in others else None  # a warm-up that was asked for may be as long
+    max_steps = recipe.steps if "warm_up" in model_settings else None  # a warm-up that was asked for may be as long
     recipe = fit_recipe(recipe, observer, choice.reference_recipe, max_steps)
     options = {"task": task, "observer": observer, "overwrite": overwrite, "hooks": hooks}
     return train_model(choice.model, recipe, data_spec, data, Path(out), **options)
@@ -320,14 +320,14 @@ class Adapt:
         from lemma.runs.folder import check_run_target
         from lemma.training.adapt import adapt_run, is_main_process, plan_adaptation
 
-        data, others = _adaptation_data(labels, text, pairs, images, limit, {"epochs": epochs, **settings})
+        data, method_settings = _adaptation_data(labels, text, pairs, images, limit, {"epochs": epochs, **settings})
         method = method or ("frozen" if rerank else "lora")
         if method == "all":
             raise SpecError("adapt: method='all' compares the methods. Call lemma.adapt.compare(...).")
         if is_main_process():
             check_run_target(Path(out), overwrite)  # before the data is read
         observer = watch(progress)
-        plan = plan_adaptation(run_folder(run), data, method, others, observer, rerank=rerank)
+        plan = plan_adaptation(run_folder(run), data, method, method_settings, observer, rerank=rerank)
         return adapt_run(plan, Path(out), observer, trainable_formula, overwrite)
 
     def compare(
@@ -351,8 +351,8 @@ class Adapt:
         """
         from lemma.studies.compare_methods import compare_methods
 
-        data, others = _adaptation_data(labels, text, pairs, images, limit, {"epochs": epochs, **settings})
-        return compare_methods(run_folder(run), data, others, Path(out), watch(progress), overwrite)
+        data, method_settings = _adaptation_data(labels, text, pairs, images, limit, {"epochs": epochs, **settings})
+        return compare_methods(run_folder(run), data, method_settings, Path(out), watch(progress), overwrite)
 
     def from_peft(
         self, run: Path | str, folder: Path | str, *, out: Path | str, overwrite: bool = False
@@ -374,9 +374,9 @@ def _adaptation_data(
 ) -> tuple[DataArgs, dict[str, Any]]:
     from lemma.tasks.registry import data_args
 
-    others = {name: value for name, value in settings.items() if name != "epochs" or value is not None}
+    remaining = {name: value for name, value in settings.items() if name != "epochs" or value is not None}
     kinds = {"text": text, "pairs": pairs, "labels": labels, "images": images, "limit": limit}
-    return data_args({**kinds, **_pop_data_settings(others)}), others
+    return data_args({**kinds, **_pop_data_settings(remaining)}), remaining
 
 
 def export(
@@ -1289,9 +1289,9 @@ def serve(
     from lemma.serving.server import serve_runs
 
     check_settings(limits, Limits.__dataclass_fields__, "serve")
-    tell = on_ready or partial(print, file=sys.stderr, flush=True)
+    announce = on_ready or partial(print, file=sys.stderr, flush=True)
     more: Any = {"api_key": api_key, "allow_hosts": allow_hosts, "limits": Limits(**limits)}
-    serve_runs(runs, _run_loader(device), host, port, tell, precision=precision, **more)
+    serve_runs(runs, _run_loader(device), host, port, announce, precision=precision, **more)
 
 
 def application(

@@ -44,24 +44,24 @@ TEXTS = [
 
 
 def test_class_names_are_unique_in_the_package() -> None:
-    places: dict[str, list[str]] = defaultdict(list)
+    positions: dict[str, list[str]] = defaultdict(list)
     for path in SOURCE.rglob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):
-                places[node.name].append(str(path.relative_to(SOURCE)))
-    assert not {name: files for name, files in places.items() if len(files) > 1}
+                positions[node.name].append(str(path.relative_to(SOURCE)))
+    assert not {name: files for name, files in positions.items() if len(files) > 1}
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_words_are_those_of_the_field(path: Path) -> None:
     """Words of the left column are rejected in names, comments, messages and docs."""
-    found = [
+    result = [
         f"line {number}: '{match[0]}', better: {better}"
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         for phrase, better in BANNED.items()
         for match in re.finditer(phrase, FORMATS.sub("", line), re.IGNORECASE)
     ]
-    assert not found
+    assert not result
 
 
 def test_the_list_catches_what_it_bans() -> None:

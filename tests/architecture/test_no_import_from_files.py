@@ -74,13 +74,13 @@ def factory(d=4, **others):
 @pytest.fixture
 def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A module that can be found, and the file that it writes when it is imported."""
-    found = tmp_path / "trace.txt"
+    folder = tmp_path / "trace.txt"
     (tmp_path / "site").mkdir()
-    (tmp_path / "site" / f"{MODULE}.py").write_text(SOURCE.format(trace=str(found)), encoding="utf-8")
+    (tmp_path / "site" / f"{MODULE}.py").write_text(SOURCE.format(trace=str(folder)), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path / "site")
-    yield found
+    yield folder
     sys.modules.pop(MODULE, None)
 
 
@@ -144,16 +144,16 @@ def small_run(out: Path, family: str = "lstm") -> Path:
 
 def adapted_run(out: Path) -> Path:
     base = RunFolder.open(small_run(out.parent / "base"))
-    about = AdaptationSpec(base="../base", base_hash=run_hash(base), method=Lora(rank=1))
-    folder = RunFolder(out, base.spec, base.recipe, base.data, "0", about)
+    description = AdaptationSpec(base="../base", base_hash=run_hash(base), method=Lora(rank=1))
+    folder = RunFolder(out, base.spec, base.recipe, base.data, "0", description)
     folder.create(None)
-    adapted = adapt_model(build(base.spec, 0.0), about.method).model
+    adapted = adapt_model(build(base.spec, 0.0), description.method).model
     folder.finish(named_weights(adapted), {"steps": 1})
     return out
 
 
 def reads_of(path: Path) -> list[Callable[[], Any]]:
-    """All that is read of a run."""
+    """Return all that is read of a run."""
     return [
         lambda: load(path),
         lambda: lemma.count(path, quantities=["parameters"]),
@@ -166,19 +166,19 @@ def reads_of(path: Path) -> list[Callable[[], Any]]:
 
 
 def use_spec(path: Path) -> None:
-    chosen = choose(path)
-    build(chosen.model)
-    objective_function(chosen.recipe.objective)
+    choice = choose(path)
+    build(choice.model)
+    objective_function(choice.recipe.objective)
     resolve_subject(str(path))
 
 
 def use_study(path: Path) -> None:
-    found: Any = read_study(path)
-    if not isinstance(found, GridStudy):
-        for model in getattr(found, "models", ()):
+    result: Any = read_study(path)
+    if not isinstance(result, GridStudy):
+        for model in getattr(result, "models", ()):
             build(choose(model.model, model.settings).model)
         return
-    for cell in expand_grid(found):
+    for cell in expand_grid(result):
         assert cell.model is not None
         build(cell.model)
         objective_function(cell.recipe.objective)
@@ -243,7 +243,7 @@ def _json(document: Any, path: Path) -> Path:
 
 
 def _markdown(document: Any, path: Path) -> Path:
-    blocks = [f"## {one.get('id', 'Q')}\n```toml\n{to_toml(one)}```\n" for one in document["questions"]]
+    blocks = [f"## {item.get('id', 'Q')}\n```toml\n{to_toml(item)}```\n" for item in document["questions"]]
     path.write_text(f"# {document.get('title', '')}\n" + "\n".join(blocks), encoding="utf-8")
     return path
 
@@ -304,8 +304,8 @@ def test_no_table_of_a_class_imports_what_it_names(trace: Path, tmp_path: Path) 
     rows += [[*rows[0][:at], name, *rows[0][at + 1 :]] for at in range(6) for name in (FACTORY, MODULE, CODE)]
     with (tmp_path / "class.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([names, *rows])
-    found = mark_class(_toml(SHEET, tmp_path / "sheet.toml"), [tmp_path / "class.csv"])
-    assert len(found.students) == 19 and found.students[0]["Q3"] and not trace.exists()
+    result = mark_class(_toml(SHEET, tmp_path / "sheet.toml"), [tmp_path / "class.csv"])
+    assert len(result.students) == 19 and result.students[0]["Q3"] and not trace.exists()
 
 
 @pytest.mark.parametrize("case", WORKED)
@@ -358,28 +358,28 @@ def test_no_file_of_a_run_imports_what_it_names(kind: str, name: str, trace: Pat
 
 
 def test_no_index_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
-    place = tmp_path / "index"
-    place.mkdir()
+    folder = tmp_path / "index"
+    folder.mkdir()
     append_entries(
-        place,
-        create_index(place, "run", 2, "pictures").header,
+        folder,
+        create_index(folder, "run", 2, "pictures").header,
         [IndexEntry("a.png", 1, 2, "ab")],
         np.ones((1, 2), np.float32),
     )
-    assert Index.open(place).read().entries[0].name == "a.png"
-    head, entries = place / "index.json", next(place.glob("entries-*.jsonl"))
-    said, listed = json.loads(head.read_text()), json.loads(entries.read_text())
-    del said["sha256"]
+    assert Index.open(folder).read().entries[0].name == "a.png"
+    head, entries = folder / "index.json", next(folder.glob("entries-*.jsonl"))
+    output, listed = json.loads(head.read_text()), json.loads(entries.read_text())
+    del output["sha256"]
     for changed in poisoned(listed):
         _json(changed, entries)
         content = entries.read_bytes()
-        _json(with_checksum({**said, "size": len(content), "entries_sum": zlib.crc32(content)}), head)
-        refused_or_read(lambda: Index.open(place).read())
+        _json(with_checksum({**output, "size": len(content), "entries_sum": zlib.crc32(content)}), head)
+        refused_or_read(lambda: Index.open(folder).read())
         assert not trace.exists(), changed
     _json(listed, entries)
-    for changed in poisoned(said):
+    for changed in poisoned(output):
         _json(with_checksum(changed) if isinstance(changed, dict) else changed, head)
-        refused_or_read(lambda: Index.open(place).read())
+        refused_or_read(lambda: Index.open(folder).read())
         assert not trace.exists(), changed
 
 
@@ -397,9 +397,9 @@ def test_no_peft_folder_imports_what_it_names(trace: Path, tmp_path: Path) -> No
 def test_nothing_kept_of_a_count_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
     lemma.count("lora", quantities=["parameters"])
     (path,) = (tmp_path / "home" / "counts").glob("*.json")
-    kept = json.loads(path.read_text())
-    del kept["sha256"]
-    for changed in poisoned(kept):
+    saved = json.loads(path.read_text())
+    del saved["sha256"]
+    for changed in poisoned(saved):
         _json(with_checksum(changed) if isinstance(changed, dict) else changed, path)
         refused_or_read(lambda: lemma.count("lora", quantities=["parameters"]))
         assert not trace.exists(), changed
@@ -409,17 +409,17 @@ def test_a_sheet_that_names_a_command_is_refused_and_says_what_to_type(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The sheet that ran a command: its words were the arguments of os.system."""
-    told = tmp_path / "ran"
-    words = {"command": f"touch {told}"}
+    folder = tmp_path / "ran"
+    words = {"command": f"touch {folder}"}
     sheet = {"questions": [{"id": "Q1", "kind": "parameters", "model": "os:system", "settings": words}]}
     _toml(sheet, tmp_path / "sheet.toml")
     _toml(ANSWERS, tmp_path / "answers.toml")
     with pytest.raises(SystemExit) as done:
         main(["check", "sheet", str(tmp_path / "sheet.toml"), str(tmp_path / "answers.toml")])
-    said = " ".join(capsys.readouterr().err.split())
-    assert done.value.code == 2 and not told.exists()
-    assert "question Q1" in said and "model = 'os:system' names Python code" in said
-    assert "Expected a preset" in said and "lemma count package.module:factory" in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert done.value.code == 2 and not folder.exists()
+    assert "question Q1" in output and "model = 'os:system' names Python code" in output
+    assert "Expected a preset" in output and "lemma count package.module:factory" in output
 
 
 def test_a_person_may_name_a_module(trace: Path) -> None:
@@ -446,8 +446,8 @@ IMPORTERS = {
 def test_modules_are_imported_by_name_in_these_places_alone() -> None:
     """A new place must be looked at: can what it imports come from a file?"""
     root = Path(lemma.__file__).parent
-    found = {str(path.relative_to(root)) for path in root.rglob("*.py") if _imports_by_name(path)}
-    assert found == set(IMPORTERS)
+    result = {str(path.relative_to(root)) for path in root.rglob("*.py") if _imports_by_name(path)}
+    assert result == set(IMPORTERS)
     callers = {str(path.relative_to(root)) for path in root.rglob("*.py") if _calls(path, {"import_model"})}
     assert callers == {"api.py"}
 
@@ -458,6 +458,6 @@ def _imports_by_name(path: Path) -> bool:
 
 def _calls(path: Path, names: set[str], methods: bool = True) -> bool:
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-    plain = {node.func.id for node in calls if isinstance(node.func, ast.Name)}
+    base = {node.func.id for node in calls if isinstance(node.func, ast.Name)}
     dotted = {node.func.attr for node in calls if isinstance(node.func, ast.Attribute)}
-    return bool(names & plain or (names - ({"eval"} if not methods else set())) & dotted)
+    return bool(names & base or (names - ({"eval"} if not methods else set())) & dotted)

@@ -14,20 +14,20 @@ import lemma
 def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     """The verbs and helpers; of a verb that is a namespace its call and its public methods."""
     for name in (*lemma.__all__, *lemma.HELPERS):
-        found = getattr(lemma, name)
-        if inspect.isfunction(found):
-            yield name, found
+        result = getattr(lemma, name)
+        if inspect.isfunction(result):
+            yield name, result
         else:
-            for method, one in inspect.getmembers(type(found), inspect.isfunction):
+            for method, item in inspect.getmembers(type(result), inspect.isfunction):
                 if not method.startswith("_") or method == "__call__":
-                    yield f"{name}.{method}", one
+                    yield f"{name}.{method}", item
 
 
 FUNCTIONS = dict(public_functions())
 
 
 def problems(annotation: str, names: dict[str, Any]) -> list[str]:
-    """What is wrong with a return annotation: it is missing, it has Any in it, or it is a union of three or more."""
+    """Return what is wrong with a return annotation: missing, with Any in it, or a union of three or more."""
     if annotation == "_empty":  # of inspect.Signature
         return ["is missing"]
 
@@ -38,7 +38,7 @@ def problems(annotation: str, names: dict[str, Any]) -> list[str]:
         return types(ast.parse(str(meaning), mode="eval").body) if isinstance(meaning, UnionType) else [node]
 
     union = types(ast.parse(annotation, mode="eval").body)
-    unknown = [node for one in union for node in ast.walk(one) if isinstance(node, ast.Name) and node.id == "Any"]
+    unknown = [node for item in union for node in ast.walk(item) if isinstance(node, ast.Name) and node.id == "Any"]
     return ["has Any in it"] * bool(unknown) + ["is a union of more than two types"] * (len(union) > 2)
 
 
@@ -51,9 +51,9 @@ def test_the_namespaces_are_seen() -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_public_function_returns_one_type_or_two_and_never_any(name: str) -> None:
     for function in (FUNCTIONS[name], *get_overloads(FUNCTIONS[name])):
-        said = inspect.signature(function).return_annotation
-        written = said if isinstance(said, str) else inspect.formatannotation(said)
-        assert not problems(written, function.__globals__), f"{name} -> {written}"
+        output = inspect.signature(function).return_annotation
+        text = output if isinstance(output, str) else inspect.formatannotation(output)
+        assert not problems(text, function.__globals__), f"{name} -> {text}"
 
 
 @pytest.mark.parametrize("wrong", ["_empty", "Any", "list[Any]", "int | str | None", "Texts", "dict[str, Any] | None"])

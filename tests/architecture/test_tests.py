@@ -10,7 +10,7 @@ CHECKS = {"raises", "warns", "assert_close", "assert_array_equal", "assert_allcl
 
 
 def checks_something(function: ast.FunctionDef, helpers: set[str]) -> bool:
-    """Whether a test asserts, expects an error, or calls a helper of its file that does."""
+    """Return whether a test asserts, expects an error, or calls a helper of its file that does."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assert):
             return True

@@ -28,11 +28,11 @@ def model(positions: str = "learned") -> nn.Module:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A page of learned positions and one of ALiBi, with the heads they were made from."""
-    folder, made = tmp_path_factory.mktemp("pages"), {}
+    folder, built = tmp_path_factory.mktemp("pages"), {}
     for positions in ("learned", "alibi"):
         seen = look_at(model(positions), torch.arange(12), WORDS, name="tiny")
-        made[positions] = (seen.save(folder / f"{positions}.html"), seen)
-    return made
+        built[positions] = (seen.save(folder / f"{positions}.html"), seen)
+    return built
 
 
 @pytest.fixture
@@ -48,7 +48,8 @@ def opened(browser: Any) -> Iterator[Any]:
         tab.on("pageerror", lambda error: troubles.append(str(error)))
         tab.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
         tab.on(
-            "request", lambda one: None if one.url.startswith(("file:", "data:", "blob:")) else troubles.append(one.url)
+            "request",
+            lambda item: None if item.url.startswith(("file:", "data:", "blob:")) else troubles.append(item.url),
         )
         tab.goto(path.as_uri())
         return tab
@@ -60,7 +61,7 @@ def opened(browser: Any) -> Iterator[Any]:
 
 
 def numbers(text: str) -> list[float]:
-    return [float(one.replace("−", "-")) for one in re.findall(r"[−]?\d+\.\d+(?:e[−+]?\d+)?", text)]
+    return [float(item.replace("−", "-")) for item in re.findall(r"[−]?\d+\.\d+(?:e[−+]?\d+)?", text)]
 
 
 def part(tab: Any, name: str) -> str:
@@ -75,9 +76,9 @@ def cell(tab: Any, i: int, j: int) -> Any:
 def test_the_arithmetic_of_a_clicked_cell_is_the_models(positions: str, opened: Any, files: dict[str, Any]) -> None:
     path, seen = files[positions]
     tab = opened(path)
-    for place, (i, j) in ((5, (7, 3)), (10, (11, 0)), (0, (4, 4))):
-        head = seen.heads[place]
-        tab.locator(".tile").nth(place).click()
+    for index, (i, j) in ((5, (7, 3)), (10, (11, 0)), (0, (4, 4))):
+        head = seen.heads[index]
+        tab.locator(".tile").nth(index).click()
         cell(tab, i, j).click()
         weight, score = float(head.weights[i, j]), float(head.scores[i, j])
         assert tab.locator("#one-title").inner_text() == f"Layer {head.layer}, head {head.head}"
@@ -93,8 +94,8 @@ def test_the_arithmetic_of_a_clicked_cell_is_the_models(positions: str, opened: 
         assert numbers(part(tab, "scaled"))[-1] + added == pytest.approx(score, abs=2e-4)
         assert numbers(part(tab, "power"))[-1] == pytest.approx(power)
         assert head.values is not None
-        shown = numbers(part(tab, "mixed").split("\n")[1])
-        assert shown == pytest.approx((weight * head.values[j])[: len(shown)].tolist(), abs=6e-4)
+        rendered = numbers(part(tab, "mixed").split("\n")[1])
+        assert rendered == pytest.approx((weight * head.values[j])[: len(rendered)].tolist(), abs=6e-4)
 
 
 def test_every_number_of_the_matrix_is_the_models_and_masked_cells_are_empty(
@@ -103,11 +104,11 @@ def test_every_number_of_the_matrix_is_the_models_and_masked_cells_are_empty(
     path, seen = files["learned"]
     tab = opened(path)
     tab.locator(".tile").nth(6).click()
-    shown = tab.evaluate("[...document.querySelectorAll('.matrix td')].map(cell => cell.textContent)")
+    rendered = tab.evaluate("[...document.querySelectorAll('.matrix td')].map(cell => cell.textContent)")
     expected = [
         f"{w:.2f}" if ok else "" for w, ok in zip(seen.heads[6].weights.flat, seen.heads[6].allowed.flat, strict=True)
     ]
-    assert shown == expected
+    assert rendered == expected
     cell(tab, 2, 9).hover()
     assert "may not see" in part(tab, "mask") and "α = 0" in part(tab, "alpha")
 
@@ -117,11 +118,11 @@ def test_terms_named_in_a_product_add_up_to_it(opened: Any, files: dict[str, Any
     cell(tab, 9, 2).hover()
     line, total = part(tab, "product").split("\n")
     pairs = re.findall(r"\(([−\d.]+)\)\(([−\d.]+)\)", line)
-    rest = re.search(r"([+−]) ([\d.]+) from", line)
-    assert pairs and rest
-    found = sum(float(a.replace("−", "-")) * float(b.replace("−", "-")) for a, b in pairs)
-    found += float(rest[2]) * (-1 if rest[1] == "−" else 1)
-    assert found == pytest.approx(numbers(total)[0], abs=0.01)
+    tail = re.search(r"([+−]) ([\d.]+) from", line)
+    assert pairs and tail
+    result = sum(float(a.replace("−", "-")) * float(b.replace("−", "-")) for a, b in pairs)
+    result += float(tail[2]) * (-1 if tail[1] == "−" else 1)
+    assert result == pytest.approx(numbers(total)[0], abs=0.01)
 
 
 def test_pointing_previews_clicking_locks_and_a_button_unlocks(opened: Any, files: dict[str, Any]) -> None:
@@ -144,7 +145,7 @@ def test_rows_cut_short_keep_the_weights_of_the_whole_text(opened: Any, tmp_path
     """A head that sees all 150 tokens, of which the page shows fewer: weights must not be made to sum to 1 again."""
     torch.manual_seed(2)
     layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
-    seen = look_at(layer, {"src": 2 * torch.randn(1, 150, 8)}, [f"w{place}" for place in range(150)])
+    seen = look_at(layer, {"src": 2 * torch.randn(1, 150, 8)}, [f"w{index}" for index in range(150)])
     tab = opened(seen.save(tmp_path / "long.html"))
     assert "of 150 tokens" in tab.locator(".left-out").inner_text()
     tab.locator(".tile").nth(1).click()
@@ -199,7 +200,7 @@ def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(3)
     layer = nn.TransformerEncoderLayer(8, 1, 8, batch_first=True)
     stream = 2 * torch.randn(1, 64, 8)
-    seen = look_at(layer, {"src": stream}, [f"word{place}" for place in range(64)])
+    seen = look_at(layer, {"src": stream}, [f"word{index}" for index in range(64)])
     return seen.save(tmp_path_factory.mktemp("long") / "heads.html")
 
 

@@ -41,9 +41,9 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
         tab.on("pageerror", lambda error: troubles.append(str(error)))
         tab.on(
             "console",
-            lambda one: troubles.append(one.text) if one.type == "error" and REFUSED not in one.text else None,
+            lambda item: troubles.append(item.text) if item.type == "error" and REFUSED not in item.text else None,
         )
-        tab.on("request", lambda one: None if one.url.startswith((address, "data:")) else troubles.append(one.url))
+        tab.on("request", lambda item: None if item.url.startswith((address, "data:")) else troubles.append(item.url))
         tab.goto(address)
         tab.locator("#run option").first.wait_for(state="attached")
         return tab
@@ -79,21 +79,21 @@ def test_tokens_have_their_probabilities_and_one_can_write_on_from_any(opened: A
     tab.get_by_role("button", name="Generate").click()
     tab.get_by_text("12 tokens in").wait_for()
     expected = lemma.generate(runs["trigram"], "the", tokens=12, temperature=0.8, seed=4, logprobs=8)
-    assert tab.locator("#after .token").all_inner_texts() == [one.text for one in expected.logprobs]
+    assert tab.locator("#after .token").all_inner_texts() == [logprob.text for logprob in expected.logprobs]
     tab.locator("#after .token").nth(5).click()
-    one, shown = expected.logprobs[5], tab.locator("#candidates-list li").all_inner_texts()
-    assert f"Token 6: “{one.text.replace(' ', '␣')}”" in tab.locator("#candidates-title").inner_text()
-    assert [row[1] for row in shown[:3]] == [other.text.replace(" ", "␣") for other in one.top[:3]]
-    assert [float(row.split()[-2]) for row in shown[:3]] == pytest.approx(
-        [100 * math.exp(other.logprob) for other in one.top[:3]], rel=0.06
+    logprob, rendered = expected.logprobs[5], tab.locator("#candidates-list li").all_inner_texts()
+    assert f"Token 6: “{logprob.text.replace(' ', '␣')}”" in tab.locator("#candidates-title").inner_text()
+    assert [row[1] for row in rendered[:3]] == [other.text.replace(" ", "␣") for other in logprob.top[:3]]
+    assert [float(row.split()[-2]) for row in rendered[:3]] == pytest.approx(
+        [100 * math.exp(other.logprob) for other in logprob.top[:3]], rel=0.06
     )
     tab.locator("#candidates-list button").nth(1).click()
     tab.get_by_text("What comes next, by trigram").wait_for()
-    written = "the" + expected.text[:5] + one.top[1].text
-    assert tab.locator("#prompt").input_value() == written
+    text = "the" + expected.text[:5] + logprob.top[1].text
+    assert tab.locator("#prompt").input_value() == text
     tab.locator("#candidates-list button").first.click()
-    follows = lemma.generate(runs["trigram"], written, tokens=1, temperature=0.0).text
-    tab.wait_for_function("text => document.getElementById('prompt').value === text", arg=written + follows)
+    follows = lemma.generate(runs["trigram"], text, tokens=1, temperature=0.0).text
+    tab.wait_for_function("text => document.getElementById('prompt').value === text", arg=text + follows)
 
 
 def test_two_runs_write_side_by_side_and_loops_are_marked(opened: Any, runs: dict[str, Path]) -> None:
@@ -105,13 +105,13 @@ def test_two_runs_write_side_by_side_and_loops_are_marked(opened: Any, runs: dic
     tab.get_by_role("button", name="Generate").click()
     tab.get_by_text("60 tokens in").nth(1).wait_for()
     for side, name in (("", "trigram"), ("other-", "decoder")):
-        written = lemma.generate(runs[name], "the cat", tokens=60, temperature=0.0)
-        assert tab.locator(f"#{side}text").text_content() == "the cat" + written.text and written.loop
+        text = lemma.generate(runs[name], "the cat", tokens=60, temperature=0.0)
+        assert tab.locator(f"#{side}text").text_content() == "the cat" + text.text and text.loop
         marks = [kind.split()[-1] for kind in tab.evaluate(CLASSES, f"#{side}after .token")]
-        first = written.loop.onset
-        turns = [(place - first) // written.loop.period for place in range(first, 60)]
+        first = text.loop.onset
+        turns = [(index - first) // text.loop.period for index in range(first, 60)]
         assert marks[first:] == [("loops", "again")[turn % 2] for turn in turns] and set(marks[:first]) <= {"token"}
-        assert tab.locator(f"#{side}loop").inner_text() == written.note
+        assert tab.locator(f"#{side}loop").inner_text() == text.note
     tab.evaluate("SIDES[0].write('\\n', null)")  # a loop of empty lines is to be seen too
     assert tab.locator("#after .token").last.evaluate("one => one.getClientRects()[0].width") > 5
     left, right = (tab.locator(f"#{side}text").bounding_box() for side in ("", "other-"))
@@ -137,10 +137,10 @@ def test_what_is_wrong_is_said_on_the_page(opened: Any) -> None:
 
 
 def test_the_end_of_a_text_may_come_next(opened: Any) -> None:
-    tab, asked = opened(), []
+    tab, request = opened(), []
 
     def answer(route: Any) -> None:
-        asked.append(route.request.post_data_json)
+        request.append(route.request.post_data_json)
         logprobs = {"top_logprobs": [None, {"a": -3.0}, {"<eos>": -0.1, "b": -2.4}]}
         route.fulfill(json={"choices": [{"text": "", "logprobs": logprobs}]})
 
@@ -149,7 +149,7 @@ def test_the_end_of_a_text_may_come_next(opened: Any) -> None:
     tab.get_by_role("button", name="Next token").click()
     tab.locator("#candidates .candidate").first.wait_for()
     assert tab.locator("#candidates .candidate code").all_inner_texts() == ["“<eos>”", "“b”"]
-    assert asked[0]["echo"] and asked[0]["max_tokens"] == 1
+    assert request[0]["echo"] and request[0]["max_tokens"] == 1
 
 
 def test_arrows_pass_over_what_several_tokens_spell(opened: Any) -> None:
@@ -165,11 +165,11 @@ def test_arrows_pass_over_what_several_tokens_spell(opened: Any) -> None:
     tab.get_by_role("button", name="Generate").click()
     tab.get_by_text("tokens in").wait_for()
     tab.locator("#text").focus()
-    chosen = []
+    choice = []
     for _ in range(3):
         tab.keyboard.press("ArrowRight")
-        chosen.append(tab.locator(".chosen").inner_text())
-    assert chosen == [" I", "!", "!"]
+        choice.append(tab.locator(".chosen").inner_text())
+    assert choice == [" I", "!", "!"]
 
 
 def test_the_keyboard_is_enough(opened: Any) -> None:
@@ -214,11 +214,11 @@ def test_tabs_are_what_the_run_can_show(opened: Any) -> None:
     tab.locator("#prompt").fill("a cat")
     tab.get_by_role("button", name="Generate").click()
     tab.locator("#chances").wait_for()
-    shown = [row.split("\t") for row in tab.locator("#chances tr").all_inner_texts()]
-    assert {name for name, _ in shown} == {"good", "bad"} and sum(
-        float(chance) for _, chance in shown
+    rendered = [row.split("\t") for row in tab.locator("#chances tr").all_inner_texts()]
+    assert {name for name, _ in rendered} == {"good", "bad"} and sum(
+        float(chance) for _, chance in rendered
     ) == pytest.approx(1)
-    assert tab.locator("#after").inner_text() == shown[0][0] and not tab.locator("#temperature").is_visible()
+    assert tab.locator("#after").inner_text() == rendered[0][0] and not tab.locator("#temperature").is_visible()
 
 
 LUMINANCE = """() => {

@@ -34,7 +34,7 @@ def tab(site: Path, browser: Any) -> Iterator[Any]:
     tab = browser.new_page(viewport={"width": 1280, "height": 900})
     tab.on("pageerror", lambda error: troubles.append(str(error)))
     tab.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
-    tab.on("request", lambda one: None if one.url.startswith(("file:", "data:")) else troubles.append(one.url))
+    tab.on("request", lambda item: None if item.url.startswith(("file:", "data:")) else troubles.append(item.url))
     tab.goto((site / "index.html").as_uri())
     yield tab
     tab.close()
@@ -43,10 +43,10 @@ def tab(site: Path, browser: Any) -> Iterator[Any]:
 
 def test_a_word_typed_is_found_on_another_page_and_leads_there(tab: Any) -> None:
     tab.locator(".md-search__input").press_sequentially("greedy")  # key by key: the search listens to keys
-    found = tab.locator(".md-search-result__item a")
-    found.first.wait_for(timeout=10_000)
-    assert found.count() == 1 and "Loops" in found.first.inner_text()
-    found.first.click()
+    result = tab.locator(".md-search-result__item a")
+    result.first.wait_for(timeout=10_000)
+    assert result.count() == 1 and "Loops" in result.first.inner_text()
+    result.first.click()
     tab.wait_for_url("**/loops.html*")
     assert tab.locator("h1").inner_text().startswith("Loops")
 

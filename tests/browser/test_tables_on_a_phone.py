@@ -17,8 +17,8 @@ def test_no_table_is_wider_than_a_phone(browser: Any, tmp_path: Path) -> None:
     page = lemma.count(long_paths, quantities=["parameters"]).save(tmp_path / "account.html")
     tab = browser.new_context(viewport={"width": 390, "height": 900}).new_page()
     tab.goto(page.as_uri())
-    inside = "[...document.querySelectorAll('.scroll')].every(one => one.scrollWidth <= one.clientWidth)"
-    assert tab.evaluate(inside) and tab.evaluate("document.documentElement.scrollWidth") <= 390
+    inner = "[...document.querySelectorAll('.scroll')].every(one => one.scrollWidth <= one.clientWidth)"
+    assert tab.evaluate(inner) and tab.evaluate("document.documentElement.scrollWidth") <= 390
     assert tab.evaluate("getComputedStyle(document.querySelector('td')).display") == "block"
     tab.set_viewport_size({"width": 1200, "height": 900})
     assert tab.evaluate("getComputedStyle(document.querySelector('td')).display") == "table-cell"

@@ -33,20 +33,20 @@ def test_logits_are_cosines_over_the_temperature(name: str) -> None:
 @pytest.mark.parametrize("name", READING)
 def test_a_pair_is_compared_the_same_whatever_is_next_to_it_or_padded(name: str) -> None:
     model = built(name)
-    alone = model(IMAGES[1:2], TOKENS[1:2, :2])
-    torch.testing.assert_close(model(IMAGES, TOKENS)[1, 1], alone[0, 0], atol=1e-4, rtol=1e-4)
+    single = model(IMAGES[1:2], TOKENS[1:2, :2])
+    torch.testing.assert_close(model(IMAGES, TOKENS)[1, 1], single[0, 0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", READING)
 def test_every_parameter_learns_and_is_counted(name: str) -> None:
     model = built(name)
     model(IMAGES, TOKENS).logsumexp(-1).square().sum().backward()
-    idle = [name for name, own in model.named_parameters() if own.grad is None or not own.grad.abs().max() > 0]
+    idle = [name for name, custom in model.named_parameters() if custom.grad is None or not custom.grad.abs().max() > 0]
     assert idle == []
     assert count_spec_parameters(model.spec) == count_parameters(model)
 
 
 def test_bytes_and_shares_are_the_same_image() -> None:
     model = built(READING[0])
-    whole = (255 * IMAGES).round().byte()
-    torch.testing.assert_close(model.image_vectors(whole), model.image_vectors(whole / 255))
+    full = (255 * IMAGES).round().byte()
+    torch.testing.assert_close(model.image_vectors(full), model.image_vectors(full / 255))

@@ -67,8 +67,8 @@ def test_every_place_of_an_encoder_sees_every_other(name: str, tokens: Tensor) -
     embedded: list[Tensor] = []
     model.embedding.register_forward_hook(lambda *given: embedded.append(given[2]))
     vectors = model.vectors(tokens[:1, :7])
-    for place in range(7):
-        (slope,) = torch.autograd.grad(vectors[0, place].square().sum(), embedded[0], retain_graph=True)
+    for index in range(7):
+        (slope,) = torch.autograd.grad(vectors[0, index].square().sum(), embedded[0], retain_graph=True)
         assert (slope.abs().sum(-1) > 0).all()
 
 
@@ -99,25 +99,25 @@ def test_every_token_of_the_source_moves_every_token_of_the_target(
 ) -> None:
     source, target = tokens[:, 9:16], tokens[:, :8]
     before = translator(source, target)
-    for place in range(7):
+    for index in range(7):
         changed = source.clone()
-        changed[:, place] = (changed[:, place] + 1) % 11
+        changed[:, index] = (changed[:, index] + 1) % 11
         assert ((translator(changed, target) - before).abs().amax(-1) > 1e-9).all()
 
 
 def test_the_state_of_a_translation_is_a_value(translator: EncoderDecoderModel, tokens: Tensor) -> None:
     source, target = tokens[:, 9:16].clone(), tokens[:, :5]
     source[1, 4:] = -1
-    for written in (0, 3):  # before the first step the source is kept as vectors
-        _, state = translator.step(target[:, :written], translator.begin(source)) if written else (0, None)
+    for text in (0, 3):  # before the first step the source is kept as vectors
+        _, state = translator.step(target[:, :text], translator.begin(source)) if text else (0, None)
         state = state or translator.begin(source)
         first, _ = translator.step(target[:, 3:], state)
         translator.step((target[:, 3:] + 3) % 11, state)
         stored = state.with_tensors({name: tensor.clone() for name, tensor in state.tensors().items()})
         assert torch.equal(translator.step(target[:, 3:], stored.detach())[0], first)
         assert stored.signature(1) == state.signature(1) != state.signature(0)
-        chosen = torch.tensor([2, 0])
-        torch.testing.assert_close(translator.step(target[chosen, 3:], state.select_rows(chosen))[0], first[chosen])
+        choice = torch.tensor([2, 0])
+        torch.testing.assert_close(translator.step(target[choice, 3:], state.select_rows(choice))[0], first[choice])
 
 
 def test_a_translation_past_the_context_is_refused(tokens: Tensor) -> None:

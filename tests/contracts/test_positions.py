@@ -84,8 +84,8 @@ def test_an_encoder_with_them_sees_the_order_and_no_padding(kind: str) -> None:
     model = build(Encoder(**SIZES, positions=kind)).double().eval()
     tokens = torch.tensor([[1, 2, 3, 4], [5, 6, -1, -1]])
     torch.testing.assert_close(model.vectors(tokens)[1:, :2], model.vectors(tokens[1:, :2]))
-    turned = model.vectors(tokens[:1].flip(1)).flip(1)
-    assert not torch.allclose(model.vectors(tokens[:1]), turned)
+    rotated = model.vectors(tokens[:1].flip(1)).flip(1)
+    assert not torch.allclose(model.vectors(tokens[:1]), rotated)
 
 
 def test_biases_are_what_is_heard_of_attention() -> None:

@@ -92,8 +92,8 @@ def test_a_command_under_torchrun_prints_one_json_document_and_leaves_a_run_with
 
 
 def test_two_processes_compare_all_images_with_all_captions_as_one_does(home: Path) -> None:
-    one, two = (losses(home / name) for name in ("one-dual-encoder", "two-dual-encoder"))
-    assert len(one) > 10 and two == pytest.approx(one, rel=1e-5, abs=1e-5)
+    item, two = (losses(home / name) for name in ("one-dual-encoder", "two-dual-encoder"))
+    assert len(item) > 10 and two == pytest.approx(item, rel=1e-5, abs=1e-5)
 
 
 def test_only_the_leader_talks(home: Path) -> None:

@@ -31,9 +31,9 @@ def test_a_table_without_a_date_is_seen() -> None:
 def test_every_command_on_the_page_names_a_benchmark_that_exists() -> None:
     commands = re.findall(r"python -m benchmarks(\.\w+)?((?: [a-z]\S*)*)`", PAGE)
     assert len(commands) > 10
-    known = {"": {*ALL, *SEPARATE_PROGRAMS}, ".gpu": {"penalties", "decoding", "training", "shakespeare"}}
+    existing = {"": {*ALL, *SEPARATE_PROGRAMS}, ".gpu": {"penalties", "decoding", "training", "shakespeare"}}
     for module, names in commands:
-        assert set(names.split()) <= known.get(module, set()), (module, names)
+        assert set(names.split()) <= existing.get(module, set()), (module, names)
         assert not module or module[1:] in SEPARATE_PROGRAMS
 
 
@@ -50,9 +50,9 @@ def test_a_wrong_name_ends_with_2_before_anything_is_measured(capsys: pytest.Cap
 
 def test_a_missed_target_is_called_missed_and_ends_with_1(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     ratios = {"a peer": (1.0, 1.2, 1.3)}
-    for target, said in (({"a peer": 1.5}, "TARGET MISSED"), ({"a peer": 1.2}, "target met"), ({}, "")):
-        found = Comparison("work", "tokens/s", {"Lemma": 12.0, "a peer": 10.0}, ratios, target)
-        assert [word for word in ("TARGET MISSED", "target met") if word in str(found)] == ([said] if said else [])
-        assert "1.20 (quartiles 1.00 to 1.30" in str(found)
-        monkeypatch.setitem(ALL, "decoder", lambda found=found: found)
-        assert main(["decoder"]) == (said == "TARGET MISSED")
+    for target, output in (({"a peer": 1.5}, "TARGET MISSED"), ({"a peer": 1.2}, "target met"), ({}, "")):
+        result = Comparison("work", "tokens/s", {"Lemma": 12.0, "a peer": 10.0}, ratios, target)
+        assert [word for word in ("TARGET MISSED", "target met") if word in str(result)] == ([output] if output else [])
+        assert "1.20 (quartiles 1.00 to 1.30" in str(result)
+        monkeypatch.setitem(ALL, "decoder", lambda result=result: result)
+        assert main(["decoder"]) == (output == "TARGET MISSED")

@@ -89,8 +89,8 @@ def test_every_package_does_what_its_page_says_and_its_own_tests_pass(packages: 
 def test_a_kind_of_data_is_added_as_its_page_says_and_its_own_tests_pass(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     patch = write_files(DATA, tmp_path)
-    alone = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}  # as if in no repository
-    done = subprocess.run(["git", "apply", "-"], cwd=tmp_path, env=alone, input=patch, capture_output=True, text=True)
+    single = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}  # as if in no repository
+    done = subprocess.run(["git", "apply", "-"], cwd=tmp_path, env=single, input=patch, capture_output=True, text=True)
     assert done.returncode == 0, f"{DATA.name}: a diff does not fit src any more\n{done.stderr}"
     path = os.pathsep.join([str(tmp_path / "src"), str(ROOT)])
     done = run(["-c", FOLLOW, str(DATA)], tmp_path, PYTHONPATH=path)

@@ -2,8 +2,8 @@
 
 The gallery runs unchanged. On all other pages every training is cut to a few steps and one validation; nothing else is
 changed, and the output of blocks without training must equal the documented output. Commands run in this process,
-except the first of each block of the README, which runs as a user starts it. `make test` executes the pages in `SAMPLE`;
-`make pages` and `make docs` execute all of them (marker `page`).
+except the first of each block of the README, which runs as a user starts it. `make test` executes the pages in
+`SAMPLE`; `make pages` and `make docs` execute all of them (marker `page`).
 """
 
 import functools

@@ -24,7 +24,7 @@ ROW = re.compile(
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """Line of the table."""
 
     row: str
     page: str
@@ -39,7 +39,7 @@ class Row:
 
 
 def read_rows(text: str) -> list[Row]:
-    return [Row(**found.groupdict()) for found in ROW.finditer(text)]
+    return [Row(**result.groupdict()) for result in ROW.finditer(text)]
 
 
 def table() -> list[Row]:
@@ -60,7 +60,7 @@ def holds_a_number(node: ast.AST) -> bool:
 
 
 def assertions(function: ast.FunctionDef) -> list[ast.AST]:
-    """What is asserted: by `assert`, or by torch's and numpy's functions for that."""
+    """Return what is asserted: by `assert`, or by torch's and numpy's functions for that."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     return [node.test for node in ast.walk(function) if isinstance(node, ast.Assert)] + [
         call for call in calls if ast.unparse(call.func).split(".")[-1].startswith("assert_")
@@ -68,51 +68,51 @@ def assertions(function: ast.FunctionDef) -> list[ast.AST]:
 
 
 def pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """What is assigned to what: of `a, b = 1, 2` each to its own."""
+    """Return what is assigned to what: of `a, b = 1, 2` each to its own."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         return list(zip(target.elts, value.elts, strict=True))
     return [(target, value)]
 
 
 def meanings(function: ast.FunctionDef, tree: ast.Module) -> dict[str, list[ast.AST]]:
-    """What each name of a test stands for: what is assigned to it, or handed to it by `parametrize`."""
-    found: dict[str, list[ast.AST]] = {one.arg: list(function.decorator_list) for one in function.args.args}
+    """Return what each name of a test stands for: what is assigned to it, or handed to it by `parametrize`."""
+    result: dict[str, list[ast.AST]] = {arg.arg: list(function.decorator_list) for arg in function.args.args}
     assigned = [node for node in [*tree.body, *ast.walk(function)] if isinstance(node, ast.Assign)]
-    for target, value in (pair for node in assigned for one in node.targets for pair in pairs(one, node.value)):
+    for target, value in (pair for node in assigned for arg in node.targets for pair in pairs(arg, node.value)):
         for name in (part.id for part in ast.walk(target) if isinstance(part, ast.Name)):
-            found.setdefault(name, []).append(value)
-    return found
+            result.setdefault(name, []).append(value)
+    return result
 
 
 def asserts_a_number(function: ast.FunctionDef, tree: ast.Module) -> bool:
-    """Whether a number is in an assertion of a test, or in what a name in it stands for."""
-    known = meanings(function, tree)
+    """Return whether a number is in an assertion of a test, or in what a name in it stands for."""
+    existing = meanings(function, tree)
     for asserted in assertions(function):
         names = [part.id for part in ast.walk(asserted) if isinstance(part, ast.Name)]
-        if holds_a_number(asserted) or any(holds_a_number(value) for name in names for value in known.get(name, [])):
+        if holds_a_number(asserted) or any(holds_a_number(value) for name in names for value in existing.get(name, [])):
             return True
     return False
 
 
 def slug(title: str) -> str:
     """A heading's anchor, as the site makes it."""
-    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode("ascii")
-    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+    base = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode("ascii")
+    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", base).strip().lower())
 
 
 def anchors(text: str) -> set[str]:
     """The anchors that headings, or the names they give themselves, make in a page."""
     headings = re.findall(r"^#+ (.+?)(?: \{#([\w-]+)\})?$", text, re.MULTILINE)
-    return {named or slug(title) for title, named in headings}
+    return {labelled or slug(title) for title, labelled in headings}
 
 
 def section(row: str, text: str) -> str:
-    """What a page says of one problem."""
+    """Return what a page says of one problem."""
     return next(part for part in re.split(r"^## ", text, flags=re.MULTILINE) if part.startswith(f"{row} "))
 
 
 def runs(command: str, text: str) -> bool:
-    """Whether a command stands in a block that is run; of a call of Python … leaves the rest of its arguments out."""
+    """Return whether a command is in a block that is run; … in a Python call leaves out the rest of its arguments."""
     if command.startswith("lemma "):
         return shlex.split(command) in page_commands(text)
     begins = re.sub(r",? ?…\)$", "", command)
@@ -128,12 +128,12 @@ def test_every_problem_stands_there_once_and_in_order() -> None:
 
 @pytest.mark.parametrize("row", EXPECTED)
 def test_a_row_leads_to_a_test_of_numbers_a_command_that_its_page_runs_and_a_place(row: str) -> None:
-    found = next(one for one in table() if one.row == row)
-    tests = [read_test(test_id) for test_id in found.tested_by]
-    assert tests and all(test is not None and asserts_a_number(*test) for test in tests), found.tests
-    page = (GALLERY / found.page).read_text(encoding="utf-8")
-    assert found.page == f"{row[0].lower()}.md" and found.anchor in anchors(page)
-    assert runs(found.command, section(row, page)), found.command
+    result = next(item for item in table() if item.row == row)
+    tests = [read_test(test_id) for test_id in result.tested_by]
+    assert tests and all(test is not None and asserts_a_number(*test) for test in tests), result.tests
+    page = (GALLERY / result.page).read_text(encoding="utf-8")
+    assert result.page == f"{row[0].lower()}.md" and result.anchor in anchors(page)
+    assert runs(result.command, section(row, page)), result.command
 
 
 TESTS = """

@@ -22,8 +22,8 @@ def verbs_of_a_table(text: str) -> list[str]:
 
 def commands_of_help() -> list[str]:
     words = [sys.executable, "-m", "lemma", "--help"]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    return re.findall(r"^  (\w+)  +\S", shown.split("Commands:")[1], re.MULTILINE)
+    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return re.findall(r"^  (\w+)  +\S", output.split("Commands:")[1], re.MULTILINE)
 
 
 def test_it_is_short() -> None:

@@ -22,16 +22,16 @@ ATTENDING.remove("decoder-parallel")  # its positions learn what they add to sco
 @pytest.mark.parametrize("name", ATTENDING)
 def test_logits_weights_and_shaping_are_those_of_the_cpu(name: str) -> None:
     model, tokens = build(SMALL[name]).double().eval(), torch.randint(11, (2, 30))
-    found = []
+    result = []
     for device in ("cpu", "cuda"):
         model.to(device)
         with record_attention() as records:
             logits = model(tokens.to(device))[0]
         shape = row_statistics(records, 9.0, getattr(model.spec, "depth", 1))
         tensors = (logits, records[0].weights(), shape.entropy, shape.distance)
-        found.append([tensor.detach().cpu() for tensor in tensors])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+        result.append([tensor.detach().cpu() for tensor in tensors])
+    for item, other in zip(*result, strict=True):
+        torch.testing.assert_close(item, other, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
@@ -50,7 +50,7 @@ def test_a_shaped_step_gives_the_gradients_of_the_cpu(positions: str, precision:
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             total = criterion(tokens.to(device), tokens.to(device), None)[0]
         total.backward()
-        gradients.append({name: one.grad.detach().cpu().clone() for name, one in model.named_parameters()})
+        gradients.append({name: item.grad.detach().cpu().clone() for name, item in model.named_parameters()})
         model.zero_grad()
     for name, expected in gradients[0].items():
         error = (gradients[1][name] - expected).norm() / expected.norm().clamp(min=1e-3)
@@ -78,17 +78,17 @@ def exact_rows(queries, keys, values, scale, causal, slopes, lengths):
     """Attention and both statistics of its rows in float64, from all weights at once."""
     queries, keys, values = (tensor.double() for tensor in (queries, keys, values))
     keys, values = (tensor.repeat_interleave(queries.shape[1] // keys.shape[1], 1) for tensor in (keys, values))
-    places = torch.arange(queries.shape[2], device=queries.device)
-    apart = (places[:, None] - places).double()
+    positions = torch.arange(queries.shape[2], device=queries.device)
+    separate = (positions[:, None] - positions).double()
     scores = queries @ keys.mT * scale
     if slopes is not None:
-        scores = scores - slopes.double()[:, None, None] * apart.abs()
-    hidden = (apart < 0) & torch.tensor(causal, device=queries.device)
+        scores = scores - slopes.double()[:, None, None] * separate.abs()
+    hidden = (separate < 0) & torch.tensor(causal, device=queries.device)
     if lengths is not None:
-        hidden = hidden | (places >= lengths[:, None, None, None])
+        hidden = hidden | (positions >= lengths[:, None, None, None])
     logs = scores.masked_fill(hidden, -1e30).log_softmax(-1)
     weights = logs.exp()
-    return weights @ values, -(weights * logs.clamp(min=-1e9)).sum(-1), (weights * apart**2).sum(-1)
+    return weights @ values, -(weights * logs.clamp(min=-1e9)).sum(-1), (weights * separate**2).sum(-1)
 
 
 CASES = [  # heads, groups, time, width, causal, alibi, padding, size of the queries
@@ -108,41 +108,43 @@ def test_the_fused_kernel_gives_the_rows_and_gradients_of_float64(
 ) -> None:
     torch.manual_seed(0)
     shapes = ((2, heads, time, width), (2, groups, time, width), (2, groups, time, width))
-    given = [torch.randn(shape, device="cuda").to(precision) for shape in shapes]
-    given[0] = given[0] * size
+    settings = [torch.randn(shape, device="cuda").to(precision) for shape in shapes]
+    settings[0] = settings[0] * size
     slopes = torch.rand(heads, device="cuda") * 0.3 if alibi else None
     lengths = torch.tensor([time, time - 13], device="cuda", dtype=torch.int32) if padding else None
-    found, errors = [], []
+    result, errors = [], []
     for attend, kind in ((exact_rows, torch.float64), (attend_with_row_statistics, precision)):
-        inputs = [tensor.detach().to(kind).requires_grad_() for tensor in given]
+        inputs = [tensor.detach().to(kind).requires_grad_() for tensor in settings]
         outputs = attend(*inputs, width**-0.5, causal, slopes, lengths)
         torch.manual_seed(1)
         sizes = (1, 0.5, 10 / time**2)
-        pushes = [torch.randn(one.shape, device="cuda") * scale for one, scale in zip(outputs, sizes, strict=True)]
+        pushes = [torch.randn(item.shape, device="cuda") * scale for item, scale in zip(outputs, sizes, strict=True)]
         gradients = torch.autograd.grad(
-            outputs, inputs, [push.to(one) for push, one in zip(pushes, outputs, strict=True)]
+            outputs, inputs, [push.to(item) for push, item in zip(pushes, outputs, strict=True)]
         )
-        found.append([*outputs, *gradients])
-    for expected, got in zip(*found, strict=True):
-        errors.append(((got.double() - expected).norm() / expected.norm()).item())
+        result.append([*outputs, *gradients])
+    for expected, actual in zip(*result, strict=True):
+        errors.append(((actual.double() - expected).norm() / expected.norm()).item())
     assert max(errors) < (1e-5 if precision == torch.float32 else 0.01), errors
 
 
 @pytest.mark.parametrize(("batch", "time"), [(1, 1), (3, 1), (9000, 8)])
 def test_one_token_and_more_texts_than_a_grid_has_rows_are_attended(batch: int, time: int) -> None:
     torch.manual_seed(0)
-    given = [torch.randn(batch, 8, time, 16, device="cuda") for _ in range(3)]  # 9,000 × 8 heads are over 65,535
+    settings = [torch.randn(batch, 8, time, 16, device="cuda") for _ in range(3)]  # 9,000 × 8 heads are over 65,535
     for causal in (True, False):
-        inputs = [[tensor.detach().to(kind).requires_grad_() for tensor in given] for kind in (None, torch.float64)]
-        found, expected = (
+        inputs = [[tensor.detach().to(kind).requires_grad_() for tensor in settings] for kind in (None, torch.float64)]
+        result, expected = (
             attend_with_row_statistics(*inputs[0], 0.25, causal),
             exact_rows(*inputs[1], 0.25, causal, None, None),
         )
-        for outputs in (found, expected):
-            sum(one.square().sum() for one in outputs).backward()
-        got, wanted = ([*some, *(t.grad for t in read)] for some, read in zip((found, expected), inputs, strict=True))
-        for one, other in zip(got, wanted, strict=True):  # some are zeros for one token
-            assert (one - other).norm() < 1e-5 * (other.norm() + other.numel() ** 0.5)
+        for outputs in (result, expected):
+            sum(output.square().sum() for output in outputs).backward()
+        actual, target = (
+            [*subset, *(t.grad for t in read)] for subset, read in zip((result, expected), inputs, strict=True)
+        )
+        for output, other in zip(actual, target, strict=True):  # some are zeros for one token
+            assert (output - other).norm() < 1e-5 * (other.norm() + other.numel() ** 0.5)
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
@@ -159,5 +161,5 @@ def test_a_penalized_step_is_compiled_and_gives_the_same_gradients(positions: st
         step(tokens, tokens, None)[0].backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
         model.zero_grad()
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    for item, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(item, other, rtol=1e-3, atol=1e-5)

@@ -23,14 +23,14 @@ def test_texts_of_different_lengths_are_those_written_alone(positions: str) -> N
     spec = Decoder(vocabulary=10, width=32, depth=2, heads=2, context=48, positions=positions)  # pyright: ignore
     torch.manual_seed(1)
     model = build(spec).cuda().eval()
-    engine, asked = BatchEngine(model, tokenizer, rows=4, chunk=16), []
+    engine, query = BatchEngine(model, tokenizer, rows=4, chunk=16), []
     for number in range(9):
         settings = Sampling(tokens=20 + 9 * number, temperature=0.0 if number % 2 else 0.9, seed=number)
         prompt = "abcdefghij"[: 1 + number] * (1 + number % 3)
-        alone = generate_text(model, tokenizer, [prompt], replace(settings, precision="float32"))[0]
-        asked.append((TextRequest(tuple(tokenizer.encode(prompt).tolist()), settings, owner=number), alone.tokens))
-        engine.add(asked[-1][0])
-    found = {}
+        single = generate_text(model, tokenizer, [prompt], replace(settings, precision="float32"))[0]
+        query.append((TextRequest(tuple(tokenizer.encode(prompt).tolist()), settings, owner=number), single.tokens))
+        engine.add(query[-1][0])
+    result = {}
     while engine.is_busy:
-        found |= {event.request: event.result.tokens for event in engine.step() if event.result}
-    assert [found[request] for request, _ in asked] == [tokens for _, tokens in asked]
+        result |= {event.request: event.result.tokens for event in engine.step() if event.result}
+    assert [result[request] for request, _ in query] == [tokens for _, tokens in query]

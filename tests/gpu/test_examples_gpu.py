@@ -28,8 +28,8 @@ def test_every_method_trains_on_a_gpu_and_its_run_loads_on_a_cpu(family: str, tm
         out = tmp_path / method
         lemma.adapt(base, labels=small_table(tmp_path), method=method, out=out, steps=4, batch=8, progress=False)
         tokens = torch.tensor([[1, 2, 3, 0, -1], [4, 4, 1, 0, 2]])
-        here, there = lemma.load(out, "cuda").module(tokens.cuda()).cpu(), lemma.load(out, "cpu").module(tokens)
-        torch.testing.assert_close(here, there, rtol=2e-3, atol=2e-3)
+        current, present = lemma.load(out, "cuda").module(tokens.cuda()).cpu(), lemma.load(out, "cpu").module(tokens)
+        torch.testing.assert_close(current, present, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("body", [Lstm(width=8, hidden=12), Gru(width=8, hidden=12)])
@@ -42,8 +42,8 @@ def test_recurrent_matrices_with_updates_run_in_cudnn_and_learn(body: Lstm | Gru
             if name.endswith(".B"):
                 parameter.normal_(std=0.1)
     model(tokens).square().sum().backward()
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    assert learned and all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in learned)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert trained and all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in trained)
     before = model.eval()(tokens)
     torch.testing.assert_close(merge_lora(model)(tokens), before, rtol=1e-3, atol=1e-3)
 

@@ -33,11 +33,11 @@ def test_tokens_are_those_of_the_cpu(name: str, words: dict[str, Any]) -> None:
     model = build(SMALL[name]).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.8)
-    found = [
+    result = [
         generate(model.to(device), [[1, 2, 3], [4], [7, 8, 9]], Sampling(tokens=15, **words))
         for device in ("cpu", "cuda")
     ]
-    assert [one.tokens for one in found[0]] == [one.tokens for one in found[1]]
+    assert [item.tokens for item in result[0]] == [item.tokens for item in result[1]]
 
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -70,11 +70,11 @@ def test_replayed_steps_write_the_tokens_of_the_cache(
 def test_bfloat16_is_the_default_and_leaves_the_model_as_it_was() -> None:
     torch.manual_seed(0)
     model = build(Decoder(vocabulary=31, width=64, depth=2, heads=4, context=128, positions="rotary")).cuda()
-    before = {name: one.clone() for name, one in model.state_dict().items()}
+    before = {name: item.clone() for name, item in model.state_dict().items()}
     [row] = generate(model, [[1, 2, 3]], Sampling(tokens=60, temperature=0.0, stop_at_eos=False))
     assert len(row.tokens) == 60
-    for name, one in model.state_dict().items():
-        assert one.dtype == before[name].dtype and torch.equal(one, before[name])
+    for name, item in model.state_dict().items():
+        assert item.dtype == before[name].dtype and torch.equal(item, before[name])
 
 
 FUSED: dict[str, dict[str, Any]] = SHAPES | {
@@ -103,17 +103,17 @@ def test_fused_kernels_compute_the_step_of_the_model(name: str, rows: int) -> No
     assert FusedDecoder.supports(low, rows) and cuda_graphs.cast_copy(exact, torch.bfloat16).model is low
     with torch.inference_mode():
         _, cache = exact(torch.randint(1000, (rows, 300), device="cuda"))
-        layers = tuple(tuple(one.bfloat16() for one in layer) for layer in cache.layers)
+        layers = tuple(tuple(item.bfloat16() for item in layer) for layer in cache.layers)
         lowest = DecoderCache(cache.tokens, cache.window, layers)
-        slots = [DecoderSlotCache(one, 1024) for one in (cache, lowest, lowest)]
+        slots = [DecoderSlotCache(item, 1024) for item in (cache, lowest, lowest)]
         fused = FusedDecoder(low, slots[0].capacity)
         for _ in range(3):
             tokens = torch.randint(1000, (rows, 1), device="cuda")
-            wanted, plain = exact.step(tokens, slots[0]), low.step(tokens, slots[1])
-            found = fused.step(tokens, slots[2])
+            expected, base = exact.step(tokens, slots[0]), low.step(tokens, slots[1])
+            result = fused.step(tokens, slots[2])
             # no further from float32 than the plain step in bfloat16
-            assert (found - wanted).norm() <= 1.2 * (plain - wanted).norm() + 1e-6
-            assert (found - wanted).norm() <= 0.05 * wanted.norm()
+            assert (result - expected).norm() <= 1.2 * (base - expected).norm() + 1e-6
+            assert (result - expected).norm() <= 0.05 * expected.norm()
     with torch.no_grad():
         next(exact.parameters()).add_(1.0)
     assert cuda_graphs.cast_copy(exact, torch.bfloat16).model is not low

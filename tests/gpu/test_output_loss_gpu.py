@@ -18,9 +18,9 @@ def test_loss_and_gradients_are_those_of_float64(rows: int, classes: int) -> Non
     loss = 3 * output_loss(vectors, weight, targets)
     loss.backward()
     exact = [tensor.detach().double().requires_grad_() for tensor in (vectors, weight.bfloat16())]
-    wanted = 3 * functional.cross_entropy(exact[0] @ exact[1].T, targets)
-    wanted.backward()
-    assert loss.item() == pytest.approx(wanted.item(), rel=2e-3)
-    for found, true in zip((vectors, weight), exact, strict=True):
-        assert found.grad is not None and true.grad is not None
-        assert (found.grad - true.grad).norm() <= 0.01 * true.grad.norm()
+    expected = 3 * functional.cross_entropy(exact[0] @ exact[1].T, targets)
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=2e-3)
+    for result, true in zip((vectors, weight), exact, strict=True):
+        assert result.grad is not None and true.grad is not None
+        assert (result.grad - true.grad).norm() <= 0.01 * true.grad.norm()

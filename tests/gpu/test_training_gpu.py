@@ -42,8 +42,8 @@ def test_a_gpu_s_batches_are_the_cpu_s(kind: type[TextBatches], dtype: type) -> 
     expected = TextBatches(text, order, 12, Recipe(batch=8), Distributed(torch.device("cpu")))
     feed = kind(text, order, 12, Recipe(batch=8), Distributed(torch.device("cuda", 0)))
     for step in (0, 1, 2, 7, 3):  # also out of order, as after a resume
-        for ours, theirs in zip(feed.batch(step), expected.batch(step), strict=True):
-            assert ours.is_cuda and torch.equal(ours.cpu(), theirs)
+        for ours, reference in zip(feed.batch(step), expected.batch(step), strict=True):
+            assert ours.is_cuda and torch.equal(ours.cpu(), reference)
     feed.close()
 
 
@@ -63,10 +63,10 @@ def test_a_resumed_run_is_the_uninterrupted_one_up_to_the_order_of_sums(
     words = {**ON_GPU, "dropout": 0.2, "compile": False, "evaluate_every": 10}
     train_small(tmp_path / "run", family, spec_and_data, **words)
     folder = RunFolder.open(tmp_path / "run")
-    whole = [row["loss"] for row in folder.metrics.rows()]
+    full = [row["loss"] for row in folder.metrics.rows()]
     (folder.checkpoints / "step-40" / "manifest.json").unlink()  # so that it goes on from step 30
     resume_small(tmp_path / "run", spec_and_data[1])
-    assert [row["loss"] for row in folder.metrics.rows()] == pytest.approx(whole, abs=2e-3)
+    assert [row["loss"] for row in folder.metrics.rows()] == pytest.approx(full, abs=2e-3)
 
 
 def test_a_loss_that_is_no_number_is_found_before_a_checkpoint_is_saved(tmp_path: Path, spec_and_data) -> None:
@@ -94,10 +94,10 @@ def test_the_settings_of_the_program_are_put_back(tmp_path: Path, spec_and_data)
 
 def test_losses_collected_from_replayed_steps_stay_what_they_were(tmp_path: Path, spec_and_data) -> None:
     losses: list[torch.Tensor] = []
-    own = TrainingHooks(on_step=lambda session: losses.append(session.latest))
+    custom = TrainingHooks(on_step=lambda session: losses.append(session.latest))
     data_spec, data = spec_and_data
     recipe = Recipe(**{**QUICK, **ON_GPU, "steps": 60, "compile": False})
-    train(MODELS["decoder"], recipe, data_spec, data, tmp_path / "run", hooks=own)
+    train(MODELS["decoder"], recipe, data_spec, data, tmp_path / "run", hooks=custom)
     rows = RunFolder.open(tmp_path / "run").metrics.rows()
     assert len({float(loss) for loss in losses}) > 30
     assert float(losses[rows[0]["step"] - 1]) == pytest.approx(rows[0]["loss"], rel=0.2)
@@ -115,13 +115,13 @@ def test_one_rank_that_shards_by_nccl_gives_the_losses_of_a_plain_run(tmp_path: 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     rows = {name: RunFolder.open(tmp_path / name).metrics.rows() for name in ("plain", "sharded")}
-    plain, sharded = ([row["loss"] for row in some] for some in rows.values())
-    assert sharded == pytest.approx(plain, abs=1e-4)  # TF32, and sums in another order
+    base, sharded = ([row["loss"] for row in subset] for subset in rows.values())
+    assert sharded == pytest.approx(base, abs=1e-4)  # TF32, and sums in another order
 
 
 def test_recomputed_layers_take_less_memory_for_the_same_gradients() -> None:
     tokens = torch.randint(0, 1000, (8, 512), device="cuda")
-    found, peaks = [], []
+    result, peaks = [], []
     for again in (False, True):
         torch.manual_seed(1)
         model = build(Decoder(vocabulary=1000, width=256, depth=8, heads=8, context=512), 0.1).cuda().train()
@@ -132,7 +132,7 @@ def test_recomputed_layers_take_less_memory_for_the_same_gradients() -> None:
         before = torch.cuda.memory_allocated()  # workspaces of earlier tests, too
         causal_loss(model(tokens)[0], tokens).backward()
         peaks.append(torch.cuda.max_memory_allocated() - before)
-        found.append([parameter.grad.clone() for parameter in model.parameters()])
+        result.append([parameter.grad.clone() for parameter in model.parameters()])
         del model
     assert peaks[1] < 0.6 * peaks[0]
-    assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(*found, strict=True))
+    assert all(torch.allclose(item, other, atol=1e-6) for item, other in zip(*result, strict=True))

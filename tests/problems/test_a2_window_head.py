@@ -37,9 +37,9 @@ def asked(head: WindowHead, *words: str) -> tuple[list[Fraction], list[Fraction]
 
 
 def _fractions(numbers: torch.Tensor) -> list[Fraction]:
-    found = [Fraction(number).limit_denominator(200) for number in numbers.tolist()]
-    assert [float(one) for one in found] == pytest.approx(numbers.tolist(), abs=1e-12)
-    return found
+    result = [Fraction(number).limit_denominator(200) for number in numbers.tolist()]
+    assert [float(item) for item in result] == pytest.approx(numbers.tolist(), abs=1e-12)
+    return result
 
 
 def test_a2_two_three_and_six_elevenths(head: WindowHead) -> None:
@@ -58,24 +58,24 @@ def test_a2_only_the_last_word_asks_and_only_its_window_answers(head: WindowHead
 
 
 def test_a2_the_model_reads_every_window_by_the_formula() -> None:
-    """Each place of `attentive` against the sums written out in plain Python."""
+    """Return each place of `attentive` against the sums written out in plain Python."""
     spec = Attentive(vocabulary=7, width=3, key_width=4, value_width=2, hidden=5, context=4)
     model, text = build(spec).double(), [1, 5, 2, 2, 6, 0]
     with torch.no_grad():
         logits = model(torch.tensor([text]))[0][0]
     table = {name: value.tolist() for name, value in model.state_dict().items()}
-    for place in range(len(text)):
-        window = [table["embedding.weight"][word] for word in text[max(0, place - 2) : place + 1]]
-        assert logits[place].tolist() == pytest.approx(_by_hand(table, window), abs=1e-12)
+    for index in range(len(text)):
+        window = [table["embedding.weight"][word] for word in text[max(0, index - 2) : index + 1]]
+        assert logits[index].tolist() == pytest.approx(_by_hand(table, window), abs=1e-12)
 
 
 def _by_hand(table: dict[str, list], window: list[list[float]]) -> list[float]:
     """Scores, softmax, answer, hidden layer (tanh) and output."""
     query = _times(table["head.query.weight"], window[-1])
     scores = [_dot(query, _times(table["head.key.weight"], word)) / sqrt(4) for word in window]
-    shares = [exp(score) / sum(map(exp, scores)) for score in scores]
+    fractions = [exp(score) / sum(map(exp, scores)) for score in scores]
     values = [_times(table["head.value.weight"], word) for word in window]
-    answer = [_dot(shares, column) for column in zip(*values, strict=True)]
+    answer = [_dot(fractions, column) for column in zip(*values, strict=True)]
     sums = zip(_times(table["hidden.weight"], answer), table["hidden.bias"], strict=True)
     hidden = torch.tanh(torch.tensor([a + b for a, b in sums], dtype=torch.float64)).tolist()
     return _times(table["output.weight"], hidden)

@@ -19,7 +19,7 @@ SOURCE = {(2, 3): 8.32, (4, 3): 8.15, (2, 5): 10.63, (4, 5): 6.65}
 
 
 def verdicts(table: dict[tuple[int, int], float]) -> list[str]:
-    """What the study would say of its claims, if three seeds gave these perplexities but for a hundredth."""
+    """Return what the study would say of its claims, if three seeds gave these perplexities but for a hundredth."""
     outcomes = [
         outcome
         for (depth, context), value in table.items()
@@ -27,7 +27,7 @@ def verdicts(table: dict[tuple[int, int], float]) -> list[str]:
     ]
     study = read_study("table-a5")
     assert isinstance(study, GridStudy)
-    return [one.verdict for one in judge_claims(study.claims, group_rows(outcomes))]
+    return [item.verdict for item in judge_claims(study.claims, group_rows(outcomes))]
 
 
 def test_a6_the_sources_table_says_what_the_source_says() -> None:
@@ -47,7 +47,7 @@ def test_a6_each_claim_hangs_on_its_own_cells(change: dict[tuple[int, int], floa
 
 
 def echo(length: int) -> list[int]:
-    """Each of four words repeats the one four places before it nine times in ten, and else is drawn evenly."""
+    """Return each of four words repeats the one four places before it nine times in ten, and else is drawn evenly."""
     draw = random.Random(6)
     words = draw.choices(range(4), k=4)
     while len(words) < length:
@@ -57,7 +57,7 @@ def echo(length: int) -> list[int]:
 
 def least_perplexity(words: list[int], places: tuple[int, ...]) -> float:
     """exp of the entropy of a word given those at some places before it, by counting."""
-    rows = [(tuple(words[at - place] for place in places), words[at]) for at in range(4, len(words))]
+    rows = [(tuple(words[at - index] for index in places), words[at]) for at in range(4, len(words))]
     seen, pairs = Counter(context for context, _ in rows), Counter(rows)
     return exp(-sum(count * log(count / seen[context]) for (context, _), count in pairs.items()) / len(rows))
 
@@ -79,7 +79,7 @@ def test_a6_two_layers_come_below_the_shorter_contexts_floor_in_fifty_steps() ->
         optimizer.zero_grad()
         causal_loss(model(batch[:, :-1])[0], batch[:, 1:]).backward()
         optimizer.step()
-    held = text[None, 25 * 512 :]
+    reserved = text[None, 25 * 512 :]
     with torch.no_grad():
-        perplexity = causal_loss(model.eval()(held[:, :-1])[0], held[:, 1:]).exp().item()
+        perplexity = causal_loss(model.eval()(reserved[:, :-1])[0], reserved[:, 1:]).exp().item()
     assert 1.3 < perplexity < 3

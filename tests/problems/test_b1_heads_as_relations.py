@@ -53,7 +53,7 @@ def test_the_picture_of_b1_is_exact(lexicon: Lexicon) -> None:
     for number, relation in enumerate(RELATIONS):
         for head, word in enumerate(words):
             dependents = [d for g, d, r in B1.arcs() if (g, r) == (head, relation)] or [0]
-            expected = [(place in dependents) / len(dependents) for place in range(len(words))]
+            expected = [(index in dependents) / len(dependents) for index in range(len(words))]
             assert right[number, head].tolist() == expected, (relation, word)
     assert right[RELATIONS.index("nmod"), words.index("flight")].tolist() == [0, 0, 0, 0, 0.5, 0, 0, 0.5]
 
@@ -76,19 +76,19 @@ def test_both_losses_agree_with_counting_word_by_word(lexicon: Lexicon) -> None:
             for g in range(n + 1):
                 line = np.concatenate([[null[r].item()], table[r, g]])
                 log = line - np.log(np.exp(line).sum())
-                found = [d for gg, d, name in sentence.arcs() if (gg, name) == (g, RELATIONS[r])] or [0]
-                attended -= np.mean([log[d] for d in found])
+                result = [d for gg, d, name in sentence.arcs() if (gg, name) == (g, RELATIONS[r])] or [0]
+                attended -= np.mean([log[d] for d in result])
     goal = torch.from_numpy(targets)
     assert arc_loss(scores, goal).item() == pytest.approx(joint / count)
     assert attention_loss(scores, null, goal).item() == pytest.approx(attended / count, rel=1e-6)
 
 
 def test_the_two_readings_of_the_scores_are_distributions(lexicon: Lexicon) -> None:
-    scores, there = torch.randn(2, 6, 5, 4), torch.tensor([[True] * 4, [True, True, False, False]])
-    parser = log_arc_probabilities(scores, there).exp()
-    torch.testing.assert_close(parser.sum((1, 2))[there], torch.ones(6))
+    scores, present = torch.randn(2, 6, 5, 4), torch.tensor([[True] * 4, [True, True, False, False]])
+    parser = log_arc_probabilities(scores, present).exp()
+    torch.testing.assert_close(parser.sum((1, 2))[present], torch.ones(6))
     assert parser[1, :, 3:].max() == 0 and parser[0, :, 1, 0].max() == 0  # neither padding nor itself governs
-    heads = log_attention(scores, torch.zeros(6), there).exp()
+    heads = log_attention(scores, torch.zeros(6), present).exp()
     torch.testing.assert_close(heads.sum(-1), torch.ones(2, 6, 5))
     assert heads[1, :, :, 3:].max() == 0
 
@@ -101,10 +101,10 @@ def test_a_sentence_is_parsed_alike_in_any_company(encoder: str) -> None:
         Parser(vocabulary=lexicon.vocabulary, relations=len(lexicon.relations), buckets=100, width=8, encoder=small)
     )
     together = predict_trees(model, lexicon, [sentence.words for sentence in tiny()])
-    for sentence, found in zip(tiny(), together, strict=True):
-        (alone,) = predict_trees(model, lexicon, [sentence.words])
-        assert alone.sentence == found.sentence
-        assert alone.probabilities == pytest.approx(found.probabilities, abs=1e-5)
+    for sentence, result in zip(tiny(), together, strict=True):
+        (single,) = predict_trees(model, lexicon, [sentence.words])
+        assert single.sentence == result.sentence
+        assert single.probabilities == pytest.approx(result.probabilities, abs=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -139,12 +139,12 @@ def test_a_tiny_parser_learns_a_tiny_treebank_by_heart(run: Path) -> None:
 def test_its_dobj_head_from_prefer_is_on_flight(run: Path) -> None:
     loaded = lemma.load(run, "cpu")
     weights = relation_attention(loaded.require(ParserModel, "a parser"), loaded.lexicon, B1.words)
-    places = ["(nothing)", *B1.words]
-    prefer = weights[loaded.lexicon.relation_id("dobj"), places.index("prefer")]
-    assert prefer[places.index("flight")] > 0.9
+    positions = ["(nothing)", *B1.words]
+    prefer = weights[loaded.lexicon.relation_id("dobj"), positions.index("prefer")]
+    assert prefer[positions.index("flight")] > 0.9
     for head, dependent, relation in B1.arcs():
-        share = 2 if relation == "nmod" else 1  # flight has two
-        assert weights[loaded.lexicon.relation_id(relation), head, dependent] > 0.9 / share - 0.05, relation
+        fraction = 2 if relation == "nmod" else 1  # flight has two
+        assert weights[loaded.lexicon.relation_id(relation), head, dependent] > 0.9 / fraction - 0.05, relation
 
 
 def test_look_parse_draws_it_in_every_form(run: Path, tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_look_parse_draws_it_in_every_form(run: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "└─┬─┴─┴─► flight   dobj" in done.output
     assert re.search(r"from prefer: flight (0\.9\d|1\.00)\n", done.output)
-    said = CliRunner().invoke(app, ["look", "parse", str(run), "--text", text, "--json"])
-    (tree,) = json.loads(said.output)["sentences"]
-    assert "trees of run, a parser: " in json.loads(said.output)["about"]
+    output = CliRunner().invoke(app, ["look", "parse", str(run), "--text", text, "--json"])
+    (tree,) = json.loads(output.output)["sentences"]
+    assert "trees of run, a parser: " in json.loads(output.output)["about"]
     assert tuple(tree["heads"]) == B1.heads and tuple(tree["relations"]) == B1.relations
     for name in ("tree.svg", "tree.html", "tree.conllu", "tree.json", "tree.txt"):
         seen = lemma.look("parse", run, text=text)
@@ -168,16 +168,16 @@ def test_look_parse_draws_it_in_every_form(run: Path, tmp_path: Path) -> None:
 def test_evaluate_gives_json_with_relations_and_baselines(run: Path) -> None:
     words = ["evaluate", str(run), "--treebank", str(run.parent / "tiny.conllu"), "--json"]
     done = CliRunner().invoke(app, words)
-    said = json.loads(done.stdout)
-    assert said["uas"] == said["las"] == 100 and said["without_punctuation"]["las"] == 100
-    assert {row["relation"] for row in said["relations"]} == {*RELATIONS, "punct"}
-    assert set(said["baselines"]) == {"on the word before", "on the word after"}
+    output = json.loads(done.stdout)
+    assert output["uas"] == output["las"] == 100 and output["without_punctuation"]["las"] == 100
+    assert {row["relation"] for row in output["relations"]} == {*RELATIONS, "punct"}
+    assert set(output["baselines"]) == {"on the word before", "on the word after"}
 
 
 def _said(*words: str | Path) -> tuple[int, str, str]:
     done = CliRunner().invoke(app, [str(word) for word in words])
-    said = done.stderr + (str(done.exception) if done.exception else "")
-    return done.exit_code, done.stdout, " ".join(said.split())
+    output = done.stderr + (str(done.exception) if done.exception else "")
+    return done.exit_code, done.stdout, " ".join(output.split())
 
 
 def test_evaluate_takes_a_limit_and_refuses_what_a_parser_has_not(run: Path) -> None:
@@ -195,23 +195,23 @@ def test_evaluate_takes_a_limit_and_refuses_what_a_parser_has_not(run: Path) -> 
 
 
 def test_a_parser_asked_to_write_prints_no_prompt(run: Path) -> None:
-    code, out, said = _said("generate", run, "--prompt", "hi")
-    assert code != 0 and out == "" and "not a language model" in said
+    code, out, output = _said("generate", run, "--prompt", "hi")
+    assert code != 0 and out == "" and "not a language model" in output
 
 
 def test_text_is_not_for_a_parser_nor_trees_for_another(run: Path, tmp_path: Path) -> None:
-    given = ("--treebank", run.parent / "tiny.conllu", "--text", "shakespeare", "--out", tmp_path / "x", "steps=1")
-    assert "--text is not for parser, which is trained on --treebank" in _said("train", "parser", *given)[2]
-    assert "--treebank is not for lstm, which is trained on --text" in _said("train", "lstm", *given)[2]
+    settings = ("--treebank", run.parent / "tiny.conllu", "--text", "shakespeare", "--out", tmp_path / "x", "steps=1")
+    assert "--text is not for parser, which is trained on --treebank" in _said("train", "parser", *settings)[2]
+    assert "--treebank is not for lstm, which is trained on --text" in _said("train", "lstm", *settings)[2]
 
 
 def test_what_training_on_trees_came_to_has_no_perplexity(tmp_path: Path) -> None:
     path = tmp_path / "tiny.conllu"
     path.write_text(format_conllu(tiny()))
     result = lemma.train("parser", treebank=path, out=tmp_path / "run", progress=False, steps=2, device="cpu", **SMALL)
-    said = str(result)
-    assert "perplexity" not in said and "nats/token" not in said and "UAS" in said
-    assert f"validation  loss {result.validation_loss:.4f} nats/word" in said
+    output = str(result)
+    assert "perplexity" not in output and "nats/token" not in output and "UAS" in output
+    assert f"validation  loss {result.validation_loss:.4f} nats/word" in output
 
 
 def test_a_parser_is_not_taken_for_a_language_model(run: Path) -> None:
@@ -235,19 +235,19 @@ def test_an_interrupted_parser_goes_on_bit_for_bit(tmp_path: Path) -> None:
     path = tmp_path / "tiny.conllu"
     path.write_text(format_conllu(tiny()))
     words = {"batch": 4, "warm_up": 2, "dropout": 0.2, "device": "cpu", **SMALL, "word_dropout": 0.3}
-    given = {"treebank": path, "progress": False, "evaluate_every": 4}
-    lemma.train("parser", out=tmp_path / "whole", steps=12, **given, **words)
+    kwargs = {"treebank": path, "progress": False, "evaluate_every": 4}
+    lemma.train("parser", out=tmp_path / "whole", steps=12, **kwargs, **words)
     halted = {**words, "checkpoint_every": 4}
-    lemma.train("parser", out=tmp_path / "halved", steps=12, **given, **halted)
+    lemma.train("parser", out=tmp_path / "halved", steps=12, **kwargs, **halted)
     for step in (12,):  # what a run that was killed after step 8 would have left
         _remove(tmp_path / "halved" / "checkpoints" / f"step-{step}")
     for name in ("summary.json", "model.safetensors"):
         (tmp_path / "halved" / name).unlink()
     lemma.resume(tmp_path / "halved", progress=False)
-    whole, halved = (
+    full, halved = (
         lemma.load(tmp_path / name, "cpu").require(ParserModel, "a parser").state_dict() for name in ("whole", "halved")
     )
-    assert all(torch.equal(whole[name], halved[name]) for name in whole)
+    assert all(torch.equal(full[name], halved[name]) for name in full)
 
 
 def test_a_language_models_trees_are_scored_next_to_baselines(
@@ -259,15 +259,15 @@ def test_a_language_models_trees_are_scored_next_to_baselines(
     small = {"width": 8, "depth": 2, "heads": 2, "context": 48, "steps": 3, "batch": 2, "device": "cpu"}
     lemma.train("decoder", text=text, out=tmp_path / "run", progress=False, tokenizer="characters", **small)
     score = lemma.evaluate(tmp_path / "run", treebank=run.parent / "tiny.conllu", progress=False, layer=1, head=0)
-    said = score.to_dict()
-    assert said["las"] is None and 0 <= said["uuas"] <= 100
-    assert {"untrained attention", "shuffled attention", "on the word before"} <= set(said["baselines"])
+    output = score.to_dict()
+    assert output["las"] is None and 0 <= output["uuas"] <= 100
+    assert {"untrained attention", "shuffled attention", "on the word before"} <= set(output["baselines"])
     absent = tmp_path / "absent.conllu"
     with pytest.raises(InputError, match=r"no layer 9: the model has 2 layers \(0 to 1\) of 2 heads \(0 to 1\)"):
         lemma.evaluate(tmp_path / "run", treebank=absent, progress=False, layer=9)
     with pytest.raises(InputError, match="no layer 9: the model has 2 layers"):
         lemma.look("parse", tmp_path / "run", text="I prefer it", layer=9)
-    dobj = next(f for f in said["heads"] if (f["relation"], f["direction"]) == ("dobj", "to the head word"))
+    dobj = next(f for f in output["heads"] if (f["relation"], f["direction"]) == ("dobj", "to the head word"))
     assert dobj["offset"] == -1 and dobj["untrained"] is not None and dobj["shuffled"] is not None
     tree = lemma.look("parse", tmp_path / "run", text="I prefer it", layer=0, head=1)
     assert tree.to_dict()["sentences"][0]["heads"].count(0) == 1 and "no labels" in str(tree)

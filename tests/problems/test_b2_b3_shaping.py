@@ -27,19 +27,19 @@ def number(tensor: Tensor) -> float:
 
 def naive(alphas: Sequence[Tensor], distance_max: float, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """L_focus and L_near from all weights at once, by loops over layers, texts, heads and rows."""
-    focus, near = [], []
+    focus, nearby = [], []
     for layer, alpha in enumerate(alphas):
-        batch, heads, new, known = alpha.shape
+        batch, heads, new, names = alpha.shape
         for b, k, t1 in ((b, k, t) for b in range(batch) for k in range(heads) for t in range(new)):
-            row, place = alpha[b, k, t1], t1 + known - new
+            row, index = alpha[b, k, t1], t1 + names - new
             if not bool(row.sum() > 0) or (real is not None and not real[b, t1]):
                 continue
             seen = row[row > 0]
             focus.append(-(seen * seen.log()).sum())
-            squared = sum(row[t2] * (place - t2) ** 2 for t2 in range(known))
+            squared = sum(row[t2] * (index - t2) ** 2 for t2 in range(names))
             if layer < len(alphas) - 1:
-                near.append(torch.clamp(torch.as_tensor(squared), max=distance_max))
-    return torch.stack(focus).mean(), torch.stack(near).mean()
+                nearby.append(torch.clamp(torch.as_tensor(squared), max=distance_max))
+    return torch.stack(focus).mean(), torch.stack(nearby).mean()
 
 
 PENALIZED = [name for name, spec in SMALL.items() if name.startswith("decoder") and spec.depth > 1]
@@ -58,17 +58,17 @@ def test_focus_and_near_and_their_gradients_are_those_of_the_formulas(
     with record_attention() as records:
         model(tokens)
     shape = row_statistics(records, distance_max=6.0)
-    focus, near = naive([record.weights() for record in records], 6.0)
+    focus, nearby = naive([record.weights() for record in records], 6.0)
     assert number(shape.entropy) == pytest.approx(number(focus), abs=1e-12)
-    assert number(shape.distance) == pytest.approx(number(near), abs=1e-12) and 0 < number(near) < 6
-    wanted = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    ours = torch.autograd.grad(shape.entropy + 0.3 * shape.distance, wanted, allow_unused=True, retain_graph=True)
-    theirs = torch.autograd.grad(focus + 0.3 * near, wanted, allow_unused=True)
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None and other is not None:
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
-    assert any(one is not None and one.abs().max() > 1e-4 for one in ours)
+    assert number(shape.distance) == pytest.approx(number(nearby), abs=1e-12) and 0 < number(nearby) < 6
+    expected = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    ours = torch.autograd.grad(shape.entropy + 0.3 * shape.distance, expected, allow_unused=True, retain_graph=True)
+    reference = torch.autograd.grad(focus + 0.3 * nearby, expected, allow_unused=True)
+    for our, other in zip(ours, reference, strict=True):
+        assert (our is None) == (other is None)
+        if our is not None and other is not None:
+            torch.testing.assert_close(our, other, rtol=1e-9, atol=1e-12)
+    assert any(our is not None and our.abs().max() > 1e-4 for our in ours)
 
 
 @pytest.mark.parametrize("block", [2**20, 1])
@@ -84,9 +84,9 @@ def test_masked_keys_rows_without_keys_and_rows_left_out_do_not_count(
     records = [AttentionRecord(queries, keys, None, 0.5, hidden)] * 2
     real = torch.tensor([[True, True, True, False, False], [True] * 5])
     shape = row_statistics(records, 9.0, row_mask=real)
-    focus, near = naive([record.weights() for record in records], 9.0, real)
+    focus, nearby = naive([record.weights() for record in records], 9.0, real)
     assert number(shape.entropy) == pytest.approx(number(focus), abs=1e-12)
-    assert number(shape.distance) == pytest.approx(number(near), abs=1e-12)
+    assert number(shape.distance) == pytest.approx(number(nearby), abs=1e-12)
     assert number(shape.entropy) != pytest.approx(number(row_statistics(records, 9.0).entropy), abs=1e-3)
 
 
@@ -96,10 +96,12 @@ def test_the_greatest_near_does_not_depend_on_the_length(time: int) -> None:
     keys = torch.zeros(1, 1, time, 2)
     keys[..., 0, 0] = 1000.0
     queries = torch.ones(1, 1, time, 2)
-    near = number(
+    nearby = number(
         row_statistics([AttentionRecord(queries, keys, None, 1.0, causal=True)] * 2, distance_max=4.0).distance
     )
-    assert near <= 4.0 and near == pytest.approx(4.0 * (1 - (2 - 1 / 4) / time), abs=1e-4)  # rows 0 and 1 see 0 and 1
+    assert nearby <= 4.0 and nearby == pytest.approx(
+        4.0 * (1 - (2 - 1 / 4) / time), abs=1e-4
+    )  # rows 0 and 1 see 0 and 1
 
 
 def test_the_last_layer_is_left_out_of_near_and_not_of_focus() -> None:
@@ -137,12 +139,12 @@ def test_a_step_never_holds_anything_of_the_size_of_all_weights(positions: str) 
     model = build(Decoder(vocabulary=11, width=16, depth=2, heads=heads, context=time, positions=positions))
     tokens = torch.randint(11, (2, time))
     criterion = LanguageTask().loss(model, Recipe(entropy_penalty=0.01, distance_penalty=0.001))
-    rows_at_once, rows.BLOCK_SCORES = rows.BLOCK_SCORES, 2 * heads * time * 16
+    rows_at_first_result, rows.BLOCK_SCORES = rows.BLOCK_SCORES, 2 * heads * time * 16
     try:
         with Largest() as watch:
             criterion(tokens, tokens, None)[0].backward()
     finally:
-        rows.BLOCK_SCORES = rows_at_once
+        rows.BLOCK_SCORES = rows_at_first_result
     assert watch.size < 2 * heads * time * time / 8
 
 
@@ -151,12 +153,12 @@ def test_the_objective_is_the_sum_and_reports_its_terms(precision: torch.dtype) 
     model, tokens = build(SMALL["decoder"]), torch.randint(11, (2, 8))
     criterion = LanguageTask().loss(model, Recipe(entropy_penalty=0.5, distance_penalty=0.25, distance_max=3.0))
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
-        total, (loss, focus, near), _ = criterion(tokens, tokens, None)
+        total, (loss, focus, nearby), _ = criterion(tokens, tokens, None)
         expected = causal_loss(model(tokens)[0], tokens)
     assert criterion.terms == ("loss", "entropy", "distance")
     assert number(loss) == pytest.approx(number(expected), rel=1e-3)
-    assert number(total) == pytest.approx(number(loss + 0.5 * focus + 0.25 * near), rel=1e-5)
-    assert 0 < number(focus) < math.log(8) and 0 < number(near) <= 3
+    assert number(total) == pytest.approx(number(loss + 0.5 * focus + 0.25 * nearby), rel=1e-5)
+    assert 0 < number(focus) < math.log(8) and 0 < number(nearby) <= 3
 
 
 def test_rows_at_padded_places_do_not_count() -> None:
@@ -174,15 +176,15 @@ def test_near_on_two_calls_a_layer_is_that_of_all_layers_but_the_last() -> None:
     model, tokens = build(SMALL["table-a5"]).double(), torch.randint(11, (1, 8))  # self- and cross-attention
     with torch.no_grad(), record_attention() as records:
         model(tokens)
-    _, (_, focus, near), _ = LanguageTask().loss(model, Recipe(distance_penalty=0.1, distance_max=3.0))(
+    _, (_, focus, nearby), _ = LanguageTask().loss(model, Recipe(distance_penalty=0.1, distance_max=3.0))(
         tokens, tokens, None
     )
     assert len(records) == 4
     habits = [(record.weights(), record.unmasked_rows()) for record in records]
     rows = [torch.ones_like(alpha[..., 0], dtype=torch.bool) if real is None else real for alpha, real in habits]
     squared = [(alpha * records[0].distances().square()).sum(-1).clamp(max=3.0) for alpha, _ in habits]
-    expected = torch.cat([one[real] for one, real in zip(squared[:2], rows[:2], strict=True)]).mean()
-    assert number(near) == pytest.approx(number(expected)) and number(focus) > 0
+    expected = torch.cat([item[real] for item, real in zip(squared[:2], rows[:2], strict=True)]).mean()
+    assert number(nearby) == pytest.approx(number(expected)) and number(focus) > 0
 
 
 def test_no_weight_means_the_plain_loss_and_no_attention_is_refused() -> None:

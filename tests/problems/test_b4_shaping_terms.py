@@ -30,8 +30,8 @@ def small_decoder() -> LanguageModel:
 
 @pytest.fixture(scope="module", params=["entropy_penalty", "distance_penalty"])
 def tried(request: pytest.FixtureRequest) -> list[tuple[list[float], float, float]]:
-    """What is minimised for every λ, the loss and the term, with the queries of a decoder made larger and smaller."""
-    model, found = small_decoder(), []
+    """Return what is minimised for every λ, the loss and the term, with larger and smaller queries of a decoder."""
+    model, result = small_decoder(), []
     tokens, first = torch.randint(7, (2, 13)), {name: value.clone() for name, value in model.state_dict().items()}
     recipes = [Recipe(distance_max=30.0).replace(**{request.param: weight}) for weight in WEIGHTS]
     for size in SIZES:
@@ -40,16 +40,18 @@ def tried(request: pytest.FixtureRequest) -> list[tuple[list[float], float, floa
             if isinstance(part, Attention):
                 part.get_parameter("query_key_value.weight").data[:8] *= size
         with torch.no_grad():
-            said = [LanguageTask().loss(model, recipe)(tokens[:, :-1], tokens[:, 1:], None) for recipe in recipes]
-        loss, focus, near = (one.item() for one in said[-1][1])
-        found.append(([one[0].item() for one in said], loss, focus if request.param == "entropy_penalty" else near))
-    return found
+            output = [LanguageTask().loss(model, recipe)(tokens[:, :-1], tokens[:, 1:], None) for recipe in recipes]
+        loss, focus, nearby = (item.item() for item in output[-1][1])
+        result.append(
+            ([item[0].item() for item in output], loss, focus if request.param == "entropy_penalty" else nearby)
+        )
+    return result
 
 
 def test_b4_at_the_minimum_of_the_sum_the_loss_is_no_lower_and_the_term_no_higher(
     tried: list[tuple[list[float], float, float]],
 ) -> None:
-    best = [min(tried, key=lambda row: row[0][place]) for place in range(len(WEIGHTS))]
+    best = [min(tried, key=lambda row: row[0][index]) for index in range(len(WEIGHTS))]
     losses, terms = [row[1] for row in best], [row[2] for row in best]
     assert losses[0] == min(row[1] for row in tried)
     assert losses == sorted(losses) and losses[-1] > losses[0]
@@ -61,9 +63,9 @@ def test_b4_at_the_minimum_of_the_sum_the_loss_is_no_lower_and_the_term_no_highe
 def test_b4_the_galleries_coin() -> None:
     """Two places say heads with 0.9 and 0.2, the coin is fair: α = 3/7 and log 2, and a focus term moves both."""
     rows = [mixture(log(3 / 4)), *(mixture(score / 100) for score in range(-200, 200))]
-    plain, focused = (min(rows, key=lambda row: row[0] + weight * row[1]) for weight in (0, 0.3))
-    assert (plain[0], plain[2]) == (pytest.approx(log(2)), pytest.approx(3 / 7))
-    assert plain[1] == pytest.approx(-(3 / 7) * log(3 / 7) - (4 / 7) * log(4 / 7))
+    base, focused = (min(rows, key=lambda row: row[0] + weight * row[1]) for weight in (0, 0.3))
+    assert (base[0], base[2]) == (pytest.approx(log(2)), pytest.approx(3 / 7))
+    assert base[1] == pytest.approx(-(3 / 7) * log(3 / 7) - (4 / 7) * log(4 / 7))
     assert (focused[0], focused[1], focused[2]) == pytest.approx((0.7076, 0.6174, 0.308), abs=2e-3)
 
 
@@ -71,9 +73,9 @@ def mixture(score: float) -> tuple[float, float, float]:
     """Loss, focus and α where attention mixes two predictions."""
     queries, keys = torch.full((1, 1, 1, 1), score), torch.tensor([1.0, 0.0]).view(1, 1, 2, 1)
     row = AttentionRecord(queries.double(), keys.double(), None, 1.0)
-    share = row.weights()[0, 0, 0, 0].item()
-    heads = 0.9 * share + 0.2 * (1 - share)
-    return -(log(heads) + log(1 - heads)) / 2, row_statistics([row], 1.0).entropy.item(), share
+    fraction = row.weights()[0, 0, 0, 0].item()
+    heads = 0.9 * fraction + 0.2 * (1 - fraction)
+    return -(log(heads) + log(1 - heads)) / 2, row_statistics([row], 1.0).entropy.item(), fraction
 
 
 def test_b4_the_study_compares_each_term_with_the_same_model_without_it() -> None:

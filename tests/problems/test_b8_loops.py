@@ -37,12 +37,12 @@ def proved(result: GeneratedTokens) -> TextLoop:
 
 
 def check_ten_more_periods(model: LanguageModel, result: GeneratedTokens) -> None:
-    """Let the model itself go on for ten more periods, and see that it does what was claimed."""
+    """Make the model itself go on for ten more periods, and see that it does what was claimed."""
     loop = proved(result)
     tokens = greedy(model, len(result.tokens) + 10 * loop.period, result.prompt_tokens).tokens
     assert tokens[: len(result.tokens)] == result.tokens
-    for place in range(loop.onset, len(tokens) - loop.period):
-        assert tokens[place] == tokens[place + loop.period]
+    for index in range(loop.onset, len(tokens) - loop.period):
+        assert tokens[index] == tokens[index + loop.period]
     if loop.onset:
         assert tokens[loop.onset - 1] != tokens[loop.onset - 1 + loop.period]
 
@@ -113,12 +113,12 @@ def hidden_vectors(model: LanguageModel, result: GeneratedTokens) -> list[tuple[
     """The hidden vectors before each generated token and after the last, by hand."""
     with torch.inference_mode():
         logits, state = model(torch.tensor([result.prompt_tokens]))
-        found = [state.vectors]
+        results = [state.vectors]
         for token in result.tokens:
             assert logits[0, -1].argmax().item() == token
             logits, state = model(torch.tensor([[token]]), state)
-            found.append(state.vectors)
-    return found
+            results.append(state.vectors)
+    return results
 
 
 def test_a_model_that_has_not_looped_yet_is_not_said_to() -> None:

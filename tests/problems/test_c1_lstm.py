@@ -20,15 +20,15 @@ def test_every_value_and_gradient_is_that_of_the_judges_cell() -> None:
     for sample in find_cell("lstm").samples:
         values = sample.values
         case = {name: (values[name] if name[0] == "W" else values[name].flatten()).tolist() for name in GIVEN}
-        made = work_lstm(case, backward=True)
-        forward = {name: made.forward[NAMES.get(name, name)] for name in (*NAMES, "pre_u", "pre_c", "z", "y_hat")}
-        plain = {name: name for name in ("da", "dc", "dz", "dx", "da_prev", "dc_prev")}
-        plain |= {f"d{kind}_{gate}": f"d{kind}_{gate}" for kind in "Wb" for gate in "ufocy"}
-        plain |= {f"dpre_{gate}": f"dpre_{gate}" for gate in "ufoc"}
-        plain |= {f"d{name}": f"d{NAMES[name]}" for name in ("G_u", "G_f", "G_o", "c_tilde")}
-        for name, ours in (forward | {name: made.backward[plain[name]] for name in plain}).items():
-            theirs = values[name].reshape(ours.shape)
-            torch.testing.assert_close(torch.tensor(ours), theirs, rtol=1e-10, atol=1e-13, msg=name)
+        built = work_lstm(case, backward=True)
+        forward = {name: built.forward[NAMES.get(name, name)] for name in (*NAMES, "pre_u", "pre_c", "z", "y_hat")}
+        base = {name: name for name in ("da", "dc", "dz", "dx", "da_prev", "dc_prev")}
+        base |= {f"d{kind}_{gate}": f"d{kind}_{gate}" for kind in "Wb" for gate in "ufocy"}
+        base |= {f"dpre_{gate}": f"dpre_{gate}" for gate in "ufoc"}
+        base |= {f"d{name}": f"d{NAMES[name]}" for name in ("G_u", "G_f", "G_o", "c_tilde")}
+        for name, ours in (forward | {name: built.backward[base[name]] for name in base}).items():
+            reference = values[name].reshape(ours.shape)
+            torch.testing.assert_close(torch.tensor(ours), reference, rtol=1e-10, atol=1e-13, msg=name)
 
 
 def test_the_example_is_a_step_with_every_part_of_c1(worked: WorkedLstm) -> None:
@@ -51,7 +51,7 @@ def test_the_example_is_a_step_with_every_part_of_c1(worked: WorkedLstm) -> None
 
 def test_the_formulas_that_are_shown_are_judged_right(worked: WorkedLstm) -> None:
     """The headings' formulas, in the judge's own spelling, are correct derivations."""
-    shown = str(worked)
+    rendered = str(worked)
     lines = {
         "dz = ŷ − y": "dz = ŷ − y",
         "da = W_yᵀ(ŷ−y) + da_next": "da = W_yᵀ @ (ŷ−y) + da_next",
@@ -64,7 +64,7 @@ def test_the_formulas_that_are_shown_are_judged_right(worked: WorkedLstm) -> Non
         "dpre_u = dΓ_u ∗ Γ_u∗(1−Γ_u)": "dpre_u = dΓ_u ∗ Γ_u∗(1−Γ_u)",
         "dc_prev = dc ∗ Γ_f": "dc_prev = dc ∗ Γ_f",
     }
-    assert [line for line in lines if line not in shown] == []
+    assert [line for line in lines if line not in rendered] == []
     assert check_gradients("lstm", list(lines.values())).right
 
 

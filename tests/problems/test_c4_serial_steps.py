@@ -47,8 +47,8 @@ def stream_of(length: int) -> Tensor:
 
 
 def outputs_of(layer: nn.Module, stream: Tensor) -> Tensor:
-    found = layer(stream)
-    return found if isinstance(found, Tensor) else found[0]
+    result = layer(stream)
+    return result if isinstance(result, Tensor) else result[0]
 
 
 @cache
@@ -95,14 +95,14 @@ def test_a_step_of_a_recurrent_layer_needs_the_result_of_the_step_before(kind: s
     layer, stream = build_recurrent(kind, WIDTH, WIDTH, 1, 2, 0.0).double(), stream_of(6)  # pyright: ignore
     cell = CELLS[kind](WIDTH, WIDTH).double()
     cell.load_state_dict({name.removesuffix("_l0"): tensor for name, tensor in layer.state_dict().items()})
-    state, chained, alone = None, [], []
+    state, chained, single = None, [], []
     for x in stream[0]:
-        alone.append(_shown(cell(x[None])))
+        single.append(_shown(cell(x[None])))
         state = cell(x[None], state)
         chained.append(_shown(state))
-    whole = layer(stream)[0][0]
-    torch.testing.assert_close(torch.cat(chained), whole, rtol=0, atol=1e-12)
-    off = (torch.cat(alone) - whole).abs().amax(1)
+    full = layer(stream)[0][0]
+    torch.testing.assert_close(torch.cat(chained), full, rtol=0, atol=1e-12)
+    off = (torch.cat(single) - full).abs().amax(1)
     assert off[0] < 1e-12 and off[1:].min() > 1e-3
 
 
@@ -111,11 +111,11 @@ def _shown(state: Any) -> Tensor:
 
 
 def test_a_row_of_a_transformer_layer_needs_the_result_of_no_other_row() -> None:
-    """Each output comes from the inputs alone: made by itself, in any order, it is the row of the whole."""
+    """Return each output comes from the inputs alone: made by itself, in any order, it is the row of the whole."""
     attention, stream = Attention(AttentionShape(WIDTH, 2)).double(), stream_of(6)
-    whole = outputs_of(attention, stream)
+    full = outputs_of(attention, stream)
     query, key, value = attention.query_key_value(stream).unflatten(-1, (3, 2, WIDTH // 2)).unbind(2)
     for t in (5, 2, 0, 4, 1, 3):
         scores = torch.einsum("he,jhe->hj", query[0, t], key[0, : t + 1]) / (WIDTH // 2) ** 0.5
         row = attention.output(torch.einsum("hj,jhe->he", scores.softmax(-1), value[0, : t + 1]).flatten())
-        torch.testing.assert_close(row, whole[0, t], rtol=0, atol=1e-12)
+        torch.testing.assert_close(row, full[0, t], rtol=0, atol=1e-12)

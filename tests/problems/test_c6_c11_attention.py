@@ -44,7 +44,7 @@ def test_c6_holds_in_the_limit_and_says_what_is_right() -> None:
 @pytest.mark.parametrize("D", [1, 2, 3])
 def test_c7_exactly_over_all_sign_vectors(D: int) -> None:
     signs = list(itertools.product((-1, 1), repeat=D))
-    products = [sum(a * b for a, b in zip(one, other, strict=True)) for one in signs for other in signs]
+    products = [sum(a * b for a, b in zip(sign, other, strict=True)) for sign in signs for other in signs]
     every_pair = check_identity("c7", {"D": D, "samples": 100}).findings[1]
     assert every_pair.actual == np.mean(np.square(products)) == every_pair.expected == D
     assert fourth_moment(D, "signs") == np.mean(np.power(products, 4))
@@ -59,18 +59,18 @@ def test_c6_on_pytorchs_layer_with_identity_matrices() -> None:
         layer.out_proj.weight.copy_(unit)
         outputs = layer(*[unit[None]] * 3)[0][0]
         torch.testing.assert_close(layer(*[5 * unit[None]] * 3)[0][0], 5 * unit, rtol=0, atol=1e-9)
-    whole = math.e + 2
-    assert outputs.diagonal().tolist() == pytest.approx([math.e / whole] * 3, abs=1e-12)
+    full = math.e + 2
+    assert outputs.diagonal().tolist() == pytest.approx([math.e / full] * 3, abs=1e-12)
     assert outputs[0].tolist() == pytest.approx([0.576117, 0.211942, 0.211942], abs=1e-6)
-    assert float((outputs - unit)[0].norm()) == pytest.approx(math.sqrt(6) / whole, abs=1e-12)
-    assert relative_error(3, 1.0) == pytest.approx(math.sqrt(6) / whole, rel=1e-12)
+    assert float((outputs - unit)[0].norm()) == pytest.approx(math.sqrt(6) / full, abs=1e-12)
+    assert relative_error(3, 1.0) == pytest.approx(math.sqrt(6) / full, rel=1e-12)
 
 
 @pytest.mark.parametrize("D", [4, 64])
 def test_c7_dividing_by_the_root_of_d_makes_the_variance_of_scores_one(D: int) -> None:
     draws = torch.Generator().manual_seed(D)
-    one, other = torch.randn(2, 40_000, D, dtype=torch.float64, generator=draws)
-    scores = (one * other).sum(1)
+    item, other = torch.randn(2, 40_000, D, dtype=torch.float64, generator=draws)
+    scores = (item * other).sum(1)
     error = math.sqrt((fourth_moment(D, "normal") - D**2) / 40_000)
     assert scores.square().mean().item() == pytest.approx(D, abs=4 * error)
     assert (scores / math.sqrt(D)).var().item() == pytest.approx(1, abs=4 * error / D)
@@ -96,8 +96,8 @@ def test_c8_a_term_is_what_the_layer_gives_with_all_other_heads_silenced() -> No
     silenced.load_state_dict(layer.state_dict())
     with torch.no_grad():
         silenced.out_proj.weight[:, :2] = silenced.out_proj.weight[:, 4:] = 0
-        alone = silenced(*[inputs[None]] * 3)[0][0]
-        torch.testing.assert_close(head_output(layer, inputs, 1), alone, rtol=1e-12, atol=1e-12)
+        single = silenced(*[inputs[None]] * 3)[0][0]
+        torch.testing.assert_close(head_output(layer, inputs, 1), single, rtol=1e-12, atol=1e-12)
         assert head_matrix(layer, 1).shape == (6, 6)
 
 
@@ -116,11 +116,11 @@ def test_c8_all_terms_together_are_pytorchs_layer() -> None:
     layer = nn.MultiheadAttention(12, 4, bias=False, batch_first=True, dtype=torch.float64).eval()
     inputs = torch.randn(5, 12, dtype=torch.float64)
     with torch.no_grad():
-        wanted, weights = layer(*[inputs[None]] * 3, average_attn_weights=False)
-        mine = sum(weights[0, head] @ inputs @ head_matrix(layer, head) for head in range(4))
-        torch.testing.assert_close(mine, wanted[0], rtol=0, atol=1e-12)
+        expected, weights = layer(*[inputs[None]] * 3, average_attn_weights=False)
+        ours = sum(weights[0, head] @ inputs @ head_matrix(layer, head) for head in range(4))
+        torch.testing.assert_close(ours, expected[0], rtol=0, atol=1e-12)
         terms = sum(head_output(layer, inputs, head) for head in range(4))
-        torch.testing.assert_close(terms, wanted[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(terms, expected[0], rtol=0, atol=1e-12)
         assert [int(torch.linalg.matrix_rank(head_matrix(layer, head))) for head in range(4)] == [3] * 4
 
 
@@ -159,10 +159,10 @@ def test_c11_all_orders_of_four_inputs_on_pytorchs_layer() -> None:
     mask = nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)
     moved, masked = [], []
     with torch.no_grad():
-        plain, causal = layer(*[inputs[None]] * 3)[0][0], layer(*[inputs[None]] * 3, attn_mask=mask)[0][0]
+        base, causal = layer(*[inputs[None]] * 3)[0][0], layer(*[inputs[None]] * 3, attn_mask=mask)[0][0]
         for order in itertools.permutations(range(4)):
             permuted = inputs[list(order)][None]
-            moved.append(float((layer(*[permuted] * 3)[0][0] - plain[list(order)]).abs().max()))
+            moved.append(float((layer(*[permuted] * 3)[0][0] - base[list(order)]).abs().max()))
             again = layer(*[permuted] * 3, attn_mask=mask)[0][0]
             masked.append(float((again - causal[list(order)]).abs().max()))
     assert len(moved) == 24 and max(moved) < 1e-12

@@ -29,23 +29,23 @@ def test_sinusoidal_adds_sines_and_cosines(first: int) -> None:
 def test_rotary_turns_the_pairs_one_two_and_three_four(first: int) -> None:
     part = RotaryEmbedding(3, 4, first=first)
     vectors = torch.randn(6, 4)
-    turned = part(vectors)  # past its table of 3 rows too
+    rotated = part(vectors)  # past its table of 3 rows too
     for row, (a, b, c, d) in enumerate(vectors.tolist()):
-        one, two = (row + first) * THETA[0], (row + first) * THETA[1]
+        item, two = (row + first) * THETA[0], (row + first) * THETA[1]
         expected = [
-            a * math.cos(one) - b * math.sin(one),
-            a * math.sin(one) + b * math.cos(one),
+            a * math.cos(item) - b * math.sin(item),
+            a * math.sin(item) + b * math.cos(item),
             c * math.cos(two) - d * math.sin(two),
             c * math.sin(two) + d * math.cos(two),
         ]
-        assert turned[row].tolist() == pytest.approx(expected, abs=1e-6)
+        assert rotated[row].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_rotary_scores_depend_on_the_distance_only_and_sinusoidal_ones_do_not() -> None:
     query, key = torch.randn(2, 8, dtype=torch.float64)
     table = sinusoids(40, 8, 10_000.0).double().unflatten(1, (-1, 2))
-    turned = [rotate(vector.expand(40, 8), table) for vector in (query, key)]
-    scores = turned[0] @ turned[1].T
+    rotated = [rotate(vector.expand(40, 8), table) for vector in (query, key)]
+    scores = rotated[0] @ rotated[1].T
     for distance in range(-5, 6):
         line = scores.diagonal(distance)
         assert line.std() < 1e-6 and not math.isclose(float(line[0]), float(scores.diagonal(distance + 1)[0]))
@@ -68,10 +68,10 @@ def test_alibi_takes_slope_times_distance_off_each_score_and_nothing_on_the_diag
 
 
 def test_learned_adds_a_vector_a_position_and_none_adds_nothing() -> None:
-    learned, none = build_positions(Learned(), 5, 4), build_positions(NoPositions(), 5, 4)
-    torch.nn.init.normal_(learned.weight)
+    trained, none = build_positions(Learned(), 5, 4), build_positions(NoPositions(), 5, 4)
+    torch.nn.init.normal_(trained.weight)
     vectors = torch.randn(1, 3, 4)
-    assert torch.equal(learned(vectors, start=2), vectors + learned.weight[2:5])
+    assert torch.equal(trained(vectors, start=2), vectors + trained.weight[2:5])
     assert torch.equal(none(vectors), vectors)
 
 
@@ -83,7 +83,7 @@ def test_relative_positions_only_append_to_the_cache_and_absolute_ones_read_thei
     )
     tokens = torch.randint(5, (1, 9))
     _, state = relative(tokens)
-    kept = state.layers[0][0].clone()
+    saved = state.layers[0][0].clone()
     _, after = relative(tokens[:, :1], state)
-    assert after.layers[0][0].shape[-2] == 10 and torch.equal(after.layers[0][0][..., :9, :], kept)
+    assert after.layers[0][0].shape[-2] == 10 and torch.equal(after.layers[0][0][..., :9, :], saved)
     assert absolute(tokens)[1].layers == ()  # a full window has no cache: every position moves

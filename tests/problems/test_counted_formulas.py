@@ -33,10 +33,10 @@ def test_the_formula_of_the_problem_is_the_module_s(model: str, formula: str, fi
         pytest.importorskip("transformers")
     account = lemma.count(model, quantities=["parameters"])
     expected = read_formula(formula, account.order).to_polynomial()
-    found = account.parameters.polynomial
+    result = account.parameters.polynomial
     for name, value in fixed.items():
-        expected, found = expected.substitute(name, value), found.substitute(name, value)
-    assert found == expected
+        expected, result = expected.substitute(name, value), result.substitute(name, value)
+    assert result == expected
 
 
 NUMBERS = [
@@ -82,11 +82,11 @@ def test_a5_the_printed_totals_lead_back_to_the_sizes() -> None:
     """(V + 512)(d_e + 513) = 9,721,596 − 2·2,629,632 + 512²: a pair of divisors for each solution."""
     product = 9_721_596 - (14_980_860 - 9_721_596) + 512**2
     assert product == 4 * 23 * 89 * 577
-    divisors = [one for one in range(513, product // 513) if product % one == 0]
-    by_hand = {(one - 512, product // one - 513) for one in divisors if product // one > 513}
-    found = lemma.count.solve("table-a5", ["V", "d_e"], ["L=2:9721596", "L=4:14980860"])
-    assert {(one["V"], one["d_e"]) for one in found.solutions} == by_hand and found.number == 6
-    assert found.solutions[0] == {"V": 7676, "d_e": 64}
+    divisors = [index for index in range(513, product // 513) if product % index == 0]
+    by_hand = {(index - 512, product // index - 513) for index in divisors if product // index > 513}
+    result = lemma.count.solve("table-a5", ["V", "d_e"], ["L=2:9721596", "L=4:14980860"])
+    assert {(index["V"], index["d_e"]) for index in result.solutions} == by_hand and result.number == 6
+    assert result.solutions[0] == {"V": 7676, "d_e": 64}
 
 
 def test_d3_heads_do_not_change_the_parameters() -> None:
@@ -131,9 +131,9 @@ def lora(W_in: int = 200, W_out: int = 50, R: int = 5) -> nn.Module:
 
 
 def test_b7_a_merged_matrix_has_as_many_parameters_at_half_the_width() -> None:
-    two, one = lemma.count(separate).parameters, lemma.count(merged).parameters
-    assert (two.formula, one.formula) == ("2*I*J", "J**2")
-    assert two.polynomial.substitute("I", symbol("J") / 2) == one.polynomial
+    two, item = lemma.count(separate).parameters, lemma.count(merged).parameters
+    assert (two.formula, item.formula) == ("2*I*J", "J**2")
+    assert two.polynomial.substitute("I", symbol("J") / 2) == item.polynomial
 
 
 def test_c10_the_dense_map_has_n_to_the_fourth_d_squared_entries() -> None:

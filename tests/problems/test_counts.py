@@ -53,14 +53,14 @@ def test_c1_gates_times_stacked_input_and_one_bias(V: int, d: int, D: int, L: in
 
 
 def test_d5_penn_rnn() -> None:
-    chosen = preset("penn-rnn")
-    assert (chosen.model.width, chosen.model.hidden, chosen.recipe["dropout"]) == (256, 512, 0.1)
-    assert (chosen.recipe["sequence_length"], chosen.recipe["batch"], chosen.recipe["learning_rate"]) == (
+    choice = preset("penn-rnn")
+    assert (choice.model.width, choice.model.hidden, choice.recipe["dropout"]) == (256, 512, 0.1)
+    assert (choice.recipe["sequence_length"], choice.recipe["batch"], choice.recipe["learning_rate"]) == (
         10,
         128,
         0.001,
     )
-    assert count_spec_parameters(chosen.model) == 10_000 * 256 + 512 * (256 + 512 + 1) + 513 * 10_000
+    assert count_spec_parameters(choice.model) == 10_000 * 256 + 512 * (256 + 512 + 1) + 513 * 10_000
 
 
 def test_c5_attention_and_feed_forward_and_norm() -> None:

@@ -30,30 +30,30 @@ def test_both_have_three_d_squared_parameters_and_the_operations_of_the_problem(
 
 @pytest.mark.parametrize("h", [1, 2, 8])
 def test_products_written_head_by_head_take_as_many_operations_whatever_their_number(h: int) -> None:
-    n, d, taken = 20, 16, 0
+    n, d, used = 20, 16, 0
     X, W = torch.randn(n, d), torch.randn(h, 3, d, d // h)
     with FlopCounterMode(display=False) as counter:
         for W_q, W_k, W_v in W:
             weights = (X @ W_q @ (X @ W_k).T).softmax(-1)
-            taken += len(weights)
+            used += len(weights)
             weights @ (X @ W_v)
-    assert W.numel() == 3 * d**2 == sum(one.numel() for one in bare_attention(d, h).parameters())
+    assert W.numel() == 3 * d**2 == sum(parameter.numel() for parameter in bare_attention(d, h).parameters())
     assert counter.get_total_flops() == 2 * (3 * n * d**2 + 2 * n**2 * d)
-    assert taken == h * n, "one softmax a head and query"
+    assert used == h * n, "one softmax a head and query"
 
 
 def test_the_part_is_heads_side_by_side() -> None:
     part, X = bare_attention(8, 2).double(), torch.randn(1, 5, 8, dtype=torch.double)
     queries, keys, values = (part.query_key_value.weight.detach() @ X[0].T).T.split(8, 1)
     heads = [(queries[:, cut] @ keys[:, cut].T / 2).softmax(-1) @ values[:, cut] for cut in (slice(0, 4), slice(4, 8))]
-    for made in (part(X)[0], explicit_attention(part, X)):
-        torch.testing.assert_close(made[0].detach(), torch.cat(heads, 1))
+    for built in (part(X)[0], explicit_attention(part, X)):
+        torch.testing.assert_close(built[0].detach(), torch.cat(heads, 1))
 
 
 def test_the_study_counts_alike_and_times_both(tmp_path: Path) -> None:
     words = {"d": 16, "heads": [1, 8], "T": 12, "B": 2, "repetitions": 3, "device": "cpu", "paths": "explicit"}
     spec = read_study("heads", words)
-    one, many = run_study(spec, tmp_path).rows
-    assert one.counts == {"parameters": 768, "flops": 2 * 2 * (3 * 12 * 256 + 2 * 144 * 16), "exponentials": 288}
-    assert many.counts == {**one.counts, "exponentials": 8 * 288}
-    assert one.both_ratio.median == 1 and many.both_ratio.median > 0
+    item, many = run_study(spec, tmp_path).rows
+    assert item.counts == {"parameters": 768, "flops": 2 * 2 * (3 * 12 * 256 + 2 * 144 * 16), "exponentials": 288}
+    assert many.counts == {**item.counts, "exponentials": 8 * 288}
+    assert item.both_ratio.median == 1 and many.both_ratio.median > 0

@@ -32,8 +32,8 @@ def test_the_rows_of_a_star_sum_to_their_closed_form_and_to_one_for_a_single_lea
     """The hub has degree n + 1, a leaf 2: 1/(n+1) + n/√(2(n+1)) and 1/2 + 1/√(2(n+1))."""
     corner = 1 / math.sqrt(2 * (leaves + 1))
     expected = [1 / (leaves + 1) + leaves * corner, *[0.5 + corner] * leaves]
-    for matrix, near in ((by_hand(star(leaves)).matrices["symmetric"], 1e-12), (by_part(star(leaves)), 1e-6)):
-        np.testing.assert_allclose(matrix.sum(axis=1), expected, atol=near)
+    for matrix, nearby in ((by_hand(star(leaves)).matrices["symmetric"], 1e-12), (by_part(star(leaves)), 1e-6)):
+        np.testing.assert_allclose(matrix.sum(axis=1), expected, atol=nearby)
     assert by_hand(star(leaves)).rows_sum_to_one == (leaves == 1)
 
 
@@ -78,11 +78,11 @@ def test_powers_without_normalisation_blow_features_up_like_powers_of_the_larges
 def test_powers_of_the_part_leave_features_no_larger_than_they_were() -> None:
     ends = torch.tensor(star(9)).T
     features = torch.randn(10, 4, generator=torch.Generator().manual_seed(1))
-    plain, made = features, features
+    base, built = features, features
     for _ in range(8):
-        made = build_adjacency(ends, 10) @ made
-        plain = build_adjacency(ends, 10, "none") @ plain
-    assert made.norm() <= features.norm() < 100 * features.norm() < plain.norm()
+        built = build_adjacency(ends, 10) @ built
+        base = build_adjacency(ends, 10, "none") @ base
+    assert built.norm() <= features.norm() < 100 * features.norm() < base.norm()
 
 
 def test_what_is_left_in_the_end_is_the_root_of_the_degrees() -> None:

@@ -15,14 +15,14 @@ LINES = ["the cat sat", "the dog ran on", "a cat ran", "the old dog sat on a cat
 
 
 def test_the_recipe_is_the_one_stated() -> None:
-    chosen = choose("penn-rnn", {})
-    recipe = chosen.recipe
+    choice = choose("penn-rnn", {})
+    recipe = choice.recipe
     assert (recipe.dropout, recipe.sequence_length, recipe.batch, recipe.learning_rate) == (0.1, 10, 128, 0.001)
     assert recipe.patience is not None, "early stopping"
     epochs = recipe.steps * recipe.batch * recipe.sequence_length / 929_589
     assert epochs > 5, "one epoch of Penn Treebank's training split leaves the model above the source's 164"
     assert recipe.evaluate_every is not None and recipe.patience * recipe.evaluate_every < recipe.steps / 2
-    assert isinstance(chosen.model, Rnn) and (chosen.model.width, chosen.model.hidden) == (256, 512)
+    assert isinstance(choice.model, Rnn) and (choice.model.width, choice.model.hidden) == (256, 512)
     assert preset("penn-rnn").tokenizer == Words(vocabulary=10_000)
 
 
@@ -51,5 +51,5 @@ def test_it_stops_early_and_writes_sentences_until_eos(tmp_path: Path, monkeypat
     run = lemma.train("penn-rnn", text=tmp_path / "text.txt", out=tmp_path / "run", progress=False, **words, **rate)
     assert run.stopped == "early" and run.steps == run.best_step + 3 * 4 < 400, "three validations without a better one"
     assert run.best_perplexity is not None and run.best_perplexity < 4, "of eleven different tokens"
-    written = [lemma.generate(tmp_path / "run", tokens=60, seed=seed) for seed in range(5)]
-    assert all(0 < len(one.text.split()) < 20 and "<eos>" not in one.text for one in written)
+    text = [lemma.generate(tmp_path / "run", tokens=60, seed=seed) for seed in range(5)]
+    assert all(0 < len(item.text.split()) < 20 and "<eos>" not in item.text for item in text)

@@ -42,8 +42,8 @@ def nodes(drawing: Drawing) -> dict[str, dict[str, Any]]:
 
 
 def test_every_parameter_has_its_shape(nodes: dict[str, Any]) -> None:
-    held = {name: node["shape"] for name, node in nodes.items() if node["kind"] == "parameter"}
-    assert held == PARAMETERS
+    reserved = {name: node["shape"] for name, node in nodes.items() if node["kind"] == "parameter"}
+    assert reserved == PARAMETERS
     assert nodes["X"]["shape"] == ["S", "E"]
 
 
@@ -76,6 +76,6 @@ def test_parameters_by_formula_and_number(drawing: Drawing) -> None:
 
 
 def test_the_image_shows_every_name_and_shape(drawing: Drawing) -> None:
-    shown = "\n".join("".join(element.itertext()) for element in ElementTree.fromstring(drawing.svg))
+    rendered = "\n".join("".join(element.itertext()) for element in ElementTree.fromstring(drawing.svg))
     for text in (*PARAMETERS, *STEPS, "H × S × M_QK", "H × S × S", "S × H·M_V"):
-        assert text.replace("_", "") in shown
+        assert text.replace("_", "") in rendered

@@ -31,16 +31,16 @@ def test_the_loss_is_the_cross_entropy_of_what_is_asked_for_worked_out_the_long_
     recipe = Recipe(batch=8, mask_rate=0.3)
     model = build(spec).double().eval()
     inputs, targets = MaskedBatches(TEXT, spec, recipe, CPU).batch(5)
-    learned, terms, _ = task_for(model.spec).loss(model, recipe)(inputs, targets, None)
+    trained, terms, _ = task_for(model.spec).loss(model, recipe)(inputs, targets, None)
     expected = []
     if objective != "next-sentence":
         logits = model(inputs)
-        rows, places = (targets[:, 1:] >= 0).nonzero().unbind(1)
-        expected.append(functional.cross_entropy(logits[rows, places + 1], targets[rows, places + 1]))
+        rows, positions = (targets[:, 1:] >= 0).nonzero().unbind(1)
+        expected.append(functional.cross_entropy(logits[rows, positions + 1], targets[rows, positions + 1]))
     if objective != "masked":
         expected.append(functional.cross_entropy(model.follows(inputs), targets[:, 0]))
     torch.testing.assert_close(torch.stack(terms), torch.stack(expected), rtol=1e-12, atol=0)
-    torch.testing.assert_close(learned, torch.stack(expected).sum(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(trained, torch.stack(expected).sum(), rtol=1e-12, atol=0)
 
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole() -> None:
@@ -50,12 +50,12 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole() -> None:
     criterion, feed = task_for(model.spec).loss(model, recipe), MaskedBatches(TEXT, spec, recipe, CPU)
     inputs, targets = feed.batch(0)
     criterion(inputs, targets, None)[0].backward()
-    whole = [parameter.grad.clone() for parameter in model.parameters()]
+    full = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     for part in zip(inputs.chunk(4), targets.chunk(4), strict=True):
         (criterion(*part, None)[0] * feed.weight(part[1], 4)).backward()
-    for one, parameter in zip(whole, model.parameters(), strict=True):
-        torch.testing.assert_close(one, parameter.grad, rtol=1e-9, atol=1e-12)
+    for item, parameter in zip(full, model.parameters(), strict=True):
+        torch.testing.assert_close(item, parameter.grad, rtol=1e-9, atol=1e-12)
 
 
 def test_an_encoder_learns_what_is_hidden_far_below_guessing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,18 +82,18 @@ def test_a_run_that_goes_on_ends_as_one_that_was_never_stopped(tmp_path: Path, m
 
 
 def asked(objective: str, rows: int = 1000) -> tuple[np.ndarray, np.ndarray]:
-    """What some rows of a hundred tokens read and ask for; tokens are 0 to 29, special tokens 30 to 32."""
+    """Return what some rows of a hundred tokens read and ask for; tokens are 0 to 29, special tokens 30 to 32."""
     windows = MaskedWindows(len(TEXT), 103, rows, seed=1, rate=0.15, objective=objective, vocabulary=33)  # pyright: ignore
     return windows.batch(TEXT, 0)
 
 
 def test_of_fifteen_in_a_hundred_tokens_eight_tenths_are_hidden_a_tenth_exchanged_a_tenth_left() -> None:
     inputs, targets = asked("both")
-    chosen = targets[:, 1:] >= 0
-    assert (chosen.sum(1) == 15).all()
-    read, wanted = inputs[:, 1:][chosen], targets[:, 1:][chosen]
-    shares = [(read == 32).mean(), ((read != 32) & (read != wanted)).mean(), (read == wanted).mean()]
-    assert shares == [pytest.approx(0.8, abs=0.015), pytest.approx(0.1, abs=0.01), pytest.approx(0.1, abs=0.01)]
+    choice = targets[:, 1:] >= 0
+    assert (choice.sum(1) == 15).all()
+    read, expected = inputs[:, 1:][choice], targets[:, 1:][choice]
+    fractions = [(read == 32).mean(), ((read != 32) & (read != expected)).mean(), (read == expected).mean()]
+    assert fractions == [pytest.approx(0.8, abs=0.015), pytest.approx(0.1, abs=0.01), pytest.approx(0.1, abs=0.01)]
 
 
 def test_one_half_of_second_spans_follows_the_first_and_the_other_comes_from_elsewhere() -> None:
@@ -101,8 +101,8 @@ def test_one_half_of_second_spans_follows_the_first_and_the_other_comes_from_els
     follows = targets[:, 0] == 1
     assert follows.sum() == 500 and (targets[:, 1:] == -1).all()
     text = TEXT.astype(np.int64).tobytes()
-    joined = [np.concatenate([row[1:51], row[52:102]]).tobytes() in text for row in inputs]
-    assert joined == follows.tolist()
+    merged = [np.concatenate([row[1:51], row[52:102]]).tobytes() in text for row in inputs]
+    assert merged == follows.tolist()
 
 
 def test_the_causal_loss_is_the_mean_of_minus_log_p_of_every_next_token() -> None:
@@ -111,8 +111,10 @@ def test_the_causal_loss_is_the_mean_of_minus_log_p_of_every_next_token() -> Non
     changed = tokens.clone()
     changed[0, 10:] = (changed[0, 10:] + 1) % 30
     with torch.no_grad():
-        logits, others = model(tokens[:, :-1])[0], model(changed[:, :-1])[0]
-    chances = [float(logits[0, place].softmax(-1)[tokens[0, place + 1]]) for place in range(20)]
+        logits, remaining = model(tokens[:, :-1])[0], model(changed[:, :-1])[0]
+    chances = [float(logits[0, index].softmax(-1)[tokens[0, index + 1]]) for index in range(20)]
     assert causal_loss(logits, tokens[:, 1:]).item() == pytest.approx(-sum(map(math.log, chances)) / 20, rel=1e-12)
-    torch.testing.assert_close(others[:, :10], logits[:, :10], rtol=1e-12, atol=1e-12)  # what comes later is not seen
-    assert (others[:, 10] - logits[:, 10]).abs().max() > 0.01
+    torch.testing.assert_close(
+        remaining[:, :10], logits[:, :10], rtol=1e-12, atol=1e-12
+    )  # what comes later is not seen
+    assert (remaining[:, 10] - logits[:, 10]).abs().max() > 0.01

@@ -64,7 +64,7 @@ def plain(text: str) -> str:
 
 def shared_words(text: str, spans: set[str], number: int = 10) -> bool:
     words = plain(text).split()
-    return any(" ".join(words[place : place + number]) in spans for place in range(len(words) - number + 1))
+    return any(" ".join(words[index : index + number]) in spans for index in range(len(words) - number + 1))
 
 
 @pytest.fixture
@@ -84,22 +84,22 @@ def real_home(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("labels", ["tweets", "film"])
 def test_e4_no_real_text_of_validation_or_test_is_in_the_text_that_is_learned(labels: str, tmp_path: Path) -> None:
     labelled = prepare_labels(LabelsSpec(labels=labels, tokenizer=Characters()), length=64, special_tokens=False)
-    written = write_texts(("tweets", "film", "amazon", "news"), labelled, tmp_path / "texts.txt")
+    output = write_texts(("tweets", "film", "amazon", "news"), labelled, tmp_path / "texts.txt")
     lines = (tmp_path / "texts.txt").read_text().splitlines()
     held_out = [plain(text) for split in ("validation", "test") for text, _ in labelled.item(split).texts]
     assert {plain(line) for line in lines}.isdisjoint(held_out)
     spans = {
-        " ".join(words[place : place + 10]) for words in map(str.split, held_out) for place in range(len(words) - 9)
+        " ".join(words[index : index + 10]) for words in map(str.split, held_out) for index in range(len(words) - 9)
     }
     assert not any(shared_words(line, spans) for line in lines)
-    assert written.texts == len(lines) == len(set(map(plain, lines)))
+    assert output.texts == len(lines) == len(set(map(plain, lines)))
     assert len(lines) > 20_000
-    learned = {plain(text) for text, _ in labelled.item("train").texts}
-    assert len(learned - {plain(line) for line in lines}) <= written.excluded, "the rest of the labelled texts is there"
+    trained = {plain(text) for text, _ in labelled.item("train").texts}
+    assert len(trained - {plain(line) for line in lines}) <= output.excluded, "the rest of the labelled texts is there"
 
 
 def test_e4_texts_that_share_ten_words_with_one_held_out_are_left_out() -> None:
-    words = [f"w{place}" for place in range(30)]
+    words = [f"w{index}" for index in range(30)]
     held_out = " ".join(words[:20])
     texts = [" ".join(["x", *words[5:15]]), " ".join(["x", *words[5:14], "x"]), held_out.upper(), "w1"]
     assert list(exclude_overlaps(texts, [held_out])) == [texts[1], "w1"]
@@ -126,7 +126,9 @@ def test_e4_fewer_labels_are_among_more_and_the_held_out_texts_are_the_same(stud
         sets[count] = {split: set(data.item(split).texts) for split in data.split_names}
         assert len(data.item("train").texts) == count
     assert sets[8]["train"] < sets[20]["train"] < sets[48]["train"]
-    assert all(one["test"] == sets[8]["test"] and one["validation"] == sets[8]["validation"] for one in sets.values())
+    assert all(
+        item["test"] == sets[8]["test"] and item["validation"] == sets[8]["validation"] for item in sets.values()
+    )
 
 
 def test_e4_both_conditions_differ_in_their_initial_weights_alone(study: Any) -> None:
@@ -134,14 +136,14 @@ def test_e4_both_conditions_differ_in_their_initial_weights_alone(study: Any) ->
     base = RunFolder.open(folder / "out" / "runs" / "pretraining-seed-1")
     for count in (8, 20, 48):
         for seed in (1, 2):
-            ones, others = (
+            ones, remaining = (
                 RunFolder.open(folder / "out" / "runs" / f"{condition}-labels-{count}-seed-{seed}")
                 for condition in ("scratch", "pretrained")
             )
-            assert ones.spec == others.spec and ones.recipe == others.recipe and ones.data == others.data
+            assert ones.spec == remaining.spec and ones.recipe == remaining.recipe and ones.data == remaining.data
             assert isinstance(ones.spec, Classifier) and ones.spec.body == base.spec
-            assert ones.tokenizer().hash == others.tokenizer().hash == base.tokenizer().hash
-            assert ones.adaptation is None and others.base().path.resolve() == base.path.resolve()
+            assert ones.tokenizer().hash == remaining.tokenizer().hash == base.tokenizer().hash
+            assert ones.adaptation is None and remaining.base().path.resolve() == base.path.resolve()
     assert not result.failed
 
 
@@ -172,7 +174,7 @@ def test_e4_encoders_learn_what_is_hidden_and_decoders_what_comes_next(body: str
 def test_e4_a_study_interrupted_while_pretraining_ends_like_one_that_was_not(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, whole = study
+    folder, full = study
 
     class Interrupting(SilentObserver):
         """Stops the study in the middle of pretraining, as Ctrl-C does."""
@@ -188,8 +190,8 @@ def test_e4_a_study_interrupted_while_pretraining_ends_like_one_that_was_not(
     assert stopped.interrupted and not any(run.measures for run in stopped.runs)
     assert "no gain to state" in str(stopped)
     again = run_study(small(folder), tmp_path / "out")
-    assert [run.measures.right for run in again.runs if run.measures] == [run.measures.right for run in whole.runs]
-    assert scores(again) == scores(whole)
+    assert [run.measures.right for run in again.runs if run.measures] == [run.measures.right for run in full.runs]
+    assert scores(again) == scores(full)
 
 
 def scores(result: StudyResult) -> list[dict[str, Any]]:
@@ -203,10 +205,10 @@ def test_e4_a_base_a_seed_and_one_that_fails(study: Any, tmp_path: Path) -> None
     bases = [RunFolder.open(tmp_path / "two" / "runs" / f"pretrained-labels-8-seed-{seed}").base() for seed in (1, 2)]
     assert [base.path.name for base in bases] == ["pretraining-seed-1", "pretraining-seed-2"] and not result.failed
     wild = {"steps": 8, "batch": 4, "sequence_length": 8, "learning_rate": 1e30, "clip": 0}
-    broken = run_study(small(folder, counts=8, pretraining=wild), tmp_path / "broken")
-    assert {run.cell.condition for run in broken.failed} == {"pretrained"}
-    assert all("pretraining failed: " in (run.reason or "") for run in broken.failed)
-    assert broken.table.rows[0][2] == "–"
+    invalid = run_study(small(folder, counts=8, pretraining=wild), tmp_path / "broken")
+    assert {run.cell.condition for run in invalid.failed} == {"pretrained"}
+    assert all("pretraining failed: " in (run.reason or "") for run in invalid.failed)
+    assert invalid.table.rows[0][2] == "–"
 
 
 @pytest.mark.parametrize(
@@ -257,9 +259,9 @@ def test_e4_one_sentence_states_the_gain_at_every_number_of_labels() -> None:
         *outcomes("pretrained", [0.82, 0.80, 0.82], 1000),
     ]
     gains = compute_gains(group_rows(runs))
-    [said] = conclude(gains)
-    assert "+10.3 points (95 %: " in said and "at 100 labels, significant" in said
-    assert "+0.3 points (95 %: " in said and "at 1,000 labels, not significant" in said
+    [output] = conclude(gains)
+    assert "+10.3 points (95 %: " in output and "at 100 labels, significant" in output
+    assert "+0.3 points (95 %: " in output and "at 1,000 labels, not significant" in output
     assert all(len(line) <= 80 for line in str(make_table(gains)).splitlines())
 
 

@@ -24,19 +24,19 @@ def account_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 def test_lora_at_200_50_5_learns_an_eighth_of_the_matrix() -> None:
     module = lora_matrix(**SIZES)
     assert [shape for _, shape in trainable_parameters(module)] == [(5, 200), (50, 5)]
-    learned = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     frozen = sum(parameter.numel() for parameter in module.parameters() if not parameter.requires_grad)
-    assert (learned, frozen) == (1250, 10_000)
-    assert Fraction(learned, frozen) == Fraction(1, 8)
+    assert (trained, frozen) == (1250, 10_000)
+    assert Fraction(trained, frozen) == Fraction(1, 8)
 
 
 def test_its_formula_read_off_the_module_is_r_times_in_plus_out() -> None:
     parts = count(resolve_subject(lora_matrix, SIZES), ["parameters"]).quantities["parameters"].groups
-    learned = sum((part.total for part in parts if "frozen" not in part.note), start=symbol("R") * 0)
+    trained = sum((part.total for part in parts if "frozen" not in part.note), start=symbol("R") * 0)
     frozen = sum((part.total for part in parts if "frozen" in part.note), start=symbol("R") * 0)
-    assert learned == symbol("R") * (symbol("W_in") + symbol("W_out"))
+    assert trained == symbol("R") * (symbol("W_in") + symbol("W_out"))
     assert frozen == symbol("W_in") * symbol("W_out")
-    assert learned.at(SIZES) / frozen.at(SIZES) == Fraction(1, 8)
+    assert trained.at(SIZES) / frozen.at(SIZES) == Fraction(1, 8)
 
 
 def test_a_task_stores_only_what_learns_least_with_a_frozen_body_and_most_with_full() -> None:

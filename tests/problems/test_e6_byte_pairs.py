@@ -18,7 +18,7 @@ def trace() -> BytePairTrace:
 
 
 def test_the_pairs_are_counted_first(trace: BytePairTrace) -> None:
-    counts = {one.pair: one.count for one in trace.steps[0].counts}
+    counts = {count.pair: count.count for count in trace.steps[0].counts}
     assert counts == {"a b": 4, "b b": 3, "b c": 2, r"c \w": 2, r"b \w": 2}
 
 
@@ -26,7 +26,7 @@ def test_the_merges_are_those_of_the_problem_and_then_it_stops(trace: BytePairTr
     merges = [(step.symbol, step.pair, step.count) for step in trace.steps]
     assert merges == [("A", "a b", 4), ("B", "A b", 3), ("C", r"c \w", 2), ("D", r"B \w", 2)]
     assert trace.stopped == "no pair occurs twice"
-    assert all(one.count == 1 for one in trace.left)
+    assert all(item.count == 1 for item in trace.left)
 
 
 def test_the_tie_is_named_with_its_rule(trace: BytePairTrace) -> None:
@@ -36,7 +36,7 @@ def test_the_tie_is_named_with_its_rule(trace: BytePairTrace) -> None:
 
 
 def test_the_words_end_as_the_problem_says(trace: BytePairTrace) -> None:
-    assert {one.word: one.symbols for one in trace.segmentation} == {
+    assert {item.word: item.symbols for item in trace.segmentation} == {
         "abbc": ("B", "C"),
         "abb": ("D",),
         "abc": ("A", "C"),
@@ -55,7 +55,7 @@ def test_on_shakespeare_the_first_merges_are_those_of_the_tokenizers_library(end
     words = [word + (LAST if end else "") for word in path.read_text(encoding="utf-8").split()]
     size = len(set("".join(words))) + 50
     engine.train_from_iterator([" ".join(words)], trainers.BpeTrainer(vocab_size=size, show_progress=False))
-    wanted = [[part.replace(LAST, end) for part in pair] for pair in json.loads(engine.to_str())["model"]["merges"]]
+    expected = [[part.replace(LAST, end) for part in pair] for pair in json.loads(engine.to_str())["model"]["merges"]]
     trace = trace_byte_pairs(text="shakespeare", merges=50, end_of_word=end)
-    assert [list(step.parts) for step in trace.steps] == wanted
-    assert len(wanted) == 50
+    assert [list(step.parts) for step in trace.steps] == expected
+    assert len(expected) == 50

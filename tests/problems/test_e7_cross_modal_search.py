@@ -34,19 +34,19 @@ def test_scores_are_the_stated_ones(worked: WorkedMatching) -> None:
 
 
 def test_image_1_finds_sentence_3_and_image_2_sentence_2_by_product_and_by_cosine(worked: WorkedMatching) -> None:
-    assert [one.by_product for one in worked.of_images] == [("sentence 3",), ("sentence 2",)]
-    assert [one.by_cosine for one in worked.of_images] == [("sentence 3",), ("sentence 2",)]
-    assert all(one.agree for one in worked.of_images)
+    assert [of_image.by_product for of_image in worked.of_images] == [("sentence 3",), ("sentence 2",)]
+    assert [of_image.by_cosine for of_image in worked.of_images] == [("sentence 3",), ("sentence 2",)]
+    assert all(of_image.agree for of_image in worked.of_images)
 
 
 def test_cosines_are_those_of_torch(worked: WorkedMatching) -> None:
     images, sentences = (torch.tensor(x) for x in (worked.steps.image_vectors, worked.steps.sentence_vectors))
-    wanted = torch.nn.functional.cosine_similarity(images[:, None], sentences[None], dim=-1)
-    np.testing.assert_allclose(worked.steps.cosines, wanted.numpy(), atol=1e-12)
+    expected = torch.nn.functional.cosine_similarity(images[:, None], sentences[None], dim=-1)
+    np.testing.assert_allclose(worked.steps.cosines, expected.numpy(), atol=1e-12)
 
 
 def test_sentences_1_and_3_find_image_1_and_sentence_2_image_2(worked: WorkedMatching) -> None:
-    assert [one.by_product for one in worked.of_sentences] == [("image 1",), ("image 2",), ("image 1",)]
+    assert [of_sentence.by_product for of_sentence in worked.of_sentences] == [("image 1",), ("image 2",), ("image 1",)]
 
 
 @pytest.mark.parametrize(

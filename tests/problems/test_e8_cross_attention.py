@@ -33,17 +33,17 @@ def test_projections_and_scores_are_those_of_the_search(worked: WorkedCross) -> 
 
 
 def test_image_1_prefers_sentence_3_and_image_2_sentence_2_by_cosine_too(worked: WorkedCross) -> None:
-    assert [one.by_weight for one in worked.preferences] == [("sentence 3",), ("sentence 2",)]
-    assert all(one.agree for one in worked.preferences)
+    assert [preference.by_weight for preference in worked.preferences] == [("sentence 3",), ("sentence 2",)]
+    assert all(preference.agree for preference in worked.preferences)
     cosine = torch.nn.functional.cosine_similarity
-    wanted = cosine(torch.tensor(worked.steps.queries)[:, None], torch.tensor(worked.steps.keys)[None], dim=-1)
-    np.testing.assert_allclose(worked.cosines, wanted.numpy(), atol=1e-12)
+    expected = cosine(torch.tensor(worked.steps.queries)[:, None], torch.tensor(worked.steps.keys)[None], dim=-1)
+    np.testing.assert_allclose(worked.cosines, expected.numpy(), atol=1e-12)
 
 
 def test_scale_softmax_and_values_are_those_of_torch(worked: WorkedCross) -> None:
     query, key, value = (torch.tensor(x) for x in (worked.steps.queries, worked.steps.keys, worked.steps.values))
-    wanted = torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
-    np.testing.assert_allclose(worked.steps.outputs, wanted.numpy(), atol=1e-12)
+    expected = torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
+    np.testing.assert_allclose(worked.steps.outputs, expected.numpy(), atol=1e-12)
     assert worked.steps.values.tolist() == [[s, t, t, s] for s, t in SENTENCES]
     assert worked.steps.divisor == pytest.approx(3**0.5)
 
@@ -77,20 +77,22 @@ def looked(model: CrossAttentionModel) -> tuple[torch.Tensor, ...]:
 def test_the_trainable_form_has_no_query_or_key_map_besides_the_search_s_two_projections(
     model: CrossAttentionModel,
 ) -> None:
-    patches, words, there = looked(model)
+    patches, words, present = looked(model)
     with torch.no_grad(), record_attention(model) as records:
-        model(patches, words, there)
+        model(patches, words, present)
     (record,) = records
     assert record.queries.shape[1] == 1  # one head
     blocks = model.towers.image_projection.weight.detach().split(4, dim=1)  # one map for all places, or one for each
-    mapped = [patches[:, place] @ blocks[place % len(blocks)].T for place in range(4)]
+    mapped = [patches[:, index] @ blocks[index % len(blocks)].T for index in range(4)]
     torch.testing.assert_close(record.queries[:, 0], torch.stack(mapped, dim=1))
     torch.testing.assert_close(record.keys[:, 0], words @ model.towers.text_projection.weight.T.detach())
     assert record.scale == pytest.approx(3**-0.5)  # what is added: the scale ...
-    kept = record.weights()[:, 0].masked_select(~there[:, None].expand(-1, patches.shape[1], -1))
-    assert kept.eq(0).all() and torch.allclose(record.weights().sum(-1), torch.ones(()).double())  # ... the softmax ...
+    saved = record.weights()[:, 0].masked_select(~present[:, None].expand(-1, patches.shape[1], -1))
+    assert saved.eq(0).all() and torch.allclose(
+        record.weights().sum(-1), torch.ones(()).double()
+    )  # ... the softmax ...
     updated = patches + record.weights()[:, 0] @ (words @ model.values.weight.T.detach())  # ... and the values
-    torch.testing.assert_close(model.attend_to_words(patches, words, there).detach(), updated)
+    torch.testing.assert_close(model.attend_to_words(patches, words, present).detach(), updated)
 
 
 def test_the_dual_encoders_comparison_is_the_score_product_read_over_patches_and_words(
@@ -101,26 +103,26 @@ def test_the_dual_encoders_comparison_is_the_score_product_read_over_patches_and
     Where every place has a map of its own, it is Σ_p W_p x_p · W_t t̄: the sum over patches, of which a cosine sees no
     difference to the mean.
     """
-    patches, words, there = looked(model)
+    patches, words, present = looked(model)
     towers = model.towers
     with torch.no_grad():
         products = towers.queries(patches) @ towers.keys(words).mT  # QKᵀ, before scale and softmax
-        number = there.sum(1)
+        number = present.sum(1)
         read = products[..., 0].mean(1)
         if towers.spec.pooling == "mean":
-            read = products.mean(1).masked_fill(~there, 0.0).sum(1) / number
-        images, texts = towers.project_image(patches), towers.project_text(words, there)
-        lengths = towers.queries(patches).mean(1).norm(dim=-1) * text_lengths(model, words, there)
+            read = products.mean(1).masked_fill(~present, 0.0).sum(1) / number
+        images, texts = towers.project_image(patches), towers.project_text(words, present)
+        lengths = towers.queries(patches).mean(1).norm(dim=-1) * text_lengths(model, words, present)
         torch.testing.assert_close(read / lengths, (images * texts).sum(-1))  # the cosine that the search compares
 
 
 def text_lengths(model: CrossAttentionModel, words: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """How long W_t t̄ is, without the models' own pooling."""
-    kept = [
+    """Return how long W_t t̄ is, without the models' own pooling."""
+    saved = [
         row[mask].mean(0) if model.towers.spec.pooling == "mean" else row[0]
         for row, mask in zip(words, there, strict=True)
     ]
-    return model.towers.text_projection(torch.stack(kept)).norm(dim=-1)
+    return model.towers.text_projection(torch.stack(saved)).norm(dim=-1)
 
 
 def test_with_the_worked_case_s_numbers_the_trainable_form_gives_the_worked_case(worked: WorkedCross) -> None:

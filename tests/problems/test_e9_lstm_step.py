@@ -38,6 +38,6 @@ def test_a_gradient_is_the_slope_of_what_goes_on(worked: WorkedLstm) -> None:
         for unit in range(2):
             ends = []
             for sign in (1, -1):
-                moved = [value + sign * step * (place == unit) for place, value in enumerate(case[name])]
+                moved = [value + sign * step * (index == unit) for index, value in enumerate(case[name])]
                 ends.append(work_lstm({**case, name: moved}).forward["a_t"].sum())
             assert worked.backward[f"d{name}"][unit] == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-8)

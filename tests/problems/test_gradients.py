@@ -116,6 +116,6 @@ def test_the_right_lines_of_c2_are_the_gradients_of_torchs_lstm_cell() -> None:
         (loss + (a @ v["da_next"]).sum() + (c @ v["dc_next"]).sum()).backward()
         for index, gate in enumerate(order):
             rows = slice(index * hidden, (index + 1) * hidden)
-            whole = torch.cat([cell.weight_hh.grad[rows], cell.weight_ih.grad[rows]], 1)
-            torch.testing.assert_close(v[f"dW_{gate}"], whole, rtol=1e-10, atol=1e-12)
+            full = torch.cat([cell.weight_hh.grad[rows], cell.weight_ih.grad[rows]], 1)
+            torch.testing.assert_close(v[f"dW_{gate}"], full, rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(v[f"db_{gate}"].flatten(), cell.bias_ih.grad[rows], rtol=1e-10, atol=1e-12)

@@ -38,10 +38,10 @@ def audit(account_cache: None) -> Audit:
 
 
 def test_every_row_is_there_and_exactly_these_claims_are_wrong(audit: Audit) -> None:
-    rows = {one.claim.row for one in audit.claims}
+    rows = {claim.claim.row for claim in audit.claims}
     assert rows == {f"{group}{number}" for group, last in ROWS.items() for number in range(1, last + 1)}
-    assert Counter(one.claim.row for one in audit.wrong) == ERRORS
-    unmeasured = {one.claim.row for one in audit.claims if one.right is None}
+    assert Counter(claim.claim.row for claim in audit.wrong) == ERRORS
+    unmeasured = {claim.claim.row for claim in audit.claims if claim.right is None}
     assert unmeasured >= ONLY_MEASURED
     assert {
         row for row in ONLY_MEASURED if any(o.right is not None for o in audit.claims if o.claim.row == row)
@@ -50,19 +50,19 @@ def test_every_row_is_there_and_exactly_these_claims_are_wrong(audit: Audit) -> 
 
 
 def test_the_corrections_are_what_the_checkers_found(audit: Audit) -> None:
-    said = " ".join(one.correction for one in audit.wrong)
-    assert "54.1 %" in said and "14,980,860 at L=4" in said
+    output = " ".join(item.correction for item in audit.wrong)
+    assert "54.1 %" in output and "14,980,860 at L=4" in output
     for repaired in ("W_y.T @ (y_hat - y)", "db_y = y_hat - y", "1 - c_tilde^2", "occurs twice; drop one"):
-        assert repaired in said
-    assert "limit of large norms" in said and "spectral norm is 1" in said
+        assert repaired in output
+    assert "limit of large norms" in output and "spectral norm is 1" in output
 
 
 def test_each_corrected_claim_is_right(audit: Audit) -> None:
-    for one in audit.wrong:
-        answers = tuple(CORRECTED.get(answer, answer) for answer in one.claim.answers)
-        sizes = {**one.claim.sizes, **CORRECTED_SIZES.get(one.claim.of, {})}
-        assert (answers, sizes) != (one.claim.answers, one.claim.sizes)
-        changed = one.claim.model_copy(update={"answers": answers, "sizes": sizes})
+    for item in audit.wrong:
+        answers = tuple(CORRECTED.get(answer, answer) for answer in item.claim.answers)
+        sizes = {**item.claim.sizes, **CORRECTED_SIZES.get(item.claim.of, {})}
+        assert (answers, sizes) != (item.claim.answers, item.claim.sizes)
+        changed = item.claim.model_copy(update={"answers": answers, "sizes": sizes})
         assert check_claim(changed).right, changed.command
 
 
@@ -76,12 +76,12 @@ def test_the_data_hold_no_verdict() -> None:
 def numeric_claims() -> list[SourceClaim]:
     """Right claims that state something in numbers or formulas; of slow models one each."""
     seen: Counter[str] = Counter()
-    chosen = []
+    choice = []
     for claim in load_claims():
         seen[claim.of] += claim.of in SLOW
         if claim.answers and seen[claim.of] <= 1 and not set(claim.answers) & set(CORRECTED):
-            chosen.append(claim)
-    return chosen
+            choice.append(claim)
+    return choice
 
 
 def mutated(claim: SourceClaim) -> SourceClaim:
@@ -97,7 +97,7 @@ def mutated(claim: SourceClaim) -> SourceClaim:
     elif "%" in last:
         last = last.replace("0 %", "3 %")
     elif re.search(r"\d", last):
-        last = re.sub(r"\d(?=\D*$)", lambda found: str((int(found[0]) + 3) % 10), last)
+        last = re.sub(r"\d(?=\D*$)", lambda result: str((int(result[0]) + 3) % 10), last)
     else:
         last = last.replace("D", "A C")
     return claim.model_copy(update={"answers": (*claim.answers[:-1], last)})

@@ -40,10 +40,10 @@ def model_of(name: str) -> nn.Module:
 
 def output(model: nn.Module) -> Tensor:
     """Whatever a model says of the same tokens."""
-    given = (
+    options = (
         model(TOKENS, TOKENS) if "decoder." in "".join(name for name, _ in model.named_parameters()) else model(TOKENS)
     )
-    return given[0] if isinstance(given, tuple) else given
+    return options[0] if isinstance(options, tuple) else options
 
 
 def quietly(model: nn.Module) -> Tensor:
@@ -66,18 +66,18 @@ def test_merged_equals_unmerged_and_unfolding_brings_everything_back(
 ) -> None:
     torch.manual_seed(seed)
     model = model_of(name)
-    base, plain = adapt_model(copy.deepcopy(model), Frozen()).model, list(model.state_dict())
+    base, unwrapped = adapt_model(copy.deepcopy(model), Frozen()).model, list(model.state_dict())
     adapt_model(model, Lora(rank=rank, alpha=alpha))
     assert torch.equal(quietly(model), quietly(base))
     shake(model)
-    wrapped, said = {key: value.clone() for key, value in model.state_dict().items()}, quietly(model)
+    wrapped, message = {key: value.clone() for key, value in model.state_dict().items()}, quietly(model)
     with fold(model) as folded:
-        assert list(folded.state_dict()) == plain
-        torch.testing.assert_close(quietly(folded), said, rtol=1e-11, atol=1e-12)
+        assert list(folded.state_dict()) == unwrapped
+        torch.testing.assert_close(quietly(folded), message, rtol=1e-11, atol=1e-12)
     assert all(torch.equal(value, wrapped[key]) for key, value in model.state_dict().items())
-    assert torch.equal(quietly(model), said)
-    assert list(merge_lora(model).state_dict()) == plain
-    torch.testing.assert_close(quietly(model), said, rtol=1e-11, atol=1e-12)
+    assert torch.equal(quietly(model), message)
+    assert list(merge_lora(model).state_dict()) == unwrapped
+    torch.testing.assert_close(quietly(model), message, rtol=1e-11, atol=1e-12)
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
@@ -86,20 +86,20 @@ def test_merged_equals_unmerged_and_unfolding_brings_everything_back(
 def test_only_what_should_learn_has_gradients_and_the_base_stays_as_it_was(name: str, method: Any) -> None:
     torch.manual_seed(1)
     model = model_of(name).train()
-    own = dict(model.named_parameters())
-    learn = [] if method.kind == "full" else [next(iter(own))]  # the embedding, which is no target by default
-    before = {path: parameter.detach().clone() for path, parameter in own.items()}
+    custom = dict(model.named_parameters())
+    learn = [] if method.kind == "full" else [next(iter(custom))]  # the embedding, which is no target by default
+    before = {path: parameter.detach().clone() for path, parameter in custom.items()}
     adapt_model(model, method, learn)
-    learned = {path for path, _ in trainable_parameters(model)}
+    trained = {path for path, _ in trainable_parameters(model)}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()
         output(model).square().mean().backward()
         optimizer.step()
     for path, parameter in model.named_parameters():
-        assert (parameter.grad is not None) <= (path in learned), path
-    changed = {path for path, value in before.items() if not torch.equal(own[path], value)}
-    marked = {path for path, parameter in own.items() if parameter.requires_grad}
+        assert (parameter.grad is not None) <= (path in trained), path
+    changed = {path for path, value in before.items() if not torch.equal(custom[path], value)}
+    marked = {path for path, parameter in custom.items() if parameter.requires_grad}
     assert changed <= marked
     assert changed
 
@@ -132,23 +132,23 @@ def test_gradients_are_those_of_the_explicit_matrix(name: str, rank: int, scale:
     """The same module, called with W + sBA written out as its weights, differentiated by autograd."""
     torch.manual_seed(seed)
     make, call = MODULES[name]
-    plain = make().double()
+    base = make().double()
     torch.set_default_dtype(torch.float64)
     try:
-        adapted = adapt_model(copy.deepcopy(plain), Lora(rank=rank, alpha=scale * rank, targets=("*",))).model
+        adapted = adapt_model(copy.deepcopy(base), Lora(rank=rank, alpha=scale * rank, targets=("*",))).model
         shake(adapted)
         pairs = {key: adapted.get_parameter(key) for key, _ in trainable_parameters(adapted)}
-        explicit = {key: value.detach() for key, value in plain.named_parameters()}
+        explicit = {key: value.detach() for key, value in base.named_parameters()}
         for key, A in pairs.items():
             if key.endswith(".A"):
                 path = key.removesuffix(".A").replace("base.", "").replace("updates.", "").replace("update", "weight")
                 explicit[path] = explicit[path] + scale * pairs[f"{key.removesuffix('A')}B"] @ A
-        expected = call(lambda *given: functional_call(plain, explicit, given))  # pyright: ignore[reportArgumentType]
-        found = call(adapted)
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
-        wanted = torch.autograd.grad(expected.square().sum(), list(pairs.values()))
+        expected = call(lambda *given: functional_call(base, explicit, given))  # pyright: ignore[reportArgumentType]
+        result = call(adapted)
+        torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-12)
+        target = torch.autograd.grad(expected.square().sum(), list(pairs.values()))
         for key, gradient, want in zip(
-            pairs, torch.autograd.grad(found.square().sum(), list(pairs.values())), wanted, strict=True
+            pairs, torch.autograd.grad(result.square().sum(), list(pairs.values())), target, strict=True
         ):
             torch.testing.assert_close(gradient, want, rtol=1e-9, atol=1e-11, msg=key)
     finally:

@@ -75,35 +75,35 @@ def outcome(text: str) -> Rational | str:
     """The value, or the message of the one error that may be raised."""
     start = perf_counter()
     try:
-        found: Rational | str = read_formula(text, KNOWN)
+        message: Rational | str = read_formula(text, KNOWN)
     except InputError as error:
-        found = str(error)
+        message = str(error)
     assert perf_counter() - start < 1
-    return found
+    return message
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=[f"{index}" for index in range(len(HOSTILE))])
 def test_hostile_text_is_read_or_refused_within_a_second(text: str) -> None:
-    found = outcome(text)
-    assert isinstance(found, Rational) or 0 < len(found) < 700
+    result = outcome(text)
+    assert isinstance(result, Rational) or 0 < len(result) < 700
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
 def test_any_mixture_of_pieces_is_read_or_refused(text: str) -> None:
-    found = outcome(text)
-    assert isinstance(found, Rational) or found
+    result = outcome(text)
+    assert isinstance(result, Rational) or result
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    found = outcome(text)
-    assert isinstance(found, Rational) or found
+    result = outcome(text)
+    assert isinstance(result, Rational) or result
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.sampled_from(["(V+d)", "(N-L)", "(T+h+1)", "^12", "^3", "/", "*", "+", "1", "(", ")"]), max_size=60))
 def test_what_multiplies_out_to_much_is_read_or_refused_within_a_second(pieces: list[str]) -> None:
-    found = outcome("".join(pieces))
-    assert isinstance(found, Rational) or found
+    result = outcome("".join(pieces))
+    assert isinstance(result, Rational) or result

@@ -62,20 +62,20 @@ CHANGES = st.fixed_dictionaries(
 def test_each_row_is_what_it_would_be_alone(
     name: str, prompts: list[list[int]], temperature: float, seed: int, changes: dict[str, Any]
 ) -> None:
-    model, wanted = model_of(name), functools.partial(Sampling, tokens=8, temperature=temperature, **changes)
-    together = generate(model, prompts, wanted(seed=seed), eos=3)
+    model, expected = model_of(name), functools.partial(Sampling, tokens=8, temperature=temperature, **changes)
+    together = generate(model, prompts, expected(seed=seed), eos=3)
     for row, prompt in enumerate(prompts):
-        [alone] = generate(model, [prompt], wanted(seed=seed + row), eos=3)
-        assert (together[row].tokens, together[row].stopped) == (alone.tokens, alone.stopped)
+        [single] = generate(model, [prompt], expected(seed=seed + row), eos=3)
+        assert (together[row].tokens, together[row].stopped) == (single.tokens, single.stopped)
 
 
 @settings(deadline=None, max_examples=60)
 @given(NAMES, st.lists(TOKENS, min_size=1, max_size=6), CHANGES)
 def test_a_proved_loop_goes_on_whatever_the_settings(name: str, prompt: list[int], changes: dict[str, Any]) -> None:
-    model, wanted = model_of(name), functools.partial(Sampling, temperature=0, **changes)
+    model, expected = model_of(name), functools.partial(Sampling, temperature=0, **changes)
     try:
-        [text] = generate(model, [prompt], wanted(tokens=40))
-        [longer] = generate(model, [prompt], wanted(tokens=90))
+        [text] = generate(model, [prompt], expected(tokens=40))
+        [longer] = generate(model, [prompt], expected(tokens=90))
     except InputError:  # no n-gram is left
         return
     assert longer.tokens[:40] == text.tokens
@@ -97,9 +97,9 @@ def test_a_longer_text_begins_with_the_shorter_one(name: str, prompts: list[list
 @given(NAMES, st.lists(TOKENS, min_size=1, max_size=8), st.integers(1, 8))
 def test_going_on_from_a_greedy_text_is_the_greedy_text(name: str, prompt: list[int], cut: int) -> None:
     model, greedy = model_of(name), functools.partial(Sampling, temperature=0)
-    [whole] = generate(model, [prompt], greedy(tokens=12))
-    [rest] = generate(model, [[*prompt, *whole.tokens[:cut]]], greedy(tokens=12 - cut))
-    assert whole.tokens[cut:] == rest.tokens
+    [full] = generate(model, [prompt], greedy(tokens=12))
+    [tail] = generate(model, [[*prompt, *full.tokens[:cut]]], greedy(tokens=12 - cut))
+    assert full.tokens[cut:] == tail.tokens
 
 
 @settings(deadline=None)
@@ -115,12 +115,12 @@ def test_probabilities_sum_to_one_and_only_the_possible_is_chosen(
 ) -> None:
     row = torch.tensor([logits], dtype=torch.float64)
     chances = probabilities(row, temperature, top_k, top_p)[0]
-    plain = probabilities(row, temperature)[0]
-    kept = chances > 0
-    assert abs(chances.sum().item() - 1) < 1e-12 and kept.sum() <= (top_k or len(logits))
-    assert torch.allclose(chances[kept], plain[kept] / plain[kept].sum())
-    assert kept[row.argmax()]
-    assert kept[sample_tokens(row, Sampling(temperature=temperature, top_k=top_k, top_p=top_p), [chance])]
+    base = probabilities(row, temperature)[0]
+    saved = chances > 0
+    assert abs(chances.sum().item() - 1) < 1e-12 and saved.sum() <= (top_k or len(logits))
+    assert torch.allclose(chances[saved], base[saved] / base[saved].sum())
+    assert saved[row.argmax()]
+    assert saved[sample_tokens(row, Sampling(temperature=temperature, top_k=top_k, top_p=top_p), [chance])]
 
 
 @settings(deadline=None)
@@ -144,9 +144,9 @@ def test_streamed_pieces_join_to_the_text_and_hold_whole_characters(tokenizer, d
     before, tokens = data.draw(st.lists(ids, max_size=1)), data.draw(st.lists(ids, max_size=12))
     spelling = Detokenizer(tokenizer, before)
     pieces = [spelling.add(token) for token in tokens]
-    for place, piece in enumerate(pieces, start=1):  # what is told can become nothing else: three more are held back
-        told = tokenizer.decode([*before, *tokens[:place]])
-        assert not piece.endswith("\N{REPLACEMENT CHARACTER}") or told.endswith(4 * "\N{REPLACEMENT CHARACTER}")
+    for index, piece in enumerate(pieces, start=1):  # what is told can become nothing else: three more are held back
+        messages = tokenizer.decode([*before, *tokens[:index]])
+        assert not piece.endswith("\N{REPLACEMENT CHARACTER}") or messages.endswith(4 * "\N{REPLACEMENT CHARACTER}")
     text = tokenizer.decode([*before, *tokens])[len(tokenizer.decode(before)) :]
     assert "".join([*pieces, spelling.flush()]) == strip_partial_character(
         tokenizer, text
@@ -167,9 +167,9 @@ def test_bytes_that_are_no_characters_are_streamed_too_and_looked_at_a_few_times
 
     spelling = Detokenizer(Measured(), tokens[:1])  # pyright: ignore[reportArgumentType]
     pieces = [spelling.add(token) for token in tokens[1:]]
-    for place, piece in enumerate(pieces, start=2):
-        told = BYTE_PAIRS.decode(tokens[:place])
-        assert not piece.endswith("\N{REPLACEMENT CHARACTER}") or told.endswith(4 * "\N{REPLACEMENT CHARACTER}")
+    for index, piece in enumerate(pieces, start=2):
+        messages = BYTE_PAIRS.decode(tokens[:index])
+        assert not piece.endswith("\N{REPLACEMENT CHARACTER}") or messages.endswith(4 * "\N{REPLACEMENT CHARACTER}")
     text = "".join([*pieces, spelling.flush()])
     before = BYTE_PAIRS.decode(tokens[:1])
     assert text == strip_partial_character(BYTE_PAIRS, BYTE_PAIRS.decode(tokens)[len(before) :])

@@ -126,8 +126,10 @@ def test_with_the_symmetric_one_it_is_attention_with_weights_that_need_not_sum_t
     layer, features, sparse = layer_and_inputs(graph, "symmetric")
     values: Any = layer.map(features)
     neighbours = [[*graph[node], node] for node in graph]
-    degree = [len(near) for near in neighbours]
-    by_hand: Any = [sum(values[j] / (degree[i] * degree[j]) ** 0.5 for j in near) for i, near in enumerate(neighbours)]
+    degree = [len(neighbour) for neighbour in neighbours]
+    by_hand: Any = [
+        sum(values[j] / (degree[i] * degree[j]) ** 0.5 for j in neighbour) for i, neighbour in enumerate(neighbours)
+    ]
     torch.testing.assert_close(layer(features, sparse), torch.stack(by_hand) + layer.bias)
 
 
@@ -135,13 +137,13 @@ def test_with_the_symmetric_one_it_is_attention_with_weights_that_need_not_sum_t
 @given(graphs, st.sampled_from(["symmetric", "rows", "none", "alone"]), st.sampled_from([(5, 3), (3, 5)]))
 def test_sparse_and_dense_adjacency_give_the_same_outputs_and_gradients(graph, kind, widths) -> None:
     layer, features, sparse = layer_and_inputs(graph, kind, *widths)
-    found = []
+    results = []
     for adjacency in (sparse, sparse.to_dense()):
-        own = features.clone().requires_grad_()
-        result = layer(own, adjacency)
-        found.append((result, *torch.autograd.grad(result.square().sum(), [own, *layer.parameters()])))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+        custom = features.clone().requires_grad_()
+        result = layer(custom, adjacency)
+        results.append((result, *torch.autograd.grad(result.square().sum(), [custom, *layer.parameters()])))
+    for item, other in zip(*results, strict=True):
+        torch.testing.assert_close(item, other)
 
 
 @pytest.mark.parametrize("kind", ["symmetric", "rows"])
@@ -155,15 +157,15 @@ def test_places_of_64_bits_give_the_same_products_and_gradients_as_those_of_32(m
         layer, features, narrow = layer_and_inputs(nx.star_graph(4), kind)
         with monkeypatch.context() as patch:
             patch.setattr(sparse_part, "INT32_LIMIT", 4)
-            _, _, wide = layer_and_inputs(nx.star_graph(4), kind)
-        assert (narrow.columns.dtype, wide.columns.dtype, wide.row_offsets.dtype) == (
+            _, _, width = layer_and_inputs(nx.star_graph(4), kind)
+        assert (narrow.columns.dtype, width.columns.dtype, width.row_offsets.dtype) == (
             torch.int32,
             torch.int64,
             torch.int64,
         )
-        assert torch.equal(layer(features, narrow), layer(features, wide))
+        assert torch.equal(layer(features, narrow), layer(features, width))
         assert torch.autograd.gradcheck(
-            lambda x, adjacency=wide, own=layer: own(x, adjacency), features.requires_grad_()
+            lambda x, adjacency=width, custom=layer: custom(x, adjacency), features.requires_grad_()
         )
 
 
@@ -175,18 +177,18 @@ def test_renumbering_the_nodes_renumbers_the_answers_and_changes_nothing_else(gr
     features, edges = torch.randn(len(graph), 4, dtype=torch.double), edges_of(graph)
     order = torch.randperm(len(graph))
     ones = torch.ones(edges.shape[1], dtype=torch.double)
-    plain = model(features, build_adjacency(edges, len(graph), weights=ones))
+    base = model(features, build_adjacency(edges, len(graph), weights=ones))
     moved = torch.empty_like(features)
     moved[order] = features
-    torch.testing.assert_close(model(moved, build_adjacency(order[edges], len(graph), weights=ones))[order], plain)
+    torch.testing.assert_close(model(moved, build_adjacency(order[edges], len(graph), weights=ones))[order], base)
 
 
 @many
 @given(graphs, st.integers(0, 1000))
 def test_directions_doubles_and_loops_change_nothing(graph: nx.Graph, seed: int) -> None:
     edges = edges_of(graph)
-    turned = torch.rand(edges.shape[1], generator=torch.Generator().manual_seed(seed)) < 0.5
-    other = torch.where(turned, edges.flip(0), edges)
+    rotated = torch.rand(edges.shape[1], generator=torch.Generator().manual_seed(seed)) < 0.5
+    other = torch.where(rotated, edges.flip(0), edges)
     loops = torch.zeros(2, 1, dtype=torch.long)
     crowded = torch.cat([other, edges, loops], dim=1)
     assert torch.equal(build_adjacency(crowded, len(graph)).to_dense(), build_adjacency(edges, len(graph)).to_dense())

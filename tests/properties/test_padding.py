@@ -43,16 +43,16 @@ def test_vectors_are_those_of_the_text_alone(name: str, texts: list[list[int]], 
     together = model.vectors(padded(texts, more))
     assert together.isfinite().all()
     for row, text in enumerate(texts):
-        alone = model.vectors(torch.tensor([text]))[0]
-        torch.testing.assert_close(together[row, : len(text)], alone, **EXACT)
+        single = model.vectors(torch.tensor([text]))[0]
+        torch.testing.assert_close(together[row, : len(text)], single, **EXACT)
 
 
 @settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from([*CLASSIFIERS]), texts=rows, more=pads)
 def test_classes_are_those_of_the_text_alone(name: str, texts: list[list[int]], more: int) -> None:
     model = model_of(name)
-    alone = torch.cat([model(torch.tensor([text])) for text in texts])
-    torch.testing.assert_close(model(padded(texts, more)), alone, **EXACT)
+    single = torch.cat([model(torch.tensor([text])) for text in texts])
+    torch.testing.assert_close(model(padded(texts, more)), single, **EXACT)
 
 
 @settings(max_examples=60, deadline=None)
@@ -65,9 +65,9 @@ def test_translations_are_those_of_the_pair_alone(
     together = model(padded(sources, more), padded(targets, most))
     stepped, _ = model.step(padded(targets), model.begin(padded(sources, more)))
     for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        alone = model(torch.tensor([source]), torch.tensor([target]))[0]
-        torch.testing.assert_close(together[row, : len(target)], alone, **EXACT)
-        torch.testing.assert_close(stepped[row, : len(target)], alone, **EXACT)
+        single = model(torch.tensor([source]), torch.tensor([target]))[0]
+        torch.testing.assert_close(together[row, : len(target)], single, **EXACT)
+        torch.testing.assert_close(stepped[row, : len(target)], single, **EXACT)
 
 
 @pytest.mark.parametrize("name", [*ENCODERS, *TRANSLATORS, *CLASSIFIERS])
@@ -81,9 +81,9 @@ def test_nothing_is_learned_from_padding(name: str) -> None:
     slopes = torch.autograd.grad(cross_entropy(logits, targets).objective, embedded)
     handle.remove()
     for slope in slopes:
-        there = functional.pad(tokens >= 0, (0, slope.shape[1] - 5))
-        assert (slope[~there] == 0).all()
-        assert slope[there].abs().sum() > 0
+        present = functional.pad(tokens >= 0, (0, slope.shape[1] - 5))
+        assert (slope[~present] == 0).all()
+        assert slope[present].abs().sum() > 0
 
 
 def test_a_row_of_nothing_spoils_no_other() -> None:
@@ -98,5 +98,5 @@ def test_a_compiled_encoder_decoder_asks_nothing_of_its_tokens() -> None:
     """In one graph: no branch waits for what the tokens are, so that a GPU is never waited for either."""
     model, tokens = model_of("encoder-decoder-sinusoidal-pre"), padded([[1, 2, 3, 4], [5, 6]])
     compiled = torch.compile(model, backend="eager", fullgraph=True)
-    there = tokens >= 0
-    torch.testing.assert_close(compiled(tokens, tokens)[there], model(tokens, tokens)[there], **EXACT)
+    present = tokens >= 0
+    torch.testing.assert_close(compiled(tokens, tokens)[present], model(tokens, tokens)[present], **EXACT)

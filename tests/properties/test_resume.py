@@ -24,7 +24,7 @@ PROCESSES.set_forkserver_preload(["small_runs", "torch._dynamo"])
 
 
 def work(home: str, order: dict[str, Any]) -> None:
-    """What a child process does."""
+    """Return what a child process does."""
     os.environ["LEMMA_HOME"] = home
     small_runs.main(order)
 
@@ -55,7 +55,7 @@ def rows_without_times(out: Path) -> list[dict[str, object]]:
 
 
 def half_written(out: Path) -> bool:
-    """Whether a checkpoint is being written at this moment, with something in it."""
+    """Return whether a checkpoint is being written at this moment, with something in it."""
     return any((out / "checkpoints").glob(".step-*.partial/*"))
 
 
@@ -68,8 +68,8 @@ def rows_written(out: Path, number: int) -> bool:
 
 @pytest.mark.parametrize("family", ["decoder", "lstm"])
 def test_a_run_killed_again_and_again_equals_the_uninterrupted_one(tmp_path: Path, family: str) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    complete(whole, family=family, recipe=RECIPE)
+    full, killed = tmp_path / "whole", tmp_path / "killed"
+    complete(full, family=family, recipe=RECIPE)
     source = random.Random(family)
     kill_when(begin(killed, family=family, recipe=RECIPE), lambda: (killed / "spec.toml").exists())
     for first in (2, 16):  # at a random row of metrics, then in the middle of a checkpoint
@@ -77,10 +77,10 @@ def test_a_run_killed_again_and_again_equals_the_uninterrupted_one(tmp_path: Pat
         kill_when(begin(killed, resume=True), lambda number=number: rows_written(killed, number))
         kill_when(begin(killed, resume=True), lambda: half_written(killed))
     complete(killed, resume=True)
-    one, other = (read_weights(out / "model.safetensors")[0] for out in (whole, killed))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-    assert rows_without_times(killed) == rows_without_times(whole)
-    last = [read_latest_checkpoint(out / "checkpoints") for out in (whole, killed)]
+    item, other = (read_weights(out / "model.safetensors")[0] for out in (full, killed))
+    assert item.keys() == other.keys() and all(torch.equal(item[name], other[name]) for name in item)
+    assert rows_without_times(killed) == rows_without_times(full)
+    last = [read_latest_checkpoint(out / "checkpoints") for out in (full, killed)]
     for group in last[0].tensors:
         assert all(
             torch.equal(last[0].tensors[group][name], last[1].tensors[group][name]) for name in last[0].tensors[group]

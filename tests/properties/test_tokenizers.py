@@ -104,9 +104,9 @@ def test_the_fast_ids_of_characters_are_the_librarys(text: str) -> None:
 @given(text=mixed, length=st.integers(0, 60))
 def test_cutting_what_was_read_so_far_never_changes_the_tokens(kind: str, text: str, length: int) -> None:
     tokenizer, cut = TOKENIZERS[kind], find_last_cut(text[:length], kind)
-    whole, _ = tokenizer.encode_lossy(text)
+    full, _ = tokenizer.encode_lossy(text)
     parts = [tokenizer.encode_lossy(part)[0] for part in (text[:cut], text[cut:])]
-    assert np.concatenate(parts).tolist() == whole.tolist()
+    assert np.concatenate(parts).tolist() == full.tolist()
 
 
 @settings(deadline=None)

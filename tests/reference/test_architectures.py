@@ -141,14 +141,14 @@ def theirs(name: str) -> nn.Module:
 def ours(model: Any) -> Any:
     """The same model as one of ours."""
     config = model.config.to_dict()
-    made = build_uninitialized(spec_from_config(config)).eval()
+    built = build_uninitialized(spec_from_config(config)).eval()
     weights = dict(weights_from(config, model.state_dict()))
-    own = named_weights(made)
-    assert own.keys() == weights.keys()
+    custom = named_weights(built)
+    assert custom.keys() == weights.keys()
     with torch.no_grad():
-        for path, weight in own.items():
+        for path, weight in custom.items():
             weight.copy_(weights[path])
-    return made
+    return built
 
 
 def near(one: Tensor, other: Tensor) -> None:
@@ -159,36 +159,36 @@ def near(one: Tensor, other: Tensor) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 def test_logits_are_theirs_at_once_and_token_by_token(name: str) -> None:
     model = theirs(name)
-    mine = ours(model)
+    actual = ours(model)
     with torch.no_grad():
-        wanted = model(TOKENS).logits
-        near(mine(TOKENS)[0], wanted)
+        expected = model(TOKENS).logits
+        near(actual(TOKENS)[0], expected)
         state, steps = None, []
         for step in TOKENS.split(1, dim=1):
-            logits, state = mine(step, state)
+            logits, state = actual(step, state)
             steps.append(logits)
-    near(torch.cat(steps, dim=1), wanted)
+    near(torch.cat(steps, dim=1), expected)
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_greedy_text_is_theirs(name: str) -> None:
     model: Any = theirs(name)
     prompt = TOKENS[:1, :7]
-    wanted = model.generate(prompt, do_sample=False, max_new_tokens=25)[0, 7:].tolist()
-    [got] = generate(ours(model), prompt.tolist(), Sampling(tokens=25, temperature=0))
-    assert list(got.tokens) == wanted
+    expected = model.generate(prompt, do_sample=False, max_new_tokens=25)[0, 7:].tolist()
+    [actual] = generate(ours(model), prompt.tolist(), Sampling(tokens=25, temperature=0))
+    assert list(actual.tokens) == expected
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_recorded_attention_is_theirs(name: str) -> None:
     model = theirs(name)
-    mine = ours(model)
+    actual = ours(model)
     with torch.no_grad():
-        wanted = model(TOKENS, output_attentions=True).attentions
-        with record_attention(mine) as records:
-            mine(TOKENS)
+        expected = model(TOKENS, output_attentions=True).attentions
+        with record_attention(actual) as records:
+            actual(TOKENS)
     assert [record.name for record in records] == [f"layers.{layer}.attention" for layer in range(3)]
-    for record, weights in zip(records, wanted, strict=True):
+    for record, weights in zip(records, expected, strict=True):
         near(record.weights(), weights)
 
 
@@ -215,20 +215,22 @@ def test_counting_proves_a_formula_of_their_parameters(name: str) -> None:
 
 
 def test_a_sliding_window_keeps_no_more_than_it_needs() -> None:
-    mine = ours(theirs("mistral"))
+    actual = ours(theirs("mistral"))
     with torch.no_grad():
-        _, state = mine(TOKENS)
-        _, state = mine(TOKENS[:, :1], state)
+        _, state = actual(TOKENS)
+        _, state = actual(TOKENS[:, :1], state)
     assert {tensor.shape[-2] for name, tensor in state.tensors().items() if name != "seen"} == {4}  # w − 1
-    assert mine.receptive_field == 3 * 4 + 1
+    assert actual.receptive_field == 3 * 4 + 1
 
 
 def test_a_checkpoint_of_earlier_versions_is_read_too() -> None:
     model: Any = theirs("llama3")
     config = model.config.to_dict()
-    told = config.pop("rope_parameters")
-    scaling = {("type" if word == "rope_type" else word): value for word, value in told.items() if word != "rope_theta"}
-    old = {**config, "rope_theta": told["rope_theta"], "rope_scaling": scaling}
+    messages = config.pop("rope_parameters")
+    scaling = {
+        ("type" if word == "rope_type" else word): value for word, value in messages.items() if word != "rope_theta"
+    }
+    old = {**config, "rope_theta": messages["rope_theta"], "rope_scaling": scaling}
     assert spec_from_config(old) == spec_from_config(model.config.to_dict())
     gpt2: Any = theirs("gpt2")
     bare = {name.removeprefix("transformer."): tensor for name, tensor in gpt2.state_dict().items()}
@@ -240,60 +242,60 @@ def test_a_checkpoint_of_earlier_versions_is_read_too() -> None:
 @pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("bert")])
 def test_an_encoder_is_theirs_with_its_segments_and_padding(name: str) -> None:
     model = theirs(name)
-    mine = ours(model)
-    ends = (mine.spec.special_ids[1] == TOKENS).long()
+    actual = ours(model)
+    ends = (actual.spec.special_ids[1] == TOKENS).long()
     padded = torch.nn.functional.pad(TOKENS, (0, 5), value=-1)
     seen = padded >= 0
     types = torch.nn.functional.pad((ends.cumsum(1) - ends).clamp(max=1), (0, 5))
     assert types.max() == 1
     with torch.no_grad():
-        wanted = model(padded.clamp(min=0), attention_mask=seen.long(), token_type_ids=types, output_attentions=True)
-        logits = wanted.prediction_logits if name == "bert-both" else wanted.logits
-        near(mine(padded)[:, :23], logits[:, :23])
-        with record_attention(mine) as records:
-            mine(TOKENS)
+        expected = model(padded.clamp(min=0), attention_mask=seen.long(), token_type_ids=types, output_attentions=True)
+        logits = expected.prediction_logits if name == "bert-both" else expected.logits
+        near(actual(padded)[:, :23], logits[:, :23])
+        with record_attention(actual) as records:
+            actual(TOKENS)
         if name == "bert-both":  # where 0 is that it follows
-            near(mine.follows(padded), wanted.seq_relationship_logits.flip(1))
-    for record, weights in zip(records, wanted.attentions, strict=True):
+            near(actual.follows(padded), expected.seq_relationship_logits.flip(1))
+    for record, weights in zip(records, expected.attentions, strict=True):
         near(record.weights(), weights[:, :, :23, :23])
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("t5")])
 def test_an_encoder_decoder_is_theirs_at_once_and_token_by_token(name: str) -> None:
     model = theirs(name)
-    mine = ours(model)
+    actual = ours(model)
     source, target = TOKENS.clone(), TOKENS[:, :17].flip(1)
     source[1, 19:] = -1
     seen = (source >= 0).long()
     with torch.no_grad():
-        wanted = model(source.clamp(min=0), seen, target, output_attentions=True)
-        near(mine(source, target), wanted.logits)
-        state, steps = mine.begin(source), []
+        expected = model(source.clamp(min=0), seen, target, output_attentions=True)
+        near(actual(source, target), expected.logits)
+        state, steps = actual.begin(source), []
         for step in target.split(1, dim=1):
-            logits, state = mine.step(step, state)
+            logits, state = actual.step(step, state)
             steps.append(logits)
-        near(torch.cat(steps, dim=1), wanted.logits)
-        with record_attention(mine) as records:
-            mine(source, target)
+        near(torch.cat(steps, dim=1), expected.logits)
+        with record_attention(actual) as records:
+            actual(source, target)
     by_name = {record.name: record.weights() for record in records}
-    for side, weights in (("encoder", wanted.encoder_attentions), ("decoder", wanted.decoder_attentions)):
-        for layer, one in enumerate(weights):
+    for side, weights in (("encoder", expected.encoder_attentions), ("decoder", expected.decoder_attentions)):
+        for layer, item in enumerate(weights):
             rows = slice(19) if side == "encoder" else slice(None)  # nothing reads the rows of padding
-            near(by_name[f"{side}.layers.{layer}.attention"][:, :, rows], one[:, :, rows])
-    for layer, one in enumerate(wanted.cross_attentions):
-        near(by_name[f"decoder.layers.{layer}.source_attention"], one)
+            near(by_name[f"{side}.layers.{layer}.attention"][:, :, rows], item[:, :, rows])
+    for layer, item in enumerate(expected.cross_attentions):
+        near(by_name[f"decoder.layers.{layer}.source_attention"], item)
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("t5")])
 def test_what_an_encoder_decoder_writes_is_theirs(name: str) -> None:
     model: Any = theirs(name)
-    mine = ours(model)
+    actual = ours(model)
     source = [int(token) for token in TOKENS[0] if token > 1]
     ids = torch.tensor([[*source, 1]])
     settings = {"do_sample": False, "max_new_tokens": 20, "bad_words_ids": [[0]], "use_cache": False}
-    wanted = model.generate(ids, **settings)[0, 1:].tolist()
-    [got] = translate(mine, [source], Beam(beam=1, tokens=20))
-    assert [*got.tokens, *([1] if got.finished else [])] == wanted
+    expected = model.generate(ids, **settings)[0, 1:].tolist()
+    [got] = translate(actual, [source], Beam(beam=1, tokens=20))
+    assert [*got.tokens, *([1] if got.finished else [])] == expected
 
 
 def test_an_output_matrix_that_is_not_shared_though_the_configuration_says_so_is_refused() -> None:
@@ -340,13 +342,13 @@ def test_a_wrong_value_anywhere_in_a_configuration_is_a_plain_error(name: str) -
     wrong: list[Any] = [None, "x", -1, 0, 1.5, [], {}, ["x"], {"x": {}}, float("nan"), 10**400, True]
     changed = [{**config, key: value} for key in config for value in wrong]
     changed += [{**config, "rope_parameters": {**ropes, key: value}} for key in ropes for value in wrong]
-    refused = 0
-    for one in changed:
+    rejected = 0
+    for item in changed:
         try:
-            spec_from_config(one)
+            spec_from_config(item)
         except RunError:
-            refused += 1
-    assert 0 < refused < len(changed)
+            rejected += 1
+    assert 0 < rejected < len(changed)
 
 
 def test_wrong_tensors_are_refused_by_name_and_shape() -> None:
@@ -363,17 +365,17 @@ def test_wrong_tensors_are_refused_by_name_and_shape() -> None:
 
 def test_tensors_are_looked_up_one_at_a_time() -> None:
     model: Any = theirs("llama")
-    asked: list[str] = []
+    request: list[str] = []
 
     class Lazy(Loaded):
         def __getitem__(self, name: str) -> Tensor:
-            asked.append(name)
+            request.append(name)
             return super().__getitem__(name)
 
     weights = weights_from(model.config.to_dict(), Lazy(model.state_dict()))
-    assert next(weights)[0] == "embedding.weight" and asked == ["model.embed_tokens.weight"]
+    assert next(weights)[0] == "embedding.weight" and request == ["model.embed_tokens.weight"]
     list(weights)
-    assert sorted(asked) == sorted(model.state_dict())
+    assert sorted(request) == sorted(model.state_dict())
 
 
 OURS: dict[str, tuple[str, Any]] = {
@@ -431,8 +433,8 @@ def in_transformers(spec: Any, weights: dict[str, Tensor], folder: Path) -> Any:
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(dict(weights_to_hf(spec, weights)), folder / "model.safetensors", {"format": "pt"})
     kind = getattr(transformers, config["architectures"][0])
-    model, found = kind.from_pretrained(folder, output_loading_info=True)
-    assert not found["unexpected_keys"] and not found["missing_keys"] and not found["mismatched_keys"]
+    model, result = kind.from_pretrained(folder, output_loading_info=True)
+    assert not result["unexpected_keys"] and not result["missing_keys"] and not result["mismatched_keys"]
     return model.eval()
 
 
@@ -440,15 +442,15 @@ def in_transformers(spec: Any, weights: dict[str, Tensor], folder: Path) -> Any:
 def test_a_model_of_ours_computes_the_same_in_transformers(name: str, tmp_path: Path) -> None:
     kind, spec = OURS[name]
     torch.manual_seed(1)
-    mine = build(spec).eval()
-    for parameter in mine.parameters():
+    actual = build(spec).eval()
+    for parameter in actual.parameters():
         nn.init.normal_(parameter, std=0.3)
-    model = in_transformers(spec, named_weights(mine), tmp_path)
+    model = in_transformers(spec, named_weights(actual), tmp_path)
     assert model.config.model_type == kind
     pair = (TOKENS, TOKENS[:, :9]) if kind == "t5" else (TOKENS,)
     more = {"attention_mask": torch.ones_like(TOKENS), "decoder_input_ids": pair[1]} if kind == "t5" else {}
     with torch.no_grad():
-        logits = mine(*pair)
+        logits = actual(*pair)
         near(model(TOKENS, **more).logits, logits[0] if isinstance(logits, tuple) else logits)
 
 
@@ -460,17 +462,17 @@ def test_a_classifier_computes_the_same_in_transformers(name: str, tmp_path: Pat
     body = ours(theirs(name)).spec
     spec = Classifier(body=body, classes=3, head_bias=False)
     torch.manual_seed(1)
-    mine = build(spec).eval()
-    for parameter in mine.parameters():
+    actual = build(spec).eval()
+    for parameter in actual.parameters():
         nn.init.normal_(parameter, std=0.3)
-    model = in_transformers(spec, named_weights(mine), tmp_path)
+    model = in_transformers(spec, named_weights(actual), tmp_path)
     assert type(model).__name__.endswith("ForSequenceClassification")
     assert spec_from_config(config_from_spec(spec)) == spec
     model.config.pad_token_id = 36
     padded = TOKENS.clamp(max=35)
     padded[1, 15:] = 36
     with torch.no_grad():
-        near(model(padded).logits, mine(padded.masked_fill(padded == 36, -1)))
+        near(model(padded).logits, actual(padded.masked_fill(padded == 36, -1)))
 
 
 SAME_BIASES: dict[str, dict[str, bool]] = {  # unset is as `bias`, which is off
@@ -481,8 +483,8 @@ SAME_BIASES: dict[str, dict[str, bool]] = {  # unset is as `bias`, which is off
 @pytest.mark.parametrize("name", [*DECODERS, *OTHERS])
 def test_out_and_in_again_is_the_same(name: str, tmp_path: Path) -> None:
     model: Any = theirs(name)
-    mine = ours(model)
-    spec, weights = mine.spec, named_weights(mine)
+    actual = ours(model)
+    spec, weights = actual.spec, named_weights(actual)
     config = config_from_spec(spec)
     assert config["model_type"] == ("llama" if name == "mistral-whole" else model.config.model_type)
     assert spec_from_config(config).to_dict() == {**spec.to_dict(), **SAME_BIASES.get(name, {})}

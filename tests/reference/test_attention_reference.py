@@ -16,47 +16,47 @@ def near(one: Tensor, other: Tensor, atol: float = 1e-10) -> None:
 
 
 def test_self_attention_equals_torchs() -> None:
-    theirs = nn.MultiheadAttention(12, 3, batch_first=True).double()
+    reference = nn.MultiheadAttention(12, 3, batch_first=True).double()
     ours = Attention(AttentionShape(12, 3, causal=False)).double()
-    ours.query_key_value.load_state_dict({"weight": theirs.in_proj_weight, "bias": theirs.in_proj_bias})
-    ours.output.load_state_dict(theirs.out_proj.state_dict())
+    ours.query_key_value.load_state_dict({"weight": reference.in_proj_weight, "bias": reference.in_proj_bias})
+    ours.output.load_state_dict(reference.out_proj.state_dict())
     stream = torch.randn(2, 7, 12, dtype=torch.float64)
     padding = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
-    near(ours(stream)[0], theirs(stream, stream, stream)[0])
+    near(ours(stream)[0], reference(stream, stream, stream)[0])
     masked = ours(stream, mask=~padding[:, None, None])[0]
-    near(masked, theirs(stream, stream, stream, key_padding_mask=padding)[0])
+    near(masked, reference(stream, stream, stream, key_padding_mask=padding)[0])
 
 
 def test_cross_attention_equals_torchs_and_remembers_its_source() -> None:
-    theirs = nn.MultiheadAttention(12, 3, batch_first=True, kdim=8, vdim=8).double()
+    reference = nn.MultiheadAttention(12, 3, batch_first=True, kdim=8, vdim=8).double()
     ours = Attention(AttentionShape(12, 3, causal=False, source_width=8)).double()
-    query, key, value = theirs.in_proj_bias.chunk(3)
-    maps = {"query": (theirs.q_proj_weight, query)}
-    maps["key_value"] = (torch.cat([theirs.k_proj_weight, theirs.v_proj_weight]), torch.cat([key, value]))
+    query, key, value = reference.in_proj_bias.chunk(3)
+    maps = {"query": (reference.q_proj_weight, query)}
+    maps["key_value"] = (torch.cat([reference.k_proj_weight, reference.v_proj_weight]), torch.cat([key, value]))
     for name, (weight, bias) in maps.items():
         ours.get_submodule(name).load_state_dict({"weight": weight, "bias": bias})
-    ours.output.load_state_dict(theirs.out_proj.state_dict())
+    ours.output.load_state_dict(reference.out_proj.state_dict())
     stream, source = torch.randn(2, 4, 12, dtype=torch.float64), torch.randn(2, 7, 8, dtype=torch.float64)
-    mixed, memory = ours(stream, source=source)
-    near(mixed, theirs(stream, source, source)[0])
-    near(ours(stream[:, 2:], cache=memory)[0], mixed[:, 2:])
+    mixed, cache = ours(stream, source=source)
+    near(mixed, reference(stream, source, source)[0])
+    near(ours(stream[:, 2:], cache=cache)[0], mixed[:, 2:])
 
 
 def test_rotary_equals_transformers_gptj() -> None:
     gptj = pytest.importorskip("transformers.models.gptj.modeling_gptj")
-    theirs = gptj.create_sinusoidal_positions(10, 8)  # sines, then cosines
-    sine, cosine = theirs.chunk(2, dim=-1)
+    reference = gptj.create_sinusoidal_positions(10, 8)  # sines, then cosines
+    sine, cosine = reference.chunk(2, dim=-1)
     vectors = torch.randn(2, 10, 3, 8)  # batch time heads width
-    turned = gptj.apply_rotary_pos_emb(vectors, sine[None], cosine[None])
+    rotated = gptj.apply_rotary_pos_emb(vectors, sine[None], cosine[None])
     table = sinusoids(10, 8, 10_000.0).unflatten(1, (-1, 2))
-    near(rotate(vectors.transpose(1, 2), table), turned.transpose(1, 2), 1e-6)
+    near(rotate(vectors.transpose(1, 2), table), rotated.transpose(1, 2), 1e-6)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 4, 8, 16])
 def test_slopes_are_those_of_bloom(heads: int) -> None:
     bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
-    theirs = bloom.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)  # heads 1 time: slope · place
-    near(alibi_slopes(heads), theirs[:, 0, 1], 1e-7)
+    reference = bloom.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)  # heads 1 time: slope · place
+    near(alibi_slopes(heads), reference[:, 0, 1], 1e-7)
 
 
 def llama(depth: int, heads: int, groups: int) -> nn.Module:
@@ -84,17 +84,17 @@ def paired(weight: Tensor, heads: int) -> Tensor:
 
 @pytest.mark.parametrize("groups", [4, 2, 1])
 def test_grouped_rotary_attention_equals_llamas_past_the_trained_length(groups: int) -> None:
-    theirs = llama(1, 4, groups)
-    attention = theirs.layers[0].self_attn
+    reference = llama(1, 4, groups)
+    attention = reference.layers[0].self_attn
     ours = Attention(AttentionShape(16, 4, key_value_heads=groups, bias=False, positions=Rotary(), context=8)).double()
     queries, keys = paired(attention.q_proj.weight, 4), paired(attention.k_proj.weight, groups)
     ours.query_key_value.load_state_dict({"weight": torch.cat([queries, keys, attention.v_proj.weight])})
     ours.output.load_state_dict(attention.o_proj.state_dict())
     stream = torch.randn(2, 30, 16, dtype=torch.float64)
-    places = torch.arange(30)[None]
-    turned = theirs.rotary_emb(stream, places)
+    positions = torch.arange(30)[None]
+    rotated = reference.rotary_emb(stream, positions)
     causal = torch.full((30, 30), -torch.inf, dtype=torch.float64).triu(1)[None, None]
-    expected = attention(stream, position_embeddings=turned, attention_mask=causal)[0]
+    expected = attention(stream, position_embeddings=rotated, attention_mask=causal)[0]
     near(ours(stream)[0], expected, 1e-6)  # their table of angles is worked out in float32
 
 

@@ -39,8 +39,8 @@ def target() -> Tensor:
 
 def torch_layer(layer: TransformerLayer, place: Place) -> dict[str, Tensor]:
     """A layer's weights by torch.nn's names."""
-    named = layer.state_dict()
-    across = [[named.get(f"source_attention.{part}.{kind}") for part in ("query", "key_value")] for kind in KINDS]
+    labelled = layer.state_dict()
+    across = [[labelled.get(f"source_attention.{part}.{kind}") for part in ("query", "key_value")] for kind in KINDS]
     weights = {"self_attn.in_proj": "attention.query_key_value", "self_attn.out_proj": "attention.output"}
     weights |= {"linear1": "feed_forward.widen", "linear2": "feed_forward.narrow", "norm1": "attention_norm"}
     if layer.has_source:
@@ -48,10 +48,14 @@ def torch_layer(layer: TransformerLayer, place: Place) -> dict[str, Tensor]:
         weights |= {"norm2": "source_norm", "norm3": "feed_forward_norm"}
     else:
         weights |= {"norm2": "feed_forward_norm"}
-    found = {f"{theirs}.{kind}": named[f"{ours}.{kind}"] for theirs, ours in weights.items() for kind in KINDS}
+    result = {
+        f"{reference}.{kind}": labelled[f"{ours}.{kind}"] for reference, ours in weights.items() for kind in KINDS
+    }
     if layer.has_source:
-        found |= {f"multihead_attn.in_proj.{kind}": torch.cat(parts) for kind, parts in zip(KINDS, across, strict=True)}
-    return {name.replace("in_proj.", "in_proj_"): tensor for name, tensor in found.items()}
+        result |= {
+            f"multihead_attn.in_proj.{kind}": torch.cat(parts) for kind, parts in zip(KINDS, across, strict=True)
+        }
+    return {name.replace("in_proj.", "in_proj_"): tensor for name, tensor in result.items()}
 
 
 KINDS = ("weight", "bias")
@@ -59,12 +63,12 @@ KINDS = ("weight", "bias")
 
 def torch_stack(ours: Any, place: Place, kind: Any, stack: Any, **more: Any) -> nn.Module:
     layer = kind(8, 2, 10, 0.0, functional.relu, batch_first=True, norm_first=place == "pre")
-    theirs = stack(layer, len(ours.layers), norm=nn.LayerNorm(8) if place == "pre" else None, **more).double().eval()
-    for one, other in zip(theirs.layers, ours.layers, strict=True):
-        one.load_state_dict(torch_layer(other, place))
+    reference = stack(layer, len(ours.layers), norm=nn.LayerNorm(8) if place == "pre" else None, **more).double().eval()
+    for item, other in zip(reference.layers, ours.layers, strict=True):
+        item.load_state_dict(torch_layer(other, place))
     if place == "pre":
-        theirs.norm.load_state_dict(ours.norm.state_dict())
-    return theirs
+        reference.norm.load_state_dict(ours.norm.state_dict())
+    return reference
 
 
 def torch_encoder(model: Any, place: Place) -> nn.Module:
@@ -73,9 +77,9 @@ def torch_encoder(model: Any, place: Place) -> nn.Module:
 
 
 def embedded(model: Any, tokens: Tensor) -> Tensor:
-    """What enters the layers, worked out by hand: √d times the embedding, plus sines and cosines."""
-    places, pairs = torch.arange(tokens.shape[1]).double()[:, None], torch.arange(0, 8, 2).double()
-    angles = places * 10_000.0 ** (-pairs / 8)
+    """Return what enters the layers, worked out by hand: √d times the embedding, plus sines and cosines."""
+    positions, pairs = torch.arange(tokens.shape[1]).double()[:, None], torch.arange(0, 8, 2).double()
+    angles = positions * 10_000.0 ** (-pairs / 8)
     table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
     return model.embedding.weight[tokens.clamp(min=0)] * 8**0.5 + table.float().double()
 
@@ -84,20 +88,20 @@ def embedded(model: Any, tokens: Tensor) -> Tensor:
 def test_the_encoder_equals_torchs(source: Tensor, place: Place) -> None:
     spec = Encoder(**SIZES, depth=3, norm_place=place, activation="relu", positions="sinusoidal")  # pyright: ignore
     model: EncoderModel = lively(build(spec))
-    theirs = torch_encoder(model, place)(embedded(model, source), src_key_padding_mask=source < 0)
-    there = source >= 0
-    torch.testing.assert_close(model.vectors(source)[there], theirs[there])
-    torch.testing.assert_close(model(source)[there], theirs[there] @ model.embedding.weight.T)
+    reference = torch_encoder(model, place)(embedded(model, source), src_key_padding_mask=source < 0)
+    present = source >= 0
+    torch.testing.assert_close(model.vectors(source)[present], reference[present])
+    torch.testing.assert_close(model(source)[present], reference[present] @ model.embedding.weight.T)
 
 
 @pytest.mark.parametrize("place", ["pre", "post"])
 def test_the_encoder_decoder_equals_torchs(source: Tensor, target: Tensor, place: Place) -> None:
     spec = EncoderDecoder(**SIZES, encoder_depth=2, decoder_depth=3, norm_place=place, activation="relu")
     model: EncoderDecoderModel = lively(build(spec))
-    whole = nn.Transformer(8, 2, 1, 1, 10, batch_first=True)
-    whole.encoder = torch_encoder(model, place)
-    whole.decoder = torch_stack(model.decoder, place, nn.TransformerDecoderLayer, nn.TransformerDecoder)
-    theirs = whole(
+    full = nn.Transformer(8, 2, 1, 1, 10, batch_first=True)
+    full.encoder = torch_encoder(model, place)
+    full.decoder = torch_stack(model.decoder, place, nn.TransformerDecoderLayer, nn.TransformerDecoder)
+    reference = full(
         embedded(model, source),
         embedded(model, target),
         tgt_mask=nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.float64),
@@ -105,8 +109,8 @@ def test_the_encoder_decoder_equals_torchs(source: Tensor, target: Tensor, place
         tgt_key_padding_mask=(target < 0).double().masked_fill(target < 0, -torch.inf),
         memory_key_padding_mask=source < 0,
     )
-    there = target >= 0
-    torch.testing.assert_close(model(source, target)[there], theirs[there] @ model.embedding.weight.T)
+    present = target >= 0
+    torch.testing.assert_close(model(source, target)[present], reference[present] @ model.embedding.weight.T)
 
 
 def test_a_post_norm_encoder_equals_transformers_bert(source: Tensor) -> None:
@@ -116,25 +120,27 @@ def test_a_post_norm_encoder_equals_transformers_bert(source: Tensor) -> None:
         vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=10,
         max_position_embeddings=9, hidden_act="gelu_new", layer_norm_eps=1e-5, type_vocab_size=1,
     )  # fmt: skip
-    theirs = transformers.BertModel(config, add_pooling_layer=False).double().eval()
+    reference = transformers.BertModel(config, add_pooling_layer=False).double().eval()
     model: EncoderModel = lively(build(Encoder(**SIZES, depth=2, norm_place="post", positions="learned")))  # pyright: ignore
-    theirs.embeddings.LayerNorm = nn.Identity()
-    theirs.load_state_dict(bert_weights(model) | {"embeddings.token_type_embeddings.weight": torch.zeros(1, 8)})
-    found = theirs(source.clamp(min=0), attention_mask=(source >= 0).long()).last_hidden_state
-    torch.testing.assert_close(model.vectors(source)[source >= 0], found[source >= 0])
+    reference.embeddings.LayerNorm = nn.Identity()
+    reference.load_state_dict(bert_weights(model) | {"embeddings.token_type_embeddings.weight": torch.zeros(1, 8)})
+    result = reference(source.clamp(min=0), attention_mask=(source >= 0).long()).last_hidden_state
+    torch.testing.assert_close(model.vectors(source)[source >= 0], result[source >= 0])
 
 
 def bert_weights(model: EncoderModel) -> dict[str, Tensor]:
-    named = {"embeddings.word_embeddings.weight": model.embedding.weight}
-    named |= {"embeddings.position_embeddings.weight": model.positions.weight}  # pyright: ignore
+    labelled = {"embeddings.word_embeddings.weight": model.embedding.weight}
+    labelled |= {"embeddings.position_embeddings.weight": model.positions.weight}  # pyright: ignore
     for number, layer in enumerate(model.encoder.layers):
-        ours, theirs = layer.state_dict(), f"encoder.layer.{number}"
+        ours, reference = layer.state_dict(), f"encoder.layer.{number}"
         maps = {"attention.output.dense": "attention.output", "attention.output.LayerNorm": "attention_norm"}
         maps |= {"intermediate.dense": "feed_forward.widen", "output.dense": "feed_forward.narrow"}
         maps |= {"output.LayerNorm": "feed_forward_norm"}
-        named |= {f"{theirs}.{name}.{kind}": ours[f"{own}.{kind}"] for name, own in maps.items() for kind in KINDS}
+        labelled |= {
+            f"{reference}.{name}.{kind}": ours[f"{custom}.{kind}"] for name, custom in maps.items() for kind in KINDS
+        }
         for kind in KINDS:
             parts = ours[f"attention.query_key_value.{kind}"].chunk(3)
             for name, part in zip(("query", "key", "value"), parts, strict=True):
-                named[f"{theirs}.attention.self.{name}.{kind}"] = part
-    return named
+                labelled[f"{reference}.attention.self.{name}.{kind}"] = part
+    return labelled

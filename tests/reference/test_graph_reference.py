@@ -15,15 +15,15 @@ from lemma.spec.data import GraphSpec
 def test_the_symmetric_one_is_the_identity_less_networkx_normalised_laplacian_with_loops(seed: int, weighted: bool):
     graph = nx.gnp_random_graph(30, 0.2, seed=seed)
     random = np.random.default_rng(seed)
-    for one, other in graph.edges:
-        graph.edges[one, other]["weight"] = float(random.random() + 0.1) if weighted else 1.0
+    for item, other in graph.edges:
+        graph.edges[item, other]["weight"] = float(random.random() + 0.1) if weighted else 1.0
     edges = torch.tensor(list(graph.edges)).T
     weights = torch.tensor([graph.edges[edge]["weight"] for edge in graph.edges], dtype=torch.double)
-    mine = build_adjacency(edges, len(graph), weights=weights).to_dense().numpy()
+    ours = build_adjacency(edges, len(graph), weights=weights).to_dense().numpy()
     graph.add_edges_from([(node, node, {"weight": 1.0}) for node in graph])
     degrees = nx.to_numpy_array(graph).sum(axis=1)  # networkx counts a loop twice in a degree, D̃ once
     expected = nx.to_numpy_array(graph) / np.sqrt(np.outer(degrees, degrees))
-    np.testing.assert_allclose(mine, expected, atol=1e-12)
+    np.testing.assert_allclose(ours, expected, atol=1e-12)
 
 
 def test_on_a_graph_with_loops_one_less_networkx_laplacian_is_the_same_matrix() -> None:
@@ -58,12 +58,12 @@ def test_a_node_link_file_that_networkx_writes_is_read_back_as_the_same_graph(tm
     graph = nx.karate_club_graph()
     (tmp_path / "club.json").write_text(json.dumps(nx.node_link_data(graph, edges="links")))
     read = prepare_graph(GraphSpec(graph=str(tmp_path / "club.json")), seed=1)
-    whole = read.item("train").graph
-    assert read.labels == ("Mr. Hi", "Officer") and whole.features.shape == (34, 34)
-    assert {tuple(edge) for edge in whole.edges.T.tolist()} == {tuple(sorted(edge)) for edge in graph.edges}
-    given = {tuple(sorted(edge)): graph.edges[edge]["weight"] for edge in graph.edges}
-    assert whole.weights is not None
-    assert {tuple(e): w for e, w in zip(whole.edges.T.tolist(), whole.weights.tolist(), strict=True)} == given
+    full = read.item("train").graph
+    assert read.labels == ("Mr. Hi", "Officer") and full.features.shape == (34, 34)
+    assert {tuple(edge) for edge in full.edges.T.tolist()} == {tuple(sorted(edge)) for edge in graph.edges}
+    settings = {tuple(sorted(edge)): graph.edges[edge]["weight"] for edge in graph.edges}
+    assert full.weights is not None
+    assert {tuple(e): w for e, w in zip(full.edges.T.tolist(), full.weights.tolist(), strict=True)} == settings
 
 
 def test_the_layer_is_torch_geometrics_where_that_is_installed() -> None:

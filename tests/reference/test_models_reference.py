@@ -19,16 +19,18 @@ def test_decoder_equals_transformers_gpt2(tokens: Tensor, tied: bool) -> None:
     shape = transformers.GPT2Config(
         vocab_size=13, n_positions=16, n_embd=12, n_layer=3, n_head=3, n_inner=20, tie_word_embeddings=tied
     )
-    theirs = transformers.GPT2LMHeadModel(shape).double().eval()
+    reference = transformers.GPT2LMHeadModel(shape).double().eval()
     spec = Decoder(vocabulary=13, context=16, width=12, depth=3, heads=3, feed_forward=20, tied=tied)
     ours = build(spec).double().eval()
-    ours.load_state_dict(_from_gpt2(theirs.state_dict(), depth=3))
-    torch.testing.assert_close(ours(tokens)[0], theirs(tokens).logits, rtol=0, atol=1e-10)
+    ours.load_state_dict(_from_gpt2(reference.state_dict(), depth=3))
+    torch.testing.assert_close(ours(tokens)[0], reference(tokens).logits, rtol=0, atol=1e-10)
 
 
 def _from_gpt2(weights: dict[str, Tensor], depth: int) -> dict[str, Tensor]:
     names = {"embedding.weight": "transformer.wte.weight", "positions.weight": "transformer.wpe.weight"}
-    named = {ours: weights[theirs] for ours, theirs in names.items()} | {"output.weight": weights["lm_head.weight"]}
+    labelled = {ours: weights[reference] for ours, reference in names.items()} | {
+        "output.weight": weights["lm_head.weight"]
+    }
     parts = {
         "attention_norm": "ln_1",
         "attention.query_key_value": "attn.c_attn",
@@ -38,12 +40,12 @@ def _from_gpt2(weights: dict[str, Tensor], depth: int) -> dict[str, Tensor]:
         "feed_forward.narrow": "mlp.c_proj",
     }
     for kind in ("weight", "bias"):
-        named[f"norm.{kind}"] = weights[f"transformer.ln_f.{kind}"]
+        labelled[f"norm.{kind}"] = weights[f"transformer.ln_f.{kind}"]
         for layer in range(depth):
-            for ours, theirs in parts.items():
-                tensor = weights[f"transformer.h.{layer}.{theirs}.{kind}"]
-                named[f"layers.{layer}.{ours}.{kind}"] = tensor.T if tensor.dim() == 2 else tensor
-    return named
+            for ours, reference in parts.items():
+                tensor = weights[f"transformer.h.{layer}.{reference}.{kind}"]
+                labelled[f"layers.{layer}.{ours}.{kind}"] = tensor.T if tensor.dim() == 2 else tensor
+    return labelled
 
 
 @pytest.mark.parametrize(
@@ -58,10 +60,10 @@ def test_recurrent_layers_are_those_of_torch(spec: Rnn | Lstm | Gru, cell: type[
 
 @pytest.mark.parametrize("spec", [Rnn(hidden=5), Lstm(hidden=5), Gru(hidden=5)])
 def test_one_bias_equals_two_of_which_one_is_zero(spec: Rnn | Lstm | Gru, tokens: Tensor) -> None:
-    one, two = build(spec), build(spec.replace(biases=2))
-    weights = {**one.state_dict(), "layers.bias_hh_l0": torch.zeros_like(two.layers.bias_hh_l0)}
+    item, two = build(spec), build(spec.replace(biases=2))
+    weights = {**item.state_dict(), "layers.bias_hh_l0": torch.zeros_like(two.layers.bias_hh_l0)}
     two.load_state_dict(weights)
-    torch.testing.assert_close(one(tokens)[0], two(tokens)[0])
+    torch.testing.assert_close(item(tokens)[0], two(tokens)[0])
 
 
 def test_c1_lstm_step_by_the_formula(tokens: Tensor) -> None:
@@ -104,11 +106,11 @@ def test_a2_attention_is_asked_by_the_last_word_only(tokens: Tensor) -> None:
 def test_a5_one_full_window_through_torchs_decoder_layers(tokens: Tensor) -> None:
     spec = TableA5(vocabulary=13, embedding=3, width=8, heads=2, feed_forward=8, context=5)
     model = build(spec).double().eval()
-    places, angles = torch.arange(4.0).double()[:, None], 10_000.0 ** (-torch.arange(0, 8, 2).double() / 8)
+    positions, angles = torch.arange(4.0).double()[:, None], 10_000.0 ** (-torch.arange(0, 8, 2).double() / 8)
     table = torch.zeros(4, 8).double()
-    table[:, 0::2], table[:, 1::2] = (places * angles).sin(), (places * angles).cos()
-    memory = model.projection(model.embedding(tokens[:, 3:7])) + table
-    stream = memory
+    table[:, 0::2], table[:, 1::2] = (positions * angles).sin(), (positions * angles).cos()
+    cache = model.projection(model.embedding(tokens[:, 3:7])) + table
+    stream = cache
     for layer in model.layers:
-        stream = layer(stream, memory)
+        stream = layer(stream, cache)
     torch.testing.assert_close(model(tokens)[0][:, 6], model.output(stream[:, -1]), rtol=1e-6, atol=1e-6)

@@ -72,8 +72,8 @@ CASES = [(name, targets) for name, some in TARGETS.items() for targets in some]
 
 def logits(model: Any) -> Tensor:
     with torch.no_grad():
-        given = model(TOKENS)
-    return given[0] if isinstance(given, tuple) else getattr(given, "logits", given)
+        settings = model(TOKENS)
+    return settings[0] if isinstance(settings, tuple) else getattr(settings, "logits", settings)
 
 
 def shake(model: nn.Module) -> nn.Module:
@@ -98,13 +98,13 @@ def test_peft_reads_what_we_write(name: str, targets: tuple[str, ...], tmp_path:
     model = copy.deepcopy(base)
     adapt_model(model, Lora(rank=3, alpha=7, lora_dropout=0.1, targets=targets))
     write_peft(shake(model), tmp_path / "made" / "adapter", base="somewhere")
-    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "made" / "adapter").eval()
-    torch.testing.assert_close(logits(theirs), logits(model))
-    config = theirs.peft_config["default"]
+    reference = peft.PeftModel.from_pretrained(base, tmp_path / "made" / "adapter").eval()
+    torch.testing.assert_close(logits(reference), logits(model))
+    config = reference.peft_config["default"]
     assert (config.r, config.lora_alpha, config.lora_dropout) == (3, 7, 0.1)
-    assert not torch.allclose(logits(theirs), logits(BASES[name]()))
-    written = load_file(tmp_path / "made" / "adapter" / "adapter_model.safetensors")
-    assert len(written) == sum("lora_" in path for path, _ in theirs.named_parameters())  # at no other places
+    assert not torch.allclose(logits(reference), logits(BASES[name]()))
+    text = load_file(tmp_path / "made" / "adapter" / "adapter_model.safetensors")
+    assert len(text) == sum("lora_" in path for path, _ in reference.named_parameters())  # at no other places
 
 
 @pytest.mark.parametrize(
@@ -134,28 +134,28 @@ def test_peft_reads_what_we_write(name: str, targets: tuple[str, ...], tmp_path:
 )
 def test_we_read_what_peft_writes(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     base = BASES[name]()
-    model, plain = copy.deepcopy(base), logits(base)
-    theirs = of_peft(base, tmp_path, **options)
+    model, unwrapped = copy.deepcopy(base), logits(base)
+    reference = of_peft(base, tmp_path, **options)
     names, state = set(model.state_dict()), torch.random.get_rng_state()
     adaptation = read_peft(tmp_path, model)
     assert torch.equal(torch.random.get_rng_state(), state)
-    torch.testing.assert_close(logits(model), logits(theirs))
-    assert not torch.allclose(logits(model), plain)
-    learned = sum(int(p.count_nonzero()) for p in model.parameters() if p.requires_grad)
-    assert learned == sum(p.numel() for p in theirs.parameters() if p.requires_grad)  # the rest are zeros
-    assert adaptation.num_trainable == learned or "rank_pattern" in options
+    torch.testing.assert_close(logits(model), logits(reference))
+    assert not torch.allclose(logits(model), unwrapped)
+    trained = sum(int(p.count_nonzero()) for p in model.parameters() if p.requires_grad)
+    assert trained == sum(p.numel() for p in reference.parameters() if p.requires_grad)  # the rest are zeros
+    assert adaptation.num_trainable == trained or "rank_pattern" in options
     assert set(merge_lora(model).state_dict()) == names
-    torch.testing.assert_close(logits(model), logits(theirs.merge_and_unload()))
+    torch.testing.assert_close(logits(model), logits(reference.merge_and_unload()))
 
 
 def test_what_was_read_is_written_again_with_its_own_ranks_and_scales(tmp_path: Path) -> None:
     patterns = {"rank_pattern": {"c_fc": 4}, "alpha_pattern": {"h.0.attn.c_attn": 3}}
-    theirs = of_peft(gpt2(), tmp_path / "one", r=2, target_modules=["c_attn", "c_fc"], use_rslora=True, **patterns)
-    plain = copy.deepcopy(theirs).unload()
-    model = read_peft(tmp_path / "one", copy.deepcopy(plain)).model
+    reference = of_peft(gpt2(), tmp_path / "one", r=2, target_modules=["c_attn", "c_fc"], use_rslora=True, **patterns)
+    base = copy.deepcopy(reference).unload()
+    model = read_peft(tmp_path / "one", copy.deepcopy(base)).model
     write_peft(model, tmp_path / "two")
-    again = peft.PeftModel.from_pretrained(plain, tmp_path / "two").eval()
-    torch.testing.assert_close(logits(again), logits(theirs))
+    again = peft.PeftModel.from_pretrained(base, tmp_path / "two").eval()
+    torch.testing.assert_close(logits(again), logits(reference))
     shapes = [
         {name: tensor.shape for name, tensor in load_file(tmp_path / folder / "adapter_model.safetensors").items()}
         for folder in ("one", "two")
@@ -178,11 +178,11 @@ def test_a_head_that_learns_goes_with_the_updates_both_ways(tmp_path: Path) -> N
     adapt_model(model, Lora(rank=2), learn=("head.*",))
     write_peft(shake(model), tmp_path / "adapter")
     assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["modules_to_save"] == ["head"]
-    theirs = peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path / "adapter").eval()
-    torch.testing.assert_close(logits(theirs), logits(model))
+    reference = peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path / "adapter").eval()
+    torch.testing.assert_close(logits(reference), logits(model))
     ours = read_peft(tmp_path / "adapter", base)
     torch.testing.assert_close(logits(ours.model), logits(model))
-    assert {learned.path for learned in ours.trainable} == {path for path, _ in adapted_paths(model)}
+    assert {trained.path for trained in ours.trainable} == {path for path, _ in adapted_paths(model)}
 
 
 def adapted_paths(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

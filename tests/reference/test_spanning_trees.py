@@ -14,7 +14,7 @@ from lemma.models.spanning_tree import best_tree
 
 
 def is_tree(heads: tuple[int, ...]) -> bool:
-    """Whether exactly one word hangs from the top and every way up ends there."""
+    """Return whether exactly one word hangs from the top and every way up ends there."""
     if sum(head == 0 for head in heads) != 1:
         return False
     for word in range(1, len(heads) + 1):
@@ -27,7 +27,7 @@ def is_tree(heads: tuple[int, ...]) -> bool:
 
 
 def total(scores: np.ndarray, heads) -> float:
-    return sum(scores[head, place] for place, head in enumerate(heads, start=1))
+    return sum(scores[head, index] for index, head in enumerate(heads, start=1))
 
 
 def best_of_all(scores: np.ndarray) -> float:
@@ -37,7 +37,7 @@ def best_of_all(scores: np.ndarray) -> float:
 
 def by_networkx(scores: np.ndarray) -> float:
     """The best over all choices of the root word, each an arborescence of networkx."""
-    size, found = len(scores) - 1, -np.inf
+    size, result = len(scores) - 1, -np.inf
     for root in range(1, size + 1):
         graph = networkx.DiGraph()
         graph.add_edge(0, root, weight=float(scores[0, root]))
@@ -45,8 +45,8 @@ def by_networkx(scores: np.ndarray) -> float:
             if head != dependent and dependent != root:
                 graph.add_edge(head, dependent, weight=float(scores[head, dependent]))
         tree = networkx.maximum_spanning_arborescence(graph)
-        found = max(found, sum(data["weight"] for _, _, data in tree.edges(data=True)))
-    return found
+        result = max(result, sum(data["weight"] for _, _, data in tree.edges(data=True)))
+    return result
 
 
 @given(st.integers(1, 5), st.integers(0, 10_000), st.sampled_from([1.0, 30.0, 1000.0]), st.booleans())

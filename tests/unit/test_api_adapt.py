@@ -47,8 +47,8 @@ def test_every_family_is_adapted_by_every_method_and_stores_only_what_learned(
     done = lemma.adapt(base, labels=home / "labels.csv", method=method, out=tmp_path / "run", **words, **SHORT)
     stored, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     model = lemma.load(tmp_path / "run", "cpu").module
-    learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    assert stored.keys() == learned.keys() and done.learned == sum(t.numel() for t in stored.values())
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert stored.keys() == trained.keys() and done.learned == sum(t.numel() for t in stored.values())
     head = {"head.weight"} if family == "decoder" else {"head.weight", "head.bias"}  # as transformers has it
     assert head <= stored.keys()
     assert method == "full" or not {f"body.{name}" for name in merged_weights(RunFolder.open(base))} & stored.keys()
@@ -70,21 +70,21 @@ def test_a_loaded_run_is_its_base_and_what_it_learned(method: str, base: Path, h
 
 def test_many_tasks_on_one_base_are_small_on_the_disk(base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method="lora", out=tmp_path / "run", rank=1, **SHORT)
-    whole = sum(file.stat().st_size for file in (tmp_path / "run").rglob("*") if file.is_file())
-    assert whole < (base / "model.safetensors").stat().st_size / 2
+    full = sum(file.stat().st_size for file in (tmp_path / "run").rglob("*") if file.is_file())
+    assert full < (base / "model.safetensors").stat().st_size / 2
     assert not (tmp_path / "run" / "tokenizer.json").exists() and not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_another_base_in_its_place_is_an_error_that_names_both_hashes(home: Path, tmp_path: Path) -> None:
     base = small_base(tmp_path, "lstm")
     done = lemma.adapt(base, labels=home / "labels.csv", method="frozen", out=tmp_path / "run", **SHORT)
-    known = RunFolder.open(done.path).adaptation
+    names = RunFolder.open(done.path).adaptation
     small_base(tmp_path, "lstm", overwrite=True, seed=2)
     with pytest.raises(RunError) as error:
         lemma.load(tmp_path / "run", "cpu")
-    assert known is not None and known.base_hash in str(error.value)
+    assert names is not None and names.base_hash in str(error.value)
     other = run_hash(RunFolder.open(base))
-    assert other in str(error.value) and other != known.base_hash
+    assert other in str(error.value) and other != names.base_hash
 
 
 def test_another_tokenizer_or_method_is_noticed(home: Path, tmp_path: Path) -> None:
@@ -102,11 +102,11 @@ def test_another_tokenizer_or_method_is_noticed(home: Path, tmp_path: Path) -> N
 
 
 def test_a_base_is_never_overwritten_by_what_needs_it(base: Path, home: Path, tmp_path: Path) -> None:
-    given = {"labels": home / "labels.csv", "method": "frozen", **SHORT}
+    kwargs = {"labels": home / "labels.csv", "method": "frozen", **SHORT}
     before = (base / "model.safetensors").read_bytes()
     with pytest.raises(RunError, match="is the base itself"):
-        lemma.adapt(base, out=base, overwrite=True, **given)
-    lemma.adapt(base, out=tmp_path / "run", **given)
+        lemma.adapt(base, out=base, overwrite=True, **kwargs)
+    lemma.adapt(base, out=tmp_path / "run", **kwargs)
     with pytest.raises(RunError, match="is the base itself"):
         lemma.export(tmp_path / "run", to="merged", out=base, overwrite=True)
     assert (base / "model.safetensors").read_bytes() == before and lemma.load(tmp_path / "run", "cpu").labels
@@ -126,14 +126,16 @@ def test_what_is_forgotten_by_full_tuning_is_measured_with_its_own_tied_output(
     words = {**SHORT, "steps": 12, "learning_rate": 0.02}
     board = lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", rank=2, **words)
     forgot = {row.method: row.forgetting.after for row in board.rows}
-    adapted, plain = lemma.load(tmp_path / "all" / "full", "cpu").module.body, lemma.load(base, "cpu")
-    for name, parameter in plain.module.named_parameters():  # a fresh model given the tuned weights, tied as it was
+    adapted, unwrapped = lemma.load(tmp_path / "all" / "full", "cpu").module.body, lemma.load(base, "cpu")
+    for name, parameter in unwrapped.module.named_parameters():  # a fresh model given the tuned weights, tied as it was
         if name != "output.weight":
             parameter.data.copy_(adapted.get_parameter(name))
     from lemma.report.progress import SilentObserver
     from lemma.tasks.language import LanguageTask, split_perplexity
 
-    after = split_perplexity(plain.model, LanguageTask()._load_own(plain, SilentObserver()), "validation").perplexity
+    after = split_perplexity(
+        unwrapped.model, LanguageTask()._load_own(unwrapped, SilentObserver()), "validation"
+    ).perplexity
     assert forgot["full"] == pytest.approx(after, rel=1e-5) and forgot["full"] != pytest.approx(forgot["frozen"])
     again = lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", rank=2, **words)
     assert [row.adapted.training.seconds for row in again.rows] == [row.adapted.training.seconds for row in board.rows]
@@ -156,19 +158,19 @@ def test_fewer_labels_can_be_learned_from(base: Path, home: Path, tmp_path: Path
 
 
 def test_words_that_would_change_nothing_are_refused(base: Path, home: Path, tmp_path: Path) -> None:
-    given = {"labels": home / "labels.csv", "out": tmp_path / "run", **SHORT}
-    for word, said in {
+    kwargs = {"labels": home / "labels.csv", "out": tmp_path / "run", **SHORT}
+    for word, output in {
         "classes": "unknown",
         "mask_rate": "no effect",
         "augment": "no effect",
         "width": "the base's",
     }.items():
-        with pytest.raises(SpecError, match=said):
-            lemma.adapt(base, **given, **{word: 1})
+        with pytest.raises(SpecError, match=output):
+            lemma.adapt(base, **kwargs, **{word: 1})
     with pytest.raises(SpecError, match="a setting of the method lora"):
-        lemma.adapt(base, method="adapters", rank=4, **given)
+        lemma.adapt(base, method="adapters", rank=4, **kwargs)
     with pytest.raises(SpecError, match=r"recipe\.batch = 0"):
-        lemma.adapt(base, **{**given, "batch": 0})
+        lemma.adapt(base, **{**kwargs, "batch": 0})
 
 
 def test_base_and_run_may_move_together_and_a_missing_base_is_named(home: Path, tmp_path: Path) -> None:
@@ -186,10 +188,10 @@ def test_base_and_run_may_move_together_and_a_missing_base_is_named(home: Path, 
 def test_a_merged_run_is_plain_and_says_the_same(method: str, base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method=method, out=tmp_path / "run", **SHORT)
     lemma.export(tmp_path / "run", to="merged", out=tmp_path / "plain")
-    one, other = lemma.load(tmp_path / "run", "cpu"), lemma.load(tmp_path / "plain", "cpu")
+    item, other = lemma.load(tmp_path / "run", "cpu"), lemma.load(tmp_path / "plain", "cpu")
     tokens = torch.tensor([[1, 2, 3, 0, -1], [4, 4, 1, 0, 2]])
     assert other.adaptation is None and (tmp_path / "plain" / "tokenizer.json").exists()
-    torch.testing.assert_close(one.module(tokens), other.module(tokens), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(item.module(tokens), other.module(tokens), rtol=1e-5, atol=1e-6)
     scores = [lemma.evaluate(tmp_path / name, progress=False).accuracy for name in ("run", "plain")]
     assert scores[0] == scores[1]
 
@@ -215,8 +217,11 @@ def test_an_adapted_run_can_be_a_base_itself(base: Path, home: Path, tmp_path: P
     other.write_text("hgfe dcba\nabba cede\n" * 80)
     lemma.adapt(base, text=other, method="lora", rank=2, out=tmp_path / "first", **SHORT)
     lemma.adapt(tmp_path / "first", labels=home / "labels.csv", method="frozen", out=tmp_path / "second", **SHORT)
-    body, plain = lemma.load(tmp_path / "second", "cpu").module.body, merged_weights(RunFolder.open(tmp_path / "first"))
-    for name, tensor in plain.items():
+    body, unwrapped = (
+        lemma.load(tmp_path / "second", "cpu").module.body,
+        merged_weights(RunFolder.open(tmp_path / "first")),
+    )
+    for name, tensor in unwrapped.items():
         assert name.startswith("output") or torch.equal(body.get_parameter(name), tensor)
 
 
@@ -239,8 +244,8 @@ def test_an_interrupted_adaptation_goes_on_to_the_same_end(base: Path, home: Pat
     plan = plan_adaptation(base, data_args({"labels": home / "labels.csv"}), "lora", recipe, SilentObserver())
     assert adapt_run(plan, tmp_path / "cut", StopAt4(), trainable_formula).stopped == "interrupted"
     lemma.resume(tmp_path / "cut", progress=False)
-    one, other = (read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("whole", "cut"))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    item, other = (read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("whole", "cut"))
+    assert item.keys() == other.keys() and all(torch.equal(item[name], other[name]) for name in item)
 
 
 SLIPS = {
@@ -260,21 +265,21 @@ def test_a_bad_table_is_told_before_anything_is_made(table: str, said: str, base
 
 
 def test_slips_of_the_caller_are_told_plainly(base: Path, home: Path, tmp_path: Path) -> None:
-    given = {"labels": home / "labels.csv", "out": tmp_path / "run", **SHORT}
+    kwargs = {"labels": home / "labels.csv", "out": tmp_path / "run", **SHORT}
     with pytest.raises(DataError, match="Did you mean 'label'"):
-        lemma.adapt(base, label_column="labl", **given)
+        lemma.adapt(base, label_column="labl", **kwargs)
     with pytest.raises(SpecError, match="Did you mean 'lora'"):
-        lemma.adapt(base, method="lore", **given)
+        lemma.adapt(base, method="lore", **kwargs)
     with pytest.raises(SpecError, match="Did you mean 'rank'"):
-        lemma.adapt(base, rnk=3, **given)
+        lemma.adapt(base, rnk=3, **kwargs)
     with pytest.raises(SpecError, match=r"targets = 'nothing\.\*' matches nothing"):
-        lemma.adapt(base, targets="nothing.*", **given)
+        lemma.adapt(base, targets="nothing.*", **kwargs)
     with pytest.raises(RunError, match="no such folder"):
-        lemma.adapt(tmp_path / "nowhere", **given)
+        lemma.adapt(tmp_path / "nowhere", **kwargs)
     with pytest.raises(SpecError, match="labels, text, pairs or images"):
         lemma.adapt(base, out=tmp_path / "run", **SHORT)
     with pytest.raises(SpecError, match="One kind of data"):
-        lemma.adapt(base, text=home / "text.txt", **given)
+        lemma.adapt(base, text=home / "text.txt", **kwargs)
     assert not (tmp_path / "run").exists()
 
 
@@ -298,9 +303,9 @@ def test_an_adapted_run_is_counted_with_what_its_method_adds(home: Path, tmp_pat
     account = lemma.count(tmp_path / "run", quantities=["parameters", "optimizer"])
     model = lemma.load(tmp_path / "run", "cpu").module
     assert account.parameters.total == sum(parameter.numel() for parameter in model.parameters())
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    assert account.optimizer.total == sum(8 * one.numel() + 4 for one in learned)
-    assert done.learned == sum(one.numel() for one in learned)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert account.optimizer.total == sum(8 * item.numel() + 4 for item in trained)
+    assert done.learned == sum(item.numel() for item in trained)
     wider = lemma.count(tmp_path / "run", quantities=["parameters"], r=5).parameters.total
     assert wider - account.parameters.total == 2 * (3 * 6 + 9)  # two ranks more next to a matrix of 9 × 3·6
 
@@ -316,8 +321,8 @@ def test_what_lora_adds_to_recurrent_layers_follows_a_formula_at_any_depth(home:
     assert figure.total == sum(parameter.numel() for parameter in module.parameters())
     d, D = module.spec.body.width, module.spec.body.hidden
     added = 3 * (d + D + 8 * D) + 2 * 3 * 10 * D  # A and B of both matrices in the first layer, and in two more
-    plain = lemma.count(module.spec, quantities=["parameters"], L=3).parameters.total
-    assert lemma.count(tmp_path / "run", quantities=["parameters"], L=3).parameters.total == plain + added
+    unwrapped = lemma.count(module.spec, quantities=["parameters"], L=3).parameters.total
+    assert lemma.count(tmp_path / "run", quantities=["parameters"], L=3).parameters.total == unwrapped + added
 
 
 @pytest.mark.parametrize("family", ["encoder", "lstm"])

@@ -38,16 +38,16 @@ def text(tmp_path: Path) -> Callable[..., str]:
 
 
 def test_a_language_model_is_validated_and_tested_on_its_files(text: Callable[..., str]) -> None:
-    given = {"validation": text("v.txt", 100), "test": text("t.txt", 130)}
-    result = lemma.train("lstm", text=text("a.txt", 0), **given, out="run", **SMALL)
-    said = result.to_dict()
-    assert set(said["split_hashes"]) == {"train", "validation", "test"}
-    assert said["overlaps"] == ["10 of the 40 lines of the test split are in the validation split too"]
-    assert "overlap     10 of the 40 lines" in str(result) and said["split_hashes"]["test"] in str(result)
-    assert json.loads(Path("run/summary.json").read_text())["overlaps"] == said["overlaps"]
+    kwargs = {"validation": text("v.txt", 100), "test": text("t.txt", 130)}
+    result = lemma.train("lstm", text=text("a.txt", 0), **kwargs, out="run", **SMALL)
+    output = result.to_dict()
+    assert set(output["split_hashes"]) == {"train", "validation", "test"}
+    assert output["overlaps"] == ["10 of the 40 lines of the test split are in the validation split too"]
+    assert "overlap     10 of the 40 lines" in str(result) and output["split_hashes"]["test"] in str(result)
+    assert json.loads(Path("run/summary.json").read_text())["overlaps"] == output["overlaps"]
     test, same = lemma.evaluate("run", progress=False), lemma.evaluate("run", text="t.txt", progress=False)
     assert test.to_dict()["protocol"]["split"] == "test" and test.loss == same.loss
-    assert test.to_dict()["protocol"]["overlaps"] == said["overlaps"] and "overlap" in str(test)
+    assert test.to_dict()["protocol"]["overlaps"] == output["overlaps"] and "overlap" in str(test)
     assert "overlaps" not in same.to_dict()["protocol"]
     assert lemma.evaluate("run", split="validation", progress=False).loss == pytest.approx(result.validation_loss)
     other = lemma.evaluate("run", text="a.txt", test="t.txt", progress=False)
@@ -55,14 +55,14 @@ def test_a_language_model_is_validated_and_tested_on_its_files(text: Callable[..
 
 
 def test_a_run_without_files_says_nothing_of_them(text: Callable[..., str]) -> None:
-    said = lemma.train("lstm", text=text("a.txt", 0), out="run", **SMALL).to_dict()
-    assert "split_hashes" not in said and "overlaps" not in said
+    output = lemma.train("lstm", text=text("a.txt", 0), out="run", **SMALL).to_dict()
+    assert "split_hashes" not in output and "overlaps" not in output
 
 
 @pytest.mark.parametrize("changed", ["a.txt", "v.txt", "t.txt"])
 def test_resuming_and_evaluating_notice_any_file_that_changed(text: Callable[..., str], changed: str) -> None:
-    given = {"validation": text("v.txt", 100), "test": text("t.txt", 200)}
-    lemma.train("lstm", text=text("a.txt", 0), **given, out="run", **SMALL)
+    kwargs = {"validation": text("v.txt", 100), "test": text("t.txt", 200)}
+    lemma.train("lstm", text=text("a.txt", 0), **kwargs, out="run", **SMALL)
     lemma.resume("run", steps=6, progress=False)
     with Path(changed).open("a") as file:
         file.write("one more line\n")
@@ -80,8 +80,8 @@ def test_the_command_line_takes_files_of_every_split(text: Callable[..., str]) -
     assert done.exit_code == 0, done.output
     data = RunFolder.open(Path("run")).data
     assert [Path(file).name for file in data.validation] == ["v.txt", "w.txt"]  # pyright: ignore
-    judged = CliRunner().invoke(app, ["evaluate", "run", "--json"])
-    assert json.loads(judged.stdout)["protocol"]["split"] == "test"
+    checked = CliRunner().invoke(app, ["evaluate", "run", "--json"])
+    assert json.loads(checked.stdout)["protocol"]["split"] == "test"
     loose = CliRunner().invoke(app, [*words[:4], "b.txt", *words[4:]])
     assert loose.exit_code != 0 and "each file needs an option of its own" in str(loose.exception or loose.output)
 
@@ -106,19 +106,19 @@ def table(name: str, numbers: range) -> str:
 
 
 def test_a_classifier_is_trained_adapted_evaluated_and_studied_with_its_files(text: Callable[..., str]) -> None:
-    given = {"labels": table("a.csv", range(20)), "validation": table("v.csv", range(5, 9))}
-    given["test"] = table("t.csv", range(30, 36))
-    result = lemma.train("lstm", **given, out="run", tokenizer="words", **SMALL)
+    kwargs = {"labels": table("a.csv", range(20)), "validation": table("v.csv", range(5, 9))}
+    kwargs["test"] = table("t.csv", range(30, 36))
+    result = lemma.train("lstm", **kwargs, out="run", tokenizer="words", **SMALL)
     assert result.overlaps == ("8 of the 8 texts of the validation split are in the train split too",)
     score = lemma.evaluate("run", progress=False)
     assert score.to_dict()["protocol"]["split hash"] == result.split_hashes["test"]
     assert score.to_dict()["protocol"]["overlap"] == result.overlaps[0]
     assert sum(sum(row) for row in score.to_dict()["confusion"]) == 12
     lemma.train("lstm", text=text("a.txt", 0), out="base", tokenizer="words", **SMALL)
-    adapted = lemma.adapt("base", **given, out="adapted", method="frozen", steps=3, progress=False)
+    adapted = lemma.adapt("base", **kwargs, out="adapted", method="frozen", steps=3, progress=False)
     assert "12" in str(adapted) and RunFolder.open(Path("adapted")).data.test.endswith("t.csv")  # pyright: ignore
     studied = lemma.study(
-        "lstm-gru", **given, out="study", seeds=1, epochs=1, least_steps=2, repetitions=1, tokenizer="words",
+        "lstm-gru", **kwargs, out="study", seeds=1, epochs=1, least_steps=2, repetitions=1, tokenizer="words",
         settings={"width": 8, "hidden": 8}, progress=False,
     )  # fmt: skip
     assert "12 for the test" in str(studied) or "12 for the test" in json.dumps(studied.to_dict())
@@ -126,8 +126,8 @@ def test_a_classifier_is_trained_adapted_evaluated_and_studied_with_its_files(te
 
 def test_a_parser_takes_dev_and_validation_alike() -> None:
     sentences = [Sentence((word, "sleeps"), (2, 0), ("nsubj", "root")) for word in ("he", "she", "it", "one", "who")]
-    for name, some in {"a": sentences[:3], "v": sentences[2:4], "t": sentences[4:]}.items():
-        Path(f"{name}.conllu").write_text(format_conllu(some))
+    for name, subset in {"a": sentences[:3], "v": sentences[2:4], "t": sentences[4:]}.items():
+        Path(f"{name}.conllu").write_text(format_conllu(subset))
     small = {"width": 8, "hidden": 8, "steps": 2, "progress": False}
     old = lemma.train("parser", treebank="a.conllu", dev="v.conllu", test="t.conllu", out="old", **small)
     new = lemma.train("parser", treebank="a.conllu", validation="v.conllu", test="t.conllu", out="new", **small)
@@ -142,8 +142,8 @@ def test_a_parser_takes_dev_and_validation_alike() -> None:
 def test_a_graph_is_tested_on_the_nodes_of_a_file() -> None:
     for name, nodes in {"n": (1, 2, 33, 34), "v": (3, 4, 31), "t": (5, 6, 7, 30)}.items():
         Path(f"{name}.txt").write_text("".join(f"{node}\n" for node in nodes))
-    given = {"labelled": "n.txt", "validation": "v.txt", "test": "t.txt"}
-    result = lemma.train("graph", graph="karate", **given, out="run", steps=3, progress=False)
+    kwargs = {"labelled": "n.txt", "validation": "v.txt", "test": "t.txt"}
+    result = lemma.train("graph", graph="karate", **kwargs, out="run", steps=3, progress=False)
     assert set(result.split_hashes) == {"graph", "train", "validation", "test"}
     protocol = lemma.evaluate("run", progress=False).to_dict()["protocol"]
     assert protocol["split"] == "test" and protocol["split hash"] == result.split_hashes["test"]
@@ -167,10 +167,12 @@ def test_a_translator_and_other_pairs_are_tested_on_a_file() -> None:
     }
     result = lemma.train("encoder-decoder", pairs="a.tsv", validation="v.tsv", test="t.tsv", out="run", **small)
     assert result.overlaps == ("5 of the 5 pairs of the test split are in the train split too",)
-    own = lemma.evaluate("run", progress=False)
+    custom = lemma.evaluate("run", progress=False)
     other = lemma.evaluate("run", pairs="v.tsv", test="t.tsv", progress=False)
-    assert own.to_dict()["protocol"]["overlap"] == result.overlaps[0] and "overlap" not in other.to_dict()["protocol"]
-    assert own.to_dict()["sentences"] == other.to_dict()["sentences"] == 5
+    assert (
+        custom.to_dict()["protocol"]["overlap"] == result.overlaps[0] and "overlap" not in other.to_dict()["protocol"]
+    )
+    assert custom.to_dict()["sentences"] == other.to_dict()["sentences"] == 5
 
 
 def test_a_dual_encoder_is_tested_on_the_images_of_a_table() -> None:
@@ -181,26 +183,26 @@ def test_a_dual_encoder_is_tested_on_the_images_of_a_table() -> None:
         Path(f"shown/{name}.csv").write_text("image,caption\n" + "".join(f"{n}.png,grey {n}\n" for n in shades))
     small = {"grid": 2, "patch": 4, "image_width": 8, "image_depth": 1, "image_heads": 2, "shared": 4}
     small |= {"body": "lstm", "body.width": 8, "body.hidden": 8, "steps": 2, "batch": 4, "progress": False}
-    given = {"captions": "a.csv", "validation": "v.csv", "test": "t.csv"}
-    result = lemma.train("dual-encoder", images="shown", **given, out="run", **small)
+    kwargs = {"captions": "a.csv", "validation": "v.csv", "test": "t.csv"}
+    result = lemma.train("dual-encoder", images="shown", **kwargs, out="run", **small)
     assert result.overlaps == ("1 of the 4 images of the test split is in the validation split too",)
-    own = lemma.evaluate("run", progress=False)
+    custom = lemma.evaluate("run", progress=False)
     other = lemma.evaluate("run", images="shown", captions="a.csv", test="t.csv", progress=False)
-    assert own.images == other.images == 4 and own.scores == other.scores  # pyright: ignore
+    assert custom.images == other.images == 4 and custom.scores == other.scores  # pyright: ignore
 
 
 def test_trees_of_every_file_are_read_and_a_file_without_trees_is_refused() -> None:
     words = [("he", "up"), ("she", "down"), ("it", "up"), ("one", "down"), ("who", "up"), ("you", "down")]
     trees = [Sentence((word, "sleeps"), (2, 0), ("nsubj", "root"), label=label) for word, label in words]
-    for name, some in {"a": trees[:4], "v": trees[4:], "t": trees[3:]}.items():
-        Path(f"{name}.conllu").write_text(format_conllu(some))
+    for name, subset in {"a": trees[:4], "v": trees[4:], "t": trees[3:]}.items():
+        Path(f"{name}.conllu").write_text(format_conllu(subset))
     small = {"width": 8, "steps": 2, "batch": 2, "progress": False}
-    given = {"labels": "a.conllu", "validation": "v.conllu"}
-    result = lemma.train("tree", **given, test="t.conllu", out="run", **small)
+    kwargs = {"labels": "a.conllu", "validation": "v.conllu"}
+    result = lemma.train("tree", **kwargs, test="t.conllu", out="run", **small)
     assert result.overlaps == (
         "1 of the 3 texts of the test split is in the train split too",
         "2 of the 3 texts of the test split are in the validation split too",
     )
     Path("t.csv").write_text("text,label\nhe sleeps,up\n")
     with pytest.raises(SpecError, match=r"--test .*t\.csv: .*a\.conllu holds trees, and so must this file"):
-        lemma.train("tree", **given, test="t.csv", out="other", **small)
+        lemma.train("tree", **kwargs, test="t.csv", out="other", **small)

@@ -123,8 +123,8 @@ def test_a_moved_folder_is_kept_until_it_can_be_restored(tmp_path: Path, monkeyp
     aside = tmp_path / f".run.3.{machine_id()}-{DEAD}.aside"
     aside.mkdir()
     (aside / "weights").touch()
-    with monkeypatch.context() as broken:
-        broken.setattr(Path, "rename", lambda *pair: (_ for _ in ()).throw(OSError(errno.EIO, "…")))
+    with monkeypatch.context() as invalid:
+        invalid.setattr(Path, "rename", lambda *pair: (_ for _ in ()).throw(OSError(errno.EIO, "…")))
         write_atomically(tmp_path / "other.txt", "")
         assert names(aside) == ["weights"]
     remove_stale_temp_files(tmp_path)

@@ -121,7 +121,7 @@ class TargetMatrix:
 
     @property
     def is_transposed(self) -> bool:
-        """Whether it is stored as inputs × outputs, like GPT-2's."""
+        """Return whether it is stored as inputs × outputs, like GPT-2's."""
         return any(is_conv1d(location.owner) for location in self.locations)
 
 

@@ -10,7 +10,7 @@ OUTCOME_KINDS: dict[str, TextKind] = {"right": "good", "wrong": "bad"}
 
 
 class CheckedLine:
-    """One line of an answer and its outcome.
+    """Line of an answer and its outcome.
 
     Subclasses are dataclasses that give `outcome` and `text` as fields or properties. The outcome is "right", "wrong",
     or another word for a line that was read but not checked.
@@ -26,12 +26,12 @@ class CheckedLine:
 
     @property
     def claim(self) -> str:
-        """What the line claims, as the audit of sources quotes it."""
+        """Return what the line claims, as the audit of sources quotes it."""
         return self.text
 
     @property
     def correction(self) -> str:
-        """What is right instead of a wrong line, in one paragraph."""
+        """Return what is right instead of a wrong line, in one paragraph."""
         return " ".join(self.notes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class CheckedLines(Result):
 
     @property
     def right(self) -> bool:
-        """Whether lines were checked and all of them are right."""
+        """Return whether lines were checked and all of them are right."""
         return bool(self.checked) and all(line.outcome == "right" for line in self.checked)
 
     def __bool__(self) -> bool:

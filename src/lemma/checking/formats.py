@@ -188,9 +188,9 @@ def possible_fractions(question: SheetQuestion) -> list[float]:
     if question.kind == "gradient" and question.partial:
         lines = len(question.lines)
         fractions = {
-            (right + follows * question.follow_through) / lines
+            (right + num_following * question.follow_through) / lines
             for right in range(lines + 1)
-            for follows in range(lines + 1 - right if follow_through else 1)
+            for num_following in range(lines + 1 - right if follow_through else 1)
         }
     else:
         fractions = {1.0, *question.credit.values(), *follow_through}
@@ -238,8 +238,8 @@ def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
     add_cell("markdown", "title", f"# {sheet.title}")
     for number, question in enumerate(sheet.questions, 1):
         name, (fields, earlier) = names[question.id], _sheet_for_question(sheet, question)
-        forms = {"gradient": f"the gradients {', '.join(question.lines)}, a line each,", "number": "a number"}
-        task = f"{question.text}\n\nAssign {forms.get(question.kind, 'a formula')} as a text to `{name}`."
+        instructions = {"gradient": f"the gradients {', '.join(question.lines)}, a line each,", "number": "a number"}
+        task = f"{question.text}\n\nAssign {instructions.get(question.kind, 'a formula')} as a text to `{name}`."
         unit = "point" if question.points == 1 else "points"
         heading = f"## {question.id} ({question.points:g} {unit})"
         add_cell("markdown", f"question-{number}", f"{heading}\n\n{task.strip()}")

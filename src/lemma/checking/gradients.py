@@ -74,8 +74,8 @@ class GradientVerdict(CheckedLine):
     @property
     def notes(self) -> tuple[str, ...]:
         repaired = f"repaired: {self.repair}" if self.repair else ""
-        taken = f"taken as given, since no line derives it: {', '.join(self.taken)}" if self.taken else ""
-        return tuple(note for note in (self.reason, repaired, taken) if note)
+        assumed = f"taken as given, since no line derives it: {', '.join(self.taken)}" if self.taken else ""
+        return tuple(note for note in (self.reason, repaired, assumed) if note)
 
     @property
     def correction(self) -> str:
@@ -230,9 +230,9 @@ class _GradientChecker:
         """Accept a line with the right value if it uses only what is available."""
         if unavailable := sorted(used - available):
             return replace(verdict, reason=_explain_unavailable(self.cell, verdict.name, unavailable[0]))
-        taken = (_dependencies(variable_names(expression), self.uses) & self.gradients) - self.derived
+        assumed = (_dependencies(variable_names(expression), self.uses) & self.gradients) - self.derived
         self.right.add(verdict.name)
-        return replace(verdict, outcome="right", taken=tuple(sorted(taken)))
+        return replace(verdict, outcome="right", taken=tuple(sorted(assumed)))
 
 
 class Diagnosis:
@@ -377,7 +377,7 @@ def forgotten_steps(
 
     `cache` holds gradients with constants in the first sample for the following lines, at most MAX_CONSTANT_TRIALS.
     """
-    first, *others = samples
+    first, *other_samples = samples
     try:
         value = Evaluator(first.values)(expression)
     except ShapeError:
@@ -398,10 +398,10 @@ def forgotten_steps(
         truth = cache[key]
         if truth is None or not is_close(value, truth):
             continue
-        truths = [gradient_with_constants(cell, sample, target, frozenset(constants)) for sample in others]
+        truths = [gradient_with_constants(cell, sample, target, frozenset(constants)) for sample in other_samples]
         if all(
             truth is not None and is_close(Evaluator(sample.values)(expression), truth)
-            for sample, truth in zip(others, truths, strict=True)
+            for sample, truth in zip(other_samples, truths, strict=True)
         ):
             return constants
     return ()

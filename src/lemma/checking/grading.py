@@ -195,9 +195,9 @@ class ClassMarks(Result):
             rows = []
             for mark in marks.marks:
                 mistakes = (text for text in mark.mistakes if text not in (NOT_DIAGNOSED, UNEXPLAINED))
-                remarks = "\n".join(dict.fromkeys((*mark.remarks, *mistakes)))
+                notes = "\n".join(dict.fromkeys((*mark.remarks, *mistakes)))
                 answer = "; ".join(mark.answer[:MAX_CELL_CHARS].splitlines())
-                rows.append((mark.id, answer, mark.verdict, f"{mark.points:g} of {mark.of:g}", remarks))
+                rows.append((mark.id, answer, mark.verdict, f"{mark.points:g} of {mark.of:g}", notes))
             table = Table(("", "answer", "verdict", "points", "remarks"), rows, is_text=True)
             blocks.append(Fold(f"{marks.student}: {marks.summary}", [table]))
         return blocks

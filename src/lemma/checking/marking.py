@@ -151,7 +151,7 @@ class Mark:
         """The reason, line by line, and the right answer if it is shown."""
         has_solution = self.right_answer and self.verdict != "right"
         solution = f"The right answer: {self.right_answer}" if has_solution else ""
-        return tuple(remark for remark in (*self.reason.splitlines(), solution) if remark)
+        return tuple(note for note in (*self.reason.splitlines(), solution) if note)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, without the mistakes."""
@@ -224,7 +224,7 @@ class StudentMarks(Result):
         lines = [self._heading]
         for mark in self.marks:
             lines.append(f"{mark.id:<{id_width}}  {mark.verdict:<{verdict_width}}  {mark.points:>5g} of {mark.of:g}")
-            lines += [f"{'':<{id_width}}  {remark}" for remark in mark.remarks]
+            lines += [f"{'':<{id_width}}  {note}" for note in mark.remarks]
         return [Text("\n".join([*lines, *self.notes, self.summary]))]
 
     def details(self) -> list[Block]:

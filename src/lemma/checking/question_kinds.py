@@ -435,14 +435,14 @@ class GradientQuestion(PreparedQuestion):
             again = self._outcomes(check_gradients(cell, answer, False, samples, derived, attempted))
             consistent = {name for name, outcome in outcomes.items() if outcome == "wrong" and again[name] == "right"}
             outcomes |= dict.fromkeys(consistent, "follows")
-        worth = {"right": 1.0, "follows": question.follow_through}
-        fractions = [worth.get(outcome, 0.0) for outcome in outcomes.values()]
+        credit_by_outcome = {"right": 1.0, "follows": question.follow_through}
+        fractions = [credit_by_outcome.get(outcome, 0.0) for outcome in outcomes.values()]
         fraction = sum(fractions) / len(fractions) if question.partial else min(fractions)
-        taken = sorted({name for line in report.checked for name in line.taken})
+        assumed = sorted({name for line in report.checked for name in line.taken})
         hint = ", ".join(f"{name} {outcome}" for name, outcome in outcomes.items()) + "."
         if consistent:
             hint += f" Those that follow are right with your own answer to {' and '.join(question.builds_on)}."
-        hint += f" Taken as given: {', '.join(taken)}." if taken else ""
+        hint += f" Taken as given: {', '.join(assumed)}." if assumed else ""
         notes = [f"{line.name}: {'; '.join(line.notes)}" for line in report.checked if line.notes]
         mistakes = [f"{name} is missing" for name, outcome in outcomes.items() if outcome == "missing"]
         following = {cell.canonical(name) for name in consistent}
@@ -457,8 +457,8 @@ class GradientQuestion(PreparedQuestion):
         """Return "right", "wrong" or "missing" for each gradient asked for."""
         outcomes = {}
         for name in self.question.lines:
-            found = {line.outcome for line in report.checked if line.name == self.cell.canonical(name)}
-            outcomes[name] = "missing" if not found else "right" if found == {"right"} else "wrong"
+            line_outcomes = {line.outcome for line in report.checked if line.name == self.cell.canonical(name)}
+            outcomes[name] = "missing" if not line_outcomes else "right" if line_outcomes == {"right"} else "wrong"
         return outcomes
 
 

@@ -59,7 +59,7 @@ class RepairSearch:
             target: the name that the expression should equal.
             available: names that the repair may use; any by default.
         """
-        first, *others = samples
+        first, *other_samples = samples
         limit, num_attempts, spent = min(self.operations_left, MAX_OPERATIONS_PER_LINE), 0, 0
         if limit <= 0:
             return None
@@ -76,7 +76,7 @@ class RepairSearch:
                     if (
                         is_correct(repair.expression, target, first, evaluate)
                         and (available is None or variable_names(repair.expression) <= {*available})
-                        and all(is_correct(repair.expression, target, sample) for sample in others)
+                        and all(is_correct(repair.expression, target, sample) for sample in other_samples)
                     ):
                         self.operations_left -= spent
                         return repair

@@ -111,8 +111,8 @@ def _scan(
     spend(len(source.text) // 5)
     for character in source.text:
         is_styled = unicodedata.decomposition(character).startswith(("<font>", "<wide>"))
-        plain = unicodedata.normalize("NFKC", character) if is_styled else character
-        text += folded.get(character, plain if len(plain) == 1 else character)
+        normalized = unicodedata.normalize("NFKC", character) if is_styled else character
+        text += folded.get(character, normalized if len(normalized) == 1 else character)
     tokens, patterns = list[Token](), {kind: re.compile(pattern) for kind, pattern in alphabet.items()}
     while position < len(text):
         matches = ((kind, pattern.match(text, position)) for kind, pattern in patterns.items())
@@ -258,12 +258,12 @@ def plain_name(name: str) -> str:
     >>> [plain_name(name) for name in ("ŷ", "δ₁", "c̃", "h_{t-1}", "dα", "a_t")]
     ['y_hat', 'delta1', 'c_tilde', 'h_prev', 'dalpha', 'a_t']
     """
-    plain = ""
+    result = ""
     name = name.replace("_{t-1}", "_prev").replace("_{t+1}", "_next").replace("{", "").replace("}", "")
     for letter in unicodedata.normalize("NFKD", name):
         words = unicodedata.name(letter, "").replace("LAMDA", "LAMBDA").split()  # Unicode's spelling of lambda
         if words[:1] == ["GREEK"] and words[-2:-1] == ["LETTER"]:
-            plain += words[-1].capitalize() if letter.isupper() else words[-1].lower()
+            result += words[-1].capitalize() if letter.isupper() else words[-1].lower()
         else:
-            plain += {"\u0302": "_hat", "\u0303": "_tilde", "∂": "d"}.get(letter, letter)
-    return plain
+            result += {"\u0302": "_hat", "\u0303": "_tilde", "∂": "d"}.get(letter, letter)
+    return result

@@ -41,13 +41,13 @@ def train(
 
     settings, names = split_settings(arguments or [])
     if resume:
-        refused = [f"'{name}'" for name in names] + [f"--{name.replace('_', '-')}" for name in data]
+        rejected = [f"'{name}'" for name in names] + [f"--{name.replace('_', '-')}" for name in data]
         options = {"out": out, "overwrite": overwrite, "settings": list_settings}
-        refused += [f"--{name}" for name, value in options.items() if value]
-        if refused:
+        rejected += [f"--{name}" for name, value in options.items() if value]
+        if rejected:
             raise SpecError(
                 "lemma train --resume RUN takes only KEY=VALUE settings: the run knows the rest. "
-                f"Leave out {', '.join(refused)}."
+                f"Leave out {', '.join(rejected)}."
             )
         return print_result(api.resume(resume, **settings), json)
     if not names:

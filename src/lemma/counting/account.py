@@ -133,8 +133,8 @@ class Quantity:
         formula = write_parts(self.groups, order, style)
         if not self.refused:
             return formula
-        rest = rf"\text{{{NO_FORMULA}}}" if style == "latex" else NO_FORMULA
-        return rest if formula == "0" else f"{formula} + {rest}"
+        placeholder = rf"\text{{{NO_FORMULA}}}" if style == "latex" else NO_FORMULA
+        return placeholder if formula == "0" else f"{formula} + {placeholder}"
 
     def at(self, values: Sizes) -> int | None:
         """Return the number at these sizes; None at the sizes of the account if a part there is not known.
@@ -151,22 +151,22 @@ class Quantity:
         sizes = self._fill_sizes(values)
         if sizes == self.compared_at:
             return self.evaluate({**self.derived, **values, **sizes})
-        where, compared = _list_sizes(sizes), _list_sizes(self.compared_at)
+        requested, compared = _list_sizes(sizes), _list_sizes(self.compared_at)
         if self.recount is None:
             raise InputError(
-                f"The {self.name} are known at {compared}, where formula and module were compared, not at {where}. "
+                f"The {self.name} are known at {compared}, where formula and module were compared, not at {requested}. "
                 "Count the model again, with these sizes."
             )
         number, expected = self.recount(sizes), self.evaluate(sizes)
         if number is None:
             raise CountingError(
-                f"The {self.name} at {where} cannot be read off the module within the limits of time and memory, and "
-                f"the formula was compared with it at {compared} only."
+                f"The {self.name} at {requested} cannot be read off the module within the limits of time and memory, "
+                f"and the formula was compared with it at {compared} only."
             )
         if expected is not None and number != expected:
             warnings.warn(
-                f"The {self.name} at {where} are {number:,}, read off the module; the formula, which was compared with "
-                f"it at {compared}, does not hold there: it gives {expected:,}.",
+                f"The {self.name} at {requested} are {number:,}, read off the module; the formula, which was compared "
+                f"with it at {compared}, does not hold there: it gives {expected:,}.",
                 stacklevel=2,
             )
         return number
@@ -220,7 +220,7 @@ class Quantity:
     def parts(self) -> list[dict[str, Any]]:
         """Path, shape, formula and number of every part; those without a formula come last, as they were measured."""
         order = tuple(self.sizes)
-        fitted = [
+        fitted_parts = [
             {
                 "path": part.path,
                 "shape": None if part.shape is None else [write_formula(size, order) for size in part.shape],
@@ -234,7 +234,7 @@ class Quantity:
             {"path": path, "shape": None, "formula": NO_FORMULA, "count": number, "note": self.refused[path]}
             for path, number in self.measured.items()
         ]
-        return fitted + measured
+        return fitted_parts + measured
 
     def tree(self, style: Style = "unicode") -> list[TreeRow]:
         """Return the parts as a tree that follows the module, with a sum for every module."""
@@ -304,10 +304,10 @@ def write_parts(parts: Sequence[Part], order: Sequence[str], style: Style = "pla
         number, _ = part.repeats.common_factor()
         brackets.setdefault(part.repeats / number if number else part.repeats, []).append(part)
     repeated = []
-    for repeats, inside in brackets.items():
+    for repeats, inner_parts in brackets.items():
         shapes: list[tuple[Polynomial, ...]] = []
         shapeless = ZERO
-        for part in inside:
+        for part in inner_parts:
             factors = part.factors
             if part.repeats != repeats:
                 monomial, number = next(iter(part.repeats.terms.items()))
@@ -433,8 +433,8 @@ def _tree_lines(quantity: Quantity) -> list[str]:
     lines = format_table(rows, left=(0, 1, 2, 4), width=10_000, has_header=False)
     if max(map(display_width, lines), default=0) <= text_width():
         return lines
-    below = [row for *cells, note in rows for row in [cells, *([("", "", note, "")] if note else [])]]
-    return format_table(below, left=(0, 1, 2), breakable=(0, 2), has_header=False)
+    note_rows = [row for *cells, note in rows for row in [cells, *([("", "", note, "")] if note else [])]]
+    return format_table(note_rows, left=(0, 1, 2), breakable=(0, 2), has_header=False)
 
 
 def _list_sizes(sizes: Sizes) -> str:

@@ -56,7 +56,7 @@ class ToolRow:
 
 @dataclass(frozen=True)
 class ToolComparison(Result):
-    """Each tool's numbers, their ratio to the exact ones, and the module that explains the difference."""
+    """Numbers of other tools, their ratio to the exact ones, and the module that explains the difference."""
 
     model: str
     parameters: int
@@ -366,13 +366,13 @@ def _describe_differences(
     worst = sorted((path for path in distances if distances[path]), key=lambda path: -distances[path])
     texts: list[str] = []
     for path in worst[:MAX_NAMED]:
-        ours_here, theirs_here = expected.get(path, 0), actual.get(path, 0)
-        if not ours_here:
-            text = f"{theirs_here:,.0f} {extra}"
-        elif not theirs_here:
-            text = f"{functions.get(path) or missing} not counted ({ours_here:,.0f})"
+        expected_count, actual_count = expected.get(path, 0), actual.get(path, 0)
+        if not expected_count:
+            text = f"{actual_count:,.0f} {extra}"
+        elif not actual_count:
+            text = f"{functions.get(path) or missing} not counted ({expected_count:,.0f})"
         else:
-            text = f"{theirs_here:,.0f} instead of {ours_here:,.0f}"
+            text = f"{actual_count:,.0f} instead of {expected_count:,.0f}"
         texts.append(f"{_label_path(path, exact)}: {text}")
     return "; ".join(texts + ([f"{len(worst) - MAX_NAMED} more"] if len(worst) > MAX_NAMED else []))
 

@@ -76,7 +76,7 @@ Amount = TypeVar("Amount", Polynomial, Fraction)
 
 @dataclass(frozen=True)
 class Conventions:
-    """How FLOPs are counted; written next to every figure."""
+    """Conventions of counting FLOPs, written next to every figure."""
 
     multiply_add: Literal[1, 2] = 2
     causal: Literal["full", "half"] = "full"
@@ -210,7 +210,7 @@ def make_part(group: PathGroup, fit: GroupFit) -> Part:
 
 @dataclass(frozen=True)
 class Measurement:
-    """How a quantity, or one kind of what it adds up, is read off a module.
+    """Way to read a quantity, or one of its summands, off a module.
 
     Attributes:
         key: its name in the cache.
@@ -254,7 +254,7 @@ class Attempt:
 
     @property
     def is_final(self) -> bool:
-        """Whether all formulas hold, or the module could not be probed at all."""
+        """Return whether all formulas hold, or the module could not be probed at all."""
         return not self.missed or EVERYTHING in self.missed
 
 
@@ -280,7 +280,7 @@ class SubjectCounter:
         """Count a quantity within the limit of time."""
         with self.reader.time_limit():
             measurements = self._measurements(name)
-            return self._make_quantity(name, [(one, self._fit(one)) for one in measurements])
+            return self._make_quantity(name, [(measurement, self._fit(measurement)) for measurement in measurements])
 
     def measure_requested(self, name: str) -> int | None:
         """Read a quantity at the sizes asked for, without formulas; None if no run is within the limits."""
@@ -370,7 +370,7 @@ class SubjectCounter:
     def _find_tied(self) -> dict[str, str]:
         """Return the other names of tied parameters, by the pattern of the first."""
         tied = measure.find_tied_names(self.subject.build(self.reader.small_sizes(with_inputs=False)))
-        return {path_pattern(name): ", ".join(others) for name, others in tied.items()}
+        return {path_pattern(name): ", ".join(other_names) for name, other_names in tied.items()}
 
     def _measure_flops(self, name: str, kind: str, function: Measure, num_columns: int) -> Measurement:
         """Measure the FLOPs of one pass over a batch.
@@ -642,8 +642,10 @@ class SubjectCounter:
 
     def _letter(self, name: str) -> str:
         """Return the letter of a derived size, the same in all quantities."""
-        taken = {*self.subject.sizes(True), *self._letters.values()}
-        return self._letters.setdefault(name, next((letter for letter in FREE_LETTERS if letter not in taken), name))
+        used_letters = {*self.subject.sizes(True), *self._letters.values()}
+        return self._letters.setdefault(
+            name, next((letter for letter in FREE_LETTERS if letter not in used_letters), name)
+        )
 
     def _remarks(self, name: str) -> Iterator[str]:
         """Yield what a quantity leaves out or depends on: operators without a rule, numbers that the module reads."""

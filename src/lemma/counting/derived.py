@@ -46,7 +46,7 @@ class DerivedSize:
 
     @property
     def name(self) -> str:
-        """Its symbol in fitted formulas; people read a letter instead."""
+        """Return its symbol in fitted formulas; people read a letter instead."""
         return f"size of {self.dimension}" if self.kind == "dimension" else self.write()
 
     def at(self, sizes: Sizes) -> int:

@@ -16,7 +16,7 @@ NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None}  # special toke
 
 
 def with_inputs(make_inputs: Callable[..., Any], **probe_sizes: list[int]) -> Callable[[Any], Any]:
-    """Let a factory know what its modules are called with, and at which sizes some symbols may be probed."""
+    """Make a factory know what its modules are called with, and at which sizes some symbols may be probed."""
 
     def mark(factory: Any) -> Any:
         factory.inputs, factory.probe_sizes = make_inputs, probe_sizes
@@ -39,7 +39,7 @@ class SelfAttention(nn.Module):
         self.W_O = nn.Parameter(torch.randn(H * M_V, E) / math.sqrt(H * M_V))
 
     def forward(self, X: Float[Tensor, "S E"]) -> Float[Tensor, "S E"]:
-        """Let every vector of a sequence attend to all of them; each step has a name of its own, for the drawing."""
+        """Make every vector of a sequence attend to all of them; each step has a name of its own, for the drawing."""
         Q, K, V = X @ self.W_Q, X @ self.W_K, X @ self.W_V
         scores = Q @ K.transpose(-2, -1)
         scaled = scores / math.sqrt(Q.shape[-1])

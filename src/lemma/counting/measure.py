@@ -73,7 +73,7 @@ class ModuleReader:
 
     @contextmanager
     def time_limit(self) -> Iterator[None]:
-        """Let readings inside raise a TimeLimitError once the limit is reached."""
+        """Make readings inside raise a TimeLimitError once the limit is reached."""
         self._deadline = process_time() + self.limits.seconds
         self._run_deadline = self._deadline - self.limits.seconds / 2
         try:
@@ -83,7 +83,7 @@ class ModuleReader:
 
     @contextmanager
     def no_time_limit(self) -> Iterator[None]:
-        """Let readings inside take any time."""
+        """Make readings inside take any time."""
         deadline, self._deadline = self._deadline, inf
         try:
             yield

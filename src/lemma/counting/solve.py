@@ -349,8 +349,8 @@ def _root(polynomial: Polynomial, bound: Bound, values: range) -> int | None:
     """Return the last value at which a polynomial keeps a bound; None without one."""
     if bound.is_upper:
         return largest_below(polynomial, bound.unknown, bound.value, values)
-    below = largest_below(polynomial, bound.unknown, bound.value - 1, values)
-    smallest = values[0] if below is None else below + values.step
+    root = largest_below(polynomial, bound.unknown, bound.value - 1, values)
+    smallest = values[0] if root is None else root + values.step
     return smallest if smallest in values else None
 
 
@@ -418,8 +418,8 @@ def solve(
     _check_question(polynomial, unknown, totals, known)
     ranges_by_name = _choose_ranges(unknown, ranges or {})
     used = {name: value for name, value in known.items() if name in polynomial.symbols and name not in unknown}
-    where = tuple(Total(value, {**used, **sizes}) for value, sizes in totals)
-    differences = [polynomial.substitute_all(total.sizes) - total.value for total in where]
+    evaluated_totals = tuple(Total(value, {**used, **sizes}) for value, sizes in totals)
+    differences = [polynomial.substitute_all(total.sizes) - total.value for total in evaluated_totals]
     differences += [a - b for a, b in combinations(differences, 2)]  # without the terms that both have
     solutions = search([to_equation(left, unknown) for left in differences], ranges_by_name, max_tried)
 
@@ -435,16 +435,18 @@ def solve(
 
     candidates = sorted((dict(zip(unknown, values, strict=True)) for values in solutions), key=roundest_first)
     if can_build is None:
-        return Solutions(tuple(unknown), where, ranges_by_name, len(candidates), 0, tuple(candidates[:limit]))
+        return Solutions(
+            tuple(unknown), evaluated_totals, ranges_by_name, len(candidates), 0, tuple(candidates[:limit])
+        )
     built: list[dict[str, int]] = []
-    tried = 0
+    num_candidates = 0
     for candidate in candidates[:MAX_BUILDS]:
         if len(built) == limit:
             break
-        tried += 1
+        num_candidates += 1
         if all(can_build({**known, **sizes, **candidate}) for _, sizes in totals):
             built.append(candidate)
-    return Solutions(tuple(unknown), where, ranges_by_name, len(candidates), tried, tuple(built))
+    return Solutions(tuple(unknown), evaluated_totals, ranges_by_name, len(candidates), num_candidates, tuple(built))
 
 
 def _check_question(
@@ -476,14 +478,14 @@ def _check_question(
 
 def _choose_ranges(unknown: Sequence[str], ranges: Mapping[str, range]) -> dict[str, range]:
     """Return the range of every unknown: the one asked for, or one that is sensible for its name."""
-    chosen_ranges = {name: ranges.get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE)) for name in unknown}
+    selected_ranges = {name: ranges.get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE)) for name in unknown}
     for name in ranges:
-        if name not in chosen_ranges:
-            raise InputError(describe_unknown("range: the unknown", name, chosen_ranges))
-    for name, values in chosen_ranges.items():
+        if name not in selected_ranges:
+            raise InputError(describe_unknown("range: the unknown", name, selected_ranges))
+    for name, values in selected_ranges.items():
         if not values or values[0] < 1 or values.step < 1:
             raise InputError(f"range of {name}: expected at least one value, rising, none below 1; got {values}.")
-    return chosen_ranges
+    return selected_ranges
 
 
 def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) -> int | None:
@@ -504,8 +506,8 @@ def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) 
         return result
 
     if all(coefficient >= 0 for coefficient in coefficients[1:]):  # it only rises
-        count_below = bisect_right(values, 0, key=evaluate)
-        return values[count_below - 1] if count_below else None
+        num_below = bisect_right(values, 0, key=evaluate)
+        return values[num_below - 1] if num_below else None
     return next((value for value in reversed(values) if evaluate(value) <= 0), None)
 
 
@@ -587,11 +589,11 @@ def search(
 
     The unknown with the fewest values left is tried until an equation has only one unknown, which is solved.
     """
-    num_tried = 0
+    num_candidates = 0
     first_narrowed: Ranges | None = None
 
     def solutions(equations: Sequence[Equation], ranges: Ranges, open_: frozenset[int]) -> Iterator[tuple[int, ...]]:
-        nonlocal num_tried, first_narrowed
+        nonlocal num_candidates, first_narrowed
         equations = [equation for equation in equations if equation]
         if any(not _unknown_indices(equation) for equation in equations):  # a number other than zero would be zero
             return
@@ -607,8 +609,8 @@ def search(
         index = min(indices, key=lambda index: len(ranges[index]))
         is_solvable = shortest and len(indices) == 1
         for value in integer_roots(shortest, index, ranges[index]) if is_solvable else ranges[index]:
-            num_tried += 1
-            if num_tried > max_tried:
+            num_candidates += 1
+            if num_candidates > max_tried:
                 bounds = zip(ranges_by_name, first_narrowed or ranges, strict=True)
                 sizes = ", ".join(f"{name} {values[0]:,}…{values[-1]:,}" for name, values in bounds if values)
                 raise InputError(
@@ -638,15 +640,15 @@ def _narrow_ranges(equation: Equation, ranges: Ranges) -> Ranges:
     shifted: dict[tuple[int, ...], int] = {}  # the coefficients with every unknown counted from its lowest value
     for powers, number in equation.items():
         for lower in product(*(range(power + 1) for power in powers)):
-            ways = prod(comb(n, k) * low ** (n - k) for n, k, low in zip(powers, lower, lows, strict=True))
-            shifted[lower] = shifted.get(lower, 0) + number * ways
+            num_combinations = prod(comb(n, k) * low ** (n - k) for n, k, low in zip(powers, lower, lows, strict=True))
+            shifted[lower] = shifted.get(lower, 0) + number * num_combinations
     slopes = [number for powers, number in shifted.items() if any(powers)]
     if min(slopes) < 0 < max(slopes):
         return ranges
     sign = 1 if max(slopes) > 0 else -1
 
-    def evaluate(others: Sequence[int], index: int, value: int) -> int:
-        point = [*others[:index], value, *others[index + 1 :]]
+    def evaluate(other_values: Sequence[int], index: int, value: int) -> int:
+        point = [*other_values[:index], value, *other_values[index + 1 :]]
         return sign * sum(number * prod(map(pow, point, powers)) for powers, number in equation.items())
 
     narrowed = list(ranges)

@@ -120,7 +120,7 @@ class Subject:
 
     @cached_property
     def _shares_tensors(self) -> bool:
-        """Whether two modules of the same sizes share tensors: then they are somebody's, and only copies are used."""
+        """Return whether two modules of the same sizes share tensors: they belong to the user, and copies are used."""
         if self.builds_fresh:
             return False
         with suppress(Exception), torch.device("meta"), SkipInitialization():
@@ -471,7 +471,7 @@ def _fields_besides_sizes(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _with_full_forward(model: nn.Module) -> nn.Module:
-    """Let a call of a model go through all of it: an encoder may have two outputs, or none for tokens."""
+    """Make a call of a model go through all of it: an encoder may have two outputs, or none for tokens."""
     if isinstance(model, EncoderModel) and (follow := model.follow) is not None:
 
         def forward_with_all_outputs(tokens: Tensor) -> Tensor:

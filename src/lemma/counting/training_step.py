@@ -95,12 +95,12 @@ class StepTrace:
 
     @property
     def flops(self) -> int:
-        """All FLOPs, a multiply–add as two."""
+        """Return all FLOPs, a multiply–add as two."""
         return sum(flops * times for (flops, _), times in self.kernels.items())
 
     @property
     def bytes_moved(self) -> int:
-        """All bytes that operations read and write."""
+        """Return all bytes that operations read and write."""
         return sum(moved * times for (_, moved), times in self.kernels.items())
 
 
@@ -322,7 +322,7 @@ def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: 
 
 @contextmanager
 def _emulate_gpu(meter: StepTracker) -> Iterator[None]:
-    """Let the trainer take the operators of a GPU, if one is planned for, on a CPU."""
+    """Make the trainer take the operators of a GPU, if one is planned for, on a CPU."""
     support.COST_RECORDER = meter.add_kernel if meter.gpu else None
     try:
         yield

@@ -114,7 +114,7 @@ class Sum:
 
     @property
     def is_count(self) -> bool:
-        """Whether it is a symbol less a whole number, such as N-1: written without spaces, before other factors."""
+        """Return whether it is a symbol minus an integer, such as N-1: written without spaces, before other factors."""
         if len(self.terms) != 2:
             return False
         first, last = self.terms

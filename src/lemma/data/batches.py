@@ -188,7 +188,7 @@ class RandomWindows:
 
 @dataclass(frozen=True)
 class ContiguousStreams:
-    """One contiguous stream per row of the batch, for models that carry their state from step to step.
+    """Contiguous stream per row of the batch, for models that carry their state from step to step.
 
     In an epoch each row reads its own part of the text from start to end. Each epoch shifts all parts by a random
     phase, so that the text is not always cut at the same positions; the tokens this leaves out differ every time.
@@ -281,7 +281,7 @@ class MaskedWindows:
 
     @property
     def is_paired(self) -> bool:
-        """Whether rows consist of two segments."""
+        """Return whether rows consist of two segments."""
         return self.objective != "masked"
 
     @property

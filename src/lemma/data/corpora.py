@@ -76,7 +76,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class CorpusRow:
-    """One line of the list of data sets; its fields are keys of `lemma data --json`."""
+    """Line of the list of data sets; its fields are keys of `lemma data --json`."""
 
     name: str
     size: int

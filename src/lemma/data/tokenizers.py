@@ -409,7 +409,7 @@ def _train_byte_pairs(spec: BytePairs, pieces: Iterable[str]) -> Engine:
 
 
 class ChatTemplateFields(ForeignFields):
-    """One of several chat templates of a model."""
+    """Named chat template of a model that has several."""
 
     name: str
     template: str

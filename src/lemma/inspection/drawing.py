@@ -106,8 +106,8 @@ def draw_head(head: "Head") -> str:
         (int(i), int(j), float(head.weights[i, j])) for i, j in np.argwhere(head.allowed[:MAX_TOKENS, :MAX_TOKENS])
     ]
     title = f"{head.title}: {head.pattern}{left_out}"
-    drawn = {"queries": queries, "keys": keys, "cells": cells, "title": title, "least": MIN_LINE_WEIGHT}
-    return render("head.svg", **drawn, colours=COLOURS, level=colour_index, ink=text_colour)
+    context = {"queries": queries, "keys": keys, "cells": cells, "title": title, "least": MIN_LINE_WEIGHT}
+    return render("head.svg", **context, colours=COLOURS, level=colour_index, ink=text_colour)
 
 
 def list_tokens(tokens: Sequence[VisibleToken]) -> str:
@@ -124,13 +124,15 @@ def list_tokens(tokens: Sequence[VisibleToken]) -> str:
 def draw_layer(layer: int, heads: "list[Head]") -> str:
     """Draw the heads of a layer in characters, as many side by side as fit."""
     side = math.ceil(len(heads) / math.ceil(len(heads) / MAX_HEADS_PER_ROW))
-    room = min(24, text_width() // side - 2)
+    max_width = min(24, text_width() // side - 2)
     images = []
     for head in heads:
-        wide = min(room, len(head.key_tokens) * 2)
-        high = min(max(1, room // 2), len(head.query_tokens))
-        lines = [line.ljust(room) for line in shade_matrix(head.weights, head.allowed, high, wide)]
-        images.append([f"head {head.head}".ljust(room)[:room], *lines, head.pattern.ljust(room)[:room]])
+        image_width = min(max_width, len(head.key_tokens) * 2)
+        high = min(max(1, max_width // 2), len(head.query_tokens))
+        lines = [line.ljust(max_width) for line in shade_matrix(head.weights, head.allowed, high, image_width)]
+        images.append(
+            [f"head {head.head}".ljust(max_width)[:max_width], *lines, head.pattern.ljust(max_width)[:max_width]]
+        )
     rows = [images[start : start + side] for start in range(0, len(images), side)]
     name = f"Layer {layer}  {heads[0].name}".rstrip()
     return "\n".join([name, *("\n".join(map("  ".join, zip(*row, strict=True))).rstrip() for row in rows)])

@@ -52,7 +52,7 @@ NOTEBOOK_FRAME = Markup(
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """One head: its query and key tokens, its weights, and what they were computed from.
+    """Head: its query and key tokens, its weights, and what they were computed from.
 
     α_ij = softmax_j(scale · q_i·k_j + bias_ij) over the allowed keys j; the head's output is Σ_j α_ij v_j. With an
     attention sink the softmax is over the keys and the sink, so that a row sums to less than 1.
@@ -110,7 +110,7 @@ class Head:
 
     def record(self) -> dict[str, Any]:
         """Return the numbers of the head, as in the table."""
-        near = self.nearest
+        nearest = self.nearest
         return {
             "layer": self.layer,
             "head": self.head,
@@ -121,10 +121,10 @@ class Head:
             "first": self.statistics.first,
             "sink": self.sink_fraction,
             "pattern": self.pattern,
-            "nearest": near.pattern if near else None,
-            "score": near.score if near else None,
-            "uniform": near.uniform if near else None,
-            "rows": near.rows if near else None,
+            "nearest": nearest.pattern if nearest else None,
+            "score": nearest.score if nearest else None,
+            "uniform": nearest.uniform if nearest else None,
+            "rows": nearest.rows if nearest else None,
         }
 
 
@@ -153,7 +153,7 @@ class Heads(Result):
 
     def heads_by_pattern(self) -> dict[str, list[tuple[Head, PatternMatch]]]:
         """Return by pattern the heads that match it, best first; a head may match several."""
-        every = [(head, one) for head in self.heads for one in head.matches]
+        every = [(head, match) for head in self.heads for match in head.matches]
         matching = [pair for pair in every if pair[1].gain >= patterns.MIN_GAIN and pair[1].rows >= patterns.MIN_ROWS]
         matching.sort(key=lambda pair: -pair[1].gain)
         return {
@@ -174,8 +174,8 @@ class Heads(Result):
         """Yield small images of the heads, the table, and for a single head what each token attends to."""
         yield Text(f"{self.model}: {pluralize(len(self.heads), 'head')} on {pluralize(len(self.tokens), 'token')}")
         yield Text(drawing.list_tokens(self.tokens), blank_before=True)
-        shown, many = {head.pattern for head in self.heads}, len(self.heads) > MAX_DRAWN_HEADS
-        meanings = [f"{name}: {meaning}." for name, meaning in patterns.MEANINGS.items() if name in shown]
+        pattern_names, many = {head.pattern for head in self.heads}, len(self.heads) > MAX_DRAWN_HEADS
+        meanings = [f"{name}: {meaning}." for name, meaning in patterns.MEANINGS.items() if name in pattern_names]
         if many:
             yield Pre(((drawing.draw_pattern_letters(self), ""),))
             lines = (f"{drawing.PATTERN_LETTERS[line.split(':')[0]]}  {line}" for line in meanings)
@@ -194,9 +194,9 @@ class Heads(Result):
         rows: list[tuple[str, ...]] = []  # `uniform` is what entropy and score are of uniform weights
         with_sinks = any(head.sink is not None for head in self.heads)
         for head in self.heads:
-            numbers, near = head.statistics, head.nearest
+            numbers, nearest = head.statistics, head.nearest
             distance = "–" if numbers.distance is None else f"{numbers.distance:.2f}"
-            match = (near.pattern, f"{near.score:.3f}", f"{near.uniform:.3f}") if near else ("–", "", "")
+            match = (nearest.pattern, f"{nearest.score:.3f}", f"{nearest.uniform:.3f}") if nearest else ("–", "", "")
             means = (f"{numbers.entropy:.3f}", f"{numbers.uniform_entropy:.3f}", distance, f"{numbers.first:.3f}")
             if with_sinks:
                 means = (*means, "–" if head.sink_fraction is None else f"{head.sink_fraction:.3f}")
@@ -214,8 +214,13 @@ class Heads(Result):
         heads: list[dict[str, Any]] = []
         for head in self.heads:
             matches = {m.pattern: {"score": m.score, "uniform": m.uniform, "rows": m.rows} for m in head.matches}
-            about = {"cross": head.is_cross, "masked": not head.allowed.all(), "scale": head.scale, "patterns": matches}
-            heads.append(head.record() | about | {"weights": head.weights.tolist() if with_weights else None})
+            properties = {
+                "cross": head.is_cross,
+                "masked": not head.allowed.all(),
+                "scale": head.scale,
+                "patterns": matches,
+            }
+            heads.append(head.record() | properties | {"weights": head.weights.tolist() if with_weights else None})
         texts = {"tokens": self.tokens, "source": self.source}
         return {
             "model": self.model,
@@ -246,7 +251,7 @@ class Heads(Result):
 
 
 def _format_scores(pairs: Sequence[tuple[Head, PatternMatch]]) -> str:
-    return "  ".join(f"{head.layer}.{head.head} {one.score:.2f}" for head, one in pairs)
+    return "  ".join(f"{head.layer}.{head.head} {match.score:.2f}" for head, match in pairs)
 
 
 def look_at_run(
@@ -268,8 +273,14 @@ def look_at_run(
     reads_texts = isinstance(run.spec, Classifier | Encoder) and not isinstance(body, Tree)
     model = run.module if reads_texts else run.model
     before, after = run.tokenizer.boundary_tokens(isinstance(body, Transformer))
-    own = reads_texts and run.tokenizer.kind != PRETRAINED and bool(before)  # special tokens past the vocabulary
-    limit = max_text_tokens(body) - 2 * own if reads_texts and isinstance(body, BodySpec) else run.model.receptive_field
+    adds_special = (
+        reads_texts and run.tokenizer.kind != PRETRAINED and bool(before)
+    )  # special tokens past the vocabulary
+    limit = (
+        max_text_tokens(body) - 2 * adds_special
+        if reads_texts and isinstance(body, BodySpec)
+        else run.model.receptive_field
+    )
     most = min(limit or MAX_TOKENS, MAX_TOKENS)
     if repeated is not None and text is None:
         ids = repeated_tokens(run.tokenizer, repeated, most)
@@ -285,7 +296,7 @@ def look_at_run(
     notes = [f"The text has {len(ids):,} tokens; the first {most} were read."] if len(ids) > most else []
     ids = np.asarray(ids[:most], dtype=np.int64)
     words = run.tokenizer.token_strings(ids)
-    if own:
+    if adds_special:
         ids, words = np.concatenate([before, ids, after]), [SPECIAL_TOKENS[0], *words, SPECIAL_TOKENS[1]]
     tokens = torch.from_numpy(ids)
     try:
@@ -332,15 +343,15 @@ class HeadMeans(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        about = {"model": self.model, "source": self.source, "tokens": self.tokens, "length": self.length}
-        return {**about, "uniform_entropy": self.uniform_entropy, "heads": self.records()}
+        source_fields = {"model": self.model, "source": self.source, "tokens": self.tokens, "length": self.length}
+        return {**source_fields, "uniform_entropy": self.uniform_entropy, "heads": self.records()}
 
     def blocks(self) -> Iterator[Block]:
         """Yield what was read, and the table."""
         yield Text(f"{self.model} on {self.tokens:,} tokens of {self.source}, in windows of {self.length}")
         rows = [
-            (f"{one['layer']}.{one['head']}", f"{one['entropy']:.3f}", f"{one['distance']:.1f}")
-            for one in self.records()
+            (f"{record['layer']}.{record['head']}", f"{record['entropy']:.3f}", f"{record['distance']:.1f}")
+            for record in self.records()
         ]
         yield Table(("head", "entropy", "distance"), rows, left=(0,))
         yield Text(
@@ -353,8 +364,8 @@ class HeadMeans(Result):
 def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], None] | None = None) -> HeadMeans:
     """Measure every head over a whole text, a file or a corpus by name, window by window.
 
-    The weights of no window are in memory: on a GPU the kernel of `kernels/row_statistics.py` gives the entropy and the distance
-    of each row along with attention; elsewhere they are computed in blocks of rows.
+    The weights of no window are in memory: on a GPU `kernels/row_statistics.py` gives the entropy and the distance of
+    each row along with attention; elsewhere they are computed in blocks of rows.
     """
     hint = "What its heads do on one text: lemma look {} --text '…'"
     model = run.require(LanguageModel, "a language model, whose heads --corpus measures", hint)
@@ -375,26 +386,34 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
     batch = max(1, tokens_per_batch(device, 64) // length)
     sums: list[Tensor] = []  # by layer: entropies, squared distances and rows of each head
     with evaluating(model), torch.no_grad():
-        for part in (part for some in windows for part in np.array_split(some, -(-len(some) // batch))):
+        for part in (
+            part for window_group in windows for part in np.array_split(window_group, -(-len(window_group) // batch))
+        ):
             totals = _row_sums(model, torch.from_numpy(part.astype(np.int64)).to(device), attention if fused else [])
             if not totals:
                 raise InputError(
                     f"{run.path} is a run of the family {getattr(run.spec, 'family', 'model')}, which has no attention "
                     "heads. Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
                 )
-            sums = totals if not sums else [one + other for one, other in zip(sums, totals, strict=True)]
-    means = [(one[:2] / one[2].clamp(min=1)).cpu() for one in sums]
-    seen = np.concatenate([np.tile(np.arange(1, some.shape[1] + 1), len(some)) for some in windows])
+            sums = totals if not sums else [running + other for running, other in zip(sums, totals, strict=True)]
+    means = [(running[:2] / running[2].clamp(min=1)).cpu() for running in sums]
+    seen = np.concatenate(
+        [np.tile(np.arange(1, window_group.shape[1] + 1), len(window_group)) for window_group in windows]
+    )
     seen = np.minimum(seen, sliding or length)
     causal = all(part.causal for part in attention)
-    sizes = seen if causal else np.concatenate([np.full(some.size, some.shape[1]) for some in windows])
+    sizes = (
+        seen
+        if causal
+        else np.concatenate([np.full(window_group.size, window_group.shape[1]) for window_group in windows])
+    )
     return HeadMeans(
         run.path.name,
         corpus,
         len(text),
         length,
-        tuple(tuple(one[0].tolist()) for one in means),
-        tuple(tuple(one[1].sqrt().tolist()) for one in means),
+        tuple(tuple(running[0].tolist()) for running in means),
+        tuple(tuple(running[1].sqrt().tolist()) for running in means),
         float(np.log(sizes).mean()),
     )
 
@@ -415,7 +434,7 @@ def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Fl
         for part in fused:
             part.row_statistics = None
     ones = tokens.new_full(rows[0][0].shape[1:2], tokens.numel(), dtype=torch.float64)
-    return [torch.stack([*(one.sum((0, 2), dtype=torch.float64) for one in pair), ones]) for pair in rows]
+    return [torch.stack([*(statistic.sum((0, 2), dtype=torch.float64) for statistic in pair), ones]) for pair in rows]
 
 
 def repeated_tokens(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[int]:
@@ -426,12 +445,14 @@ def repeated_tokens(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[i
     induction heads"): the mean attention from each token's second occurrence to the token after its first.
     """
     special = {*tokenizer.prefix, *tokenizer.suffix, *tokenizer.stop_tokens, tokenizer.bos, tokenizer.unk}
-    plain = [token for token in range(tokenizer.vocabulary) if token not in special]
-    room = min(len(plain), (max_tokens - len(tokenizer.prefix)) // 2)
-    if isinstance(count, bool) or not isinstance(count, int) or not patterns.MIN_ROWS <= count <= room:
-        raise InputError(f"repeated = {count!r}: give a whole number of tokens from {patterns.MIN_ROWS} to {room}.")
-    once = np.random.default_rng(0).choice(plain, count, replace=False).tolist()
-    return [*tokenizer.prefix, *once, *once]
+    ordinary_ids = [token for token in range(tokenizer.vocabulary) if token not in special]
+    max_count = min(len(ordinary_ids), (max_tokens - len(tokenizer.prefix)) // 2)
+    if isinstance(count, bool) or not isinstance(count, int) or not patterns.MIN_ROWS <= count <= max_count:
+        raise InputError(
+            f"repeated = {count!r}: give a whole number of tokens from {patterns.MIN_ROWS} to {max_count}."
+        )
+    first_half = np.random.default_rng(0).choice(ordinary_ids, count, replace=False).tolist()
+    return [*tokenizer.prefix, *first_half, *first_half]
 
 
 def look_at(
@@ -462,12 +483,12 @@ def look_at(
         identities = inputs.reshape(-1).tolist()  # two ids may be spelt alike
     texts = number_tokens(words, identities), number_tokens(source_words)
     records = _record_attention_calls(model, inputs)
-    for what, value in (("layer", layer), ("head", head)):
+    for option, value in (("layer", layer), ("head", head)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise InputError(f"{what} = {value!r}: give a whole number, counted from 0.")
+            raise InputError(f"{option} = {value!r}: give a whole number, counted from 0.")
 
-    def describe_range(what: str, count: int) -> str:
-        return f"it has {f'{what} 0 only' if count == 1 else f'{what}s 0 to {count - 1}'}, counted from 0."
+    def describe_range(option: str, count: int) -> str:
+        return f"it has {f'{option} 0 only' if count == 1 else f'{option}s 0 to {count - 1}'}, counted from 0."
 
     if layer is not None and not 0 <= layer < len(records):
         raise InputError(f"layer = {layer} is out of range for this model: {describe_range('layer', len(records))}")
@@ -477,8 +498,8 @@ def look_at(
         if head is not None and not 0 <= head < size:
             raise InputError(f"head = {head} is out of range for layer {number}: {describe_range('head', size)}")
     heads = [one for number, record in selected for one in _analyse_heads(number, record, *texts, head)]
-    if shares := [head.sink_fraction for head in heads if head.sink_fraction is not None]:
-        notes = [*notes, SINKS_NOTE.format(sum(shares) / len(shares))]
+    if sink_fractions := [head.sink_fraction for head in heads if head.sink_fraction is not None]:
+        notes = [*notes, SINKS_NOTE.format(sum(sink_fractions) / len(sink_fractions))]
     return Heads(name or type(model).__name__, *texts, tuple(heads), tuple(notes))
 
 
@@ -489,8 +510,10 @@ class NoAttentionError(InputError):
 def _check_one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
     """Return what the model is called with, checked to be one text only."""
     if isinstance(tokens, Mapping):
-        named = [one for name, one in tokens.items() if str(name).endswith("ids") and isinstance(one, Tensor)]
-        inputs, checked = tokens, [ids for ids in named if ids.dim() == 2]
+        id_tensors = [
+            tensor for name, tensor in tokens.items() if str(name).endswith("ids") and isinstance(tensor, Tensor)
+        ]
+        inputs, checked = tokens, [ids for ids in id_tensors if ids.dim() == 2]
     else:
         try:
             inputs = torch.as_tensor(tokens)
@@ -521,7 +544,9 @@ def _record_attention_calls(model: nn.Module, inputs: Tensor | Mapping[str, Tens
             if isinstance(inputs, Tensor):
                 model(inputs.to(device).reshape(1, -1))
             else:
-                model(**{name: one.to(device) if isinstance(one, Tensor) else one for name, one in inputs.items()})
+                model(
+                    **{name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+                )
         except (LemmaError, torch.OutOfMemoryError):
             raise
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -558,8 +583,8 @@ def _analyse_heads(
         added = added + record.position_bias_at(record.integer_distances())
     added = added.masked_fill(added <= MASKED, 0.0)
     bias = added[-1].numpy() if added.any() else None
-    apart = None if cross else np.abs(patterns.key_distances(query_tokens, key_tokens))
-    places = patterns.pattern_masks(query_tokens, key_tokens, cross)
+    distances = None if cross else np.abs(patterns.key_distances(query_tokens, key_tokens))
+    masks = patterns.pattern_masks(query_tokens, key_tokens, cross)
     for head in range(len(scores)) if head_index is None else [head_index]:
         allowed = scores[head] > MASKED
         masked = np.where(allowed, scores[head], -np.inf)
@@ -582,8 +607,8 @@ def _analyse_heads(
             keys=record.keys[-1, head].numpy(),
             values=None if record.values is None else record.values[-1, head].numpy(),
             scale=float(record.scale),
-            statistics=patterns.statistics(weights, allowed, apart),
-            matches=tuple(patterns.match_pattern(name, weights, allowed, where) for name, where in places.items()),
+            statistics=patterns.statistics(weights, allowed, distances),
+            matches=tuple(patterns.match_pattern(name, weights, allowed, mask) for name, mask in masks.items()),
             sink=sink,
         )
 
@@ -596,7 +621,7 @@ def _match_tokens(
     Their lengths tell the texts apart; where both texts have the same length, the module's path does. A model that
     reads windows is given its last words.
     """
-    new, known = record.queries.shape[-2], record.keys.shape[-2]
+    new, num_keys = record.queries.shape[-2], record.keys.shape[-2]
 
     def last(words: tuple[VisibleToken, ...], count: int) -> tuple[VisibleToken, ...]:
         if count > len(words):
@@ -608,8 +633,8 @@ def _match_tokens(
 
     name = record.name.lower()
     in_encoder = new == len(source) and "encoder" in name.split(".")
-    if source and new == known and (new != len(tokens) or in_encoder):
-        return last(source, new), last(source, known), False
-    if source and known == len(source) and (known != new or any(word in name for word in CROSS_ATTENTION_NAMES)):
+    if source and new == num_keys and (new != len(tokens) or in_encoder):
+        return last(source, new), last(source, num_keys), False
+    if source and num_keys == len(source) and (num_keys != new or any(word in name for word in CROSS_ATTENTION_NAMES)):
         return last(tokens, new), source, True
-    return last(tokens, new), last(tokens, known), False
+    return last(tokens, new), last(tokens, num_keys), False

@@ -37,7 +37,7 @@ def render_page(heads: "Heads") -> str:
         "look.html",
         heads=heads,
         title=f"Attention of {heads.model}",
-        facts=", ".join(pluralize(count, what) for what, count in counts.items()),
+        facts=", ".join(pluralize(count, noun) for noun, count in counts.items()),
         packed=packed,
         legend=[(weight, COLOURS[colour_index(weight)]) for weight in LEGEND_WEIGHTS],
         image=png_url,
@@ -78,18 +78,23 @@ def build_payload(heads: "Heads") -> Payload:
         return numbers.setdefault(text, len(numbers))
 
     longest = max(max(head.weights.shape) for head in heads.heads)
-    shown = min(MAX_TOKENS, longest)
-    while shown > 2:  # as many as fit: scores, with biases and two more numbers per row
-        seen = [int(one.allowed[:shown, :shown].sum()) * (1 if one.bias is None else 2) for one in heads.heads]
-        if sum(seen, 2 * shown * len(seen)) * 4 * BASE64_RATIO <= MAX_SCORE_CHARACTERS:
+    num_shown_tokens = min(MAX_TOKENS, longest)
+    while num_shown_tokens > 2:  # as many as fit: scores, with biases and two more numbers per row
+        seen = [
+            int(one.allowed[:num_shown_tokens, :num_shown_tokens].sum()) * (1 if one.bias is None else 2)
+            for one in heads.heads
+        ]
+        if sum(seen, 2 * num_shown_tokens * len(seen)) * 4 * BASE64_RATIO <= MAX_SCORE_CHARACTERS:
             break
-        shown -= 1
+        num_shown_tokens -= 1
     texts = list(dict.fromkeys(words for head in heads.heads for words in (head.query_tokens, head.key_tokens)))
     packed: list[dict[str, Any]] = []
     for head in heads.heads:
-        allowed = head.allowed[:shown, :shown]
+        allowed = head.allowed[:num_shown_tokens, :num_shown_tokens]
         sums = softmax_sums(head.scores, head.sink)  # over all keys, shown or not
-        bias = None if head.bias is None else store(head.bias[:shown, :shown][allowed].astype("<f4"))
+        bias = (
+            None if head.bias is None else store(head.bias[:num_shown_tokens, :num_shown_tokens][allowed].astype("<f4"))
+        )
         packed.append(
             {
                 "layer": head.layer,
@@ -102,51 +107,60 @@ def build_payload(heads: "Heads") -> Payload:
                 "scale": head.scale,
                 "sink": head.sink,
                 "mask": store(np.packbits(allowed)),
-                "scores": store(head.scores[:shown, :shown][allowed].astype("<f4")),
-                "sums": store(sums[:shown].astype("<f4")),
+                "scores": store(head.scores[:num_shown_tokens, :num_shown_tokens][allowed].astype("<f4")),
+                "sums": store(sums[:num_shown_tokens].astype("<f4")),
                 "bias": bias,
                 "vectors": None,
             }
         )
-    vectors = [[p[:shown] for p in (one.queries, one.keys, one.values) if p is not None] for one in heads.heads]
+    vectors = [
+        [p[:num_shown_tokens] for p in (one.queries, one.keys, one.values) if p is not None] for one in heads.heads
+    ]
     sizes = [sum(part.size for part in parts) for parts in vectors]
-    whole = spent + sum(sizes) * 4 * BASE64_RATIO <= MAX_CHARACTERS
+    fits_unrounded = spent + sum(sizes) * 4 * BASE64_RATIO <= MAX_CHARACTERS
     bare = len(packed)
     for one, parts, size in zip(packed, vectors, sizes, strict=True):  # as long as there is room
-        if spent + size * (4 if whole else 2) * BASE64_RATIO > MAX_CHARACTERS:
+        if spent + size * (4 if fits_unrounded else 2) * BASE64_RATIO > MAX_CHARACTERS:
             break
         one["vectors"] = []
         for part in parts:
-            unit = 1 if whole else float(np.abs(part).max(initial=0.0)) / 32767 or 1.0
-            array = store(part.astype("<f4") if whole else np.rint(part / unit).astype("<i2"))
-            one["vectors"].append({"width": part.shape[1], "unit": unit, "bytes": 4 if whole else 2, "array": array})
+            unit = 1 if fits_unrounded else float(np.abs(part).max(initial=0.0)) / 32767 or 1.0
+            array = store(part.astype("<f4") if fits_unrounded else np.rint(part / unit).astype("<i2"))
+            one["vectors"].append(
+                {"width": part.shape[1], "unit": unit, "bytes": 4 if fits_unrounded else 2, "array": array}
+            )
         bare -= 1
     values = {
         "colours": COLOURS,
         "first": heads.heads.index(heads.clearest_head()),
-        "texts": [{"start": words[0].index, "words": [word.visible_text for word in words[:shown]]} for words in texts],
+        "texts": [
+            {"start": words[0].index, "words": [word.visible_text for word in words[:num_shown_tokens]]}
+            for words in texts
+        ],
         "heads": packed,
         "arrays": list(numbers),
     }
     notes = list(heads.notes)
-    if shown < longest:
-        notes.append(f"Images show the first {shown} of {longest} tokens; the table is about all {longest}.")
+    if num_shown_tokens < longest:
+        notes.append(f"Images show the first {num_shown_tokens} of {longest} tokens; the table is about all {longest}.")
     if bare:
         notes.append(
             f"Queries, keys and values of the last {bare} of {len(heads.heads)} heads are left out to keep the page "
             "small; their arithmetic starts at the product q·k. A page of one layer (--layer) includes them."
         )
-    return Payload(values, shown, tuple(notes))
+    return Payload(values, num_shown_tokens, tuple(notes))
 
 
 def _describe_head(head: "Head") -> str:
     """Describe a head in a few sentences."""
-    numbers, near = head.statistics, head.nearest
-    share = f" {near.score:.3f} of its attention where uniform attention has {near.uniform:.3f}" if near else ""
-    match = f"Best match: {head.pattern}, {MEANINGS[head.pattern]}:{share}."
+    numbers, nearest = head.statistics, head.nearest
+    comparison = (
+        f" {nearest.score:.3f} of its attention where uniform attention has {nearest.uniform:.3f}" if nearest else ""
+    )
+    match = f"Best match: {head.pattern}, {MEANINGS[head.pattern]}:{comparison}."
     if not head.matched_pattern:
         broad = f"; it is broad, with {MEANINGS['broad']}" if head.pattern == "broad" else ""
-        match = f"No pattern matches{broad}." + (f" The nearest is {near.pattern}:{share}." if near else "")
+        match = f"No pattern matches{broad}." + (f" The nearest is {nearest.pattern}:{comparison}." if nearest else "")
     distance = "" if numbers.distance is None else f" Mean distance {numbers.distance:.2f} tokens."
     entropy = f"Entropy {numbers.entropy:.3f} of at most {numbers.uniform_entropy:.3f} nats."
     sink = "" if head.sink_fraction is None else f", {head.sink_fraction:.3f} to the sink"

@@ -110,13 +110,13 @@ def match_pattern(
     >>> match_pattern("itself", np.array([[0.75, 0.25], [0.5, 0.5]]), everything, diagonal)
     PatternMatch(pattern='itself', score=0.625, uniform=0.5, rows=2)
     """
-    inside = pattern_mask & allowed
-    rows = inside.any(1) & (allowed & ~inside).any(1)
+    matching = pattern_mask & allowed
+    rows = matching.any(1) & (allowed & ~matching).any(1)
     if not rows.any():
         return PatternMatch(pattern, 0.0, 0.0, 0)
-    inside, allowed = inside[rows], allowed[rows]
-    score = np.where(inside, weights[rows], 0.0).sum(1).mean()
-    return PatternMatch(pattern, float(score), float((inside.sum(1) / allowed.sum(1)).mean()), len(inside))
+    matching, allowed = matching[rows], allowed[rows]
+    score = np.where(matching, weights[rows], 0.0).sum(1).mean()
+    return PatternMatch(pattern, float(score), float((matching.sum(1) / allowed.sum(1)).mean()), len(matching))
 
 
 def nearest_pattern(matches: Sequence[PatternMatch]) -> PatternMatch | None:

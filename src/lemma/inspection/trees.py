@@ -65,7 +65,7 @@ class WordAttention:
 
 
 def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[str]) -> WordAttention:
-    """Let a model read words, and return the attention of its heads from word to word."""
+    """Make a model read words, and return the attention of its heads from word to word."""
     aligned = align(words, tokenizer)
     reach = model.receptive_field
     if not len(aligned.ids) or (reach is not None and len(aligned.ids) > reach):
@@ -73,10 +73,10 @@ def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Se
             f"the sentence has {len(aligned.ids)} tokens; the model reads 1 to {reach} at once. Give another sentence."
         )
     records = _square_attention(model, torch.from_numpy(aligned.ids))
-    places = _head_indices(records)
+    head_indices = _head_indices(records)
     weights = torch.cat([record.weights()[0] for record in records]).double().cpu().numpy()
-    names = tuple(f"layer {layer} head {head}" for layer, head in places)
-    return WordAttention(names, places, merge_token_attention(weights, aligned.spans))
+    names = tuple(f"layer {layer} head {head}" for layer, head in head_indices)
+    return WordAttention(names, head_indices, merge_token_attention(weights, aligned.spans))
 
 
 def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
@@ -119,15 +119,15 @@ def _head_indices(records: Sequence[AttentionRecord]) -> tuple[tuple[int, int], 
 
 def _select(places: Sequence[tuple[int, int]], layer: int | None, head: int | None) -> list[int]:
     """The numbers of the heads with this layer and head; that there are none is an InputError."""
-    found = [number for number, (at, which) in enumerate(places) if layer in (None, at) and head in (None, which)]
-    if not found:
-        asked = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
+    selected = [number for number, (at, which) in enumerate(places) if layer in (None, at) and head in (None, which)]
+    if not selected:
+        requested = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
         layers, heads = (
             f"{count} {name}s (0 to {count - 1})" if count > 1 else f"one {name} (0)"
             for name, count in zip(("layer", "head"), np.max(places, axis=0) + 1, strict=True)
         )
-        raise InputError(f"there is no {', '.join(asked)}: the model has {layers} of {heads}.")
-    return found
+        raise InputError(f"there is no {', '.join(requested)}: the model has {layers} of {heads}.")
+    return selected
 
 
 def most_attended(weights: Float[np.ndarray, "heads words words"]) -> Int64[np.ndarray, "heads words"]:
@@ -136,10 +136,10 @@ def most_attended(weights: Float[np.ndarray, "heads words words"]) -> Int64[np.n
     >>> most_attended(np.array([[[1.0, 0, 0], [0.9, 0.1, 0], [0.1, 0.3, 0.6]]])).tolist()
     [[0, 1, 2]]
     """
-    others = weights.copy()
-    places = np.arange(weights.shape[-1])
-    others[:, places, places] = 0.0
-    return np.where(others.max(axis=-1) > 0, others.argmax(axis=-1) + 1, 0)
+    off_diagonal = weights.copy()
+    positions = np.arange(weights.shape[-1])
+    off_diagonal[:, positions, positions] = 0.0
+    return np.where(off_diagonal.max(axis=-1) > 0, off_diagonal.argmax(axis=-1) + 1, 0)
 
 
 def attention_tree(weights: Float[np.ndarray, "words words"]) -> tuple[int, ...]:
@@ -152,10 +152,10 @@ def attention_tree(weights: Float[np.ndarray, "words words"]) -> tuple[int, ...]
     (0, 1, 1)
     """
     size = len(weights)
-    others = weights * (1 - np.eye(size))
-    received = others.sum(axis=0) / np.maximum((others > 0).sum(axis=0), 1)
+    off_diagonal = weights * (1 - np.eye(size))
+    received = off_diagonal.sum(axis=0) / np.maximum((off_diagonal > 0).sum(axis=0), 1)
     table = np.zeros((size + 1, size + 1))
-    table[1:, 1:] = others + others.T
+    table[1:, 1:] = off_diagonal + off_diagonal.T
     table[0, 1:] = received
     return tuple(best_tree(table).tolist())
 
@@ -179,7 +179,7 @@ Arc = tuple[int, int]
 
 def tree_arcs(heads: Sequence[int]) -> list[Arc]:
     """Return the arcs of a tree without that of its root; words are counted from 1."""
-    return [(head, place) for place, head in enumerate(heads, start=1) if head]
+    return [(head, dependent) for dependent, head in enumerate(heads, start=1) if head]
 
 
 def arc_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
@@ -223,14 +223,14 @@ def draw_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) 
 
 def draw_svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> str:
     """Draw a tree as one SVG: words in a row, arcs above them with their labels, an arrow at each dependent."""
-    centres, place = [], SPACE / 2
+    centres, x = [], SPACE / 2
     for word, label in zip(words, labels, strict=True):
         width = LETTER * max(display_width(word), display_width(label) * 0.78, 2)
-        centres.append(place + width / 2)
-        place += width + SPACE
+        centres.append(x + width / 2)
+        x += width + SPACE
     levels = arc_levels(tree_arcs(heads))
     floor = BASE + STEP * max([*levels.values(), 1]) + 14
-    drawn = []
+    paths = []
     for head, dependent in tree_arcs(heads):
         lean = 5.0 if dependent > head else -5.0  # arcs that meet at a word do not start at one point
         start, end = centres[head - 1] + lean, centres[dependent - 1] - lean / 2.5
@@ -240,14 +240,14 @@ def draw_svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[s
             f"M{start:.1f},{floor:.1f} V{top + abs(bend):.1f} Q{start:.1f},{top:.1f} {start + bend:.1f},{top:.1f} "
             f"H{end - bend:.1f} Q{end:.1f},{top:.1f} {end:.1f},{top + abs(bend):.1f} V{floor - 5:.1f}"
         )
-        drawn.append((path, end, (start + end) / 2, top - 5, labels[dependent - 1]))
+        paths.append((path, end, (start + end) / 2, top - 5, labels[dependent - 1]))
     return render(
         "tree.svg",
         words=words,
-        width=round(place),
+        width=round(x),
         height=round(floor + 34),
         floor=floor,
-        arcs=drawn,
+        arcs=paths,
         roots=[(centres[root], labels[root] or "root") for root, head in enumerate(heads) if not head],
         words_at=list(zip(centres, words, strict=True)),
     )
@@ -272,7 +272,7 @@ class RelationHead:
 
     @property
     def rows(self) -> Iterator[tuple[str, list[float]]]:
-        """Each word that attends, the top first, with its weights."""
+        """Return each word that attends, the top first, with its weights."""
         return zip((TOP, *self.words), self.weights.tolist(), strict=True)
 
     def lines(self) -> list[str]:
@@ -306,13 +306,15 @@ class ParsedSentence:
         relations = ["" if relation == "_" else relation for relation in self.sentence.relations]
         notes = [relation or ("" if head else "root") for relation, head in zip(relations, heads, strict=True)]
         if self.probabilities:
-            notes = [f"{note:<12} {share:.2f}" for note, share in zip(notes, self.probabilities, strict=True)]
-        drawn = draw_arcs(words, heads, notes)
+            notes = [
+                f"{note:<12} {probability:.2f}" for note, probability in zip(notes, self.probabilities, strict=True)
+            ]
+        drawing = draw_arcs(words, heads, notes)
         if max_width is not None and (
-            len(words) > MAX_DRAWN_WORDS or max(map(display_width, drawn.splitlines())) > max_width
+            len(words) > MAX_DRAWN_WORDS or max(map(display_width, drawing.splitlines())) > max_width
         ):
-            named = [f"{head:>4} {words[head - 1] if head else TOP}" for head in heads]
-            rows = [("word", "head", "relation"), *zip(words, named, notes, strict=True)]
+            head_labels = [f"{head:>4} {words[head - 1] if head else TOP}" for head in heads]
+            rows = [("word", "head", "relation"), *zip(words, head_labels, notes, strict=True)]
             widths = [max(display_width(row[part]) for row in rows) for part in (0, 1)]
             lines = []
             for number, (*cells, note) in enumerate(rows):
@@ -320,8 +322,8 @@ class ParsedSentence:
                     cell + " " * (width - display_width(cell)) for cell, width in zip(cells, widths, strict=True)
                 )
                 lines.append(f"{number or '':>4} {word}  {head}  {note}".rstrip())
-            drawn = "\n".join([*lines, TOO_WIDE])
-        return "\n".join([drawn, *("\n".join(["", *head.lines()]) for head in self.relation_heads)])
+            drawing = "\n".join([*lines, TOO_WIDE])
+        return "\n".join([drawing, *("\n".join(["", *head.lines()]) for head in self.relation_heads)])
 
     def svg(self) -> str:
         """Draw the tree as SVG."""
@@ -332,13 +334,13 @@ class ParsedSentence:
         """Return plain values."""
         tree = self.sentence
         arcs = [
-            {"governor": head, "dependent": place, "relation": relation, "word": tree.words[place - 1]}
-            | ({"probability": self.probabilities[place - 1]} if self.probabilities else {})
-            for head, place, relation in tree.arcs()
+            {"governor": head, "dependent": dependent, "relation": relation, "word": tree.words[dependent - 1]}
+            | ({"probability": self.probabilities[dependent - 1]} if self.probabilities else {})
+            for head, dependent, relation in tree.arcs()
         ]
-        plain = {"words": list(tree.words), "heads": list(tree.heads), "relations": list(tree.relations), "arcs": arcs}
+        fields = {"words": list(tree.words), "heads": list(tree.heads), "relations": list(tree.relations), "arcs": arcs}
         heads = [head.to_dict() for head in self.relation_heads]
-        return plain | ({"pictures": heads} if heads else {})
+        return fields | ({"pictures": heads} if heads else {})
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 
 class State(ABC):
-    """All that a model knows of earlier tokens: equal states give equal logits from then on.
+    """Everything a model knows of earlier tokens: equal states give equal logits from then on.
 
     A state is a value: reading a token makes a new one and leaves this one as it was.
     """

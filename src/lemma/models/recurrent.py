@@ -32,7 +32,7 @@ class RecurrentModel(LanguageModel):
 
     @property
     def receptive_field(self) -> None:
-        """All tokens read so far."""
+        """Return all tokens read so far."""
 
     def forward(
         self, tokens: Int[Tensor, "batch time"], state: State | None = None

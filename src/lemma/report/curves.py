@@ -16,7 +16,7 @@ WIDTH, HEIGHT = 460, 280
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a plot; `low` and `high` make a band around it, `dots` mark what was measured.
+    """Line of a plot; `low` and `high` make a band around it, `dots` mark what was measured.
 
     Bands that reach far past all lines are cut off there.
     """

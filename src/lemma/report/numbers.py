@@ -148,7 +148,7 @@ HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 @dataclass(frozen=True)
 class VisibleToken:
-    """One token of a text."""
+    """Token of a text."""
 
     index: int  # from 0
     text: str

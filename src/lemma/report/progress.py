@@ -39,7 +39,7 @@ class SilentObserver(Observer):
 
 
 class LineObserver(Observer):
-    """One plain line at each validation and for each message: fit for a log file."""
+    """Plain line at each validation and for each message: fit for a log file."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream

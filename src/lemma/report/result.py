@@ -175,7 +175,7 @@ class Pre:
 
     @property
     def text(self) -> str:
-        """All parts together."""
+        """Return all parts together."""
         return "".join(text for text, _ in self.parts)
 
 
@@ -339,12 +339,12 @@ def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
     >>> as_csv([{"model": "rnn", "seed": 1}])
     'model,seed\\nrnn,1\\n'
     """
-    written = io.StringIO()
+    buffer = io.StringIO()
     names = list(dict.fromkeys(name for record in records for name in record))
-    writer = csv.DictWriter(written, fieldnames=names, lineterminator="\n")
+    writer = csv.DictWriter(buffer, fieldnames=names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
-    return written.getvalue()
+    return buffer.getvalue()
 
 
 # Text for the terminal
@@ -358,8 +358,10 @@ def as_text(blocks: Blocks, indent: str = "") -> str:
         block_lines = _text_lines(block, indent)
         if not block_lines:
             continue
-        is_joined = isinstance(block, Text) and not block.blank_before and isinstance(previous, Text | Heading)
-        lines += [*([] if previous is None or is_joined else [""]), *block_lines]
+        continues_paragraph = (
+            isinstance(block, Text) and not block.blank_before and isinstance(previous, Text | Heading)
+        )
+        lines += [*([] if previous is None or continues_paragraph else [""]), *block_lines]
         previous = block
     return "\n".join(lines)
 
@@ -409,12 +411,12 @@ def _table_lines(block: Table, indent: str) -> list[str]:
         underline_header=block.underline_header,
         width=text_width() - len(indent),
     )
-    bars = [draw_bar(share) for share in block.bars]
+    bars = [draw_bar(fraction) for fraction in block.bars]
     first = len(lines) - len(block.rows) - bool(block.total)
     widest = max(map(display_width, lines[max(first, 0) :]), default=0)
     if bars and first >= 1 and widest + max(map(len, bars)) + len(indent) + 2 <= text_width():
-        for at, drawn in enumerate(bars, first):
-            lines[at] += " " * (widest - display_width(lines[at]) + 2) + drawn
+        for at, bar in enumerate(bars, first):
+            lines[at] += " " * (widest - display_width(lines[at]) + 2) + bar
     title = (
         (_indent_lines(block.title, indent) if indent else wrap_lines(block.title).split("\n")) if block.title else []
     )

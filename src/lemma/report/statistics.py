@@ -108,7 +108,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """One condition against another, seed by seed: how large the difference is, and whether chance explains it.
+    """Condition against another, seed by seed: how large the difference is, and whether chance explains it.
 
     Student's t-test of paired differences (Student 1908). On the log scale a difference is a ratio: what a seed does
     to both conditions cancels, and 73 against 55 weighs as much as 7.3 against 5.5. Fewer than three seeds are not
@@ -169,12 +169,12 @@ class PairedTest:
 
     @property
     def is_significant(self) -> bool:
-        """Whether chance alone would rarely give such a difference."""
+        """Return whether chance alone would rarely give such a difference."""
         return self.p is not None and self.p < SIGNIFICANCE_LEVEL
 
     @property
     def verdict(self) -> str:
-        """What the test says."""
+        """Return what the test says."""
         if self.p is None:
             return "too few seeds for a test"
         return "significant" if self.is_significant else "not significant"
@@ -186,7 +186,7 @@ class PairedTest:
 
     @property
     def unit(self) -> str:
-        """What differences are shown in."""
+        """Return what differences are shown in."""
         return "%" if self.log else "points"
 
     def __str__(self) -> str:

@@ -107,7 +107,7 @@ def _draw_block(block: Block) -> Iterator[SvgPart]:
         case Heading(text, level):
             size = 20 if level == 1 else 15
             lines = textwrap.wrap(text, round(WIDTH / size / 0.58)) or [""]
-            body = "".join(_text(0, (size + 6) * (place + 1), line, bold=True) for place, line in enumerate(lines))
+            body = "".join(_text(0, (size + 6) * (index + 1), line, bold=True) for index, line in enumerate(lines))
             width = max(map(display_width, lines)) * size * 0.62
             yield SvgPart(f'<g font-size="{size}">{body}</g>', width, (size + 6) * len(lines) + 6)
         case Text(text):
@@ -126,7 +126,7 @@ def _draw_block(block: Block) -> Iterator[SvgPart]:
             yield from _rows(block.content())
         case Figure(svg, caption):
             size = {name: re.search(rf'\b{name}="([\d.]+)', svg) for name in ("width", "height")}
-            width, height = (float(found[1]) if found else 400.0 for found in size.values())
+            width, height = (float(match[1]) if match else 400.0 for match in size.values())
             yield SvgPart(svg, width, height)
             if caption:
                 yield _paragraph(caption)
@@ -134,7 +134,7 @@ def _draw_block(block: Block) -> Iterator[SvgPart]:
 
 def _paragraph(text: str) -> SvgPart:
     lines = [part for line in text.splitlines() or [""] for part in textwrap.wrap(line, 120) or [""]]
-    body = "".join(_text(0, 14 + 17 * place, line) for place, line in enumerate(lines))
+    body = "".join(_text(0, 14 + 17 * index, line) for index, line in enumerate(lines))
     return SvgPart(f'<g font-size="13">{body}</g>', max(map(display_width, lines)) * CHARACTER_WIDTH, 17 * len(lines))
 
 
@@ -145,19 +145,23 @@ def _table(block: Table) -> SvgPart:
     ]
     parts = [_text(0, 14, block.title, bold=True)] if block.title else []
     top, width = ROW if block.title else 0, sum(widths)
-    for place, row in enumerate(rows):
-        bold = place == 0 or (bool(block.total) and place == len(rows) - 1)
+    for row_index, row in enumerate(rows):
+        bold = row_index == 0 or (bool(block.total) and row_index == len(rows) - 1)
         x = 0.0
-        for column, (cell, wide) in enumerate(zip(row, widths, strict=True)):
+        for column, (cell, column_width) in enumerate(zip(row, widths, strict=True)):
             left = block.is_left_aligned(column)
-            at, anchor, colour = x if left else x + wide - 10, "start" if left else "end", INK if place else SOFT
-            parts.append(_text(at, top + place * ROW + 14, cell, anchor, colour, bold))
-            x += wide
+            at, anchor, colour = (
+                x if left else x + column_width - 10,
+                "start" if left else "end",
+                INK if row_index else SOFT,
+            )
+            parts.append(_text(at, top + row_index * ROW + 14, cell, anchor, colour, bold))
+            x += column_width
     parts.append(f'<path d="M0 {top + ROW - 3}H{width:.1f}" stroke="{LINE}"/>')
     parts += [
-        f'<rect x="{width + 4:.1f}" y="{top + ROW * (place + 1) + 4}" width="{share * BAR:.1f}" height="11" '
+        f'<rect x="{width + 4:.1f}" y="{top + ROW * (row_index + 1) + 4}" width="{fraction * BAR:.1f}" height="11" '
         f'fill="{BLUE}"/>'
-        for place, share in enumerate(block.bars)
+        for row_index, fraction in enumerate(block.bars)
     ]
     return SvgPart("\n".join(parts), width + (BAR + 4 if block.bars else 0), top + ROW * len(rows) + 6)
 
@@ -165,28 +169,28 @@ def _table(block: Table) -> SvgPart:
 def heat_map(matrix: Matrix) -> SvgPart:
     """Draw title, column names and a row of cells for each row; darker is larger, orange is below zero."""
     cells, sums = matrix.cells(), [format_number(value, matrix.decimals) for value in matrix.sums]
-    written = [*(cell for row in cells for cell in row), *map(_shorten_label, matrix.columns), *sums]
-    wide = max(34.0, CHARACTER_WIDTH * max(map(display_width, written)) + 12)
+    labels = [*(cell for row in cells for cell in row), *map(_shorten_label, matrix.columns), *sums]
+    cell_width = max(34.0, CHARACTER_WIDTH * max(map(display_width, labels)) + 12)
     left = CHARACTER_WIDTH * max(display_width(_shorten_label(name)) for name in matrix.rows) + 10
     finite = matrix.values[np.isfinite(matrix.values)]
     largest = float(np.abs(finite).max()) if finite.size else 0.0
     names = [*matrix.columns, *(["sum"] if sums else [])]
     parts = [_text(0, 14, matrix.title, bold=True)]
-    parts += [_label(left + wide * (place + 0.5), 36, name, "middle") for place, name in enumerate(names)]
+    parts += [_label(left + cell_width * (index + 0.5), 36, name, "middle") for index, name in enumerate(names)]
     for row, name in enumerate(matrix.rows):
         y = 42 + row * CELL
         parts.append(_label(left - 6, y + 17, name, "end"))
         for column, cell in enumerate(cells[row]):
             fill, ink = cell_colours(float(matrix.values[row][column]), largest)
-            x = left + column * wide
+            x = left + column * cell_width
             parts.append(
-                f'<rect x="{x:.1f}" y="{y}" width="{wide - 1:.1f}" height="{CELL - 1}" fill="{fill}" '
+                f'<rect x="{x:.1f}" y="{y}" width="{cell_width - 1:.1f}" height="{CELL - 1}" fill="{fill}" '
                 'stroke="#dde1e6" stroke-width="0.6"/>'
             )
-            parts.append(_text(x + wide / 2, y + 17, cell, "middle", ink))
+            parts.append(_text(x + cell_width / 2, y + 17, cell, "middle", ink))
         if sums:
-            parts.append(_text(left + (len(cells[row]) + 0.5) * wide, y + 17, sums[row], "middle", bold=True))
-    width = max(left + wide * len(names), CHARACTER_WIDTH * display_width(matrix.title) + 6)
+            parts.append(_text(left + (len(cells[row]) + 0.5) * cell_width, y + 17, sums[row], "middle", bold=True))
+    width = max(left + cell_width * len(names), CHARACTER_WIDTH * display_width(matrix.title) + 6)
     return SvgPart("\n".join(parts), width, 44 + CELL * len(matrix.rows))
 
 
@@ -198,9 +202,9 @@ def cell_colours(value: float, largest: float) -> tuple[str, str]:
     """
     if not np.isfinite(value):
         return NOT_A_NUMBER, INK
-    share = min(abs(value) / largest, 1.0) if largest else 0.0
+    fraction = min(abs(value) / largest, 1.0) if largest else 0.0
     end = POSITIVE if value >= 0 else NEGATIVE
-    fill = [round(a + (b - a) * share) for a, b in zip(WHITE, end, strict=True)]
+    fill = [round(a + (b - a) * fraction) for a, b in zip(WHITE, end, strict=True)]
     # relative luminance as the accessibility guidelines (WCAG) define it
     linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (part / 255 for part in fill)]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -67,9 +67,9 @@ def graphemes(text: str) -> Iterator[tuple[str, int]]:
     """Yield the characters that a reader sees, each with its width in columns; a joined emoji is one (UAX #29)."""
     cluster, width = "", 0
     for sign in text:
-        joined = cluster.endswith(JOINER) and width == 2 and unicodedata.category(sign) == "So"
+        extends_cluster = cluster.endswith(JOINER) and width == 2 and unicodedata.category(sign) == "So"
         marks = unicodedata.category(sign) in ("Mn", "Me", "Cf") and sign != SOFT_HYPHEN
-        if joined or marks or (width == 2 and ord(sign) in SKIN_TONES):
+        if extends_cluster or marks or (width == 2 and ord(sign) in SKIN_TONES):
             cluster, width = cluster + sign, 2 if sign == EMOJI_STYLE and cluster else width
             continue
         if cluster:
@@ -110,16 +110,18 @@ def wrap(
     """
     width, hanging = width or text_width(), indent if hanging is None else hanging
     lines, line, empty = [], indent, True
-    kept = _EQUATION.sub(rf"\1{NO_BREAK_SPACE}={NO_BREAK_SPACE}", text.strip(" "))
-    kept = _COMMAND.sub(lambda found: keep_together(found[0]), _OPERATOR.sub(rf"\1{NO_BREAK_SPACE}", kept))
-    for space, word in _WORD.findall(kept):
-        for place, piece in enumerate(_split_word(word, width - display_width(hanging), break_anywhere)):
-            between = "" if empty or place else space
+    text_with_glue = _EQUATION.sub(rf"\1{NO_BREAK_SPACE}={NO_BREAK_SPACE}", text.strip(" "))
+    text_with_glue = _COMMAND.sub(
+        lambda match: keep_together(match[0]), _OPERATOR.sub(rf"\1{NO_BREAK_SPACE}", text_with_glue)
+    )
+    for space, word in _WORD.findall(text_with_glue):
+        for index, piece in enumerate(_split_word(word, width - display_width(hanging), break_anywhere)):
+            between = "" if empty or index else space
             if not empty and display_width(line + between + piece) > width:
                 lines.append(line)
                 line, between = hanging, ""
             line, empty = line + between + piece, False
-    return [one.replace(NO_BREAK_SPACE, " ").rstrip() for one in [*lines, line]]
+    return [wrapped.replace(NO_BREAK_SPACE, " ").rstrip() for wrapped in [*lines, line]]
 
 
 def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
@@ -135,12 +137,12 @@ def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
     for piece in pieces:  # what has no place to be cut at, such as a model's babble, is cut where the line ends
         parts.append("")
         used = 0
-        for character, wide in graphemes(piece):
-            if parts[-1] and used + wide > width:
+        for character, character_width in graphemes(piece):
+            if parts[-1] and used + character_width > width:
                 parts.append("")
                 used = 0
             parts[-1] += character
-            used += wide
+            used += character_width
     return parts
 
 
@@ -172,8 +174,8 @@ def _wrap_line(line: str, width: int, hanging: str | None) -> list[str]:
         return [line.replace(NO_BREAK_SPACE, " ")]
     indent = line[: len(line) - len(line.lstrip(" "))]
     if hanging is None:  # a line goes on below what follows its bullet or its label
-        begun = (_BULLET.match(line.lstrip(" ")), _LABEL.match(line.lstrip(" ")))
-        short = [found[0] for found in begun if found and display_width(found[0]) <= MAX_LABEL]
+        prefixes = (_BULLET.match(line.lstrip(" ")), _LABEL.match(line.lstrip(" ")))
+        short = [prefix[0] for prefix in prefixes if prefix and display_width(prefix[0]) <= MAX_LABEL]
         hanging = " " * display_width(short[0]) if short else HANGING
     return wrap(line, width, indent, indent + hanging)
 
@@ -227,15 +229,15 @@ def format_table(
         return []
     max_width = width or text_width()
     widths, min_widths = [], []  # as the cells are, and with all cells broken that may be
-    for place, column in enumerate(zip(*rows, strict=True)):
+    for index, column in enumerate(zip(*rows, strict=True)):
         widths.append(max(map(display_width, column)))
-        broken = (
+        column_blocks = (
             max(map(display_width, _wrap_cell(cell, MIN_COLUMN)))
-            if place in breakable or (has_header and number == 0)
+            if index in breakable or (has_header and number == 0)
             else display_width(cell)
             for number, cell in enumerate(column)
         )
-        min_widths.append(max(broken))
+        min_widths.append(max(column_blocks))
 
     def total(some: Sequence[int], between: str) -> int:
         return sum(some) + len(between) * (len(some) - 1)
@@ -243,31 +245,35 @@ def format_table(
     gap = (
         NARROW_GAP if underline_header and total(min_widths, GAP) > max_width >= total(min_widths, NARROW_GAP) else GAP
     )
-    while total(widths, gap) > max_width and (wide := [at for at in range(len(widths)) if widths[at] > min_widths[at]]):
-        widths[max(wide, key=lambda at: widths[at])] -= 1
+    while total(widths, gap) > max_width and (
+        shrinkable := [at for at in range(len(widths)) if widths[at] > min_widths[at]]
+    ):
+        widths[max(shrinkable, key=lambda at: widths[at])] -= 1
     blocks = [list(range(len(widths)))]
     if total(widths, gap) > max_width:  # the first column begins every block
         blocks = [[0]]
-        for place in range(1, len(widths)):
-            if len(blocks[-1]) > 1 and total([widths[at] for at in (*blocks[-1], place)], GAP) > max_width:
+        for index in range(1, len(widths)):
+            if len(blocks[-1]) > 1 and total([widths[at] for at in (*blocks[-1], index)], GAP) > max_width:
                 blocks.append([0])
-            blocks[-1].append(place)
+            blocks[-1].append(index)
 
     lines: list[str] = []
-    for places in blocks:
+    for column_indices in blocks:
         lines += [""] if lines else []
         for number, row in enumerate(rows):
-            cells = [_wrap_cell(row[place], widths[place]) for place in places]
+            cells = [_wrap_cell(row[index], widths[index]) for index in column_indices]
             height = max(map(len, cells))
-            for at, place in enumerate(places):  # cells of the head end on its last line, others begin on their first
+            for at, index in enumerate(
+                column_indices
+            ):  # cells of the head end on its last line, others begin on their first
                 empty = [""] * (height - len(cells[at]))
                 filled = empty + cells[at] if has_header and number == 0 else cells[at] + empty
-                spaces = [" " * (widths[place] - display_width(part)) for part in filled]
+                spaces = [" " * (widths[index] - display_width(part)) for part in filled]
                 pairs = zip(filled, spaces, strict=True)
-                cells[at] = [part + space if place in left else space + part for part, space in pairs]
+                cells[at] = [part + space if index in left else space + part for part, space in pairs]
             lines += [gap.join(line).rstrip() for line in zip(*cells, strict=True)]
             if underline_header and number == 0:
-                lines.append(gap.join("─" * widths[place] for place in places))
+                lines.append(gap.join("─" * widths[index] for index in column_indices))
     return lines
 
 

@@ -40,7 +40,7 @@ SAMPLES_PER_CELL = 64  # vectors per cell that the cells are learned from
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What to search for, and in what; settings that do not go together are refused."""
+    """Queries and the images to search; settings that do not go together raise an error."""
 
     images: str | Path | None = None
     query: str | Sequence[str] | None = None

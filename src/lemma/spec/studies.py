@@ -379,7 +379,7 @@ class CostStudy(StudySpec):
 
 
 class HeadsStudy(CostStudy):
-    """One head against many (problem D3): attention without an output map, 3d² parameters."""
+    """Head against many (problem D3): attention without an output map, 3d² parameters."""
 
     kind: Literal["heads"] = "heads"
     heads: Annotated[Sizes, Letter("h")] = (1, 2, 4, 8, 16)

@@ -17,7 +17,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class StudyCell:
-    """One run of a study.
+    """Run of a study.
 
     Attributes:
         condition: the model or condition that is compared, by its name in the table.
@@ -49,7 +49,7 @@ class StudyCell:
 
     @property
     def point_text(self) -> str:
-        """Its point in the grid: `depth=2, context=5`."""
+        """Return its point in the grid: `depth=2, context=5`."""
         return format_settings(self.point)
 
     def __str__(self) -> str:
@@ -185,7 +185,7 @@ def compare_rows(
 
 
 def describe_seeds(rows: Sequence[StudyRow[Any]]) -> str:
-    """Say what ± means in a table of these rows; nothing if no run finished."""
+    """Describe what ± means in a table of these rows; nothing if no run finished."""
     counts = {len(row.measures) for row in rows if row.measures}
     text = ""
     if counts and max(counts) >= MIN_SEEDS:

@@ -94,7 +94,7 @@ def judge_claims(claims: Sequence[StudyClaim], rows: Sequence[StudyRow[Any]]) ->
 
 
 def judge_difference(test: PairedTest, expects: str) -> Verdict:
-    """Say what a difference of perplexities means for the claim that it is below zero ("lower"), or is not.
+    """Describe what a difference of perplexities means for the claim that it is below zero ("lower"), or is not.
 
     >>> from lemma.report.statistics import paired_test
     >>> judge_difference(paired_test([6.0, 6.1, 6.2], [7.0, 7.1, 7.3]), "lower")
@@ -141,7 +141,7 @@ class CostRatio(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Whether it is cheaper."""
+        """Return whether it is cheaper."""
         if self.low is None or self.high is None:
             return "too few seeds"
         if self.exact:
@@ -216,7 +216,7 @@ class CheaperClaim:
 
     @property
     def same(self) -> Verdict:
-        """Whether the accuracies are about the same."""
+        """Return whether the accuracies are about the same."""
         return judge_equivalence(self.test and self.test.difference, self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class CheaperClaim:
         }
 
     def sentences(self) -> tuple[str, ...]:
-        """Say whether the claim holds, and for which meaning of cost; then the figures it rests on."""
+        """Describe whether the claim holds, and for which meaning of cost; then the figures it rests on."""
         meanings = {
             word: [cost.meaning for verdict in verdicts for cost in self.costs if cost.verdict == verdict]
             for word, verdicts in CHEAPER_VERDICTS.items()

@@ -58,7 +58,7 @@ SCORES = {"accuracy": "accuracy", "precision": "precision", "recall": "recall", 
 
 
 class LearningPoint(NamedTuple):
-    """One validation: after how many steps and seconds, its loss and accuracy."""
+    """Validation: after how many steps and seconds, its loss and accuracy."""
 
     step: int
     seconds: float
@@ -68,7 +68,7 @@ class LearningPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class ClassifierMeasures:
-    """All that is measured of a trained classifier, and what it is.
+    """Measures of a trained classifier, and what it is.
 
     Attributes:
         layers: parameters of the body without its embeddings: those of the recurrent or attention layers.
@@ -199,7 +199,7 @@ def row_record(row: LabelRow) -> dict[str, Any]:
 
 
 def table_caption(rows: Sequence[LabelRow], means: str, items: str = "texts") -> str:
-    """Say what the figures of a table are."""
+    """Describe what the figures of a table are."""
     if not any(row.measures for row in rows):
         return NOTHING_FINISHED
     return f"On the test {items}; {means} over the classes.{describe_seeds(rows)}"
@@ -232,7 +232,7 @@ def plot_learning(rows: Sequence[LabelRow], axes: Mapping[str, str], items: str,
 
 
 def describe_models(rows: Sequence[LabelRow], recipe: Sequence[str], sizes: Collection[str] = ()) -> str:
-    """Say what each model is, by its `sizes` or all settings that are whole numbers, and how it was trained."""
+    """Describe what each model is, by its `sizes` or all settings that are whole numbers, and how it was trained."""
     models = []
     for row in rows:
         if row.first:

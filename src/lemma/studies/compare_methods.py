@@ -215,7 +215,7 @@ class UnfinishedComparison(Result):
         return {"interrupted": self.method, "training": self.training.to_dict()}
 
     def blocks(self) -> list[Text]:
-        """Say where it stopped."""
+        """Describe where it stopped."""
         step = f"step {self.training.steps:,} of {self.training.planned_steps:,}"
         return [Text(f"Interrupted in {self.method}, at {step}. The same command goes on where it stopped.")]
 

@@ -41,7 +41,7 @@ TIMING_NOTE = (
 
 @dataclass(frozen=True)
 class LayerCost:
-    """One layer at one size: its counts by formula, and how long it took, in seconds.
+    """Layer at one size: its counts by formula, and how long it took, in seconds.
 
     Attributes:
         settings: what it is.
@@ -271,7 +271,7 @@ class HeadsExperiment(CostExperiment):
         return {**counts, "exponentials": settings["h"] * self.spec.batch * settings["T"] ** 2}
 
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """Say whether counts depend on the number of heads, and whether times do."""
+        """Describe whether counts depend on the number of heads, and whether times do."""
         for name, title in (("parameters", "Parameters"), ("flops", "Operations")):
             terms = self.account.quantities[name].polynomial.terms
             verdict = "whatever the number of heads: the claim holds."
@@ -307,7 +307,7 @@ class HeadsExperiment(CostExperiment):
 
 
 def judge_time_ratio(ratio: Quartiles) -> str:
-    """Say what a ratio of times means, given its quartiles.
+    """Describe what a ratio of times means, given its quartiles.
 
     >>> judge_time_ratio(Quartiles(1.3, 1.2, 1.4)), judge_time_ratio(Quartiles(1.0, 0.9, 1.1))
     ('slower', 'no difference beyond the spread')
@@ -385,7 +385,7 @@ class LengthExperiment(CostExperiment):
         return sorted((row for row in rows if row.settings["layer"] == kind), key=lambda row: row.settings["T"])
 
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """Say how each layer's time grows, what the ratios at the longest text are, and where curves cross."""
+        """Describe how each layer's time grows, what the ratios at the longest text are, and where curves cross."""
         yield "Steps that must wait for each other: T in a recurrent layer, one in attention, whatever T."
         for kind in self.spec.models:
             of_layer = self.rows_of_layer(rows, kind)

@@ -395,7 +395,7 @@ class RunPlan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same: the model, the recipe, the data and the base of an adaptation."""
+        """Return what makes two runs the same: the model, the recipe, the data and the base of an adaptation."""
         identity: dict[str, Any] = {"model": self.model.to_dict(), "recipe": self.recipe.to_dict()}
         identity["data"] = self.dataset.hash
         if not isinstance(self.data, DataSpec):

@@ -146,7 +146,7 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
 
 
 def conclude(rows: Sequence[LabelRow], nodes: int) -> Iterator[str]:
-    """Say what the first model reached, and how the others differ on the same splits, which test `nodes` in all."""
+    """Describe what the first model reached, and how the others differ on the same splits of `nodes` test nodes."""
     first = rows[0]
     if not first.measures:
         yield "No run of the first model finished, so that there is nothing to compare."

@@ -53,8 +53,10 @@ def report_grid(
     views = {name: VIEWS[name](rows) for name in spec.measures}
     trials = trial_blocks(chosen_rates or {}, spec.tune.share) if spec.tune else []
     answers = views["steps"].sentences if "steps" in views else ()  # what such a study is about comes first
-    others = [sentence for name, view in views.items() if name != "steps" for sentence in view.sentences]
-    rates = {"learning_rates": {title: field_values(chosen) for title, chosen in (chosen_rates or {}).items()}}
+    other_sentences = [sentence for name, view in views.items() if name != "steps" for sentence in view.sentences]
+    rates = {
+        "learning_rates": {title: field_values(rate_choice) for title, rate_choice in (chosen_rates or {}).items()}
+    }
     return StudyResult(
         title=spec.name,
         question=spec.question,
@@ -64,7 +66,7 @@ def report_grid(
         hardware=hardware,
         protocol=describe_protocol(rows),
         table=make_table(rows, seconds),
-        conclusion=(*answers, *conclude(rows, claims, seconds), *others),
+        conclusion=(*answers, *conclude(rows, claims, seconds), *other_sentences),
         claims=claims,
         runs=tuple(outcomes),
         rows=rows,
@@ -81,7 +83,7 @@ def report_grid(
 
 
 def describe_protocol(rows: Sequence[Row]) -> dict[str, str]:
-    """Say how perplexity was measured."""
+    """Describe how perplexity was measured."""
     reading, skipped = [], {}
     for row in rows:
         if row.first:
@@ -189,7 +191,7 @@ FALLING_PERCENT = 1.0  # of perplexity between the last two validations: the cur
 
 
 def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: Seconds | None = None) -> list[str]:
-    """Say which row is best, which differ from it, where the curves head, what is fast, and which claims held."""
+    """Describe which row is best, which differ from it, where the curves head, what is fast, and which claims held."""
     missing = []
     failed, pending = sum(len(row.failures) for row in rows), sum(len(row.pending) for row in rows)
     runs = failed + pending + sum(len(row.measures) for row in rows)
@@ -210,7 +212,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
-    """Say which row is best, and which differ from it: paired by seed, corrected for all pairs.
+    """Describe which row is best, and which differ from it: paired by seed, corrected for all pairs.
 
     Which of the rows is best is chosen from the same figures, so that every pair of rows is one of the comparisons.
     """
@@ -218,9 +220,9 @@ def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
     def log_mean(row: Row) -> float:
         return fmean(map(math.log, row.values("perplexity").values()))
 
-    best, *others = sorted(rows, key=log_mean)
+    best, *other_rows = sorted(rows, key=log_mean)
     yield f"{best.title} has the lowest validation perplexity at this budget: {best.estimate('perplexity')}."
-    if not others:
+    if not other_rows:
         return
     pair_tests: dict[tuple[str, str], PairedTest] = {}
     for index, row in enumerate(rows):
@@ -229,20 +231,22 @@ def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
                 pair_tests[row.title, other.title] = test
     corrected = dict(zip(pair_tests, holm_correct(list(pair_tests.values())), strict=True))
     tests: dict[str, PairedTest] = {}
-    for row in others:
+    for row in other_rows:
         if test := corrected.get((row.title, best.title)):
             tests[row.title] = test
         elif test := corrected.get((best.title, row.title)):
             tests[row.title] = replace(test, differences=tuple(-difference for difference in test.differences))
-    next_best = f"{others[0].title} with {others[0].estimate('perplexity')}"
+    next_best = f"{other_rows[0].title} with {other_rows[0].estimate('perplexity')}"
     if all(test.p is None for test in tests.values()):
         counts = {len(test.differences) for test in tests.values()}
         is_always_ahead = (
-            counts == {2} and all(min(test.differences) > 0 for test in tests.values()) and len(tests) == len(others)
+            counts == {2}
+            and all(min(test.differences) > 0 for test in tests.values())
+            and len(tests) == len(other_rows)
         )
         ahead = "Next"
         if is_always_ahead:
-            ahead = f"It is ahead of {'the other' if len(others) == 1 else 'every other'} in both seeds; next"
+            ahead = f"It is ahead of {'the other' if len(other_rows) == 1 else 'every other'} in both seeds; next"
         few = "Two seeds are" if counts == {2} else "One seed is" if counts == {1} else "These seeds are"
         yield f"{ahead} is {next_best}. {few} no test: with seeds={MIN_SEEDS} or more differences get p-values."
         return
@@ -260,7 +264,7 @@ def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _trend_sentence(rows: Sequence[Row]) -> Iterator[str]:
-    """Say how much perplexity still fell between the last two validations."""
+    """Describe how much perplexity still fell between the last two validations."""
     falls, last_part = {}, 0.0
     for row in rows:
         curve = mean_curve([run.curve for run in row.measures.values()])
@@ -278,7 +282,7 @@ def _trend_sentence(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _speed_sentence(rows: Sequence[Row], seconds: Seconds) -> Iterator[str]:
-    """Say which model trains fastest, if that is more than the spread of the times."""
+    """Describe which model trains fastest, if that is more than the spread of the times."""
     timed: dict[tuple[float, ...], list[Row]] = {}
     for row in rows:
         if row.title in seconds:
@@ -415,8 +419,10 @@ def plot_sweeps(rows: Sequence[Row]) -> list[Plot]:
             continue
         groups: dict[str, list[tuple[float, Estimate]]] = {}  # a curve for all else that differs
         for row, score in scored:
-            others = format_settings({name: value for name, value in row.point.items() if name != setting})
-            title = ", ".join(filter(None, [row.condition, others])) if len(rows[0].point) < 3 else row.condition
+            other_settings = format_settings({name: value for name, value in row.point.items() if name != setting})
+            title = (
+                ", ".join(filter(None, [row.condition, other_settings])) if len(rows[0].point) < 3 else row.condition
+            )
             groups.setdefault(title, []).append((float(row.point[setting]), score))
         curves = []
         for title, points in groups.items():
@@ -527,7 +533,7 @@ Part = tuple[str, Literal["", "prompt", "loop", "again"]]
 
 
 def describe_loop(sample: TextSample) -> str:
-    """Say where a loop begins, how long it is, and whether and by which state it is proved."""
+    """Describe where a loop begins, how long it is, and whether and by which state it is proved."""
     loop = sample.loop
     if loop is None:
         return "No loop as far as this goes."
@@ -549,7 +555,7 @@ def _sample_parts(sample: TextSample) -> list[Part]:
 
 
 def describe_budget(budget: StudyBudget) -> str:
-    """Say what each model gets.
+    """Describe what each model gets.
 
     >>> describe_budget(StudyBudget(parameters=1000, tokens=5000))
     '1,000 parameters and 5,000 training tokens for each model'
@@ -577,19 +583,19 @@ def trial_blocks(chosen_rates: Mapping[str, ChosenRate], fraction: float) -> lis
         return []
     rates = list(next(iter(chosen_rates.values())).perplexities)
     lines = []
-    for title, chosen in chosen_rates.items():
+    for title, rate_choice in chosen_rates.items():
         cells = []
         for rate in rates:
-            perplexity = chosen.perplexities[rate]
+            perplexity = rate_choice.perplexities[rate]
             cell = NO_VALUE if perplexity is None else f"{perplexity:,.2f}"
-            cells.append(f"{cell} *" if rate == chosen.rate else cell)
-        lines.append([title, *cells, f"{chosen.tokens:,}"])
+            cells.append(f"{cell} *" if rate == rate_choice.rate else cell)
+        lines.append([title, *cells, f"{rate_choice.tokens:,}"])
     header = ["model", *(f"{rate:g}" for rate in rates), "tokens"]
     note = (
         f"Perplexity of up to {VALIDATION_TOKENS:,} validation tokens after {100 * fraction:.3g} % of the steps, with "
         "one more seed; * marks the rate chosen. These tokens come on top of the budget."
     )
     for end, rate in (("lowest", min(rates)), ("highest", max(rates))):
-        if at_end := [title for title, one in chosen_rates.items() if one.rate == rate and len(rates) > 1]:
+        if at_end := [title for title, choice in chosen_rates.items() if choice.rate == rate and len(rates) > 1]:
             note += f" Best at the {end} rate tried, so that a {end[:-3]}er one may be better: {'; '.join(at_end)}."
     return [Table(header, lines, title="Learning rates tried"), Text(note, "note")]

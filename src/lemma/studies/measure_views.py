@@ -286,7 +286,7 @@ class StepsNeeded:
 
     @property
     def bound(self) -> str:
-        """How the mean over the seeds is bounded."""
+        """Return how the mean over the seeds is bounded."""
         return next((bound for bound in ("more than ", "at most ") if bound in self.bounds), "")
 
     @property

@@ -35,7 +35,7 @@ VALIDATION_TOKENS = 16_384
 
 
 class CurvePoint(NamedTuple):
-    """One validation: how many tokens had been read, in how many seconds, and the loss."""
+    """Validation: how many tokens had been read, in how many seconds, and the loss."""
 
     tokens: int
     seconds: float
@@ -71,7 +71,7 @@ class TextSample:
 
 @dataclass(frozen=True)
 class LanguageMeasures:
-    """All that is measured of a trained language model, and what it is.
+    """Measures of a trained language model, and what it is.
 
     Attributes:
         trial_speed: tokens/s in the trial from which a budget of seconds was turned into steps.
@@ -157,7 +157,7 @@ def measure_run(run: Run, plan: RunPlan, study: GridStudy, scorer: Scorer) -> La
 
 
 def generate_sample(model: LanguageModel, tokenizer: Tokenizer, study: GridStudy, temperature: float) -> TextSample:
-    """Let a model continue the study's prompt; an `<eos>` does not end it, since loops may lead through it."""
+    """Make a model continue the study's prompt; an `<eos>` does not end it, since loops may lead through it."""
     settings = Sampling(tokens=study.sample_tokens, temperature=temperature, stop_at_eos=False)
     [generation] = generate_text(model, tokenizer, [study.prompt], settings)
     return TextSample(generation.prompt, generation.text, locate_loop(generation, tokenizer))

@@ -218,7 +218,7 @@ def describe_base(summary: Mapping[str, Any]) -> str:
 
 
 def describe_recipes(rows: Sequence[LabelRow]) -> str:
-    """Say how the classifiers were trained."""
+    """Describe how the classifiers were trained."""
     measures = {row.point["labels"]: row.first for row in rows if row.first}
     if not measures:
         return "none yet"
@@ -267,7 +267,7 @@ class PretrainingGain:
 
     @property
     def verdict(self) -> str:
-        """Whether the gain in accuracy is significant."""
+        """Return whether the gain in accuracy is significant."""
         if self.test is None:
             return "no seed has both conditions"
         return f"a {self.test.verdict} loss" if self.test.is_significant and self.test.mean < 0 else self.test.verdict

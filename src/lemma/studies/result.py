@@ -54,14 +54,14 @@ class StudyTable:
 
     def blocks(self) -> Iterator[Block]:
         """The table as it is printed, with its caption and notes."""
-        rows = [[f"{row[0]} *", *row[1:]] if place == self.best_row else row for place, row in enumerate(self.rows)]
+        rows = [[f"{row[0]} *", *row[1:]] if index == self.best_row else row for index, row in enumerate(self.rows)]
         yield Table(self.header, rows, left=self.left, underline_header=True)
         marked = self.mark_meaning if self.best_row is not None else ""
         yield from (Text(text, "note") for text in (f"{self.caption} {marked}".strip(), *self.notes))
 
     def details(self) -> Iterator[Block]:
         """The table of a page."""
-        kinds = ["best" if place == self.best_row else "" for place in range(len(self.rows))]
+        kinds = ["best" if index == self.best_row else "" for index in range(len(self.rows))]
         yield Table(self.header, self.rows, left=self.left, row_kinds=kinds, caption=self.caption)
         if self.notes:
             yield from (Heading("Missing runs", 3), Items(self.notes))
@@ -125,7 +125,7 @@ class StudyResult(Result):
 
     @property
     def report(self) -> Path:
-        """Where the page is."""
+        """Return where the page is."""
         return self.out / self.files[-1]
 
     @property
@@ -135,16 +135,16 @@ class StudyResult(Result):
 
     @property
     def all_failed(self) -> bool:
-        """Whether there are runs and every one of them failed."""
+        """Return whether there are runs and every one of them failed."""
         return bool(self.runs) and len(self.failed) == len(self.runs)
 
     def blocks(self) -> Iterator[Block]:
         """Table, conclusion and claims."""
         yield from (Heading(self.title), *self.table.blocks(), *self.terminal_blocks)
-        formulas = [f"{what}: {formula}" for what, formula in self.formulas.items()]
+        formulas = [f"{quantity}: {formula}" for quantity, formula in self.formulas.items()]
         if formulas:
             yield Text("\n".join(filter(None, [*formulas, self.convention])), blank_before=True)
-        yield from (Text(said, "finding", blank_before=not place) for place, said in enumerate(self.conclusion))
+        yield from (Text(sentence, "finding", blank_before=not index) for index, sentence in enumerate(self.conclusion))
         yield from (Text(str(claim), blank_before=True) for claim in self.claims)
         yield Text("; ".join(self.hardware.values()), "note", blank_before=True)
         following = [f"Next: {self.next_command}"] if self.next_command else []
@@ -155,7 +155,7 @@ class StudyResult(Result):
         yield from (Text(self.kicker, "kicker"), Heading(self.title, 1))
         if self.question:
             yield Text(self.question, "question")
-        yield from (Text(said, "finding") for said in self.conclusion)
+        yield from (Text(sentence, "finding") for sentence in self.conclusion)
         if self.data:
             yield Facts(self.data)
         yield from (Heading("Result"), *self.table.details(), *self.page_blocks)

@@ -229,7 +229,7 @@ def run_workers(
     jobs: int | None,
     cluster: str | None,
 ) -> bool:
-    """Let workers run all cells, and watch them; return whether that was interrupted.
+    """Make workers run all cells, and watch them; return whether that was interrupted.
 
     On this machine its threads are divided between the workers. A worker that dies leaves its cell to the others.
     """

@@ -80,7 +80,7 @@ class TaskInfo:
 
 @dataclass(frozen=True)
 class LoadContext:
-    """How a model reads data.
+    """Context in which data are loaded: the model, the recipe and the run they are for.
 
     Attributes:
         model: Spec of the model.
@@ -306,7 +306,7 @@ def split_protocol(data: Splits[Any], split: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Worker:
-    """One of the processes that train a model together: its device, and its rows of every batch."""
+    """Process that trains a model together with others: its device, and its rows of every batch."""
 
     device: torch.device
     rank: int = 0
@@ -496,7 +496,7 @@ class Headline:
 
     @property
     def is_at_baseline(self) -> bool:
-        """Whether the figure is not significantly above the baseline."""
+        """Return whether the figure is not significantly above the baseline."""
         return self.baseline is not None and (self.bounds[0] if self.bounds else self.value) <= self.baseline
 
     @property

@@ -335,7 +335,7 @@ class LanguageLoss(TaskLoss):
 class PenalizedLoss(LanguageLoss):
     """A language model with penalties on attention: L = L_LM + entropy_penalty · L_focus + distance_penalty · L_near.
 
-    On a GPU the kernel of `kernels/row_statistics.py` gives entropy and distance of every row along with attention itself, and is
+    On a GPU `kernels/row_statistics.py` gives entropy and distance of every row along with attention, and is
     compiled with the model. Elsewhere attention is recorded, and penalized in blocks of rows.
     """
 

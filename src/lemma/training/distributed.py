@@ -44,7 +44,7 @@ class Distributed(Worker):
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes files, validates and logs."""
+        """Return whether this is the process that writes files, validates and logs."""
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> nn.Module:

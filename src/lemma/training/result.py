@@ -116,7 +116,7 @@ class TrainingResult(Result):
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal stopped the run, which can be resumed."""
+        """Return whether a signal stopped the run, which can be resumed."""
         return self.stopped == "interrupted"
 
     def to_dict(self) -> dict[str, Any]:

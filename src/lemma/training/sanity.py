@@ -59,5 +59,5 @@ def check_finite(loss: float, norm: float, steps: range, rate: float, saved_step
 
 
 def describe_checkpoint(saved_step: int) -> str:
-    """Say which checkpoint a failed run can be resumed from."""
+    """Describe which checkpoint a failed run can be resumed from."""
     return f"The checkpoint of step {saved_step} is good" if saved_step else "No checkpoint had been saved before"

@@ -31,9 +31,9 @@ def shake(model: nn.Module) -> nn.Module:
 
 def said(model: nn.Module, *given: Any) -> Any:
     with torch.no_grad():
-        made = model(*given)
-    made = made[0] if isinstance(made, tuple) else made
-    return getattr(made, "logits", made)
+        built = model(*given)
+    built = built[0] if isinstance(built, tuple) else built
+    return getattr(built, "logits", built)
 
 
 def test_an_adapter_is_x_plus_up_of_gelu_of_down() -> None:
@@ -72,8 +72,8 @@ def test_the_family_says_where_adapters_stand(name: str, places: tuple[str, ...]
 
 def test_attention_to_a_source_has_its_own() -> None:
     spec = EncoderDecoder(vocabulary=11, width=8, heads=2, context=9, encoder_depth=1, decoder_depth=1)
-    places = adapt_model(build(spec), Adapters()).paths
-    assert [path for path in places if path.startswith("decoder")] == [
+    positions = adapt_model(build(spec), Adapters()).paths
+    assert [path for path in positions if path.startswith("decoder")] == [
         "decoder.layers.0.attention.output",
         "decoder.layers.0.source_attention.output",
         "decoder.layers.0.feed_forward",
@@ -107,17 +107,17 @@ def test_foreign_modules_are_asked_for_their_placement() -> None:
     ids=["sequence", "nested", "both-ways", "cell", "packed"],
 )
 def test_any_module_is_adapted_in_its_first_output_only(module: nn.Module, given: Any) -> None:
-    plain = copy.deepcopy(module)
+    unwrapped = copy.deepcopy(module)
     adapt_model(module, Adapters(bottleneck=2, placement=("",)))
     shake(module)
     adapter: Any = module.get_submodule("adapter")
     with torch.no_grad():
-        made, base = module(given), plain(given)
-    first, original = (made[0], base[0]) if isinstance(made, tuple) else (made, base)
+        built, base = module(given), unwrapped(given)
+    first, original = (built[0], base[0]) if isinstance(built, tuple) else (built, base)
     first, original = (first.data, original.data) if hasattr(first, "batch_sizes") else (first, original)
     torch.testing.assert_close(first, adapter(original).detach())
-    if isinstance(made, tuple):
-        torch.testing.assert_close(made[1], base[1])
+    if isinstance(built, tuple):
+        torch.testing.assert_close(built[1], base[1])
 
 
 def test_torchs_fast_path_does_not_pass_by_an_adapter() -> None:
@@ -165,11 +165,11 @@ def test_adapters_cannot_be_merged_and_say_why() -> None:
 @pytest.mark.parametrize("name", ["decoder", "lstm", "feed-forward"])
 def test_an_adapted_model_decodes_as_it_reads_and_so_does_its_copy(name: str) -> None:
     model: Any = shake(adapt_model(build(SMALL[name]).double().eval(), Adapters(bottleneck=2)).model)
-    found = generate(model, [[1, 2, 3]], Sampling(tokens=4, temperature=0.0))[0].tokens
+    result = generate(model, [[1, 2, 3]], Sampling(tokens=4, temperature=0.0))[0].tokens
     tokens = [1, 2, 3]
     for _ in range(4):
         tokens.append(int(said(model, torch.tensor([tokens]))[0, -1].argmax()))
-    assert [*found][-4:] == tokens[3:]
+    assert [*result][-4:] == tokens[3:]
     twin = copy.deepcopy(model)
     assert torch.equal(said(twin, TOKENS), said(model, TOKENS))
     assert not torch.allclose(said(shake(twin), TOKENS), said(model, TOKENS))

@@ -35,15 +35,15 @@ def adapted(model: nn.Module, *targets: str, **words: Any) -> nn.Module:
 
 def said(model: nn.Module, *given: Any) -> Tensor:
     with torch.no_grad():
-        made = model(*given)
-    made = made[0] if isinstance(made, tuple) else made
-    return getattr(made, "logits", made)
+        built = model(*given)
+    built = built[0] if isinstance(built, tuple) else built
+    return getattr(built, "logits", built)
 
 
 def test_the_default_is_every_matrix_of_the_body_but_embedding_and_output() -> None:
     paths = adapt_model(build(DECODER), Lora(rank=2)).paths
-    inside = ("attention.query_key_value", "attention.output", "feed_forward.widen", "feed_forward.narrow")
-    assert set(paths) == {f"layers.{layer}.{name}.weight" for layer in (0, 1) for name in inside}
+    inner = ("attention.query_key_value", "attention.output", "feed_forward.widen", "feed_forward.narrow")
+    assert set(paths) == {f"layers.{layer}.{name}.weight" for layer in (0, 1) for name in inner}
     recurrent = adapt_model(build(Lstm(vocabulary=13, width=6, hidden=7, depth=2)), Lora(rank=2)).paths
     assert set(recurrent) == {f"layers.weight_{kind}_l{layer}" for kind in ("ih", "hh") for layer in (0, 1)}
 
@@ -52,9 +52,9 @@ def test_the_default_leaves_out_the_heads_of_hugging_face_models() -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 9}
     config = transformers.GPT2Config(vocab_size=13, bos_token_id=None, eos_token_id=None, **sizes)
-    inside = {f"transformer.h.0.{name}.weight" for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")}
+    inner = {f"transformer.h.0.{name}.weight" for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")}
     for kind in (transformers.GPT2LMHeadModel, transformers.GPT2ForSequenceClassification):
-        assert set(adapt_model(kind(config), Lora(rank=2)).paths) == inside
+        assert set(adapt_model(kind(config), Lora(rank=2)).paths) == inner
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     roberta = transformers.RobertaForSequenceClassification(transformers.RobertaConfig(vocab_size=13, **sizes))
     assert all(".layer.0." in path for path in adapt_model(roberta, Lora(rank=2)).paths)
@@ -119,9 +119,9 @@ def test_a_tied_matrix_has_one_update_at_all_its_places_and_stays_tied() -> None
     assert len(trainable_parameters(tied)) == 2
     assert tied.embedding.update is tied.output.update
     folded = said(tied, TOKENS)
-    plain: Any = merge_lora(tied)
-    assert plain.output.weight is plain.embedding.weight
-    torch.testing.assert_close(said(plain, TOKENS), folded)
+    base: Any = merge_lora(tied)
+    assert base.output.weight is base.embedding.weight
+    torch.testing.assert_close(said(base, TOKENS), folded)
 
 
 def test_a_module_that_stands_at_two_places_is_wrapped_once() -> None:
@@ -155,7 +155,7 @@ def test_torchs_fast_path_of_the_encoder_uses_the_updates() -> None:
 
 def test_recurrent_layers_take_packed_sequences_and_biases_fixed_at_zero() -> None:
     layers: Any = build(Gru(vocabulary=13, width=6, hidden=7, biases=1)).layers
-    own = copy.deepcopy(layers)
+    custom = copy.deepcopy(layers)
     model: Any = adapted(layers)
     assert isinstance(model, LoraMatrices)
     assert model.hidden_size == 7
@@ -164,10 +164,10 @@ def test_recurrent_layers_take_packed_sequences_and_biases_fixed_at_zero() -> No
     unpacked, _ = pad_packed_sequence(model(packed)[0], batch_first=True)
     torch.testing.assert_close(unpacked[0], model(rows)[0][0])
     before = said(model, rows)
-    torch.testing.assert_close(said(layers, rows), said(own, rows))  # a call leaves the base as it was
-    plain = merge_lora(model)
-    assert plain is layers
-    torch.testing.assert_close(said(plain, rows), before)
+    torch.testing.assert_close(said(layers, rows), said(custom, rows))  # a call leaves the base as it was
+    base = merge_lora(model)
+    assert base is layers
+    torch.testing.assert_close(said(base, rows), before)
 
 
 def test_dropout_acts_on_the_inputs_of_the_update_while_training_only() -> None:
@@ -175,8 +175,8 @@ def test_dropout_acts_on_the_inputs_of_the_update_while_training_only() -> None:
     model: Any = adapted(nn.Sequential(nn.Linear(400, 3, bias=False)), lora_dropout=0.25).train()
     inputs = torch.eye(400)
     update = (said(model, inputs) - said(model[0].base, inputs)) / model[0].update.delta().T
-    kept = update[:, 0].round(decimals=3).unique().tolist()
-    assert kept == pytest.approx([0.0, 4 / 3], abs=1e-3)
+    saved = update[:, 0].round(decimals=3).unique().tolist()
+    assert saved == pytest.approx([0.0, 4 / 3], abs=1e-3)
     assert (update[:, 0].abs() < 1e-3).float().mean().item() == pytest.approx(0.25, abs=0.08)
     assert torch.equal(said(model.eval(), inputs), said(model, inputs))
 
@@ -262,9 +262,9 @@ def test_merging_a_model_without_updates_gives_a_plain_model_that_learns() -> No
 
 
 def test_nothing_warns() -> None:
-    with warnings.catch_warnings(record=True) as said_aloud:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = adapted(build(Lstm(vocabulary=13, width=6, hidden=7)))
         model(TOKENS)[0].sum().backward()
         merge_lora(model)(TOKENS)
-    assert not said_aloud
+    assert not caught

@@ -37,9 +37,9 @@ def test_a_claim_has_no_field_for_a_verdict_and_one_way_to_be_judged(changed: di
 
 def test_what_needs_training_is_left_to_be_measured() -> None:
     claim = SourceClaim.read({"row": "A6", "says": "it falls", "measure": "lemma study table-a5 --out runs/a"}, "here")
-    judged = check_claim(claim)
-    assert judged.right is None
-    assert str(Audit((judged,))).splitlines()[:2] == [
+    checked = check_claim(claim)
+    assert checked.right is None
+    assert str(Audit((checked,))).splitlines()[:2] == [
         "– A6   it falls",
         "       to measure: lemma study table-a5 --out runs/a",
     ]
@@ -60,8 +60,8 @@ def test_it_is_saved_in_three_forms(tmp_path: Path) -> None:
         audit.save(tmp_path / name)
     assert '<tr class="wrong">' in (tmp_path / "a.html").read_text()
     assert "| D4 | ✗ wrong |" in (tmp_path / "a.md").read_text()
-    plain = json.loads((tmp_path / "a.json").read_text())
-    assert plain["counts"] == {"right": 3, "wrong": 1, "to measure": 0}
+    base = json.loads((tmp_path / "a.json").read_text())
+    assert base["counts"] == {"right": 3, "wrong": 1, "to measure": 0}
     with pytest.raises(ValueError, match="the ending of the name"):
         audit.save(tmp_path / "a.pdf")
 
@@ -84,9 +84,9 @@ def test_the_command_ends_with_the_verdict(words: list[str], status: int, told: 
 
 
 def test_who_watches_is_told_how_far_it_is_and_python_keeps_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    told: list[tuple[int, int]] = []
-    check_sources(["D4"], lambda done, total: told.append((done, total)))
-    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    messages: list[tuple[int, int]] = []
+    check_sources(["D4"], lambda done, total: messages.append((done, total)))
+    assert messages == [(0, 3), (1, 3), (2, 3), (3, 3)]
     lemma.check("sources", "D2")
     assert capsys.readouterr().err == ""
     with pytest.raises(SpecError, match="Did you mean 'progress'"):

@@ -23,13 +23,15 @@ def loss_of(name: str, values: dict[str, Tensor]) -> float:
 @pytest.mark.parametrize("name", CELL_NAMES)
 def test_gradients_of_given_values_are_finite_differences_of_the_loss(name: str) -> None:
     values = find_cell(name).samples[1].values
-    for given in find_cell(name).input_sides:
-        if f"d{given}" not in find_cell(name).gradients:
+    for input_side in find_cell(name).input_sides:
+        if f"d{input_side}" not in find_cell(name).gradients:
             continue
-        direction = torch.randn_like(values[given])
-        ahead, behind = ({**values, given: values[given] + step * direction} for step in (1e-5, -1e-5))
+        direction = torch.randn_like(values[input_side])
+        ahead, behind = ({**values, input_side: values[input_side] + step * direction} for step in (1e-5, -1e-5))
         slope = (loss_of(name, ahead) - loss_of(name, behind)) / 2e-5
-        assert slope == pytest.approx((values[f"d{given}"] * direction).sum().item(), rel=1e-5, abs=1e-8), given
+        assert slope == pytest.approx((values[f"d{input_side}"] * direction).sum().item(), rel=1e-5, abs=1e-8), (
+            input_side
+        )
 
 
 def test_gru_is_torchs_gru_cell() -> None:
@@ -69,8 +71,8 @@ def test_all_lengths_of_a_sample_differ_so_that_no_wrong_shape_fits(name: str) -
 @pytest.mark.parametrize("name", CELL_NAMES)
 def test_the_description_names_everything(name: str) -> None:
     text = describe_cell(name)
-    for known in (*find_cell(name).values, *find_cell(name).gradients, *find_cell(name).aliases):
-        assert known in text
+    for names in (*find_cell(name).values, *find_cell(name).gradients, *find_cell(name).aliases):
+        assert names in text
     assert max(map(len, text.splitlines())) <= 120
 
 

@@ -344,9 +344,9 @@ def test_a_spec_file_is_checked_like_its_preset(tmp_path: Path) -> None:
 @pytest.mark.parametrize("formula", ["(V+d+d_h+N)^12", "1/(V+d)^9+1/(N+d_h)^9", "+".join(["V*d^3"] * 600)])
 def test_a_hostile_formula_is_checked_soon(formula: str) -> None:
     check_formula("feed-forward", "parameters", A1)
-    begin = time.process_time()
+    start = time.process_time()
     assert not check_formula("feed-forward", "parameters", formula).equal
-    assert time.process_time() - begin < 3
+    assert time.process_time() - start < 3
 
 
 def test_the_verdict_shows_itself() -> None:
@@ -354,8 +354,8 @@ def test_the_verdict_shows_itself() -> None:
     assert str(verdict) == (
         "Not equal: yours − model = −d_h. The model has a bias of d_h in 'hidden' that\nyour formula leaves out."
     )
-    plain = verdict.to_dict()
-    assert (plain["equal"], plain["residual"], plain["yours_at"], plain["right_at"]) == (False, "-d_h", 196608, 196864)
+    base = verdict.to_dict()
+    assert (base["equal"], base["residual"], base["yours_at"], base["right_at"]) == (False, "-d_h", 196608, 196864)
     assert "196,864" in verdict._repr_html_()
     assert "<script" not in check_number("feed-forward", "parameters", "1")._repr_html_()
 
@@ -429,8 +429,8 @@ def test_a_wrong_formula_of_a_dual_encoder_is_found() -> None:
 
 
 def test_a_nearly_right_number_is_wrong() -> None:
-    said = str(check_number("table-a5", "parameters", "9721596.5", {}))
-    assert "9721596.5" in said and "times the right number" not in said
+    output = str(check_number("table-a5", "parameters", "9721596.5", {}))
+    assert "9721596.5" in output and "times the right number" not in output
 
 
 @pytest.mark.parametrize("number", ["834,304", "834 304", "834304"])

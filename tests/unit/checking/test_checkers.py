@@ -24,10 +24,10 @@ CALLS: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_the_function_and_the_name_give_the_same(name: str) -> None:
     model, *answers = CALLS[name]
-    found = getattr(lemma.check, name)(model, *answers)
-    assert found == run_checker(name, model, answers, {})
-    right = found.equal if hasattr(found, "equal") else found.holds if name == "identity" else found.right
-    assert right is True and bool(found) is True
+    result = getattr(lemma.check, name)(model, *answers)
+    assert result == run_checker(name, model, answers, {})
+    right = result.equal if hasattr(result, "equal") else result.holds if name == "identity" else result.right
+    assert right is True and bool(result) is True
 
 
 def test_every_checker_is_a_function_of_that_name() -> None:
@@ -41,8 +41,8 @@ def test_sizes_are_keywords_of_any_name() -> None:
     def factory(formula: int = 3, value: int = 2) -> nn.Module:
         return nn.Linear(formula, value)
 
-    found: Any = lemma.check("parameters", factory, "(formula + 1) value", formula=5, value=7)
-    assert found.equal and found.right_at == 42
+    result: Any = lemma.check("parameters", factory, "(formula + 1) value", formula=5, value=7)
+    assert result.equal and result.right_at == 42
     assert lemma.check.number("table-a5", "parameters", 14980860, L=4).equal
     assert lemma.check.identity("c7", D=3, samples=500).sizes["D"] == 3
 

@@ -89,8 +89,8 @@ def test_inputs_x_and_x_t_are_different() -> None:
     report = check_derivation({**words, "steps": "Y = x + x_t\n= x_{t} + x\n= 2*x"})
     assert [step.outcome for step in report.steps] == ["given", "right", "wrong"]
     assert [step.text for step in report.steps] == ["Y = x + x_t", "= x_{t} + x", "= 2*x"]
-    alone = {**words, "inputs": {"x": "n d"}, "steps": "Y = x_t + x_t\n= 2*x"}  # elsewhere x_t is x, as in papers
-    assert check_derivation(alone).right
+    single = {**words, "inputs": {"x": "n d"}, "steps": "Y = x_t + x_t\n= 2*x"}  # elsewhere x_t is x, as in papers
+    assert check_derivation(single).right
 
 
 SOFTMAX = {

@@ -55,23 +55,29 @@ POINTS = [[2, 1, 3, 1], [0.5, 0.5, 1, 0.75], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
 def test_the_marks_themselves() -> None:
-    assert [[one.points for one in mark_answers(SHEET, given).marks] for given in STUDENTS] == POINTS
+    assert [[mark.points for mark in mark_answers(SHEET, settings).marks] for settings in STUDENTS] == POINTS
 
 
 def test_gradescope_is_given_a_test_for_each_question() -> None:
-    found = gradescope_results(mark_answers(SHEET, STUDENTS[1]))
-    assert found == json.loads(json.dumps(found))
-    assert set(found) <= {"score", "output", "output_format", "visibility", "tests"}
-    assert found["score"] == sum(one["score"] for one in found["tests"]) == 2.75
-    assert [(one["name"], one["score"], one["max_score"]) for one in found["tests"]] == [
+    result = gradescope_results(mark_answers(SHEET, STUDENTS[1]))
+    assert result == json.loads(json.dumps(result))
+    assert set(result) <= {"score", "output", "output_format", "visibility", "tests"}
+    assert result["score"] == sum(gradescope_result["score"] for gradescope_result in result["tests"]) == 2.75
+    assert [
+        (gradescope_result["name"], gradescope_result["score"], gradescope_result["max_score"])
+        for gradescope_result in result["tests"]
+    ] == [
         ("Q1", 0.5, 2),
         ("2.b", 0.5, 1),
         ("Q3", 1, 3),
         ("Q4", 0.75, 1),
     ]
-    assert {one["status"] for one in found["tests"]} == {"failed"}
-    assert [one["status"] for one in gradescope_results(mark_answers(SHEET, STUDENTS[0]))["tests"]] == ["passed"] * 4
-    assert "base" not in json.dumps(found) and "repair" not in json.dumps(found)  # nothing that the sheet keeps
+    assert {gradescope_result["status"] for gradescope_result in result["tests"]} == {"failed"}
+    assert [
+        gradescope_result["status"]
+        for gradescope_result in gradescope_results(mark_answers(SHEET, STUDENTS[0]))["tests"]
+    ] == ["passed"] * 4
+    assert "base" not in json.dumps(result) and "repair" not in json.dumps(result)  # nothing that the sheet keeps
 
 
 def test_lti_is_given_a_score_for_each_student(tmp_path: Path) -> None:
@@ -79,14 +85,14 @@ def test_lti_is_given_a_score_for_each_student(tmp_path: Path) -> None:
     table.write_text(f'student,user_id,Q1\nAda,u-1,"{WHOLE}"\nBo,u-2,V*(\nCy,,\n', encoding="utf-8")
     marks = mark_class(SHEET, [table])
     scores = lti_scores(marks, datetime(2026, 5, 4, 3, 2, 1, 987654, tzinfo=UTC))
-    assert [(one["userId"], one["scoreGiven"], one["scoreMaximum"]) for one in scores] == [
+    assert [(score["userId"], score["scoreGiven"], score["scoreMaximum"]) for score in scores] == [
         ("u-1", 2, 7),
         ("u-2", 0, 7),
         ("Cy", 0, 7),
     ]
-    assert [one["gradingProgress"] for one in scores] == ["FullyGraded", "PendingManual", "FullyGraded"]
-    assert [one["activityProgress"] for one in scores] == ["Completed", "Completed", "Initialized"]
-    assert {one["timestamp"] for one in scores} == {"2026-05-04T03:02:01.987+00:00"}
+    assert [score["gradingProgress"] for score in scores] == ["FullyGraded", "PendingManual", "FullyGraded"]
+    assert [score["activityProgress"] for score in scores] == ["Completed", "Completed", "Initialized"]
+    assert {score["timestamp"] for score in scores} == {"2026-05-04T03:02:01.987+00:00"}
     now = lti_scores(marks)[0]["timestamp"]
     assert abs((datetime.fromisoformat(now) - datetime.now(UTC)).total_seconds()) < 60
     with pytest.raises(InputError, match="whose are they"):
@@ -98,24 +104,29 @@ def test_lambda_feedback_is_given_a_boolean_and_a_text() -> None:
     assert evaluation_function(WHOLE, "", lora) == {"is_correct": True, "feedback": "Right."}
     partly = evaluation_function("W_in*W_out", None, {**lora, "credit": {"W_in*W_out": 0.5}})
     assert partly == {"is_correct": False, "feedback": "Right in part."}
-    shown = evaluation_function("W_in*W_out", None, {**lora, "show_answer": True})
-    assert "leaves out" in shown["feedback"] and WHOLE.replace(" ", "")[:2] in shown["feedback"]
+    rendered = evaluation_function("W_in*W_out", None, {**lora, "show_answer": True})
+    assert "leaves out" in rendered["feedback"] and WHOLE.replace(" ", "")[:2] in rendered["feedback"]
     for response in ("", None, object(), {"a": 1}, "(" * 9999, 11250, ["x"], "os:system", True):
-        found = evaluation_function(response, "", lora)
-        assert found["is_correct"] is False and found["feedback"] and found == json.loads(json.dumps(found))
+        result = evaluation_function(response, "", lora)
+        assert result["is_correct"] is False and result["feedback"] and result == json.loads(json.dumps(result))
     with pytest.raises(InputError, match="Did you mean 'model'"):
         evaluation_function("R", "", {"kind": "parameters", "modell": "lora"})
 
 
 def test_points_are_a_float_and_not_a_verdict() -> None:
-    assert [points(SHEET, "Q1", given) for given in STUDENTS] == [2.0, 0.5, 0.0, 0.0]
+    assert [points(SHEET, "Q1", settings) for settings in STUDENTS] == [2.0, 0.5, 0.0, 0.0]
     assert type(points(SHEET, "Q1", STUDENTS[0])) is float
 
 
 def test_the_steps_of_partial_credit() -> None:
     questions = [SheetQuestion.model_validate(fields) for fields in SHEET["questions"]]
     thirds = [1 / 3, 2 / 3, 1]
-    assert [possible_fractions(one) for one in questions] == [[0.25, 1], [0.5, 1], thirds, [0.25, 0.5, 0.75, 1]]
+    assert [possible_fractions(question) for question in questions] == [
+        [0.25, 1],
+        [0.5, 1],
+        thirds,
+        [0.25, 0.5, 0.75, 1],
+    ]
 
 
 def test_nothing_in_a_sheet_becomes_code_of_a_test() -> None:
@@ -135,15 +146,15 @@ def test_nothing_in_a_sheet_becomes_code_of_a_test() -> None:
 
 
 def released(notebook: dict[str, Any]) -> str:
-    """What is left of a source notebook when nbgrader has cleared solutions and hidden tests."""
-    kept: list[str] = []
+    """Return what is left of a source notebook when nbgrader has cleared solutions and hidden tests."""
+    saved: list[str] = []
     for cell in notebook["cells"]:
         hidden = False
         for line in "".join(cell["source"]).splitlines():
             hidden = hidden or "### BEGIN" in line
-            kept += [] if hidden else [line]
+            saved += [] if hidden else [line]
             hidden = hidden and "### END" not in line
-    return "\n".join(kept)
+    return "\n".join(saved)
 
 
 def test_the_released_notebook_shows_neither_answers_nor_credits_nor_values() -> None:
@@ -153,23 +164,23 @@ def test_the_released_notebook_shows_neither_answers_nor_credits_nor_values() ->
         {"id": "Q3", "kind": "formula", "value": "7*Q1", "builds_on": ["Q1"], "follow_through": 0.375},
         {"id": "Q4", "kind": "gradient", "cell": "rnn", "lines": ["dz2"]},
     ]
-    shown = released(nbgrader_notebook(read_sheet({"title": "Week 5", "questions": questions})))
-    assert "How many?" in shown and "Q4" in shown
+    rendered = released(nbgrader_notebook(read_sheet({"title": "Week 5", "questions": questions})))
+    assert "How many?" in rendered and "Q4" in rendered
     for secret in ("W_in", "0.25", "16*Q1", "12345", "7*Q1", "0.375", "credit", "value", "sheet =", "R*"):
-        assert secret not in shown, secret
+        assert secret not in rendered, secret
 
 
 def test_the_cells_of_a_graded_notebook_give_the_points() -> None:
-    for given, wanted in zip(STUDENTS[:2], POINTS[:2], strict=True):
-        space: dict[str, Any] = {VARIABLES[id]: answer for id, answer in given.items()}
-        found = []
+    for settings, expected in zip(STUDENTS[:2], POINTS[:2], strict=True):
+        space: dict[str, Any] = {VARIABLES[id]: answer for id, answer in settings.items()}
+        result = []
         for cell in nbgrader_notebook(read_sheet(SHEET))["cells"]:
             if cell["cell_type"] == "code" and cell["metadata"]["nbgrader"]["grade"]:
                 *body, last = ast.parse("".join(cell["source"])).body
                 assert isinstance(last, ast.Expr)  # what nbgrader reads is the value of the last line
                 exec(compile(ast.Module(body, []), "cell", "exec"), space)
-                found.append(eval(compile(ast.Expression(last.value), "cell", "eval"), space))
-        assert found == wanted
+                result.append(eval(compile(ast.Expression(last.value), "cell", "eval"), space))
+        assert result == expected
 
 
 def test_formats_are_written_by_name_and_the_wrong_call_says_so(tmp_path: Path) -> None:
@@ -204,16 +215,16 @@ def test_otter_gives_the_same_points(number: int, tmp_path: Path) -> None:
     from otter.nbmeta_config import NBMetadataConfig
 
     lemma.check.write_sheet(SHEET, format="otter", out=tmp_path / "tests")
-    given = {VARIABLES[id]: answer for id, answer in STUDENTS[number].items()}
+    settings = {VARIABLES[id]: answer for id, answer in STUDENTS[number].items()}
     files = [otter.create_test_file(str(path), NBMetadataConfig()) for path in sorted((tmp_path / "tests").iterdir())]
     for file in files:
-        file.run(given)
+        file.run(settings)
     results = otter.GradingResults(files)
     assert results.possible == 7
-    found = {name: one.score for name, one in results.results.items()}
-    assert found == pytest.approx(dict(zip(VARIABLES.values(), POINTS[number], strict=True)))
+    result = {name: item.score for name, item in results.results.items()}
+    assert result == pytest.approx(dict(zip(VARIABLES.values(), POINTS[number], strict=True)))
     if number == 1:
-        assert "dU right, db2 missing" in next(one for one in files if one.name == "Q3").summary()
+        assert "dU right, db2 missing" in next(item for item in files if item.name == "Q3").summary()
 
 
 @pytest.mark.slow
@@ -239,14 +250,16 @@ def test_nbgrader_gives_the_same_points(tmp_path: Path, monkeypatch: pytest.Monk
     for number in (0, 1):
         handed = tmp_path / "submitted" / f"s{number}" / "week4"
         handed.mkdir(parents=True)
-        for cell, id in zip([one for one in released.cells if one.metadata.nbgrader.solution], VARIABLES, strict=True):
+        for cell, id in zip(
+            [item for item in released.cells if item.metadata.nbgrader.solution], VARIABLES, strict=True
+        ):
             answer = STUDENTS[number][id]
             cell.source = f"{VARIABLES[id]} = {answer!r}" if id != "Q3" or number else "raise NotImplementedError()"
         nbformat.write(released, handed / "week4.ipynb")
         assert api.autograde("week4", f"s{number}")["success"]
     with api.gradebook as book:
-        found = [[grade.auto_score for grade in _in_order(book, f"s{number}")] for number in (0, 1)]
-    assert found == [[2, 1, 0, 1], POINTS[1]]  # the first never assigned Q3: an error is no points
+        result = [[grade.auto_score for grade in _in_order(book, f"s{number}")] for number in (0, 1)]
+    assert result == [[2, 1, 0, 1], POINTS[1]]  # the first never assigned Q3: an error is no points
 
 
 def _in_order(book: Any, student: str) -> list[Any]:

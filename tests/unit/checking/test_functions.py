@@ -127,8 +127,8 @@ def test_a_typical_mistake_is_named(name: str, line: str, said: str) -> None:
 
 
 def test_every_function_that_comes_with_lemma_is_tested() -> None:
-    others = {"lstm", "gru", "rnn", "attention", "softmax-cross-entropy"}
-    assert {*CELL_NAMES} == {*RIGHT} | others == {name for name, *_ in SLIPS} | others
+    remaining = {"lstm", "gru", "rnn", "attention", "softmax-cross-entropy"}
+    assert {*CELL_NAMES} == {*RIGHT} | remaining == {name for name, *_ in SLIPS} | remaining
 
 
 def test_no_size_is_degenerate_and_samples_differ() -> None:
@@ -136,8 +136,8 @@ def test_no_size_is_degenerate_and_samples_differ() -> None:
         sizes = [
             {size: int(sample.values[size]) for size in find_cell(name).sizes} for sample in find_cell(name).samples
         ]
-        assert min(min(one.values()) for one in sizes) >= 3
-        assert len({tuple(one.values()) for one in sizes}) > 1 or len(sizes[0]) == 1
+        assert min(min(item.values()) for item in sizes) >= 3
+        assert len({tuple(item.values()) for item in sizes}) > 1 or len(sizes[0]) == 1
 
 
 def test_norms_attention_and_the_perceptron_equal_torch() -> None:
@@ -177,14 +177,14 @@ def test_a_custom_function_is_checked_from_python_and_from_a_file(tmp_path: Path
 
 
 def test_a_batch_of_sequences_may_have_three_axes() -> None:
-    mine = {
+    ours = {
         "forward": "S = einsum('bqd,bkd->bqk', Q, K)\nA = softmax(S)\nY = A @ V",
         "loss": "sum(dY * Y)",
         "sizes": ["B", "n", "d", "e"],
         "inputs": {"Q": "B n d", "K": "B n d", "V": "B n e", "dY": "B n e incoming", "b": "1 1 fixed"},
     }
     lines = ["dV = A.T @ dY", "dA = dY @ V.T", "dS = A * (dA - sum(A * dA, axis=-1))", "dQ = dS @ K", "dK = dS @ Q"]
-    report = check_gradients(mine, lines)
+    report = check_gradients(ours, lines)
     assert [verdict.outcome for verdict in report.verdicts] == ["right"] * 4 + ["wrong"]
     assert report.verdicts[4].repair == "dK = dS.T @ Q"
 
@@ -228,6 +228,6 @@ def test_an_unknown_function_gets_a_guess_and_a_file_without_loss_the_reason() -
 
 def test_nothing_in_a_file_is_executed() -> None:
     for code in ("__import__('os')", "Z.__class__", "exec('1')", "X.tofile('x')", "lambda: 0", "open('x')"):
-        for place in ("forward", "loss", "answers"):
+        for index in ("forward", "loss", "answers"):
             with pytest.raises(LemmaError):
-                check_gradients({**MINE, place: f"Z = {code}"})
+                check_gradients({**MINE, index: f"Z = {code}"})

@@ -233,10 +233,10 @@ def test_a_wrong_shape_is_reported_in_the_names_of_the_sizes() -> None:
 
 def test_the_report_is_plain_json_and_safe_html() -> None:
     report = check_gradients("softmax-cross-entropy", ["dz = y - y_hat", "dy_hat = -y / y_hat"])
-    plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert (plain["cell"], plain["right"]) == ("softmax-cross-entropy", False)
-    assert plain["verdicts"][0]["repair"] == "dz = y_hat - y"
-    assert plain["verdicts"][0]["error"] == pytest.approx(2.0)
+    base = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert (base["cell"], base["right"]) == ("softmax-cross-entropy", False)
+    assert base["verdicts"][0]["repair"] == "dz = y_hat - y"
+    assert base["verdicts"][0]["error"] == pytest.approx(2.0)
     html = report._repr_html_()
     assert "dz = y - y_hat" in html and "1 of 2 right" in html
     assert str(report).splitlines()[0] == "wrong   dz = y - y_hat"

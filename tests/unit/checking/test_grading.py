@@ -58,8 +58,8 @@ def write_table(path: Path, answers: dict[str, dict[str, str]], separator: str =
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=separator)
         writer.writerow(["Timestamp", "Name", "q1", "Q2", "Q3"])
-        for name, given in answers.items():
-            writer.writerow(["12:00", name, *(given.get(id, "") for id in ("Q1", "Q2", "Q3"))])
+        for name, settings in answers.items():
+            writer.writerow(["12:00", name, *(settings.get(id, "") for id in ("Q1", "Q2", "Q3"))])
     return path
 
 
@@ -71,7 +71,7 @@ def write_file(path: Path, student: str, given: dict[str, str]) -> Path:
 
 
 def points(marks: ClassMarks) -> dict[str, tuple[float, ...]]:
-    return {one.student: tuple(each.points for each in one.marks) for one in marks.students}
+    return {student.student: tuple(each.points for each in student.marks) for student in marks.students}
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +81,10 @@ def marks(sheet: Path, tmp_path_factory: pytest.TempPathFactory) -> ClassMarks:
 
 def test_a_table_is_marked_by_student_and_question(marks: ClassMarks, sheet: Path) -> None:
     assert points(marks) == POINTS and marks.of == 6
-    for student, given in ANSWERS.items():
-        assert marks[student].marks == mark_answers(sheet, given).marks
+    for student, settings in ANSWERS.items():
+        assert marks[student].marks == mark_answers(sheet, settings).marks
     assert [marks[name]["Q2"].verdict for name in ("Ada", "Bo", "Cy")] == ["right", "follow-through", "follow-through"]
-    assert [one.verdict for one in marks["Di"].marks] == ["wrong", "not answered", "unreadable"]
+    assert [mark.verdict for mark in marks["Di"].marks] == ["wrong", "not answered", "unreadable"]
     assert len(marks.left_out) == 1 and marks.left_out[0].endswith("no question is called Timestamp.")
     assert "Di: Q3 cannot be read. Look at it." in marks.notes
 
@@ -99,14 +99,14 @@ def test_files_folders_and_tables_of_any_shape_give_the_same(marks: ClassMarks, 
     (folder / ".hidden.toml").write_text("", encoding="utf-8")
     (folder / "sheet.toml").symlink_to(sheet)
     (folder / "notes.docx").write_bytes(b"PK")
-    found = mark_class(sheet, [folder])
-    assert points(found) == {name: POINTS[name] for name in ("Ada", "Bo", "Cy", "Di")}
-    assert [note for note in found.left_out if "notes.docx" in note] == list(found.left_out)
+    result = mark_class(sheet, [folder])
+    assert points(result) == {name: POINTS[name] for name in ("Ada", "Bo", "Cy", "Di")}
+    assert [note for note in result.left_out if "notes.docx" in note] == list(result.left_out)
     two = check_sheet(sheet, files[:2])
     assert isinstance(two, ClassMarks) and points(two) == {name: POINTS[name] for name in ("Ada", "Bo")}
     assert check_sheet(sheet, files[:1])["Q1"].points == 2  # one file is one student
     long = tmp_path / "long.tsv"
-    rows = [f"{name}\t{id}\t{json.dumps(text)}" for name, given in ANSWERS.items() for id, text in given.items()]
+    rows = [f"{name}\t{id}\t{json.dumps(text)}" for name, settings in ANSWERS.items() for id, text in settings.items()]
     rows = [row.replace("\\n", "\n") for row in rows]
     long.write_text("student\tquestion\tanswer\n" + "\n".join(rows) + "\n", encoding="utf-8")
     assert points(mark_class(sheet, [long])) == {name: POINTS[name] for name in ("Ada", "Bo", "Cy", "Di")}
@@ -115,7 +115,7 @@ def test_files_folders_and_tables_of_any_shape_give_the_same(marks: ClassMarks, 
 
 
 def test_what_one_student_hands_in_never_stops_the_class(sheet: Path, tmp_path: Path) -> None:
-    broken = {
+    invalid = {
         "empty.toml": b"",
         "latin.toml": "student = 'É'".encode("latin-1"),
         "nested.toml": b"answers = " + b"[" * 100_000,
@@ -129,20 +129,22 @@ def test_what_one_student_hands_in_never_stops_the_class(sheet: Path, tmp_path: 
         "twice.md": f"## Q1\n{WHOLE}\n## q1\n{WHOLE}\n".encode(),
         "table.toml": b"[answers]\nQ1 = { a = 1 }\nQ2 = 0x" + b"f" * 9000 + b"\nQ3 = [[1]]",
     }
-    for name, content in broken.items():
+    for name, content in invalid.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "folder.toml").mkdir()
     os.mkfifo(tmp_path / "pipe.toml")  # reading it would wait forever
     (tmp_path / "lost.toml").symlink_to(tmp_path / "nowhere")
     write_file(tmp_path / "good.toml", "Good", ANSWERS["Ada"])
-    found = mark_class(sheet, [tmp_path])
-    assert found["Good"].points == 6
-    assert {one.student for one in found.students} == {"Good", "pipe", "lost"} | {Path(name).stem for name in broken}
-    assert {one.points for one in found.students if one.student != "Good"} == {0}
+    result = mark_class(sheet, [tmp_path])
+    assert result["Good"].points == 6
+    assert {student.student for student in result.students} == {"Good", "pipe", "lost"} | {
+        Path(name).stem for name in invalid
+    }
+    assert {student.points for student in result.students if student.student != "Good"} == {0}
     for name in ("latin", "nested", "syntax", "huge", "pipe", "lost"):
-        assert any(note.startswith(f"{name}: Cannot be read") for note in found.notes), name
-    assert [each.verdict for each in found["twice"].marks] == ["unreadable", "not answered", "not answered"]
-    assert any("question = 'Q9' is unknown" in note for note in found.notes)
+        assert any(note.startswith(f"{name}: Cannot be read") for note in result.notes), name
+    assert [each.verdict for each in result["twice"].marks] == ["unreadable", "not answered", "not answered"]
+    assert any("question = 'Q9' is unknown" in note for note in result.notes)
 
 
 def test_a_row_that_is_broken_spoils_no_other(sheet: Path, tmp_path: Path) -> None:
@@ -150,13 +152,13 @@ def test_a_row_that_is_broken_spoils_no_other(sheet: Path, tmp_path: Path) -> No
     big = "9" * 200_000  # longer than the csv module takes by itself
     rows = ["student,Q1,Q2", f'"Ada","{WHOLE}",180000', "Short", f"Long,R,1,2,3\nBig,{big},1", ',"R",7']
     path.write_bytes("\n".join(rows).encode() + b"\nLatin,\xe9*R,144000\n")
-    found = mark_class(sheet, [path])
-    assert [one.student for one in found.students] == ["Ada", "Short", "Long", "Big", "line 6", "Latin"]
-    assert [one.points for one in found.students] == [3, 0, 0, 0, 0, 0]
-    assert [each.verdict for each in found["Latin"].marks] == ["unreadable", "wrong", "not answered"]
-    assert "\ufffd" in found["Latin"]["Q1"].reason
-    assert "5 cells where the header has 3" in found["Long"]["Q1"].reason
-    assert found["Short"]["Q2"].verdict == "not answered"
+    result = mark_class(sheet, [path])
+    assert [student.student for student in result.students] == ["Ada", "Short", "Long", "Big", "line 6", "Latin"]
+    assert [student.points for student in result.students] == [3, 0, 0, 0, 0, 0]
+    assert [each.verdict for each in result["Latin"].marks] == ["unreadable", "wrong", "not answered"]
+    assert "\ufffd" in result["Latin"]["Q1"].reason
+    assert "5 cells where the header has 3" in result["Long"]["Q1"].reason
+    assert result["Short"]["Q2"].verdict == "not answered"
 
 
 def test_each_answer_is_read_and_marked_once_however_many_give_it(
@@ -178,8 +180,8 @@ def test_each_answer_is_read_and_marked_once_however_many_give_it(
     monkeypatch.setattr(question_kinds, "read_question", count_reads)
     monkeypatch.setattr(ModelFormula, "compare", count_comparisons)
     students = {f"S{number}": {"Q1": (WHOLE, "R", "W_in")[number % 3]} for number in range(60)}
-    found = mark_class(sheet, [write_table(tmp_path / "class.csv", students)])
-    assert Counter(one.points for one in found.students) == {2: 20, 0: 40}
+    result = mark_class(sheet, [write_table(tmp_path / "class.csv", students)])
+    assert Counter(student.points for student in result.students) == {2: 20, 0: 40}
     assert reads == {"W_in*W_out": 1, WHOLE: 1, "R": 1, "W_in": 1}  # the first earns partial credit
     assert sorted(diagnose for _, diagnose in calls.elements()) == [False] * 3 + [True] * 2  # no right one is diagnosed
 
@@ -196,7 +198,9 @@ def test_the_most_frequent_mistake_comes_first_with_those_who_made_it(marks: Cla
     first = marks.mistakes[0]
     assert (first.question, first.students) == ("Q1", ("Cy", "Di"))  # written differently, the same mistake
     assert "W_in*W_out" in first.text and "base" in first.text
-    assert ("Q3", "db2 is missing", ("Bo", "Cy")) in [(one.question, one.text, one.students) for one in marks.mistakes]
+    assert ("Q3", "db2 is missing", ("Bo", "Cy")) in [
+        (item.question, item.text, item.students) for item in marks.mistakes
+    ]
     assert not any("Ada" in mistake.students for mistake in marks.mistakes)
 
 
@@ -207,26 +211,26 @@ def test_it_is_saved_as_a_table_as_json_and_as_a_page(marks: ClassMarks, tmp_pat
         rows = {row["student"]: row for row in csv.DictReader(file)}
     assert {name: tuple(float(row[id]) for id in ("Q1", "Q2", "Q3")) for name, row in rows.items()} == POINTS
     assert (rows["Bo"]["points"], rows["Bo"]["Q2 verdict"]) == ("3.0", "follow-through")
-    plain = json.loads((tmp_path / "marks.json").read_text(encoding="utf-8"))
-    assert plain == marks.to_dict()
-    assert [one["points"] for one in plain["students"]] == [sum(row) for row in POINTS.values()]
-    assert plain["mistakes"][0]["students"] == ["Cy", "Di"] and plain["mistakes"][0]["count"] == 2
+    base = json.loads((tmp_path / "marks.json").read_text(encoding="utf-8"))
+    assert base == marks.to_dict()
+    assert [item["points"] for item in base["students"]] == [sum(row) for row in POINTS.values()]
+    assert base["mistakes"][0]["students"] == ["Cy", "Di"] and base["mistakes"][0]["count"] == 2
     page = (tmp_path / "marks.html").read_text(encoding="utf-8")
     assert "The most frequent mistakes" in page and "http" not in page and "<script" not in page
 
 
 def test_nothing_a_student_writes_has_a_meaning_in_the_page_or_a_spreadsheet(sheet: Path, tmp_path: Path) -> None:
     answers = {"=HYPERLINK(1)": {"Q1": "<script>alert(1)</script>"}, "<b>Bo</b>\x1b[31m": {"Q2": "=1+1", "Q1": "@R"}}
-    found = mark_class(sheet, [write_table(tmp_path / "class.csv", answers)])
-    page = found._repr_html_()
+    result = mark_class(sheet, [write_table(tmp_path / "class.csv", answers)])
+    page = result._repr_html_()
     assert "<script" not in page and "<b>Bo" not in page and "&lt;b&gt;Bo" in page
-    assert "\x1b" not in str(found)
-    assert [row["student"] for row in found.records()] == ["'=HYPERLINK(1)", "<b>Bo</b>\ufffd[31m"]
+    assert "\x1b" not in str(result)
+    assert [row["student"] for row in result.records()] == ["'=HYPERLINK(1)", "<b>Bo</b>\ufffd[31m"]
 
 
 def test_two_of_one_name_are_kept_apart(sheet: Path, tmp_path: Path) -> None:
     files = [write_file(tmp_path / f"{name}.toml", "Ada", ANSWERS[name]) for name in ("Ada", "Bo")]
-    assert [one.student for one in mark_class(sheet, files).students] == [f"Ada ({file})" for file in files]
+    assert [student.student for student in mark_class(sheet, files).students] == [f"Ada ({file})" for file in files]
 
 
 @pytest.mark.parametrize(
@@ -261,13 +265,13 @@ def test_the_command_marks_a_class_and_writes_every_file(
     sheet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = write_table(tmp_path / "class.csv", ANSWERS)
-    wanted = [tmp_path / f"marks.{ending}" for ending in ("csv", "json", "html")]
-    written = [word for path in wanted for word in ("--out", str(path))]
+    expected = [tmp_path / f"marks.{ending}" for ending in ("csv", "json", "html")]
+    text = [word for path in expected for word in ("--out", str(path))]
     with pytest.raises(SystemExit) as done:
-        main(["check", "sheet", str(sheet), str(table), *written])
-    said = capsys.readouterr().out
-    assert done.value.code in (0, None) and all(path.is_file() for path in wanted)
-    assert "Week 4: 5 students, 6 points" in said and "The most frequent mistakes" in said
+        main(["check", "sheet", str(sheet), str(table), *text])
+    output = capsys.readouterr().out
+    assert done.value.code in (0, None) and all(path.is_file() for path in expected)
+    assert "Week 4: 5 students, 6 points" in output and "The most frequent mistakes" in output
     with pytest.raises(SystemExit) as done:
         main(["check", "sheet", str(sheet), str(table), "--out", str(tmp_path / "marks.xls")])
     assert done.value.code == 2 and "marks.xls" in capsys.readouterr().err

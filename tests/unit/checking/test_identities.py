@@ -26,9 +26,9 @@ def test_every_number_comes_out_and_only_c6_and_d4_are_false(name: str) -> None:
     assert report.holds == (name not in FALSE)
     assert bool(report.correction) == (name in FALSE)
     assert [finding.holds for finding in report.claimed] == [False] * (name in FALSE)
-    plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert plain["holds"] is report.holds
-    assert all(finding["holds"] for finding in plain["findings"])
+    base = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert base["holds"] is report.holds
+    assert all(finding["holds"] for finding in base["findings"])
     assert report.claim in " ".join(str(report).split())
 
 
@@ -83,10 +83,10 @@ def test_a_number_that_is_off_is_not_confirmed() -> None:
 
 
 def test_the_list_names_all_with_their_sizes() -> None:
-    shown = list_identities()
-    assert [one["name"] for one in shown.to_dict()["identities"]] == list(IDENTITIES)
+    rendered = list_identities()
+    assert [item["name"] for item in rendered.to_dict()["identities"]] == list(IDENTITIES)
     assert set(NAMES) == set(IDENTITIES)
-    assert all(f"{name} " in str(shown) for name in NAMES)
+    assert all(f"{name} " in str(rendered) for name in NAMES)
 
 
 def test_a_report_is_saved_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_b7_meets_at_half_of_an_odd_width_too(J: int) -> None:
     assert f"J/2 = {J / 2:g}" in meeting.label
     assert meeting.actual == J**2 - 2 * (J / 2) * J == 0
     assert ("odd" in meeting.label) is bool(J % 2)
-    signs = {width: joined - apart for width, apart, joined, _ in report.rows}  # type: ignore[operator]
+    signs = {width: merged - separate for width, separate, merged, _ in report.rows}  # type: ignore[operator]
     assert signs[J // 2] * signs[(J + 1) // 2] < 0 or J % 2 == 0
     assert "2·I·J" in str(report)
     assert "**" not in str(report)

@@ -274,21 +274,21 @@ LEAVES = st.sampled_from(sorted(VALUES)).map(lambda name: (name, Fraction(VALUES
 
 
 def _two(operation: str, left: Tree, right: Tree) -> Tree:
-    (one, first), (other, second) = left, right
+    (item, first), (other, second) = left, right
     if first is None or second is None or (operation in ("/", "frac") and not second):
-        return f"({one})/0", None
-    spelled = {
-        "+": f"{one} + ({other})",
-        "-": f"{one}-({other})",
-        "*": f"({one})*({other})",
-        "implicit": f"({one})({other})",
-        "cdot": rf"{{{one}}} \cdot {{{other}}}",
-        "/": f"({one})/({other})",
-        "frac": rf"\frac{{{one}}}{{{other}}}",
+        return f"({item})/0", None
+    decoded = {
+        "+": f"{item} + ({other})",
+        "-": f"{item}-({other})",
+        "*": f"({item})*({other})",
+        "implicit": f"({item})({other})",
+        "cdot": rf"{{{item}}} \cdot {{{other}}}",
+        "/": f"({item})/({other})",
+        "frac": rf"\frac{{{item}}}{{{other}}}",
     }
     worked = {"+": lambda: first + second, "-": lambda: first - second}
     divided, product = (lambda: first / second), (lambda: first * second)
-    return spelled[operation], worked.get(operation, divided if operation in ("/", "frac") else product)()
+    return decoded[operation], worked.get(operation, divided if operation in ("/", "frac") else product)()
 
 
 def _powered(base: Tree, power: int) -> Tree:
@@ -311,8 +311,8 @@ TREES = st.recursive(
 def test_the_value_of_what_is_read_is_the_value_of_what_was_written(tree: Tree) -> None:
     text, value = tree
     try:
-        found = read_formula(text, KNOWN)
-        number = found.at(VALUES)
+        result = read_formula(text, KNOWN)
+        number = result.at(VALUES)
     except InputError as error:
         assert any(words in str(error) for words in ("divides by zero", "steps", "digits", "terms")), text
     else:
@@ -321,9 +321,9 @@ def test_the_value_of_what_is_read_is_the_value_of_what_was_written(tree: Tree) 
 
 
 def test_quotients_are_equal_when_they_are_equal_as_functions() -> None:
-    one, other = read_formula("(d^2 - 1)/(d - 1)", KNOWN), read_formula("d + 1", KNOWN)
-    assert one == other and one == d + 1 and one != d
-    assert one.to_polynomial() == d + 1
+    item, other = read_formula("(d^2 - 1)/(d - 1)", KNOWN), read_formula("d + 1", KNOWN)
+    assert item == other and item == d + 1 and item != d
+    assert item.to_polynomial() == d + 1
     assert read_formula("1/(d+1) + 1/(d-1)", KNOWN) == Rational(2 * d, d**2 - 1)
     assert Rational(V, d + 1) == Rational(V * (d - 1), d**2 - 1)
     assert Rational(V, d + 1) != Rational(V, d**2 - 1)

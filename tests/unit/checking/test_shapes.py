@@ -25,8 +25,8 @@ from lemma.errors import InputError
     ],
 )
 def test_a_wrong_shape_is_explained(line: str, right: bool, reason: str) -> None:
-    (judged,) = check_shapes("self-attention", [line]).lines
-    assert (judged.equal, judged.reason) == (right, reason)
+    (checked,) = check_shapes("self-attention", [line]).lines
+    assert (checked.equal, checked.reason) == (right, reason)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_a_wrong_shape_is_explained(line: str, right: bool, reason: str) -> None
     ],
 )
 def test_axes_are_read_in_any_usual_notation(line: str) -> None:
-    (judged,) = check_shapes("self-attention", [line]).lines
-    assert judged.equal, judged
+    (checked,) = check_shapes("self-attention", [line]).lines
+    assert checked.equal, checked
 
 
 @pytest.mark.parametrize("line", ["W_O = H×M_V×E", "W_O = H*(M_V×E)", "W_O = H*M_V*E", "Q = (H*S)×M_QK", "Y = S/E"])
@@ -79,8 +79,8 @@ def test_trainable_parameters_are_a_formula_a_number_and_a_ratio() -> None:
     sizes = {"W_in": 200, "W_out": 50, "R": 5}
     for quantity, value in (("trainable", "1,250"), ("frozen", "10,000"), ("trainable/frozen", "0.125")):
         assert check_number("lora", quantity, value, sizes).equal
-    turned = check_number("lora", "trainable/frozen", "8", sizes)
-    assert not turned.equal and turned.right == "0.125" and "the other way round" in turned.diagnosis[0]
+    rotated = check_number("lora", "trainable/frozen", "8", sizes)
+    assert not rotated.equal and rotated.right == "0.125" and "the other way round" in rotated.diagnosis[0]
     with pytest.raises(InputError, match="quantity = 'learned'"):
         check_number("lora", "learned", "1")
 

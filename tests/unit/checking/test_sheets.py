@@ -76,39 +76,39 @@ def answered(**answers: str) -> str:
 
 
 def one(folder: Path, name: str, answer: str, show: bool = False) -> Mark:
-    return next(found for found in marked(folder, answered(**{name: answer}), show).marks if found.id == name)
+    return next(mark for mark in marked(folder, answered(**{name: answer}), show).marks if mark.id == name)
 
 
 def test_all_right_earns_all_points(tmp_path: Path) -> None:
-    found = marked(tmp_path, answered(Q1=RIGHT, Q2=GRADIENTS, Q3="54.1 %", Q4="14,980,860"))
-    assert [(one.verdict, one.points) for one in found.marks] == [
+    result = marked(tmp_path, answered(Q1=RIGHT, Q2=GRADIENTS, Q3="54.1 %", Q4="14,980,860"))
+    assert [(mark.verdict, mark.points) for mark in result.marks] == [
         ("right", 2),
         ("right", 4),
         ("right", 1),
         ("right", 1),
     ]
-    assert (found.points, found.of, found.student, found.notes) == (8, 8, "Ada", ())
+    assert (result.points, result.of, result.student, result.notes) == (8, 8, "Ada", ())
 
 
 def test_what_is_missing_misspelt_or_unreadable_earns_nothing_and_stops_nothing(tmp_path: Path) -> None:
-    found = marked(tmp_path, answered(Q1="V*(d+", Q4="fourteen million", Q33="54.1 %"))
-    assert [one.verdict for one in found.marks] == ["unreadable", "not answered", "not answered", "unreadable"]
-    assert found.points == 0
-    assert "character 6" in found.marks[0].reason
-    assert found.notes == ("question = 'Q33' is unknown. Did you mean 'Q3'? Known: Q1, Q2, Q3, Q4.",)
+    result = marked(tmp_path, answered(Q1="V*(d+", Q4="fourteen million", Q33="54.1 %"))
+    assert [mark.verdict for mark in result.marks] == ["unreadable", "not answered", "not answered", "unreadable"]
+    assert result.points == 0
+    assert "character 6" in result.marks[0].reason
+    assert result.notes == ("question = 'Q33' is unknown. Did you mean 'Q3'? Known: Q1, Q2, Q3, Q4.",)
 
 
 def test_every_right_gradient_earns_its_part(tmp_path: Path) -> None:
     wrong = GRADIENTS.replace("dU = h.T @ d2", "dU = d2.T @ h")
-    found = one(tmp_path, "Q2", wrong)
-    assert (found.verdict, found.points) == ("partly right", 3)
-    found = one(tmp_path, "Q2", wrong.replace("dH = h_prev.T @ d1", ""))
-    assert (found.points, found.reason) == (2, "dU wrong, db2 right, dI right, dH missing.")
+    result = one(tmp_path, "Q2", wrong)
+    assert (result.verdict, result.points) == ("partly right", 3)
+    result = one(tmp_path, "Q2", wrong.replace("dH = h_prev.T @ d1", ""))
+    assert (result.points, result.reason) == (2, "dU wrong, db2 right, dI right, dH missing.")
 
 
 def test_without_partial_credit_all_must_be_right(tmp_path: Path) -> None:
-    found = marked(tmp_path, answered(Q2="dz2 = y_hat - y\ndb2 = dz2"), sheet=SHEET.replace("partial = true", ""))
-    assert (found.marks[1].verdict, found.marks[1].points) == ("wrong", 0)
+    result = marked(tmp_path, answered(Q2="dz2 = y_hat - y\ndb2 = dz2"), sheet=SHEET.replace("partial = true", ""))
+    assert (result.marks[1].verdict, result.marks[1].points) == ("wrong", 0)
 
 
 def test_a_judge_that_fails_stops_nothing(tmp_path: Path, monkeypatch) -> None:
@@ -116,13 +116,13 @@ def test_a_judge_that_fails_stops_nothing(tmp_path: Path, monkeypatch) -> None:
         raise RecursionError("too deep")
 
     monkeypatch.setattr("lemma.checking.question_kinds.compare_formula", failing)
-    found = marked(tmp_path, answered(Q1="V", Q4="14980860"))
-    assert [one.verdict for one in found.marks] == ["unreadable", "not answered", "not answered", "right"]
+    result = marked(tmp_path, answered(Q1="V", Q4="14980860"))
+    assert [mark.verdict for mark in result.marks] == ["unreadable", "not answered", "not answered", "right"]
 
 
 def test_a_gradient_that_rests_on_another_not_derived_is_said_to(tmp_path: Path) -> None:
-    found = one(tmp_path, "Q2", "db2 = dz2")
-    assert found.reason == "dU missing, db2 right, dI missing, dH missing. Taken as given: dz2."
+    result = one(tmp_path, "Q2", "db2 = dz2")
+    assert result.reason == "dU missing, db2 right, dI missing, dH missing. Taken as given: dz2."
 
 
 def test_the_claimed_65_per_cent_is_wrong(tmp_path: Path) -> None:
@@ -148,12 +148,12 @@ def test_a_rounded_number_is_right(tmp_path: Path) -> None:
 
 def test_the_right_answer_is_shown_only_if_the_sheet_allows_it(tmp_path: Path) -> None:
     wrong = answered(Q1=FORGOT_BIAS, Q2="d2 = y_hat - y\ndU = d2.T @ h", Q3="65 %", Q4="14,980,861")
-    shown, hidden = marked(tmp_path, wrong, show=True), marked(tmp_path, wrong)
-    assert "The model has a bias of d_h in 'hidden' that your formula leaves out." in " ".join(str(shown).split())
-    assert "The right answer: V*(d + d_h) + d_h*((N-1)*d + 1)" in str(shown)
-    assert "54.1" in str(shown) and "14,980,860" in str(shown) and "repaired: dU = " in str(shown)
+    rendered, hidden = marked(tmp_path, wrong, show=True), marked(tmp_path, wrong)
+    assert "The model has a bias of d_h in 'hidden' that your formula leaves out." in " ".join(str(rendered).split())
+    assert "The right answer: V*(d + d_h) + d_h*((N-1)*d + 1)" in str(rendered)
+    assert "54.1" in str(rendered) and "14,980,860" in str(rendered) and "repaired: dU = " in str(rendered)
     page = re.sub("<style>.*?</style>", "", hidden._repr_html_(), flags=re.DOTALL)
-    for form in (str(hidden), json.dumps(hidden.to_dict()), page):
+    for layout in (str(hidden), json.dumps(hidden.to_dict()), page):
         for secret in (
             "bias",
             "hidden",
@@ -166,16 +166,16 @@ def test_the_right_answer_is_shown_only_if_the_sheet_allows_it(tmp_path: Path) -
             "h.T @",
             "repair",
         ):
-            assert secret not in form, secret
-    assert [found.right_answer for found in hidden.marks] == [None] * 4
+            assert secret not in layout, secret
+    assert [mark.right_answer for mark in hidden.marks] == [None] * 4
     assert hidden.marks[0].reason == "Not right: too small at the model's sizes."
     assert hidden.marks[3].reason == "Not right: too large."
 
 
 def test_a_question_may_differ_from_its_sheet(tmp_path: Path) -> None:
     sheet = SHEET.replace('kind = "parameters"', 'kind = "parameters"\nshow_answer = true')
-    found = marked(tmp_path, answered(Q1="V", Q4="3"), sheet=sheet)
-    assert found.marks[0].right_answer and not found.marks[3].right_answer
+    result = marked(tmp_path, answered(Q1="V", Q4="3"), sheet=sheet)
+    assert result.marks[0].right_answer and not result.marks[3].right_answer
 
 
 MARKDOWN_SHEET = """
@@ -216,8 +216,8 @@ def test_markdown_says_the_same(tmp_path: Path) -> None:
     assert first.text == "How many parameters has Bengio's model? Remember: biases count."
     assert (first.points, first.settings, first.show_answer) == (2, {"N": 5, "d": 8}, True)
     assert (second.text, second.points, second.lines) == ("The gradients", 1.5, ("dz",))
-    found = mark_answers(tmp_path / "sheet.md", tmp_path / "answers.md")
-    assert (found.points, found.student, found.title, found.notes) == (3.5, "Ada", "Week 3", ())
+    result = mark_answers(tmp_path / "sheet.md", tmp_path / "answers.md")
+    assert (result.points, result.student, result.title, result.notes) == (3.5, "Ada", "Week 3", ())
 
 
 @pytest.mark.parametrize(
@@ -272,14 +272,14 @@ def test_files_that_are_no_sheets_are_refused(tmp_path: Path, name: str, content
 
 
 def test_answers_that_are_none_spoil_no_other(tmp_path: Path) -> None:
-    found = marked(tmp_path, f"[answers]\nQ1 = {{ a = 1 }}\nQ2 = true\nQ3 = 54.1\nQ4 = '''{RIGHT}'''")
-    assert [one.verdict for one in found.marks] == ["unreadable", "unreadable", "right", "unreadable"]
+    result = marked(tmp_path, f"[answers]\nQ1 = {{ a = 1 }}\nQ2 = true\nQ3 = 54.1\nQ4 = '''{RIGHT}'''")
+    assert [mark.verdict for mark in result.marks] == ["unreadable", "unreadable", "right", "unreadable"]
 
 
 def test_a_question_answered_twice_is_not_marked(tmp_path: Path) -> None:
-    found = marked(tmp_path, "## Q1\nV\n## Q1\nV*d\n", suffix=".md")
-    assert (found.marks[0].verdict, found.marks[0].points) == ("unreadable", 0)
-    assert "more than once" in found.marks[0].reason
+    result = marked(tmp_path, "## Q1\nV\n## Q1\nV*d\n", suffix=".md")
+    assert (result.marks[0].verdict, result.marks[0].points) == ("unreadable", 0)
+    assert "more than once" in result.marks[0].reason
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -298,16 +298,16 @@ def test_answers_without_their_table_are_refused(tmp_path: Path) -> None:
 
 
 def test_marks_are_saved_whole_in_every_form_and_escaped(tmp_path: Path) -> None:
-    found = marked(tmp_path, answered(Q1="<script>alert(1)</script>", Q4="```\n# no heading"))
+    result = marked(tmp_path, answered(Q1="<script>alert(1)</script>", Q4="```\n# no heading"))
     for suffix in ("html", "md", "json"):
-        found.save(tmp_path / f"marks.{suffix}")
+        result.save(tmp_path / f"marks.{suffix}")
     page = (tmp_path / "marks.html").read_text(encoding="utf-8")
     assert page.lstrip().startswith("<!DOCTYPE html>") and "<script" not in page and "&lt;script&gt;" in page
     assert "http" not in page
-    assert json.loads((tmp_path / "marks.json").read_text(encoding="utf-8")) == found.to_dict()
+    assert json.loads((tmp_path / "marks.json").read_text(encoding="utf-8")) == result.to_dict()
     assert "````\n```\n# no heading\n````" in (tmp_path / "marks.md").read_text(encoding="utf-8")
     with pytest.raises(InputError, match=r"marks.pdf.*Known: .*.html, .md"):
-        found.save(tmp_path / "marks.pdf")
+        result.save(tmp_path / "marks.pdf")
 
 
 def test_the_report_in_the_terminal(tmp_path: Path) -> None:
@@ -333,9 +333,9 @@ def marks(questions: list[dict], **answers: object) -> StudentMarks:
 
 @pytest.mark.parametrize("answer", ["11,250", "11250", "11250 + 0*R", "11250*R/R"])
 def test_a_bare_number_does_not_pass_a_question_for_a_formula(answer: str) -> None:
-    found = marks([{"id": "Q1", **LORA}], Q1=answer)["Q1"]
-    assert (found.verdict, found.points) == ("wrong", 0)
-    assert "formula is asked for" in found.reason or "Cannot be read" in found.reason
+    result = marks([{"id": "Q1", **LORA}], Q1=answer)["Q1"]
+    assert (result.verdict, result.points) == ("wrong", 0)
+    assert "formula is asked for" in result.reason or "Cannot be read" in result.reason
     assert marks([{"id": "Q1", **LORA}], Q1=WHOLE)["Q1"]
 
 
@@ -349,12 +349,12 @@ def test_numbers_stand_for_letters_only_where_the_question_sets_the_sizes() -> N
 
 def test_a_formula_may_end_with_its_number_and_a_wrong_number_is_named() -> None:
     questions = [{"id": "Q1", **LORA}, {"id": "Q2", "kind": "formula", "value": "16*Q1"}]
-    found = marks(questions, Q1=f"{WHOLE} = 11,250", Q2=f"16({WHOLE}) = 180,000")
-    assert [one.verdict for one in found.marks] == ["right", "right"]
-    shown = [{**question, "show_answer": True} for question in questions]
-    found = marks(shown, Q1=f"{WHOLE} = 11,251", Q2=f"16({WHOLE}) = 180,001")
-    assert [one.verdict for one in found.marks] == ["wrong", "wrong"]
-    assert all("The formula is right, but not the number after it" in one.reason for one in found.marks)
+    result = marks(questions, Q1=f"{WHOLE} = 11,250", Q2=f"16({WHOLE}) = 180,000")
+    assert [mark.verdict for mark in result.marks] == ["right", "right"]
+    rendered = [{**question, "show_answer": True} for question in questions]
+    result = marks(rendered, Q1=f"{WHOLE} = 11,251", Q2=f"16({WHOLE}) = 180,001")
+    assert [mark.verdict for mark in result.marks] == ["wrong", "wrong"]
+    assert all("The formula is right, but not the number after it" in mark.reason for mark in result.marks)
 
 
 def test_another_formula_earns_the_part_that_the_sheet_says() -> None:
@@ -380,17 +380,17 @@ CHAIN = [
 
 
 def verdicts(questions: list[dict], **answers: object) -> list[str]:
-    return [found.verdict for found in marks(questions, **answers).marks]
+    return [mark.verdict for mark in marks(questions, **answers).marks]
 
 
 def test_a_later_number_is_judged_with_the_students_own_earlier_answer() -> None:
     sizes = lemma.count("lora", quantities=["parameters"]).symbols
     wrong = sizes["R"] * (sizes["W_in"] + sizes["W_out"])  # without the frozen matrix
     assert verdicts(CHAIN, Q1=WHOLE, Q2="11250", Q3="180,000", Q4="6.67 %") == ["right"] * 4
-    own = marks(CHAIN, Q1="R*(W_in + W_out)", Q2=str(wrong), Q3=str(16 * wrong), Q4="6.67")
-    assert [found.verdict for found in own.marks] == ["wrong", "follow-through", "follow-through", "right"]
-    assert [found.points for found in own.marks] == [0, 0.5, 1, 2]
-    assert "your own answer to Q1" in own["Q2"].reason
+    custom = marks(CHAIN, Q1="R*(W_in + W_out)", Q2=str(wrong), Q3=str(16 * wrong), Q4="6.67")
+    assert [mark.verdict for mark in custom.marks] == ["wrong", "follow-through", "follow-through", "right"]
+    assert [mark.points for mark in custom.marks] == [0, 0.5, 1, 2]
+    assert "your own answer to Q1" in custom["Q2"].reason
     assert verdicts(CHAIN, Q1="R*(W_in + W_out)", Q2=str(wrong + 1), Q3=str(16 * wrong)) == [
         "wrong",
         "wrong",
@@ -431,8 +431,8 @@ WHOLE = "W_in*W_out + R*(W_in + W_out)"
     ],
 )
 def test_a_formula_follows_from_the_students_own_formulas(answers: dict[str, str], found: list[str]) -> None:
-    own = verdicts(FORMULAS, **answers)
-    assert own[: len(found)] == found
+    custom = verdicts(FORMULAS, **answers)
+    assert custom[: len(found)] == found
     points = marks(FORMULAS, **answers)["R"].points
     assert points == {"right": 2, "follow-through": 1, "partly right": 0.5}.get(found[1], 0)
 
@@ -461,13 +461,13 @@ STEPS = [{"id": "A", **GRADIENT, "lines": ["dz2"]}, {"id": "B", **GRADIENT, "lin
 
 
 def test_gradients_follow_from_the_students_own_earlier_ones() -> None:
-    own = "dU = h.T @ (2*(y - y_hat))\ndz1 = ((2*(y - y_hat)) @ U.T) * h * (1 - h)"
-    assert verdicts(STEPS, A="dz2 = 2*(y - y_hat)", B=own) == ["wrong", "follow-through"]
-    assert verdicts(STEPS, A="dz2 = y - y_hat", B=own) == ["wrong", "wrong"]  # twice is not what was derived
-    assert verdicts(STEPS, B=own) == ["not answered", "wrong"]
+    custom = "dU = h.T @ (2*(y - y_hat))\ndz1 = ((2*(y - y_hat)) @ U.T) * h * (1 - h)"
+    assert verdicts(STEPS, A="dz2 = 2*(y - y_hat)", B=custom) == ["wrong", "follow-through"]
+    assert verdicts(STEPS, A="dz2 = y - y_hat", B=custom) == ["wrong", "wrong"]  # twice is not what was derived
+    assert verdicts(STEPS, B=custom) == ["not answered", "wrong"]
     partly = [STEPS[0], {**STEPS[1], "partial": True, "follow_through": 0.5}]
-    found = marks(partly, A="dz2 = 2*(y - y_hat)", B=own.replace("h * (1 - h)", "(1 - h)"))["B"]
-    assert (found.verdict, found.points, found.reason[:24]) == ("partly right", 0.25, "dU follows, dz1 wrong. T")
+    result = marks(partly, A="dz2 = 2*(y - y_hat)", B=custom.replace("h * (1 - h)", "(1 - h)"))["B"]
+    assert (result.verdict, result.points, result.reason[:24]) == ("partly right", 0.25, "dU follows, dz1 wrong. T")
     right = "dU = h.T @ dz2\ndz1 = (dz2 @ U.T) * h * (1 - h)"
     assert verdicts(STEPS, A="dz2 = 2*(y - y_hat)", B=right) == ["wrong", "right"]
 
@@ -481,23 +481,23 @@ def test_a_gradient_earns_nothing_from_one_that_is_derived_only_after_it() -> No
     assert verdicts(sheet, A="", B="dz1 = db1") == ["not answered", "wrong"]
     assert verdicts(sheet, A="db1 = h", B="dz1 = db1") == ["wrong", "wrong"]
     assert verdicts(sheet, A=right, B="dz1 = db1") == ["right", "right"]
-    found = marks([{**sheet[1], "builds_on": []}], B="dz1 = db1")["B"]
-    assert found.points == 0 and "db1 is not known here" in found.mistakes[0]
+    result = marks([{**sheet[1], "builds_on": []}], B="dz1 = db1")["B"]
+    assert result.points == 0 and "db1 is not known here" in result.mistakes[0]
 
 
 def test_backpropagation_goes_on_from_the_students_own_gradient() -> None:
     """Against the chain rule written out, on a cell where two paths meet."""
-    for truth, own in zip(
+    for truth, custom in zip(
         find_cell("lstm").samples,
         follow_through_samples(find_cell("lstm"), ["da = 3 * da_next", "dz = y"]),
         strict=True,
     ):
         v = truth.values
-        assert torch.equal(own.values["da"], 3 * v["da_next"]) and torch.equal(own.values["dz"], v["y"])
-        dc = v["dc_next"] + own.values["da"] * v["G_o"] * (1 - torch.tanh(v["c"]) ** 2)
-        torch.testing.assert_close(own.values["dc"], dc)
-        torch.testing.assert_close(own.values["dW_y"], v["y"] @ v["a"].T)
-        torch.testing.assert_close(own.values["dpre_c"], dc * v["G_u"] * (1 - v["c_tilde"] ** 2))
+        assert torch.equal(custom.values["da"], 3 * v["da_next"]) and torch.equal(custom.values["dz"], v["y"])
+        dc = v["dc_next"] + custom.values["da"] * v["G_o"] * (1 - torch.tanh(v["c"]) ** 2)
+        torch.testing.assert_close(custom.values["dc"], dc)
+        torch.testing.assert_close(custom.values["dW_y"], v["y"] @ v["a"].T)
+        torch.testing.assert_close(custom.values["dpre_c"], dc * v["G_u"] * (1 - v["c_tilde"] ** 2))
     assert follow_through_samples(find_cell("lstm"), ["dz = y_hat - y"]) == ()  # what is right changes nothing
 
 
@@ -548,10 +548,10 @@ def test_a_check_of_a_wrong_answer_is_false(what: str, model: object, answers: l
 
 
 def test_names_of_people_and_questions_cannot_paint_the_terminal(tmp_path: Path) -> None:
-    found = marked(tmp_path, 'student = "Ada\\u001b[31m\\n"\n[answers]\n"Q\\u001b[2J" = "1"')
-    assert "\x1b" not in str(found) and found.student == "Ada\ufffd[31m"
+    result = marked(tmp_path, 'student = "Ada\\u001b[31m\\n"\n[answers]\n"Q\\u001b[2J" = "1"')
+    assert "\x1b" not in str(result) and result.student == "Ada\ufffd[31m"
 
 
 def test_a_thousand_answers_to_no_question_are_counted_and_not_listed(tmp_path: Path) -> None:
-    found = marked(tmp_path, "[answers]\n" + "\n".join(f"x{number} = 1" for number in range(1000)))
-    assert len(found.notes) == 11 and found.notes[-1].startswith("990 more answers")
+    result = marked(tmp_path, "[answers]\n" + "\n".join(f"x{number} = 1" for number in range(1000)))
+    assert len(result.notes) == 11 and result.notes[-1].startswith("990 more answers")

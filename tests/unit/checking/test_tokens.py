@@ -9,9 +9,9 @@ from lemma.errors import InputError
 @pytest.mark.parametrize("cut", [formula_tokens, derivation_tokens], ids=lambda cut: cut.__name__)
 @pytest.mark.parametrize(("text", "kinds"), [("d − h·𝑑", ["d", "-", "h", "*", "d"]), ("(d+1)/2", list("(d+1)/2"))])
 def test_both_languages_fold_the_same_signs(cut, text: str, kinds: list[str]) -> None:
-    *found, end = cut(SourceText(text, "here"))
-    assert [token.text for token in found] == kinds
-    assert [token.position for token in found] == [place for place, sign in enumerate(text) if sign != " "]
+    *result, end = cut(SourceText(text, "here"))
+    assert [token.text for token in result] == kinds
+    assert [token.position for token in result] == [index for index, sign in enumerate(text) if sign != " "]
     assert (end.kind, end.position) == ("end", len(text))
 
 

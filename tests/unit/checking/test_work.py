@@ -19,21 +19,21 @@ SECONDS = 2.0
 
 
 def seconds(work: Callable[[], object]) -> float:
-    begin = time.process_time()
+    start = time.process_time()
     try:
         work()
     except InputError as error:
         assert len(str(error)) < 2_000
-    return time.process_time() - begin
+    return time.process_time() - start
 
 
 def test_the_difference_of_two_large_quotients_is_refused_with_a_sentence() -> None:
     check_formula("decoder", "parameters", "V*d")
     for work in (lambda: check_derivation(COSTLY), lambda: check_formula("decoder", "parameters", COSTLY)):
-        begin = time.process_time()
+        start = time.process_time()
         with pytest.raises(InputError, match="too much work"):
             work()
-        assert time.process_time() - begin < SECONDS
+        assert time.process_time() - start < SECONDS
 
 
 @pytest.mark.parametrize("kind", ["expensive formulas", "expensive derivations"])
@@ -41,8 +41,8 @@ def test_generated_formulas_and_derivations_end_soon(kind: str) -> None:
     check_formula("decoder", "parameters", "V*d")
     chance = random.Random(3)
     for text in [expensive(kind, chance) for _ in range(12)]:
-        judge = check_derivation if "derivation" in kind else lambda text: check_formula("decoder", "parameters", text)
-        assert seconds(lambda judge=judge, text=text: judge(text)) < SECONDS, text
+        check = check_derivation if "derivation" in kind else lambda text: check_formula("decoder", "parameters", text)
+        assert seconds(lambda check=check, text=text: check(text)) < SECONDS, text
 
 
 def test_one_line_after_the_other_draws_from_one_budget() -> None:
@@ -60,9 +60,9 @@ def test_names_of_many_letters_are_read_soon() -> None:
 def test_a_costly_answer_is_left_to_the_teacher_and_the_others_are_marked() -> None:
     questions = [{"id": "Q1", "kind": "parameters", "model": "lora"}, {"id": "Q2", "kind": "formula", "value": "16*Q1"}]
     costly = "(R + W_in + W_out + 1)^9/(R + W_in + 2)^9 = (R + W_out + 3)^9/(R + W_out + W_in + 4)^9"
-    found = mark_answers({"questions": questions}, {"Q1": "R*(W_in + W_out) + W_in*W_out", "Q2": costly})
-    assert [one.verdict for one in found.marks] == ["right", "unreadable"]
-    assert "too much work" in found["Q2"].reason
+    result = mark_answers({"questions": questions}, {"Q1": "R*(W_in + W_out) + W_in*W_out", "Q2": costly})
+    assert [mark.verdict for mark in result.marks] == ["right", "unreadable"]
+    assert "too much work" in result["Q2"].reason
 
 
 def test_gradients_on_a_sheet_do_not_draw_from_the_budget_of_formulas(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,16 +51,16 @@ def test_evaluate_prints_one_json_object(folder: Path) -> None:
 def test_evaluate_other_text_has_that_texts_hash(folder: Path) -> None:
     (folder / "other.txt").write_text("the dog sat\n" * 50, encoding="utf-8")
     result = json.loads(lemma("evaluate", "runs/a", "--text", "other.txt", "--json", folder=folder).stdout)
-    wanted = hashlib.sha256((folder / "other.txt").read_bytes()).hexdigest()
-    assert result["protocol"]["data_hash"] == wanted
+    expected = hashlib.sha256((folder / "other.txt").read_bytes()).hexdigest()
+    assert result["protocol"]["data_hash"] == expected
 
 
 def test_generate_repeats_itself_with_a_seed_in_another_process_too(folder: Path) -> None:
     words = ["generate", "runs/a", "--prompt", "The", "--tokens", "20", "--seed", "7"]
-    once, again = (lemma(*words, folder=folder, apart=apart).stdout for apart in (True, False))
-    assert once.startswith("The")
-    assert once == again
-    assert once != lemma(*words[:-1], "8", folder=folder).stdout
+    first_result, again = (lemma(*words, folder=folder, apart=separate).stdout for separate in (True, False))
+    assert first_result.startswith("The")
+    assert first_result == again
+    assert first_result != lemma(*words[:-1], "8", folder=folder).stdout
 
 
 def test_generate_at_zero_reports_its_loop(folder: Path) -> None:
@@ -121,7 +121,7 @@ BESIDE_SOURCE += ["--ignore-eos", "--no-ignore-eos", "--prompt=a"]
 
 
 def refusal(words: list[str]) -> str:
-    """What the command line says in this process; a process of its own for each would take its time."""
+    """Return what the command line says in this process; a process of its own for each would take its time."""
     result = CliRunner().invoke(app, words)
     assert isinstance(result.exception, SpecError), result.output
     return str(result.exception)
@@ -151,9 +151,9 @@ def test_a_tree_that_is_to_learn_text_is_told_of_labels_and_a_parser() -> None:
 
 def test_options_of_generate_that_are_not_given_have_the_values_that_help_names(folder: Path) -> None:
     words = ["generate", str(folder / "runs/a"), "--prompt", "the", "--json"]
-    given = ["--tokens=200", "--temperature=0.8", "--seed=1", "--samples=1", "--no-stop-at-loop", "--no-ignore-eos"]
-    plain, spelt = (json.loads(CliRunner().invoke(app, [*words, *more]).stdout) for more in (["--seed=1"], given))
-    assert plain["tokens"] == spelt["tokens"]
+    settings = ["--tokens=200", "--temperature=0.8", "--seed=1", "--samples=1", "--no-stop-at-loop", "--no-ignore-eos"]
+    base, spelt = (json.loads(CliRunner().invoke(app, [*words, *more]).stdout) for more in (["--seed=1"], settings))
+    assert base["tokens"] == spelt["tokens"]
     help = " ".join(CliRunner().invoke(app, ["generate", "--help"], env={"COLUMNS": "400"}).stdout.split())
     assert all(f"; {value} if not given" in help for value in ("200", "0.8", "1", "no"))
 

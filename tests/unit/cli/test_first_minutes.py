@@ -42,23 +42,23 @@ def test_help_is_a_command_and_a_flag(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_verbs_stand_in_the_order_of_the_docs() -> None:
-    said = CliRunner().invoke(app, ["--help"]).output.partition("Commands:")[2]
-    names = [line.split()[0] for line in said.splitlines() if line.startswith("  ") and line[2:3].isalpha()]
+    output = CliRunner().invoke(app, ["--help"]).output.partition("Commands:")[2]
+    names = [line.split()[0] for line in output.splitlines() if line.startswith("  ") and line[2:3].isalpha()]
     verbs = ["count", "check", "train", "evaluate", "generate", "look", "adapt", "export"]
     verbs += ["search", "study", "serve", "data", "verify"]
     assert names[: len(verbs)] == verbs
 
 
 def test_completion_names_the_verbs_without_looking_for_runs() -> None:
-    for typed, wanted in (
+    for typed, expected in (
         ("lemma tr", "train"),
         ("lemma look att", "attention"),
         ("lemma look runs/none --te", "--text"),
     ):
-        asked = {"_LEMMA_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+        request = {"_LEMMA_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
         command = [sys.executable, "-c", "from lemma.cli.main import main; main([])"]
-        done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, timeout=60)
-        assert done.stdout.split() == [wanted], done.stderr
+        done = subprocess.run(command, env={**os.environ, **request}, capture_output=True, text=True, timeout=60)
+        assert done.stdout.split() == [expected], done.stderr
 
 
 @pytest.mark.parametrize(
@@ -131,17 +131,22 @@ def test_a_name_that_no_file_can_have_is_bad_input(name: str, tmp_path: Path) ->
         lambda: lemma.train("lstm", text=name, out=tmp_path / "run"),
         lambda: lemma.train("lstm", text=tmp_path / "book.txt", out=name, steps=1),
     ):
-        with pytest.raises(InputError) as said:
+        with pytest.raises(InputError) as caught:
             verb()
-        assert len(str(said.value)) < 10_000
+        assert len(str(caught.value)) < 10_000
 
 
 @pytest.mark.parametrize("name", ["families", "lstm-gru", "graph"])
 def test_a_number_of_seeds_means_that_many_everywhere(name: str) -> None:
     assert read_study(name, {"seeds": 3}).seeds == (1, 2, 3)
     assert read_study(name, {"seeds": [7]}).seeds == (7,)
-    for wrong, said in ((0, "at least one seed"), ([2, 2], "none twice"), ([], "at least one seed"), ("many", "seeds")):
-        with pytest.raises(SpecError, match=said):
+    for wrong, output in (
+        (0, "at least one seed"),
+        ([2, 2], "none twice"),
+        ([], "at least one seed"),
+        ("many", "seeds"),
+    ):
+        with pytest.raises(SpecError, match=output):
             read_study(name, {"seeds": wrong})
 
 
@@ -189,10 +194,10 @@ def test_a_module_that_is_built_is_counted_by_number() -> None:
 
 def test_a_seed_is_drawn_and_told_unless_it_is_given(book_run: Path, capsys) -> None:
     settings = {"tokens": 30, "temperature": 1.0}
-    one, other = (lemma.generate(book_run, "the", **settings) for _ in range(2))
-    assert one.seed != other.seed and one.text != other.text and f"seed: {one.seed}" in str(one)
-    again = lemma.generate(book_run, "the", seed=one.seed, **settings)
-    assert again.text == one.text and again.seed is None
+    item, other = (lemma.generate(book_run, "the", **settings) for _ in range(2))
+    assert item.seed != other.seed and item.text != other.text and f"seed: {item.seed}" in str(item)
+    again = lemma.generate(book_run, "the", seed=item.seed, **settings)
+    assert again.text == item.text and again.seed is None
     assert lemma.generate(book_run, "the", tokens=3, temperature=0).seed is None
     with suppress(SystemExit):
         main(["generate", str(book_run), "--prompt", "the", "--tokens", "5", "--ignore-eos", "--json"])
@@ -207,25 +212,25 @@ def test_a_text_never_begins_with_half_a_character() -> None:
     from lemma.spec.data import BytePairs
 
     tokenizer = train_tokenizer(BytePairs(vocabulary=258), ["abc"])
-    half, rest = tokenizer.encode("é").tolist()
+    half, tail = tokenizer.encode("é").tolist()
     spelling = Detokenizer(tokenizer, [tokenizer.eos or 0])
-    pieces = [spelling.add(token) for token in (rest, *tokenizer.encode("aé").tolist(), half, *tokenizer.encode("b"))]
+    pieces = [spelling.add(token) for token in (tail, *tokenizer.encode("aé").tolist(), half, *tokenizer.encode("b"))]
     assert "".join(pieces) == "aé\N{REPLACEMENT CHARACTER}b"  # half a character within the text is told
 
 
 def test_progress_in_a_notebook_moves_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
+    rendered: list[str] = []
 
     class Display:
         HTML = staticmethod(str)
 
         @staticmethod
         def display(what: str, display_id: bool) -> "Display":
-            shown.append(f"new {what}")
+            rendered.append(f"new {what}")
             return Display()
 
         def update(self, what: str) -> None:
-            shown.append(what)
+            rendered.append(what)
 
     kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
     monkeypatch.setitem(sys.modules, "IPython", kernel)
@@ -235,8 +240,8 @@ def test_progress_in_a_notebook_moves_in_its_place(monkeypatch: pytest.MonkeyPat
     watcher.report({"step": 5, "loss": 1.5})
     watcher.advance(10)
     watcher.finish()
-    assert [line.startswith("new") for line in shown] == [True, False, False]
-    assert "training: 10 of 10 steps · loss 1.500" in shown[-1]
+    assert [line.startswith("new") for line in rendered] == [True, False, False]
+    assert "training: 10 of 10 steps · loss 1.500" in rendered[-1]
 
 
 @pytest.mark.parametrize(
@@ -257,35 +262,35 @@ def test_settings_of_the_wrong_kind_are_named(settings: dict, said: str, book_ru
 
 
 def test_a_language_models_json_has_a_perplexity(book_run: Path) -> None:
-    kept = json.loads((book_run / "summary.json").read_text())
-    assert kept["perplexity"] > 1 and kept["best_perplexity"] > 1
+    saved = json.loads((book_run / "summary.json").read_text())
+    assert saved["perplexity"] > 1 and saved["best_perplexity"] > 1
 
 
 @pytest.mark.parametrize("family", ["parser", "classifier", "graph", "dual-encoder", "lstm"])
 def test_the_json_of_trees_and_classes_has_no_perplexity(family: str, book_run: Path) -> None:
     done = TrainingResult.from_dict(json.loads((book_run / "summary.json").read_text()))
-    plain = replace(done, family=family).to_dict()
-    assert ("perplexity" in plain, "best_perplexity" in plain) == (family == "lstm", family == "lstm")
-    assert TrainingResult.from_dict(plain).best_loss == done.best_loss, "it can still be read"
+    base = replace(done, family=family).to_dict()
+    assert ("perplexity" in base, "best_perplexity" in base) == (family == "lstm", family == "lstm")
+    assert TrainingResult.from_dict(base).best_loss == done.best_loss, "it can still be read"
 
 
 def test_points_that_are_no_sequence_are_not_joined_by_lines() -> None:
     pytest.importorskip("altair")
     curves = (Curve("a", (0.0, 1.0, 2.0), (3.0, 1.0, 2.0), dots=True),)
-    joined, apart = (Plot("", "", curves, joined=joined).svg() for joined in (True, False))
-    assert joined.count("mark-line") and not apart.count("mark-line")
-    assert joined.count("mark-symbol") and apart.count("mark-symbol")
+    merged, separate = (Plot("", "", curves, joined=merged).svg() for merged in (True, False))
+    assert merged.count("mark-line") and not separate.count("mark-line")
+    assert merged.count("mark-symbol") and separate.count("mark-symbol")
 
 
 def test_waiting_is_explained_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    output: list[str] = []
     monkeypatch.setattr("lemma.cli.common.ANNOUNCE_AFTER", 0.01)
-    monkeypatch.setattr("lemma.cli.common.print_message", lambda message, to_stderr: said.append(message))
+    monkeypatch.setattr("lemma.cli.common.print_message", lambda message, to_stderr: output.append(message))
     for terminal in (False, True):
         monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal, raising=False)
         with announce_if_slow("counting"):
             time.sleep(0.2)
-        assert said == ["counting"] * terminal
+        assert output == ["counting"] * terminal
 
 
 def test_threads_of_the_command_line_spin_shortly_where_others_want_all_cores() -> None:

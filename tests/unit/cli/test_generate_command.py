@@ -52,11 +52,11 @@ OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
 def test_an_option_is_the_setting_of_the_same_name(kind: str, name: str, runs: dict[str, Run]) -> None:
     words, settings = OPTIONS[name]
     run = runs[kind]
-    found = typed(run, "--prompt", "the", "--temperature", "1.5", *words)
+    results = typed(run, "--prompt", "the", "--temperature", "1.5", *words)
     result = lemma.generate(run, "the", **{"tokens": 200, "temperature": 1.5, **settings})
-    plain = result.to_dict()
-    assert found.pop("tokens_per_second") > 0 and plain.pop("tokens_per_second") > 0
-    assert found == json.loads(json.dumps(plain))
+    base = result.to_dict()
+    assert results.pop("tokens_per_second") > 0 and base.pop("tokens_per_second") > 0
+    assert results == json.loads(json.dumps(base))
     if name != "logprobs":
         without = lemma.generate(run, "the", tokens=settings.get("tokens", 200), temperature=1.5)
         assert result.tokens != without.tokens
@@ -64,16 +64,16 @@ def test_an_option_is_the_setting_of_the_same_name(kind: str, name: str, runs: d
 
 
 def test_the_settings_that_editors_complete_are_those_of_sampling_and_beam() -> None:
-    known = set(Sampling.__dataclass_fields__) | {"beam", "length_penalty"}
-    assert set(SamplingSettings.__annotations__) == known - {"samples"}  # an argument of its own
+    names = set(Sampling.__dataclass_fields__) | {"beam", "length_penalty"}
+    assert set(SamplingSettings.__annotations__) == names - {"samples"}  # an argument of its own
 
 
 def test_samples_are_listed_prompt_by_prompt(runs: dict[str, Run]) -> None:
     run = runs["bytes"]
-    found = typed(run, "--prompt", "a", "--prompt", "the", "--samples", "2", "--tokens", "8", "--seed", "5")
-    assert [one["prompt"] for one in found["generations"]] == ["a", "a", "the", "the"]
+    result = typed(run, "--prompt", "a", "--prompt", "the", "--samples", "2", "--tokens", "8", "--seed", "5")
+    assert [item["prompt"] for item in result["generations"]] == ["a", "a", "the", "the"]
     again = lemma.generate(run, ["a", "the"], samples=2, tokens=8, seed=5)
-    assert [one["tokens"] for one in found["generations"]] == [list(one.tokens) for one in again]
+    assert [item["tokens"] for item in result["generations"]] == [list(item.tokens) for item in again]
     assert again[0].tokens == lemma.generate(run, "a", tokens=8, seed=5).tokens
     assert again[1].tokens == lemma.generate(run, "a", tokens=8, seed=6).tokens
     assert len(lemma.generate(run, "a", samples=1, tokens=1)) == 1  # a list, since samples are asked for
@@ -84,20 +84,20 @@ def test_a_stream_yields_the_text_in_whole_characters(runs: dict[str, Run]) -> N
     text = lemma.generate(run, "the", tokens=60, temperature=2.0).text
     pieces = list(lemma.generate(run, "the", tokens=60, temperature=2.0, stream=True))
     assert "".join(pieces) == text and len(pieces) > 5
-    several = lemma.generate(run, ["the", "a"], tokens=9, stream=True)
+    many = lemma.generate(run, ["the", "a"], tokens=9, stream=True)
     texts = ["", ""]
-    for number, piece in several:
+    for number, piece in many:
         texts[number] += piece
-    assert texts == [one.text for one in lemma.generate(run, ["the", "a"], tokens=9)]
+    assert texts == [item.text for item in lemma.generate(run, ["the", "a"], tokens=9)]
     numbered = list(lemma.generate(run, "the", tokens=9, samples=1, stream=True))
     assert {number for number, _ in numbered} == {0}
 
 
 def test_defaults_hold_where_nothing_is_given(runs: dict[str, Run]) -> None:
     run = runs["decoder"]
-    chosen = lemma.generate(run, "the", temperature=0.0, defaults={"tokens": 7, "temperature": 1.0, "logprobs": 0})
-    assert len(chosen.tokens) == 7 and chosen.logprobs is not None
-    assert chosen.tokens == lemma.generate(run, "the", temperature=0.0, tokens=7).tokens
+    choice = lemma.generate(run, "the", temperature=0.0, defaults={"tokens": 7, "temperature": 1.0, "logprobs": 0})
+    assert len(choice.tokens) == 7 and choice.logprobs is not None
+    assert choice.tokens == lemma.generate(run, "the", temperature=0.0, tokens=7).tokens
 
 
 def test_on_a_terminal_the_text_comes_first_and_then_its_log_probabilities(runs: dict[str, Run]) -> None:

@@ -22,9 +22,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     with pytest.raises(SystemExit) as left:
         main([str(word) for word in words])
-    said = capsys.readouterr()
-    assert left.value.code in (0, None), said.err
-    return said.out
+    output = capsys.readouterr()
+    assert left.value.code in (0, None), output.err
+    return output.out
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:

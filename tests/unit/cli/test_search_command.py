@@ -11,10 +11,10 @@ from search_runs import image_folder, untrained_run
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("search")
-    untrained_run(place / "run")
-    image_folder(place / "pictures", 5)
-    return place
+    index = tmp_path_factory.mktemp("search")
+    untrained_run(index / "run")
+    image_folder(index / "pictures", 5)
+    return index
 
 
 def search(*words: object) -> int:
@@ -31,8 +31,8 @@ def test_images_are_found_and_counted_and_a_page_is_written(place: Path, capsys:
     assert "5 indexed, 5 new" in printed.out and "   2  " in printed.out and "   3  " not in printed.out
     assert "Written to" in printed.err and (place / "found.html").stat().st_size > 1000
     assert search(*words, "--json", "--query", "blue") == 0
-    plain = json.loads(capsys.readouterr().out)
-    assert [answer["query"] for answer in plain["answers"]] == ["a red", "blue"] and plain["new"] == 0
+    output = json.loads(capsys.readouterr().out)
+    assert [answer["query"] for answer in output["answers"]] == ["a red", "blue"] and output["new"] == 0
 
 
 def test_texts_are_ranked_for_an_image(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,14 +48,14 @@ def refused(*words: object) -> int:
 
 
 def test_a_taken_port_is_refused_with_a_free_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        used.listen()
+        port = used.getsockname()[1]
         assert refused(run, "--port", port) == 2
-    said = capsys.readouterr().err
-    assert f"port {port} on 127.0.0.1 is in use. The next free one: --port " in said
-    free = int(said.split("--port ")[1])
+    output = capsys.readouterr().err
+    assert f"port {port} on 127.0.0.1 is in use. The next free one: --port " in output
+    free = int(output.split("--port ")[1])
     assert port < free <= port + 100
     with socket.socket() as other:
         other.bind(("127.0.0.1", free))

@@ -76,7 +76,7 @@ SMALL = ("feed-forward", "lstm")
 
 
 def run(line: str) -> str:
-    """What a command prints, on both streams; neither is a terminal."""
+    """Return what a command prints, on both streams; neither is a terminal."""
     streams, formatting = io.StringIO(), warnings.formatwarning
     with contextlib.redirect_stdout(streams), contextlib.redirect_stderr(streams), contextlib.suppress(SystemExit):
         main(shlex.split(line))
@@ -96,26 +96,26 @@ def commands(command: Any, path: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("path", list(commands(get_command(app))))
 def test_the_help_of_every_command_fits(path: str) -> None:
-    said = run(f"{path} --help")
-    assert "Usage: lemma" in said and too_wide(said) == []
-    assert not [line for line in said.partition("Commands:")[2].splitlines() if line.endswith("...")], "cut off"
-    assert not re.search(r"\w\. {2,}\w", said), "a docstring's margin got into a line"
+    output = run(f"{path} --help")
+    assert "Usage: lemma" in output and too_wide(output) == []
+    assert not [line for line in output.partition("Commands:")[2].splitlines() if line.endswith("...")], "cut off"
+    assert not re.search(r"\w\. {2,}\w", output), "a docstring's margin got into a line"
 
 
 @pytest.mark.parametrize("words", [f"look {kind} {case}" for kind, cases in WORKED.items() for case in cases])
 def test_worked_cases_fit(words: str) -> None:
-    assert len(said := run(words)) > 200 and too_wide(said) == []
+    assert len(output := run(words)) > 200 and too_wide(output) == []
 
 
 @pytest.mark.parametrize("words", CHECKS)
 def test_checks_fit(words: str) -> None:
-    assert (said := run(f"check {words}")).strip() and too_wide(said) == []
+    assert (output := run(f"check {words}")).strip() and too_wide(output) == []
 
 
 @pytest.mark.parametrize("words", WRONG)
 def test_errors_fit(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert (said := run(words)).strip() and too_wide(said) == []
+    assert (output := run(words)).strip() and too_wide(output) == []
     assert not list(tmp_path.iterdir())
 
 
@@ -130,7 +130,7 @@ def test_accounts_and_lists_of_words_fit(preset: str) -> None:
 
 def test_lists_fit_and_a_search_by_hand_does() -> None:
     for words in ("data", "look attention", "look lstm", "search --matrices e7 --full"):
-        assert (said := run(words)) and too_wide(said) == []
+        assert (output := run(words)) and too_wide(output) == []
 
 
 # The facility itself
@@ -148,8 +148,8 @@ def test_nothing_is_lost_where_a_line_is_broken() -> None:
 def test_a_path_and_a_command_are_not_broken() -> None:
     path = "/a/very/long/path" + "/folder" * 12
     assert path in wrap_lines(f"{path}: there is no such file.", 60)
-    said = wrap_lines("lemma: --text is missing, as in: lemma train lstm --text shakespeare --out runs/a", 80)
-    assert said.splitlines()[1] == "  lemma train lstm --text shakespeare --out runs/a"
+    output = wrap_lines("lemma: --text is missing, as in: lemma train lstm --text shakespeare --out runs/a", 80)
+    assert output.splitlines()[1] == "  lemma train lstm --text shakespeare --out runs/a"
     assert wrap("ab" * 6, 5, break_anywhere=True) == ["ababa", "babab", "ab"], (
         "what a model writes may be broken anywhere"
     )
@@ -189,8 +189,8 @@ def test_a_pipe_has_80_columns_and_a_terminal_its_own_within_reason(monkeypatch:
             return True
 
     assert text_width() == stream_width(io.StringIO()) == stream_width(None) == 80
-    for there, used in ((60, 60), (200, 100), (10, 40)):
-        monkeypatch.setenv("COLUMNS", str(there))
+    for present, used in ((60, 60), (200, 100), (10, 40)):
+        monkeypatch.setenv("COLUMNS", str(present))
         assert stream_width(Terminal()) == used and stream_width(io.StringIO()) == 80
 
 
@@ -198,9 +198,9 @@ def test_a_pipe_has_80_columns_and_a_terminal_its_own_within_reason(monkeypatch:
 def test_results_follow_the_width_that_is_set(width: int) -> None:
     import lemma
 
-    shown: tuple[Any, ...] = (lemma.check("identity", "b5", I=16, samples=500), lemma.look("attention", "e1"))
+    rendered: tuple[Any, ...] = (lemma.check("identity", "b5", I=16, samples=500), lemma.look("attention", "e1"))
     with set_text_width(width):
-        texts = [str(one) for one in shown]
+        texts = [str(item) for item in rendered]
     assert all(too_wide(text, width) == [] for text in texts)
     assert width < 80 or any(too_wide(text) for text in texts)
 
@@ -208,11 +208,11 @@ def test_results_follow_the_width_that_is_set(width: int) -> None:
 @pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_terminal_without_colour_gets_none(setting: dict[str, str]) -> None:
     """As a person sees it who starts the command in such a terminal, of 60 columns."""
-    ours, theirs = pty.openpty()
+    ours, reference = pty.openpty()
     environment = {**os.environ, "COLUMNS": "60", **setting}
     command = [sys.executable, "-m", "lemma", "train", "lstmm", "--text", "a", "--out", "b"]
-    done = subprocess.run(command, stdout=theirs, stderr=theirs, env=environment, check=False, timeout=60)
-    os.close(theirs)
+    done = subprocess.run(command, stdout=reference, stderr=reference, env=environment, check=False, timeout=60)
+    os.close(reference)
     printed = os.read(ours, 65536).decode()
     os.close(ours)
     assert done.returncode == 2 and "model = 'lstmm' is unknown" in printed
@@ -227,6 +227,6 @@ def test_columns_that_are_underlined_may_stand_one_space_apart() -> None:
 
 def test_a_first_row_that_is_no_head_begins_at_its_top() -> None:
     rows = [["a", "one two three four"], ["b", "five"]]
-    plain = format_table(rows, left=(0, 1), breakable=(1,), has_header=False, width=16)
-    assert plain == ["a  one two three", "   four", "b  five"]
+    base = format_table(rows, left=(0, 1), breakable=(1,), has_header=False, width=16)
+    assert base == ["a  one two three", "   four", "b  five"]
     assert format_table(rows, left=(0, 1), breakable=(1,), width=16) == ["   one two three", "a  four", "b  five"]

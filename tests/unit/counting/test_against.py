@@ -44,15 +44,15 @@ def test_the_exact_figures_add_up_to_pytorchs_own(decoder) -> None:
 
 def test_a_tool_that_is_right_needs_no_reason(decoder, monkeypatch) -> None:
     exact = exact_counts(decoder)
-    made_up(monkeypatch, lambda plain: ToolCount(exact.total_parameters, exact.total_flops, "all", exact.flops))
+    made_up(monkeypatch, lambda base: ToolCount(exact.total_parameters, exact.total_flops, "all", exact.flops))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert (row.parameters_ratio, row.flops_ratio, row.reasons) == (1.0, 1.0, ())
 
 
 def test_the_module_that_is_left_out_is_named_with_its_function(decoder, monkeypatch) -> None:
     exact = exact_counts(decoder)
-    kept = {path: count for path, count in exact.flops.items() if not path.endswith("attention")}
-    made_up(monkeypatch, lambda plain: ToolCount(PARAMETERS - 512, sum(kept.values()), "no attention", kept))
+    saved = {path: count for path, count in exact.flops.items() if not path.endswith("attention")}
+    made_up(monkeypatch, lambda base: ToolCount(PARAMETERS - 512, sum(saved.values()), "no attention", saved))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     left_out = 2 * 4 * 16 * 16 * 32
     assert row.reasons == (
@@ -65,7 +65,7 @@ def test_the_module_that_is_left_out_is_named_with_its_function(decoder, monkeyp
 def test_work_counted_too_much_is_named_and_so_is_what_is_counted_in_no_module(decoder, monkeypatch) -> None:
     exact = exact_counts(decoder)
     more = {**exact.flops, "norm": 7000, "output": exact.flops["output"] + 9000}
-    made_up(monkeypatch, lambda plain: ToolCount(PARAMETERS + 9600, exact.total_flops + 16_500, "", more))
+    made_up(monkeypatch, lambda base: ToolCount(PARAMETERS + 9600, exact.total_flops + 16_500, "", more))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons == (
         "parameters: embedding (Embedding): counted twice",
@@ -76,9 +76,9 @@ def test_work_counted_too_much_is_named_and_so_is_what_is_counted_in_no_module(d
 
 def test_parameters_that_many_modules_lack_are_named_where_the_tool_tells_them(decoder, monkeypatch) -> None:
     exact = exact_counts(decoder)
-    held = {path: count for path, count in exact.parameters.items() if "layers" not in path}
-    reading = ToolCount(sum(held.values()), exact.total_flops, "", exact.flops, held)
-    made_up(monkeypatch, lambda plain: reading)
+    reserved = {path: count for path, count in exact.parameters.items() if "layers" not in path}
+    reading = ToolCount(sum(reserved.values()), exact.total_flops, "", exact.flops, reserved)
+    made_up(monkeypatch, lambda base: reading)
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons[0].startswith(
         "parameters: layers.*.feed_forward.widen (Linear): its parameters not counted (8,448)"
@@ -115,7 +115,7 @@ def test_a_tool_that_fails_or_prints_disturbs_nothing(decoder, monkeypatch, caps
 
 def test_a_model_too_large_for_real_tensors_is_not_run(decoder, monkeypatch) -> None:
     monkeypatch.setattr(comparing, "MAX_RUN_BYTES", 4 * PARAMETERS - 1)
-    made_up(monkeypatch, lambda plain: pytest.fail("it was run"))
+    made_up(monkeypatch, lambda base: pytest.fail("it was run"))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons[0].startswith("not run")
 
@@ -201,13 +201,13 @@ def test_the_tools_themselves_leave_attention_out(tool: str, decoder) -> None:
 
 
 def test_the_table_in_every_form(decoder, monkeypatch) -> None:
-    made_up(monkeypatch, lambda plain: ToolCount(PARAMETERS, 579_584.0, "<half>", {}))
-    found = compare_tools(decoder, ["made-up"])
-    lines = str(found).splitlines()
+    made_up(monkeypatch, lambda base: ToolCount(PARAMETERS, 579_584.0, "<half>", {}))
+    result = compare_tools(decoder, ["made-up"])
+    lines = str(result).splitlines()
     assert lines[2].split()[:5] == ["lemma", "35,584", "1.000", "1,159,168", "1.000"]
     assert lines[3].split()[0] == "matrix" and lines[5].split() == ["<half>"]  # what each of them counts
     assert lines[4].split() == ["made-up", "35,584", "1.000", "579,584", "0.500"]
     assert lines[1].index("forward FLOPs") + len("forward FLOPs") == lines[2].index("1,159,168") + len("1,159,168")
-    assert "&lt;half&gt;" in found._repr_html_() and "<half>" not in found._repr_html_()
-    plain = found.to_dict()
-    assert plain["parameters"] == 35_584 and plain["tools"][0]["operations_ratio"] == 0.5
+    assert "&lt;half&gt;" in result._repr_html_() and "<half>" not in result._repr_html_()
+    base = result.to_dict()
+    assert base["parameters"] == 35_584 and base["tools"][0]["operations_ratio"] == 0.5

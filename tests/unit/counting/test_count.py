@@ -81,8 +81,8 @@ def test_what_a_translation_keeps_is_keys_and_values_of_both_sides() -> None:
     """The tokens and the mask of the source, which the state holds too, are left out."""
     subject = resolve_subject("encoder-decoder", {"d_h": 24, "L_dec": 2, "B": 3, "S": 5, "T": 7})
     values = subject.sizes(with_inputs=True)
-    kept = _sum(state_bytes(subject.build(values), subject.build_inputs(values)))
-    assert kept == 3 * 2 * 2 * 24 * (5 + 7) * 4
+    saved = _sum(state_bytes(subject.build(values), subject.build_inputs(values)))
+    assert saved == 3 * 2 * 2 * 24 * (5 + 7) * 4
 
 
 def by_pytorch(subject: Subject, values: dict[str, int]) -> tuple[int, int]:
@@ -98,18 +98,18 @@ def by_pytorch(subject: Subject, values: dict[str, int]) -> tuple[int, int]:
 def really_saved(subject: Subject, values: dict[str, int]) -> int:
     """The storages that autograd holds after a forward pass, found by walking the graph it built."""
     module, inputs = subject.build(values, "cpu"), subject.build_inputs(values, "cpu")
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    custom = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
     saved: dict[int, int] = {}
-    kept = []
+    retained = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        kept.append(tensor)
+        retained.append(tensor)
         saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         module(*inputs.args, **inputs.kwargs)
-    return sum(size for address, size in saved.items() if address not in own)
+    return sum(size for address, size in saved.items() if address not in custom)
 
 
 def _sum(readings) -> int:
@@ -128,15 +128,15 @@ def test_a_part_without_a_formula_is_measured_and_says_why() -> None:
 
 
 def test_conventions_are_named_and_change_the_figure() -> None:
-    usual = lemma.count("decoder", quantities=["flops"])
+    default = lemma.count("decoder", quantities=["flops"])
     single = lemma.count("decoder", quantities=["flops"], multiply_add=1)
     half = lemma.count("decoder", quantities=["flops"], causal="half")
     every = lemma.count("decoder", quantities=["flops"], elementwise=True)
-    assert single.flops.total * 2 == usual.flops.total
-    sizes = usual.symbols
+    assert single.flops.total * 2 == default.flops.total
+    sizes = default.symbols
     scores = 4 * sizes["L"] * sizes["B"] * sizes["T"] ** 2 * sizes["d_h"]
-    assert usual.flops.total - half.flops.total == scores // 2
-    assert every.flops.total > usual.flops.total
+    assert default.flops.total - half.flops.total == scores // 2
+    assert every.flops.total > default.flops.total
     assert "causal attention half" in half.flops.convention
 
 
@@ -215,10 +215,10 @@ def test_wrong_words_are_told() -> None:
 
 def test_every_form_of_output_says_the_same() -> None:
     account = lemma.count("attentive", quantities=["parameters", "flops"])
-    plain = account.to_dict()
-    assert plain["parameters"]["total"] == sum(part["count"] for part in plain["parameters"]["parts"])
-    assert json.loads(json.dumps(plain)) == plain
-    number = f"{plain['parameters']['total']:,}"
+    base = account.to_dict()
+    assert base["parameters"]["total"] == sum(part["count"] for part in base["parameters"]["parts"])
+    assert json.loads(json.dumps(base)) == base
+    number = f"{base['parameters']['total']:,}"
     assert number in str(account) and number in account.markdown() and number in account._repr_html_()
     assert number.replace(",", "{,}") in account.latex()
     assert "http" not in account._repr_html_() and "<script" not in account._repr_html_()
@@ -456,8 +456,8 @@ def test_a_cache_that_keeps_a_window_or_a_state_is_as_large_as_it_is() -> None:
             transformers.MambaConfig(vocab_size=30, hidden_size=8, num_hidden_layers=L, state_size=4, **none)
         )
 
-    for made in (mistral, mamba):
-        made.inputs = lambda B=1, T=128: {"input_ids": torch.zeros(B, T, dtype=torch.long), "use_cache": True}
+    for built in (mistral, mamba):
+        built.inputs = lambda B=1, T=128: {"input_ids": torch.zeros(B, T, dtype=torch.long), "use_cache": True}
     assert lemma.count(mistral, quantities=["cache"]).cache.total == 2 * 2 * 63 * 2 * 4 * 4  # the last 63 positions
     assert lemma.count(mamba, quantities=["cache"]).cache.formula == "512*L*B"
 
@@ -487,7 +487,7 @@ class Filters(nn.Module):
         self.filters = nn.ModuleList(nn.Conv1d(width, channels, size) for size in (3, 4, 5))
 
     def forward(self, stream: torch.Tensor) -> torch.Tensor:
-        return torch.cat([one(stream).amax(-1) for one in self.filters], 1)
+        return torch.cat([item(stream).amax(-1) for item in self.filters], 1)
 
 
 def filters(d: int = 32, c: int = 16) -> nn.Module:
@@ -513,12 +513,12 @@ class Experts(nn.Module):
         self.chosen = chosen
 
     def forward(self, stream: torch.Tensor) -> torch.Tensor:
-        weights, chosen = self.gate(stream).softmax(-1).topk(self.chosen, -1)
+        weights, choice = self.gate(stream).softmax(-1).topk(self.chosen, -1)
         out = torch.zeros_like(stream)
         for number, expert in enumerate(self.experts):
-            rows, places = (chosen == number).nonzero(as_tuple=True)
+            rows, positions = (choice == number).nonzero(as_tuple=True)
             if len(rows):
-                out = out.index_add(0, rows, expert(stream[rows]) * weights[rows, places, None])
+                out = out.index_add(0, rows, expert(stream[rows]) * weights[rows, positions, None])
         return out
 
 
@@ -557,9 +557,9 @@ def test_what_cannot_be_run_says_so_in_one_sentence_before_anything_is_probed() 
         return nn.Linear(d, d)
 
     broken.inputs = lambda d, B=2: torch.zeros(B, d + 1)  # pyright: ignore[reportFunctionMemberAccess]
-    with pytest.raises(CountingError, match="broken cannot be run at d=8 B=2: ") as refused:
+    with pytest.raises(CountingError, match="broken cannot be run at d=8 B=2: ") as caught:
         lemma.count(broken, quantities=["flops"])
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_grouped_products_of_experts_are_counted_forward_and_backward() -> None:
@@ -575,9 +575,9 @@ def test_grouped_products_of_experts_are_counted_forward_and_backward() -> None:
 
     mixtral.inputs = lambda T, B=1: {"input_ids": torch.zeros(B, T, dtype=torch.long)}  # pyright: ignore[reportFunctionMemberAccess]
     account = lemma.count(mixtral, quantities=["flops", "backward"])
-    chosen = 2 * 3 * 16 * 24  # numbers of the two experts of a token
+    choice = 2 * 3 * 16 * 24  # numbers of the two experts of a token
     dense = 4 * 16 * 16 + 16 * 4 + 30 * 16
-    assert account.flops.total == 2 * 8 * (chosen + dense) + 4 * 8 * 8 * 16
+    assert account.flops.total == 2 * 8 * (choice + dense) + 4 * 8 * 8 * 16
     assert account.backward.total == 2 * account.flops.total
 
 
@@ -602,8 +602,8 @@ def test_a_dimension_that_is_rounded_gets_a_letter_and_its_rule() -> None:
     assert account.parameters.to_dict()["named"] == {"m": 1408}
     assert account.parameters.to_dict()["rules"] == {"m": "64*ceil(d/24)"} and "m = 64·⌈d/24⌉ = 1,408" in str(account)
     for d in (9, 24, 25, 1000):
-        there = account.quantities["parameters"].at({"d": d, "L": 2})
-        assert there == sum(p.numel() for p in rounded_gate(d, 2).parameters())
+        present = account.quantities["parameters"].at({"d": d, "L": 2})
+        assert present == sum(p.numel() for p in rounded_gate(d, 2).parameters())
 
 
 def halves(d: int = 64, L: int = 6) -> nn.Module:
@@ -624,7 +624,7 @@ def test_half_a_width_and_every_second_layer_have_a_formula_for_all_sizes() -> N
 
 
 def every_figure(factory, **sizes: int) -> dict[str, int]:
-    """What the module really does: PyTorch's counter, what autograd saves, the tensors next to the output."""
+    """Return what the module really does: PyTorch's counter, what autograd saves, the tensors next to the output."""
     subject = resolve_subject(factory, sizes)
     values = subject.sizes(with_inputs=True)
     module, inputs = subject.build(values, "cpu"), subject.build_inputs(values, "cpu")
@@ -633,8 +633,8 @@ def every_figure(factory, **sizes: int) -> dict[str, int]:
         forward = counter.get_total_flops()
         out[0].sum().backward()
     backward = counter.get_total_flops() - forward
-    kept = sum(one.numel() * 4 for one in out[1])
-    return {"flops": forward, "backward": backward, "activations": really_saved(subject, values), "cache": kept}
+    saved = sum(item.numel() * 4 for item in out[1])
+    return {"flops": forward, "backward": backward, "activations": really_saved(subject, values), "cache": saved}
 
 
 class OddLayers(nn.Module):
@@ -649,12 +649,12 @@ class OddLayers(nn.Module):
         self.more = nn.ModuleList(nn.Linear(d, d, bias=False) for _ in range(L // 2))
 
     def forward(self, stream: Tensor) -> tuple[Tensor, list[Tensor]]:
-        kept = []
+        saved = []
         for at, (layer, back) in enumerate(zip(self.layers, self.back, strict=True)):
-            kept.append(stream[:, -self.w :])
-            stream = back(layer(stream)) + (stream @ kept[-1].mT).softmax(-1) @ kept[-1]
+            saved.append(stream[:, -self.w :])
+            stream = back(layer(stream)) + (stream @ saved[-1].mT).softmax(-1) @ saved[-1]
             stream = self.more[at // 2](stream) if at % 2 else stream
-        return stream, kept
+        return stream, saved
 
 
 def odd_layers(d: int = 32, L: int = 3, w: int = 16) -> nn.Module:
@@ -668,9 +668,9 @@ def test_a_window_a_rounded_width_and_every_second_layer_are_formulas_on_both_si
     account = lemma.count(odd_layers, quantities=["flops", "backward", "cache"])
     for sizes in ({}, {"T": 15}, {"T": 16}, {"T": 17}, {"d": 36}, {"d": 37, "L": 4, "w": 5, "B": 3}):
         real = every_figure(odd_layers, **sizes)
-        there = {**account.symbols, **sizes}
-        there = {name: there[name] for name in ("d", "L", "w", "B", "T")}
-        assert {name: quantity.at(there) for name, quantity in account.quantities.items()} == {
+        present = {**account.symbols, **sizes}
+        present = {name: present[name] for name in ("d", "L", "w", "B", "T")}
+        assert {name: quantity.at(present) for name, quantity in account.quantities.items()} == {
             name: real[name] for name in account.quantities
         }
     rules = {rule.write() for quantity in account.quantities.values() for rule in quantity.rules.values()}
@@ -713,12 +713,12 @@ class RoutedExperts(nn.Module):
         self.stacked = nn.Parameter(torch.randn(E, d, d))
 
     def forward(self, rows: Tensor) -> Tensor:
-        shares, chosen = self.router(rows).softmax(-1).topk(self.k, -1)
-        result = (shares[..., None, None] * self.stacked[chosen]).sum(1).matmul(rows[..., None])[..., 0]
+        fractions, choice = self.router(rows).softmax(-1).topk(self.k, -1)
+        result = (fractions[..., None, None] * self.stacked[choice]).sum(1).matmul(rows[..., None])[..., 0]
         for number, expert in enumerate(self.experts):
-            row, place = (chosen == number).nonzero(as_tuple=True)
+            row, index = (choice == number).nonzero(as_tuple=True)
             if len(row):
-                result = result.index_add(0, row, shares[row, place, None] * expert(rows[row]))
+                result = result.index_add(0, row, fractions[row, index, None] * expert(rows[row]))
         return result
 
 

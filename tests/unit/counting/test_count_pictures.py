@@ -31,7 +31,7 @@ def test_the_image_tower_is_counted_as_by_hand(account) -> None:
 
 
 def _rnn(sizes: dict[str, int]) -> int:
-    """Each layer: what comes in and what was there before, and a bias."""
+    """Return each layer: what comes in and what was there before, and a bias."""
     inner = [sizes["d"], *[sizes["D"]] * (sizes["L"] - 1)]
     return sum((width + sizes["D"] + 1) * sizes["D"] for width in inner)
 

@@ -27,15 +27,15 @@ def test_a_staircase_is_found_from_scattered_points_and_holds_everywhere_else(se
     slope, step, base = Fraction(source.randint(1, 9), source.randint(2, 40)), source.choice([1, 8, 64]), 3
     rounding = source.choice([floor, ceil])
     rule = {x: base + step * rounding(slope * x) for x in range(1, 2000)}
-    found = fit_staircase(
+    result = fit_staircase(
         "d", {x: rule[x] for x in source.sample(range(1, 2000), 150)} | {x: rule[x] for x in range(1, 40)}
     )
     if slope.denominator == 1:
-        assert found is None  # a line, not a staircase
+        assert result is None  # a line, not a staircase
     else:
-        assert found is not None
-        size, rest = found
-        assert all(size.at({"d": x}) + rest.at({"d": x}) == number for x, number in rule.items())
+        assert result is not None
+        size, tail = result
+        assert all(size.at({"d": x}) + tail.at({"d": x}) == number for x, number in rule.items())
 
 
 def test_what_rises_otherwise_is_no_staircase() -> None:
@@ -67,15 +67,15 @@ def test_a_system_without_solution_has_none() -> None:
 
 def test_named_sizes_are_fitted_next_to_symbols_and_what_they_do_not_explain_is_left_out() -> None:
     half, least = DerivedSize("ceil", (symbol("d") / 2,)), DerivedSize("min", (symbol("T"), symbol("w") - 1))
-    wide, long, odd = map(PathGroup, ("wide", "long", "odd"))
+    width, long, odd = map(PathGroup, ("wide", "long", "odd"))
 
     def read(at):
         if at["d"] > 11:
             raise CountingError("such a width cannot be built")
         m, n = ceil(at["d"] / 2), min(at["T"], at["w"] - 1)
-        return {wide: (at["L"] * at["d"] * m, 0), long: (5 * n * at["T"] + at["w"],), odd: (2 ** at["d"],)}
+        return {width: (at["L"] * at["d"] * m, 0), long: (5 * n * at["T"] + at["w"],), odd: (2 ** at["d"],)}
 
     sizes = {"d": list(range(2, 10)), "L": [2, 3, 4, 5], "T": list(range(2, 10)), "w": list(range(2, 10))}
     L, d, T, w, m, n = map(symbol, ("L", "d", "T", "w", half.name, least.name))
-    assert fit_with_derived(read, [half], sizes, DerivedSize.at) == {(wide, 0): L * d * m, (wide, 1): 0}
+    assert fit_with_derived(read, [half], sizes, DerivedSize.at) == {(width, 0): L * d * m, (width, 1): 0}
     assert fit_with_derived(read, [least], sizes, DerivedSize.at) == {(long, 0): 5 * n * T + w}

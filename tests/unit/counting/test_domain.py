@@ -61,13 +61,13 @@ def test_at_other_sizes_the_module_is_read_again(account: Any, changed: dict[str
     module = patterned(*(sizes[name] for name in ("d", "L", "d_ff")))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = {name: account.quantities[name].at(sizes) for name in account.quantities}
+        result = {name: account.quantities[name].at(sizes) for name in account.quantities}
     products = sum(2 * layer.weight.numel() for layer in module.modules() if isinstance(layer, nn.Linear))
-    assert found["parameters"] == sum(parameter.numel() for parameter in module.parameters())
-    assert found["flops"] == products * sizes["B"] * 16 * -(-sizes["T"] // 16)
-    assert found["optimizer"] > 8 * found["parameters"]
+    assert result["parameters"] == sum(parameter.numel() for parameter in module.parameters())
+    assert result["flops"] == products * sizes["B"] * 16 * -(-sizes["T"] // 16)
+    assert result["optimizer"] > 8 * result["parameters"]
     inputs = Inputs((patterned_inputs(sizes["d"], sizes["B"], sizes["T"]),))
-    assert found["activations"] == sum(size for (size,) in saved_bytes(module, inputs).values())
+    assert result["activations"] == sum(size for (size,) in saved_bytes(module, inputs).values())
 
 
 def test_it_says_where_the_formula_does_not_hold(account: Any) -> None:
@@ -81,10 +81,10 @@ def test_it_says_where_the_formula_does_not_hold(account: Any) -> None:
 def test_without_its_module_a_formula_is_refused_outside_its_domain(account: Any) -> None:
     from dataclasses import replace
 
-    alone = replace(account.quantities["parameters"], recount=None)
-    assert alone.at(SIZES) == account.parameters.total
+    single = replace(account.quantities["parameters"], recount=None)
+    assert single.at(SIZES) == account.parameters.total
     with pytest.raises(InputError, match=r"known at d = 8, L = 4.*not at d = 8, L = 9"):
-        alone.at({**SIZES, "L": 9})
+        single.at({**SIZES, "L": 9})
     assert account.to_dict()["parameters"]["compared_at"] == {"d": 8, "L": 4, "d_ff": 64}
 
 
@@ -104,10 +104,10 @@ def test_no_form_of_output_drops_what_follows_no_formula() -> None:
         sizes={"d": 5, "n": 1},
     )
     account = Account("vit", {"d": 5, "n": 1}, {"flops": quantity})
-    counted, plain = account.flops, json.loads(json.dumps(account.to_dict()))
-    assert counted.formula == plain["flops"]["formula"] == f"2*d*n + {NO_FORMULA}" and counted.total == 1000
-    assert counted.latex == plain["flops"]["latex"] == rf"2d\,n + \text{{{NO_FORMULA}}}"
-    assert sum(part["count"] for part in plain["flops"]["parts"]) == plain["flops"]["total"]
+    counted, base = account.flops, json.loads(json.dumps(account.to_dict()))
+    assert counted.formula == base["flops"]["formula"] == f"2*d*n + {NO_FORMULA}" and counted.total == 1000
+    assert counted.latex == base["flops"]["latex"] == rf"2d\,n + \text{{{NO_FORMULA}}}"
+    assert sum(part["count"] for part in base["flops"]["parts"]) == base["flops"]["total"]
     assert rf"2d\,n + \text{{{NO_FORMULA}}} = 1{{,}}000" in account.latex()
     for text in (account.markdown(), account._repr_html_(), str(account)):
         assert NO_FORMULA in " ".join(text.split())
@@ -156,9 +156,9 @@ def test_formulas_take_no_more_time_than_allowed() -> None:
     assert account.flops.total == 2 * 2 * 12 * 12
     assert "takes more than 0.2 s" in account.quantities["flops"].refused[""]
     assert count(factory_subject(slow, {}), ["flops"]).flops.formula == "2*d**2*B"
-    for seconds, memory in ((0, 1), (1, 0)):
+    for seconds, cache in ((0, 1), (1, 0)):
         with pytest.raises(InputError, match="above 0"):
-            CountLimits(seconds, memory)
+            CountLimits(seconds, cache)
 
 
 def test_probing_never_builds_a_module_past_the_limit_of_memory() -> None:
@@ -189,14 +189,14 @@ class Experts(nn.Module):
             self.experts = nn.ModuleList(nn.Linear(d, d) for _ in range(E))
 
     def forward(self, x: Tensor) -> Tensor:
-        scores, chosen = self.gate(x).softmax(-1).topk(self.k)
+        scores, choice = self.gate(x).softmax(-1).topk(self.k)
         if self.stacked:
-            each = torch.einsum("nd,nkde->nke", x, self.weight[chosen]) + self.bias[chosen]
+            each = torch.einsum("nd,nkde->nke", x, self.weight[choice]) + self.bias[choice]
             return x + (each * scores[..., None]).sum(1)
         if x.is_meta:
             return x + self.experts[0](x) * scores.sum(-1, keepdim=True)
         rows: list[Tensor] = []
-        for row, weights, experts in zip(x, scores, chosen, strict=True):
+        for row, weights, experts in zip(x, scores, choice, strict=True):
             each = [weight * self.experts[int(e)](row) for weight, e in zip(weights, experts, strict=True)]
             rows.append(torch.stack(each).sum(0))
         return x + torch.stack(rows)

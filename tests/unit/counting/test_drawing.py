@@ -54,16 +54,16 @@ def attention_by_hand(module: nn.Module, X: Tensor) -> dict[str, Tensor]:
     heads = [a @ v for a, v in zip(A, V, strict=True)]
     concat = torch.cat(heads, dim=1)
     stacked = {"Q": Q, "K": K, "V": V, "scores": scores, "scaled": scaled, "A": A, "heads": heads}
-    whole = {"X": X, "concat": concat, "Y": concat @ W["W_O"]}
-    return {name: torch.stack(list_) for name, list_ in stacked.items()} | whole
+    full = {"X": X, "concat": concat, "Y": concat @ W["W_O"]}
+    return {name: torch.stack(list_) for name, list_ in stacked.items()} | full
 
 
 def test_self_attention_shapes_are_those_of_attention_by_hand_at_a_held_out_size() -> None:
     values = {"E": 11, "H": 13, "M_QK": 17, "M_V": 19, "S": 23}
     module = self_attention(E=11, H=13, M_QK=17, M_V=19)
     real = attention_by_hand(module, torch.randn(23, 11)) | dict(module.named_parameters())
-    drawn = {node.name: shape_at(node.shape, values) for node in drawing("self-attention").nodes}
-    assert drawn == {name: tuple(tensor.shape) for name, tensor in real.items()}
+    samples = {node.name: shape_at(node.shape, values) for node in drawing("self-attention").nodes}
+    assert samples == {name: tuple(tensor.shape) for name, tensor in real.items()}
 
 
 def test_self_attention_computes_what_is_computed_by_hand() -> None:
@@ -74,14 +74,14 @@ def test_self_attention_computes_what_is_computed_by_hand() -> None:
 def test_self_attention_is_torchs_multihead_attention_where_that_has_its_widths() -> None:
     E, H = 12, 3
     M = E // H
-    module, theirs = self_attention(E=E, H=H, M_QK=M, M_V=M), nn.MultiheadAttention(E, H, bias=False)
+    module, reference = self_attention(E=E, H=H, M_QK=M, M_V=M), nn.MultiheadAttention(E, H, bias=False)
     ours = dict(module.named_parameters())
     stacked = [ours[name].permute(0, 2, 1).reshape(H * M, E) for name in ("W_Q", "W_K", "W_V")]
     with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat(stacked))
-        theirs.out_proj.weight.copy_(ours["W_O"].T)
+        reference.in_proj_weight.copy_(torch.cat(stacked))
+        reference.out_proj.weight.copy_(ours["W_O"].T)
     X = torch.randn(5, E)
-    torch.testing.assert_close(module(X), theirs(X, X, X)[0])
+    torch.testing.assert_close(module(X), reference(X, X, X)[0])
 
 
 def test_single_and_multi_head_have_three_d_squared_parameters_before_the_output() -> None:
@@ -125,9 +125,11 @@ def test_shapes_are_what_modules_return_in_a_real_run_at_a_held_out_size(name: s
         part.register_forward_hook(lambda *given, path=path: returned.update({path: _first(given[2])}))
     inputs = subject(name).build_inputs(values, "cpu")
     module(*inputs.args, **inputs.kwargs)
-    drawn = {node.path: shape_at(node.shape, values) for node in drawing(name).nodes if node.step in ("linear", "lstm")}
-    assert drawn == {path: tuple(returned[path].shape) for path in drawn}
-    assert drawn.keys() == {path for path in returned if _is_drawn(module.get_submodule(path), path)}
+    samples = {
+        node.path: shape_at(node.shape, values) for node in drawing(name).nodes if node.step in ("linear", "lstm")
+    }
+    assert samples == {path: tuple(returned[path].shape) for path in samples}
+    assert samples.keys() == {path for path in returned if _is_drawn(module.get_submodule(path), path)}
 
 
 def _first(output: Any) -> Tensor:
@@ -145,11 +147,11 @@ def _is_drawn(part: nn.Module, path: str) -> bool:
 def test_every_parameter_is_drawn_with_its_shape_and_number(name: str) -> None:
     sizes = subject(name).sizes(with_inputs=True) | ({"L": 3} if "L" in subject(name).symbols else {})
     module = subject(name).build(sizes)
-    held = [node for node in drawing(name).nodes if node.kind == "parameter"]
-    count = sum(int((math.prod(node.shape, start=ONE) * node.repeats).at(sizes)) for node in held)
+    reserved = [node for node in drawing(name).nodes if node.kind == "parameter"]
+    count = sum(int((math.prod(node.shape, start=ONE) * node.repeats).at(sizes)) for node in reserved)
     assert count == sum(parameter.numel() for parameter in module.parameters())
     patterns = {path_pattern(parameter) for parameter, _ in module.named_parameters()}
-    assert {path_pattern(node.name.replace("…", "")) for node in held} == patterns
+    assert {path_pattern(node.name.replace("…", "")) for node in reserved} == patterns
 
 
 def test_repeated_layers_are_framed_once_with_their_number() -> None:
@@ -174,8 +176,8 @@ def test_texts_stay_in_their_boxes_and_on_the_page(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_boxes_do_not_overlap_and_lines_cross_none(name: str) -> None:
     boxes = [s for s in drawing(name).shapes if isinstance(s, Box) and s.kind != "frame"]
-    for number, one in enumerate(boxes):
-        assert not any(_overlap(one, other) for other in boxes[:number])
+    for number, item in enumerate(boxes):
+        assert not any(_overlap(item, other) for other in boxes[:number])
     for line in (shape for shape in drawing(name).shapes if isinstance(shape, FlowLine) and not shape.is_horizontal):
         for (x, y), (a, b) in pairwise(line.points):  # a bow between two points stays between them
             left, right = min(x, a) - 0.1, max(x, a) + 0.1
@@ -256,8 +258,10 @@ def test_changes_in_place_are_steps_of_their_own() -> None:
 
 
 def test_parameters_that_take_no_part_are_named() -> None:
-    drawn = draw(_module(lambda module, x: module.inner(x)))
-    assert any(isinstance(s, TextLine) and s.regular == "not used here: spare.weight, spare.bias" for s in drawn.shapes)
+    samples = draw(_module(lambda module, x: module.inner(x)))
+    assert any(
+        isinstance(s, TextLine) and s.regular == "not used here: spare.weight, spare.bias" for s in samples.shapes
+    )
 
 
 def test_layers_that_something_else_reads_are_not_folded() -> None:
@@ -294,10 +298,10 @@ def test_numbers_in_a_path_that_count_no_layers_stay() -> None:
         return Blocks(d, L)
 
     blocks.inputs = lambda d, T=3: torch.zeros(T, d)  # pyright: ignore[reportFunctionMemberAccess]
-    drawn = {node.name: node for node in draw(factory_subject(blocks, {})).nodes}
+    samples = {node.name: node for node in draw(factory_subject(blocks, {})).nodes}
     d, L = symbol("d"), symbol("L")
-    assert drawn["blocks.*.0.weight"].shape == (3 * d, d) and drawn["blocks.*.1.weight"].shape == (d, 3 * d)
-    assert drawn["blocks.*.0.weight"].repeats == L
+    assert samples["blocks.*.0.weight"].shape == (3 * d, d) and samples["blocks.*.1.weight"].shape == (d, 3 * d)
+    assert samples["blocks.*.0.weight"].repeats == L
 
 
 def test_what_is_shared_by_layers_and_begins_the_first_has_a_step_of_its_own() -> None:
@@ -307,19 +311,19 @@ def test_what_is_shared_by_layers_and_begins_the_first_has_a_step_of_its_own() -
 
 
 def test_saving(tmp_path: Path) -> None:
-    drawn = drawing("self-attention")
-    drawn.save(tmp_path / "a.svg")
-    assert (tmp_path / "a.svg").read_text(encoding="utf-8") == drawn.svg == drawn._repr_html_()
+    samples = drawing("self-attention")
+    samples.save(tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8") == samples.svg == samples._repr_html_()
     pytest.importorskip("vl_convert")
-    assert drawn.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert samples.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InputError, match="saved as"):
-        drawn.save(tmp_path / "a.pdf")
+        samples.save(tmp_path / "a.pdf")
 
 
 def test_plain_values() -> None:
-    plain = drawing("self-attention").to_dict()
-    assert plain["symbols"] == {"E": 64, "H": 4, "M_QK": 16, "M_V": 16, "S": 32}
-    (concat,) = [node for node in plain["nodes"] if node["name"] == "concat"]
+    base = drawing("self-attention").to_dict()
+    assert base["symbols"] == {"E": 64, "H": 4, "M_QK": 16, "M_V": 16, "S": 32}
+    (concat,) = [node for node in base["nodes"] if node["name"] == "concat"]
     assert concat["shape"] == ["S", "H*M_V"] and concat["step"] == "rearrange" and concat["reads"] == ["heads"]
 
 

@@ -36,9 +36,9 @@ def test_a_polynomial_is_found_from_its_values(hidden: Polynomial) -> None:
     def sample(values):
         return {"it": int(hidden.at(values))}
 
-    found = fit_polynomials(sample, SIZES)
-    assert found["it"] == hidden
-    verify_fit(found, sample, sample_sizes(SIZES, 20), SIZES)
+    result = fit_polynomials(sample, SIZES)
+    assert result["it"] == hidden
+    verify_fit(result, sample, sample_sizes(SIZES, 20), SIZES)
 
 
 @settings(deadline=None, max_examples=30)
@@ -49,17 +49,17 @@ def test_what_differs_at_one_fresh_size_is_refused_with_the_symbol(hidden: Polyn
     def sample(values):
         return {"it": int(hidden.at(values)) + (values[name] == 9)}
 
-    with pytest.raises(NotPolynomial, match=f"no polynomial of {name}: at {name} = 9") as refused:
+    with pytest.raises(NotPolynomial, match=f"no polynomial of {name}: at {name} = 9") as caught:
         verify_fit({"it": hidden}, sample, [far], SIZES)
-    assert refused.value.symbol == name
+    assert caught.value.symbol == name
 
 
 def test_a_quotient_is_found_by_multiplying_with_what_divides_it() -> None:
-    found = fit_groups(
+    result = fit_groups(
         lambda at: {"head.weight": (at["d"] // at["h"], at["d"])}, [{"d": [12, 24, 36, 48], "h": [1, 2, 3, 4]}]
     )
     d, h = symbol("d"), symbol("h")
-    assert found.fits[PathGroup("head.weight")].columns == (d / h, d)
+    assert result.fits[PathGroup("head.weight")].columns == (d / h, d)
 
 
 def test_equal_layers_are_one_group_and_a_first_one_that_differs_stands_apart() -> None:
@@ -77,18 +77,18 @@ def test_equal_layers_are_one_group_and_a_first_one_that_differs_stands_apart() 
 
 
 def test_layers_of_all_kinds_of_sizes_are_known_by_their_sum_only() -> None:
-    found = fit_groups(
+    result = fit_groups(
         lambda at: {f"layers.{n}": (n * at["d"],) for n in range(at["L"])}, [{"d": SIZES["d"], "L": SIZES["L"]}]
     )
-    (fitted,) = found.fits.values()
+    (fitted,) = result.fits.values()
     d, L = symbol("d"), symbol("L")
-    assert list(found.fits) == [PathGroup("layers.*", "…")] and fitted.columns == (d * L * (L - 1) / 2,)
+    assert list(result.fits) == [PathGroup("layers.*", "…")] and fitted.columns == (d * L * (L - 1) / 2,)
 
 
 def test_powers_of_two_are_refused_and_the_rest_is_fitted() -> None:
-    found = fit_groups(lambda at: {"a": (2 ** at["d"],), "b": (3 * at["d"],)}, [{"d": SIZES["d"]}])
-    assert list(found.fits) == [PathGroup("b")]
-    assert "no polynomial of d" in found.failures[PathGroup("a")]
+    result = fit_groups(lambda at: {"a": (2 ** at["d"],), "b": (3 * at["d"],)}, [{"d": SIZES["d"]}])
+    assert list(result.fits) == [PathGroup("b")]
+    assert "no polynomial of d" in result.failures[PathGroup("a")]
 
 
 def test_sizes_are_those_that_can_be_built_and_where_there_are_none_it_says_so() -> None:

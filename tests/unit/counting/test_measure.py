@@ -107,8 +107,8 @@ def test_operators_without_a_rule_are_named_and_others_are_not() -> None:
 
     names = {key.partition(" ")[0] for key in find_uncounted(Applies(solve), Inputs((torch.zeros(WIDTH),)))}
     assert {"aten._linalg_solve_ex", "aten._fft_r2c"} <= names and "aten.linalg_vector_norm" not in names
-    plain = nn.Sequential(nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3), nn.GELU(), nn.AvgPool1d(2), nn.Softmax(-1))
-    assert not find_uncounted(plain, Inputs((torch.zeros(2, 2, 7),)))
+    base = nn.Sequential(nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3), nn.GELU(), nn.AvgPool1d(2), nn.Softmax(-1))
+    assert not find_uncounted(base, Inputs((torch.zeros(2, 2, 7),)))
     for module in (nn.LSTM(4, 3), nn.TransformerEncoderLayer(4, 2, 8), nn.MultiheadAttention(4, 2)):
         with reference_kernels():
             inputs = (torch.zeros(3, 2, 4),) * (3 if isinstance(module, nn.MultiheadAttention) else 1)
@@ -133,9 +133,9 @@ def test_an_account_names_what_it_leaves_out_and_what_depends_on_numbers() -> No
     account = lemma.count(settles, quantities=["parameters", "flops", "activations"])
     assert "not counted: aten._fft_r2c in the module itself" in str(account)
     assert "reads numbers while it runs" in " ".join(str(account).split())
-    plain = account.to_dict()
-    assert len(plain["flops"]["remarks"]) == 2 and len(plain["activations"]["remarks"]) == 1
-    assert "remarks" not in plain["parameters"]
+    base = account.to_dict()
+    assert len(base["flops"]["remarks"]) == 2 and len(base["activations"]["remarks"]) == 1
+    assert "remarks" not in base["parameters"]
     assert READS_DATA in {key.partition(" ")[0] for key in find_uncounted(Settles(4), Inputs((torch.zeros(1, 4),)))}
 
 

@@ -55,8 +55,8 @@ def allocated(subject: Subject, recompute: bool = False, accumulate: int = 1) ->
         optimizer.zero_grad(set_to_none=True)
 
     step()
-    kept = [tensor for state in optimizer.state.values() for tensor in state.values()]
-    there = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers(), *inputs, *kept])
+    saved = [tensor for state in optimizer.state.values() for tensor in state.values()]
+    present = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers(), *inputs, *saved])
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         step()
     now = most = 0
@@ -64,7 +64,7 @@ def allocated(subject: Subject, recompute: bool = False, accumulate: int = 1) ->
         if event.name() == "[memory]":
             now += event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
             most = max(most, now)
-    return there + most
+    return present + most
 
 
 @pytest.mark.parametrize(
@@ -152,14 +152,14 @@ def test_gpt2_takes_the_same_flops_per_token_in_a_plan_as_in_a_count() -> None:
 def test_on_a_gpu_logits_and_activations_are_in_bfloat16_and_weights_are_copied() -> None:
     subject = resolve_subject("decoder", {**SMALL, "V": 5000, "d": 64, "d_h": 64})
     lower, full = (trace_step(subject, StepSettings(True, dtype)) for dtype in (torch.bfloat16, torch.float32))
-    places = 4 * 32 * 5000
-    half, whole = (dict(zip(PARTS, one.peak.parts, strict=True)) for one in (lower, full))
+    positions = 4 * 32 * 5000
+    half, total = (dict(zip(PARTS, item.peak.parts, strict=True)) for item in (lower, full))
     # bfloat16: logarithms (2 bytes), their copy for the loss (4) and its gradient (4); float32: three times 4 bytes
-    assert half["logits"] == pytest.approx(10 * places, rel=0.01)
-    assert whole["logits"] == pytest.approx(12 * places, rel=0.01)
-    assert half["activations"] < 0.8 * whole["activations"]
-    assert half["buffers"] > whole["buffers"]  # the copies of weights
-    assert half["weights"] == whole["weights"]
+    assert half["logits"] == pytest.approx(10 * positions, rel=0.01)
+    assert total["logits"] == pytest.approx(12 * positions, rel=0.01)
+    assert half["activations"] < 0.8 * total["activations"]
+    assert half["buffers"] > total["buffers"]  # the copies of weights
+    assert half["weights"] == total["weights"]
 
 
 def planner(memory: float, **settings: Any) -> Planner:
@@ -267,13 +267,13 @@ def test_a_device_that_is_not_in_the_table_is_never_taken_for_another(name: str,
 
 
 def test_shards_divide_what_belongs_to_weights_and_gather_two_layers() -> None:
-    whole, cut = planner(1e9), planner(1e9, shards=4)
-    step = trace_step(resolve_subject("decoder", SMALL), whole.settings.step_settings())
-    one, four = (plan.settings.memory_parts(step, step.moments[-1]) for plan in (whole, cut))
+    full, cut = planner(1e9), planner(1e9, shards=4)
+    step = trace_step(resolve_subject("decoder", SMALL), full.settings.step_settings())
+    item, four = (plan.settings.memory_parts(step, step.moments[-1]) for plan in (full, cut))
     for part in ("weights", "gradients", "optimizer"):
-        assert four[part] == -(-one[part] // 4)
+        assert four[part] == -(-item[part] // 4)
     layer = 12 * 32**2 + 13 * 32
-    assert four["buffers"] - one["buffers"] == 2 * 4 * layer
+    assert four["buffers"] - item["buffers"] == 2 * 4 * layer
 
 
 def test_a_plan_says_memory_time_tokens_and_generation(tmp_path: Path) -> None:
@@ -284,9 +284,9 @@ def test_a_plan_says_memory_time_tokens_and_generation(tmp_path: Path) -> None:
         and plan.peak == sum(plan.parts.values())
         and plan.parameters == 12 * 2 * 32**2 + 13 * 2 * 32 + (300 + 32 + 2) * 32
     )
-    alone = plan.compute_seconds or 0, plan.bandwidth_seconds or 0
-    assert alone[0] == plan.flops / 989e12 and alone[1] == plan.bytes_moved / 4.8e12
-    assert 0.999 * max(alone) / 0.5 <= (plan.seconds or 0) <= 1.001 * sum(alone) / 0.5
+    single = plan.compute_seconds or 0, plan.bandwidth_seconds or 0
+    assert single[0] == plan.flops / 989e12 and single[1] == plan.bytes_moved / 4.8e12
+    assert 0.999 * max(single) / 0.5 <= (plan.seconds or 0) <= 1.001 * sum(single) / 0.5
     assert plan.tokens_per_day == pytest.approx(4 * 32 / (plan.seconds or 0) * 86_400)
     assert plan.optimal_tokens == 20 * plan.parameters
     costs = plan.generation
@@ -330,8 +330,8 @@ def test_a_polynomial_goes_through_its_points() -> None:
 @pytest.mark.parametrize("shape", [lambda d: 3 * d**2 + 10, lambda d: d**3 - 6 * d**2 + 11 * d, lambda d: d * 7 / 2])
 def test_the_largest_size_below_a_bound_is_that_of_brute_force(shape: Callable[[Any], Any]) -> None:
     for bound in (1, 7, 100, 999):
-        kept = [value for value in range(1, 60) if shape(value) <= bound]
-        assert largest_below(shape(symbol("d")), "d", bound, range(1, 60)) == (max(kept) if kept else None)
+        saved = [value for value in range(1, 60) if shape(value) <= bound]
+        assert largest_below(shape(symbol("d")), "d", bound, range(1, 60)) == (max(saved) if saved else None)
 
 
 def test_bounds_are_read_with_units() -> None:
@@ -361,13 +361,13 @@ def test_bounds_are_read_with_units() -> None:
 
 
 def test_the_largest_width_below_a_bound_keeps_it_and_the_next_does_not() -> None:
-    found: Any = lemma.count.solve("decoder", "parameters <= 1M for d", L=3)
+    result: Any = lemma.count.solve("decoder", "parameters <= 1M for d", L=3)
     counted = {
         d: lemma.count("decoder", quantities=["parameters"], L=3, d=d).parameters.total
-        for d in (found.size, found.beyond[0])
+        for d in (result.size, result.beyond[0])
     }
-    assert counted[found.size] == found.value <= 10**6 < (counted[found.beyond[0]] or 0) == found.beyond[1]
-    assert found.size % 4 == 0 and found.root >= found.size  # four heads divide it
+    assert counted[result.size] == result.value <= 10**6 < (counted[result.beyond[0]] or 0) == result.beyond[1]
+    assert result.size % 4 == 0 and result.root >= result.size  # four heads divide it
     smallest: Any = lemma.count.solve("decoder", "optimizer >= 8M for L")
     assert smallest.value >= 8 * 10**6 > smallest.beyond[1] and smallest.beyond[0] == smallest.size - 1
     with pytest.raises(CountingError, match="follow no formula"):

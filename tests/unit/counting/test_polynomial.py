@@ -25,7 +25,7 @@ NUMBERS = st.integers(-9, 9) | st.fractions(-4, 4, max_denominator=6)
 
 def polynomials(lowest: int = -2, highest: int = 3, names: int = 4) -> st.SearchStrategy[Polynomial]:
     powers = st.dictionaries(st.sampled_from(NAMES[:names]), st.integers(lowest, highest).filter(bool), max_size=3)
-    monomials = powers.map(lambda chosen: tuple(sorted(chosen.items())))
+    monomials = powers.map(lambda choice: tuple(sorted(choice.items())))
     return st.dictionaries(monomials, NUMBERS, max_size=5).map(Polynomial)
 
 
@@ -69,8 +69,8 @@ def test_putting_something_in_the_place_of_a_symbol_is_substitution(
 @given(polynomials(), st.lists(NUMBERS.filter(bool), min_size=4, max_size=4))
 def test_values_are_those_of_sympy(polynomial: Polynomial, numbers: list[Fraction]) -> None:
     values = dict(zip(NAMES, numbers, strict=True))
-    theirs = in_sympy(polynomial).subs({name: sympy.Rational(str(value)) for name, value in values.items()})
-    assert polynomial.at(values) == Fraction(str(theirs))
+    reference = in_sympy(polynomial).subs({name: sympy.Rational(str(value)) for name, value in values.items()})
+    assert polynomial.at(values) == Fraction(str(reference))
 
 
 @settings(deadline=None, max_examples=80)
@@ -116,14 +116,14 @@ def equal(value: Rational, expression: sympy.Expr) -> bool:
 @settings(deadline=None, max_examples=30)
 @given(fractions(), fractions())
 def test_rational_functions_are_those_of_sympy(one: Rational, other: Rational) -> None:
-    ours, theirs = fraction_in_sympy(one), fraction_in_sympy(other)
+    ours, reference = fraction_in_sympy(one), fraction_in_sympy(other)
     calculator = Calculator()
-    assert equal(one + other, ours + theirs) and equal(calculator.add([one, other]), ours + theirs)
-    assert equal(one - other, ours - theirs)
-    assert equal(one * other, ours * theirs) and equal(calculator.multiply(one, other), ours * theirs)
+    assert equal(one + other, ours + reference) and equal(calculator.add([one, other]), ours + reference)
+    assert equal(one - other, ours - reference)
+    assert equal(one * other, ours * reference) and equal(calculator.multiply(one, other), ours * reference)
     if other.numerator:
-        assert equal(one / other, ours / theirs) and equal(calculator.divide(one, other), ours / theirs)
-    assert (one == other) == is_zero(ours - theirs)
+        assert equal(one / other, ours / reference) and equal(calculator.divide(one, other), ours / reference)
+    assert (one == other) == is_zero(ours - reference)
 
 
 @settings(deadline=None, max_examples=30)
@@ -131,17 +131,17 @@ def test_rational_functions_are_those_of_sympy(one: Rational, other: Rational) -
 @example(Rational(ONE * 2, ONE + 2 * symbol("V")), -2)
 def test_powers_of_rational_functions_are_those_of_sympy(base: Rational, power: int) -> None:
     assume(base.numerator or power >= 0)
-    found = Calculator().power(base, Rational(ONE * power))
-    assert equal(found, fraction_in_sympy(base) ** power)
+    result = Calculator().power(base, Rational(ONE * power))
+    assert equal(result, fraction_in_sympy(base) ** power)
 
 
 @settings(deadline=None, max_examples=30)
 @given(fractions())
 def test_a_rational_function_is_a_polynomial_only_where_sympy_finds_one(value: Rational) -> None:
-    whole = value.to_polynomial()
+    full = value.to_polynomial()
     reduced = sympy.denom(sympy.cancel(sympy.together(fraction_in_sympy(value))))
-    assert (whole is not None) == (len(sympy.Add.make_args(sympy.expand(reduced))) == 1)  # one term divides exactly
-    assert whole is None or equal(value, in_sympy(whole))
+    assert (full is not None) == (len(sympy.Add.make_args(sympy.expand(reduced))) == 1)  # one term divides exactly
+    assert full is None or equal(value, in_sympy(full))
 
 
 def test_bounds_are_checked_before_anything_is_multiplied_out() -> None:

@@ -33,14 +33,14 @@ POLYNOMIALS = st.dictionaries(MONOMIALS, COEFFICIENTS, min_size=2, max_size=5).m
 
 def all_of(solutions: Solutions) -> set[tuple[int, ...]]:
     assert solutions.number == len(solutions.solutions)
-    return {tuple(one.values()) for one in solutions.solutions}
+    return {tuple(solution.values()) for solution in solutions.solutions}
 
 
 def brute(polynomial: Polynomial, names: list[str], totals: list[tuple[int, dict[str, int]]]) -> set[tuple[int, ...]]:
     return {
         values
         for values in product(*(SMALL[name] for name in names))
-        if all(polynomial.at({**dict(zip(names, values, strict=True)), **own}) == total for total, own in totals)
+        if all(polynomial.at({**dict(zip(names, values, strict=True)), **custom}) == total for total, custom in totals)
     }
 
 
@@ -51,8 +51,8 @@ def test_every_solution_of_one_total_is_found_and_no_other(polynomial: Polynomia
     names = sorted(polynomial.symbols)
     if total.denominator > 1 or total < 1 or not names:
         return
-    found = solve(polynomial, names, [(int(total), {})], {}, {name: SMALL[name] for name in names}, limit=10_000)
-    assert all_of(found) == brute(polynomial, names, [(int(total), {})])
+    result = solve(polynomial, names, [(int(total), {})], {}, {name: SMALL[name] for name in names}, limit=10_000)
+    assert all_of(result) == brute(polynomial, names, [(int(total), {})])
 
 
 @settings(deadline=None, max_examples=100)
@@ -60,13 +60,13 @@ def test_every_solution_of_one_total_is_found_and_no_other(polynomial: Polynomia
 def test_every_solution_of_two_totals_is_found_and_no_other(
     polynomial: Polynomial, at: tuple[int, int], z: int
 ) -> None:
-    totals = [(polynomial.at({"x": at[0], "y": at[1], "z": own}), {"z": own}) for own in (z, z + 2)]
+    totals = [(polynomial.at({"x": at[0], "y": at[1], "z": custom}), {"z": custom}) for custom in (z, z + 2)]
     names = sorted(polynomial.symbols - {"z"})
     if any(total.denominator > 1 or total < 1 for total, _ in totals) or not names:
         return
-    asked = [(int(total), own) for total, own in totals]
-    found = solve(polynomial, names, asked, {"z": 1}, {name: SMALL[name] for name in names}, limit=10_000)
-    assert all_of(found) == brute(polynomial, names, asked)
+    request = [(int(total), custom) for total, custom in totals]
+    result = solve(polynomial, names, request, {"z": 1}, {name: SMALL[name] for name in names}, limit=10_000)
+    assert all_of(result) == brute(polynomial, names, request)
 
 
 @given(st.lists(st.integers(-30, 60), min_size=1, max_size=4), st.integers(-9, 9).filter(bool))
@@ -79,8 +79,8 @@ def test_the_whole_roots_of_a_polynomial_are_those_it_was_made_of(made_of: list[
 
 
 def test_values_off_the_steps_of_a_range_are_no_solutions() -> None:
-    found = solve(V * d, ["V", "d"], [(640, {})], {}, {"d": range(64, 513, 64)})
-    assert all_of(found) == {(10, 64), (5, 128), (2, 320)}
+    result = solve(V * d, ["V", "d"], [(640, {})], {}, {"d": range(64, 513, 64)})
+    assert all_of(result) == {(10, 64), (5, 128), (2, 320)}
 
 
 @pytest.fixture(scope="module")
@@ -90,27 +90,27 @@ def table_a5():
 
 
 def test_a5_from_one_total(table_a5) -> None:
-    found = solve_for(*table_a5, ["V", "d_e"], [read_total("9,721,596")])
+    result = solve_for(*table_a5, ["V", "d_e"], [read_total("9,721,596")])
     # the equation is (V + 512)(d_e + 513) = n, so that its solutions are pairs of divisors
     n = 9_721_596 - 2 * 2_629_632 - 512 + 512 * 513
     pairs = {(n // f - 512, f - 513) for f in range(514, n // 513) if n % f == 0 and n // f > 512}
-    assert all_of(found) == pairs
-    assert found.solutions[0] == {"V": 7676, "d_e": 64}
+    assert all_of(result) == pairs
+    assert result.solutions[0] == {"V": 7676, "d_e": 64}
 
 
 def test_a5_from_both_totals_gives_the_width_too(table_a5) -> None:
     totals = [read_total("L=2:9721596"), read_total("L=4:14980860")]
-    found = solve_for(*table_a5, ["V", "d_e", "d"], totals)
-    assert found.solutions[0] == {"V": 7676, "d_e": 64, "d": 512}
-    assert {one["d"] for one in found.solutions} == {512}
+    result = solve_for(*table_a5, ["V", "d_e", "d"], totals)
+    assert result.solutions[0] == {"V": 7676, "d_e": 64, "d": 512}
+    assert {solution["d"] for solution in result.solutions} == {512}
 
 
 def test_gpt2_from_its_printed_total() -> None:
     pytest.importorskip("transformers")
     subject = resolve_subject("gpt2")
     parameters = count(subject, ["parameters"]).quantities["parameters"]
-    found = solve_for(subject, parameters, ["d", "L"], [(124_439_808, {})])
-    assert found.is_unique and found.solutions == ({"d": 768, "L": 12},)
+    result = solve_for(subject, parameters, ["d", "L"], [(124_439_808, {})])
+    assert result.is_unique and result.solutions == ({"d": 768, "L": 12},)
     assert solve_for(subject, parameters, ["V", "d", "L"], [(124_439_808, {})]).solutions[0]["V"] == 50_257
 
 
@@ -121,24 +121,24 @@ def test_sizes_that_follow_others_follow_them_while_solving_and_unbuildable_ones
     total = sum(parameter.numel() for parameter in subject.build(sizes).parameters())
     assert {"d": 24} in solve_for(subject, parameters, ["d"], [(total, {})]).solutions
     odd = parameters.polynomial.at({**subject.symbols, "d": 26, "d_h": 26, "d_ff": 104})
-    refused = solve_for(subject, parameters, ["d"], [(int(odd), {})])
-    assert (refused.number, refused.tried, refused.solutions) == (1, 1, ())
-    assert "cannot be built" in str(refused)
+    rejected = solve_for(subject, parameters, ["d"], [(int(odd), {})])
+    assert (rejected.number, rejected.tried, rejected.solutions) == (1, 1, ())
+    assert "cannot be built" in str(rejected)
 
 
 def test_round_numbers_come_first() -> None:
     assert unroundness(512) == unroundness(1000) == 0 < unroundness(768) < unroundness(500) < unroundness(509)
-    found = solve(V * d, ["V", "d"], [(50_257 * 512, {})], {})
-    assert found.solutions[0] == {"V": 50_257, "d": 512}
+    result = solve(V * d, ["V", "d"], [(50_257 * 512, {})], {})
+    assert result.solutions[0] == {"V": 50_257, "d": 512}
 
 
 def test_it_says_one_several_or_none() -> None:
     assert "The only solution" in str(solve(V + d, ["V"], [(12, {})], {"d": 8}))
     assert "No whole numbers V give that within V 1…1,000,000." in str(solve(V * d, ["V"], [(13, {})], {"d": 8}))
-    several = solve(V * d, ["V", "d"], [(4096, {})], {}, limit=3)
-    assert several.number == 13 and len(several.solutions) == 3
-    assert "13 assignments solve the equation" in str(several) and "The 3 roundest:" in " ".join(str(several).split())
-    assert not several.is_unique
+    many = solve(V * d, ["V", "d"], [(4096, {})], {}, limit=3)
+    assert many.number == 13 and len(many.solutions) == 3
+    assert "13 assignments solve the equation" in str(many) and "The 3 roundest:" in " ".join(str(many).split())
+    assert not many.is_unique
 
 
 def test_a_space_too_large_is_refused_with_its_bounds() -> None:
@@ -179,8 +179,8 @@ def test_ranges_that_are_none_are_refused(text: str) -> None:
 
 
 def test_the_result_says_the_same_in_every_form() -> None:
-    found = solve(V * d, ["V"], [(16, {})], {"d": 8})
-    assert found.to_dict() == {
+    result = solve(V * d, ["V"], [(16, {})], {"d": 8})
+    assert result.to_dict() == {
         "unknown": ["V"],
         "totals": [{"total": 16, "known": {"d": 8}}],
         "ranges": {"V": [1, 1_000_000, 1]},
@@ -188,4 +188,4 @@ def test_the_result_says_the_same_in_every_form() -> None:
         "tried": 0,
         "solutions": [{"V": 2}],
     }
-    assert "<td>2</td>" in found._repr_html_() and "16 at d=8" in found._repr_html_()
+    assert "<td>2</td>" in result._repr_html_() and "16 at d=8" in result._repr_html_()

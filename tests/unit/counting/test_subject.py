@@ -43,8 +43,8 @@ def state_of(module: Live) -> dict[str, Any]:
     hooks = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in module.modules()]
     return {
         "tensors": {name: tensor.clone() for name, tensor in module.state_dict().items()},
-        "gradients": {name: None if one.grad is None else one.grad.clone() for name, one in parameters.items()},
-        "learned": {name: one.requires_grad for name, one in parameters.items()},
+        "gradients": {name: None if item.grad is None else item.grad.clone() for name, item in parameters.items()},
+        "learned": {name: item.requires_grad for name, item in parameters.items()},
         "modes": [part.training for part in module.modules()],
         "hooks": hooks,
         "calls": module.calls,
@@ -142,11 +142,11 @@ def test_sizes_that_are_no_whole_numbers_are_named() -> None:
 
 
 def test_weights_that_quantization_has_packed_are_counted() -> None:
-    plain = nn.Sequential(nn.Linear(4, 5), nn.LSTM(5, 2), nn.GRUCell(2, 3))
-    packed = torch.ao.quantization.quantize_dynamic(plain)
+    base = nn.Sequential(nn.Linear(4, 5), nn.LSTM(5, 2), nn.GRUCell(2, 3))
+    packed = torch.ao.quantization.quantize_dynamic(base)
     with pytest.warns(UserWarning, match="built already"):
         account = lemma.count(packed)
-    assert account.parameters.total == sum(parameter.numel() for parameter in plain.parameters())
+    assert account.parameters.total == sum(parameter.numel() for parameter in base.parameters())
     assert account.optimizer.total == 0
     assert {part["note"] for part in account.parameters.parts} == {"frozen"}
 

@@ -145,7 +145,7 @@ SMALL = st.dictionaries(
 
 
 @settings(deadline=None, max_examples=150)
-@given(POLYNOMIALS | SMALL | st.builds(lambda one, other: one * other, SMALL, SMALL), ORDERS, ALL_STYLES)
+@given(POLYNOMIALS | SMALL | st.builds(lambda item, other: item * other, SMALL, SMALL), ORDERS, ALL_STYLES)
 def test_what_is_written_reads_back_as_the_same(polynomial: Polynomial, order: list[str], style: Style) -> None:
     text = write_formula(polynomial, order, style)
     assert read_formula(text, NAMES) == polynomial, text

@@ -53,8 +53,8 @@ def index(tmp_path: Path) -> Callable[..., Path]:
 
 
 def split_toy(files: Sequence[Path]) -> TextSplits:
-    train, held = (TextSpan(path, 0, path.stat().st_size) for path in files)
-    return {"train": [train], "validation": [held]}
+    train, reserved = (TextSpan(path, 0, path.stat().st_size) for path in files)
+    return {"train": [train], "validation": [reserved]}
 
 
 @pytest.fixture

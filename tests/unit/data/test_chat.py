@@ -35,10 +35,10 @@ EXPENSIVE = {
 
 @pytest.mark.parametrize("name", EXPENSIVE)
 def test_an_expensive_template_is_stopped_and_the_next_conversation_is_written(name: str) -> None:
-    begin = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(ChatTemplateError, match="the model's chat template"):
         render_chat(EXPENSIVE[name], TALK, {})
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - start < 8
     assert render_chat(PLAIN, TALK, {}) == "user:Hi \ud83c!;"
 
 
@@ -54,10 +54,10 @@ def test_a_template_that_was_stopped_can_be_rendered_again() -> None:
 def test_a_renderer_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "SECONDS", 0.3)
     monkeypatch.setattr(chat, "python_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"])
-    begin = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(ChatTemplateError, match="passed a limit"):
         render_chat(PLAIN + "{# silent #}", TALK, {})
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - start < 5
 
 
 def test_the_clock_is_read_at_every_rendering() -> None:
@@ -168,8 +168,8 @@ def test_a_wrong_type_in_tokenizer_config_is_named(tmp_path: Path, field: dict[s
 
 def test_flags_and_numbers_are_no_special_tokens(tmp_path: Path) -> None:
     tokens = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True, "pad_token": None}
-    found = Tokenizer.load(_saved(tmp_path, **tokens, num_image_token=256)).special_tokens
-    assert found == {"bos_token": "<s>", "eos_token": "</s>"}
+    result = Tokenizer.load(_saved(tmp_path, **tokens, num_image_token=256)).special_tokens
+    assert result == {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def test_sampling_settings_are_checked_and_zeros_switch_off(tmp_path: Path) -> None:

@@ -38,14 +38,14 @@ def test_the_splits_decode_to_the_file_and_the_tokenizer_is_trained_on_the_train
     monkeypatch.setattr(reading_module, "BLOCK", 500)  # many pieces
     dataset = prepare_text(spec_of(write(TEXT), kind=kind))
     texts = decoded(dataset)
-    joined = texts["train"] + texts["validation"]
+    merged = texts["train"] + texts["validation"]
     if kind == "words":  # a number that only the last lines have is unknown
         assert dataset.item("validation").tolist().count(dataset.tokenizer.unk or 0) > 0
         assert dataset.item("train").tolist().count(dataset.tokenizer.unk or 0) == 0
     else:
-        assert joined == TEXT
-        alone = train_tokenizer(KINDS[kind], [texts["train"]])
-        assert alone.hash == dataset.tokenizer.hash
+        assert merged == TEXT
+        single = train_tokenizer(KINDS[kind], [texts["train"]])
+        assert single.hash == dataset.tokenizer.hash
     assert dataset.item("train").bytes + dataset.item("validation").bytes == len(TEXT.encode())
     assert dataset.item("validation").bytes / len(TEXT.encode()) == pytest.approx(0.1, abs=0.01)
 
@@ -80,18 +80,22 @@ def test_files_are_joined_in_order_with_eos_between_them(kind: str, write: Calla
 
 
 def test_a_second_call_only_hashes_the_files(write: Callable[..., Path], home: Path) -> None:
-    path, told = write(TEXT), []
-    first = prepare_text(spec_of(path), progress=lambda what, done, total: told.append((what, done, total)))
-    names = list(dict.fromkeys(what for what, _, _ in told))
+    path, messages = write(TEXT), []
+    first = prepare_text(
+        spec_of(path), progress=lambda description, done, total: messages.append((description, done, total))
+    )
+    names = list(dict.fromkeys(description for description, _, _ in messages))
     assert names == ["checking the files", "training the tokenizer", "tokenising"]
     for name in names:
-        done = [done for what, done, _ in told if what == name]
-        total = next(total for what, _, total in told if what == name)
+        done = [done for description, done, _ in messages if description == name]
+        total = next(total for description, _, total in messages if description == name)
         assert done == sorted(done)
         assert (done[0], done[-1]) == (0, total)
-    told.clear()
-    second = prepare_text(spec_of(path), progress=lambda what, done, total: told.append((what, done, total)))
-    assert {what for what, _, _ in told} == {"checking the files"}
+    messages.clear()
+    second = prepare_text(
+        spec_of(path), progress=lambda description, done, total: messages.append((description, done, total))
+    )
+    assert {description for description, _, _ in messages} == {"checking the files"}
     assert folder_of(second) == folder_of(first)
     assert decoded(second) == decoded(first)
     assert len(list((home / "stores").iterdir())) == len(list((home / "tokenizers").iterdir())) == 1
@@ -184,10 +188,10 @@ def test_other_text_is_tokenized_with_the_passed_tokenizer(toy: Corpus, write: C
         1,
         9,
     )
-    held = read_tokens(["toy"], tokenizer)
-    assert held.description == "toy (validation)"
-    assert decoded(held)["text"] == "not to be\n" * 4
-    assert held.hash == toy.hash
+    reserved = read_tokens(["toy"], tokenizer)
+    assert reserved.description == "toy (validation)"
+    assert decoded(reserved)["text"] == "not to be\n" * 4
+    assert reserved.hash == toy.hash
 
 
 def test_of_a_corpus_the_test_split_is_read_if_it_has_one(toy: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:

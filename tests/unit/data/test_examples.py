@@ -19,7 +19,7 @@ def rows_of(lists: list[list[int]]) -> TokenRows:
 
 
 def lists_of(rows: TokenRows) -> list[list[int]]:
-    return [rows.tokens[begin:end].tolist() for begin, end in zip(rows.bounds, rows.bounds[1:], strict=False)]
+    return [rows.tokens[start:end].tolist() for start, end in zip(rows.bounds, rows.bounds[1:], strict=False)]
 
 
 @settings(max_examples=100, deadline=None)
@@ -29,12 +29,12 @@ def test_token_rows_behave_like_lists(lists: list[list[int]], length: int, data:
     assert lists_of(rows.truncate(length)) == [row[:length] for row in lists]
     assert lists_of(rows.fill_empty(7)) == [row or [7] for row in lists]
     assert lists_of(rows.add_affixes([1], [2, 3])) == [[1, *row, 2, 3] for row in lists]
-    some = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=9))
-    assert lists_of(rows.select(some)) == [lists[index] for index in some]
-    longest = max((len(lists[index]) for index in some), default=0)
-    padded = rows.pad(some)
-    assert padded.tolist() == [lists[index] + [-1] * (longest - len(lists[index])) for index in some]
-    assert padded.dtype == np.int64 and padded.shape == (len(some), longest)
+    subset = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=9))
+    assert lists_of(rows.select(subset)) == [lists[index] for index in subset]
+    longest = max((len(lists[index]) for index in subset), default=0)
+    padded = rows.pad(subset)
+    assert padded.tolist() == [lists[index] + [-1] * (longest - len(lists[index])) for index in subset]
+    assert padded.dtype == np.int64 and padded.shape == (len(subset), longest)
 
 
 @pytest.mark.parametrize("kind", [Words(), BytePairs(vocabulary=300), Characters()])
@@ -42,9 +42,9 @@ def test_encoding_texts_together_gives_the_same_ids_as_one_by_one(kind: Words | 
     texts = ["to be", "", "or  not\nto be", "é", "that's it " * 30, " "]
     tokenizer = train_tokenizer(kind, [texts[0], *texts[4:]])
     rows, left_out = encode_texts(tokenizer, texts, lambda _: None)
-    alone = [tokenizer.encode_lossy(text) for text in texts]
-    assert lists_of(rows) == [ids.tolist() for ids, _ in alone]
-    assert left_out == sum(missing for _, missing in alone)
+    single = [tokenizer.encode_lossy(text) for text in texts]
+    assert lists_of(rows) == [ids.tolist() for ids, _ in single]
+    assert left_out == sum(missing for _, missing in single)
 
 
 def test_every_epoch_reads_every_example_once_with_similar_lengths_together() -> None:

@@ -80,11 +80,11 @@ def test_only_the_files_of_the_corpus_are_unpacked(tmp_path: Path) -> None:
 
 
 def test_a_corpus_is_fetched_once_and_then_listed_as_cached(toy: Corpus, home: Path, tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+    messages: list[tuple[str, int, int]] = []
     assert not row_of("toy").cached
-    files = fetch_corpus(toy, lambda *what: told.append(what))
+    files = fetch_corpus(toy, lambda *what: messages.append(what))
     assert [path.read_text()[:5] for path in files] == ["to be", "not t"]
-    assert told == [("fetching toy (0.0 MB, public domain)", done, 900) for done in (0, 900)]
+    assert messages == [("fetching toy (0.0 MB, public domain)", done, 900) for done in (0, 900)]
     assert names_in(home) == {"corpora", "corpora/toy", "corpora/toy/a.txt", "corpora/toy/b.txt"}
     assert row_of("toy").to_dict() == {
         "name": "toy",
@@ -100,15 +100,15 @@ def test_a_corpus_is_fetched_once_and_then_listed_as_cached(toy: Corpus, home: P
 @pytest.mark.parametrize("damage", ["changed", "missing", "added"])
 def test_a_damaged_file_is_noticed_and_fetched_again(toy: Corpus, damage: str) -> None:
     first, second = fetch_corpus(toy)
-    whole = first.read_bytes()
+    full = first.read_bytes()
     if damage == "changed":
-        first.write_bytes(b"T" + whole[1:])
+        first.write_bytes(b"T" + full[1:])
     elif damage == "missing":
         second.unlink()
     else:
         (first.parent / "c.txt").write_text("more")
     assert fetch_corpus(toy) == [first, second]
-    assert first.read_bytes() == whole
+    assert first.read_bytes() == full
 
 
 def test_a_package_with_other_files_is_refused(toy: Corpus, home: Path, index: Callable[..., Path]) -> None:

@@ -214,14 +214,14 @@ def test_every_kind_of_invalid_graph_has_its_own_error(tmp_path: Path) -> None:
 
 
 def test_the_splits_are_disjoint_drawn_by_the_seed_and_have_as_many_of_each_class() -> None:
-    ones, others = (prepare_graph(GraphSpec(graph="blocks", labelled=7), seed=seed) for seed in (1, 2))
+    ones, remaining = (prepare_graph(GraphSpec(graph="blocks", labelled=7), seed=seed) for seed in (1, 2))
     again = prepare_graph(GraphSpec(graph="blocks", labelled=7, split=1), seed=5)
     assert np.bincount(ones.item("train").classes).tolist() == [7, 7, 7, 7]
-    joined = np.concatenate([part.nodes for part in ones.items.values()])
-    assert len(np.unique(joined)) == len(joined)
+    merged = np.concatenate([part.nodes for part in ones.items.values()])
+    assert len(np.unique(merged)) == len(merged)
     assert all(np.array_equal(ones.item(name).nodes, again.item(name).nodes) for name in ones.split_names)
-    assert not np.array_equal(ones.item("train").nodes, others.item("train").nodes)
-    assert ones.hash == others.hash
+    assert not np.array_equal(ones.item("train").nodes, remaining.item("train").nodes)
+    assert ones.hash == remaining.hash
 
 
 def test_a_small_graph_is_trained_on_fewer_nodes_with_a_note() -> None:
@@ -231,13 +231,13 @@ def test_a_small_graph_is_trained_on_fewer_nodes_with_a_note() -> None:
 
 
 def test_generated_graphs_have_exactly_n_edges_mostly_within_and_are_the_same_every_time() -> None:
-    one, other = block_graph(2000, 9000), block_graph(2000, 9000)
-    assert isinstance(one.features, np.ndarray) and isinstance(other.features, np.ndarray)
-    assert np.array_equal(one.edges, other.edges) and np.array_equal(one.features, other.features)
-    assert one.edges.shape == (2, 9000) and (one.edges[0] < one.edges[1]).all()
-    assert len({tuple(edge) for edge in one.edges.T.tolist()}) == 9000
-    labels = np.array(one.labels)
-    within = (labels[one.edges[0]] == labels[one.edges[1]]).mean()
+    item, other = block_graph(2000, 9000), block_graph(2000, 9000)
+    assert isinstance(item.features, np.ndarray) and isinstance(other.features, np.ndarray)
+    assert np.array_equal(item.edges, other.edges) and np.array_equal(item.features, other.features)
+    assert item.edges.shape == (2, 9000) and (item.edges[0] < item.edges[1]).all()
+    assert len({tuple(edge) for edge in item.edges.T.tolist()}) == 9000
+    labels = np.array(item.labels)
+    within = (labels[item.edges[0]] == labels[item.edges[1]]).mean()
     assert within == pytest.approx(WITHIN_FRACTION + (1 - WITHIN_FRACTION) / 4, abs=0.02)
     with pytest.raises(SpecError, match="too dense"):
         block_graph(100, 5000)

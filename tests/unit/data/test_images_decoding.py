@@ -144,8 +144,8 @@ def test_cropping_leaves_the_same_margin_wherever_the_drawing_is(tmp_path: Path)
 
     first, second = framed((0, 0, 32, 32), "a.png"), framed((40, 60, 72, 92), "b.png")
     assert (first == second).all()
-    drawn = np.argwhere(first[1] < 128)
-    assert drawn.min() == 1 and drawn.max() == 16  # 32 pixels and 2 × 2 of margin are 36, here half as many
+    samples = np.argwhere(first[1] < 128)
+    assert samples.min() == 1 and samples.max() == 16  # 32 pixels and 2 × 2 of margin are 36, here half as many
 
 
 def test_an_empty_drawing_is_refused_when_margins_are_cropped(tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def bomb(width: int, height: int) -> bytes:
 
 
 def half(name: str) -> bytes:
-    written = io.BytesIO()
-    Image.effect_noise((64, 64), 90).save(written, format=name)
-    return written.getvalue()[: len(written.getvalue()) // 2]
+    text = io.BytesIO()
+    Image.effect_noise((64, 64), 90).save(text, format=name)
+    return text.getvalue()[: len(text.getvalue()) // 2]
 
 
 BROKEN = {
@@ -227,8 +227,8 @@ def test_images_are_found_in_subfolders_but_not_hidden_ones(tmp_path: Path) -> N
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
-    found = [path.relative_to(tmp_path).as_posix() for path in find_images(tmp_path)]
-    assert found == ["b.PNG", "d.png/e.webp", "sub/deep/a.jpeg"]
+    result = [path.relative_to(tmp_path).as_posix() for path in find_images(tmp_path)]
+    assert result == ["b.PNG", "d.png/e.webp", "sub/deep/a.jpeg"]
 
 
 def test_without_pillow_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

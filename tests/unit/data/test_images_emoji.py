@@ -52,18 +52,18 @@ def names_of(data: Splits[CaptionedImages], split: str) -> list[str]:
 
 
 def test_both_styles_have_the_same_names_in_the_same_splits(styles: dict[str, Splits[CaptionedImages]]) -> None:
-    flat, drawn = (styles[name] for name in STYLES)
+    flat, samples = (styles[name] for name in STYLES)
     assert {split: len(names_of(flat, split)) for split in flat.split_names} == {
         "train": 1323,
         "validation": 162,
         "test": 167,
     }
-    assert all(names_of(flat, split) == names_of(drawn, split) for split in flat.split_names)
+    assert all(names_of(flat, split) == names_of(samples, split) for split in flat.split_names)
     everything = [name for split in flat.split_names for name in names_of(flat, split)]
     assert len(everything) == len(set(everything)) == 1652
     assert {"red heart", "grinning face", "piñata", "black cat"} < set(everything)
     assert not any("skin tone" in name or (name.startswith("flag ") and name != "flag in hole") for name in everything)
-    assert flat.notes == () and drawn.notes[0].startswith("9 names have no image in the font: cracking face")
+    assert flat.notes == () and samples.notes[0].startswith("9 names have no image in the font: cracking face")
 
 
 @pytest.mark.usefixtures("usual_home")
@@ -84,12 +84,12 @@ def test_both_styles_fill_their_square_alike(styles: dict[str, Splits[CaptionedI
 def test_a_red_heart_is_red_in_both_styles_and_near_itself(styles: dict[str, Splits[CaptionedImages]]) -> None:
     hearts = []
     for data in styles.values():
-        split, place = next(
+        split, index = next(
             (split, names_of(data, split).index("red heart"))
             for split in data.split_names
             if "red heart" in names_of(data, split)
         )
-        hearts.append(data.item(split).pixels[place])
+        hearts.append(data.item(split).pixels[index])
     assert all(heart[0, 14:18, 14:18].min() > 200 and heart[1, 14:18, 14:18].max() < 110 for heart in hearts)
     assert all(heart[:, 0, 0].tolist() == [255, 255, 255] for heart in hearts)
 
@@ -97,12 +97,12 @@ def test_a_red_heart_is_red_in_both_styles_and_near_itself(styles: dict[str, Spl
 @pytest.mark.usefixtures("usual_home")
 def test_evaluation_uses_the_test_split_unless_another_is_named(styles: dict[str, Splits[CaptionedImages]]) -> None:
     data = styles["emoji-openmoji"]
-    given = {"side": 32, "length": 16, "special_tokens": True, "tokenizer": styles["emoji"].tokenizer}
+    kwargs = {"side": 32, "length": 16, "special_tokens": True, "tokenizer": styles["emoji"].tokenizer}
     assert (
-        prepare_images(ImagesSpec(images="emoji-openmoji"), evaluation=True, **given).item("test").images
+        prepare_images(ImagesSpec(images="emoji-openmoji"), evaluation=True, **kwargs).item("test").images
         == data.item("test").images
     )
-    seen = prepare_images(ImagesSpec(images="emoji-openmoji"), evaluation=True, split="train", **given)
+    seen = prepare_images(ImagesSpec(images="emoji-openmoji"), evaluation=True, split="train", **kwargs)
     assert seen.split_names == ("train",) and seen.description == "emoji-openmoji (train)"
 
 
@@ -148,8 +148,8 @@ def test_names_have_no_flags_no_skin_tones_and_no_underscores(tmp_path: Path) ->
         "\U0001f3f4\U000e0067\U000e0062\U000e007f": ":England:",
         "\U0001f3c1": ":chequered_flag:",
     }
-    known = {text: {"en": name, "status": 2} for text, name in rows.items()} | {"x": {"en": ":x:", "status": 4}}
-    (tmp_path / "emoji.json").write_text(json.dumps(known))
+    names = {text: {"en": name, "status": 2} for text, name in rows.items()} | {"x": {"en": ":x:", "status": 4}}
+    (tmp_path / "emoji.json").write_text(json.dumps(names))
     assert emoji_names(tmp_path / "emoji.json") == {"1f44b": "waving hand", "1f3c1": "chequered flag"}
     (tmp_path / "into").mkdir()
     (tmp_path / "a.ttf").write_bytes(b"font")

@@ -63,24 +63,24 @@ def test_an_image_and_its_caption_stay_together(folder: Folder) -> None:
         for index, image in enumerate(data.item(split).images):
             shade, text = tokens.batch([index])
             assert (shade == int(Path(image.name).stem)).all()
-            known = data.tokenizer.encode_lossy(image.captions[0])[0].tolist()
+            names = data.tokenizer.encode_lossy(image.captions[0])[0].tolist()
             start = data.tokenizer.vocabulary
-            assert text.tolist() == [[start, *known, start + 1]]
+            assert text.tolist() == [[start, *names, start + 1]]
 
 
 def test_a_tenth_each_is_held_out_and_no_image_is_in_two_splits(folder: Folder) -> None:
     data = prepared(folder(many(50)))
     names = {split: {image.name for image in data.item(split).images} for split in data.split_names}
-    assert {split: len(some) for split, some in names.items()} == {"train": 40, "validation": 5, "test": 5}
-    assert not any(one & other for one, other in combinations(names.values(), 2))
+    assert {split: len(subset) for split, subset in names.items()} == {"train": 40, "validation": 5, "test": 5}
+    assert not any(item & other for item, other in combinations(names.values(), 2))
     assert data.sizes() == {"vocabulary": data.tokenizer.vocabulary + 3}
 
 
 def test_the_tokenizer_is_learned_from_the_training_captions_alone(folder: Folder) -> None:
     data = prepared(folder([(f"{number}.png", f"word{number}") for number in range(20)]))
     tokenizer = data.tokenizer
-    learned = {word for number in range(20) if tokenizer.encode(word := f"word{number}").tolist() != [tokenizer.unk]}
-    assert learned == {image.captions[0] for image in data.item("train").images}
+    trained = {word for number in range(20) if tokenizer.encode(word := f"word{number}").tolist() != [tokenizer.unk]}
+    assert trained == {image.captions[0] for image in data.item("train").images}
 
 
 def test_equal_files_under_two_names_are_in_one_split(folder: Folder) -> None:
@@ -132,23 +132,23 @@ def test_long_captions_are_cut_and_counted(folder: Folder) -> None:
 def test_images_that_cannot_be_used_are_skipped_with_a_note(folder: Folder, tmp_path: Path) -> None:
     good = many(20)
     wrong = [("../secret.png", "x"), ("/etc/passwd", "x"), ("sub/../../secret.png", "x"), ("gone.png", "x")]
-    broken = [("empty.png", "x"), ("half.png", "x"), ("text.png", "x"), ("locked.png", "x")]
-    root = folder([*good, *wrong, *broken], [*(name for name, _ in good + broken), "silent.png"])
+    invalid = [("empty.png", "x"), ("half.png", "x"), ("text.png", "x"), ("locked.png", "x")]
+    root = folder([*good, *wrong, *invalid], [*(name for name, _ in good + invalid), "silent.png"])
     Image.new("L", (10, 10)).save(tmp_path / "secret.png")
     (root / "empty.png").write_bytes(b"")
     (root / "half.png").write_bytes((root / "0.png").read_bytes()[:40])
     (root / "text.png").write_text("no image")
     (root / "locked.png").chmod(0)
     data = prepared(root)
-    kept = {name for name, _ in good} | ({"locked.png"} if os.access(root / "locked.png", os.R_OK) else set())
-    assert set(named(data)) == kept
+    saved = {name for name, _ in good} | ({"locked.png"} if os.access(root / "locked.png", os.R_OK) else set())
+    assert set(named(data)) == saved
     message = "\n".join(data.notes)
     assert (
         "3 paths lead out of the folder, and were not read: ../secret.png, /etc/passwd, sub/../../secret.png" in message
     )
     assert "1 image of the table is not in the folder: gone.png" in message
     assert "1 image has no caption: silent.png" in message
-    assert f"{24 - len(kept)} images cannot be read: empty.png (the file is empty), half.png (" in message
+    assert f"{24 - len(saved)} images cannot be read: empty.png (the file is empty), half.png (" in message
     again = prepared(root)
     assert again.notes == data.notes
 
@@ -182,13 +182,13 @@ def test_too_few_images_are_refused_for_training_but_evaluated(folder: Folder) -
 def test_a_folder_is_evaluated_completely_or_on_the_named_split(folder: Folder) -> None:
     root = folder(many(30))
     data = prepared(root)
-    judge = {"side": 4, "length": 8, "special_tokens": True, "tokenizer": data.tokenizer}
-    assert len(prepare_images(ImagesSpec(images=str(root)), evaluation=True, **judge).item("images").images) == 30
-    test = prepare_images(ImagesSpec(images=str(root)), evaluation=True, split="test", **judge)
+    check = {"side": 4, "length": 8, "special_tokens": True, "tokenizer": data.tokenizer}
+    assert len(prepare_images(ImagesSpec(images=str(root)), evaluation=True, **check).item("images").images) == 30
+    test = prepare_images(ImagesSpec(images=str(root)), evaluation=True, split="test", **check)
     assert test.split_names == ("test",) and test.item("test").images == data.item("test").images
     assert (test.item("test").pixels == data.item("test").pixels).all()
     with pytest.raises(DataError, match=r"split = 'tset' is unknown\. Did you mean 'test'"):
-        prepare_images(ImagesSpec(images=str(root)), evaluation=True, split="tset", **judge)
+        prepare_images(ImagesSpec(images=str(root)), evaluation=True, split="tset", **check)
     with pytest.raises(DataError, match="there is no split 'train' in"):
         test.item("train")
 
@@ -221,8 +221,8 @@ def test_a_caption_that_is_called_like_a_column_makes_no_header(folder: Folder) 
 def test_columns_and_tables_can_be_named(folder: Folder, tmp_path: Path) -> None:
     root = folder(many(5))
     (tmp_path / "other.csv").write_text("caption,image,what,where\nno,no.png,yes,1.png\n")
-    given = {"captions": str(tmp_path / "other.csv"), "image": "where", "caption": "what"}
-    assert named(judged(root, **given)) == {"1.png": ("yes",)}
+    kwargs = {"captions": str(tmp_path / "other.csv"), "image": "where", "caption": "what"}
+    assert named(judged(root, **kwargs)) == {"1.png": ("yes",)}
     (root / "second.csv").write_text("image,caption\n2.png,second\n")
     assert named(judged(root, captions="second.csv")) == {"2.png": ("second",)}
     with pytest.raises(DataError, match=r"2 tables \(captions\.csv, second\.csv\)\. Say which .* captions=FILE"):
@@ -313,34 +313,34 @@ def test_the_hash_changes_with_a_file_or_the_table_and_with_nothing_else(folder:
 
 
 def test_progress_is_reported(folder: Folder) -> None:
-    told: list[tuple[str, int, int]] = []
+    messages: list[tuple[str, int, int]] = []
     spec = ImagesSpec.model_validate({"images": str(folder(many(20))), "tokenizer": "words"})
-    prepare_images(spec, side=4, length=8, special_tokens=True, progress=lambda *row: told.append(row))
-    last = {what: (done, total) for what, done, total in told}
+    prepare_images(spec, side=4, length=8, special_tokens=True, progress=lambda *row: messages.append(row))
+    last = {description: (done, total) for description, done, total in messages}
     assert list(last)[:2] == ["reading images", "decoding images"]
     assert all(done == total > 0 for done, total in last.values())
 
 
 def test_captions_of_unknown_words_are_counted_and_have_distinct_ids(folder: Folder) -> None:
     root = folder([("a.png", "zebra one"), ("b.png", "Zebra  one"), ("c.png", "zebra"), ("d.png", "a yak")])
-    known = train_tokenizer(Words(), ["a red heart"] * 3)
+    existing = train_tokenizer(Words(), ["a red heart"] * 3)
     data = prepare_images(
-        ImagesSpec(images=str(root)), evaluation=True, side=4, length=8, special_tokens=True, tokenizer=known
+        ImagesSpec(images=str(root)), evaluation=True, side=4, length=8, special_tokens=True, tokenizer=existing
     )
     assert "4 of 4 captions hold words that the tokenizer does not know" in data.notes
     assert "3 captions hold nothing that the tokenizer knows" in data.notes
     message = [image.captions[0].lower().split() for image in data.item("images").images]
     names = data.item("images").caption_ids
-    assert [[one == other for other in names] for one in names] == [
-        [one == other for other in message] for one in message
+    assert [[name == other for other in names] for name in names] == [
+        [name == other for other in message] for name in message
     ]
 
 
 def test_white_space_alone_is_no_known_text_for_characters(folder: Folder) -> None:
     root = folder([("a.png", "ж ж"), ("b.png", "a b")])
-    known = train_tokenizer(Characters(), [" a b"])
+    names = train_tokenizer(Characters(), [" a b"])
     data = prepare_images(
-        ImagesSpec(images=str(root)), evaluation=True, side=4, length=8, special_tokens=True, tokenizer=known
+        ImagesSpec(images=str(root)), evaluation=True, side=4, length=8, special_tokens=True, tokenizer=names
     )
     assert "1 captions hold nothing that the tokenizer knows" in data.notes
 

@@ -59,7 +59,7 @@ def test_a_file_of_trees_gives_texts_labels_and_its_own_trees(tmp_path: Path) ->
     )
     table = read_label_file(str(path))
     assert list(table.labels) == [s.label for s in sentences]
-    assert [one.heads for one in read_tree_source(path).parse(table.texts)] == [
+    assert [item.heads for item in read_tree_source(path).parse(table.texts)] == [
         tuple(head - 1 for head in s.heads) for s in sentences
     ]
 

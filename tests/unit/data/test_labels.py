@@ -53,11 +53,11 @@ def test_texts_that_differ_in_case_or_white_space_are_in_one_split(write: Write)
 
 def test_the_order_of_the_file_changes_nothing(write: Write) -> None:
     rows = made(50, "abc")
-    one = prepared(write(table(rows), "a.tsv"), limit=30)
+    item = prepared(write(table(rows), "a.tsv"), limit=30)
     random.Random(1).shuffle(rows)
     other = prepared(write(table(rows), "b.tsv"), limit=30)
-    assert [one.item(split).texts for split in SPLITS] == [other.item(split).texts for split in SPLITS]
-    assert one.tokenizer.hash == other.tokenizer.hash and one.hash != other.hash
+    assert [item.item(split).texts for split in SPLITS] == [other.item(split).texts for split in SPLITS]
+    assert item.tokenizer.hash == other.tokenizer.hash and item.hash != other.hash
 
 
 @settings(max_examples=50, deadline=None)
@@ -73,8 +73,8 @@ def test_at_most_the_fraction_of_each_stratum_is_held_out(sizes: dict[str, int],
     for name in set(stratum.values()):
         total = sum(size for key, size in sizes.items() if stratum[key] == name)
         for part in ("validation", "test"):
-            held = sum(size for key, size in sizes.items() if stratum[key] == name and split[key] == part)
-            assert held <= (max(1, round(share * total)) if total >= 4 else 0)
+            reserved = sum(size for key, size in sizes.items() if stratum[key] == name and split[key] == part)
+            assert reserved <= (max(1, round(share * total)) if total >= 4 else 0)
 
 
 @settings(max_examples=50, deadline=None)
@@ -83,19 +83,19 @@ def test_the_first_examples_hold_each_label_in_its_proportion(labels: list[str])
     order, counts = stratified_order(labels), Counter(labels)
     assert sorted(order) == list(range(len(labels)))
     for size in range(len(counts), len(labels) + 1):
-        drawn = Counter(labels[place] for place in order[:size])
-        assert drawn.keys() == counts.keys()
-        assert all(abs(drawn[label] - size * counts[label] / len(labels)) <= len(counts) for label in counts)
+        samples = Counter(labels[index] for index in order[:size])
+        assert samples.keys() == counts.keys()
+        assert all(abs(samples[label] - size * counts[label] / len(labels)) <= len(counts) for label in counts)
 
 
 def test_a_limit_is_nested_and_leaves_the_held_out_texts_alone(write: Write) -> None:
     path = write(table([*made(60), *made(20, "c")]), "a.tsv")
-    few, more, whole = (prepared(path, limit=limit) for limit in (10, 30, None))
-    assert set(few.item("train").texts) < set(more.item("train").texts) < set(whole.item("train").texts)
+    few, more, full = (prepared(path, limit=limit) for limit in (10, 30, None))
+    assert set(few.item("train").texts) < set(more.item("train").texts) < set(full.item("train").texts)
     assert [len(data.item("train").texts) for data in (few, more)] == [10, 30]
     assert (
-        few.item("test").texts == whole.item("test").texts
-        and few.item("validation").texts == whole.item("validation").texts
+        few.item("test").texts == full.item("test").texts
+        and few.item("validation").texts == full.item("validation").texts
     )
     assert few.labels == ("a", "b", "c")
 
@@ -110,9 +110,9 @@ def test_a_limit_below_the_labels_is_refused_and_one_above_the_texts_has_a_note(
 def test_of_a_text_with_two_labels_the_majority_is_kept_and_a_tie_dropped(write: Write) -> None:
     rows = [*made(30), ("twice", "a"), ("Twice", "a"), ("twice", "b"), ("even", "a"), ("even", "b")]
     data = prepared(write(table(rows), "a.tsv"))
-    kept = [row for split in SPLITS for row in data.item(split).texts]
-    assert sorted(row for row in kept if row[0].lower() == "twice") == [("Twice", "a"), ("twice", "a")]
-    assert not any(row[0] == "even" for row in kept)
+    saved = [row for split in SPLITS for row in data.item(split).texts]
+    assert sorted(row for row in saved if row[0].lower() == "twice") == [("Twice", "a"), ("twice", "a")]
+    assert not any(row[0] == "even" for row in saved)
     assert any(note.startswith("3 texts were left out") for note in data.notes)
 
 
@@ -122,8 +122,8 @@ def test_tokens_are_the_texts_in_order_with_special_tokens_on_request(write: Wri
     vocabulary = data.tokenizer.vocabulary
     assert data.sizes() == {"classes": 2, "vocabulary": vocabulary + 3 * special_tokens}
     examples = data.item("train")
-    for place, (text, label) in enumerate(data.item("train").texts):
-        inputs, targets = examples.batch([place])
+    for index, (text, label) in enumerate(data.item("train").texts):
+        inputs, targets = examples.batch([index])
         ids = data.tokenizer.encode(text).tolist()
         assert inputs.tolist() == [[vocabulary, *ids, vocabulary + 1] if special_tokens else ids]
         assert targets.tolist() == [[data.labels.index(label)]]
@@ -135,7 +135,7 @@ def test_a_long_text_keeps_its_start_and_is_counted(write: Write, special_tokens
     rows = [*made(20), *((f"{text} and more and more", label) for text, label in made(3))]
     data = prepared(write(table(rows), "a.tsv"), length=7 + 2 * special_tokens, special_tokens=special_tokens)
     assert data.notes[-1] == f"6 of 46 texts are longer than {7 + 2 * special_tokens} tokens: their start was kept"
-    longest = next(place for place, (text, _) in enumerate(data.item("train").texts) if text.endswith("more"))
+    longest = next(index for index, (text, _) in enumerate(data.item("train").texts) if text.endswith("more"))
     (row,), _ = data.item("train").batch([longest])
     ids = data.tokenizer.encode(data.item("train").texts[longest].text)[:7]
     np.testing.assert_array_equal(row[1:-1] if special_tokens else row, ids)
@@ -174,9 +174,9 @@ def test_unknown_characters_are_left_out_with_a_note(write: Write) -> None:
 def test_the_tokenizer_knows_the_training_texts_alone(write: Write) -> None:
     rows = [(f"word{number} of {label}", label) for number in range(40) for label in "ab"]
     data = prepared(write(table(rows), "a.tsv"))
-    learned = {text.split()[0] for text, _ in data.item("train").texts}
-    assert {text.split()[0] for text, _ in data.item("test").texts} - learned
-    assert data.tokenizer.vocabulary == 2 + len(learned | {"of", "a", "b"})
+    trained = {text.split()[0] for text, _ in data.item("train").texts}
+    assert {text.split()[0] for text, _ in data.item("test").texts} - trained
+    assert data.tokenizer.vocabulary == 2 + len(trained | {"of", "a", "b"})
 
 
 def test_a_tokenizer_is_cached_for_the_same_texts(write: Write, home: Path) -> None:
@@ -228,12 +228,12 @@ def test_a_label_that_the_model_does_not_know_is_named_with_its_line(write: Writ
 def test_another_file_is_evaluated_completely_in_order_or_on_one_split(write: Write) -> None:
     data = prepared(write(table(made(20)), "a.tsv"))
     rows = [("same text", "b"), ("same text", "a"), *made(10)]
-    given = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 8, "special_tokens": False}
-    whole = prepare_labels(LabelsSpec(labels=str(write(table(rows), "b.tsv"))), evaluation=True, **given)
-    assert whole.split_names == ("text",) and list(whole.item("text").texts) == rows
-    assert whole.item("text").classes.tolist() == [data.labels.index(label) for _, label in rows]
+    kwargs = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 8, "special_tokens": False}
+    full = prepare_labels(LabelsSpec(labels=str(write(table(rows), "b.tsv"))), evaluation=True, **kwargs)
+    assert full.split_names == ("text",) and list(full.item("text").texts) == rows
+    assert full.item("text").classes.tolist() == [data.labels.index(label) for _, label in rows]
     test = prepare_labels(
-        LabelsSpec(labels=str(write(table(made(20)), "a.tsv"))), evaluation=True, split="test", **given
+        LabelsSpec(labels=str(write(table(made(20)), "a.tsv"))), evaluation=True, split="test", **kwargs
     )
     assert (
         test.split_names == ("test",)

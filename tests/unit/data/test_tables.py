@@ -62,8 +62,8 @@ def test_quoted_cells_may_hold_newlines_and_lines_are_still_counted_right(write:
     path = write('text,label\n"one\ntwo, ""three""\n",a\nfour,b\nfive,\n', "a.csv")
     with pytest.raises(DataError, match=r"a\.csv, line 6: the label is empty"):
         rows_of(path)
-    whole = write('text,label\n"one\ntwo, ""three""\n",a\nfour,b\n', "b.csv")
-    assert rows_of(whole) == [('one\ntwo, "three"', "a"), ("four", "b")]
+    full = write('text,label\n"one\ntwo, ""three""\n",a\nfour,b\n', "b.csv")
+    assert rows_of(full) == [('one\ntwo, "three"', "a"), ("four", "b")]
 
 
 def test_quotes_in_tsv_are_characters_if_they_enclose_no_cells(write: Write) -> None:

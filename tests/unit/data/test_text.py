@@ -45,9 +45,9 @@ def test_the_next_character_is_found_from_any_byte(
 
 
 def test_a_byte_order_mark_is_dropped_and_line_ends_are_kept(write: Callable[..., Path]) -> None:
-    whole = open_text(write(b"\xef\xbb\xbfa\r\nb"))
-    assert (whole.start, whole.stop) == (3, 7)
-    assert "".join(read_pieces(whole, "characters")) == "a\r\nb"
+    full = open_text(write(b"\xef\xbb\xbfa\r\nb"))
+    assert (full.start, full.stop) == (3, 7)
+    assert "".join(read_pieces(full, "characters")) == "a\r\nb"
 
 
 @pytest.mark.parametrize("before", [0, 1, 61, 62, 63, 64, 65, 200])
@@ -97,7 +97,7 @@ def test_a_file_that_may_not_be_read_is_an_error(write: Callable[..., Path], mon
 
 
 def test_the_regular_expression_splits_words_like_python() -> None:
-    """All code points that could be taken for a space, and many others, judged by the library's own first cut."""
+    """Return all code points that could be taken for a space, and many others, by the first cut of the library."""
     rule = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
     def parts(text: str) -> list[str]:

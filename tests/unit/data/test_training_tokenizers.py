@@ -91,12 +91,12 @@ def test_a_text_without_frequent_words_is_an_error() -> None:
 def test_the_rarest_words_are_dropped_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn_module, "DIFFERENT_WORDS", 10)
     pieces = [f"common rare{number} other{number} common often" for number in range(50)]
-    learned = train_tokenizer(Words(), pieces)
-    assert learned.vocabulary <= 12 and learned.encode("common often").tolist() == [2, 3]
+    trained = train_tokenizer(Words(), pieces)
+    assert trained.vocabulary <= 12 and trained.encode("common often").tolist() == [2, 3]
 
 
 def test_long_runs_are_cut_for_training_without_losing_text() -> None:
     run, spec = "中文" * 125, BytePairs(vocabulary=300)
     by_hand = ["word " * 50 + run[:100], run[100:200], run[200:] + " " * 100, " " * 30 + "end", "short text"]
-    learned = train_tokenizer(spec, ["word " * 50 + run + " " * 130 + "end", "short text"])
-    assert learned.hash == train_tokenizer(spec, by_hand).hash
+    trained = train_tokenizer(spec, ["word " * 50 + run + " " * 130 + "end", "short text"])
+    assert trained.hash == train_tokenizer(spec, by_hand).hash

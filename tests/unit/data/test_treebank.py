@@ -112,40 +112,40 @@ def test_a_named_treebank_is_fetched_converted_and_checked(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     splits = {"train": tiny()[:9], "dev": tiny()[9:12], "test": tiny()[12:]}
-    made = tmp_path / "made"
-    made.mkdir()
+    folder = tmp_path / "made"
+    folder.mkdir()
     for split, sentences in splits.items():
         data = {"data": {str(index): graph_of(str(index), s) for index, s in enumerate(sentences)}}
-        (made / f"toy-{split}-x.json").write_text(json.dumps(data))
+        (folder / f"toy-{split}-x.json").write_text(json.dumps(data))
     with zipfile.ZipFile(tmp_path / "toy.whl", "w") as wheel:
-        for path in sorted(made.iterdir()):
+        for path in sorted(folder.iterdir()):
             wheel.write(path, f"toy/{path.name}")
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    convert_graphs(sorted(made.iterdir()), kept)
-    asked: list[str | None] = []
+    saved = tmp_path / "kept"
+    saved.mkdir()
+    convert_graphs(sorted(folder.iterdir()), saved)
+    request: list[str | None] = []
 
     def download(requirement: str, into: Path, python: str | None = None) -> Path:
-        asked.append(python)
+        request.append(python)
         return Path((tmp_path / "toy.whl").rename(into / "toy.whl"))
 
     monkeypatch.setattr(library, "download_package", download)
     toy = Corpus(
-        *("toy", "a toy", "CC BY", 1, "toy==1", 1, "toy/*.json", files_hash(sorted(made.iterdir()))),
+        *("toy", "a toy", "CC BY", 1, "toy==1", 1, "toy/*.json", files_hash(sorted(folder.iterdir()))),
         python="3.12",
         convert=convert_graphs,
-        converted_hash=files_hash(sorted(kept.iterdir())),
+        converted_hash=files_hash(sorted(saved.iterdir())),
     )
     monkeypatch.setitem(TREEBANKS, "toy", toy)
     labels: list[str] = []
     assert read_trees("toy", lambda label, *_: labels.append(label)).item("test").sentences == tuple(
         Sentence(s.words, s.heads, s.relations, s.tags, str(index)) for index, s in enumerate(splits["test"])
     )
-    assert asked == ["3.12"] and labels[0] == "fetching toy (0.0 MB, CC BY)"
+    assert request == ["3.12"] and labels[0] == "fetching toy (0.0 MB, CC BY)"
     assert {path.name for path in (home / "corpora" / "toy").iterdir()} == {"train.conllu", "dev.conllu", "test.conllu"}
     data = prepare_treebank(TreebankSpec(treebank="toy"), minimum_count=1, buckets=50)
     assert [len(data.item(split).sentences) for split in ("train", "validation", "test")] == [9, 3, 4]
-    assert read_trees("toy", split="validation").description == "toy (validation)" and len(asked) == 1
+    assert read_trees("toy", split="validation").description == "toy (validation)" and len(request) == 1
 
 
 def test_ewt_is_known_with_its_licence_size_and_sums() -> None:
@@ -172,14 +172,14 @@ def test_a_folder_is_divided_by_the_names_of_its_files_and_dev_may_be_named(writ
     parts = {"en-ud-train.conllu": tiny()[:6], "en-ud-dev.conllu": tiny()[6:8], "en-ud-test.conllu": tiny()[8:]}
     for name, sentences in parts.items():
         (folder / name).write_text(format_conllu(sentences))
-    whole = prepare_treebank(TreebankSpec(treebank=str(folder)), minimum_count=1, buckets=50)
-    assert [len(whole.item(split).sentences) for split in whole.split_names] == [6, 2, 8]
+    full = prepare_treebank(TreebankSpec(treebank=str(folder)), minimum_count=1, buckets=50)
+    assert [len(full.item(split).sentences) for split in full.split_names] == [6, 2, 8]
     assert read_trees(str(folder)).description.endswith("(test)")
     other = write(format_conllu([B1]), "other.conllu")
-    named = prepare_treebank(TreebankSpec(treebank=str(folder), dev=str(other)), minimum_count=1, buckets=50)
-    assert named.item("validation").sentences == (B1,) and named.hash != whole.hash
+    labelled = prepare_treebank(TreebankSpec(treebank=str(folder), dev=str(other)), minimum_count=1, buckets=50)
+    assert labelled.item("validation").sentences == (B1,) and labelled.hash != full.hash
     with pytest.raises(DataError, match="no split 'x'"):
-        whole.item("x")
+        full.item("x")
 
 
 def test_comments_without_a_sentence_are_skipped(tmp_path: Path) -> None:

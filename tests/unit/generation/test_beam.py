@@ -47,30 +47,32 @@ def score(model: EncoderDecoderModel, source: list[int], said: tuple[int, ...]) 
 
 @torch.no_grad()
 def everything(model: EncoderDecoderModel, source: list[int]) -> dict[tuple[int, ...], float]:
-    """All that can be said in three steps, what ends and what is cut off, with its Σ log p."""
-    found: dict[tuple[int, ...], float] = {}
+    """Return all that can be said in three steps, what ends and what is cut off, with its Σ log p."""
+    result: dict[tuple[int, ...], float] = {}
     for length in range(STEPS + 1):
         beginnings = torch.tensor(list(product(range(START), repeat=length))).long().reshape(START**length, length)
         fed = functional.pad(beginnings, (1, 0), value=START)
         log = model(torch.tensor([[*source, END]]).expand(len(fed), -1), fed).log_softmax(-1)
-        said = log[:, :-1].gather(2, beginnings[..., None]).sum((1, 2))
-        sums = said if length == STEPS else said + log[:, -1, END]
+        output = log[:, :-1].gather(2, beginnings[..., None]).sum((1, 2))
+        sums = output if length == STEPS else output + log[:, -1, END]
         ends = () if length == STEPS else (END,)
-        found |= {(*row, *ends): value for row, value in zip(beginnings.tolist(), sums.tolist(), strict=True)}
-    return found
+        result |= {(*row, *ends): value for row, value in zip(beginnings.tolist(), sums.tolist(), strict=True)}
+    return result
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.7, 1.5])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_beam_as_wide_as_everything_is_brute_force(penalty: float, seed: int) -> None:
     model = model_of(seed, end=seed / 4, positions=("sinusoidal", "rotary")[seed % 2])
-    for source, found in zip(SOURCES[:2], translate(model, SOURCES[:2], Beam(EVERYTHING, penalty, STEPS)), strict=True):
+    for source, result in zip(
+        SOURCES[:2], translate(model, SOURCES[:2], Beam(EVERYTHING, penalty, STEPS)), strict=True
+    ):
         scores = everything(model, source)
         assert len(scores) == 1 + 4 + 4**2 + 4**3
-        best = max(scores, key=lambda said: scores[said] / len(said) ** penalty)
-        assert (*found.tokens, *[END] * found.finished) == best
-        assert abs(found.score - scores[best]) < 1e-10
-        assert abs(found.normalised - scores[best] / len(best) ** penalty) < 1e-10
+        best = max(scores, key=lambda output: scores[output] / len(output) ** penalty)
+        assert (*result.tokens, *[END] * result.finished) == best
+        assert abs(result.score - scores[best]) < 1e-10
+        assert abs(result.normalised - scores[best] / len(best) ** penalty) < 1e-10
 
 
 @torch.no_grad()
@@ -81,13 +83,13 @@ def plain_beam(
     live, done = [((), 0.0)], []
     for _ in range(5):
         longer = []
-        for said, known in live:
-            log = model(torch.tensor([[*source, END]]), torch.tensor([[START, *said]]))[0, -1].log_softmax(-1)
-            longer += [((*said, token), known + log[token].item()) for token in (*range(START), END)]
-        chosen = sorted(longer, key=lambda one: -one[1])[: beam - len(done)]
-        done += [one for one in chosen if one[0][-1] == END]
-        live = [one for one in chosen if one[0][-1] != END]
-    return max(done + live, key=lambda one: one[1] / len(one[0]) ** penalty)
+        for output, names in live:
+            log = model(torch.tensor([[*source, END]]), torch.tensor([[START, *output]]))[0, -1].log_softmax(-1)
+            longer += [((*output, token), names + log[token].item()) for token in (*range(START), END)]
+        choice = sorted(longer, key=lambda item: -item[1])[: beam - len(done)]
+        done += [item for item in choice if item[0][-1] == END]
+        live = [item for item in choice if item[0][-1] != END]
+    return max(done + live, key=lambda item: item[1] / len(item[0]) ** penalty)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
@@ -96,10 +98,10 @@ def test_a_beam_is_what_a_plain_one_finds_source_by_source(penalty: float) -> No
         model = model_of(seed, end)
         with torch.no_grad():
             results = BeamSearch(model, SOURCES, beam, penalty, 5).run()
-        for source, found in zip(SOURCES, results, strict=True):
-            said, known = plain_beam(model, source, beam, penalty)
-            assert (*found.tokens, *[END] * found.finished) == said
-            assert abs(found.score - known) < 1e-10
+        for source, result in zip(SOURCES, results, strict=True):
+            output, names = plain_beam(model, source, beam, penalty)
+            assert (*result.tokens, *[END] * result.finished) == output
+            assert abs(result.score - names) < 1e-10
 
 
 @settings(max_examples=25, deadline=None)
@@ -109,13 +111,13 @@ def test_a_wider_beam_is_never_below_greedy_and_its_scores_are_the_uncached_mode
 ) -> None:
     model = model_of(seed, end)
     greedy = translate(model, SOURCES, Beam(length_penalty=penalty))
-    for source, narrow, wide in zip(SOURCES, greedy, translate(model, SOURCES, Beam(beam, penalty)), strict=True):
-        assert wide.normalised >= narrow.normalised - 1e-12
-        for found in (narrow, wide):
-            said = (*found.tokens, *[END] * found.finished)
-            assert abs(found.score - score(model, source, said)) < 1e-10
-            assert set(found.tokens) <= set(range(START))
-            assert len(said) <= 5 and (found.finished or len(said) == 5)
+    for source, narrow, width in zip(SOURCES, greedy, translate(model, SOURCES, Beam(beam, penalty)), strict=True):
+        assert width.normalised >= narrow.normalised - 1e-12
+        for result in (narrow, width):
+            output = (*result.tokens, *[END] * result.finished)
+            assert abs(result.score - score(model, source, output)) < 1e-10
+            assert set(result.tokens) <= set(range(START))
+            assert len(output) <= 5 and (result.finished or len(output) == 5)
 
 
 def test_a_beam_that_loses_the_greedy_translation_gives_it_all_the_same() -> None:
@@ -123,23 +125,23 @@ def test_a_beam_that_loses_the_greedy_translation_gives_it_all_the_same() -> Non
     for seed in (11, 93):
         model = model_of(seed, end=0.3)
         with torch.no_grad():
-            alone = BeamSearch(model, SOURCES, 2, 1.0, 5).run()
+            single = BeamSearch(model, SOURCES, 2, 1.0, 5).run()
         greedy, both = translate(model, SOURCES), translate(model, SOURCES, Beam(2))
-        assert any(one.normalised < other.normalised for one, other in zip(alone, greedy, strict=True))
-        assert all(one.normalised >= other.normalised for one, other in zip(both, greedy, strict=True))
+        assert any(item.normalised < other.normalised for item, other in zip(single, greedy, strict=True))
+        assert all(item.normalised >= other.normalised for item, other in zip(both, greedy, strict=True))
 
 
 @pytest.mark.parametrize("norm_place", ["pre", "post"])
 def test_a_beam_of_one_always_takes_the_most_likely_token(norm_place: str) -> None:
     for seed in range(8):
         model = model_of(seed, end=seed / 8, norm_place=norm_place)
-        for source, found in zip(SOURCES, translate(model, SOURCES), strict=True):
-            said: list[int] = []
-            while len(said) < 5 and END not in said:
-                logits = model(torch.tensor([[*source, END]]), torch.tensor([[START, *said]]))[0, -1]
+        for source, result in zip(SOURCES, translate(model, SOURCES), strict=True):
+            output: list[int] = []
+            while len(output) < 5 and END not in output:
+                logits = model(torch.tensor([[*source, END]]), torch.tensor([[START, *output]]))[0, -1]
                 logits[[START, MASK]] = -torch.inf
-                said.append(int(logits.argmax()))
-            assert (*found.tokens, *[END] * found.finished) == tuple(said)
+                output.append(int(logits.argmax()))
+            assert (*result.tokens, *[END] * result.finished) == tuple(output)
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3])
@@ -147,9 +149,9 @@ def test_a_source_is_translated_as_it_is_alone(beam: int) -> None:
     for seed in range(6):
         model = model_of(seed, end=seed / 6, positions="alibi")
         together = translate(model, SOURCES, Beam(beam))
-        for source, found in zip(SOURCES, together, strict=True):
-            (alone,) = translate(model, [source], Beam(beam))
-            assert alone.tokens == found.tokens and abs(alone.score - found.score) < 1e-10
+        for source, result in zip(SOURCES, together, strict=True):
+            (single,) = translate(model, [source], Beam(beam))
+            assert single.tokens == result.tokens and abs(single.score - result.score) < 1e-10
 
 
 def test_of_equally_likely_tokens_the_lowest_comes_first() -> None:
@@ -164,7 +166,7 @@ def test_marks_are_never_written_however_likely() -> None:
     bias[[START, MASK]] = 50.0
     model.output.register_forward_hook(lambda *given: given[2] + bias)
     for beam in (1, 3):
-        assert all(set(found.tokens) <= set(range(START)) for found in translate(model, SOURCES, Beam(beam)))
+        assert all(set(result.tokens) <= set(range(START)) for result in translate(model, SOURCES, Beam(beam)))
 
 
 def test_the_model_is_left_as_it_was_and_no_batch_is_no_work() -> None:
@@ -226,9 +228,9 @@ def test_texts_are_cut_with_a_remark_and_come_back_as_texts() -> None:
 
 def test_characters_that_the_tokenizer_does_not_know_are_left_out_with_a_remark() -> None:
     tokenizer, model = train_tokenizer(Characters(), ["abcd"]), model_of(3)
-    known, one, three, none = translate_texts(model, tokenizer, ["ab", "aéb", "?a!b?", "??"], Beam(2))
-    assert known.tokens == one.tokens == three.tokens and known.left_out == 0 and "left out" not in known.note
-    assert "1 character of the source left out" in one.note and one.to_dict()["left_out"] == 1
+    names, item, three, none = translate_texts(model, tokenizer, ["ab", "aéb", "?a!b?", "??"], Beam(2))
+    assert names.tokens == item.tokens == three.tokens and names.left_out == 0 and "left out" not in names.note
+    assert "1 character of the source left out" in item.note and item.to_dict()["left_out"] == 1
     assert "3 characters of the source left out" in str(three) and three.source_tokens == 2
     assert none.tokens == translate_texts(model, tokenizer, [""], Beam(2))[0].tokens and none.left_out == 2
 

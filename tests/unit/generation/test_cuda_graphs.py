@@ -44,12 +44,12 @@ def test_steps_through_slots_give_the_logits_of_the_cache(name: str) -> None:
     with torch.no_grad():
         _, cache = model(prompt)
         slots = DecoderSlotCache(cache, max_length=20)
-        found = []
+        result = []
         for token in tokens.split(1, dim=1):
-            found.append(model.step(token, slots))
+            result.append(model.step(token, slots))
             slots.length += 1
         expected, _ = model(tokens, cache)
-    torch.testing.assert_close(torch.cat(found, 1), expected, rtol=0, atol=1e-5 if "rotary" in str(spec) else 1e-9)
+    torch.testing.assert_close(torch.cat(result, 1), expected, rtol=0, atol=1e-5 if "rotary" in str(spec) else 1e-9)
 
 
 def test_rows_of_slots_go_on_alone_and_their_signature_is_the_tokens() -> None:
@@ -59,10 +59,10 @@ def test_rows_of_slots_go_on_alone_and_their_signature_is_the_tokens() -> None:
         _, cache = model(torch.randint(11, (3, 7)))
         slots, token = DecoderSlotCache(cache, max_length=20), torch.tensor([[1], [2], [3]])
         part = slots.select_rows(torch.tensor([2]))
-        alone = model.step(token[2:], part)
+        single = model.step(token[2:], part)
         together = model.step(token, slots)
     part.length += 1
-    torch.testing.assert_close(alone[0], together[2])
+    torch.testing.assert_close(single[0], together[2])
     assert isinstance(cache, DecoderCache)
     assert part.signature() == DecoderCache(torch.cat([cache.tokens[2:], token[2:]], 1), None).signature()
 
@@ -89,5 +89,5 @@ def test_no_more_than_half_of_a_gpu_is_taken_for_tokens_that_may_never_be_writte
     for total, falls_back in ((2 * 1007 * bytes_of_a_token - 1, True), (2 * 1007 * bytes_of_a_token, False)):
         monkeypatch.setattr("torch.cuda.mem_get_info", lambda device, total=total: (0, total))
         with nullcontext() if falls_back else pytest.raises(Recorded):
-            found = cuda_graphs.make_graph_step(model, cache, model, Sampling(tokens=1000), torch.bfloat16)
-            assert falls_back and found == (None, cache)
+            result = cuda_graphs.make_graph_step(model, cache, model, Sampling(tokens=1000), torch.bfloat16)
+            assert falls_back and result == (None, cache)

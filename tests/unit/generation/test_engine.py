@@ -70,18 +70,18 @@ def model_of(name: str, tokenizer: Tokenizer) -> Any:
 
 def requests(tokenizer: Tokenizer) -> list[tuple[str, Sampling]]:
     chance = random.Random(1)
-    return [(chance.choice(PROMPTS), replace(one, seed=one.seed + turn)) for turn in range(2) for one in SETTINGS]
+    return [(chance.choice(PROMPTS), replace(item, seed=item.seed + turn)) for turn in range(2) for item in SETTINGS]
 
 
 def written(events: Sequence[TextEvent], request: TextRequest) -> list[tuple[str, Any, Any]]:
     """The texts of a request, what is told at their ends, and the logprobs of their pieces."""
-    found = []
+    result = []
     for index in range(request.settings.samples):
-        own = [event for event in events if event.request is request and event.index == index]
-        assert own[-1].result and not any(event.result for event in own[:-1])
-        logprobs = [one for event in own for one in event.logprobs]
-        found.append(("".join(event.text for event in own), own[-1].result, logprobs))
-    return found
+        custom = [event for event in events if event.request is request and event.index == index]
+        assert custom[-1].result and not any(event.result for event in custom[:-1])
+        logprobs = [logprob for event in custom for logprob in event.logprobs]
+        result.append(("".join(event.text for event in custom), custom[-1].result, logprobs))
+    return result
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -99,16 +99,16 @@ def test_texts_that_join_at_different_times_are_those_written_alone(name: str, t
         events += engine.step()
         most = max(most, engine.num_running)
     assert most == 6  # rows were filled, and never more of them
-    for request, alone in expected:
-        for (text, done, logprobs), one in zip(written(events, request), alone, strict=True):
-            assert done.tokens == one.tokens and text == one.text
-            assert (done.stopped, done.loop) == (one.stopped, one.loop)
-            if one.logprobs is not None:
-                assert [log.token for log in logprobs] == [log.token for log in one.logprobs]
-                pairs = zip(logprobs, one.logprobs, strict=True)
-                assert all(abs(mine.logprob - other.logprob) < 1e-4 for mine, other in pairs)
+    for request, single in expected:
+        for (text, done, logprobs), item in zip(written(events, request), single, strict=True):
+            assert done.tokens == item.tokens and text == item.text
+            assert (done.stopped, done.loop) == (item.stopped, item.loop)
+            if item.logprobs is not None:
+                assert [log.token for log in logprobs] == [log.token for log in item.logprobs]
+                pairs = zip(logprobs, item.logprobs, strict=True)
+                assert all(abs(ours.logprob - other.logprob) < 1e-4 for ours, other in pairs)
                 assert [[top.token for top in log.top] for log in logprobs] == [
-                    [top.token for top in log.top] for log in one.logprobs
+                    [top.token for top in log.top] for log in item.logprobs
                 ]
 
 
@@ -130,7 +130,7 @@ def test_a_long_prompt_does_not_hold_the_others(tokenizer: Tokenizer) -> None:
 
 def test_of_a_large_model_less_is_read_in_one_step(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("rotary", tokenizer)
-    parameters = sum(one.numel() for one in model.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     assert BatchEngine(model, tokenizer).chunk == 256
     for tokens, chunk in ((40, 40), (3, 16)):
         monkeypatch.setattr("lemma.generation.engine.CHUNK_FLOPS", 2 * parameters * tokens)
@@ -144,7 +144,7 @@ def test_a_prompt_is_cut_only_where_it_is_longer_than_a_chunk() -> None:
     engine.step_model = lambda tokens, state=None: (read.append(tuple(tokens.shape)), step(tokens, state))[1]
     for number in range(4):
         length = 25 if number == 3 else 8
-        prompt = tuple((number + place) % 20 for place in range(length))
+        prompt = tuple((number + index) % 20 for index in range(length))
         engine.add(TextRequest(prompt, Sampling(tokens=1), owner=number, decode_text=False, stream=False))
     events = [event for _ in range(4) for event in engine.step()]
     assert read == [(2, 8), (1, 8), (1, 12), (1, 13)] and len([event for event in events if event.result]) == 4
@@ -159,29 +159,29 @@ def test_prompts_of_nearly_one_length_are_read_together_and_change_nothing(name:
     chance = random.Random(name)
     settings = Sampling(tokens=12, temperature=0.8, logprobs=1, seed=3)
     prompts = [tuple(chance.choices(range(3, tokenizer.vocabulary), k=size)) for size in (5, 3, 6, 5, 40)]
-    asked = [TextRequest(prompt, settings, owner=prompt, score_prompt=prompt == prompts[2]) for prompt in prompts]
+    query = [TextRequest(prompt, settings, owner=prompt, score_prompt=prompt == prompts[2]) for prompt in prompts]
     scored = TextRequest(prompts[1][:2], settings, owner="scored", score_prompt=True, generates=False)
-    for request in (*asked[:4], scored, asked[4]):
+    for request in (*query[:4], scored, query[4]):
         engine.add(request)
     events = engine.step()
     assert (read[:1] == [(5, 6)]) == slotted  # the longest is cut, and read by itself
     while engine.is_busy:
         events += engine.step()
-    for request in asked:
-        alone = BatchEngine(model, tokenizer, rows=8)
-        alone.add(request)
-        own: list[TextEvent] = []
-        while alone.is_busy:
-            own += alone.step()
-        (text, done, logprobs), (same, other, others) = written(events, request)[0], written(own, request)[0]
+    for request in query:
+        single = BatchEngine(model, tokenizer, rows=8)
+        single.add(request)
+        custom: list[TextEvent] = []
+        while single.is_busy:
+            custom += single.step()
+        (text, done, logprobs), (same, other, remaining) = written(events, request)[0], written(custom, request)[0]
         assert text == same and done.tokens == other.tokens
-        assert all(abs(a.logprob - b.logprob) < 1e-5 for a, b in zip(logprobs, others, strict=True))
+        assert all(abs(a.logprob - b.logprob) < 1e-5 for a, b in zip(logprobs, remaining, strict=True))
     scores = {event.request: event.prompt_logprobs for event in events if event.prompt_logprobs}
     exact = torch.log_softmax(model(torch.tensor([prompts[2]]))[0][0].detach(), -1)
-    for request in (asked[2], scored):
+    for request in (query[2], scored):
         assert request in scores and len(scores[request]) == len(request.prompt)
-    for place, (one, token) in enumerate(zip(scores[asked[2]][1:], prompts[2][1:], strict=True)):
-        assert one and abs(one.logprob - float(exact[place, token])) < 1e-5
+    for index, (item, token) in enumerate(zip(scores[query[2]][1:], prompts[2][1:], strict=True)):
+        assert item and abs(item.logprob - float(exact[index, token])) < 1e-5
 
 
 def test_a_step_reads_no_more_than_a_chunk_padding_included(tokenizer: Tokenizer) -> None:
@@ -236,12 +236,12 @@ def test_a_prompts_own_tokens_are_scored(name: str, tokenizer: Tokenizer) -> Non
     while engine.is_busy:
         events += engine.step()
     logs = model(torch.tensor([ids]))[0].double().log_softmax(-1)[0]
-    first, *rest = events[0].prompt_logprobs
+    first, *tail = events[0].prompt_logprobs
     assert first is None and events[-1].result.tokens == ()
-    assert [one.logprob for one in rest] == pytest.approx(
+    assert [item.logprob for item in tail] == pytest.approx(
         logs[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
     )
-    assert [one.top[0].token for one in rest] == logs[:-1].argmax(-1).tolist()
+    assert [item.top[0].token for item in tail] == logs[:-1].argmax(-1).tolist()
 
 
 def test_an_error_ends_its_own_text_only(tokenizer: Tokenizer) -> None:
@@ -270,8 +270,8 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def by_hand(model: Any, prompt: list[int], settings: Sampling, number: int) -> tuple[list[int], list[Any], Any]:
-    """What a text must be: the whole text is read again for each token, and nothing is remembered but a window."""
-    field, drawn, tokens, logprobs, seen, loop = (
+    """Return the expected text: the full text is read again for each token, and only a window is remembered."""
+    field, samples, tokens, logprobs, seen, loop = (
         model.receptive_field,
         random.Random(settings.seed + number),
         [],
@@ -287,7 +287,7 @@ def by_hand(model: Any, prompt: list[int], settings: Sampling, number: int) -> t
             first = seen.setdefault(window, len(tokens))
             loop = (first, len(tokens)) if first < len(tokens) else None
         logits = model(torch.tensor([window or read]))[0][:, -1]
-        chances = () if settings.is_greedy else [drawn.random()]
+        chances = () if settings.is_greedy else [samples.random()]
         token = sample_tokens(adjust_logits(logits, settings, torch.tensor([read]), len(tokens)), settings, chances)
         if int(token) in settings.stop_tokens:
             break
@@ -299,35 +299,35 @@ def by_hand(model: Any, prompt: list[int], settings: Sampling, number: int) -> t
 @pytest.mark.parametrize("name", SMALL)
 @torch.inference_mode()
 def test_all_doors_write_what_reading_everything_again_does(name: str) -> None:
-    """One prompt, several, and requests that come while others are written: each family and option."""
+    """Return one prompt, several, and requests that come while others are written: each family and option."""
     torch.manual_seed(5)
     model = build(SMALL[name]).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     prompts, expected, requests = [[1, 2, 3], [7, 8, 9], [5, 6, 1, 2, 3, 4, 8]], [], []
-    for place, option in enumerate(OPTIONS):
-        settings = Sampling(tokens=14, seed=place, stop_at_eos=False, **option)
-        wanted = [by_hand(model, prompt, settings, number * settings.samples + index)
+    for position, option in enumerate(OPTIONS):
+        settings = Sampling(tokens=14, seed=position, stop_at_eos=False, **option)
+        target = [by_hand(model, prompt, settings, number * settings.samples + index)
                   for number, prompt in enumerate(prompts) for index in range(settings.samples)]  # fmt: skip
         together = generate(model, prompts, settings)
-        for (tokens, logprobs, onset), one in zip(wanted, together, strict=True):
-            assert list(one.tokens) == tokens, option
-            assert [log.token for log in logprobs] == [log.token for log in one.logprobs or ()]
-            assert all(abs(a.logprob - b.logprob) < 1e-4 for a, b in zip(logprobs, one.logprobs or (), strict=True))
-            assert onset is None or (one.loop and one.loop.proved and one.loop.onset == onset)
-        alone = generate(model, prompts[:1], settings)
-        assert [one.tokens for one in alone] == [one.tokens for one in together[: settings.samples]]
+        for (tokens, logprobs, onset), item in zip(target, together, strict=True):
+            assert list(item.tokens) == tokens, option
+            assert [log.token for log in logprobs] == [log.token for log in item.logprobs or ()]
+            assert all(abs(a.logprob - b.logprob) < 1e-4 for a, b in zip(logprobs, item.logprobs or (), strict=True))
+            assert onset is None or (item.loop and item.loop.proved and item.loop.onset == onset)
+        single = generate(model, prompts[:1], settings)
+        assert [item.tokens for item in single] == [item.tokens for item in together[: settings.samples]]
         for number, prompt in enumerate(prompts):
-            request = TextRequest(tuple(prompt), settings, number * settings.samples, owner=place, decode_text=False)
+            request = TextRequest(tuple(prompt), settings, number * settings.samples, owner=position, decode_text=False)
             requests.append(request)
             expected += [((request, index), together[request.first_row + index]) for index in range(settings.samples)]
-    engine, found, chance = BatchEngine(model, None, rows=4, chunk=9), {}, random.Random(name)
+    engine, result, chance = BatchEngine(model, None, rows=4, chunk=9), {}, random.Random(name)
     while requests or engine.is_busy:
         for _ in range(min(len(requests), chance.choice((0, 1, 4)))):
             engine.add(requests.pop())
-        found |= {(event.request, event.index): event.result for event in engine.step() if event.result}
-    for key, one in expected:
-        assert (found[key].tokens, found[key].stopped, found[key].loop) == (one.tokens, one.stopped, one.loop)
+        result |= {(event.request, event.index): event.result for event in engine.step() if event.result}
+    for key, item in expected:
+        assert (result[key].tokens, result[key].stopped, result[key].loop) == (item.tokens, item.stopped, item.loop)
 
 
 def test_a_stream_is_the_text_whatever_the_lengths_of_the_prompts(tokenizer: Tokenizer) -> None:
@@ -335,9 +335,11 @@ def test_a_stream_is_the_text_whatever_the_lengths_of_the_prompts(tokenizer: Tok
     pieces = [""] * 2 * len(PROMPTS)
     for number, piece in stream_text(model, tokenizer, PROMPTS, settings):
         pieces[number] += piece
-    assert pieces == [one.text for one in generate_text(model, tokenizer, PROMPTS, settings)]
-    alone = [generate_text(model, tokenizer, [one], replace(settings, seed=1 + 2 * n)) for n, one in enumerate(PROMPTS)]
-    assert pieces == [one.text for some in alone for one in some]
+    assert pieces == [item.text for item in generate_text(model, tokenizer, PROMPTS, settings)]
+    single = [
+        generate_text(model, tokenizer, [item], replace(settings, seed=1 + 2 * n)) for n, item in enumerate(PROMPTS)
+    ]
+    assert pieces == [item.text for subset in single for item in subset]
 
 
 @pytest.mark.parametrize("name", ["learned", "lstm"])

@@ -123,7 +123,7 @@ def test_a_forward_that_calls_its_parent_stays_a_module() -> None:
 @pytest.mark.parametrize("by_columns", [True, False])
 @torch.inference_mode()
 def test_a_large_map_on_any_number_of_threads_gives_the_same_sums(by_columns: bool, threads: int) -> None:
-    layer, usual = nn.Linear(513, 514), torch.get_num_threads()
+    layer, default = nn.Linear(513, 514), torch.get_num_threads()
     if by_columns:
         layer.weight.data = layer.weight.data.t().contiguous().t()
     try:
@@ -133,7 +133,7 @@ def test_a_large_map_on_any_number_of_threads_gives_the_same_sums(by_columns: bo
             exact = vectors.double() @ layer.weight.double().T + layer.bias.double()
             torch.testing.assert_close(fast_copy(layer)(vectors), exact.float(), atol=1e-5, rtol=1e-5)
     finally:
-        torch.set_num_threads(usual)
+        torch.set_num_threads(default)
 
 
 def test_only_large_maps_of_whole_matrices_are_divided_among_threads() -> None:

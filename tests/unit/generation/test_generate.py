@@ -49,8 +49,8 @@ def test_a_row_does_not_depend_on_its_companions(name: str, temperature: float) 
     model = strong(name)
     together = generate(model, PROMPTS, Sampling(tokens=15, temperature=temperature, seed=7))
     for row, prompt in enumerate(PROMPTS):
-        [alone] = generate(model, [prompt], Sampling(tokens=15, temperature=temperature, seed=7 + row))
-        assert together[row].tokens == alone.tokens
+        [single] = generate(model, [prompt], Sampling(tokens=15, temperature=temperature, seed=7 + row))
+        assert together[row].tokens == single.tokens
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -59,8 +59,8 @@ def test_rows_that_end_early_do_not_disturb_the_others(name: str) -> None:
     together = generate(model, prompts, Sampling(tokens=12, temperature=9.0, seed=7), eos=3)
     assert len({len(result.tokens) for result in together}) > 3
     for row, prompt in enumerate(prompts):
-        [alone] = generate(model, [prompt], Sampling(tokens=12, temperature=9.0, seed=7 + row), eos=3)
-        assert (together[row].tokens, together[row].stopped) == (alone.tokens, alone.stopped)
+        [single] = generate(model, [prompt], Sampling(tokens=12, temperature=9.0, seed=7 + row), eos=3)
+        assert (together[row].tokens, together[row].stopped) == (single.tokens, single.stopped)
 
 
 def test_the_seed_fixes_the_text_and_each_row_has_its_own() -> None:
@@ -87,16 +87,16 @@ def test_tokens_come_as_often_as_the_model_says() -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_the_prompt_is_read_once_and_then_one_token_at_a_time(name: str) -> None:
     model, sizes = strong(name), []
-    model.register_forward_pre_hook(lambda module, given: sizes.append(given[0].shape[1]))
+    model.register_forward_pre_hook(lambda module, settings: sizes.append(settings[0].shape[1]))
     generate(model, [PROMPTS[-1]], Sampling(tokens=6))
     assert sizes == [min(13, model.receptive_field or 13), 1, 1, 1, 1, 1]
 
 
 def test_a_long_prompt_is_read_in_parts_through_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     model, settings = strong("lstm"), Sampling(tokens=9)
-    whole = generate(model, PROMPTS, settings)
+    full = generate(model, PROMPTS, settings)
     monkeypatch.setattr("lemma.generation.engine.MAX_PROMPT_LOGITS", 2 * 2 * 11)
-    assert [result.tokens for result in generate(model, PROMPTS, settings)] == [result.tokens for result in whole]
+    assert [result.tokens for result in generate(model, PROMPTS, settings)] == [result.tokens for result in full]
 
 
 def test_eos_ends_a_row_and_only_that_row() -> None:
@@ -113,13 +113,13 @@ def test_eos_ends_a_row_and_only_that_row() -> None:
 
 
 def test_each_token_is_handed_out_as_it_comes() -> None:
-    heard: list[tuple[int, int]] = []
+    received: list[tuple[int, int]] = []
     results = generate(
-        strong("gru"), PROMPTS, Sampling(tokens=5), on_token=lambda row, token: heard.append((row, token))
+        strong("gru"), PROMPTS, Sampling(tokens=5), on_token=lambda row, token: received.append((row, token))
     )
     for row, result in enumerate(results):
-        assert tuple(token for number, token in heard if number == row) == result.tokens
-    same_length = [row for row, _ in heard if row in (0, 2, 3)]
+        assert tuple(token for number, token in received if number == row) == result.tokens
+    same_length = [row for row, _ in received if row in (0, 2, 3)]
     assert same_length == [0, 2, 3] * 5  # they run side by side
 
 
@@ -134,10 +134,10 @@ def test_generation_switches_dropout_off_and_leaves_the_model_as_it_was() -> Non
 
 def test_the_result_is_plain_and_complete() -> None:
     [result] = generate(Script(3, [0, 1, 1, 1]), [[2]], Sampling(tokens=4, temperature=0))
-    plain = result.to_dict()
-    assert list(plain) == ["prompt_tokens", "tokens", "loop", "stopped", "seconds", "logprobs"]
-    assert plain["tokens"] == [0, 1, 1, 1] and plain["prompt_tokens"] == [2]
-    assert plain["loop"] == {"onset": 1, "period": 1, "proved": False, "state": "the number of tokens"}
+    base = result.to_dict()
+    assert list(base) == ["prompt_tokens", "tokens", "loop", "stopped", "seconds", "logprobs"]
+    assert base["tokens"] == [0, 1, 1, 1] and base["prompt_tokens"] == [2]
+    assert base["loop"] == {"onset": 1, "period": 1, "proved": False, "state": "the number of tokens"}
     assert 0 < result.seconds < 10
 
 

@@ -42,8 +42,8 @@ def test_onset_and_period_are_the_smallest_that_hold(span: int, seed: int) -> No
     sequence = list(greedy(model, [0], 5 * longest + 5).tokens)
     onset, period = brute_force(sequence, longest)
     loop = greedy(model, [0], longest + span + 1).loop
-    about = "the last token" if span == 1 else f"the last {span} tokens"
-    assert loop == TextLoop(onset, period, True, about)
+    description = "the last token" if span == 1 else f"the last {span} tokens"
+    assert loop == TextLoop(onset, period, True, description)
 
 
 def test_a_cycle_with_a_tail_begins_where_the_tail_ends() -> None:
@@ -148,7 +148,7 @@ class Ranked(Table):
 
 
 def futures(model: Known, settings: Sampling, tokens: int) -> list[int]:
-    """What comes if one just goes on and on."""
+    """Return what comes if one just goes on and on."""
     [result] = generate(model, [[0]], replace(settings, tokens=tokens, stop_at_loop=False))
     return list(result.tokens)
 
@@ -185,8 +185,8 @@ def test_a_state_that_comes_back_under_a_penalty_is_no_loop_until_the_set_of_tok
 def test_what_depends_on_every_token_leaves_a_loop_unproved(words: dict[str, Any], name: str) -> None:
     model = Table(3, 1, lambda window: (window[-1] + 1) % 3)
     [result] = generate(model, [[0]], Sampling(tokens=9, temperature=0, **words))
-    about = f"the text so far, on which {name} depends,"
-    assert result.loop == TextLoop(onset=0, period=3, proved=False, state=about)
+    description = f"the text so far, on which {name} depends,"
+    assert result.loop == TextLoop(onset=0, period=3, proved=False, state=description)
 
 
 def test_a_bias_is_part_of_the_model_and_leaves_the_proof() -> None:

@@ -22,12 +22,12 @@ def by_definition(
 ) -> list[float]:
     order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))[: top_k or len(logits)]
     weights = {token: math.exp((logits[token] - max(logits)) / temperature) for token in order}
-    total, kept, reached = sum(weights.values()), {}, 0.0
+    total, saved, reached = sum(weights.values()), {}, 0.0
     for token in order:
         if reached / total < (top_p or 1):
-            kept[token] = weights[token]
+            saved[token] = weights[token]
         reached += weights[token]
-    return [kept.get(token, 0.0) / sum(kept.values()) for token in range(len(logits))]
+    return [saved.get(token, 0.0) / sum(saved.values()) for token in range(len(logits))]
 
 
 @pytest.mark.parametrize("temperature", [0.2, 1.0, 3.0])
@@ -36,10 +36,10 @@ def by_definition(
 def test_probabilities_are_those_of_the_definition(temperature: float, top_k: int | None, top_p: float | None) -> None:
     chance = random.Random(5)
     rows = [[chance.choice([-2.0, 0.0, 0.5, 1.0, 2.5]) for _ in range(9)] for _ in range(20)]  # with many ties
-    found = probabilities(torch.tensor(rows), temperature, top_k, top_p)
+    result = probabilities(torch.tensor(rows), temperature, top_k, top_p)
     expected = torch.tensor([by_definition(row, temperature, top_k, top_p) for row in rows], dtype=torch.float64)
-    assert torch.equal(found > 0, expected > 0)
-    assert torch.allclose(found, expected, atol=1e-12)
+    assert torch.equal(result > 0, expected > 0)
+    assert torch.allclose(result, expected, atol=1e-12)
 
 
 def test_top_p_keeps_the_token_that_reaches_the_share_exactly() -> None:
@@ -65,8 +65,8 @@ def test_each_token_is_chosen_by_exactly_its_share_of_all_numbers_of_chance(word
     torch.manual_seed(4)
     logits, size = torch.randn(1, 7), 20_000
     settings = Sampling(temperature=0.9, **words)
-    places = [(number + 0.5) / size for number in range(size)]
-    counts = sample_tokens(logits.expand(size, -1), settings, places).bincount(minlength=7)
+    positions = [(number + 0.5) / size for number in range(size)]
+    counts = sample_tokens(logits.expand(size, -1), settings, positions).bincount(minlength=7)
     expected = size * probabilities(logits, 0.9, settings.top_k, settings.top_p)[0]
     assert (counts - expected).abs().max() <= 1
     assert (counts[expected == 0] == 0).all()
@@ -78,8 +78,8 @@ def test_the_ends_of_chance_never_choose_what_is_impossible() -> None:
     assert sample_tokens(logits, Sampling(temperature=1.0), [0.0]).tolist() == [1]
     assert sample_tokens(logits, Sampling(temperature=1.0), [almost_one]).tolist() == [2]
     for number in range(1, 200):
-        wide = torch.zeros(1, number)
-        assert sample_tokens(wide, Sampling(temperature=1.0), [almost_one]).tolist() == [number - 1]
+        width = torch.zeros(1, number)
+        assert sample_tokens(width, Sampling(temperature=1.0), [almost_one]).tolist() == [number - 1]
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def their_scores(settings: Sampling, read: Tensor, logits: Tensor) -> Tensor:
     tiny = GPT2LMHeadModel(GPT2Config(vocab_size=logits.shape[1], n_embd=2, n_layer=1, n_head=1))
     processors = tiny._get_logits_processor(config, input_ids_seq_length=read.shape[1], logits_processor=[])
     names = ("logit_bias", "no_repeat_ngram", "top_k", "top_p", "min_p")
-    wanted = sum(bool(getattr(settings, name)) for name in names) + (settings.repetition_penalty != 1)
-    assert len(processors) == wanted + (settings.temperature not in (0, 1))
+    expected = sum(bool(getattr(settings, name)) for name in names) + (settings.repetition_penalty != 1)
+    assert len(processors) == expected + (settings.temperature not in (0, 1))
     return processors(read, logits)
 
 
@@ -181,11 +181,11 @@ def test_chances_are_those_of_transformers_processors(words: dict[str, Any], len
     logits = 3 * torch.randn(50, VOCABULARY, dtype=torch.float64)
     read = torch.randint(8, (50, length)) if "no_repeat_ngram" in words else torch.randint(VOCABULARY, (50, length))
     settings = Sampling(**words)
-    theirs = their_scores(settings, read, logits.clone()).softmax(-1)
-    chosen = settings.temperature, settings.top_k, settings.top_p, settings.min_p
-    ours = probabilities(adjust_logits(logits, settings, read, num_generated=length // 2), *chosen)
-    assert torch.equal(ours > 0, theirs > 0)
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
+    reference = their_scores(settings, read, logits.clone()).softmax(-1)
+    choice = settings.temperature, settings.top_k, settings.top_p, settings.min_p
+    ours = probabilities(adjust_logits(logits, settings, read, num_generated=length // 2), *choice)
+    assert torch.equal(ours > 0, reference > 0)
+    torch.testing.assert_close(ours, reference, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -195,19 +195,19 @@ def test_at_temperature_zero_the_highest_of_transformers_scores_is_taken(words: 
     torch.manual_seed(4)
     logits, read = torch.randn(50, VOCABULARY, dtype=torch.float64), torch.randint(6, (50, 20))
     settings = Sampling(temperature=0, **words)
-    theirs = their_scores(settings, read, logits.clone()).argmax(-1)
-    assert torch.equal(sample_tokens(adjust_logits(logits, settings, read, 3), settings, ()), theirs)
+    reference = their_scores(settings, read, logits.clone()).argmax(-1)
+    assert torch.equal(sample_tokens(adjust_logits(logits, settings, read, 3), settings, ()), reference)
 
 
 def test_frequency_and_presence_penalties_are_those_that_openai_defines() -> None:
     torch.manual_seed(5)
     logits, read, generated = torch.randn(9, 6, dtype=torch.float64), torch.randint(6, (9, 12)), 7
-    found = adjust_logits(logits, Sampling(frequency_penalty=0.3, presence_penalty=-0.8), read, generated)
+    result = adjust_logits(logits, Sampling(frequency_penalty=0.3, presence_penalty=-0.8), read, generated)
     for row in range(9):
         for token in range(6):
             count = read[row, -generated:].tolist().count(token)
             expected = logits[row, token].item() - 0.3 * count - (-0.8) * (count > 0)
-            assert found[row, token].item() == pytest.approx(expected, abs=1e-12)
+            assert result[row, token].item() == pytest.approx(expected, abs=1e-12)
     assert torch.equal(
         adjust_logits(logits, Sampling(frequency_penalty=0.3), read, 0), logits
     )  # the prompt does not count
@@ -256,26 +256,26 @@ def test_logprobs_are_the_models_own_whatever_is_sampled(name: str) -> None:
     settings = Sampling(tokens=12, temperature=3.0, repetition_penalty=1.5, top_k=9, logprobs=3)
     results = generate(model, [[1, 2], [3, 4]], settings, eos=5)
     for result in results:
-        assert result.logprobs is not None and [one.token for one in result.logprobs] == list(result.tokens)
+        assert result.logprobs is not None and [logprob.token for logprob in result.logprobs] == list(result.tokens)
         with torch.no_grad():
             logits, _ = model.eval()(torch.tensor([[*result.prompt_tokens, *result.tokens]]))
         logs = logits[0].log_softmax(-1)
-        for place, one in enumerate(result.logprobs, len(result.prompt_tokens) - 1):
-            assert one.logprob == pytest.approx(logs[place, one.token].item(), abs=1e-9)
-            values, ids = logs[place].topk(3)
-            assert [other.token for other in one.top] == ids.tolist()
-            assert [other.logprob for other in one.top] == pytest.approx(values.tolist(), abs=1e-9)
-    [plain] = generate(model, [[1, 2]], Sampling(tokens=3))
-    assert plain.logprobs is None
+        for index, logprob in enumerate(result.logprobs, len(result.prompt_tokens) - 1):
+            assert logprob.logprob == pytest.approx(logs[index, logprob.token].item(), abs=1e-9)
+            values, ids = logs[index].topk(3)
+            assert [other.token for other in logprob.top] == ids.tolist()
+            assert [other.logprob for other in logprob.top] == pytest.approx(values.tolist(), abs=1e-9)
+    [base] = generate(model, [[1, 2]], Sampling(tokens=3))
+    assert base.logprobs is None
 
 
 def test_of_equally_likely_tokens_the_lowest_id_is_listed_first() -> None:
-    [found] = token_logprobs(torch.zeros(1, 6), torch.tensor([4]), 3)
-    assert found.token == 4 and [one.token for one in found.top] == [0, 1, 2]
+    [result] = token_logprobs(torch.zeros(1, 6), torch.tensor([4]), 3)
+    assert result.token == 4 and [item.token for item in result.top] == [0, 1, 2]
     assert token_logprobs(torch.zeros(1, 6), torch.tensor([4]), 0)[0].top == ()
     torch.manual_seed(0)
     logits = torch.cat([torch.randn(20, 9), torch.randint(3, (20, 9)).float()])  # without and with equals
     for rows in (logits, *logits[:, None]):
         for count in (1, 4, 9, 12):
-            found = [[one.token for one in row.top] for row in token_logprobs(rows, rows.argmin(1), count)]
-            assert found == [sorted(range(9), key=lambda token: -row[token])[:count] for row in rows.tolist()]
+            result = [[item.token for item in row.top] for row in token_logprobs(rows, rows.argmin(1), count)]
+            assert result == [sorted(range(9), key=lambda token: -row[token])[:count] for row in rows.tolist()]

@@ -54,17 +54,17 @@ def state_of(run: Run) -> dict[str, torch.Tensor]:
 def test_two_open_streams_of_an_adapted_run_are_independent(tmp_path: Path, kind: str, method: Method) -> None:
     run = adapted(tmp_path, kind, method)
     base = lemma.generate(lemma.load(run.path), "the", **WRITING).text
-    alone = ["".join(stream(run, prompt)) for prompt in ("the", "a cat")]
-    assert alone[0] != base
+    single = ["".join(stream(run, prompt)) for prompt in ("the", "a cat")]
+    assert single[0] != base
     first, second = (stream(run, prompt) for prompt in ("the", "a cat"))
-    written = ["", ""]
+    text = ["", ""]
     for _ in range(3):
-        written[0] += next(first)
-        written[1] += next(second)
-    written[0] += "".join(first)  # and so it has ended
-    written[1] += "".join(second)
-    assert written == alone
-    assert lemma.generate(run, "the", **WRITING).text == alone[0]
+        text[0] += next(first)
+        text[1] += next(second)
+    text[0] += "".join(first)  # and so it has ended
+    text[1] += "".join(second)
+    assert text == single
+    assert lemma.generate(run, "the", **WRITING).text == single[0]
 
 
 def test_generating_leaves_the_modules_and_the_weights_of_a_run_as_they_are(tmp_path: Path) -> None:
@@ -80,35 +80,35 @@ def test_generating_leaves_the_modules_and_the_weights_of_a_run_as_they_are(tmp_
 def test_evaluating_while_a_stream_is_open_gives_the_score_of_the_adapted_run(tmp_path: Path) -> None:
     run = lora(tmp_path)
     (tmp_path / "text.txt").write_text("the cat sat on the mat, and the dog?\n" * 20, encoding="utf-8")
-    alone = lemma.evaluate(run, text=tmp_path / "text.txt", progress=False).to_dict()
-    whole, pieces = lemma.generate(run, "the", **WRITING).text, stream(run, "the")
-    written = next(pieces)
+    single = lemma.evaluate(run, text=tmp_path / "text.txt", progress=False).to_dict()
+    full, pieces = lemma.generate(run, "the", **WRITING).text, stream(run, "the")
+    text = next(pieces)
     meanwhile = lemma.evaluate(run, text=tmp_path / "text.txt", progress=False).to_dict()
-    assert meanwhile["perplexity"] == alone["perplexity"] and written + "".join(pieces) == whole
+    assert meanwhile["perplexity"] == single["perplexity"] and text + "".join(pieces) == full
 
 
 def test_training_between_two_calls_is_seen_by_the_second_and_not_by_an_open_stream(tmp_path: Path) -> None:
     run = lora(tmp_path)
-    whole = lemma.generate(run, "the", **WRITING).text
+    full = lemma.generate(run, "the", **WRITING).text
     pieces = stream(run, "the")
-    written = next(pieces)
+    text = next(pieces)
     with torch.no_grad():
         for parameter in run.module.parameters():
             if parameter.requires_grad:
                 parameter.mul_(-1.5)
     expected = run.model(torch.tensor([[1, 2, 3]]))[0]
     torch.testing.assert_close(run.merge_lora().model(torch.tensor([[1, 2, 3]]))[0], expected, rtol=1e-4, atol=1e-4)
-    assert lemma.generate(run, "the", **WRITING).text != whole
-    assert written + "".join(pieces) == whole
+    assert lemma.generate(run, "the", **WRITING).text != full
+    assert text + "".join(pieces) == full
     run.model(torch.tensor([[1, 2, 3]]))[0].sum().backward()  # the adapted model still learns
 
 
 def test_threads_that_generate_from_one_run_write_what_each_writes_alone(tmp_path: Path) -> None:
     run, prompts = lora(tmp_path), ["the", "a", "dog", "cat", "mat", "end"]
-    alone = [lemma.generate(run, prompt, **WRITING).text for prompt in prompts]
+    single = [lemma.generate(run, prompt, **WRITING).text for prompt in prompts]
     run = lora(tmp_path / "again")
     with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(lambda prompt: lemma.generate(run, prompt, **WRITING).text, prompts)) == alone
+        assert list(pool.map(lambda prompt: lemma.generate(run, prompt, **WRITING).text, prompts)) == single
 
 
 def test_the_merged_copy_is_made_once_and_shares_what_has_no_update(tmp_path: Path) -> None:

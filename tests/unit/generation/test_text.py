@@ -79,7 +79,7 @@ def test_an_unknown_word_in_the_prompt_does_not_hurt() -> None:
 def test_an_empty_prompt_starts_from_eos_or_a_newline_or_token_0(tokenizer: Tokenizer, start: int) -> None:
     read: list[list[int]] = []
     model = Script(tokenizer.vocabulary, [1])
-    model.register_forward_pre_hook(lambda module, given: read.append(given[0][0].tolist()))
+    model.register_forward_pre_hook(lambda module, options: read.append(options[0][0].tolist()))
     generate_text(model, tokenizer, [""], Sampling(tokens=1))
     assert read == [[start]]
 
@@ -91,29 +91,29 @@ def test_text_ends_before_eos() -> None:
 
 
 def test_rows_are_streamed_apart() -> None:
-    heard: dict[int, str] = {}
+    received: dict[int, str] = {}
     script = BYTES.encode("€uro, €uro").tolist()
     results = generate_text(
         Script(BYTES.vocabulary, script),
         BYTES,
         ["a", "b"],
         Sampling(tokens=len(script), temperature=0),
-        on_text=lambda row, piece: heard.update({row: heard.get(row, "") + piece}),
+        on_text=lambda row, piece: received.update({row: received.get(row, "") + piece}),
     )
-    assert heard == {0: "€uro, €uro", 1: "€uro, €uro"} == {row: result.text for row, result in enumerate(results)}
+    assert received == {0: "€uro, €uro", 1: "€uro, €uro"} == {row: result.text for row, result in enumerate(results)}
 
 
 def test_a_reader_who_has_read_enough_ends_that_text_only() -> None:
-    heard = ["", ""]
+    received = ["", ""]
 
     def read(row: int, piece: str) -> object:
-        heard[row] += piece
-        return len(heard[row]) == 4 if row == 0 else len(heard[row])  # a number is no answer, only True is
+        received[row] += piece
+        return len(received[row]) == 4 if row == 0 else len(received[row])  # a number is no answer, only True is
 
     script = CHARACTERS.encode("the dog sat").tolist()
     settings = Sampling(tokens=len(script), temperature=0)
-    one, other = generate_text(Script(CHARACTERS.vocabulary, script), CHARACTERS, ["a", "a"], settings, on_text=read)
-    assert (one.text, len(one.tokens), one.stopped) == ("the ", 4, "told") and heard[0] == "the "
+    item, other = generate_text(Script(CHARACTERS.vocabulary, script), CHARACTERS, ["a", "a"], settings, on_text=read)
+    assert (item.text, len(item.tokens), item.stopped) == ("the ", 4, "told") and received[0] == "the "
     assert (other.text, other.stopped) == ("the dog sat", "length")
 
 
@@ -123,10 +123,10 @@ def test_the_result_tells_its_loop_in_terminal_notebook_and_json() -> None:
     line = "loop: from token 37 the text repeats every 12 tokens, for ever (proved: the last 2 tokens repeated)"
     assert str(result) == f"<a> & b\n{wrap_lines(line)}" and result.note == line
     assert "&lt;a&gt;</" in (page := result._repr_html_()) and " &amp; b" in page and line in page
-    plain = json.loads(json.dumps(result.to_dict()))
-    assert list(plain) == ["prompt", "text", "tokens", "loop", "stopped", "tokens_per_second", "logprobs", "seed"]
-    assert plain["loop"] == {"onset": 37, "period": 12, "proved": True, "state": "the last 2 tokens"}
-    assert plain["tokens"] == [1, 2]
+    base = json.loads(json.dumps(result.to_dict()))
+    assert list(base) == ["prompt", "text", "tokens", "loop", "stopped", "tokens_per_second", "logprobs", "seed"]
+    assert base["loop"] == {"onset": 37, "period": 12, "proved": True, "state": "the last 2 tokens"}
+    assert base["tokens"] == [1, 2]
 
 
 def test_without_a_loop_only_the_text_is_told() -> None:
@@ -145,15 +145,15 @@ def test_speed_is_tokens_over_seconds() -> None:
 def test_a_text_ends_before_the_stop_that_is_complete_first_in_whatever_pieces_it_comes(
     text: str, stops: list[str], data: Any
 ) -> None:
-    ending, told, rest = StopStringFilter(stops), "", text
-    while rest and not ending.has_stopped:
-        size = data.draw(st.integers(1, len(rest)))
-        told, rest = told + ending.add(rest[:size]), rest[size:]
-        assert not any(stop in told for stop in stops)
-    told += ending.flush()
-    places = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
-    assert ending.has_stopped == bool(places)
-    assert told == (text[: min(places)[1]] if places else text)
+    ending, messages, tail = StopStringFilter(stops), "", text
+    while tail and not ending.has_stopped:
+        size = data.draw(st.integers(1, len(tail)))
+        messages, tail = messages + ending.add(tail[:size]), tail[size:]
+        assert not any(stop in messages for stop in stops)
+    messages += ending.flush()
+    positions = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    assert ending.has_stopped == bool(positions)
+    assert messages == (text[: min(positions)[1]] if positions else text)
 
 
 @pytest.mark.parametrize("pieces", [["abcd"], ["ab", "cd"], ["a", "b", "c", "d"]])
@@ -171,17 +171,17 @@ def test_text_ends_before_a_stop_string_also_across_tokens(tokenizer: Tokenizer,
     text = " cat sat on the mat\nthe dog sat on the log\n"
     script = tokenizer.encode(text).tolist()
     model = Script(tokenizer.vocabulary, [0] * (len(tokenizer.encode("the")) - 1) + script)
-    wanted = Sampling(tokens=len(script), temperature=0, stop=stop)
-    told: list[str] = []
-    [result] = generate_text(model, tokenizer, ["the"], wanted, on_text=lambda row, piece: told.append(piece))
-    [silent] = generate_text(model, tokenizer, ["the"], wanted)
+    expected = Sampling(tokens=len(script), temperature=0, stop=stop)
+    messages: list[str] = []
+    [result] = generate_text(model, tokenizer, ["the"], expected, on_text=lambda row, piece: messages.append(piece))
+    [silent] = generate_text(model, tokenizer, ["the"], expected)
     stops = [stop] if isinstance(stop, str) else stop
-    place = min((text.find(one) for one in stops if one in text), default=len(text))
-    assert result.text == silent.text == "".join(told) == text[:place]
-    assert result.stopped == silent.stopped == ("stop" if place < len(text) else "length")
-    spelled = tokenizer.decode(result.tokens)  # the tokens end with the one that completes the stop
-    assert any(one in spelled for one in stops) == (result.stopped == "stop")
-    assert not any(one in tokenizer.decode(result.tokens[:-1]) for one in stops)
+    index = min((text.find(item) for item in stops if item in text), default=len(text))
+    assert result.text == silent.text == "".join(messages) == text[:index]
+    assert result.stopped == silent.stopped == ("stop" if index < len(text) else "length")
+    decoded = tokenizer.decode(result.tokens)  # the tokens end with the one that completes the stop
+    assert any(item in decoded for item in stops) == (result.stopped == "stop")
+    assert not any(item in tokenizer.decode(result.tokens[:-1]) for item in stops)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -192,20 +192,20 @@ def test_stop_strings_end_a_text_where_transformers_criteria_do(seed: int) -> No
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=Engine.from_str(PAIRS.json))
     chance = random.Random(seed)
     words = " ".join(chance.choice(["the", "cat", "sat", "on", "mat", "log", "dog"]) for _ in range(30))
-    stops = [words[place : place + chance.randint(2, 9)] for place in (chance.randint(20, 60), chance.randint(20, 60))]
+    stops = [words[index : index + chance.randint(2, 9)] for index in (chance.randint(20, 60), chance.randint(20, 60))]
     criteria = transformers.StopStringCriteria(fast, stops)
     script = PAIRS.encode(words).tolist()
     ends = next(n for n in range(1, len(script) + 1) if criteria(torch.tensor([script[:n]]), None).item())
-    wanted = Sampling(tokens=len(script), temperature=0, stop=stops)
-    [result] = generate_text(Script(PAIRS.vocabulary, script), PAIRS, ["\n"], wanted)
+    expected = Sampling(tokens=len(script), temperature=0, stop=stops)
+    [result] = generate_text(Script(PAIRS.vocabulary, script), PAIRS, ["\n"], expected)
     assert len(result.tokens) == ends and result.stopped == "stop"
 
 
 def test_a_stop_string_of_half_characters_and_one_in_the_prompt() -> None:
     script = BYTES.encode("ñ€x😀").tolist()
     model = Script(BYTES.vocabulary, script)
-    wanted = Sampling(tokens=len(script), temperature=0, stop="x😀")
-    [result] = generate_text(model, BYTES, ["x"], wanted)
+    expected = Sampling(tokens=len(script), temperature=0, stop="x😀")
+    [result] = generate_text(model, BYTES, ["x"], expected)
     assert (result.text, result.stopped) == ("ñ€", "stop")
     [other] = generate_text(model, BYTES, ["x"], Sampling(tokens=len(script), temperature=0, stop=["xñ", "😀!"]))
     assert (other.text, other.stopped) == ("ñ€x😀", "length")  # only what is generated can stop it
@@ -229,16 +229,16 @@ def test_a_stop_token_ends_a_text_before_it_and_eos_is_told_from_it() -> None:
 def test_samples_follow_each_other_and_are_read_as_one_prompt() -> None:
     sizes: list[tuple[int, ...]] = []
     model = Flat(CHARACTERS.vocabulary)
-    model.register_forward_pre_hook(lambda module, given: sizes.append(tuple(given[0].shape)))
-    wanted = Sampling(tokens=8, temperature=1.0, samples=3)
-    results = generate_text(model, CHARACTERS, ["the", "cat"], wanted)
+    model.register_forward_pre_hook(lambda module, options: sizes.append(tuple(options[0].shape)))
+    expected = Sampling(tokens=8, temperature=1.0, samples=3)
+    results = generate_text(model, CHARACTERS, ["the", "cat"], expected)
     assert [result.prompt for result in results] == ["the"] * 3 + ["cat"] * 3
     assert len({result.text for result in results}) == 6
     assert sizes[0] == (2, 3) and set(sizes[1:]) == {(6, 1)}
-    once = generate_text(
+    first_result = generate_text(
         model, CHARACTERS, [prompt for prompt in ("the", "cat") for _ in range(3)], Sampling(tokens=8, temperature=1.0)
     )
-    assert [result.tokens for result in once] == [result.tokens for result in results]
+    assert [result.tokens for result in first_result] == [result.tokens for result in results]
 
 
 class Flat(Script):
@@ -254,9 +254,9 @@ class Flat(Script):
 def test_a_stream_is_what_is_told_and_can_be_left() -> None:
     script = BYTES.encode("ñ€x😀 and more").tolist()
     model = Script(BYTES.vocabulary, script).train()
-    wanted = Sampling(tokens=len(script), temperature=0)
-    assert list(stream_text(model, BYTES, ["a"], wanted))[:4] == [(0, "ñ"), (0, "€"), (0, "x"), (0, "😀")]
-    stream = stream_text(model, BYTES, ["a"], wanted)
+    expected = Sampling(tokens=len(script), temperature=0)
+    assert list(stream_text(model, BYTES, ["a"], expected))[:4] == [(0, "ñ"), (0, "€"), (0, "x"), (0, "😀")]
+    stream = stream_text(model, BYTES, ["a"], expected)
     assert next(stream) == (0, "ñ") and not torch.is_inference_mode_enabled()
     stream.close()
     assert model.training  # as it was
@@ -267,13 +267,15 @@ def test_log_probabilities_come_with_their_texts() -> None:
     model = Script(WORDS.vocabulary, [*script, WORDS.eos])
     [result] = generate_text(model, WORDS, ["on"], Sampling(tokens=5, temperature=0, logprobs=2))
     assert result.logprobs is not None and result.stopped == "eos"
-    assert [one.text for one in result.logprobs] == [" the", " cat"] and len(result.tokens) == 2
-    assert "".join(one.text for one in result.logprobs) == result.text
-    plain = json.loads(json.dumps(result.to_dict()))["logprobs"]
-    assert [list(one) for one in plain] == [["token", "text", "logprob", "top"]] * 2
-    assert [one["text"] for one in plain[0]["top"]] == [" the", f" {WORDS.decode([0])}"] and plain[0]["logprob"] > -1e-9
-    shown = str(result)
-    assert shown.startswith("on the cat\n") and "log p" in shown and "␣the 0.000, ␣<unk> -50.000" in shown
+    assert [logprob.text for logprob in result.logprobs] == [" the", " cat"] and len(result.tokens) == 2
+    assert "".join(logprob.text for logprob in result.logprobs) == result.text
+    base = json.loads(json.dumps(result.to_dict()))["logprobs"]
+    assert [list(logprob) for logprob in base] == [["token", "text", "logprob", "top"]] * 2
+    assert [logprob["text"] for logprob in base[0]["top"]] == [" the", f" {WORDS.decode([0])}"] and base[0][
+        "logprob"
+    ] > -1e-9
+    rendered = str(result)
+    assert rendered.startswith("on the cat\n") and "log p" in rendered and "␣the 0.000, ␣<unk> -50.000" in rendered
     bare = Generation("a", "b", (1,), None, "eos", 1.0, (TokenLogprob(1, -0.5, text="b"),))
     assert bare.to_dict()["logprobs"] == [{"token": 1, "text": "b", "logprob": -0.5}]
     assert "most likely" not in str(bare)

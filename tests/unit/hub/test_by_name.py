@@ -67,9 +67,9 @@ def llama2c(path: Path, tied: bool = True) -> Any:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_file_of_llama2c_gives_the_logits_and_tokens_of_its_model(tied: bool, tmp_path: Path) -> None:
-    theirs = llama2c(tmp_path / "model.bin", tied)
+    reference = llama2c(tmp_path / "model.bin", tied)
     run = lemma.load(tmp_path / "model.bin", device="cpu")
-    torch.testing.assert_close(run.model(TOKENS)[0], theirs(TOKENS).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(run.model(TOKENS)[0], reference(TOKENS).logits, rtol=0, atol=1e-5)
     for line in ("the cat sat", "naïve café 🎉"):
         assert run.tokenizer.encode(line).tolist() == pieces().encode(line).ids
     assert run.tokenizer.stop_tokens == {1, 2} and run.tokenizer.eos == 1
@@ -77,11 +77,11 @@ def test_a_file_of_llama2c_gives_the_logits_and_tokens_of_its_model(tied: bool, 
 
 def test_a_file_that_is_cut_off_or_something_else_is_refused(tmp_path: Path) -> None:
     llama2c(tmp_path / "model.bin")
-    whole = (tmp_path / "model.bin").read_bytes()
-    (tmp_path / "model.bin").write_bytes(whole[:5000])
+    full = (tmp_path / "model.bin").read_bytes()
+    (tmp_path / "model.bin").write_bytes(full[:5000])
     with pytest.raises(RunError, match=r"model\.bin is cut off: it has 5,000 bytes"):
         lemma.load(tmp_path / "model.bin")
-    (tmp_path / "model.bin").write_bytes(whole[:-5])
+    (tmp_path / "model.bin").write_bytes(full[:-5])
     with pytest.raises(RunError, match="is cut off: it holds"):
         lemma.load(tmp_path / "model.bin").tokenizer  # noqa: B018
     (tmp_path / "model.bin").write_bytes(b"PK" + bytes(40))
@@ -162,10 +162,10 @@ def test_smollm2_chats_and_has_its_template() -> None:
     run = lemma.load(fetched("smollm2-135m"), device="cpu")
     assert sum(parameter.numel() for parameter in run.module.parameters()) == 134_515_008
     talk = [{"role": "user", "content": "What is the capital of France?"}]
-    theirs = transformers.PreTrainedTokenizerFast(
+    reference = transformers.PreTrainedTokenizerFast(
         tokenizer_object=run.tokenizer._engine, **run.tokenizer.special_tokens
     )
-    theirs.chat_template = run.tokenizer.config["chat_template"]
-    assert run.chat(talk) == theirs.apply_chat_template(talk, add_generation_prompt=True)["input_ids"]
+    reference.chat_template = run.tokenizer.config["chat_template"]
+    assert run.chat(talk) == reference.apply_chat_template(talk, add_generation_prompt=True)["input_ids"]
     assert np.isin(2, list(run.tokenizer.stop_tokens)) and run.tokenizer.prefix == ()
     assert "Paris" in lemma.generate(run, chat=talk, tokens=12, temperature=0.0).text

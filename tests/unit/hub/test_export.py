@@ -54,27 +54,29 @@ def test_transformers_loads_a_run_with_its_own_class_and_gives_equal_logits(
     name: str, runs: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "folder"
-    written = lemma.export(runs / name, to="huggingface", out=out)
-    theirs, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    output = lemma.export(runs / name, to="huggingface", out=out)
+    reference, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    torch.testing.assert_close(theirs(TOKENS).logits, ours(runs / name), rtol=0, atol=1e-5)
+    torch.testing.assert_close(reference(TOKENS).logits, ours(runs / name), rtol=0, atol=1e-5)
     torch.testing.assert_close(ours(out), ours(runs / name), rtol=0, atol=1e-6)
-    assert written.parameters == sum(parameter.numel() for parameter in theirs.parameters())
+    assert output.parameters == sum(parameter.numel() for parameter in reference.parameters())
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-    own = lemma.load(runs / name, device="cpu").tokenizer
+    custom = lemma.load(runs / name, device="cpu").tokenizer
     for line in (TEXT[:100], "naïve ünï 🎉", ""):
         assert (
-            tokenizer(line)["input_ids"] == own.encode(line).tolist() == lemma.load(out).tokenizer.encode(line).tolist()
+            tokenizer(line)["input_ids"]
+            == custom.encode(line).tolist()
+            == lemma.load(out).tokenizer.encode(line).tolist()
         )
-    if own.eos is not None:
-        assert theirs.generation_config.eos_token_id in (own.eos, sorted(own.stop_tokens))
+    if custom.eos is not None:
+        assert reference.generation_config.eos_token_id in (custom.eos, sorted(custom.stop_tokens))
 
 
 def flipped(file: Path) -> bytes:
     """Flip a bit of the last digit, so that JSON stays JSON, or of the last number of weights; return what it was."""
     good = file.read_bytes()
-    place = max(good.rfind(digit) for digit in b"0123456789") if file.suffix == ".json" else len(good) - 3
-    file.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+    index = max(good.rfind(digit) for digit in b"0123456789") if file.suffix == ".json" else len(good) - 3
+    file.write_bytes(good[:index] + bytes([good[index] ^ 1]) + good[index + 1 :])
     return good
 
 
@@ -118,8 +120,8 @@ def test_a_flipped_bit_of_a_folder_is_named_whoever_wrote_it(
 def test_the_chat_template_goes_out_with_the_tokenizer(runs: Path, tmp_path: Path) -> None:
     lemma.export(runs / "adapted", to="huggingface", out=tmp_path / "folder")
     messages = [{"role": "user", "content": "hi"}]
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
-    ids = theirs.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
+    ids = reference.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
     assert ids == lemma.load(runs / "adapted").chat(messages)
 
 
@@ -148,11 +150,11 @@ def test_lora_on_a_pretrained_base_gives_equal_logits_in_peft(runs: Path, tmp_pa
     lemma.export(runs / "adapted", to="peft", out=tmp_path / "adapter")
     base = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
     before = base(TOKENS).logits
-    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
-    assert set(theirs.peft_config["default"].target_modules) >= {"q_proj", "k_proj", "v_proj", "o_proj", "down_proj"}
-    got = theirs(TOKENS).logits
-    assert (got - before).abs().max() > 1e-3
-    torch.testing.assert_close(got, ours(runs / "adapted"), rtol=0, atol=1e-5)
+    reference = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    assert set(reference.peft_config["default"].target_modules) >= {"q_proj", "k_proj", "v_proj", "o_proj", "down_proj"}
+    actual = reference(TOKENS).logits
+    assert (actual - before).abs().max() > 1e-3
+    torch.testing.assert_close(actual, ours(runs / "adapted"), rtol=0, atol=1e-5)
     back = lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "back")
     assert back.what == "an adapted run"
     torch.testing.assert_close(ours(tmp_path / "back"), ours(runs / "adapted"), rtol=0, atol=1e-6)
@@ -175,28 +177,28 @@ def test_lora_that_peft_trained_on_transformers_comes_in_and_leaves_again(
     base = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
     torch.manual_seed(3)
     method = peft.LoraConfig(r=2, lora_alpha=6, init_lora_weights=False, **options)
-    theirs = peft.get_peft_model(base, method).eval()
-    theirs.save_pretrained(tmp_path / "adapter")
-    made = lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "run")
-    assert made.what == "an adapted run"
-    torch.testing.assert_close(ours(tmp_path / "run"), theirs(TOKENS).logits, rtol=0, atol=1e-5)
+    reference = peft.get_peft_model(base, method).eval()
+    reference.save_pretrained(tmp_path / "adapter")
+    built = lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "run")
+    assert built.what == "an adapted run"
+    torch.testing.assert_close(ours(tmp_path / "run"), reference(TOKENS).logits, rtol=0, atol=1e-5)
     lemma.export(tmp_path / "run", to="peft", out=tmp_path / "again")
     first, second = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("adapter", "again"))
     assert {name: tensor.shape for name, tensor in first.items()} == {n: tensor.shape for n, tensor in second.items()}
-    plain = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
-    again = peft.PeftModel.from_pretrained(plain, tmp_path / "again").eval()
-    torch.testing.assert_close(again(TOKENS).logits, theirs(TOKENS).logits, rtol=0, atol=1e-5)
+    unwrapped = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
+    again = peft.PeftModel.from_pretrained(unwrapped, tmp_path / "again").eval()
+    torch.testing.assert_close(again(TOKENS).logits, reference(TOKENS).logits, rtol=0, atol=1e-5)
 
 
 def test_modules_that_peft_saved_whole_are_merged_and_the_result_says_so(runs: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     base = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
     options = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"], init_lora_weights=False)
-    theirs = peft.get_peft_model(base, options).eval()
-    theirs.save_pretrained(tmp_path / "adapter")
-    made = lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "run")
-    assert "merged" in made.what and "merged" in str(made)
-    torch.testing.assert_close(ours(tmp_path / "run"), theirs(TOKENS).logits, rtol=0, atol=1e-5)
+    reference = peft.get_peft_model(base, options).eval()
+    reference.save_pretrained(tmp_path / "adapter")
+    built = lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "run")
+    assert "merged" in built.what and "merged" in str(built)
+    torch.testing.assert_close(ours(tmp_path / "run"), reference(TOKENS).logits, rtol=0, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -205,8 +207,8 @@ def opinions(runs: Path) -> Path:
     words = {"good": ("lovely day", "kind cat", "happy end"), "bad": ("dull day", "mean dog", "sad end")}
     rows = [f"{text} {more},{label}" for label, texts in words.items() for text in texts for more in "abcde"]
     (runs / "opinions.csv").write_text("text,label\n" + "\n".join(rows))
-    made = {"rank": 2, "learning_rate": 0.05, "steps": 2, "device": "cpu", "progress": False}
-    lemma.adapt(runs / "base", labels=runs / "opinions.csv", out=runs / "opinions", **made)
+    built = {"rank": 2, "learning_rate": 0.05, "steps": 2, "device": "cpu", "progress": False}
+    lemma.adapt(runs / "base", labels=runs / "opinions.csv", out=runs / "opinions", **built)
     return runs / "opinions"
 
 
@@ -214,14 +216,14 @@ def test_an_adapted_classifier_classifies_the_same_in_transformers(opinions: Pat
     lemma.export(opinions, to="huggingface", out=tmp_path / "folder")
     classify = transformers.pipeline("text-classification", str(tmp_path / "folder"), device="cpu", top_k=None)
     texts = ["a lovely day", "the sad end of a mean dog", "day"]
-    for text, said in zip(texts, classify(texts, batch_size=3), strict=True):  # of different lengths: padded
-        assert {one["label"]: one["score"] for one in said} == pytest.approx(
+    for text, output in zip(texts, classify(texts, batch_size=3), strict=True):  # of different lengths: padded
+        assert {item["label"]: item["score"] for item in output} == pytest.approx(
             lemma.generate(opinions, source=text).probabilities, abs=1e-5
         )
-    own, again = lemma.load(opinions, device="cpu"), lemma.load(tmp_path / "folder", device="cpu")
-    assert again.labels == own.labels == ("bad", "good")
+    custom, again = lemma.load(opinions, device="cpu"), lemma.load(tmp_path / "folder", device="cpu")
+    assert again.labels == custom.labels == ("bad", "good")
     with torch.no_grad():
-        torch.testing.assert_close(again.module(TOKENS), own.module(TOKENS), rtol=0, atol=1e-6)
+        torch.testing.assert_close(again.module(TOKENS), custom.module(TOKENS), rtol=0, atol=1e-6)
     assert lemma.generate(tmp_path / "folder", source=texts[0]).label == lemma.generate(opinions, source=texts[0]).label
     with pytest.raises(InputError, match="whose own data are not known"):
         lemma.evaluate(tmp_path / "folder")
@@ -235,11 +237,11 @@ def test_an_adapted_classifier_gives_equal_logits_in_peft(opinions: Path, runs: 
     peft = pytest.importorskip("peft")
     lemma.export(opinions, to="peft", out=tmp_path / "adapter")
     kind = transformers.AutoModelForSequenceClassification
-    theirs = peft.PeftModel.from_pretrained(kind.from_pretrained(runs / "base"), tmp_path / "adapter").eval()
-    assert theirs.peft_config["default"].task_type == "SEQ_CLS"
+    reference = peft.PeftModel.from_pretrained(kind.from_pretrained(runs / "base"), tmp_path / "adapter").eval()
+    assert reference.peft_config["default"].task_type == "SEQ_CLS"
     with torch.no_grad():
-        own = lemma.load(opinions, device="cpu").module(TOKENS)
-        torch.testing.assert_close(theirs(TOKENS).logits, own, rtol=0, atol=1e-5)
+        custom = lemma.load(opinions, device="cpu").module(TOKENS)
+        torch.testing.assert_close(reference(TOKENS).logits, custom, rtol=0, atol=1e-5)
 
 
 def test_gpt2s_transposed_matrices_come_in_and_go_out(text: Path, tmp_path: Path) -> None:
@@ -252,8 +254,8 @@ def test_gpt2s_transposed_matrices_come_in_and_go_out(text: Path, tmp_path: Path
     (tmp_path / "gpt2" / "tokenizer.json").write_bytes((tmp_path / "words" / "tokenizer.json").read_bytes())
     lemma.adapt(tmp_path / "gpt2", text=text, out=tmp_path / "adapted", rank=2, learning_rate=0.05, **QUICK)
     lemma.export(tmp_path / "adapted", to="peft", out=tmp_path / "adapter")
-    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
-    torch.testing.assert_close(theirs(TOKENS).logits, ours(tmp_path / "adapted"), rtol=0, atol=1e-5)
+    reference = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    torch.testing.assert_close(reference(TOKENS).logits, ours(tmp_path / "adapted"), rtol=0, atol=1e-5)
 
 
 # GGUF
@@ -269,19 +271,19 @@ def test_a_gguf_file_has_equal_tensors_and_tokens(name: str, runs: Path, tmp_pat
     for line in (TEXT[:100], "naïve ünï 🎉"):
         assert again.tokenizer.encode(line).tolist() == run.tokenizer.encode(line).tolist()
     assert again.tokenizer.eos == run.tokenizer.eos
-    found = {tensor.name: torch.tensor(tensor.data) for tensor in gguf.GGUFReader(out).tensors}
+    result = {tensor.name: torch.tensor(tensor.data) for tensor in gguf.GGUFReader(out).tensors}
     lemma.export(runs / name, to="huggingface", out=tmp_path / "folder")
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folder").state_dict()
-    assert torch.equal(found["token_embd.weight"], theirs["model.embed_tokens.weight"])
-    assert torch.equal(found["blk.1.ffn_down.weight"], theirs["model.layers.1.mlp.down_proj.weight"])
-    assert len(found) == len([key for key in theirs if key != "lm_head.weight"]) + ("output.weight" in found)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folder").state_dict()
+    assert torch.equal(result["token_embd.weight"], reference["model.embed_tokens.weight"])
+    assert torch.equal(result["blk.1.ffn_down.weight"], reference["model.layers.1.mlp.down_proj.weight"])
+    assert len(result) == len([key for key in reference if key != "lm_head.weight"]) + ("output.weight" in result)
 
 
 def test_transformers_reads_our_gguf_with_equal_logits(runs: Path, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     lemma.export(runs / "llama", to="gguf", out=tmp_path / "model.gguf")
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
-    torch.testing.assert_close(theirs(TOKENS).logits, ours(runs / "llama"), rtol=0, atol=1e-5)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
+    torch.testing.assert_close(reference(TOKENS).logits, ours(runs / "llama"), rtol=0, atol=1e-5)
 
 
 ROPES: dict[str, dict[str, Any]] = {
@@ -353,10 +355,10 @@ def test_a_gguf_file_of_llama_cpp_with_scaled_rotary_positions_has_the_logits_of
     lengths, divisors = 2 * np.pi / angles, []
     for length in lengths:  # as Meta's code has it
         smooth = (8192 / length - 1) / (4 - 1)
-        kept = 1.0 if length < 8192 / 4 else 8.0 if length > 8192 else 1 / ((1 - smooth) / 8 + smooth)
-        divisors.append(kept)
+        saved = 1.0 if length < 8192 / 4 else 8.0 if length > 8192 else 1 / ((1 - smooth) / 8 + smooth)
+        divisors.append(saved)
     assert len({round(number, 3) for number in divisors}) > 2
-    for number, (own_rope, keys, numbers) in enumerate(
+    for number, (custom_rope, keys, numbers) in enumerate(
         (
             (rope, {}, divisors),
             ({"rope_theta": 50_000.0, "rope_type": "default"}, {}, None),
@@ -368,12 +370,14 @@ def test_a_gguf_file_of_llama_cpp_with_scaled_rotary_positions_has_the_logits_of
             ),
         )
     ):
-        own = type(model)(transformers.LlamaConfig(**{**model.config.to_dict(), "rope_parameters": own_rope})).eval()
-        own.load_state_dict(model.state_dict())
+        custom = type(model)(
+            transformers.LlamaConfig(**{**model.config.to_dict(), "rope_parameters": custom_rope})
+        ).eval()
+        custom.load_state_dict(model.state_dict())
         array = None if numbers is None else np.array(numbers, dtype=np.float32)
-        path = _written_elsewhere(tmp_path / f"{number}.gguf", own, keys, array)
-        found = open_pretrained(path).model()(TOKENS)[0]
-        torch.testing.assert_close(found, own(TOKENS).logits, rtol=0, atol=1e-5)
+        path = _written_elsewhere(tmp_path / f"{number}.gguf", custom, keys, array)
+        result = open_pretrained(path).model()(TOKENS)[0]
+        torch.testing.assert_close(result, custom(TOKENS).logits, rtol=0, atol=1e-5)
     path = _written_elsewhere(tmp_path / "other.gguf", model, {}, np.array(divisors[::-1], dtype=np.float32))
     with pytest.raises(RunError, match=r"other\.gguf: rope_freqs\.weight scales .* not Llama 3's"):
         open_pretrained(path)
@@ -395,8 +399,8 @@ def test_a_gguf_file_that_is_cut_off_is_refused_by_name(runs: Path, tmp_path: Pa
     pytest.importorskip("gguf")
     out = tmp_path / "model.gguf"
     lemma.export(runs / "llama", to="gguf", out=out)
-    whole = out.read_bytes()
-    for size in (3, 40, len(whole) // 4, len(whole) - 4):
-        out.write_bytes(whole[:size])
+    full = out.read_bytes()
+    for size in (3, 40, len(full) // 4, len(full) - 4):
+        out.write_bytes(full[:size])
         with pytest.raises(RunError, match=r"model\.gguf"):
             lemma.load(out)

@@ -132,8 +132,8 @@ def test_flipped_bytes_of_a_llama2c_file_are_errors_of_lemma(tmp_path: Path) -> 
             use(path)
             raise RunError("a change of no effect")
     start = len(good) - len(words)
-    for place in (4, 8, 13):
-        path.write_bytes(good[: start + place] + b"\xff" * 4 + good[start + place + 4 :])
+    for index in (4, 8, 13):
+        path.write_bytes(good[: start + index] + b"\xff" * 4 + good[start + index + 4 :])
         with pytest.raises(LemmaError):
             _ = open_llama2c(path).tokenizer
             raise RunError("a change of no effect")
@@ -193,12 +193,12 @@ def test_a_wrong_option_of_peft_is_an_error_that_names_the_folder(options: dict[
 
 @pytest.mark.parametrize("pattern", ["(.+)+x", "(.*)*(.*)*x", "((.|a)+)+$x", "(((a?){50}){50}){50}x"])
 def test_a_pattern_of_exponential_time_is_matched_in_bounded_time(pattern: str, adapter: Path) -> None:
-    begin = time.process_time()
+    start = time.process_time()
     try:
         read_with(adapter, rank_pattern={pattern: 3})
     except RunError as error:
         assert "peft: a regular expression takes too much work" in str(error)
-    assert time.process_time() - begin < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(

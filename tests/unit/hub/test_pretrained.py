@@ -48,10 +48,10 @@ def logits(path: Path | str) -> torch.Tensor:
 def test_a_folder_is_a_run_with_the_logits_of_transformers(folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    theirs = AutoModelForCausalLM.from_pretrained(folder)
+    reference = AutoModelForCausalLM.from_pretrained(folder)
     run = lemma.load(folder, device="cpu")
     assert isinstance(run.spec, Decoder) and is_run(folder)
-    torch.testing.assert_close(run.model(TOKENS)[0], theirs(TOKENS).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(run.model(TOKENS)[0], reference(TOKENS).logits, rtol=0, atol=1e-5)
     assert not any(parameter.is_meta for parameter in run.module.parameters())
 
 
@@ -63,10 +63,10 @@ def test_shards_give_what_one_file_gives(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_is_loaded_as_float32_and_exactly(dtype: str, tmp_path: Path) -> None:
-    theirs = llama(tmp_path, dtype=dtype).float()
+    reference = llama(tmp_path, dtype=dtype).float()
     run = lemma.load(tmp_path, device="cpu")
     assert {parameter.dtype for parameter in run.module.parameters()} == {torch.float32}
-    torch.testing.assert_close(run.model(TOKENS)[0], theirs(TOKENS).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(run.model(TOKENS)[0], reference(TOKENS).logits, rtol=0, atol=1e-5)
 
 
 def test_tied_matrices_stay_one(tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_tied_matrices_stay_one(tmp_path: Path) -> None:
 
 
 def test_a_config_alone_is_counted_and_has_no_weights(folder: Path, tmp_path: Path) -> None:
-    alone = shutil.copy(folder / "config.json", tmp_path)
-    account = lemma.count(str(alone), quantities=["parameters"])
+    single = shutil.copy(folder / "config.json", tmp_path)
+    account = lemma.count(str(single), quantities=["parameters"])
     expected = sum(parameter.numel() for parameter in lemma.load(folder, device="cpu").module.parameters())
     assert account.parameters.total == expected
     assert account.parameters.total == lemma.count(folder, quantities=["parameters"]).parameters.total
@@ -124,8 +124,8 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_cut_off_is_named(copied: Path) -> None:
-    whole = (copied / "model.safetensors").read_bytes()
-    (copied / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    full = (copied / "model.safetensors").read_bytes()
+    (copied / "model.safetensors").write_bytes(full[: len(full) // 2])
     assert "model.safetensors is damaged or cut off" in refused(copied)
 
 
@@ -142,13 +142,13 @@ def test_other_shapes_than_the_configuration_says_are_refused(copied: Path) -> N
 
 
 def test_an_unknown_architecture_is_refused_with_those_that_are_known(copied: Path) -> None:
-    said = refused(changed(copied, model_type="mamba"))
-    assert "'mamba'" in said and "Llama" in said and "Qwen3" in said
+    output = refused(changed(copied, model_type="mamba"))
+    assert "'mamba'" in output and "Llama" in output and "Qwen3" in output
 
 
 def test_code_of_its_own_is_never_run(copied: Path) -> None:
-    said = refused(changed(copied, auto_map={"AutoModelForCausalLM": "modeling.Evil"}))
-    assert "auto_map" in said and "never" in said
+    output = refused(changed(copied, auto_map={"AutoModelForCausalLM": "modeling.Evil"}))
+    assert "auto_map" in output and "never" in output
 
 
 def follow(advice: str) -> None:
@@ -159,13 +159,13 @@ def follow(advice: str) -> None:
 
 
 def test_a_pickle_is_refused_with_a_way_out_that_works(copied: Path) -> None:
-    whole = lemma.load(copied).module.state_dict()
+    full = lemma.load(copied).module.state_dict()
     torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
     (copied / "model.safetensors").unlink()
-    said = refused(copied)
-    assert "pytorch_model.bin is a pickle" in said and "LlamaForCausalLM" in said
-    follow(said)
-    torch.testing.assert_close(lemma.load(copied).module.state_dict(), whole)
+    output = refused(copied)
+    assert "pytorch_model.bin is a pickle" in output and "LlamaForCausalLM" in output
+    follow(output)
+    torch.testing.assert_close(lemma.load(copied).module.state_dict(), full)
     (copied / "model.safetensors").rename(copied / "consolidated.00.pth")
     (copied / "pytorch_model.bin").unlink()
     assert refused(copied).endswith("Download the model's model.safetensors.")  # transformers cannot read it either
@@ -174,8 +174,8 @@ def test_a_pickle_is_refused_with_a_way_out_that_works(copied: Path) -> None:
 def test_a_folder_without_a_tokenizer_is_refused_with_advice_that_fits_its_files(copied: Path) -> None:
     (copied / "tokenizer.json").unlink()
     (copied / "vocab.json").write_text("{}")  # without its merges no tokenizer can be made of it
-    said = refused(copied)
-    assert "has no tokenizer: neither tokenizer.json nor" in said and "python -c" not in said
+    output = refused(copied)
+    assert "has no tokenizer: neither tokenizer.json nor" in output and "python -c" not in output
     (copied / "spiece.model").write_bytes(b"")
     assert "pip install transformers sentencepiece protobuf" in refused(copied)
 
@@ -220,9 +220,9 @@ def test_an_adapted_run_finds_its_base_and_sees_that_it_changed(copied: Path, tm
     assert run.adaptation.base_hash == RunFolder.open(copied).source.hash  # pyright: ignore
     assert run.chat([{"role": "user", "content": "hi"}]) == lemma.load(copied).chat([{"role": "user", "content": "hi"}])
     lemma.export(tmp_path / "adapted", to="merged", out=tmp_path / "plain")
-    plain = lemma.load(tmp_path / "plain", device="cpu")
-    torch.testing.assert_close(plain.model(TOKENS)[0], run.model(TOKENS)[0], rtol=0, atol=1e-5)
-    assert plain.tokenizer.stop_tokens == run.tokenizer.stop_tokens and plain.chat([{"role": "user", "content": "hi"}])
+    base = lemma.load(tmp_path / "plain", device="cpu")
+    torch.testing.assert_close(base.model(TOKENS)[0], run.model(TOKENS)[0], rtol=0, atol=1e-5)
+    assert base.tokenizer.stop_tokens == run.tokenizer.stop_tokens and base.chat([{"role": "user", "content": "hi"}])
     changed(copied, rope_theta=5.0)
     with pytest.raises(RunError, match="was adapted from weights and a tokenizer"):
         lemma.load(tmp_path / "adapted")
@@ -231,14 +231,16 @@ def test_an_adapted_run_finds_its_base_and_sees_that_it_changed(copied: Path, tm
 def test_a_classifier_is_made_of_a_folder(folder: Path, tmp_path: Path) -> None:
     rows = [f"the cat sat {word},{label}" for word in ("well", "there") for label in "ab" for _ in range(20)]
     (tmp_path / "rows.csv").write_text("text,label\n" + "\n".join(f"{number} {row}" for number, row in enumerate(rows)))
-    given: dict[str, Any] = {"labels": tmp_path / "rows.csv", "progress": False, "device": "cpu"}
-    plan = plan_adaptation(folder, DataArgs(ClassificationTask, str(given["labels"]), {}), "lora", {}, SilentObserver())
+    settings: dict[str, Any] = {"labels": tmp_path / "rows.csv", "progress": False, "device": "cpu"}
+    plan = plan_adaptation(
+        folder, DataArgs(ClassificationTask, str(settings["labels"]), {}), "lora", {}, SilentObserver()
+    )
     recipe = plan.recipe  # 64 training texts, twice, would be fewer steps
     assert (recipe.batch, recipe.sequence_length, recipe.steps, recipe.evaluate_every) == (8, 64, 60, 20)
-    lemma.adapt(folder, out=tmp_path / "out", steps=2, sequence_length=4, **given)
-    found = lemma.generate(tmp_path / "out", source=["the cat", "the cat sat on the mat"])
-    assert [one.label in ("a", "b") for one in found] == [True, True]
-    assert not found[0].note and "only the first 4 of" in found[1].note
+    lemma.adapt(folder, out=tmp_path / "out", steps=2, sequence_length=4, **settings)
+    generations = lemma.generate(tmp_path / "out", source=["the cat", "the cat sat on the mat"])
+    assert [item.label in ("a", "b") for item in generations] == [True, True]
+    assert not generations[0].note and "only the first 4 of" in generations[1].note
     assert lemma.evaluate(tmp_path / "out", progress=False).texts == 8
     heads = lemma.look(tmp_path / "out", text="the cat sat").heads
     assert len(heads) == 8 and heads[0].weights.shape[-1] == len(lemma.load(folder).tokenizer.encode("the cat sat"))
@@ -299,11 +301,11 @@ def bert(folder: Path) -> Any:
 
 
 def test_a_bert_is_evaluated_with_its_own_mask_and_becomes_a_classifier(tmp_path: Path) -> None:
-    theirs = bert(tmp_path / "bert")
+    reference = bert(tmp_path / "bert")
     run = lemma.load(tmp_path / "bert", device="cpu")
     assert run.spec.special_tokens == (1, 2, 3)  # pyright: ignore
     tokens = torch.tensor([[1, 9, 3, 20, 2]])
-    torch.testing.assert_close(run.module(tokens), theirs(tokens).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(run.module(tokens), reference(tokens).logits, rtol=0, atol=1e-5)
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     score = lemma.evaluate(run, text=tmp_path / "text.txt", progress=False)
     assert abs(score.loss - math.log(run.spec.vocabulary)) < 0.2  # an untrained model guesses
@@ -331,9 +333,9 @@ def test_a_t5_answers_a_source_as_transformers_does(tmp_path: Path) -> None:
     fast = PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="</s>", pad_token="<unk>")
     fast.save_pretrained(tmp_path)
     source = fast("the cat sat", return_tensors="pt")["input_ids"]
-    theirs = model.generate(source, max_new_tokens=8, do_sample=False)[0, 1:].tolist()
+    reference = model.generate(source, max_new_tokens=8, do_sample=False)[0, 1:].tolist()
     ours = lemma.generate(tmp_path, source="the cat sat", tokens=8)
-    assert list(ours.tokens) == [token for token in theirs if token != 2]
+    assert list(ours.tokens) == [token for token in reference if token != 2]
     (tmp_path / "pairs.tsv").write_text("source\ttarget\nthe cat\tthe mat\na time\ta café\n")
     assert lemma.evaluate(tmp_path, pairs=tmp_path / "pairs.tsv", beam=1, progress=False).sentences == 2
 
@@ -344,15 +346,15 @@ def test_a_served_model_chats_by_its_own_template(folder: Path) -> None:
     testing = pytest.importorskip("fastapi.testclient", reason="needs FastAPI")
     client, run = testing.TestClient(application(folder, device="cpu")), lemma.load(folder, device="cpu")
     messages = [{"role": "user", "content": "the cat"}]
-    asked = {"messages": messages, "max_tokens": 3, "temperature": 0}
-    answer = client.post("/v1/chat/completions", json=asked).json()
+    request = {"messages": messages, "max_tokens": 3, "temperature": 0}
+    answer = client.post("/v1/chat/completions", json=request).json()
     expected = lemma.generate(run, chat="the cat", tokens=3, temperature=0.0)
     assert answer["choices"][0]["message"]["content"] == expected.text
     assert answer["usage"]["prompt_tokens"] == len(run.chat(messages))
-    [told] = client.get("/v1/models").json()["data"]
-    assert told["created"] == 0 and told["shows"] == ["generate", "look", "count"]
-    drawn = client.post(
+    [reported] = client.get("/v1/models").json()["data"]
+    assert reported["created"] == 0 and reported["shows"] == ["generate", "look", "count"]
+    samples = client.post(
         "/v1/completions", json={"prompt": "the", "max_tokens": 8, "seed": 3}
     ).json()  # as it says itself
-    own = lemma.generate(run, "the", tokens=8, seed=3, defaults={"temperature": 1.0})
-    assert drawn["choices"][0]["text"] == own.text
+    custom = lemma.generate(run, "the", tokens=8, seed=3, defaults={"temperature": 1.0})
+    assert samples["choices"][0]["text"] == custom.text

@@ -34,13 +34,13 @@ def engine(request: pytest.FixtureRequest) -> library.Tokenizer:
 
 
 def test_ids_and_texts_are_those_of_transformers(engine: library.Tokenizer) -> None:
-    ours, theirs = Tokenizer(engine.to_str()), transformers.PreTrainedTokenizerFast(tokenizer_object=engine)
-    assert ours.kind == "pretrained" and ours.vocabulary == len(theirs)
+    ours, reference = Tokenizer(engine.to_str()), transformers.PreTrainedTokenizerFast(tokenizer_object=engine)
+    assert ours.kind == "pretrained" and ours.vocabulary == len(reference)
     for line in LINES:
-        ids = theirs(line)["input_ids"]
+        ids = reference(line)["input_ids"]
         assert ours.encode(line).tolist() == ids
-        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
-        assert ours.encode_lossy(line)[0].tolist() == theirs(line, add_special_tokens=False)["input_ids"]
+        assert ours.decode(ids) == reference.decode(ids, skip_special_tokens=True)
+        assert ours.encode_lossy(line)[0].tolist() == reference(line, add_special_tokens=False)["input_ids"]
 
 
 def _saved(folder: Path, engine: library.Tokenizer, **settings: Any) -> Path:
@@ -71,11 +71,11 @@ def test_a_text_is_put_between_what_transformers_puts_it_between(said: str, pipe
         plan = {**json.loads(engine.to_str()), "post_processor": None}
         engine = library.Tokenizer.from_str(json.dumps(plan))
     folder = _saved(tmp_path, engine, **AROUND[said])
-    ours, theirs = open_folder(folder).tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
+    ours, reference = open_folder(folder).tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
     for line in LINES:
-        assert ours.encode(line).tolist() == theirs(line)["input_ids"]
+        assert ours.encode(line).tolist() == reference(line)["input_ids"]
     rows = fit_rows(encode_texts(ours, LINES[:1], lambda size: None)[0], ours, 99, special_tokens=True)
-    assert rows.tokens.tolist() == theirs(LINES[0])["input_ids"]  # as a classifier reads it
+    assert rows.tokens.tolist() == reference(LINES[0])["input_ids"]  # as a classifier reads it
 
 
 @pytest.mark.parametrize("name", ["byte-level", "with begin", "pieces"])
@@ -85,12 +85,12 @@ def test_text_that_is_spelled_piece_by_piece_is_the_text_of_all(name: str) -> No
         ids = ours.encode(line).tolist()
         for cut in range(1, len(ids)):
             spelling = Detokenizer(ours, ids[:cut])
-            told = "".join(map(spelling.add, ids[cut:])) + spelling.flush()
+            messages = "".join(map(spelling.add, ids[cut:])) + spelling.flush()
             last = ours.decode(ids[cut - 1 : cut])
-            assert told == strip_partial_character(
+            assert messages == strip_partial_character(
                 ours, ours.decode(ids[cut - 1 :])[len(last) :]
             )  # no half of a character
-            assert "\ufffd" not in told or "\ufffd" in ours.decode(ids[cut - 1 :])
+            assert "\ufffd" not in messages or "\ufffd" in ours.decode(ids[cut - 1 :])
 
 
 def test_labels_name_special_tokens_and_keep_spaces() -> None:
@@ -106,9 +106,9 @@ def test_a_long_text_is_cut_where_its_tokens_do_not_change(name: str, tmp_path: 
     monkeypatch.setattr("lemma.data.text.BLOCK", 100)
     ours = Tokenizer(ENGINES[name]().to_str())
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    found = np.asarray(read_tokens([str(tmp_path / "text.txt")], ours).item("text"))
-    begin = () if ours.suffix else ours.prefix  # an encoder's windows have special tokens of their own
-    assert found.tolist() == [*begin, *ours.encode_lossy(TEXT)[0].tolist()]
+    result = np.asarray(read_tokens([str(tmp_path / "text.txt")], ours).item("text"))
+    start = () if ours.suffix else ours.prefix  # an encoder's windows have special tokens of their own
+    assert result.tolist() == [*start, *ours.encode_lossy(TEXT)[0].tolist()]
 
 
 def test_a_larger_vocabulary_than_the_tokens_is_the_models(tmp_path: Path) -> None:
@@ -156,21 +156,21 @@ TALK = [
 
 @pytest.mark.parametrize("name", list(TEMPLATES))
 def test_a_conversation_is_written_as_transformers_writes_it(name: str) -> None:
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=byte_level(), bos_token="<|im_start|>")
-    theirs.chat_template = TEMPLATES[name]
+    reference = transformers.PreTrainedTokenizerFast(tokenizer_object=byte_level(), bos_token="<|im_start|>")
+    reference.chat_template = TEMPLATES[name]
     for answering in (True, False):
-        expected = theirs.apply_chat_template(TALK, tokenize=False, add_generation_prompt=answering)
-        written = render_chat(TEMPLATES[name], TALK, {"bos_token": "<|im_start|>"}, add_generation_prompt=answering)
-        assert written == expected
+        expected = reference.apply_chat_template(TALK, tokenize=False, add_generation_prompt=answering)
+        text = render_chat(TEMPLATES[name], TALK, {"bos_token": "<|im_start|>"}, add_generation_prompt=answering)
+        assert text == expected
 
 
 def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
     for evil in ("{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{% include '/etc/passwd' %}"):
         try:
-            written = render_chat(evil, TALK, {})
+            text = render_chat(evil, TALK, {})
         except DataError:
             continue
-        assert written == ""
+        assert text == ""
 
 
 def test_a_template_may_refuse_and_a_model_without_one_says_so(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_nothing_is_added_to_a_conversation(tmp_path: Path) -> None:
     run = lemma.load(tmp_path)
     talk = [{"role": "user", "content": "the cat"}]
     assert run.tokenizer.prefix == (1,)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert run.chat(talk) == theirs.apply_chat_template(talk, add_generation_prompt=True)["input_ids"]
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert run.chat(talk) == reference.apply_chat_template(talk, add_generation_prompt=True)["input_ids"]
     answer = lemma.generate(run, chat=talk, tokens=3, temperature=0.0)
     assert answer.prompt == run.tokenizer.chat(talk)

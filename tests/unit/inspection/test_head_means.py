@@ -27,7 +27,7 @@ def test_means_are_those_of_the_weights_of_all_windows(run: Path, monkeypatch: p
     monkeypatch.setattr(
         heads, "tokens_per_batch", lambda *_: 3 * 32
     )  # several batches, and a shorter window at the end
-    found = lemma.look.corpus(run, str(run.parent / "text.txt"))
+    result = lemma.look.corpus(run, str(run.parent / "text.txt"))
     loaded = lemma.load(run)
     tokens = torch.from_numpy(np.asarray(loaded.tokenizer.encode(TEXT), dtype=np.int64))
     entropies, squares, uniform = [], [], []
@@ -36,14 +36,14 @@ def test_means_are_those_of_the_weights_of_all_windows(run: Path, monkeypatch: p
             loaded.model(window[None])
         weights = torch.stack([record.weights()[0] for record in records]).double()  # layer, head, row, key
         entropies.append(torch.special.entr(weights).sum(-1))
-        places = torch.arange(len(window), dtype=torch.float64)
-        squares.append((weights * (places[:, None] - places).square()).sum(-1))
-        uniform.append((places + 1).log())
-    assert found.tokens == len(tokens) and found.length == 32
-    assert np.allclose(found.entropy, torch.cat(entropies, -1).mean(-1), atol=1e-5)
-    assert np.allclose(found.distance, torch.cat(squares, -1).mean(-1).sqrt(), rtol=1e-5)
-    assert found.uniform_entropy == pytest.approx(torch.cat(uniform).mean().item())
-    assert len(found.records()) == 4 and "1.1" in str(found)
+        positions = torch.arange(len(window), dtype=torch.float64)
+        squares.append((weights * (positions[:, None] - positions).square()).sum(-1))
+        uniform.append((positions + 1).log())
+    assert result.tokens == len(tokens) and result.length == 32
+    assert np.allclose(result.entropy, torch.cat(entropies, -1).mean(-1), atol=1e-5)
+    assert np.allclose(result.distance, torch.cat(squares, -1).mean(-1).sqrt(), rtol=1e-5)
+    assert result.uniform_entropy == pytest.approx(torch.cat(uniform).mean().item())
+    assert len(result.records()) == 4 and "1.1" in str(result)
 
 
 def test_a_model_without_attention_is_named(run: Path, tmp_path: Path) -> None:
@@ -63,11 +63,11 @@ def test_a_sliding_window_is_read_over_the_context_and_uniform_attention_sees_no
         for layer in loaded.model.layers:
             layer.attention.query_key_value.weight.zero_()  # every head is uniform over what it sees
             layer.attention.query_key_value.bias.zero_()
-    found = lemma.look.corpus(loaded, str(tmp_path / "text.txt"))
-    assert found.length == 12
-    assert np.allclose(found.entropy, found.uniform_entropy, atol=1e-5)
-    rows = [min(place % 12 + 1, 4) for place in range(found.tokens)]
-    assert found.uniform_entropy == pytest.approx(np.log(rows).mean())
+    result = lemma.look.corpus(loaded, str(tmp_path / "text.txt"))
+    assert result.length == 12
+    assert np.allclose(result.entropy, result.uniform_entropy, atol=1e-5)
+    rows = [min(index % 12 + 1, 4) for index in range(result.tokens)]
+    assert result.uniform_entropy == pytest.approx(np.log(rows).mean())
 
 
 def test_an_encoder_is_refused_with_what_to_type(run: Path, tmp_path: Path) -> None:

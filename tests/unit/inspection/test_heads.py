@@ -61,7 +61,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_weights_are_those_that_transformers_itself_gives(kind: str) -> None:
-    """Its own `output_attentions`, which only its slow path can give."""
+    """Return its own `output_attentions`, which only its slow path can give."""
     model = hugging_face(kind, **FAMILIES[kind])
     with torch.no_grad():
         attentions = model(IDS[None], output_attentions=True).attentions
@@ -87,8 +87,8 @@ def test_an_attention_sink_takes_its_share_and_the_result_says_so() -> None:
     assert "to sink" in str(seen) and "attention sinks" in " ".join(seen.notes)
     assert seen.to_dict()["heads"][0]["sink"] == seen.heads[0].sink_fraction
     assert "to the sink" in render_page(seen)
-    plain = look_at(decoder(), IDS, list(TEXT))
-    assert "sink" not in str(plain) and plain.to_dict()["heads"][0]["sink"] is None
+    base = look_at(decoder(), IDS, list(TEXT))
+    assert "sink" not in str(base) and base.to_dict()["heads"][0]["sink"] is None
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary", "alibi"])
@@ -106,7 +106,7 @@ def test_the_weighed_values_are_what_the_attention_returns() -> None:
     model = decoder(L=1)
     returned: list[torch.Tensor] = []
     attention = model.get_submodule("layers.0.attention")
-    hook = attention.get_submodule("output").register_forward_pre_hook(lambda _, given: returned.append(given[0]))
+    hook = attention.get_submodule("output").register_forward_pre_hook(lambda _, settings: returned.append(settings[0]))
     seen = look_at(model, IDS, list(TEXT))
     hook.remove()
     mixed = np.concatenate([head.weights @ head.values for head in seen.heads if head.values is not None], axis=1)
@@ -118,17 +118,17 @@ def test_cross_attention_names_both_texts_whatever_their_lengths() -> None:
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
     model = hugging_face("Bart", **words, **heads)
     for length in (5, len(TEXT)):
-        source = [f"s{place}" for place in range(length)]
+        source = [f"s{index}" for index in range(length)]
         inputs = {"input_ids": IDS[None, :length], "decoder_input_ids": IDS[None]}
         seen = look_at(model, inputs, list(TEXT), source_words=source)
         with torch.no_grad():
-            given = model(**inputs, output_attentions=True)
-        encoder, itself, cross = (seen.heads[place] for place in (0, 2, 4))
+            settings = model(**inputs, output_attentions=True)
+        encoder, itself, cross = (seen.heads[index] for index in (0, 2, 4))
         assert [head.is_cross for head in (encoder, itself, cross)] == [False, False, True]
         assert [word.text for word in encoder.query_tokens] == [word.text for word in cross.key_tokens] == source
         assert [word.text for word in itself.key_tokens] == [word.text for word in cross.query_tokens] == list(TEXT)
         assert cross.statistics.distance is None
-        np.testing.assert_allclose(cross.weights, given.cross_attentions[0][0, 0].numpy(), atol=2e-6)
+        np.testing.assert_allclose(cross.weights, settings.cross_attentions[0][0, 0].numpy(), atol=2e-6)
         assert "–" in str(seen)
 
 
@@ -144,10 +144,10 @@ def test_a_padding_mask_leaves_cells_empty() -> None:
 def test_the_least_number_serves_as_a_mask_too() -> None:
     class Masked(nn.Module):
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            given = torch.randn(1, 2, tokens.shape[1], 4)
-            bias = torch.zeros(given.shape[-2], given.shape[-2])
+            settings = torch.randn(1, 2, tokens.shape[1], 4)
+            bias = torch.zeros(settings.shape[-2], settings.shape[-2])
             bias[:, -1] = torch.finfo(bias.dtype).min
-            return nn.functional.scaled_dot_product_attention(given, given, given, bias)
+            return nn.functional.scaled_dot_product_attention(settings, settings, settings, bias)
 
     head = look_at(Masked(), IDS, list(TEXT)).heads[0]
     assert head.allowed[:, :-1].all() and not head.allowed[:, -1].any() and head.bias is None
@@ -176,11 +176,11 @@ def test_half_precision_is_worked_out_in_single() -> None:
 
 def test_one_layer_or_head_is_the_same_as_among_all() -> None:
     model = decoder()
-    everything, some = look_at(model, IDS, list(TEXT)), look_at(model, IDS, list(TEXT), layer=1, head=2)
-    assert [(head.layer, head.head) for head in some.heads] == [(1, 2)]
-    np.testing.assert_array_equal(some.heads[0].weights, everything.heads[6].weights)
+    everything, subset = look_at(model, IDS, list(TEXT)), look_at(model, IDS, list(TEXT), layer=1, head=2)
+    assert [(head.layer, head.head) for head in subset.heads] == [(1, 2)]
+    np.testing.assert_array_equal(subset.heads[0].weights, everything.heads[6].weights)
     assert len(look_at(model, IDS, list(TEXT), head=3).heads) == 2
-    assert "→" in str(some) and "→" not in str(everything)
+    assert "→" in str(subset) and "→" not in str(everything)
 
 
 @pytest.mark.parametrize("wrong", [{"layer": 2}, {"layer": -1}, {"head": 4}, {"layer": 0, "head": -1}])
@@ -294,8 +294,8 @@ def test_the_table_has_a_row_for_each_head(tmp_path: Path) -> None:
 
 def test_images_are_whole_svg_with_hostile_tokens(tmp_path: Path) -> None:
     words = ["<script>", "\x00", "&", '"', "\u202eabc", "💡", "\n", " "]
-    for chosen in ({}, {"layer": 0, "head": 0}):
-        path = look_at(decoder(), IDS[:8], words, **chosen).save(tmp_path / "heads.svg")
+    for choice in ({}, {"layer": 0, "head": 0}):
+        path = look_at(decoder(), IDS[:8], words, **choice).save(tmp_path / "heads.svg")
         tree = ElementTree.parse(path)
         assert not [node for node in tree.iter() if node.tag.endswith("script")]
     assert "<script>" in "".join(tree.getroot().itertext())
@@ -312,10 +312,10 @@ def test_the_image_of_a_matrix_has_its_colours_and_empty_cells() -> None:
     image = pytest.importorskip("PIL.Image")
     weights, allowed = np.array([[1.0, 0.0], [0.25, 0.0]]), np.array([[True, False], [True, True]])
     pixels = image.open(io.BytesIO(png(weights, allowed))).convert("RGBA")
-    got = [pixels.getpixel(place) for place in ((0, 0), (1, 0), (0, 1), (1, 1))]
+    actual = [pixels.getpixel(index) for index in ((0, 0), (1, 0), (0, 1), (1, 1))]
     expected = [tuple(bytes.fromhex(COLOURS[level][1:])) for level in (254, 127, 0)]
-    assert [got[0][:3], got[2][:3], got[3][:3]] == expected
-    assert [pixel[3] for pixel in got] == [255, 0, 255, 255]
+    assert [actual[0][:3], actual[2][:3], actual[3][:3]] == expected
+    assert [pixel[3] for pixel in actual] == [255, 0, 255, 255]
 
 
 def luminance(colour: np.ndarray) -> float:
@@ -337,7 +337,7 @@ def test_colours_darken_all_the_way_for_every_kind_of_colour_vision() -> None:
 
 def test_numbers_can_be_read_on_every_colour() -> None:
     for number, colour in enumerate(COLOURS):
-        lights = [luminance(np.array(list(bytes.fromhex(one[1:]))) / 255) for one in (colour, text_colour(number))]
+        lights = [luminance(np.array(list(bytes.fromhex(item[1:]))) / 255) for item in (colour, text_colour(number))]
         assert (max(lights) + 0.05) / (min(lights) + 0.05) > 3.9
 
 
@@ -358,15 +358,15 @@ def induction_model(tokens: int) -> nn.Module:
     for layer in model.layers:
         layer.attention_norm = nn.Identity()
     width, sharp = 4 * tokens, 100.0 * (4 * tokens) ** 0.5
-    one, before = torch.eye(tokens), slice(3 * tokens, width)
+    item, before = torch.eye(tokens), slice(3 * tokens, width)
     with torch.no_grad():
-        model.embedding.weight[:, :tokens] = one
+        model.embedding.weight[:, :tokens] = item
         model.positions.weight[:, tokens : 3 * tokens] = torch.eye(size)
         first, second = (layer.attention.query_key_value.weight for layer in model.layers)
         first[tokens + torch.arange(size - 1), tokens + torch.arange(1, size)] = sharp  # queries: p asks for p − 1
         first[width + torch.arange(tokens, 3 * tokens), torch.arange(tokens, 3 * tokens)] = 1.0  # keys: positions
         first[2 * width + torch.arange(tokens), torch.arange(tokens)] = 1.0  # values: tokens
-        model.layers[0].attention.output.weight[before, :tokens] = one
+        model.layers[0].attention.output.weight[before, :tokens] = item
         second[torch.arange(tokens), torch.arange(tokens)] = sharp  # queries: the token
         second[width + torch.arange(tokens), torch.arange(3 * tokens, width)] = 1.0  # keys: the token before
     return model
@@ -403,10 +403,10 @@ def test_of_many_heads_the_terminal_shows_letters_and_the_best_of_each_pattern()
     for parameter in model.parameters():
         nn.init.normal_(parameter)  # sharp attention
     seen = look_at(model, IDS, list(TEXT))
-    shown = str(seen).splitlines()
-    assert all(len(line) <= 80 for line in shown) and len(shown) < 60
-    assert sum(line.lstrip().startswith("layer ") for line in shown) == 20
+    rendered = str(seen).splitlines()
+    assert all(len(line) <= 80 for line in rendered) and len(rendered) < 60
+    assert sum(line.lstrip().startswith("layer ") for line in rendered) == 20
     name, pairs = next(iter(seen.heads_by_pattern().items()))
-    head, one = pairs[0]
-    assert one.score == max(match.score for other in seen.heads for match in other.matches if match.pattern == name)
-    assert any(line.startswith(name) and f"{head.layer}.{head.head} {one.score:.2f}" in line for line in shown)
+    head, item = pairs[0]
+    assert item.score == max(match.score for other in seen.heads for match in other.matches if match.pattern == name)
+    assert any(line.startswith(name) and f"{head.layer}.{head.head} {item.score:.2f}" in line for line in rendered)

@@ -48,9 +48,9 @@ def test_json_is_one_object_with_the_heads_asked_for(run: Path, tmp_path: Path, 
 )
 def test_a_first_word_that_is_neither_command_nor_folder_is_named(capsys, words: list[str], guess: str) -> None:
     status, out, err = said(capsys, *words)
-    known = "Known: attention, bpe, cross, graph, lstm, parse; or give the folder of a run."
+    names = "Known: attention, bpe, cross, graph, lstm, parse; or give the folder of a run."
     assert status == 2 and not out
-    assert " ".join(err.split()) == f"lemma: '{words[0]}' is no command and no run folder.{guess} {known}"
+    assert " ".join(err.split()) == f"lemma: '{words[0]}' is no command and no run folder.{guess} {names}"
 
 
 def test_the_help_of_looking_at_a_run_needs_no_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,9 +45,9 @@ def heads(words: list[str], name: str = "a model", **sizes: int) -> Heads:
 
 
 def packed(html: str) -> dict:
-    found = re.search(r'<script type="application/json" id="payload">(.*?)</script>', html, re.S)
-    assert found
-    return json.loads(found[1])
+    hits = re.search(r'<script type="application/json" id="payload">(.*?)</script>', html, re.S)
+    assert hits
+    return json.loads(hits[1])
 
 
 def test_nothing_is_fetched_and_nothing_hostile_runs() -> None:
@@ -76,8 +76,8 @@ def test_without_script_every_head_and_its_numbers_are_there() -> None:
 def test_the_payload_holds_the_models_own_scores() -> None:
     seen = heads(list("abcabcabc"))
     values = packed(render_page(seen))
-    for head, given in zip(seen.heads, values["heads"], strict=True):
-        raw = {name: base64.b64decode(values["arrays"][given[name]]) for name in ("scores", "sums", "mask")}
+    for head, settings in zip(seen.heads, values["heads"], strict=True):
+        raw = {name: base64.b64decode(values["arrays"][settings[name]]) for name in ("scores", "sums", "mask")}
         mask = np.unpackbits(np.frombuffer(raw["mask"], np.uint8))[:81].reshape(9, 9).astype(bool)
         scores = np.full((9, 9), -np.inf)
         scores[mask] = np.frombuffer(raw["scores"], "<f4")
@@ -87,16 +87,16 @@ def test_the_payload_holds_the_models_own_scores() -> None:
 
 
 def test_a_large_model_stays_within_the_budget_and_says_what_is_left_out() -> None:
-    seen = heads([f"w{place}" for place in range(60)], d=192, L=12, h=12, d_ff=8)
-    wide = heads([f"w{place}" for place in range(60)], d=768, L=12, h=12, d_ff=8)
-    html = render_page(wide)
+    seen = heads([f"w{index}" for index in range(60)], d=192, L=12, h=12, d_ff=8)
+    width = heads([f"w{index}" for index in range(60)], d=768, L=12, h=12, d_ff=8)
+    html = render_page(width)
     assert len(html) < 4_500_000 and "are left out" in html
     assert packed(html)["heads"][0]["vectors"] and packed(html)["heads"][-1]["vectors"] is None
     assert not build_payload(seen).notes
 
 
 def test_a_long_text_is_cut_in_images_only_and_rows_keep_their_sums() -> None:
-    words = [f"w{place}" for place in range(200)]
+    words = [f"w{index}" for index in range(200)]
     seen = heads(words, L=12, h=8)
     cut = build_payload(seen)
     assert cut.num_tokens < 200 and f"first {cut.num_tokens} of 200 tokens" in cut.notes[0]
@@ -109,8 +109,8 @@ def test_a_long_text_is_cut_in_images_only_and_rows_keep_their_sums() -> None:
 
 def test_vectors_rounded_to_sixteen_bits_stay_near(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = heads(list("abcabcabc"))
-    whole = build_payload(seen)
-    spent = sum(map(len, whole.values["arrays"]))
+    full = build_payload(seen)
+    spent = sum(map(len, full.values["arrays"]))
     monkeypatch.setattr("lemma.inspection.page.MAX_CHARACTERS", spent * 3 // 4)
     cut = build_payload(seen)
     query = cut.values["heads"][0]["vectors"][0]

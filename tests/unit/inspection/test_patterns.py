@@ -20,7 +20,7 @@ TEXT = list("abracadabra!")
 
 
 def expected_places(pattern: str, tokens: list[str], i: int) -> set[int]:
-    """What the pattern's words say, one key at a time."""
+    """Return what the pattern's words say, one key at a time."""
     earlier = [j for j in range(i) if tokens[j] == tokens[i]]
     return {
         "previous": {i - 1},
@@ -36,10 +36,10 @@ def by_loops(pattern: str, tokens: list[str], weights: np.ndarray, allowed: np.n
     scores, uniforms = [], []
     for i in range(len(tokens)):
         seen = {j for j in range(len(tokens)) if allowed[i, j]}
-        places = expected_places(pattern, tokens, i) & seen
-        if places and places != seen:
-            scores.append(sum(weights[i, j] for j in places))
-            uniforms.append(len(places) / len(seen))
+        positions = expected_places(pattern, tokens, i) & seen
+        if positions and positions != seen:
+            scores.append(sum(weights[i, j] for j in positions))
+            uniforms.append(len(positions) / len(seen))
     return (sum(scores) / len(scores), sum(uniforms) / len(scores), len(scores)) if scores else (0.0, 0.0, 0)
 
 
@@ -56,10 +56,10 @@ def test_a_score_is_the_mean_share_on_the_patterns_places(pattern: str, causal: 
         tokens = random.Random(seed).choices("abcd", k=seed * 3 + 1)
         weights, allowed = random_attention(len(tokens), causal, seed)
         words = number_tokens(tokens)
-        found = match_pattern(pattern, weights, allowed, pattern_masks(words, words, cross=False)[pattern])
+        result = match_pattern(pattern, weights, allowed, pattern_masks(words, words, cross=False)[pattern])
         score, uniform, rows = by_loops(pattern, tokens, weights, allowed)
-        assert found.rows == rows
-        assert found.score == pytest.approx(score) and found.uniform == pytest.approx(uniform)
+        assert result.rows == rows
+        assert result.score == pytest.approx(score) and result.uniform == pytest.approx(uniform)
 
 
 @pytest.mark.parametrize("pattern", ["previous", "itself", "first", "same word", "induction"])
@@ -68,24 +68,26 @@ def test_a_head_made_for_a_pattern_is_called_by_it(pattern: str) -> None:
     allowed = np.tri(size, dtype=bool)
     weights = np.where(allowed, 1.0, 0.0)
     for i in range(size):
-        places = [j for j in expected_places(pattern, TEXT, i) if j <= i]
-        weights[i] += 1000 * np.isin(np.arange(size), places)
+        positions = [j for j in expected_places(pattern, TEXT, i) if j <= i]
+        weights[i] += 1000 * np.isin(np.arange(size), positions)
     weights /= weights.sum(1, keepdims=True)
     matches = [
-        match_pattern(name, weights, allowed, where) for name, where in pattern_masks(words, words, cross=False).items()
+        match_pattern(name, weights, allowed, location)
+        for name, location in pattern_masks(words, words, cross=False).items()
     ]
-    found = nearest_pattern(matches)
-    assert found and found.pattern == pattern and found.score > 0.97
-    assert pattern_name(found, 0.0) == pattern
+    result = nearest_pattern(matches)
+    assert result and result.pattern == pattern and result.score > 0.97
+    assert pattern_name(result, 0.0) == pattern
 
 
 def test_uniform_attention_gains_nothing_and_is_broad() -> None:
     words, allowed = number_tokens(TEXT), np.tri(len(TEXT), dtype=bool)
     weights = allowed / allowed.sum(1, keepdims=True)
     matches = [
-        match_pattern(name, weights, allowed, where) for name, where in pattern_masks(words, words, cross=False).items()
+        match_pattern(name, weights, allowed, location)
+        for name, location in pattern_masks(words, words, cross=False).items()
     ]
-    assert all(one.gain == pytest.approx(0, abs=1e-12) for one in matches)
+    assert all(match.gain == pytest.approx(0, abs=1e-12) for match in matches)
     breadth = statistics(weights, allowed, None).breadth
     assert breadth == pytest.approx(1) and pattern_name(nearest_pattern(matches), breadth) == "broad"
 
@@ -109,37 +111,37 @@ def test_a_weak_match_has_no_name() -> None:
 
 
 def test_across_two_texts_the_same_word_counts_at_every_place() -> None:
-    asking, known = number_tokens(["b", "a"]), number_tokens(["a", "b", "a"])
-    places = pattern_masks(asking, known, cross=True)
-    assert set(places) == {"first", "same word"}
-    assert places["same word"].tolist() == [[False, True, False], [True, False, True]]
-    assert places["first"].tolist() == [[True, False, False]] * 2
+    asking, names = number_tokens(["b", "a"]), number_tokens(["a", "b", "a"])
+    positions = pattern_masks(asking, names, cross=True)
+    assert set(positions) == {"first", "same word"}
+    assert positions["same word"].tolist() == [[False, True, False], [True, False, True]]
+    assert positions["first"].tolist() == [[True, False, False]] * 2
 
 
 def test_windows_keep_the_places_of_the_whole_text() -> None:
     words = number_tokens(TEXT)
-    whole = pattern_masks(words, words, cross=False)
+    full = pattern_masks(words, words, cross=False)
     last = pattern_masks(words[-3:], words, cross=False)
-    assert all((last[name] == whole[name][-3:]).all() for name in whole)
+    assert all((last[name] == full[name][-3:]).all() for name in full)
 
 
 def test_statistics_against_sums() -> None:
     weights, allowed = random_attention(7, True, 3)
     distances = np.abs(np.subtract.outer(np.arange(7), np.arange(7)))
-    found = statistics(weights, allowed, distances)
+    result = statistics(weights, allowed, distances)
     cells = [(i, j) for i in range(7) for j in range(i + 1)]
     entropy = -sum(weights[i, j] * np.log(weights[i, j]) for i, j in cells if weights[i, j] > 0) / 7
-    assert found.entropy == pytest.approx(entropy)
-    assert found.distance == pytest.approx(sum(weights[i, j] * (i - j) for i, j in cells) / 7)
-    assert found.first == pytest.approx(sum(weights[i, 0] for i in range(7)) / 7)
-    assert found.uniform_entropy == pytest.approx(sum(np.log(range(1, 8))) / 7)
+    assert result.entropy == pytest.approx(entropy)
+    assert result.distance == pytest.approx(sum(weights[i, j] * (i - j) for i, j in cells) / 7)
+    assert result.first == pytest.approx(sum(weights[i, 0] for i in range(7)) / 7)
+    assert result.uniform_entropy == pytest.approx(sum(np.log(range(1, 8))) / 7)
 
 
 def test_a_row_that_may_see_nothing_does_not_count() -> None:
     allowed = np.array([[False, False], [True, True]])
     weights = np.array([[0.0, 0.0], [0.5, 0.5]])
-    found = statistics(weights, allowed, np.ones((2, 2)))
-    assert found.entropy == pytest.approx(np.log(2)) and found.first == 0.5 and found.distance == 1.0
+    result = statistics(weights, allowed, np.ones((2, 2)))
+    assert result.entropy == pytest.approx(np.log(2)) and result.first == 0.5 and result.distance == 1.0
     assert statistics(weights[:1], allowed[:1], None).entropy == 0.0
 
 

@@ -56,13 +56,13 @@ def test_attention_between_words_is_a_sum_to_and_a_mean_from() -> None:
     random = np.random.default_rng(0)
     weights = random.dirichlet(np.ones(6), size=(2, 6))
     spans = [(0, 2), (2, 3), (3, 6)]
-    found = merge_token_attention(weights, spans)
+    result = merge_token_attention(weights, spans)
     for head in range(2):
         for a, (start, stop) in enumerate(spans):
             for b, (first, last) in enumerate(spans):
                 rows = [weights[head, token, first:last].sum() for token in range(start, stop)]
-                assert found[head, a, b] == pytest.approx(np.mean(rows))
-    np.testing.assert_allclose(found.sum(-1), 1)
+                assert result[head, a, b] == pytest.approx(np.mean(rows))
+    np.testing.assert_allclose(result.sum(-1), 1)
 
 
 def test_a_models_attention_between_words_sees_the_past_only() -> None:
@@ -111,7 +111,7 @@ def test_a_head_that_attends_to_head_words_gives_the_tree_without_its_direction(
         if head:
             weights[dependent - 1, head - 1] = 1.0
     tree = attention_tree(weights)
-    edges = {frozenset((head, place)) for place, head in enumerate(tree, start=1) if head}
+    edges = {frozenset((head, index)) for index, head in enumerate(tree, start=1) if head}
     assert edges == {frozenset((g, d)) for g, d, _ in B1.arcs() if g}
     assert (most_attended(weights[None])[0] == np.array(B1.heads))[np.array(B1.heads) > 0].all()
 
@@ -125,17 +125,17 @@ def test_shuffling_keeps_what_each_word_may_see() -> None:
 
 
 def test_arcs_overlap_on_different_levels_only() -> None:
-    arcs = [(head, place) for place, head in enumerate(B1.heads, start=1) if head]
+    arcs = [(head, index) for index, head in enumerate(B1.heads, start=1) if head]
     height = arc_levels(arcs)
-    for one in arcs:
+    for arc in arcs:
         for other in arcs:
-            apart = max(one) < min(other) or max(other) < min(one)
-            assert one == other or apart or height[one] != height[other]
+            separate = max(arc) < min(other) or max(other) < min(arc)
+            assert arc == other or separate or height[arc] != height[other]
 
 
 def test_the_terminal_shows_b1() -> None:
-    drawn = draw_arcs(B1.words, B1.heads, B1.relations)
-    assert drawn.splitlines() == [
+    samples = draw_arcs(B1.words, B1.heads, B1.relations)
+    assert samples.splitlines() == [
         "      ┌─► I        nsubj",
         "┌─────┴── prefer   root",
         "│   ┌───► the      det",
@@ -149,7 +149,7 @@ def test_the_terminal_shows_b1() -> None:
 
 def _fan(size: int) -> ParsedSentence:
     """Every word hangs on the last one: as many columns of arcs as words."""
-    words = tuple(f"w{place}日" for place in range(1, size + 1))
+    words = tuple(f"w{index}日" for index in range(1, size + 1))
     return ParsedSentence(Sentence(words, (*(size,) * (size - 1), 0), (*("dep",) * (size - 1), "root")))
 
 
@@ -180,8 +180,8 @@ def test_what_is_wide_on_a_page_scrolls_by_itself() -> None:
     tree = _fan(100).sentence
     relation_head = RelationHead("dep", tree.words, np.zeros((101, 101)))
     text = ParsedText((ParsedSentence(tree, None, (relation_head,)),), "about")
-    for page, wide in ((text.html(), ("<svg", "<table")), (text._repr_html_(), ("<svg",))):
-        for tag in wide:
+    for page, width in ((text.html(), ("<svg", "<table")), (text._repr_html_(), ("<svg",))):
+        for tag in width:
             (before,) = page.split(tag)[:-1]
             opened = before[before.rindex("<figure") :]
             assert "overflow-x:auto" in opened and 'tabindex="0"' in opened and "</figure>" not in opened

@@ -28,14 +28,14 @@ def written_out(
 ) -> Tensor:
     """Attention row by row, as the formula has it."""
     batch, heads, new, _ = queries.shape
-    known = keys.shape[2]
+    names = keys.shape[2]
     out = torch.zeros(batch, heads, new, values.shape[-1], dtype=queries.dtype)
     for b, h, i in product(range(batch), range(heads), range(new)):
-        place = known - new + i
-        seen = [j for j in range(known) if (not causal or j <= place) and (mask is None or bool(mask[b, 0, 0, j]))]
+        index = names - new + i
+        seen = [j for j in range(names) if (not causal or j <= index) and (mask is None or bool(mask[b, 0, 0, j]))]
         k, v = keys[b, h * keys.shape[1] // heads], values[b, h * values.shape[1] // heads]
         slope = 0.0 if slopes is None else float(slopes[h])
-        scores = torch.stack([queries[b, h, i] @ k[j] * scale - slope * abs(place - j) for j in seen])
+        scores = torch.stack([queries[b, h, i] @ k[j] * scale - slope * abs(index - j) for j in seen])
         out[b, h, i] = sum(a * v[j] for a, j in zip(scores.softmax(0), seen, strict=True))
     return out
 
@@ -45,14 +45,14 @@ def test_attend_is_attention_written_out(
     causal: bool, key_heads: int, value_heads: int, value_width: int, slope: float | None, masked: bool, sizes: tuple
 ) -> None:
     torch.manual_seed(0)
-    (new, known), heads, width = sizes, 4, 5
+    (new, names), heads, width = sizes, 4, 5
     queries = torch.randn(2, heads, new, width, dtype=torch.float64)
-    keys = torch.randn(2, key_heads, known, width, dtype=torch.float64)
-    values = torch.randn(2, value_heads, known, value_width, dtype=torch.float64)
+    keys = torch.randn(2, key_heads, names, width, dtype=torch.float64)
+    values = torch.randn(2, value_heads, names, value_width, dtype=torch.float64)
     slopes = None if slope is None else torch.tensor([slope / 2**h for h in range(heads)], dtype=torch.float64)
     mask = torch.tensor([[True, True, False, True, True, False], [True, False, True, True, True, True]])[:, None, None]
     mask = mask if masked else None
-    line = None if slopes is None else -slopes[:, None] * relative_distances(new, known, slopes.device).abs()
+    line = None if slopes is None else -slopes[:, None] * relative_distances(new, names, slopes.device).abs()
     ours = attend(queries, keys, values, scale=0.4, causal=causal, mask=mask, position_bias=line)
     expected = written_out(queries, keys, values, 0.4, causal, mask, slopes)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
@@ -89,7 +89,7 @@ def test_the_fused_kernel_is_the_one_that_runs(shape: AttentionShape) -> None:
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_one_query_of_grouped_heads_is_attention_written_out(groups: int) -> None:
     queries, keys, values = torch.randn(3, 4, 1, 6), torch.randn(3, groups, 5, 6), torch.randn(3, groups, 5, 6)
-    spread_keys, spread_values = (one.repeat_interleave(4 // groups, dim=1) for one in (keys, values))
+    spread_keys, spread_values = (item.repeat_interleave(4 // groups, dim=1) for item in (keys, values))
     expected = (queries @ spread_keys.mT * 0.4).softmax(-1) @ spread_values
     torch.testing.assert_close(attend(queries, keys, values, 0.4, causal=True), expected)
 
@@ -99,17 +99,17 @@ def test_one_query_of_grouped_heads_is_attention_written_out(groups: int) -> Non
 def test_a_sliding_window_is_a_mask_of_the_band(window: int, positions: Any) -> None:
     torch.manual_seed(0)
     stream = torch.randn(2, 8, 16, dtype=torch.float64)
-    whole = Attention(AttentionShape(16, 4, positions=positions)).double()
+    full = Attention(AttentionShape(16, 4, positions=positions)).double()
     part = Attention(AttentionShape(16, 4, positions=positions, window=window)).double()
-    part.load_state_dict(whole.state_dict())
+    part.load_state_dict(full.state_dict())
     band = torch.ones(8, 8, dtype=torch.bool).tril().triu(1 - window)
-    torch.testing.assert_close(part(stream)[0], whole(stream, mask=band)[0])
+    torch.testing.assert_close(part(stream)[0], full(stream, mask=band)[0])
     past, steps = None, []
-    for start, one in enumerate(stream.split(1, dim=1)):
-        mixed, past = part(one, past, start=start)
+    for start, item in enumerate(stream.split(1, dim=1)):
+        mixed, past = part(item, past, start=start)
         steps.append(mixed)
         assert past[0].shape[-2] == min(start + 1, window - 1)
-    torch.testing.assert_close(torch.cat(steps, dim=1), whole(stream, mask=band)[0])
+    torch.testing.assert_close(torch.cat(steps, dim=1), full(stream, mask=band)[0])
 
 
 def test_alibis_matrix_takes_no_memory_of_its_own() -> None:
@@ -139,14 +139,14 @@ def test_attention_to_a_source_needs_the_source() -> None:
 
 
 def test_trained_in_bfloat16_a_cpu_attends_in_float32() -> None:
-    given = torch.randn(3, 2, 4, 6, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
-    lower, exact = ([part.to(kind).requires_grad_() for part in given] for kind in (torch.bfloat16, torch.float32))
+    settings = torch.randn(3, 2, 4, 6, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
+    lower, exact = ([part.to(kind).requires_grad_() for part in settings] for kind in (torch.bfloat16, torch.float32))
     with torch.autocast("cpu", torch.bfloat16):
-        found = attend(*lower, 0.3, True)
-        assert found.dtype == torch.float32
+        result = attend(*lower, 0.3, True)
+        assert result.dtype == torch.float32
     expected = written_out(*exact, 0.3, True, None, None)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
     torch.testing.assert_close(
-        torch.autograd.grad(found.square().sum(), lower),
+        torch.autograd.grad(result.square().sum(), lower),
         tuple(slope.bfloat16() for slope in torch.autograd.grad(expected.square().sum(), exact)),
     )

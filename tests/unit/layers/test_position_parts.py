@@ -19,26 +19,26 @@ from lemma.spec.positions import LinearScaling, Llama3Scaling, NoScaling, Relati
 
 
 def complex_rotation(vectors: Tensor, start: int, base: float, factor: float = 1.0) -> Tensor:
-    """Each pair of neighbours as a complex number, times e^(ipθ)."""
+    """Return each pair of neighbours as a complex number, times e^(ipθ)."""
     width = vectors.shape[-1]
     angles = torch.tensor([base ** (-2 * pair / width) for pair in range(width // 2)], dtype=torch.float64) / factor
-    places = torch.arange(start, start + vectors.shape[-2], dtype=torch.float64)[:, None]
-    turned = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous()) * torch.exp(1j * places * angles)
-    return torch.view_as_real(turned).flatten(-2)
+    positions = torch.arange(start, start + vectors.shape[-2], dtype=torch.float64)[:, None]
+    rotated = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous()) * torch.exp(1j * positions * angles)
+    return torch.view_as_real(rotated).flatten(-2)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
 @pytest.mark.parametrize("start", [0, 7])
 def test_both_layouts_are_multiplication_by_a_complex_number(share: float, start: int) -> None:
     vectors = torch.randn(2, 3, 5, 8, dtype=torch.float64)
-    turned = int(8 * share)
-    expected = torch.cat([complex_rotation(vectors[..., :turned], start, 50.0), vectors[..., turned:]], dim=-1)
+    rotated = int(8 * share)
+    expected = torch.cat([complex_rotation(vectors[..., :rotated], start, 50.0), vectors[..., rotated:]], dim=-1)
     pairs, halves = (
         build_hook(Rotary(base=50.0, share=share, layout=layout), "rotates", 4, 8) for layout in ("pairs", "halves")
     )
     assert pairs is not None and halves is not None
     torch.testing.assert_close(pairs(vectors, start), expected)
-    order = [*range(0, turned, 2), *range(1, turned, 2), *range(turned, 8)]  # halves are pairs in another order
+    order = [*range(0, rotated, 2), *range(1, rotated, 2), *range(rotated, 8)]  # halves are pairs in another order
     torch.testing.assert_close(halves(vectors[..., order], start), expected[..., order])
 
 
@@ -49,17 +49,17 @@ def test_linear_scaling_gives_later_positions_the_angles_of_earlier_ones() -> No
 
 
 def test_llama3_and_yarn_keep_fast_angles_and_divide_slow_ones() -> None:
-    plain, _ = rotary_frequencies(64, 10_000.0, NoScaling())
+    base, _ = rotary_frequencies(64, 10_000.0, NoScaling())
     llama3, gain = rotary_frequencies(64, 10_000.0, Llama3Scaling(factor=8.0, original_context=512))
-    turns = 512 * plain / (2 * math.pi)
+    turns = 512 * base / (2 * math.pi)
     fast, slow = turns > 4, turns < 1
     assert gain == 1 and fast.any() and slow.any() and not (fast | slow).all()
-    assert torch.equal(llama3[fast], plain[fast])
-    torch.testing.assert_close(llama3[slow], plain[slow] / 8)
-    assert ((llama3 <= plain) & (llama3 >= plain / 8)).all()
+    assert torch.equal(llama3[fast], base[fast])
+    torch.testing.assert_close(llama3[slow], base[slow] / 8)
+    assert ((llama3 <= base) & (llama3 >= base / 8)).all()
     yarn, gain = rotary_frequencies(64, 10_000.0, YarnScaling(factor=8.0, original_context=512))
     assert gain == 0.1 * math.log(8.0) + 1
-    assert yarn[0] == plain[0] and math.isclose(yarn[-1].item(), plain[-1].item() / 8)
+    assert yarn[0] == base[0] and math.isclose(yarn[-1].item(), base[-1].item() / 8)
 
 
 def test_the_table_grows_with_what_is_read_also_where_no_gradient_is_wanted() -> None:
@@ -69,9 +69,9 @@ def test_the_table_grows_with_what_is_read_also_where_no_gradient_is_wanted() ->
     with torch.inference_mode():
         later = part(vectors, 3 * INITIAL_ROWS)
     assert len(part.table) > 3 * INITIAL_ROWS
-    learned = torch.nn.Parameter(vectors.clone())
-    part(learned, 3 * INITIAL_ROWS).sum().backward()
-    assert learned.grad is not None
+    trained = torch.nn.Parameter(vectors.clone())
+    part(trained, 3 * INITIAL_ROWS).sum().backward()
+    assert trained.grad is not None
     torch.testing.assert_close(later, part(vectors.double(), 3 * INITIAL_ROWS).float(), rtol=0, atol=1e-5)
 
 
@@ -79,8 +79,8 @@ def test_the_table_grows_with_what_is_read_also_where_no_gradient_is_wanted() ->
 def test_buckets_are_those_of_t5(causal: bool) -> None:
     attention = pytest.importorskip("transformers.models.t5.modeling_t5").T5Attention
     distances = torch.arange(-300, 301)
-    wanted = attention._relative_position_bucket(-distances, not causal, num_buckets=32, max_distance=128)
-    assert torch.equal(relative_buckets(distances, 32, 128, causal), wanted)
+    expected = attention._relative_position_bucket(-distances, not causal, num_buckets=32, max_distance=128)
+    assert torch.equal(relative_buckets(distances, 32, 128, causal), expected)
 
 
 def test_relative_positions_learn_through_the_view_of_their_numbers() -> None:
@@ -90,8 +90,8 @@ def test_relative_positions_learn_through_the_view_of_their_numbers() -> None:
     stream = torch.randn(1, 5, 8, dtype=torch.float64)
 
     def mixed(weight: Tensor) -> Tensor:
-        given = {"weight": weight}
-        line = torch.func.functional_call(part, given, (relative_distances(5, 5, stream.device),))
+        settings = {"weight": weight}
+        line = torch.func.functional_call(part, settings, (relative_distances(5, 5, stream.device),))
         return attention(stream, position_bias=line)[0]
 
     assert attention.biases is None

@@ -20,20 +20,20 @@ ATTENDING = [name for name in SMALL if name.startswith(("decoder", "table"))]
 @pytest.mark.parametrize("name", ATTENDING)
 def test_weights_times_values_are_what_the_kernel_gave(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens = build(SMALL[name]).double().eval(), torch.randint(11, (2, 8))
-    given: list[Tensor] = []
+    settings: list[Tensor] = []
     kernel = functional.scaled_dot_product_attention
 
     def kept(*args: object, **kwargs: object) -> Tensor:
-        given.append(kernel(*args, **kwargs))  # pyright: ignore[reportArgumentType]
-        return given[-1]
+        settings.append(kernel(*args, **kwargs))  # pyright: ignore[reportArgumentType]
+        return settings[-1]
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", kept)
-    plain = model(tokens)[0]
-    given.clear()
+    base = model(tokens)[0]
+    settings.clear()
     with record_attention(model) as records:
         tapped = model(tokens)[0]
-    assert torch.equal(plain, tapped) and len(records) == len(given) > 0 and not LISTENERS.active
-    for record, out in zip(records, given, strict=True):
+    assert torch.equal(base, tapped) and len(records) == len(settings) > 0 and not LISTENERS.active
+    for record, out in zip(records, settings, strict=True):
         assert record.name.startswith("layers.") and record.values is not None
         expected = record.weights() @ record.values
         torch.testing.assert_close(out[..., : expected.shape[-1]], expected, rtol=0, atol=1e-9)
@@ -41,13 +41,13 @@ def test_weights_times_values_are_what_the_kernel_gave(name: str, monkeypatch: p
 
 def test_later_calls_with_a_cache_are_seen_too() -> None:
     model, tokens = build(SMALL["decoder-alibi"]).double().eval(), torch.randint(11, (1, 8))
-    with record_attention(model) as whole:
+    with record_attention(model) as full:
         model(tokens)
     _, state = model(tokens[:, :5])
-    with record_attention(model) as rest:
+    with record_attention(model) as tail:
         model(tokens[:, 5:], state)
-    for one, other in zip(whole, rest, strict=True):
-        torch.testing.assert_close(one.weights()[:, :, 5:], other.weights(), rtol=0, atol=1e-12)
+    for item, other in zip(full, tail, strict=True):
+        torch.testing.assert_close(item.weights()[:, :, 5:], other.weights(), rtol=0, atol=1e-12)
 
 
 def test_in_half_precision_a_far_key_is_biased_by_its_own_distance() -> None:
@@ -128,7 +128,7 @@ def test_two_taps_at_once_hear_the_same() -> None:
     with torch.no_grad(), record_attention() as outer, record_attention(model) as inner:
         model(tokens)
     assert len(outer) == len(inner) == 4
-    assert all(torch.equal(one.weights(), other.weights()) for one, other in zip(outer, inner, strict=True))
+    assert all(torch.equal(item.weights(), other.weights()) for item, other in zip(outer, inner, strict=True))
 
 
 def test_each_thread_hears_itself_only_and_nothing_stays_behind() -> None:
@@ -169,10 +169,10 @@ def test_torchs_attention_is_heard_when_it_returns_its_weights_too(causal: bool)
     layer, stream = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True), torch.randn(2, 5, 8)
     mask = torch.ones(5, 5, dtype=torch.bool).triu(1) if causal else None
     torch.manual_seed(0)
-    plain, _ = layer(stream, stream, stream, attn_mask=mask)
+    base, _ = layer(stream, stream, stream, attn_mask=mask)
     torch.manual_seed(0)
     with record_attention(layer) as records:
         tapped, _ = layer(stream, stream, stream, attn_mask=mask)
     _, expected = layer.eval()(stream, stream, stream, attn_mask=mask, average_attn_weights=False)
-    assert torch.equal(plain, tapped) and len(records) == 1
+    assert torch.equal(base, tapped) and len(records) == 1
     torch.testing.assert_close(records[0].weights(), expected)

@@ -42,24 +42,26 @@ def inputs(model: CrossAttentionModel, tokens: torch.Tensor = TOKENS) -> tuple[t
 
 def normed(vectors: np.ndarray, norm: torch.nn.Module) -> np.ndarray:
     mean, spread = vectors.mean(-1, keepdims=True), vectors.var(-1, keepdims=True)
-    named = {name: parameter.detach().numpy() for name, parameter in norm.named_parameters()}
-    return (vectors - mean) / np.sqrt(spread + 1e-5) * named["weight"] + named.get("bias", 0.0)
+    labelled = {name: parameter.detach().numpy() for name, parameter in norm.named_parameters()}
+    return (vectors - mean) / np.sqrt(spread + 1e-5) * labelled["weight"] + labelled.get("bias", 0.0)
 
 
 def by_hand(model: CrossAttentionModel, patches: np.ndarray, words: np.ndarray) -> float:
-    """What looking adds to the logit of one image and one text without padding, one patch after the other."""
+    """Return what looking adds to the logit of one image and one text without padding, one patch after the other."""
     weights = {name: tensor.detach().numpy() for name, tensor in model.named_parameters()}
     rows = []
     maps = weights["towers.image_projection.weight"]
-    for place, patch in enumerate(patches):
-        own = maps if model.towers.spec.num_projections == 1 else maps[:, place * len(patch) : (place + 1) * len(patch)]
-        query = own @ patch
+    for index, patch in enumerate(patches):
+        custom = (
+            maps if model.towers.spec.num_projections == 1 else maps[:, index * len(patch) : (index + 1) * len(patch)]
+        )
+        query = custom @ patch
         keys = [weights["towers.text_projection.weight"] @ word for word in words]
         scores = np.array([query @ key for key in keys]) / np.sqrt(len(query))
         alpha = np.exp(scores) / np.exp(scores).sum()
         stream = patch + sum(a * (weights["values.weight"] @ word) for a, word in zip(alpha, words, strict=True))
-        wide = weights["feed_forward.widen.weight"] @ normed(stream, model.norm) + weights["feed_forward.widen.bias"]
-        bent = 0.5 * wide * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))  # GELU's usual form
+        width = weights["feed_forward.widen.weight"] @ normed(stream, model.norm) + weights["feed_forward.widen.bias"]
+        bent = 0.5 * width * (1 + np.tanh(np.sqrt(2 / np.pi) * (width + 0.044715 * width**3)))  # GELU's usual form
         rows.append(stream + weights["feed_forward.narrow.weight"] @ bent + weights["feed_forward.narrow.bias"])
     pooled = normed(np.array(rows), model.score_norm).mean(0)
     return float(weights["score.weight"][0] @ pooled)
@@ -68,37 +70,37 @@ def by_hand(model: CrossAttentionModel, patches: np.ndarray, words: np.ndarray) 
 @pytest.mark.parametrize("image_pool", ["mean", "places"])
 def test_what_is_added_equals_the_formula_worked_out_in_numpy(image_pool: str) -> None:
     model = reranker(TOWERS.replace(image_pool=image_pool))
-    patches, words, there = inputs(model)
+    patches, words, present = inputs(model)
     with torch.no_grad():
-        got = model(patches, words, there)
-    wanted = [by_hand(model, patches[i].numpy(), words[i, : int(there[i].sum())].numpy()) for i in range(4)]
-    np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-9)
-    assert np.ptp(wanted) > 0.1
+        actual = model(patches, words, present)
+    expected = [by_hand(model, patches[i].numpy(), words[i, : int(present[i].sum())].numpy()) for i in range(4)]
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-9)
+    assert np.ptp(expected) > 0.1
 
 
 def test_every_pair_asked_for_equals_that_image_next_to_that_text() -> None:
     model = reranker()
-    patches, words, there = inputs(model)
+    patches, words, present = inputs(model)
     pairs = ImageTextPairs(torch.tensor([3, 0, 0, 2]), torch.tensor([1, 1, 2, 2]))
     with torch.no_grad():
         for function in (model, model.logits):
-            wanted = [
-                function(patches[i, None], words[t, None], there[t, None]).item() for i, t in zip(*pairs, strict=True)
+            expected = [
+                function(patches[i, None], words[t, None], present[t, None]).item() for i, t in zip(*pairs, strict=True)
             ]
-            torch.testing.assert_close(function(patches, words, there, pairs).tolist(), wanted)
+            torch.testing.assert_close(function(patches, words, present, pairs).tolist(), expected)
 
 
 @pytest.mark.parametrize("pool", ["first", "last", "mean"])
 def test_untrained_it_adds_nothing_to_the_dual_encoders_logits_and_so_changes_no_ranking(pool: str) -> None:
     model = reranker(TOWERS.replace(pool=pool), trained=False)
-    patches, words, there = inputs(model)
+    patches, words, present = inputs(model)
     every = ImageTextPairs(
         *(grid.flatten() for grid in torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij"))
     )
     with torch.no_grad():
-        assert model(patches, words, there, every).eq(0).all()
+        assert model(patches, words, present, every).eq(0).all()
         torch.testing.assert_close(
-            model.logits(patches, words, there, every).view(4, 4), model.towers(IMAGES.double(), TOKENS)
+            model.logits(patches, words, present, every).view(4, 4), model.towers(IMAGES.double(), TOKENS)
         )
 
 
@@ -107,22 +109,22 @@ def test_the_number_of_words_that_are_not_there_changes_nothing() -> None:
     longer = functional.pad(TOKENS, (0, 3), value=-1)
     with torch.no_grad():
         torch.testing.assert_close(model(*inputs(model, longer)), model(*inputs(model)))
-        patches, words, there = inputs(model)
+        patches, words, present = inputs(model)
         torch.testing.assert_close(
-            model(patches, words.masked_fill(~there[..., None], 1e3), there), model(*inputs(model))
+            model(patches, words.masked_fill(~present[..., None], 1e3), present), model(*inputs(model))
         )
 
 
 def test_the_tap_sees_how_much_each_patch_looks_at_each_word() -> None:
     model = reranker()
-    patches, words, there = inputs(model)
+    patches, words, present = inputs(model)
     with torch.no_grad(), record_attention(model) as records:
-        model(patches, words, there)
+        model(patches, words, present)
     (record,) = records
     queries, keys = patches @ model.towers.image_projection.weight.T, words @ model.towers.text_projection.weight.T
     scores = torch.einsum("bpd,bwd->bpw", queries, keys) / 5**0.5
-    wanted = scores.masked_fill(~there[:, None], -torch.inf).softmax(-1)
-    torch.testing.assert_close(record.weights()[:, 0], wanted.detach())
+    expected = scores.masked_fill(~present[:, None], -torch.inf).softmax(-1)
+    torch.testing.assert_close(record.weights()[:, 0], expected.detach())
     assert record.weights()[1, 0, :, 0].eq(1).all()  # a text of one word has all the weight
 
 
@@ -131,14 +133,14 @@ def test_only_what_is_not_the_dual_encoders_is_called_added() -> None:
     from lemma.spec.recipe import Frozen
 
     model = reranker(trained=False)
-    learned = {one.path for one in adapt_model(model, Frozen(), CrossAttentionModel.new_parameters).trainable}
-    assert learned == {name for name, _ in model.named_parameters() if not name.startswith("towers.")}
+    trained = {item.path for item in adapt_model(model, Frozen(), CrossAttentionModel.new_parameters).trainable}
+    assert trained == {name for name, _ in model.named_parameters() if not name.startswith("towers.")}
 
 
 def test_gradients_reach_the_dual_encoders_two_maps_through_queries_and_keys() -> None:
     model = reranker(TOWERS.replace(body=Lstm(vocabulary=11, width=4, hidden=7).to_dict()))
-    patches, words, there = inputs(model)
-    model(patches, words, there).sum().backward()
+    patches, words, present = inputs(model)
+    model(patches, words, present).sum().backward()
     assert all(
         map_.weight.grad.abs().max() > 0 for map_ in (model.towers.image_projection, model.towers.text_projection)
     )

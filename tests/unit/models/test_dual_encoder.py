@@ -30,13 +30,13 @@ def test_an_image_s_vector_is_the_sum_of_its_patches_by_the_map_of_each_place(po
     model = towers(pool)
     with torch.no_grad():
         patches = model.patches(IMAGES)
-        got, queries = model.project_image(patches), model.queries(patches)
+        actual, queries = model.project_image(patches), model.queries(patches)
     weight = model.image_projection.weight.detach().numpy()
-    maps = [weight[:, 4 * place : 4 * place + 4] if pool == "places" else weight for place in range(9)]
-    by_hand = np.array([[maps[place] @ patch for place, patch in enumerate(image)] for image in patches.numpy()])
+    maps = [weight[:, 4 * index : 4 * index + 4] if pool == "places" else weight for index in range(9)]
+    by_hand = np.array([[maps[index] @ patch for index, patch in enumerate(image)] for image in patches.numpy()])
     np.testing.assert_allclose(queries.numpy(), by_hand, atol=1e-12)
     summed = by_hand.sum(1)
-    np.testing.assert_allclose(got.numpy(), summed / np.linalg.norm(summed, axis=1, keepdims=True), atol=1e-12)
+    np.testing.assert_allclose(actual.numpy(), summed / np.linalg.norm(summed, axis=1, keepdims=True), atol=1e-12)
 
 
 def test_only_with_a_map_for_every_place_does_it_matter_where_a_patch_ends_up() -> None:
@@ -44,8 +44,8 @@ def test_only_with_a_map_for_every_place_does_it_matter_where_a_patch_ends_up() 
         model = towers(pool)
         with torch.no_grad():
             patches = model.patches(IMAGES)
-            turned = model.project_image(patches.flip(1))
-            assert (not torch.allclose(turned, model.project_image(patches))) is moves
+            rotated = model.project_image(patches.flip(1))
+            assert (not torch.allclose(rotated, model.project_image(patches))) is moves
 
 
 def test_neither_brightness_nor_contrast_reaches_the_image_tower() -> None:
@@ -53,8 +53,8 @@ def test_neither_brightness_nor_contrast_reaches_the_image_tower() -> None:
     spread = IMAGES.flatten(1).std(1)
     with torch.no_grad():
         ratio = standardise(dimmed) / standardise(IMAGES)
-    wanted = 0.5 * (spread + 0.05) / (0.5 * spread + 0.05)  # only what keeps a plain image from being all noise
-    np.testing.assert_allclose(ratio.flatten(1).numpy(), wanted[:, None].expand(-1, 108).numpy(), rtol=1e-9)
+    expected = 0.5 * (spread + 0.05) / (0.5 * spread + 0.05)  # only what keeps a plain image from being all noise
+    np.testing.assert_allclose(ratio.flatten(1).numpy(), expected[:, None].expand(-1, 108).numpy(), rtol=1e-9)
     assert standardise(torch.full((1, 3, 6, 6), 0.7)).abs().max() < 1e-5
 
 
@@ -67,10 +67,10 @@ def test_bytes_and_their_shares_of_255_are_the_same_image() -> None:
 
 def test_patches_are_squares_row_by_row() -> None:
     patches = extract_patches(IMAGES, 2)
-    for place in range(9):
-        row, column = divmod(place, 3)
+    for index in range(9):
+        row, column = divmod(index, 3)
         square = IMAGES[:, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
-        assert torch.equal(patches[:, place], square.flatten(1))
+        assert torch.equal(patches[:, index], square.flatten(1))
 
 
 @pytest.mark.parametrize("log_scale", [4.0, 4.7])

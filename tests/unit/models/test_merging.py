@@ -46,8 +46,8 @@ def test_merged_equals_separate(
     expected = model(tokens)[0]
     torch.testing.assert_close(merged(tokens)[0], expected, rtol=1e-9, atol=1e-9)
     state, rows = None, []
-    for place in range(8):
-        logits, state = merged(tokens[:, place : place + 1], state)
+    for index in range(8):
+        logits, state = merged(tokens[:, index : index + 1], state)
         rows.append(logits)
     torch.testing.assert_close(torch.cat(rows, dim=1), expected, rtol=1e-9, atol=1e-9)
 

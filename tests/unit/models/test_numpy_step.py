@@ -58,11 +58,11 @@ def test_logits_are_the_decoders_own_up_to_its_window_and_past_it(name: str) -> 
     tokens = torch.randint(11, (1, 30), generator=torch.Generator().manual_seed(2))
     step, (_, state) = partial(step_in_numpy, model, model), model(tokens[:, :3])
     expected = model(tokens)[0]
-    for place in range(3, 30):
-        logits, state = step(tokens[:, place : place + 1], state)
-        torch.testing.assert_close(logits[:, 0], expected[:, place], atol=2e-5, rtol=2e-5)
-        assert isinstance(state, DecoderCache if model.window and place + 1 >= model.window else DecoderSlotCache)
-        assert torch.equal(state.tensors()["seen"], tokens[:, : place + 1][:, -(model.window or 30) :])
+    for index in range(3, 30):
+        logits, state = step(tokens[:, index : index + 1], state)
+        torch.testing.assert_close(logits[:, 0], expected[:, index], atol=2e-5, rtol=2e-5)
+        assert isinstance(state, DecoderCache if model.window and index + 1 >= model.window else DecoderSlotCache)
+        assert torch.equal(state.tensors()["seen"], tokens[:, : index + 1][:, -(model.window or 30) :])
 
 
 @torch.inference_mode()
@@ -70,11 +70,11 @@ def test_room_grows_with_a_text_without_end() -> None:
     model = drawn(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=16, positions=Rotary()))
     tokens = torch.randint(11, (1, 2 * INITIAL_CAPACITY + 40), generator=torch.Generator().manual_seed(2))
     step, (_, state) = partial(step_in_numpy, model, model), model(tokens[:, :3])
-    found = []
-    for place in range(3, tokens.shape[1]):
-        logits, state = step(tokens[:, place : place + 1], state)
-        found.append(logits[0, 0])
-    torch.testing.assert_close(torch.stack(found), model(tokens)[0][0, 3:], atol=2e-5, rtol=2e-5)
+    result = []
+    for index in range(3, tokens.shape[1]):
+        logits, state = step(tokens[:, index : index + 1], state)
+        result.append(logits[0, 0])
+    torch.testing.assert_close(torch.stack(result), model(tokens)[0][0, 3:], atol=2e-5, rtol=2e-5)
 
 
 @torch.inference_mode()
@@ -82,11 +82,11 @@ def test_a_text_passes_to_the_model_and_back_between_two_tokens() -> None:
     model = drawn(SPECS["decoder-rotary"])
     tokens = torch.randint(11, (1, 24), generator=torch.Generator().manual_seed(2))
     step, (_, state) = partial(step_in_numpy, model, model), model(tokens[:, :3])
-    for place in range(3, 24):
-        if place % 5 == 0 and isinstance(state, DecoderSlotCache):
+    for index in range(3, 24):
+        if index % 5 == 0 and isinstance(state, DecoderSlotCache):
             state = state.to_cache()
-        logits, state = (model if place % 5 < 2 else step)(tokens[:, place : place + 1], state)
-        torch.testing.assert_close(logits[:, 0], model(tokens)[0][:, place], atol=2e-5, rtol=2e-5)
+        logits, state = (model if index % 5 < 2 else step)(tokens[:, index : index + 1], state)
+        torch.testing.assert_close(logits[:, 0], model(tokens)[0][:, index], atol=2e-5, rtol=2e-5)
 
 
 @pytest.fixture
@@ -110,17 +110,17 @@ def test_a_text_that_is_alone_is_written_in_numpy_and_two_are_not(steps: list[in
 
 def test_a_text_that_gets_company_goes_on_where_it_was(steps: list[int]) -> None:
     model, settings = drawn(SPECS["decoder-rotary"]), Sampling(tokens=20, temperature=0.0)
-    alone = [generate(model, [prompt], settings)[0].tokens for prompt in ([1, 2], [5, 6, 7])]
+    single = [generate(model, [prompt], settings)[0].tokens for prompt in ([1, 2], [5, 6, 7])]
     steps.clear()
-    engine, found = BatchEngine(model, None), {}
+    engine, result = BatchEngine(model, None), {}
     engine.add(TextRequest((1, 2), settings, decode_text=False))
     for turn in range(60):
         if turn == 8:
             engine.add(TextRequest((5, 6, 7), settings, first_row=1, decode_text=False))
         for event in engine.step() if engine.is_busy else ():
             if event.result:
-                found[event.request.first_row] = event.result.tokens
-    assert [found[0], found[1]] == alone and 5 < len(steps) < 19
+                result[event.request.first_row] = event.result.tokens
+    assert [result[0], result[1]] == single and 5 < len(steps) < 19
 
 
 def test_recorded_attention_has_every_token(steps: list[int]) -> None:
@@ -175,7 +175,7 @@ def test_weights_that_change_are_read_as_they_are() -> None:
 
 
 def test_weights_in_other_memory_are_read_by_the_next_text_of_an_engine() -> None:
-    model, settings, found = drawn(SPECS["decoder"]), Sampling(tokens=6, temperature=0.0), []
+    model, settings, result = drawn(SPECS["decoder"]), Sampling(tokens=6, temperature=0.0), []
     engine = BatchEngine(model, None)
     for turn in range(2):
         if turn:
@@ -183,8 +183,8 @@ def test_weights_in_other_memory_are_read_by_the_next_text_of_an_engine() -> Non
                 parameter.data = parameter.data.roll(1, 0).clone()
         engine.add(TextRequest((1, 2), settings, first_row=turn, decode_text=False))
         while engine.is_busy:
-            found += [event.result.tokens for event in engine.step() if event.result]
-    assert found[1] == generate(model, [[1, 2]], settings)[0].tokens != found[0]
+            result += [event.result.tokens for event in engine.step() if event.result]
+    assert result[1] == generate(model, [[1, 2]], settings)[0].tokens != result[0]
 
 
 def test_lowered_arithmetic_is_pytorchs(steps: list[int]) -> None:
@@ -210,9 +210,9 @@ def test_long_texts_of_one_key_head_are_attended_by_pytorch(monkeypatch: pytest.
     tokens = torch.randint(11, (1, 4100), generator=torch.Generator().manual_seed(2))
     expected, _ = model(tokens)
     _, state = model(tokens[:, :4094])
-    for place in range(4094, 4100):
-        logits, state = step_in_numpy(model, model, tokens[:, place : place + 1], state)
-        torch.testing.assert_close(logits[:, 0], expected[:, place], atol=2e-5, rtol=2e-5)
+    for index in range(4094, 4100):
+        logits, state = step_in_numpy(model, model, tokens[:, index : index + 1], state)
+        torch.testing.assert_close(logits[:, 0], expected[:, index], atol=2e-5, rtol=2e-5)
     assert len(large) == 2 * 5  # from 4,096 tokens on: 64 numbers of each
 
 
@@ -222,4 +222,4 @@ def test_an_engine_that_waits_keeps_no_text() -> None:
     while engine.is_busy:
         engine.step()
     gc.collect()
-    assert not [one for one in gc.get_objects() if type(one) is NumpyDecoder]
+    assert not [get_object for get_object in gc.get_objects() if type(get_object) is NumpyDecoder]

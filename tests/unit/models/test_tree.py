@@ -29,13 +29,13 @@ def body(depth: int = 2) -> TreeModel:
 
 def test_the_adjacency_of_a_batch_is_that_of_each_tree_alone() -> None:
     tokens = read()
-    made = tree_adjacency(tokens[..., 1], tokens[..., 0] >= 0)
+    built = tree_adjacency(tokens[..., 1], tokens[..., 0] >= 0)
     for row, tree in enumerate(TREES):
         arcs = [(word, head) for word, head in enumerate(tree) if head >= 0]
         edges = torch.tensor(arcs, dtype=torch.long).reshape(-1, 2).T
-        alone = build_adjacency(edges, len(tree)).to_dense()
-        torch.testing.assert_close(made[row, : len(tree), : len(tree)], alone)
-        torch.testing.assert_close(made[row, len(tree) :, : len(tree)], torch.zeros(4 - len(tree), len(tree)))
+        single = build_adjacency(edges, len(tree)).to_dense()
+        torch.testing.assert_close(built[row, : len(tree), : len(tree)], single)
+        torch.testing.assert_close(built[row, len(tree) :, : len(tree)], torch.zeros(4 - len(tree), len(tree)))
 
 
 def test_a_negative_depth_is_refused() -> None:
@@ -54,10 +54,10 @@ def test_a_longer_pad_changes_no_vector_and_no_class() -> None:
 def test_words_in_another_order_with_the_same_arcs_have_the_same_vectors(depth: int) -> None:
     """The tree is a graph: moved words, with their arcs moved too, give moved vectors."""
     order = torch.tensor([2, 0, 3, 1])  # the word that comes to each place
-    place = order.argsort()
+    index = order.argsort()
     tokens = read()[:1]
     heads = tokens[0, order, 1]
-    moved = torch.stack([tokens[0, order, 0], torch.where(heads >= 0, place[heads], heads)], dim=1)[None]
+    moved = torch.stack([tokens[0, order, 0], torch.where(heads >= 0, index[heads], heads)], dim=1)[None]
     torch.testing.assert_close(body(depth).vectors(moved), body(depth).vectors(tokens)[:, order])
 
 

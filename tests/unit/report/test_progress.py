@@ -67,7 +67,7 @@ def test_a_terminal_gets_a_bar_with_all_figures_drawn_a_few_times() -> None:
     bar = BarObserver(terminal)
     bar.console.width = 160
     a_run(bar)
-    shown = terminal.getvalue()
+    rendered = terminal.getvalue()
     for word in (
         "training",
         "5,000/5,000 steps",
@@ -76,17 +76,17 @@ def test_a_terminal_gets_a_bar_with_all_figures_drawn_a_few_times() -> None:
         "21,000 tokens/s",
         "0:00:00",
     ):
-        assert word in shown
-    assert "Nothing [is] learned" in shown and shown.count("training") < 50
+        assert word in rendered
+    assert "Nothing [is] learned" in rendered and rendered.count("training") < 50
 
 
 def test_telling_the_bar_to_move_costs_next_to_nothing() -> None:
     bar = BarObserver(Terminal())
     bar.start("training", 10**6, "steps")
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for step in range(20_000):
         bar.advance(step)
-    assert time.perf_counter() - begin < 1.0  # 50 µs a step would be felt; measured: under 1 µs
+    assert time.perf_counter() - start < 1.0  # 50 µs a step would be felt; measured: under 1 µs
     bar.finish()
 
 

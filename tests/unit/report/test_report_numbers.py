@@ -34,9 +34,11 @@ def test_needed_decimals_lose_nothing(values: list[float], decimals: int) -> Non
 
 
 def test_blocks_and_bars_grow_with_the_share() -> None:
-    shares = [place / 100 for place in range(101)]
-    assert [shade_block(share) for share in shares] == sorted(shade_block(share) for share in shares)
-    assert [len(draw_bar(share)) for share in shares] == sorted(len(draw_bar(share)) for share in shares)
+    fractions = [index / 100 for index in range(101)]
+    assert [shade_block(fraction) for fraction in fractions] == sorted(shade_block(fraction) for fraction in fractions)
+    assert [len(draw_bar(fraction)) for fraction in fractions] == sorted(
+        len(draw_bar(fraction)) for fraction in fractions
+    )
     assert format_vector([10, 100.5, -0.0]) == "(10, 100.5, 0)"
 
 

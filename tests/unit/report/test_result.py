@@ -113,8 +113,8 @@ def read(page: str) -> Reader:
 
 def test_a_page_shows_every_block_and_holds_no_script(tmp_path: Path) -> None:
     page = MADE.save(tmp_path / "all.html").read_text(encoding="utf-8")
-    found = read(page)
-    assert "script" not in found.tags and not re.search(r"https?://(?!www\.w3\.org)", page)
+    result = read(page)
+    assert "script" not in result.tags and not re.search(r"https?://(?!www\.w3\.org)", page)
     begins = [
         "A",
         "kicker",
@@ -130,10 +130,10 @@ def test_a_page_shows_every_block_and_holds_no_script(tmp_path: Path) -> None:
         "value",
         "card",
     ]
-    for begin in begins:
-        assert f"{begin} {EVIL}" in found.words
+    for start in begins:
+        assert f"{start} {EVIL}" in result.words
     assert html.escape(f"image {EVIL}") in page.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
-    assert SVG in page and "d<sub>k</sub>·h" in page and "not here" in found.words
+    assert SVG in page and "d<sub>k</sub>·h" in page and "not here" in result.words
     assert page.startswith("<!DOCTYPE html>") and "<title>all &lt;script&gt;" in page and "prefers-color-scheme" in page
 
 
@@ -142,7 +142,7 @@ def test_a_notebook_cell_is_a_part_of_a_page_that_keeps_its_style_to_itself() ->
     assert "<html" not in cell and f"kicker {EVIL}" in read(cell).words
     style = cell[cell.index("<style>") + 7 : cell.index("</style>")]
     rules = re.findall(r"([^{}]+)\{", re.sub(r"/\*.*?\*/", "", style, flags=re.S))
-    assert all(one.strip().startswith((".lemma", "@media")) for rule in rules for one in rule.split(","))
+    assert all(item.strip().startswith((".lemma", "@media")) for rule in rules for item in rule.split(","))
 
 
 def test_samples_keep_their_lines_and_blanks() -> None:

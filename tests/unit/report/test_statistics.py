@@ -18,10 +18,10 @@ from lemma.report.statistics import (
 
 def share_by_trapezoids(t: float, freedom: float) -> float:
     """Student's density integrated between −t and t as it stands in the textbook."""
-    places = np.linspace(-t, t, 400_001)
+    positions = np.linspace(-t, t, 400_001)
     scale = math.gamma((freedom + 1) / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
-    density = scale * (1 + places**2 / freedom) ** (-(freedom + 1) / 2)
-    return float(((density[1:] + density[:-1]) / 2).sum() * (places[1] - places[0]))
+    density = scale * (1 + positions**2 / freedom) ** (-(freedom + 1) / 2)
+    return float(((density[1:] + density[:-1]) / 2).sum() * (positions[1] - positions[0]))
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
@@ -58,9 +58,9 @@ def test_equal_values_have_an_interval_of_no_width() -> None:
 @pytest.mark.parametrize("log", [True, False])
 def test_a_paired_test_is_scipys(count: int, log: bool) -> None:
     chance = np.random.default_rng(count)
-    ones, others = np.exp(chance.normal(2.0, 0.3, size=(2, count)))
-    test = paired_test(list(ones), list(others), log)
-    expected = stats.ttest_rel(*((np.log(ones), np.log(others)) if log else (ones, others)))
+    ones, remaining = np.exp(chance.normal(2.0, 0.3, size=(2, count)))
+    test = paired_test(list(ones), list(remaining), log)
+    expected = stats.ttest_rel(*((np.log(ones), np.log(remaining)) if log else (ones, remaining)))
     low, high = expected.confidence_interval(0.95)
     assert test.p == pytest.approx(expected.pvalue, rel=1e-9)
     assert (test.difference.low, test.difference.high) == pytest.approx((low, high), rel=1e-9)
@@ -101,9 +101,9 @@ def test_the_floor_of_items_covers_the_true_difference_where_all_seeds_agree() -
     chance = np.random.default_rng(4)
     covered = []
     for _ in range(600):  # two fixed classifiers, right on 70 % and on 60 %: only the sixty items are drawn
-        ones, others = chance.random(60) < 0.7, chance.random(60) < 0.6
-        floor = item_standard_error([float(one) - float(other) for one, other in zip(ones, others, strict=True)])
-        gap = paired_test([ones.mean()] * 10, [others.mean()] * 10, log=False, min_error=floor).difference
+        ones, remaining = chance.random(60) < 0.7, chance.random(60) < 0.6
+        floor = item_standard_error([float(item) - float(other) for item, other in zip(ones, remaining, strict=True)])
+        gap = paired_test([ones.mean()] * 10, [remaining.mean()] * 10, log=False, min_error=floor).difference
         covered.append(gap.low <= 0.1 <= gap.high)
     assert np.mean(covered) >= 0.94
 
@@ -113,14 +113,20 @@ def test_holms_p_values_are_those_of_closed_testing() -> None:
     chance = np.random.default_rng(2)
     for count in (1, 2, 4):
         tests = [paired_test(*np.exp(chance.normal([[0.5], [0.0]], 0.4, size=(2, 4)))) for _ in range(count)]
-        raw = [one.p or 0.0 for one in tests]
-        sets = [some for size in range(1, count + 1) for some in itertools.combinations(range(count), size)]
-        closed = [
-            max(min(1.0, len(some) * min(raw[place] for place in some)) for some in sets if own in some)
-            for own in range(count)
+        raw = [test.p or 0.0 for test in tests]
+        sets = [
+            combination for size in range(1, count + 1) for combination in itertools.combinations(range(count), size)
         ]
-        assert [one.p for one in holm_correct(tests)] == pytest.approx(closed)
-        assert [one.raw_p for one in holm_correct(tests)] == pytest.approx(raw)
+        closed = [
+            max(
+                min(1.0, len(combination) * min(raw[position] for position in combination))
+                for combination in sets
+                if index in combination
+            )
+            for index in range(count)
+        ]
+        assert [test.p for test in holm_correct(tests)] == pytest.approx(closed)
+        assert [test.raw_p for test in holm_correct(tests)] == pytest.approx(raw)
     untested = PairedTest((0.5, 0.4))
     assert holm_correct([untested, *tests])[0] == untested and holm_correct([untested, *tests])[1].comparisons == count
 

@@ -52,11 +52,11 @@ def update(embedder: Embedder, folder: Path, index_folder: Path | None = None) -
 def check_whole(index: Index, embedder: Embedder, folder: Path) -> None:
     """Every readable image is there once, with the vector that it has when embedded by itself."""
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.png"))
-    broken = {entry.name for entry in index.unreadable}
-    assert sorted(entry.name for entry in index.entries) == [name for name in files if name not in broken]
+    invalid = {entry.name for entry in index.unreadable}
+    assert sorted(entry.name for entry in index.entries) == [name for name in files if name not in invalid]
     for entry, vector in zip(index.entries, index.vectors, strict=True):
-        alone = embedder.image_vectors(decode_image(folder / entry.name, embedder.side)[None])[0]
-        np.testing.assert_allclose(vector, alone, atol=1e-5)
+        single = embedder.image_vectors(decode_image(folder / entry.name, embedder.side)[None])[0]
+        np.testing.assert_allclose(vector, single, atol=1e-5)
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
 
 
@@ -180,10 +180,10 @@ def test_a_killed_update_leaves_complete_blocks_and_the_next_one_continues(
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
     index_folder = folder.parent / "index"
-    kept = len(Index.open(index_folder)) if (index_folder / HEADER_FILE).exists() else 0
-    assert kept == (3 if (blow, count) in {("sync", 3), ("sync", 4), ("head", 3)} else 0)
+    saved = len(Index.open(index_folder)) if (index_folder / HEADER_FILE).exists() else 0
+    assert saved == (3 if (blow, count) in {("sync", 3), ("sync", 4), ("head", 3)} else 0)
     done = update(embedder, folder)
-    assert len(reads) == 12 - kept
+    assert len(reads) == 12 - saved
     check_whole(done.index, embedder, folder)
 
 

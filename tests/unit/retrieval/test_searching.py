@@ -46,9 +46,9 @@ def found(run: Run | Path, **words: Any) -> SearchResult:
 
 
 def cosines(run: Run, folder: Path, text: str) -> dict[str, float]:
-    """What the model itself says of a text and every image, one at a time."""
-    inside = run.tokenizer.encode(normalise_caption(text))[:6]  # the context has room for eight, marks included
-    tokens = torch.tensor([[run.tokenizer.vocabulary, *inside, run.tokenizer.vocabulary + 1]])
+    """Return what the model itself says of a text and every image, one at a time."""
+    inner = run.tokenizer.encode(normalise_caption(text))[:6]  # the context has room for eight, marks included
+    tokens = torch.tensor([[run.tokenizer.vocabulary, *inner, run.tokenizer.vocabulary + 1]])
     with torch.no_grad():
         sought = run.require(DualEncoderModel, "a dual encoder").text_vectors(tokens)
         return {
@@ -65,22 +65,22 @@ def cosines(run: Run, folder: Path, text: str) -> dict[str, float]:
 def test_a_text_finds_the_images_that_the_model_finds_nearest(run: Run, folder: Path) -> None:
     result = found(run, images=folder, query=["a red", "blue"], k=5)
     for answer, text in zip(result.answers, ["a red", "blue"], strict=True):
-        wanted = sorted(cosines(run, folder, text).items(), key=lambda item: -item[1])[:5]
-        assert [hit.name for hit in answer.hits] == [name for name, _ in wanted]
-        assert [hit.score for hit in answer.hits] == pytest.approx([score for _, score in wanted], abs=1e-5)
+        expected = sorted(cosines(run, folder, text).items(), key=lambda item: -item[1])[:5]
+        assert [hit.name for hit in answer.hits] == [name for name, _ in expected]
+        assert [hit.score for hit in answer.hits] == pytest.approx([score for _, score in expected], abs=1e-5)
         assert [hit.rank for hit in answer.hits] == [1, 2, 3, 4, 5]
     assert (result.counts.indexed, result.counts.new, result.method) == (12, 12, "exact")
     assert found(run, images=folder, query="blue").counts.new == 0
 
 
 def test_an_image_finds_similar_ones_but_not_itself(run: Run, folder: Path) -> None:
-    own = folder / "00-red-circle.png"
-    (answer,) = found(run, images=folder, image=own, k=20).answers
-    assert len(answer.hits) == 11 and own.name not in [hit.name for hit in answer.hits]
+    path = folder / "00-red-circle.png"
+    (answer,) = found(run, images=folder, image=path, k=20).answers
+    assert len(answer.hits) == 11 and path.name not in [hit.name for hit in answer.hits]
     copy = folder.parent / "elsewhere.png"
-    shutil.copy(own, copy)
+    shutil.copy(path, copy)
     (answer,) = found(run, images=folder, image=copy, k=3).answers
-    assert answer.hits[0].name == own.name and answer.hits[0].score == pytest.approx(1, abs=1e-5)
+    assert answer.hits[0].name == path.name and answer.hits[0].score == pytest.approx(1, abs=1e-5)
 
 
 def test_an_image_ranks_texts_as_the_model_does(run: Run, folder: Path, tmp_path: Path) -> None:
@@ -88,10 +88,10 @@ def test_an_image_ranks_texts_as_the_model_does(run: Run, folder: Path, tmp_path
     (tmp_path / "texts.txt").write_text("\n".join(WORDS))
     (answer,) = found(run, image=path, texts=tmp_path / "texts.txt", k=4).answers
     scores = {text: cosines(run, folder, text)[path.name] for text in WORDS}
-    wanted = sorted(scores, key=lambda text: -scores[text])[:4]
+    expected = sorted(scores, key=lambda text: -scores[text])[:4]
     # texts are cut to six characters, so that some are equal: then the earlier one comes first
-    assert [hit.score for hit in answer.hits] == pytest.approx([scores[text] for text in wanted], abs=1e-5)
-    assert [hit.name for hit in answer.hits] == wanted
+    assert [hit.score for hit in answer.hits] == pytest.approx([scores[text] for text in expected], abs=1e-5)
+    assert [hit.name for hit in answer.hits] == expected
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_texts_without_known_tokens_are_left_out_and_counted(run: Run, folder: P
 
 
 def test_an_index_can_be_searched_without_its_images(run: Run, folder: Path, tmp_path: Path) -> None:
-    mine = Path(shutil.copytree(folder, tmp_path / "mine"))
-    first = found(run, images=mine, query="a red", index=tmp_path / "index")
-    shutil.rmtree(mine)
+    ours = Path(shutil.copytree(folder, tmp_path / "mine"))
+    first = found(run, images=ours, query="a red", index=tmp_path / "index")
+    shutil.rmtree(ours)
     second = found(run, query="a red", index=tmp_path / "index")
     assert [hit.name for hit in second.answers[0].hits] == [hit.name for hit in first.answers[0].hits]
     assert "the image is not here" in second._repr_html_() and "<img" not in second._repr_html_()
@@ -137,9 +137,9 @@ def test_a_re_ranker_orders_the_first_hits_by_its_logits(folder: Path, tmp_path:
     rows = list(csv.DictReader(result.save(tmp_path / "found.csv").open()))
     assert [row["reranked_score"] for row in rows] == [str(hit.reranked_score) for hit in answer.hits[:4]] + ["", ""]
     assert all(f"re-ranked {hit.reranked_score:.3f}</h3>" in result._repr_html_() for hit in answer.hits[:4])
-    plain = sorted(cosines(loaded, folder, "a red").items(), key=lambda item: -item[1])
-    assert {hit.name for hit in answer.hits[:4]} == {name for name, _ in plain[:4]}
-    assert [hit.name for hit in answer.hits[4:]] == [name for name, _ in plain[4:6]]
+    base = sorted(cosines(loaded, folder, "a red").items(), key=lambda item: -item[1])
+    assert {hit.name for hit in answer.hits[:4]} == {name for name, _ in base[:4]}
+    assert [hit.name for hit in answer.hits[4:]] == [name for name, _ in base[4:6]]
     assert [hit.reranked_score is None for hit in answer.hits] == [False] * 4 + [True] * 2
     tokenizer = loaded.tokenizer
     tokens = torch.tensor(
@@ -162,10 +162,10 @@ def test_a_body_without_special_tokens_gets_none(folder: Path, tmp_path: Path) -
     run = load(untrained_run(tmp_path / "lstm", spec=LSTM))
     vectors, _ = Embedder(run).text_vectors(["a red", "a blue square"])
     with torch.no_grad():
-        alone = run.require(DualEncoderModel, "a dual encoder").text_vectors(
+        single = run.require(DualEncoderModel, "a dual encoder").text_vectors(
             torch.from_numpy(run.tokenizer.encode(normalise_caption("a red")))[None]
         )
-    np.testing.assert_allclose(vectors[0], alone[0].numpy(), atol=1e-5)
+    np.testing.assert_allclose(vectors[0], single[0].numpy(), atol=1e-5)
 
 
 def test_a_note_names_what_of_a_query_was_not_read(folder: Path, tmp_path: Path) -> None:
@@ -237,8 +237,8 @@ def test_control_characters_and_html_in_names_are_escaped_everywhere(run: Run, t
 
 def test_a_result_is_saved_as_json_and_as_a_table(run: Run, folder: Path, tmp_path: Path) -> None:
     result = found(run, images=folder, query=["a red", "blue"], k=2)
-    plain = json.loads(result.save(tmp_path / "found.json").read_text())
-    assert plain["answers"][0]["hits"][0]["name"] == result.answers[0].hits[0].name and plain["indexed"] == 12
+    base = json.loads(result.save(tmp_path / "found.json").read_text())
+    assert base["answers"][0]["hits"][0]["name"] == result.answers[0].hits[0].name and base["indexed"] == 12
     rows = list(csv.DictReader(result.save(tmp_path / "found.csv").open()))
     assert [(row["query"], row["rank"]) for row in rows] == [
         ("a red", "1"),
@@ -251,9 +251,9 @@ def test_a_result_is_saved_as_json_and_as_a_table(run: Run, folder: Path, tmp_pa
 
 
 def test_the_search_method_is_never_cut_off() -> None:
-    how = "not exact: faiss looked at 8 of 256 cells"
-    result = SearchResult("run", "pictures", "a/very/long/path/" * 9, (), IndexCounts(5), how)
-    assert how in str(result).splitlines()
+    mode = "not exact: faiss looked at 8 of 256 cells"
+    result = SearchResult("run", "pictures", "a/very/long/path/" * 9, (), IndexCounts(5), mode)
+    assert mode in str(result).splitlines()
 
 
 # The ranking against numpy's full sort, and faiss against the ranking
@@ -268,19 +268,19 @@ def unit(rows: int, width: int = 8, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("k", [1, 5, 100, 300])
 def test_the_nearest_rows_are_those_of_a_stable_sort_for_any_block_size(block: int, k: int) -> None:
     rows, queries = unit(200), unit(3, seed=1)
-    found = find_nearest(rows, queries, k, block)
+    result = find_nearest(rows, queries, k, block)
     scores = queries @ rows.T
-    wanted = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    assert found.rows.tolist() == wanted.tolist()
-    np.testing.assert_allclose(found.scores, np.take_along_axis(scores, wanted, 1), atol=1e-6)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    assert result.rows.tolist() == expected.tolist()
+    np.testing.assert_allclose(result.scores, np.take_along_axis(scores, expected, 1), atol=1e-6)
 
 
 @pytest.mark.parametrize("block", [3, 64])
 def test_equal_scores_are_in_the_order_of_their_rows(block: int) -> None:
     rows = np.zeros((50, 2), dtype=np.float32)
     rows[:, 0], rows[20:25, 0] = 0.5, 1.0
-    found = find_nearest(rows, np.array([[1, 0]], dtype=np.float32), 9, block)
-    assert found.rows.tolist() == [[20, 21, 22, 23, 24, 0, 1, 2, 3]]
+    result = find_nearest(rows, np.array([[1, 0]], dtype=np.float32), 9, block)
+    assert result.rows.tolist() == [[20, 21, 22, 23, 24, 0, 1, 2, 3]]
 
 
 def test_no_rows_and_no_queries_give_nothing() -> None:

@@ -58,17 +58,17 @@ def test_any_damage_is_named_and_the_checkpoint_before_is_used(tmp_path: Path, n
         save_checkpoint(tmp_path, example(step))
     file = tmp_path / "step-2" / name
     content = bytearray(file.read_bytes())
-    place = {"first byte": 0, "middle byte": len(content) // 2, "last byte": -1}.get(damage)
-    if place is not None:
-        content[place] ^= 1
+    index = {"first byte": 0, "middle byte": len(content) // 2, "last byte": -1}.get(damage)
+    if index is not None:
+        content[index] ^= 1
     file.write_bytes({"empty": b"", "cut": content[:-1]}.get(damage, content))
     if damage == "missing":
         file.unlink()
-    told: list[str] = []
-    good = read_latest_checkpoint(tmp_path, told.append)
+    messages: list[str] = []
+    good = read_latest_checkpoint(tmp_path, messages.append)
     assert good and good.step == 1
-    assert len(told) == 1 and "step-2" in told[0]
-    assert name in told[0] or name == "manifest.json"  # a wrong manifest accuses the file whose sum it has wrong
+    assert len(messages) == 1 and "step-2" in messages[0]
+    assert name in messages[0] or name == "manifest.json"  # a wrong manifest accuses the file whose sum it has wrong
 
 
 def test_if_all_are_damaged_the_error_names_every_one(tmp_path: Path) -> None:

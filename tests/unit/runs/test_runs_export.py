@@ -40,8 +40,8 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(path: Path) -> dict[str, str]:
-    inside = [path] if path.is_file() else sorted(path.rglob("*"))
-    return {str(file.relative_to(path.parent)): file_hash(file) for file in inside if file.is_file()}
+    inner = [path] if path.is_file() else sorted(path.rglob("*"))
+    return {str(file.relative_to(path.parent)): file_hash(file) for file in inner if file.is_file()}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -104,17 +104,17 @@ def test_a_folder_with_a_spec_file_of_somebody_is_not_a_run_to_overwrite(adapted
 def test_a_full_disk_during_an_export_is_an_error_that_names_the_file(adapted: Path, tmp_path: Path) -> None:
     reader, writer = os.pipe()
 
-    def export(form: str, out: Path) -> None:
+    def export(layout: str, out: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         try:
-            lemma.export(adapted, to=form, out=out)  # pyright: ignore
+            lemma.export(adapted, to=layout, out=out)  # pyright: ignore
         except lemma.errors.StorageError as error:
             os.write(writer, f"{error}\n".encode())
             raise
 
-    for form, name in (("gguf", "a.gguf"), ("merged", "b"), ("huggingface", "c")):
-        assert forked(lambda form=form, name=name: export(form, tmp_path / name)) == 2
+    for layout, name in (("gguf", "a.gguf"), ("merged", "b"), ("huggingface", "c")):
+        assert forked(lambda layout=layout, name=name: export(layout, tmp_path / name)) == 2
     os.close(writer)
     with os.fdopen(reader) as messages:
         lines = messages.readlines()
@@ -154,11 +154,11 @@ def test_a_training_that_was_killed_before_its_first_checkpoint_can_still_start_
     adapted: Path, tmp_path: Path
 ) -> None:
     text = adapted.parent / "book.txt"
-    whole = lemma.train("lstm", text=text, out=tmp_path / "whole", width=4, hidden=4, **QUICK)
-    made = RunFolder.open(tmp_path / "whole")
-    cut = RunFolder(tmp_path / "cut", made.spec, made.recipe, made.data, made.data_hash).create(made.tokenizer())
+    full = lemma.train("lstm", text=text, out=tmp_path / "whole", width=4, hidden=4, **QUICK)
+    built = RunFolder.open(tmp_path / "whole")
+    cut = RunFolder(tmp_path / "cut", built.spec, built.recipe, built.data, built.data_hash).create(built.tokenizer())
     assert cut.is_resumable and lemma.verify(cut.path).right
-    assert lemma.resume(cut.path, progress=False).best_loss == whole.best_loss
+    assert lemma.resume(cut.path, progress=False).best_loss == full.best_loss
 
 
 def test_a_run_without_its_weights_or_its_recipe_is_damaged(adapted: Path, tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ def test_a_name_that_is_not_utf_8_is_refused_before_any_work(adapted: Path, tmp_
         lambda: lemma.verify(tmp_path / NOT_UTF8),
         lambda: lemma.load(tmp_path / NOT_UTF8),
         *(
-            lambda form=form: lemma.export(adapted, to=form, out=tmp_path / f"{NOT_UTF8}.gguf")  # pyright: ignore
-            for form in FORMS
+            lambda layout=layout: lemma.export(adapted, to=layout, out=tmp_path / f"{NOT_UTF8}.gguf")  # pyright: ignore
+            for layout in FORMS
         ),
     ]
     for action in actions:

@@ -31,9 +31,9 @@ def folder_at(path: Path, recipe: Recipe | None = None) -> RunFolder:
 
 
 def test_what_was_described_is_read_back(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    made = folder_at(tmp_path / "deep" / "run").create(tokenizer)
+    built = folder_at(tmp_path / "deep" / "run").create(tokenizer)
     opened = RunFolder.open(tmp_path / "deep" / "run")
-    assert opened == made and opened.tokenizer().hash == tokenizer.hash and not opened.is_finished
+    assert opened == built and opened.tokenizer().hash == tokenizer.hash and not opened.is_finished
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["run"]
 
 

@@ -99,11 +99,11 @@ def test_an_unfinished_run_gives_the_kept_weights_of_its_last_checkpoint(tmp_pat
 
 def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
     folder = new_run(tmp_path / "run", SMALL["gru"])
-    wide = {
+    width = {
         name: torch.zeros(tensor.shape[0] + 1, *tensor.shape[1:])
         for name, tensor in named_weights(build(SMALL["gru"])).items()
     }
-    folder.finish(wide, {})
+    folder.finish(width, {})
     with pytest.raises(RunError, match=r"does not fit its spec: embedding\.weight is \(12, 6\), expected \(11, 6\)"):
         load(folder.path)
 

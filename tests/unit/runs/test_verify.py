@@ -24,21 +24,21 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def used(path: Path) -> object:
-    """All that a finished run is read for."""
+    """Return all that a finished run is read for."""
     run = lemma.load(path)
     rows = RunFolder.open(path).metrics.rows()
     return run.summary, rows, run.recipe, [tensor.tolist() for tensor in run.module.parameters()], run.tokenizer.hash
 
 
 def flipped(content: bytes, chance: random.Random) -> bytes:
-    place = chance.randrange(len(content))
-    return content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]
+    index = chance.randrange(len(content))
+    return content[:index] + bytes([content[index] ^ 1 << chance.randrange(8)]) + content[index + 1 :]
 
 
 def test_a_good_run_is_good_and_its_files_are_listed(trained: Path) -> None:
-    found = verify_folder(trained)
-    assert found.right and {file.state for file in found.files} == {"good"}
-    listed = {trained / file.path for file in found.files}
+    result = verify_folder(trained)
+    assert result.right and {file.state for file in result.files} == {"good"}
+    listed = {trained / file.path for file in result.files}
     assert listed == {path for path in trained.rglob("*") if path.is_file()}
     assert verify_folder(trained.parent).files[0].path == "run/spec.toml"
 
@@ -70,9 +70,9 @@ def test_damage_is_named_and_the_command_exits_with_1(
     (tmp_path / "run" / ".left.0-1.partial").touch()
     with pytest.raises(SystemExit) as left:
         main(["verify", str(tmp_path / "run"), "--json"])
-    found = {file["path"]: file["state"] for file in json.loads(capsys.readouterr().out)["files"]}
+    output = {file["path"]: file["state"] for file in json.loads(capsys.readouterr().out)["files"]}
     assert left.value.code == 1
-    wrong = {path: state for path, state in found.items() if state != "good"}
+    wrong = {path: state for path, state in output.items() if state != "good"}
     assert wrong == {
         "metrics.jsonl": "damaged",
         "checkpoints/step-4/state.json": "damaged",
@@ -95,8 +95,8 @@ def test_a_flipped_bit_in_a_cache_is_found_and_the_cache_made_again(
     for file in files:
         for _ in range(5):
             file.write_bytes(flipped(file.read_bytes(), chance))
-            found = lemma.verify()
-            assert [one.path for one in found.files if one.state == "damaged"][:1] == [
+            result = lemma.verify()
+            assert [item.path for item in result.files if item.state == "damaged"][:1] == [
                 str(file.relative_to(data_home()))
             ]
             assert {name: tokens.tolist() for name, tokens in prepare_text(spec).items.items()} == expected

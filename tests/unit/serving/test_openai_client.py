@@ -55,8 +55,8 @@ def test_runs_are_listed_by_their_folders_names(client: Any, runs: dict[str, Pat
 def test_the_text_equals_generate_whole_and_streamed(model: str, client: Any, runs: dict[str, Path]) -> None:
     for more, settings in (({}, {}), ({"top_p": 0.7}, {"top_p": 0.7}), ({"temperature": 0}, {"temperature": 0.0})):
         expected = lemma.generate(runs[model], "the cat", **{**SETTINGS, **settings})
-        whole = client.completions.create(model=model, prompt="the cat", **{**SAID, **more})
-        assert whole.choices[0].text == expected.text and len(expected.text) > 20
+        full = client.completions.create(model=model, prompt="the cat", **{**SAID, **more})
+        assert full.choices[0].text == expected.text and len(expected.text) > 20
         assert joined(client.completions.create(model=model, prompt="the cat", stream=True, **{**SAID, **more})) == [
             expected.text
         ]
@@ -77,72 +77,72 @@ def test_tokens_are_counted_exactly(client: Any, runs: dict[str, Path]) -> None:
 def test_choices_are_the_rows_of_one_generation(client: Any, runs: dict[str, Path]) -> None:
     prompts = ["the", "a dog"]
     rows = lemma.generate(runs["decoder"], [text for text in prompts for _ in range(3)], **SETTINGS)
-    asked = {"model": "decoder", "prompt": prompts, "n": 3, **SAID}
-    answer = client.completions.create(**asked)
+    request = {"model": "decoder", "prompt": prompts, "n": 3, **SAID}
+    answer = client.completions.create(**request)
     assert [choice.text for choice in answer.choices] == [row.text for row in rows] and len({*map(str, rows)}) == 6
-    assert joined(client.completions.create(**asked, stream=True), 6) == [row.text for row in rows]
+    assert joined(client.completions.create(**request, stream=True), 6) == [row.text for row in rows]
 
 
 def test_without_a_seed_texts_differ_and_the_answer_names_the_one_it_took(client: Any, runs: dict[str, Path]) -> None:
-    one, other = (client.completions.create(model="trigram", prompt="the", max_tokens=50) for _ in range(2))
-    assert one.choices[0].text != other.choices[0].text
-    again = lemma.generate(runs["trigram"], "the", tokens=50, temperature=1.0, seed=one.seed)
-    assert again.text == one.choices[0].text  # temperature 1 is what clients expect where nothing is said
+    item, other = (client.completions.create(model="trigram", prompt="the", max_tokens=50) for _ in range(2))
+    assert item.choices[0].text != other.choices[0].text
+    again = lemma.generate(runs["trigram"], "the", tokens=50, temperature=1.0, seed=item.seed)
+    assert again.text == item.choices[0].text  # temperature 1 is what clients expect where nothing is said
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_text_ends_before_the_first_stop_string(stream: bool, client: Any, runs: dict[str, Path]) -> None:
     text = lemma.generate(runs["decoder"], "the", **SETTINGS).text
     stop = [text[20:23], text[11:13], "never said"]
-    cut = min(place for place in map(text.find, stop) if place >= 0)
+    cut = min(index for index in map(text.find, stop) if index >= 0)
     assert cut > 3
-    asked = {"model": "decoder", "prompt": "the", "stop": stop, **SAID}
+    request = {"model": "decoder", "prompt": "the", "stop": stop, **SAID}
     if stream:
-        assert joined(client.completions.create(**asked, stream=True)) == [text[:cut]]
+        assert joined(client.completions.create(**request, stream=True)) == [text[:cut]]
     else:
-        answer = client.completions.create(**asked)
+        answer = client.completions.create(**request)
         assert (answer.choices[0].text, answer.choices[0].finish_reason) == (text[:cut], "stop")
-        seen = min(place + len(one) for one in stop if (place := text.find(one)) >= 0)
+        seen = min(index + len(item) for item in stop if (index := text.find(item)) >= 0)
         assert answer.usage.completion_tokens == seen < 60  # characters: what was written until it was seen, no more
 
 
 def test_a_chat_is_its_messages_a_line_each(client: Any, runs: dict[str, Path]) -> None:
-    said = [{"role": "system", "content": "a cat"}, {"role": "user", "content": [{"type": "text", "text": "a dog"}]}]
-    written = lemma.generate(runs["bytes"], "a cat\na dog", **SETTINGS)
-    expected, reason = written.text, {"eos": "stop", "length": "length"}[written.stopped]
-    answer = client.chat.completions.create(model="bytes", messages=said, **SAID)
+    output = [{"role": "system", "content": "a cat"}, {"role": "user", "content": [{"type": "text", "text": "a dog"}]}]
+    text = lemma.generate(runs["bytes"], "a cat\na dog", **SETTINGS)
+    expected, reason = text.text, {"eos": "stop", "length": "length"}[text.stopped]
+    answer = client.chat.completions.create(model="bytes", messages=output, **SAID)
     assert answer.choices[0].message.content == expected and answer.choices[0].message.role == "assistant"
-    chunks = list(client.chat.completions.create(model="bytes", messages=said, stream=True, **SAID))
+    chunks = list(client.chat.completions.create(model="bytes", messages=output, stream=True, **SAID))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected
     assert chunks[0].choices[0].delta.role == "assistant" and chunks[-1].choices[0].finish_reason == reason
 
 
 def test_echo_puts_the_prompt_before_the_text(client: Any) -> None:
-    asked = {"model": "trigram", "prompt": ["the", "a dog"], **SAID}
-    plain, echoed = (client.completions.create(**asked, echo=echo) for echo in (False, True))
+    request = {"model": "trigram", "prompt": ["the", "a dog"], **SAID}
+    base, echoed = (client.completions.create(**request, echo=echo) for echo in (False, True))
     assert [choice.text for choice in echoed.choices] == [
-        prompt + choice.text for prompt, choice in zip(asked["prompt"], plain.choices, strict=True)
+        prompt + choice.text for prompt, choice in zip(request["prompt"], base.choices, strict=True)
     ]
 
 
 def test_at_temperature_0_the_loop_is_proved(client: Any, runs: dict[str, Path]) -> None:
-    asked = {"model": "trigram", "prompt": "the", "max_tokens": 200, "temperature": 0}
+    request = {"model": "trigram", "prompt": "the", "max_tokens": 200, "temperature": 0}
     loop = lemma.generate(runs["trigram"], "the", tokens=200, temperature=0.0).loop
-    told = client.completions.create(**asked).choices[0].loop
-    assert (told["onset"], told["period"], told["proved"]) == (loop.onset, loop.period, True)
-    *_, last = client.completions.create(**asked, stream=True)
-    assert last.choices[0].loop == told and "for ever" in told["remark"]
+    messages = client.completions.create(**request).choices[0].loop
+    assert (messages["onset"], messages["period"], messages["proved"]) == (loop.onset, loop.period, True)
+    *_, last = client.completions.create(**request, stream=True)
+    assert last.choices[0].loop == messages and "for ever" in messages["remark"]
 
 
 def test_a_translator_and_a_classifier_answer_a_source(client: Any, runs: dict[str, Path]) -> None:
     texts = ["a cat", "the dog"]
-    named = lemma.generate(runs["mood"], source=texts)
+    labelled = lemma.generate(runs["mood"], source=texts)
     answer = client.completions.create(model="mood", prompt=texts)
-    assert [choice.text for choice in answer.choices] == [one.label for one in named]
-    assert answer.choices[0].chances == pytest.approx(named[0].probabilities) and answer.usage.prompt_tokens == 12
+    assert [choice.text for choice in answer.choices] == [item.label for item in labelled]
+    assert answer.choices[0].chances == pytest.approx(labelled[0].probabilities) and answer.usage.prompt_tokens == 12
     translated = lemma.generate(runs["spanish"], source="the dog", tokens=5)
-    said = [{"role": "user", "content": "what went before"}, {"role": "user", "content": "the dog"}]
-    answer = client.chat.completions.create(model="spanish", messages=said, max_tokens=5)
+    output = [{"role": "user", "content": "what went before"}, {"role": "user", "content": "the dog"}]
+    answer = client.chat.completions.create(model="spanish", messages=output, max_tokens=5)
     assert answer.choices[0].message.content == translated.text and answer.choices[0].finish_reason == "length"
     assert answer.usage.completion_tokens == len(translated.tokens)
     with pytest.raises(openai.BadRequestError, match="gives the translation"):
@@ -155,47 +155,49 @@ def test_simultaneous_requests_do_not_interfere(client: Any, runs: dict[str, Pat
         texts = pool.map(
             lambda job: client.completions.create(model=job[0], prompt="the", **{**SAID, "seed": job[1]}), jobs
         )
-        found = [answer.choices[0].text for answer in texts]
-    assert found == [lemma.generate(runs[m], "the", **{**SETTINGS, "seed": s}).text for m, s in jobs]
+        result = [answer.choices[0].text for answer in texts]
+    assert result == [lemma.generate(runs[m], "the", **{**SETTINGS, "seed": s}).text for m, s in jobs]
 
 
 def test_logprobs_equal_generate(client: Any, runs: dict[str, Path]) -> None:
     expected = lemma.generate(runs["decoder"], "the", **SETTINGS, logprobs=3)
-    told = client.completions.create(model="decoder", prompt="the", logprobs=3, **SAID).choices[0].logprobs
-    assert told.token_logprobs == pytest.approx([one.logprob for one in expected.logprobs], abs=1e-4)
-    assert "".join(told.tokens) == expected.text and told.text_offset == list(range(3, 63))
-    for top, one in zip(told.top_logprobs, expected.logprobs, strict=True):
-        best = {other.text: other.logprob for other in one.top}
-        assert {name: top[name] for name in best} == pytest.approx(best, abs=1e-4) and set(top) <= {*best, one.text}
-    said = [{"role": "user", "content": "the"}]
-    asked = {"model": "decoder", "messages": said, "logprobs": True, "top_logprobs": 2, **SAID}
-    content = client.chat.completions.create(**asked).choices[0].logprobs.content
-    assert [one.logprob for one in content] == pytest.approx(told.token_logprobs)
-    assert [bytes(one.bytes).decode() for one in content] == told.tokens and {
-        len(one.top_logprobs) for one in content
+    messages = client.completions.create(model="decoder", prompt="the", logprobs=3, **SAID).choices[0].logprobs
+    assert messages.token_logprobs == pytest.approx([logprob.logprob for logprob in expected.logprobs], abs=1e-4)
+    assert "".join(messages.tokens) == expected.text and messages.text_offset == list(range(3, 63))
+    for top, logprob in zip(messages.top_logprobs, expected.logprobs, strict=True):
+        best = {other.text: other.logprob for other in logprob.top}
+        assert {name: top[name] for name in best} == pytest.approx(best, abs=1e-4) and set(top) <= {*best, logprob.text}
+    output = [{"role": "user", "content": "the"}]
+    request = {"model": "decoder", "messages": output, "logprobs": True, "top_logprobs": 2, **SAID}
+    content = client.chat.completions.create(**request).choices[0].logprobs.content
+    assert [logprob.logprob for logprob in content] == pytest.approx(messages.token_logprobs)
+    assert [bytes(logprob.bytes).decode() for logprob in content] == messages.tokens and {
+        len(logprob.top_logprobs) for logprob in content
     } == {2}
-    chunks = list(client.chat.completions.create(stream=True, **asked))
+    chunks = list(client.chat.completions.create(stream=True, **request))
     with pytest.raises(openai.BadRequestError, match="needs logprobs = true"):
-        client.chat.completions.create(**{**asked, "logprobs": None})
-    streamed = [one for chunk in chunks if chunk.choices[0].logprobs for one in chunk.choices[0].logprobs.content]
-    assert [one.logprob for one in streamed] == pytest.approx(told.token_logprobs)
+        client.chat.completions.create(**{**request, "logprobs": None})
+    streamed = [
+        logprob for chunk in chunks if chunk.choices[0].logprobs for logprob in chunk.choices[0].logprobs.content
+    ]
+    assert [logprob.logprob for logprob in streamed] == pytest.approx(messages.token_logprobs)
 
 
 @pytest.mark.parametrize("echo", [True, False])
 @pytest.mark.parametrize("prompt", ["é🙂x", "café", "日", "a"])
 def test_offsets_count_characters_also_where_tokens_are_parts_of_one(prompt: str, echo: bool, client: Any) -> None:
-    asked = {"model": "bytes", "prompt": prompt, "max_tokens": 40, "logprobs": 0, "echo": echo, "temperature": 1.5}
+    request = {"model": "bytes", "prompt": prompt, "max_tokens": 40, "logprobs": 0, "echo": echo, "temperature": 1.5}
     parts = 0
     for seed in range(4):
-        [choice] = client.completions.create(**asked, seed=seed).choices
-        text, told = choice.text if echo else prompt + choice.text, choice.logprobs
-        for token, offset in zip(told.tokens, told.text_offset, strict=True):
+        [choice] = client.completions.create(**request, seed=seed).choices
+        text, messages = choice.text if echo else prompt + choice.text, choice.logprobs
+        for token, offset in zip(messages.tokens, messages.text_offset, strict=True):
             parts += "\N{REPLACEMENT CHARACTER}" in token
-            apart = "\N{REPLACEMENT CHARACTER}" in token or token == "<eos>"  # which ends the text
-            assert apart or text[offset : offset + len(token)] == token
-        streamed = client.completions.create(**asked, seed=seed, stream=True)
+            separate = "\N{REPLACEMENT CHARACTER}" in token or token == "<eos>"  # which ends the text
+            assert separate or text[offset : offset + len(token)] == token
+        streamed = client.completions.create(**request, seed=seed, stream=True)
         offsets = [chunk.choices[0].logprobs.text_offset for chunk in streamed if chunk.choices[0].logprobs]
-        assert [offset for some in offsets for offset in some] == told.text_offset
+        assert [offset for subset in offsets for offset in subset] == messages.text_offset
     assert parts
 
 
@@ -207,11 +209,11 @@ def test_offsets_of_bytes_that_are_no_characters_count_them_and_look_at_few(
         GenerationJob, "decode_partial", lambda job, *given: looked.append(len(given[0])) or spell(job, *given)
     )
     byte = next(token for token in range(3, 259) if lemma.load(runs["bytes"]).tokenizer.decode([token]) == "\ufffd")
-    asked = {"model": "bytes", "prompt": "a", "max_tokens": 300, "logprobs": 0, "logit_bias": {str(byte): 100}}
-    [choice] = client.completions.create(**asked, seed=1).choices
+    request = {"model": "bytes", "prompt": "a", "max_tokens": 300, "logprobs": 0, "logit_bias": {str(byte): 100}}
+    [choice] = client.completions.create(**request, seed=1).choices
     offsets = choice.logprobs.text_offset
     assert len(choice.text) == 300 and offsets == sorted(offsets)
-    assert all(0 <= place + 1 - offset <= 3 for place, offset in enumerate(offsets))  # the last may still become others
+    assert all(0 <= index + 1 - offset <= 3 for index, offset in enumerate(offsets))  # the last may still become others
     assert 0 < max(looked) <= 9
 
 
@@ -219,8 +221,8 @@ def test_penalties_and_bias_equal_generate(client: Any, runs: dict[str, Path]) -
     same = {"frequency_penalty": 0.7, "presence_penalty": -0.3}
     more = {"min_p": 0.02, "repetition_penalty": 1.2}
     text = lemma.generate(runs["decoder"], "the", **SETTINGS, **same, **more, logit_bias={7: 4.0}).text
-    asked = {"model": "decoder", "prompt": "the", **SAID, **same, "logit_bias": {"7": 4}, "extra_body": more}
-    assert client.completions.create(**asked).choices[0].text == text
+    request = {"model": "decoder", "prompt": "the", **SAID, **same, "logit_bias": {"7": 4}, "extra_body": more}
+    assert client.completions.create(**request).choices[0].text == text
     assert text != lemma.generate(runs["decoder"], "the", **SETTINGS).text
 
 
@@ -229,10 +231,10 @@ def test_prompts_may_be_tokens(client: Any, runs: dict[str, Path]) -> None:
     ids = [tokenizer.encode(text).tolist() for text in ("the cat", "naïve 😀")]
     of_texts = client.completions.create(model="bytes", prompt=["the cat", "naïve 😀"], **SAID)
     of_tokens = client.completions.create(model="bytes", prompt=ids, **SAID)
-    assert [one.text for one in of_tokens.choices] == [one.text for one in of_texts.choices]
+    assert [choice.text for choice in of_tokens.choices] == [choice.text for choice in of_texts.choices]
     assert of_tokens.usage == of_texts.usage
-    alone = client.completions.create(model="bytes", prompt=ids[0], echo=True, **SAID)
-    assert alone.choices[0].text == "the cat" + of_texts.choices[0].text
+    single = client.completions.create(model="bytes", prompt=ids[0], echo=True, **SAID)
+    assert single.choices[0].text == "the cat" + of_texts.choices[0].text
 
 
 def test_the_tokens_of_a_prompt_are_scored(client: Any, runs: dict[str, Path]) -> None:
@@ -240,8 +242,8 @@ def test_the_tokens_of_a_prompt_are_scored(client: Any, runs: dict[str, Path]) -
     ids = torch.tensor([run.tokenizer.encode(text).tolist()])
     logs = run.model(ids)[0].double().log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
     for stream in (False, True):
-        asked = {"model": "decoder", "prompt": text, "echo": True, "logprobs": 1, "max_tokens": 0, "stream": stream}
-        answer = client.completions.create(**asked)
+        request = {"model": "decoder", "prompt": text, "echo": True, "logprobs": 1, "max_tokens": 0, "stream": stream}
+        answer = client.completions.create(**request)
         choice = next(chunk.choices[0] for chunk in answer) if stream else answer.choices[0]
         assert choice.text == text and choice.logprobs.tokens == list(text)
         assert choice.logprobs.token_logprobs[0] is None and choice.logprobs.text_offset == list(range(7))
@@ -256,14 +258,14 @@ def test_an_empty_prompt_has_no_tokens_to_score(client: Any) -> None:
 
 def test_a_prompt_longer_than_the_context_is_refused_or_cut_as_asked(client: Any, runs: dict[str, Path]) -> None:
     long = "the cat sat on the mat"
-    with pytest.raises(openai.BadRequestError, match="truncate_prompt_tokens") as refused:
+    with pytest.raises(openai.BadRequestError, match="truncate_prompt_tokens") as caught:
         client.completions.create(model="decoder", prompt=long, **SAID)
-    assert refused.value.code == "context_length_exceeded"
-    for asked, kept in ((-1, 12), (5, 5), (500, 12)):
-        extra = {"truncate_prompt_tokens": asked}
+    assert caught.value.code == "context_length_exceeded"
+    for request, saved in ((-1, 12), (5, 5), (500, 12)):
+        extra = {"truncate_prompt_tokens": request}
         answer = client.completions.create(model="decoder", prompt=long, extra_body=extra, **SAID)
-        assert answer.choices[0].text == lemma.generate(runs["decoder"], long[-kept:], **SETTINGS).text
-        assert answer.usage.prompt_tokens == kept and answer.prompt_tokens_cut == 22 - kept
+        assert answer.choices[0].text == lemma.generate(runs["decoder"], long[-saved:], **SETTINGS).text
+        assert answer.usage.prompt_tokens == saved and answer.prompt_tokens_cut == 22 - saved
 
 
 def test_embeddings_of_an_encoder_and_of_a_dual_encoder(tmp_path: Path) -> None:
@@ -275,38 +277,38 @@ def test_embeddings_of_an_encoder_and_of_a_dual_encoder(tmp_path: Path) -> None:
     folder.finish(named_weights(model, include_frozen=True), {})
     towers = untrained_run(tmp_path / "towers")
     with running(tmp_path / "reader", towers) as address:
-        own = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        custom = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
         texts, marks = ["the cat", "a dog?"], tokenizer.vocabulary
-        made = own.embeddings.create(model="reader", input=texts, encoding_format="float")
-        for text, one in zip(texts, made.data, strict=True):
+        built = custom.embeddings.create(model="reader", input=texts, encoding_format="float")
+        for text, item in zip(texts, built.data, strict=True):
             ids = torch.tensor([[marks, *tokenizer.encode(text).tolist(), marks + 1]])
             mean = model.eval().vectors(ids)[0, 1:-1].mean(0)
-            assert one.embedding == pytest.approx((mean / mean.norm()).tolist(), abs=1e-5)
-        assert made.usage.prompt_tokens == 13
-        again = own.embeddings.create(model="reader", input=[tokenizer.encode(one).tolist() for one in texts])
-        assert again.data[1].embedding == pytest.approx(made.data[1].embedding)
+            assert item.embedding == pytest.approx((mean / mean.norm()).tolist(), abs=1e-5)
+        assert built.usage.prompt_tokens == 13
+        again = custom.embeddings.create(model="reader", input=[tokenizer.encode(item).tolist() for item in texts])
+        assert again.data[1].embedding == pytest.approx(built.data[1].embedding)
         with pytest.raises(openai.BadRequestError, match="from 1 to 14 are read"):
-            own.embeddings.create(model="reader", input="the cat sat on the mat")
+            custom.embeddings.create(model="reader", input="the cat sat on the mat")
         with pytest.raises(openai.BadRequestError, match="/v1/embeddings"):
-            own.completions.create(model="towers", prompt="a")
+            custom.completions.create(model="towers", prompt="a")
         expected, _ = Embedder(load(towers)).text_vectors(["a red"])
-        found = own.embeddings.create(model="towers", input="a red", encoding_format="float").data[0].embedding
-        assert found == pytest.approx(expected[0].tolist(), abs=1e-6)
+        result = custom.embeddings.create(model="towers", input="a red", encoding_format="float").data[0].embedding
+        assert result == pytest.approx(expected[0].tolist(), abs=1e-6)
 
         service: Any = running.server._service
-        one, embedded = service.served["reader"], list[str]()
+        item, embedded = service.served["reader"], list[str]()
 
-        def embed_slowly(inputs: list[Any], real: Any = one.model.embed) -> Any:
+        def embed_slowly(inputs: list[Any], real: Any = item.model.embed) -> Any:
             embedded.extend(inputs)
             time.sleep(0.4)
             return real(inputs)
 
-        one.model.embed, service.limits = embed_slowly, replace(service.limits, seconds=0.2)
+        item.model.embed, service.limits = embed_slowly, replace(service.limits, seconds=0.2)
         with pytest.raises(openai.InternalServerError, match=r"more than 0\.2 s") as raised:
-            own.embeddings.create(model="reader", input="too late")
+            custom.embeddings.create(model="reader", input="too late")
         assert raised.value.status_code == 504
         service.limits = replace(service.limits, seconds=20)
         with pytest.raises(openai.APITimeoutError):  # it has left before its turn
-            own.embeddings.create(model="reader", input="who leaves", timeout=0.1)
-        assert own.embeddings.create(model="reader", input="the cat", encoding_format="float").data
-        assert embedded == ["too late", "the cat"] and not one.jobs
+            custom.embeddings.create(model="reader", input="who leaves", timeout=0.1)
+        assert custom.embeddings.create(model="reader", input="the cat", encoding_format="float").data
+        assert embedded == ["too late", "the cat"] and not item.jobs

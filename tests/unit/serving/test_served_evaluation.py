@@ -80,26 +80,26 @@ def test_lm_eval_over_http_gives_the_harness_figures(folder: Path, monkeypatch: 
     task.write_text(TASK.format(data=data, cache=folder / "cache"), encoding="utf-8")
 
     def asked(kind: str, *arguments: Any) -> list[Any]:
-        return [Instance(kind, {}, given, number) for number, given in enumerate(arguments)]
+        return [Instance(kind, {}, settings, number) for number, settings in enumerate(arguments)]
 
     ours = HarnessModel(run := load(folder / "decoder"))
     with running(folder / "decoder") as address:
         words = {"base_url": f"{address}/v1/completions", "tokenizer": str(folder / "words"), "max_length": 65}
-        theirs = LocalCompletionsAPI(model="decoder", tokenizer_backend="huggingface", batch_size=5, **words)
+        reference = LocalCompletionsAPI(model="decoder", tokenizer_backend="huggingface", batch_size=5, **words)
         pairs = asked("loglikelihood", *[(text, f" {other}") for text, other in zip(texts, texts[7:], strict=False)])
-        for here, there in zip(ours.loglikelihood(pairs), theirs.loglikelihood(pairs), strict=True):
-            assert there == (pytest.approx(here[0], abs=1e-4), here[1])
-        whole = asked("loglikelihood_rolling", *[(text,) for text in texts[:8]])
-        rolled = theirs.loglikelihood_rolling(whole, disable_tqdm=True)
-        assert rolled == pytest.approx(ours.loglikelihood_rolling(whole), abs=1e-4)
+        for current, present in zip(ours.loglikelihood(pairs), reference.loglikelihood(pairs), strict=True):
+            assert present == (pytest.approx(current[0], abs=1e-4), current[1])
+        full = asked("loglikelihood_rolling", *[(text,) for text in texts[:8]])
+        rolled = reference.loglikelihood_rolling(full, disable_tqdm=True)
+        assert rolled == pytest.approx(ours.loglikelihood_rolling(full), abs=1e-4)
         until = asked("generate_until", *[(text, {"until": ["at", "e t"], "max_gen_toks": 12}) for text in texts[:8]])
-        assert theirs.generate_until(until, disable_tqdm=True) == ours.generate_until(until)
+        assert reference.generate_until(until, disable_tqdm=True) == ours.generate_until(until)
         manager = TaskManager(include_defaults=False)
         tasks = list(manager.load(str(task))["tasks"].values())
         measure: Any = lm_eval.simple_evaluate
-        found = measure(model=theirs, tasks=tasks, task_manager=manager, log_samples=False)["results"]["choice"]
+        result = measure(model=reference, tasks=tasks, task_manager=manager, log_samples=False)["results"]["choice"]
     figures = evaluate_tasks(run, [task]).results["choice"]
-    assert {name: found[name] for name in figures} == figures and 0 < figures["acc,none"] < 1
+    assert {name: result[name] for name in figures} == figures and 0 < figures["acc,none"] < 1
 
 
 def test_schemathesis_finds_no_server_error(folder: Path) -> None:
@@ -108,17 +108,17 @@ def test_schemathesis_finds_no_server_error(folder: Path) -> None:
 
     with running(folder / "decoder", tokens=4) as address:
         api = schemathesis.openapi.from_url(f"{address}/openapi.json")
-        asked = 0
-        for operation in (found.ok() for found in api.get_all_operations()):
+        request = 0
+        for operation in (get_all_operation.ok() for get_all_operation in api.get_all_operations()):
             if operation.path == "/count":  # seconds of work that no field changes
                 continue
 
             @given(case=operation.as_strategy())
             @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
             def check(case: Any) -> None:
-                nonlocal asked
-                asked += 1
+                nonlocal request
+                request += 1
                 assert case.call(base_url=address, timeout=20).status_code < 500
 
             check()
-    assert asked > 30
+    assert request > 30

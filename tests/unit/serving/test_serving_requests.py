@@ -23,8 +23,11 @@ from lemma.spec.models import Graph
 def ask(address: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Send a request as it is; the status, the JSON and the headers of the answer."""
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-    given = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    request = urllib.request.Request(address + path, data, given)
+    settings = {
+        "content-type": "application/json",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
+    request = urllib.request.Request(address + path, data, settings)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return answer.status, json.loads(answer.read()), dict(answer.headers)
@@ -67,9 +70,13 @@ def test_a_wrong_field_is_named(
     words: dict[str, Any], status: int, param: str | None, message: str, address: str
 ) -> None:
     for more in ({}, {"stream": True}):
-        got, told, _ = ask(address, "/v1/completions", {"model": "trigram", "prompt": "a", **words, **more})
-        assert (got, told["error"]["param"], told["error"]["type"]) == (status, param, "invalid_request_error")
-        assert message in told["error"]["message"]
+        actual, messages, _ = ask(address, "/v1/completions", {"model": "trigram", "prompt": "a", **words, **more})
+        assert (actual, messages["error"]["param"], messages["error"]["type"]) == (
+            status,
+            param,
+            "invalid_request_error",
+        )
+        assert message in messages["error"]["message"]
 
 
 WRONG_MESSAGES: list[tuple[dict[str, Any], str]] = [
@@ -91,8 +98,8 @@ WRONG_MESSAGES: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("message", "said"), WRONG_MESSAGES, ids=lambda value: str(value)[:40])
 def test_a_wrong_nested_field_is_named_with_its_path(message: dict[str, Any], said: str, address: str) -> None:
     messages = [{"role": "user", "content": "a"}, message]
-    status, told, _ = ask(address, "/v1/chat/completions", {"model": "trigram", "messages": messages})
-    assert status == 400 and told["error"]["param"] == "messages" and said in told["error"]["message"]
+    status, reported, _ = ask(address, "/v1/chat/completions", {"model": "trigram", "messages": messages})
+    assert status == 400 and reported["error"]["param"] == "messages" and said in reported["error"]["message"]
 
 
 CHAT = {"model": "trigram", "messages": [{"role": "user", "content": "the"}], "max_tokens": 3}
@@ -139,9 +146,9 @@ def test_what_real_clients_send_is_accepted(fields: dict[str, Any], address: str
     ],
 )
 def test_an_unsupported_field_is_refused_by_its_name(field: str, value: Any, address: str) -> None:
-    status, told, _ = ask(address, "/v1/chat/completions", {**CHAT, field: value})
-    assert (status, told["error"]["param"]) == (400, field)
-    assert told["error"]["message"] == f"{field} = {json.dumps(value)}: this is not supported. Leave it out."
+    status, messages, _ = ask(address, "/v1/chat/completions", {**CHAT, field: value})
+    assert (status, messages["error"]["param"]) == (400, field)
+    assert messages["error"]["message"] == f"{field} = {json.dumps(value)}: this is not supported. Leave it out."
 
 
 def test_every_field_of_openais_client_may_be_null(address: str) -> None:
@@ -207,8 +214,10 @@ def test_the_description_has_exactly_the_fields_that_are_accepted(address: str) 
 def test_a_method_that_a_route_does_not_take_is_405_whatever_the_body_is(address: str) -> None:
     for path in ("/health", "/v1/models", "/v1/models/trigram", "/metrics", "/look", "/count", "/", "/docs"):
         for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json"):
-            status, told, headers = ask(address, path, b"a=b", content_type=kind)
-            assert status == 405 and "this route takes GET" in told["error"]["message"] and headers["allow"] == "GET"
+            status, messages, headers = ask(address, path, b"a=b", content_type=kind)
+            assert (
+                status == 405 and "this route takes GET" in messages["error"]["message"] and headers["allow"] == "GET"
+            )
     assert ask(address, "/v1/imagine", b"a=b", content_type="text/plain")[0] == 404
     assert ask(address, "/v1/chat/completions", b"a=b", content_type="text/plain")[0] == 415
 
@@ -236,7 +245,7 @@ def test_files_that_are_not_runs_are_skipped_with_a_warning(tmp_path: Path, runs
     (tmp_path / "notes.txt").write_text("a")
     with pytest.warns(UserWarning, match="Skipped a file that is not a run") as warned:
         client = client_of(tmp_path / "notes.txt", runs["trigram"], tmp_path / "report.json")
-    assert len(warned) == 2 and [one["id"] for one in client.get("/v1/models").json()["data"]] == ["trigram"]
+    assert len(warned) == 2 and [item["id"] for item in client.get("/v1/models").json()["data"]] == ["trigram"]
     for wrong in ((tmp_path / "report.json",), (tmp_path / "notes.txt", tmp_path / "report.json")):
         with pytest.raises(InputError):
             application(*wrong)
@@ -259,23 +268,23 @@ def test_words_that_ask_for_nothing_are_taken(address: str) -> None:
     ],
 )
 def test_a_body_that_is_no_object_of_json_is_refused(body: bytes, address: str) -> None:
-    status, told, _ = ask(address, "/v1/completions", body)
-    assert status == 400 and "JSON" in told["error"]["message"]
+    status, messages, _ = ask(address, "/v1/completions", body)
+    assert status == 400 and "JSON" in messages["error"]["message"]
 
 
 def test_bodies_have_a_size_and_a_kind(address: str) -> None:
-    status, told, _ = ask(address, "/v1/completions", {"model": "trigram", "prompt": "a" * 1_100_000})
-    assert status == 413 and "1,048,576" in told["error"]["message"]
+    status, messages, _ = ask(address, "/v1/completions", {"model": "trigram", "prompt": "a" * 1_100_000})
+    assert status == 413 and "1,048,576" in messages["error"]["message"]
     assert ask(address, "/v1/completions", {"model": "trigram"}, content_type="text/plain")[0] == 415
-    status, told, _ = ask(address, "/v1/completions", gzip.compress(b"{}"), content_encoding="gzip")
-    assert status == 415 and "'Content-Encoding: gzip'" in told["error"]["message"]
+    status, messages, _ = ask(address, "/v1/completions", gzip.compress(b"{}"), content_encoding="gzip")
+    assert status == 415 and "'Content-Encoding: gzip'" in messages["error"]["message"]
 
 
 def test_a_client_reads_why_it_is_refused_though_it_sends_much(address: str) -> None:
     body = {"model": "trigram", "prompt": "a" * 8_000_000}
     for _ in range(3):  # a server that closed at once would reset the connection while the body is being sent
-        status, told, _ = ask(address, "/v1/completions", body, origin="https://elsewhere.example")
-        assert status == 403 and "elsewhere.example" in told["error"]["message"]
+        status, messages, _ = ask(address, "/v1/completions", body, origin="https://elsewhere.example")
+        assert status == 403 and "elsewhere.example" in messages["error"]["message"]
 
 
 def test_head_is_what_get_is_without_its_body(address: str) -> None:
@@ -286,12 +295,12 @@ def test_head_is_what_get_is_without_its_body(address: str) -> None:
 
 
 def test_what_is_not_there_is_said_in_the_same_form(address: str) -> None:
-    status, told, _ = ask(address, "/v1/imagine", {"input": "a"})
-    assert status == 404 and "/v1/imagine" in told["error"]["message"]
-    status, told, _ = ask(address, "/v1/embeddings", {"input": "a", "model": "trigram"})
-    assert status == 400 and "makes no vectors" in told["error"]["message"]
-    status, told, _ = ask(address, "/v1/completions")
-    assert status == 405 and "this route takes POST" in told["error"]["message"]
+    status, messages, _ = ask(address, "/v1/imagine", {"input": "a"})
+    assert status == 404 and "/v1/imagine" in messages["error"]["message"]
+    status, messages, _ = ask(address, "/v1/embeddings", {"input": "a", "model": "trigram"})
+    assert status == 400 and "makes no vectors" in messages["error"]["message"]
+    status, messages, _ = ask(address, "/v1/completions")
+    assert status == 405 and "this route takes POST" in messages["error"]["message"]
     assert ask(address, "/look?model=decoder")[1]["error"]["param"] == "text"
 
 
@@ -313,8 +322,8 @@ def test_a_server_answers_to_its_own_names_only(runs: dict[str, Path]) -> None:
     local, open_to_all = (client_of(runs["trigram"], hosts=hosts) for hosts in ({"localhost"}, {"*", "box.example"}))
     answers = {"localhost:8000": (200, 403), "elsewhere.example": (403, 403), "10.0.0.7:80": (403, 200)}
     for host, expected in {**answers, "box.example": (403, 200), "[::1]:80": (403, 200)}.items():
-        got = tuple(one.get("/v1/models", headers={"host": host}).status_code for one in (local, open_to_all))
-        assert got == expected, host
+        actual = tuple(item.get("/v1/models", headers={"host": host}).status_code for item in (local, open_to_all))
+        assert actual == expected, host
 
 
 def test_with_a_key_every_route_needs_it(runs: dict[str, Path]) -> None:
@@ -350,9 +359,9 @@ def test_the_api_describes_itself(address: str) -> None:
 
 def test_what_it_does_is_measured(runs: dict[str, Path]) -> None:
     client = client_of(runs["trigram"])
-    asked = {"prompt": "the", "max_tokens": 7, "n": 2}
+    request = {"prompt": "the", "max_tokens": 7, "n": 2}
     for _ in range(3):
-        assert client.post("/v1/completions", json=asked).status_code == 200
+        assert client.post("/v1/completions", json=request).status_code == 200
     assert client.post("/v1/completions", json={"prompt": 5}).status_code == 400
     lines = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#")
     assert lines['lemma_generated_tokens_total{model="trigram"}'] == "42"

@@ -45,8 +45,8 @@ def test_a_character_of_several_tokens_is_sent_whole(runs: dict[str, Path]) -> N
     assert len(script) == 2 + 3 + 1 + 4 + 3
     spoken = dataclasses.replace(run, module=Script(run.tokenizer.vocabulary, script))
     with running(spoken) as address:
-        whole = pieces(address, prompt="a", max_tokens=len(script), logprobs=0)
-        assert whole == ["ñ", "€", "x", "😀", "日"]  # with its log-probabilities each token comes alone
+        full = pieces(address, prompt="a", max_tokens=len(script), logprobs=0)
+        assert full == ["ñ", "€", "x", "😀", "日"]  # with its log-probabilities each token comes alone
         assert "".join(pieces(address, prompt="a", max_tokens=len(script))) == "ñ€x😀日"
         assert pieces(address, prompt="a", max_tokens=len(script), stop="€x") == ["ñ"]
         assert "".join(pieces(address, prompt="a", max_tokens=len(script), stop=["日!", "😀x"])) == "ñ€x😀日"
@@ -120,8 +120,8 @@ def test_too_many_requests_are_refused_with_a_retry_time(runs: dict[str, Path]) 
         while model.steps < 5:
             time.sleep(0.01)
         time.sleep(0.1)
-        status, headers, said = refused(address)
-        assert status == 429 and "has 3 requests already" in said and 1 <= int(headers["retry-after"]) <= 60
+        status, headers, output = refused(address)
+        assert status == 429 and "has 3 requests already" in output and 1 <= int(headers["retry-after"]) <= 60
         lines.pop().close()  # one that waits leaves, and makes room
         time.sleep(0.1)
         lines.append(send(address, max_tokens=1500))
@@ -140,18 +140,18 @@ def test_a_client_that_leaves_frees_its_row_while_others_continue(runs: dict[str
         line = send(address, max_tokens=2000, stream=True)
         line.recv(10)
         line.close()
-        begin = model.steps
+        start = model.steps
         assert "".join(pieces(address, prompt="a", max_tokens=2))
-        assert model.steps - begin < 40 and len("".join(going.result(20))) == 100
+        assert model.steps - start < 40 and len("".join(going.result(20))) == 100
 
 
 def test_a_request_has_a_time_limit(runs: dict[str, Path]) -> None:
     run, _ = slow_run(runs)
     with running(run, seconds=0.3) as address:
-        status, _, said = refused(address, max_tokens=2000)
-        assert status == 504 and "more than 0.3 s" in said
-        status, _, said = refused(address, max_tokens=2000, stream=True)
-        assert status == 200 and "more than 0.3 s" in said.strip().rsplit("data: ", 1)[1]
+        status, _, output = refused(address, max_tokens=2000)
+        assert status == 504 and "more than 0.3 s" in output
+        status, _, output = refused(address, max_tokens=2000, stream=True)
+        assert status == 200 and "more than 0.3 s" in output.strip().rsplit("data: ", 1)[1]
 
 
 def test_slow_and_silent_clients_block_nobody(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +165,8 @@ def test_slow_and_silent_clients_block_nobody(runs: dict[str, Path], monkeypatch
             b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{"
         )
         lingering.sendall(head)
-        begin = time.monotonic()
-        assert refused(address)[0] == 200 and time.monotonic() - begin < 0.3
+        start = time.monotonic()
+        assert refused(address)[0] == 200 and time.monotonic() - start < 0.3
         assert silent.recv(10) == b"" and halting.recv(10) == b""  # closed
         assert b" 408 " in lingering.recv(100)
 
@@ -199,8 +199,8 @@ def test_a_server_that_stops_lets_requests_end(runs: dict[str, Path]) -> None:
             time.sleep(0.01)
         running.server.handle_exit(2, None)
         assert len("".join(short.result(20))) == 50
-        status, _, said = long.result(20)
-        assert status == 200 and "the server is stopping" in said.strip().rsplit("data: ", 1)[1]
+        status, _, output = long.result(20)
+        assert status == 200 and "the server is stopping" in output.strip().rsplit("data: ", 1)[1]
     assert model.steps < 400
 
 
@@ -208,11 +208,11 @@ def stalled(address: str) -> socket.socket:
     """A client that asks for much, and takes nothing of it."""
     line = send(address, prompt="a" * 30_000, max_tokens=1, echo=True, n=16, stream=True)
     service: Any = running.server._service
-    [one] = service.served.values()
-    while not (one.jobs and all(job.first_event_at for job in one.jobs)):
+    [item] = service.served.values()
+    while not (item.jobs and all(job.first_event_at for job in item.jobs)):
         time.sleep(0.01)
     time.sleep(0.1)
-    assert len(one.jobs) == 1  # its answer does not fit into what systems keep for it
+    assert len(item.jobs) == 1  # its answer does not fit into what systems keep for it
     return line
 
 
@@ -232,17 +232,17 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_client_that_does_not_read_is_disconnected(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SECONDS_FOR_READER", 0.4)
     with running(runs["trigram"]) as address, stalled(address):
-        [one] = running.server._service.served.values()
+        [item] = running.server._service.served.values()
         time.sleep(0.8)
-        assert not one.jobs
+        assert not item.jobs
 
 
 @pytest.mark.usefixtures("narrow")
 def test_a_client_that_does_not_read_frees_its_row_after_the_time_limit(runs: dict[str, Path]) -> None:
     with running(runs["trigram"], seconds=0.5) as address, stalled(address):
-        [one] = running.server._service.served.values()
+        [item] = running.server._service.served.values()
         time.sleep(1.5)
-        assert not one.jobs
+        assert not item.jobs
 
 
 @pytest.mark.usefixtures("narrow")
@@ -251,28 +251,28 @@ def test_a_client_that_does_not_read_does_not_delay_shutdown(signals: int, runs:
     with running(runs["trigram"], grace=0.2 if signals == 1 else 20) as address, stalled(address):
         for _ in range(signals):
             running.server.handle_exit(2, None)
-        begin = time.monotonic()
+        start = time.monotonic()
         while running.server.server_state.tasks:
             time.sleep(0.01)
-        assert time.monotonic() - begin < 2 and not running.server.force_exit
+        assert time.monotonic() - start < 2 and not running.server.force_exit
 
 
 def test_a_slow_page_does_not_delay_shutdown(runs: dict[str, Path]) -> None:
     release = threading.Event()
     with running(runs["trigram"], grace=0.0) as address, ThreadPoolExecutor(1) as pool:
-        [one] = running.server._service.served.values()
-        one.model.count_page = lambda: str(release.wait(8))
-        asked = pool.submit(refused, address, "/count?model=trigram")
+        [item] = running.server._service.served.values()
+        item.model.count_page = lambda: str(release.wait(8))
+        request = pool.submit(refused, address, "/count?model=trigram")
         while not running.server.server_state.tasks:
             time.sleep(0.01)
         running.server.handle_exit(2, None)
-        begin = time.monotonic()
+        start = time.monotonic()
         while running.server.server_state.tasks:  # one that is left would be killed, with a traceback
             time.sleep(0.01)
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - start < 2
         release.set()
         with pytest.raises(http.client.RemoteDisconnected):
-            asked.result(4)
+            request.result(4)
 
 
 def test_a_server_ends_after_its_threads(runs: dict[str, Path]) -> None:
@@ -282,8 +282,8 @@ def test_a_server_ends_after_its_threads(runs: dict[str, Path]) -> None:
     with running(run, grace=0.0) as address, send(address, max_tokens=20):
         time.sleep(0.2)
         running.server.handle_exit(2, None)
-        [one] = running.server._service.served.values()
-    assert not one.thread._thread.is_alive()
+        [item] = running.server._service.served.values()
+    assert not item.thread._thread.is_alive()
 
 
 def test_the_server_continues_after_a_failed_step(runs: dict[str, Path]) -> None:
@@ -307,8 +307,8 @@ def test_a_stream_of_a_failing_model_ends_with_the_error(
         while model.steps < 20:
             time.sleep(0.01)
         model.forward = lambda tokens, state=None: 1 / 0  # pyright: ignore[reportAttributeAccessIssue]
-        status, _, said = answer.result(10)  # not cut off
-        assert status == 200 and "internal error" in said.strip().rsplit("data: ", 1)[1]
+        status, _, output = answer.result(10)  # not cut off
+        assert status == 200 and "internal error" in output.strip().rsplit("data: ", 1)[1]
         log.removeHandler(caplog.handler)
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
 
@@ -320,22 +320,22 @@ def broken_engine(run: Any, rows: int) -> Any:
 def test_an_engine_that_cannot_be_created_fails_requests_until_it_can(runs: dict[str, Path]) -> None:
     run, model = slow_run(runs)
     with running(run) as address, ThreadPoolExecutor(2) as pool:
-        [one] = running.server._service.served.values()
-        engine = one.thread._make_engine
+        [item] = running.server._service.served.values()
+        engine = item.thread._make_engine
         waiting = [pool.submit(refused, address, max_tokens=2000, stream=stream) for stream in (True, False)]
         while model.steps < 5:
             time.sleep(0.01)
-        one.thread._make_engine = lambda: broken_engine(run, 1)
+        item.thread._make_engine = lambda: broken_engine(run, 1)
         model.forward = lambda tokens, state=None: 1 / 0  # pyright: ignore[reportAttributeAccessIssue]
-        (streamed, _, events), (failed, _, said) = (answer.result(10) for answer in waiting)
-        assert streamed == 200 and "illegal memory access" in events and failed == 500 and "cannot be created" in said
+        (streamed, _, events), (failed, _, output) = (answer.result(10) for answer in waiting)
+        assert streamed == 200 and "illegal memory access" in events and failed == 500 and "cannot be created" in output
         for stream in (True, False):
-            status, _, said = refused(address, stream=stream)
-            assert status == 500 and "engine cannot be created (RuntimeError: CUDA error: an illegal" in said
-        status, _, said = refused(address, "/health")
-        assert status == 503 and "illegal memory access" in said and refused(address, "/metrics")[0] == 200
+            status, _, output = refused(address, stream=stream)
+            assert status == 500 and "engine cannot be created (RuntimeError: CUDA error: an illegal" in output
+        status, _, output = refused(address, "/health")
+        assert status == 503 and "illegal memory access" in output and refused(address, "/metrics")[0] == 200
         del model.forward
-        one.thread._make_engine = engine
+        item.thread._make_engine = engine
         assert refused(address, max_tokens=2)[0] == 200 and refused(address, "/health")[0] == 200
 
 
@@ -361,8 +361,8 @@ def test_what_the_engine_refuses_ends_the_request_at_once(
     with running(runs["trigram"]) as address:
         monkeypatch.setattr(BatchEngine, "add", refuse)
         for more in ({}, {"echo": True}, {"stream": True, "echo": True}):
-            status, _, said = refused(address, **more)
-            assert status == 400 and "no room" in said
+            status, _, output = refused(address, **more)
+            assert status == 400 and "no room" in output
 
 
 def test_an_error_in_reporting_one_text_ends_that_request_alone(
@@ -387,13 +387,13 @@ def test_an_error_in_reporting_one_text_ends_that_request_alone(
 def test_looking_at_heads_runs_in_the_thread_of_the_model(runs: dict[str, Path]) -> None:
     threads: list[str] = []
     with running(runs["decoder"]) as address:
-        [one] = running.server._service.served.values()
+        [item] = running.server._service.served.values()
 
-        def look(text: str, real: Any = one.model.look) -> Any:
+        def look(text: str, real: Any = item.model.look) -> Any:
             threads.append(threading.current_thread().name)
             return real(text)
 
-        one.model.look = look
+        item.model.look = look
         status, _, page = refused(address, "/look?model=decoder&text=the")
         assert status == 200 and "Attention of decoder" in page and threads == ["lemma decoder"]
 
@@ -416,9 +416,9 @@ def test_a_template_that_hangs_blocks_nobody_else(hanging: Any, runs: dict[str, 
         ]
         time.sleep(0.3)
         for path, more in (("/health", {}), ("/v1/completions", {"model": "trigram"}), ("/v1/completions", {})):
-            begin = time.monotonic()
+            start = time.monotonic()
             status, _, _ = refused(address, path, **{"model": "decoder", "max_tokens": 2, **more})
-            assert status == 200 and time.monotonic() - begin < 1
+            assert status == 200 and time.monotonic() - start < 1
         assert {chat.result(10)[0] for chat in chats} == {504}
         assert not running.server._service.served["trigram"].jobs
 
@@ -437,10 +437,10 @@ def test_a_server_stops_while_a_template_hangs(hanging: Any) -> None:
     with running(hanging, grace=0.3) as address, ThreadPoolExecutor(1) as pool:
         chat = pool.submit(ask_chat, address, messages=[{"role": "user", "content": "a"}])
         time.sleep(0.3)
-        begin = time.monotonic()
+        start = time.monotonic()
         running.server.handle_exit(2, None)
-        status, said = chat.result(5)
-        assert status == 503 and "stopping" in said and time.monotonic() - begin < 2
+        status, output = chat.result(5)
+        assert status == 503 and "stopping" in output and time.monotonic() - start < 2
 
 
 def test_a_process_ends_while_a_template_hangs(runs: dict[str, Path]) -> None:
@@ -461,10 +461,10 @@ lemma.serve(run, port=0, grace=0.2, on_ready=lambda ready: chat(ready.address))
         command, env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
         assert server.stdout and server.stdout.readline() == "hanging\n"
-        begin = time.monotonic()
+        start = time.monotonic()
         server.send_signal(signal.SIGTERM)
         server.wait(20)
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - start < 5
 
 
 def test_counting_is_bounded_and_done_once(runs: dict[str, Path]) -> None:
@@ -473,10 +473,10 @@ def test_counting_is_bounded_and_done_once(runs: dict[str, Path]) -> None:
     from lemma.api import application
     from lemma.serving.pages import MAX_WAITING_PAGES
 
-    made, counted = application(runs["trigram"]), []
-    client, service = TestClient(made), made.state.service
-    one = service.served["trigram"]
-    one.model.count_page = lambda: counted.append(1) or "<p>12</p>"
+    built, counted = application(runs["trigram"]), []
+    client, service = TestClient(built), built.state.service
+    item = service.served["trigram"]
+    item.model.count_page = lambda: counted.append(1) or "<p>12</p>"
     for _ in range(3):
         assert "<p>12</p>" in client.get("/count?model=trigram").text
     service.pages_waiting = MAX_WAITING_PAGES

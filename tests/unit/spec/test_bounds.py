@@ -31,9 +31,9 @@ from lemma.spec.models import Lstm
     ],
 )
 def test_a_setting_out_of_bounds_is_one_sentence(setting: str, said: str) -> None:
-    with pytest.raises(SpecError, match=said) as refused:
+    with pytest.raises(SpecError, match=said) as caught:
         choose("lstm", parse_settings([setting]))
-    assert len(str(refused.value)) < 250
+    assert len(str(caught.value)) < 250
     assert choose("lstm", {"compile": True, "seed": 2**63 - 1, "width": 10**9}).recipe.compile is True
 
 
@@ -60,10 +60,10 @@ HOSTILE_TOML = {
 @pytest.mark.parametrize("kind", HOSTILE_TOML)
 def test_hostile_toml_is_refused_within_two_seconds(kind: str, tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(HOSTILE_TOML[kind])
-    begin = time.process_time()
-    with pytest.raises(SpecError, match=r"spec\.toml: not valid TOML: ") as refused:
+    start = time.process_time()
+    with pytest.raises(SpecError, match=r"spec\.toml: not valid TOML: ") as caught:
         read_toml(tmp_path / "spec.toml")
-    assert time.process_time() - begin < 2 and len(str(refused.value)) < 500
+    assert time.process_time() - start < 2 and len(str(caught.value)) < 500
 
 
 def test_ordinary_toml_with_many_dots_is_read() -> None:

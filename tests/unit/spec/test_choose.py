@@ -117,11 +117,11 @@ def test_dotted_words_reach_into_a_choice_in_either_order() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_survives_toml(name: str, tmp_path) -> None:
-    chosen = choose(name)
-    tables = {"recipe": chosen.recipe.to_dict(), "tokenizer": chosen.tokenizer.to_dict()}
+    choice = choose(name)
+    tables = {"recipe": choice.recipe.to_dict(), "tokenizer": choice.tokenizer.to_dict()}
     path = tmp_path / "model.toml"
-    path.write_text(to_toml({**chosen.model.to_dict(), **tables}), encoding="utf-8")
-    assert choose(str(path)) == chosen
+    path.write_text(to_toml({**choice.model.to_dict(), **tables}), encoding="utf-8")
+    assert choose(str(path)) == choice
 
 
 def test_a_spec_file_names_its_mistake(tmp_path) -> None:
@@ -198,8 +198,8 @@ def test_only_what_means_the_same_is_translated(model: str, word: str, value: ob
 def test_every_name_of_another_program_leads_to_a_setting_that_exists() -> None:
     settable = {word for name in PRESETS for word in type(choose(name).model).setting_names()}
     settable |= {*Recipe.setting_names(), *Words.setting_names(), "epochs", "rank", "alpha", "targets", "classes"}
-    here = {name for names in SYNONYMS.values() for entry in names for name in entry.removeprefix("~").split()}
-    assert here <= settable
+    current = {name for names in SYNONYMS.values() for entry in names for name in entry.removeprefix("~").split()}
+    assert current <= settable
     assert not [word for word, names in SYNONYMS.items() if word in settable - {"epochs"} or not names]
 
 
@@ -213,8 +213,8 @@ VALUES = st.recursive(
 
 
 def names_of(model: str) -> list[str]:
-    chosen = choose(model)
-    specs = (type(chosen.model), Recipe, type(chosen.tokenizer), DATA_SPECS[chosen.model.data_kind])
+    choice = choose(model)
+    specs = (type(choice.model), Recipe, type(choice.tokenizer), DATA_SPECS[choice.model.data_kind])
     names = [word for spec in specs for word in spec.setting_names()]
     return [
         *names,
@@ -242,7 +242,7 @@ def test_settings_of_any_type_are_taken_or_refused_by_an_error_of_ours(
 
 @given(st.sampled_from(sorted(STUDIES)), st.data())
 def test_settings_of_a_study_are_taken_or_refused_by_an_error_of_ours(name: str, data: st.DataObject) -> None:
-    known = [
+    names = [
         "seeds",
         "models",
         "settings",
@@ -255,7 +255,7 @@ def test_settings_of_a_study_are_taken_or_refused_by_an_error_of_ours(name: str,
         "kind",
     ]
     try:
-        read_study(name, data.draw(st.dictionaries(st.sampled_from(known), VALUES, min_size=1, max_size=2)))
+        read_study(name, data.draw(st.dictionaries(st.sampled_from(names), VALUES, min_size=1, max_size=2)))
     except LemmaError as error:
         assert str(error)
 
@@ -277,12 +277,12 @@ def test_a_spec_file_of_any_content_is_read_or_refused_by_an_error_of_ours(value
 def test_a_tokenizer_may_be_a_table() -> None:
     assert choose("rnn", {"tokenizer": {"kind": "words", "vocabulary": 50}}).tokenizer == Words(vocabulary=50)
     assert choose("rnn", {"tokenizer": "words", "tokenizer.vocabulary": 50}).tokenizer == Words(vocabulary=50)
-    for wrong, said in (
+    for wrong, output in (
         ({"a": 1}, "'a' is unknown"),
         ([1], "is unknown. Known: characters"),
         ({"kind": []}, "unknown"),
     ):
-        with pytest.raises(SpecError, match=said):
+        with pytest.raises(SpecError, match=output):
             choose("rnn", {"tokenizer": wrong})
 
 

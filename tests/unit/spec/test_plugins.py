@@ -60,10 +60,10 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 def test_a_family_is_chosen_by_its_name_with_its_recipe(shop: Shop) -> None:
     shop.family("first_family", "quick")
-    chosen = choose("quick", {"width": 5, "steps": 7})
-    assert (chosen.model.family, chosen.model.width) == ("quick", 5)
-    assert (chosen.recipe.learning_rate, chosen.recipe.steps) == (0.5, 7)
-    assert read_model(chosen.model.to_dict(), "here") == chosen.model
+    choice = choose("quick", {"width": 5, "steps": 7})
+    assert (choice.model.family, choice.model.width) == ("quick", 5)
+    assert (choice.recipe.learning_rate, choice.recipe.steps) == (0.5, 7)
+    assert read_model(choice.model.to_dict(), "here") == choice.model
     assert "width = 3" in [row.title for row in describe_settings("quick")]
     body = Classifier(body="quick")
     assert body.to_dict()["body"] == {"vocabulary": 256, "family": "quick", "width": 3}
@@ -152,7 +152,7 @@ def test_a_spec_knows_whether_another_package_brings_a_part_of_it(shop: Shop) ->
 
 
 def test_a_run_of_a_family_that_is_not_installed_says_so(tmp_path: Path) -> None:
-    for number, (table, what) in enumerate(
+    for number, (table, description) in enumerate(
         (
             ({"family": "gone"}, "family is 'gone'"),
             ({"family": "decoder", "positions": {"kind": "gone"}}, "positions is 'gone'"),
@@ -163,7 +163,7 @@ def test_a_run_of_a_family_that_is_not_installed_says_so(tmp_path: Path) -> None
         run.mkdir()
         (run / "spec.toml").write_text(to_toml(table))
         (run / "recipe.toml").write_text("")
-        with pytest.raises(RunError, match=f"{what}.*the package that brings it is not installed"):
+        with pytest.raises(RunError, match=f"{description}.*the package that brings it is not installed"):
             RunFolder.open(run)
 
 
@@ -177,8 +177,8 @@ def test_an_objective_is_read_only_where_it_is_used(shop: Shop) -> None:
     shop.install(
         "a_loss", KIND.format(module="recipe", base="NewObjective", words=words, name="sharp"), "objectives", "sharp"
     )
-    found = choose("lstm", {"objective": "sharp", "objective.size": 3}).recipe.objective.resolve()
-    assert found.settings() == {"size": 3.0}
+    result = choose("lstm", {"objective": "sharp", "objective.size": 3}).recipe.objective.resolve()
+    assert result.settings() == {"size": 3.0}
     with pytest.raises(SpecError, match="causal has no settings; got size"):
         choose("lstm", {"objective": "causal", "objective.size": 3})
 

@@ -26,8 +26,8 @@ def plain(annotation: Any) -> Any:
     """A type without its constraints; Any for a choice between specs, and where other values are read too."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        kind, *about = get_args(annotation)
-        return Any if any(isinstance(mark, BeforeValidator) for mark in about) else plain(kind)
+        kind, *description = get_args(annotation)
+        return Any if any(isinstance(mark, BeforeValidator) for mark in description) else plain(kind)
     if origin in (Union, UnionType):
         parts = [plain(part) for part in get_args(annotation)]
         return Any if Any in parts else Union[tuple(parts)]  # noqa: UP007
@@ -38,14 +38,14 @@ def plain(annotation: Any) -> Any:
 
 def fields(kinds: Kinds) -> dict[str, Any]:
     """The type of every field of some specs; Any where they differ."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for kind in kinds:
         hints = get_type_hints(kind, include_extras=True)
         for name in kind.model_fields:
             if name not in NOT_SETTINGS:
                 hint = plain(hints[name])
-                found[name] = hint if found.get(name, hint) == hint else Any
-    return found
+                result[name] = hint if result.get(name, hint) == hint else Any
+    return result
 
 
 def letters(kinds: Kinds) -> dict[str, Any]:
@@ -55,12 +55,12 @@ def letters(kinds: Kinds) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES)
 def test_settings_are_the_fields_of_their_specs_with_their_types(case: str) -> None:
     declared, kinds = CASES[case]
-    said = {name: plain(hint) for name, hint in get_type_hints(declared).items()}
-    wanted = fields(kinds) | (letters(kinds) if case == "model" else {})
-    own = Recipe.model_fields.keys() if case == "model" else ()  # an encoder's objective is the recipe's word too
-    assert said == {name: hint for name, hint in wanted.items() if name not in own}
+    output = {name: plain(hint) for name, hint in get_type_hints(declared).items()}
+    expected = fields(kinds) | (letters(kinds) if case == "model" else {})
+    custom = Recipe.model_fields.keys() if case == "model" else ()  # an encoder's objective is the recipe's word too
+    assert output == {name: hint for name, hint in expected.items() if name not in custom}
 
 
 def test_settings_of_sampling_are_those_of_sampling_and_of_the_beam() -> None:
-    known = get_type_hints(Sampling) | get_type_hints(Beam)
-    assert set(get_type_hints(SamplingSettings)) <= set(known)
+    names = get_type_hints(Sampling) | get_type_hints(Beam)
+    assert set(get_type_hints(SamplingSettings)) <= set(names)

@@ -35,7 +35,7 @@ def measured(perplexity: float, **changes: Any) -> LanguageMeasures:
 def made_up(
     condition: str, perplexities: list[float | str | None], point: Mapping[str, Any] | None = None, **changes: Any
 ) -> list[CellOutcome[LanguageMeasures]]:
-    """One outcome a seed: a perplexity, a reason for failure, or None if it was not run."""
+    """Return one outcome a seed: a perplexity, a reason for failure, or None if it was not run."""
     outcomes = []
     for seed, value in enumerate(perplexities, start=1):
         cell = StudyCell(condition, point or {}, seed, Rnn(), Recipe(seed=seed))

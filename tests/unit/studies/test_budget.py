@@ -63,7 +63,7 @@ FORMULAS: list[tuple[ModelSpec, Callable[[float], int]]] = [
 @pytest.mark.parametrize(("spec", "formula"), FORMULAS, ids=lambda item: getattr(item, "family", ""))
 def test_no_factor_comes_nearer_to_the_budget(spec: ModelSpec, formula: Callable[[float], int], budget: int) -> None:
     fit = fit_parameters(spec, budget)
-    brute_force = min(abs(formula(place / 10_000) - budget) for place in range(1, 60_000))
+    brute_force = min(abs(formula(index / 10_000) - budget) for index in range(1, 60_000))
     assert abs(fit.parameters - budget) == brute_force
     assert fit.relative_excess == pytest.approx(fit.parameters / budget - 1)
 
@@ -156,25 +156,25 @@ def test_validations_are_spread_unless_the_recipe_says_when() -> None:
     ],
 )
 def test_a_warm_up_ends_long_before_the_run_does(steps: int, warm_up: int, given: bool, expected: int) -> None:
-    recipe, said = fit_schedule(Recipe(steps=steps, warm_up=warm_up), {"warm_up"} if given else (), 1)
+    recipe, output = fit_schedule(Recipe(steps=steps, warm_up=warm_up), {"warm_up"} if given else (), 1)
     assert recipe.warm_up == expected
-    assert bool(said) == (given and expected != warm_up), "what was asked for and not done is said"
+    assert bool(output) == (given and expected != warm_up), "what was asked for and not done is said"
 
 
 def test_validations_take_no_longer_than_training() -> None:
-    short, said = fit_schedule(Recipe(steps=19), (), 5, tokens=1024, validation=111_000)
+    short, output = fit_schedule(Recipe(steps=19), (), 5, tokens=1024, validation=111_000)
     assert short.evaluate_every == 19
-    assert said == ["validated once, not 5: more would take longer than 19 steps"]
-    long, said = fit_schedule(Recipe(steps=1000), (), 5, tokens=1024, validation=111_000)
-    assert long.evaluate_every == 200 and not said
+    assert output == ["validated once, not 5: more would take longer than 19 steps"]
+    long, output = fit_schedule(Recipe(steps=1000), (), 5, tokens=1024, validation=111_000)
+    assert long.evaluate_every == 200 and not output
     assert fit_schedule(Recipe(steps=19, evaluate_every=2), (), 5, 1024, 111_000)[0].evaluate_every == 2
 
 
 def test_steps_are_raced_with_new_weights_and_a_model_of_twice_the_work_is_slower() -> None:
     tokens, recipe = np.arange(4000, dtype=np.int32) % 7, Recipe(batch=4, sequence_length=16, device="cpu")
-    wide = {name: (Rnn(V=7, width=8, hidden=hidden), recipe) for name, hidden in (("small", 8), ("large", 400))}
-    seconds = time_steps(wide, tokens)
-    assert {len(one) for one in seconds.values()} == {20}
+    width = {name: (Rnn(V=7, width=8, hidden=hidden), recipe) for name, hidden in (("small", 8), ("large", 400))}
+    seconds = time_steps(width, tokens)
+    assert {len(second) for second in seconds.values()} == {20}
     assert time_ratio(seconds["large"], seconds["small"]).low > 1
 
 

@@ -57,12 +57,12 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def figures(result: StudyResult) -> list[Any]:
-    """All that a run measures but its time."""
+    """Return all that a run measures but its time."""
     timeless = []
     for run in result.runs:
         assert run.measures, run.reason
-        plain = run.measures.to_dict()
-        timeless.append({**plain, "seconds": 0, "curve": [[step, loss, hit] for step, _, loss, hit in plain["curve"]]})
+        base = run.measures.to_dict()
+        timeless.append({**base, "seconds": 0, "curve": [[step, loss, hit] for step, _, loss, hit in base["curve"]]})
     return timeless
 
 
@@ -100,14 +100,14 @@ def test_a_study_that_was_interrupted_ends_like_one_that_was_not(small: Make, tm
             if self.third and done == 7:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    whole = run_study(small(), tmp_path / "whole")
+    full = run_study(small(), tmp_path / "whole")
     stopped = run_study(small(), tmp_path / "parts", Interrupting())
     assert stopped.interrupted
     assert [bool(run.measures) for run in stopped.runs] == [True, True, False, False]
     assert "not run yet" in str(stopped) and "goes on where it stopped" in str(stopped)
     again = run_study(small(), tmp_path / "parts")
     assert not again.interrupted
-    assert figures(again) == figures(whole)
+    assert figures(again) == figures(full)
 
 
 def test_a_finished_study_is_neither_trained_nor_timed_again(
@@ -156,9 +156,9 @@ def test_any_error_becomes_a_reason_and_the_next_call_tries_again(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(classifier_runs, "classify", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
-        broken = run_study(small(), tmp_path / "out")
-    assert {run.reason for run in broken.runs} == {"MemoryError: no room"}
-    assert "nothing to compare" in str(broken) or "was not measured" in str(broken)
+        invalid = run_study(small(), tmp_path / "out")
+    assert {run.reason for run in invalid.runs} == {"MemoryError: no room"}
+    assert "nothing to compare" in str(invalid) or "was not measured" in str(invalid)
     assert not run_study(small(), tmp_path / "out").failed
 
 
@@ -174,9 +174,9 @@ def test_any_error_becomes_a_reason_and_the_next_call_tries_again(
 def test_the_folder_of_another_study_is_refused(change: dict[str, Any], said: str, small: Make, tmp_path: Path) -> None:
     words: dict[str, Any] = {"models": ["gru"], "seeds": 1, "tokenizer": "characters"}
     run_study(small(**words), tmp_path / "out")
-    with pytest.raises(RunError) as refused:
+    with pytest.raises(RunError) as caught:
         run_study(small(**words, **change), tmp_path / "out")
-    assert said in str(refused.value)
+    assert said in str(caught.value)
 
 
 def test_every_body_gets_the_same_recipe_and_steps_whatever_its_preset_has(small: Make, tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ def test_layers_are_what_torch_nn_has() -> None:
     sizes: dict[str, Any] = {"vocabulary": 30, "width": 6, "hidden": 8, "depth": 2, "biases": 2}
     for family, kind, gates in ((Lstm, nn.LSTM, 4), (Gru, nn.GRU, 3)):
         model: Any = build(Classifier(body=family(**sizes), classes=3))
-        own = kind(6, 8, 2)
-        assert count_layer_parameters(model) == count_parameters(own) == gates * 8 * (6 + 8 + 2 + 8 + 8 + 2)
+        custom = kind(6, 8, 2)
+        assert count_layer_parameters(model) == count_parameters(custom) == gates * 8 * (6 + 8 + 2 + 8 + 8 + 2)
         assert count_parameters(model) == count_layer_parameters(model) + 30 * 6 + 3 * (8 + 1)
 
 
@@ -253,34 +253,34 @@ def compared(
 ) -> CheaperClaim:
     lstm = made_row("lstm", first, seconds=seconds[0], parameters=1000, layers=400)
     gru = made_row("gru", second, seconds=seconds[1], parameters=900, layers=300)
-    taken = {"lstm": [inference[0]] * 4, "gru": [inference[1]] * 4}
-    [claim] = compare_with_first([lstm, gru], 0.02, taken)
+    used = {"lstm": [inference[0]] * 4, "gru": [inference[1]] * 4}
+    [claim] = compare_with_first([lstm, gru], 0.02, used)
     return claim
 
 
 def test_the_claim_holds_for_every_meaning_of_cost() -> None:
-    one = compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 1.0), (0.3, 0.2))
-    said = " ".join(one.sentences())
-    assert one.same == "held"
-    assert "holds if cost means parameters, parameters of the layers, training time or inference time" in said
-    assert "not cheaper" not in said
+    item = compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 1.0), (0.3, 0.2))
+    output = " ".join(item.sentences())
+    assert item.same == "held"
+    assert "holds if cost means parameters, parameters of the layers, training time or inference time" in output
+    assert "not cheaper" not in output
 
 
 def test_the_claim_holds_for_some_meanings_of_cost_and_these_are_named() -> None:
-    said = " ".join(compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 3.0), (0.2, 0.3)).sentences())
-    assert "holds if cost means parameters or parameters of the layers" in said
-    assert "not cheaper by training time and inference time" in said
-    assert "training time 1.50 × (1.50 to 1.50)" in said
+    output = " ".join(compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 3.0), (0.2, 0.3)).sentences())
+    assert "holds if cost means parameters or parameters of the layers" in output
+    assert "not cheaper by training time and inference time" in output
+    assert "training time 1.50 × (1.50 to 1.50)" in output
 
 
 def test_the_claim_does_not_hold_where_accuracies_are_far_apart() -> None:
-    one = compared([0.60, 0.61, 0.60], [0.80, 0.82, 0.81], (2.0, 1.0), (0.3, 0.2))
-    assert "does not hold, since the accuracies are not about the same" in one.sentences()[0]
+    item = compared([0.60, 0.61, 0.60], [0.80, 0.82, 0.81], (2.0, 1.0), (0.3, 0.2))
+    assert "does not hold, since the accuracies are not about the same" in item.sentences()[0]
 
 
 def test_the_claim_is_not_decided_where_the_seeds_disagree() -> None:
-    one = compared([0.60, 0.90, 0.75], [0.90, 0.60, 0.70], (2.0, 1.0), (0.3, 0.2))
-    assert "is not decided, since the noise leaves open" in one.sentences()[0]
+    item = compared([0.60, 0.90, 0.75], [0.90, 0.60, 0.70], (2.0, 1.0), (0.3, 0.2))
+    assert "is not decided, since the noise leaves open" in item.sentences()[0]
 
 
 def test_the_claim_is_not_decided_by_one_seed_and_not_measured_without_any() -> None:
@@ -292,10 +292,10 @@ def test_the_claim_is_not_decided_by_one_seed_and_not_measured_without_any() -> 
 
 
 def test_differences_are_students_paired_by_seed() -> None:
-    ones, others = [0.81, 0.84, 0.79, 0.83], [0.80, 0.80, 0.78, 0.84]
-    test = compare_rows(made_row("a", ones), made_row("b", others), "accuracy", log=False)
+    ones, remaining = [0.81, 0.84, 0.79, 0.83], [0.80, 0.80, 0.78, 0.84]
+    test = compare_rows(made_row("a", ones), made_row("b", remaining), "accuracy", log=False)
     assert test
-    expected = stats.ttest_rel(ones, others)
+    expected = stats.ttest_rel(ones, remaining)
     low, high = expected.confidence_interval(0.95)
     assert (test.difference.low, test.difference.high) == pytest.approx((low, high), rel=1e-6)
     assert test.p == pytest.approx(expected.pvalue)
@@ -310,18 +310,18 @@ def test_only_seeds_that_both_have_are_paired() -> None:
 
 def test_the_interval_over_texts_averages_the_seeds_first() -> None:
     rng = np.random.default_rng(0)
-    ones, others = rng.integers(0, 2, (2, 3, 50))
+    ones, remaining = rng.integers(0, 2, (2, 3, 50))
     rows = []
-    for name, hits in (("a", ones), ("b", others)):
+    for name, hits in (("a", ones), ("b", remaining)):
         row = made_row(name, [0.5] * 3)
-        kept = {
-            seed: type(one)(**{**one.__dict__, "right": "".join(map(str, hits[seed - 1]))})
-            for seed, one in row.measures.items()
+        saved = {
+            seed: type(item)(**{**item.__dict__, "right": "".join(map(str, hits[seed - 1]))})
+            for seed, item in row.measures.items()
         }
-        rows.append(replace(row, measures=kept))
+        rows.append(replace(row, measures=saved))
     gap = estimate_over_texts(*rows)
     assert gap and gap.margin
-    low, high = stats.ttest_1samp((ones - others).mean(0), 0).confidence_interval(0.95)
+    low, high = stats.ttest_1samp((ones - remaining).mean(0), 0).confidence_interval(0.95)
     assert (gap.low, gap.high) == pytest.approx((low, high), rel=1e-6)
 
 
@@ -329,8 +329,8 @@ def test_the_ratio_of_training_times_is_that_of_logarithms() -> None:
     lstm, gru = (made_row(name, [0.8, 0.8, 0.8]) for name in ("lstm", "gru"))
     seconds = {"lstm": [1.0, 2.0, 4.0], "gru": [2.0, 3.0, 5.0]}
     for row in (lstm, gru):
-        for one, taken in zip(row.measures.values(), seconds[row.title], strict=True):
-            object.__setattr__(one, "seconds", taken)
+        for item, used in zip(row.measures.values(), seconds[row.title], strict=True):
+            object.__setattr__(item, "seconds", used)
     [ratio] = [cost for cost in compare_with_first([lstm, gru], 0.02, {})[0].costs if cost.meaning == "training time"]
     low, high = stats.ttest_rel(np.log(seconds["gru"]), np.log(seconds["lstm"])).confidence_interval(0.95)
     assert ratio.value == pytest.approx(math.exp(np.log([2.0, 1.5, 1.25]).mean()))
@@ -418,7 +418,7 @@ def test_a_misspelt_name_is_guessed_and_a_broken_file_named(tmp_path: Path) -> N
 
 
 def test_a_wide_table_goes_on_below_with_its_first_column() -> None:
-    lines = [["name", *(f"column {place}" for place in range(12))], ["a", *("1" * place for place in range(1, 13))]]
+    lines = [["name", *(f"column {index}" for index in range(12))], ["a", *("1" * index for index in range(1, 13))]]
     blocks = "\n".join(format_table(lines, has_header=False, width=40)).split("\n\n")
     assert all(len(line) <= 40 for block in blocks for line in block.splitlines())
     assert len(blocks) > 1 and all(block.startswith("name") for block in blocks)

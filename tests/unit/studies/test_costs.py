@@ -27,12 +27,12 @@ TINY: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StudyResult]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
         for name, words in TINY.items():
-            found[name] = api.study(name, out=tmp_path_factory.mktemp(name), progress=False, device="cpu", **words)
-    return found
+            result[name] = api.study(name, out=tmp_path_factory.mktemp(name), progress=False, device="cpu", **words)
+    return result
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -155,10 +155,10 @@ def test_a_race_that_fails_is_named_and_ctrl_c_keeps_those_before_it(
     ]
 
     def failing(*given: Any) -> Any:
-        found = races.pop(0)
-        if isinstance(found, BaseException):
-            raise found
-        return found(*given)
+        matches = races.pop(0)
+        if isinstance(matches, BaseException):
+            raise matches
+        return matches(*given)
 
     monkeypatch.setattr(costs, "time_in_turns", failing)
     words = {**TINY[name], "device": "cpu", "repetitions": 1}

@@ -31,10 +31,10 @@ MakeStudy = Callable[..., GridStudy]
 
 
 def measures_of(result: StudyResult) -> list[dict[str, Any]]:
-    """What was measured, less what no two runs have alike: their times."""
+    """Return what was measured, less what no two runs have alike: their times."""
     timeless = {"seconds": 0.0, "tokens_per_second": 0.0}
-    plain = [replace(run.measures, **timeless).to_dict() for run in result.runs if run.measures]
-    return [{**one, "curve": [[tokens, loss] for tokens, _, loss in one["curve"]]} for one in plain]
+    base = [replace(run.measures, **timeless).to_dict() for run in result.runs if run.measures]
+    return [{**item, "curve": [[tokens, loss] for tokens, _, loss in item["curve"]]} for item in base]
 
 
 def never(*given: Any, **named: Any) -> Any:
@@ -90,10 +90,10 @@ def test_measures_that_are_lost_or_damaged_are_taken_again_without_training(
 
 
 def test_a_failed_run_is_a_row_with_its_reason_and_the_study_goes_on(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    broken = ComparedModel(
+    invalid = ComparedModel(
         model="rnn", name="broken", settings={"learning_rate": 1e30, "clip": 0, "activation": "relu"}
     )
-    result = run_study(tiny_study(models=(broken, ComparedModel(model="gru"))), tmp_path / "out")
+    result = run_study(tiny_study(models=(invalid, ComparedModel(model="gru"))), tmp_path / "out")
     assert [run.cell.condition for run in result.failed] == ["broken", "broken"]
     assert all("step" in (run.reason or "") for run in result.failed)
     assert [row.estimate("perplexity") is None for row in result.rows] == [True, False]
@@ -113,7 +113,7 @@ def test_any_error_of_a_run_becomes_a_reason_and_the_next_call_tries_again(
 
 
 def stored_outcomes(spec: GridStudy, out: Path) -> list[CellOutcome[Any]]:
-    """What an earlier call stored of each cell."""
+    """Return what an earlier call stored of each cell."""
     study = experiment.open_experiment(spec, out, SilentObserver())
     return [study.load_outcome(cell) for cell in study.cells()]
 
@@ -177,13 +177,13 @@ def test_a_budget_of_seconds_measures_the_speed_once_and_keeps_to_it(
     words = {"batch": 2, "sequence_length": 4, "device": "cpu"}
     spec = tiny_study(models=(ComparedModel(model="rnn"),), settings=words, budget=StudyBudget(seconds=0.05))
     first = run_study(spec, tmp_path / "out")
-    one, other = (run.measures for run in first.runs)
-    assert one
+    item, other = (run.measures for run in first.runs)
+    assert item
     assert other
-    assert one.trial_speed == other.trial_speed
-    assert one.recipe["steps"] == max(1, math.floor(0.05 * (one.trial_speed or 0) / 8))
+    assert item.trial_speed == other.trial_speed
+    assert item.recipe["steps"] == max(1, math.floor(0.05 * (item.trial_speed or 0) / 8))
     monkeypatch.setattr("lemma.studies.grid.measure_speed", never)
-    assert [run.measures for run in run_study(spec, tmp_path / "out").runs] == [one, other]
+    assert [run.measures for run in run_study(spec, tmp_path / "out").runs] == [item, other]
 
 
 def test_what_can_be_known_before_is_an_error_before(tiny_study: MakeStudy, tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_what_can_be_known_before_is_an_error_before(tiny_study: MakeStudy, tmp_
 def test_measures_survive_json(tiny_study: MakeStudy, tmp_path: Path) -> None:
     (run, *_) = run_study(tiny_study(seeds=(1,)), tmp_path / "out").runs
     assert run.measures
-    written = json.loads(json.dumps(run.measures.to_dict()))
-    assert TypeAdapter(LanguageMeasures).validate_python(written) == run.measures
+    text = json.loads(json.dumps(run.measures.to_dict()))
+    assert TypeAdapter(LanguageMeasures).validate_python(text) == run.measures
 
 
 @pytest.mark.parametrize("prompt", ["", "so be"])
@@ -208,8 +208,8 @@ def test_a_loop_is_cut_out_of_the_text_between_words(prompt: str) -> None:
     tokenizer = train_tokenizer(Words(), ["so be it or not\n"])
     tokens = tuple(tokenizer.encode("so be it or not it or not it").tolist())
     text = " so be it or not it or not it" if prompt else "so be it or not it or not it"
-    said = Generation(prompt, text, tokens, FoundLoop(2, 3, True, "the last token"), "length", 1.0)
-    loop = locate_loop(said, tokenizer)
+    output = Generation(prompt, text, tokens, FoundLoop(2, 3, True, "the last token"), "length", 1.0)
+    loop = locate_loop(output, tokenizer)
     assert loop
     assert text[: loop.begin].split() == ["so", "be"]
     assert text[loop.begin : loop.end].split() == ["it", "or", "not"]
@@ -219,8 +219,8 @@ def test_a_loop_that_cuts_characters_in_two_is_marked_at_whole_ones() -> None:
     tokenizer = train_tokenizer(BytePairs(vocabulary=258), ["ab"])
     tokens = tuple(tokenizer.encode("aé€é€").tolist())
     assert len(tokens) == 1 + 5 + 5, "one token a byte"
-    said = Generation("", "aé€é€", tokens, FoundLoop(2, 5, True, "the last token"), "length", 1.0)
-    loop = locate_loop(said, tokenizer)
+    output = Generation("", "aé€é€", tokens, FoundLoop(2, 5, True, "the last token"), "length", 1.0)
+    loop = locate_loop(output, tokenizer)
     assert loop
     assert (loop.begin, loop.end) == (1, 3), "the second byte of é belongs to the character before it is whole"
 

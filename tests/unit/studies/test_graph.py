@@ -39,9 +39,9 @@ class Interrupting(SilentObserver):
 def test_a_study_gives_means_with_intervals_that_its_runs_give_by_hand(tmp_path: Path) -> None:
     result = run_study(small(), tmp_path / "out")
     assert len(result.runs) == 8 and not result.failed
-    own = [run.measures.accuracy for run in result.runs if run.cell.condition == "two layers" and run.measures]
+    custom = [run.measures.accuracy for run in result.runs if run.cell.condition == "two layers" and run.measures]
     row = result.table.records[0]
-    assert row["accuracy"] == estimate(own).mean and row["accuracy_margin"] == estimate(own).margin
+    assert row["accuracy"] == estimate(custom).mean and row["accuracy_margin"] == estimate(custom).margin
     assert (tmp_path / "out" / "report.html").exists() and "two layers" in str(result)
     assert all(len(line) <= 80 for line in str(result).splitlines() if str(tmp_path) not in line)
     parameters = {row["model"]: row["parameters"] for row in result.table.records}
@@ -50,11 +50,11 @@ def test_a_study_gives_means_with_intervals_that_its_runs_give_by_hand(tmp_path:
 
 
 def test_a_study_that_was_stopped_goes_on_and_ends_with_the_same_figures(tmp_path: Path) -> None:
-    whole = run_study(small(), tmp_path / "whole")
+    full = run_study(small(), tmp_path / "whole")
     stopped = run_study(small(), tmp_path / "parts", Interrupting())
     assert stopped.interrupted and sum(run.measures is not None for run in stopped.runs) == 2
     again = run_study(small(), tmp_path / "parts")
-    figures = [[run.measures.right if run.measures else None for run in result.runs] for result in (whole, again)]
+    figures = [[run.measures.right if run.measures else None for run in result.runs] for result in (full, again)]
     assert figures[0] == figures[1] and not again.interrupted
 
 
@@ -83,10 +83,12 @@ def test_intervals_are_drawn_no_further_than_a_share_can_go() -> None:
 
 def test_ten_points_on_twenty_nodes_claim_nothing_and_on_two_thousand_they_do() -> None:
     for nodes, seeds, verdict in ((20, 2, "too few seeds"), (20, 10, "not significant"), (2000, 10, "significant")):
-        right = {share: "1" * round(share * nodes) + "0" * round(nodes - share * nodes) for share in (0.9, 0.8)}
-        rows = [made_row(f"{share}", [share] * seeds, right=some) for share, some in right.items()]
-        said = list(conclude(rows, nodes))[1]
-        assert said.startswith("0.8 against 0.9: −10.0") and f": {verdict}" in said and "± 0.0" not in said
+        right = {
+            fraction: "1" * round(fraction * nodes) + "0" * round(nodes - fraction * nodes) for fraction in (0.9, 0.8)
+        }
+        rows = [made_row(f"{fraction}", [fraction] * seeds, right=subset) for fraction, subset in right.items()]
+        output = list(conclude(rows, nodes))[1]
+        assert output.startswith("0.8 against 0.9: −10.0") and f": {verdict}" in output and "± 0.0" not in output
 
 
 @pytest.mark.parametrize(

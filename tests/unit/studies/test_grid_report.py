@@ -134,7 +134,7 @@ def verdicts(numbers: Numbers) -> list[str]:
         for (depth, context), values in numbers.items()
         for outcome in made_up("table-a5", values, {"depth": depth, "context": context})
     ]
-    return [one.verdict for one in judge_claims(A6, group_rows(outcomes))]
+    return [item.verdict for item in judge_claims(A6, group_rows(outcomes))]
 
 
 SOURCE: Numbers = {
@@ -157,8 +157,8 @@ def test_the_sources_own_numbers_bear_out_both_claims_if_seeds_agree() -> None:
         ({(2, 5): [7.02, 7.01, 7.02]}, ["held", "not held"]),
         ({(4, 5): [9.02, 9.01, 9.02]}, ["held", "not held"]),
         ({(4, 5): ["out of memory", None, None]}, ["not measured", "not measured"]),
-        ({place: values[:1] for place, values in SOURCE.items()}, ["too few seeds", "too few seeds"]),
-        ({place: values[:2] for place, values in SOURCE.items()}, ["too few seeds", "too few seeds"]),
+        ({index: values[:1] for index, values in SOURCE.items()}, ["too few seeds", "too few seeds"]),
+        ({index: values[:2] for index, values in SOURCE.items()}, ["too few seeds", "too few seeds"]),
     ],
 )
 def test_verdicts_follow_the_numbers(changes: Numbers, expected: list[str]) -> None:
@@ -172,13 +172,13 @@ def test_a_clear_refutation_outweighs_noise_elsewhere() -> None:
 def test_findings_name_the_places_and_the_difference() -> None:
     rows = group_rows([*made_up("a", [9.0, 9.2, 9.1], {"depth": 2}), *made_up("a", [7.0, 7.2, 7.15], {"depth": 4})])
     claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
-    ((judged,),) = (one.comparisons for one in judge_claims([claim], rows))
+    ((checked,),) = (item.comparisons for item in judge_claims([claim], rows))
     expected = stats.ttest_rel(np.log([7.0, 7.2, 7.15]), np.log([9.0, 9.2, 9.1]))
-    assert judged.finding.startswith(
+    assert checked.finding.startswith(
         "depth=4 against depth=2: 7.12 ± 0.26 against 9.10 ± 0.25, −21.8 % (95 %: −22.8 to"
     )
-    assert judged.finding.endswith("expected below 0") and judged.p == pytest.approx(expected.pvalue)
-    assert judged.verdict == "held"
+    assert checked.finding.endswith("expected below 0") and checked.p == pytest.approx(expected.pvalue)
+    assert checked.verdict == "held"
 
 
 def test_claims_are_corrected_for_all_comparisons_together() -> None:
@@ -187,9 +187,9 @@ def test_claims_are_corrected_for_all_comparisons_together() -> None:
         StudyClaim(says=f"{at} is better.", comparisons=(ClaimComparison(at={"model": at}, against={"model": "a"}),))
         for at in ("b", "c")
     ]
-    alone = [judge_claims([claim], rows)[0].comparisons[0].p or 0.0 for claim in two]
-    both = [one.comparisons[0].p for one in judge_claims(two, rows)]
-    assert both == pytest.approx([max(alone) if one == max(alone) else 2 * one for one in alone])
+    single = [judge_claims([claim], rows)[0].comparisons[0].p or 0.0 for claim in two]
+    both = [item.comparisons[0].p for item in judge_claims(two, rows)]
+    assert both == pytest.approx([max(single) if item == max(single) else 2 * item for item in single])
 
 
 def test_models_can_be_compared_at_every_place_of_the_grid() -> None:
@@ -204,7 +204,7 @@ def test_models_can_be_compared_at_every_place_of_the_grid() -> None:
         ]
     )
     claim = StudyClaim(says="x beats y.", comparisons=(ClaimComparison(at={"model": "x"}, against={"model": "y"}),))
-    findings = [judged.finding for judged in judge_claims([claim], rows)[0].comparisons]
+    findings = [comparison.finding for comparison in judge_claims([claim], rows)[0].comparisons]
     assert [finding.partition(":")[0] for finding in findings] == [
         "model=x against model=y (depth=1)",
         "model=x against model=y (depth=2)",
@@ -237,15 +237,15 @@ def test_the_conclusion_says_who_is_best_and_which_differ_significantly() -> Non
     clear = conclude(group_rows([*made_up("lstm", [73.0, 55.0, 55.0]), *made_up("decoder", [35.0, 35.0, 35.0])]))
     assert clear[0] == "decoder has the lowest validation perplexity at this budget: 35.0 ± 0.0."
     assert clear[1] == "Significantly higher: lstm by +72.7 % (95 %: +15.1 to +159.2; p = 0.029, d = 3.3)."
-    near = conclude(
+    nearby = conclude(
         group_rows(
             [*made_up("rnn", [6.0, 6.4, 6.1]), *made_up("gru", [9.9, 9.91, 9.9]), *made_up("lstm", [6.1, 6.2, 6.1])]
         )
     )
-    assert near[0].startswith("lstm has the lowest")
-    assert near[1].startswith("Significantly higher: gru by +61.5 %")
-    assert near[2].startswith("rnn does not differ significantly from it: +0.5 %")
-    assert near[3].startswith("p-values are corrected for all 3 pairs (Holm)")
+    assert nearby[0].startswith("lstm has the lowest")
+    assert nearby[1].startswith("Significantly higher: gru by +61.5 %")
+    assert nearby[2].startswith("rnn does not differ significantly from it: +0.5 %")
+    assert nearby[3].startswith("p-values are corrected for all 3 pairs (Holm)")
 
 
 def test_the_best_of_equal_models_is_rarely_called_better_though_it_was_chosen_from_the_figures() -> None:
@@ -254,43 +254,45 @@ def test_the_best_of_equal_models_is_rarely_called_better_though_it_was_chosen_f
     for _ in range(150):
         values = np.exp(2 + 0.05 * chance.normal(size=(5, 4)))
         rows = group_rows(
-            [one for name, some in zip("abcde", values.tolist(), strict=True) for one in made_up(name, some)]
+            [item for name, subset in zip("abcde", values.tolist(), strict=True) for item in made_up(name, subset)]
         )
-        alarms += any("Significantly" in said for said in conclude(rows))
+        alarms += any("Significantly" in output for output in conclude(rows))
     assert alarms <= 15, "at a level of 5 % about 7 of 150 are expected"
 
 
 def test_two_seeds_are_compared_and_nothing_is_claimed() -> None:
-    said = conclude(
+    output = conclude(
         group_rows([*made_up("rnn", [8.0, 8.01]), *made_up("gru", [7.0, 7.1]), *made_up("lstm", [6.0, 6.01])])
     )
-    assert said[0] == "lstm has the lowest validation perplexity at this budget: 6.000 / 6.010."
-    assert said[1] == (
+    assert output[0] == "lstm has the lowest validation perplexity at this budget: 6.000 / 6.010."
+    assert output[1] == (
         "It is ahead of every other in both seeds; next is gru with 7.000 / 7.100. "
         "Two seeds are no test: with seeds=3 or more differences get p-values."
     )
     mixed = conclude(group_rows([*made_up("rnn", [8.0, 5.0]), *made_up("lstm", [6.0, 6.01])]))
-    assert mixed[1].startswith("Next is rnn with") and not any("ignificant" in one for one in (*said, *mixed))
+    assert mixed[1].startswith("Next is rnn with") and not any("ignificant" in item for item in (*output, *mixed))
 
 
 def test_the_conclusion_is_honest_about_single_seeds_and_missing_runs() -> None:
     single = conclude(group_rows([*made_up("rnn", [8.0]), *made_up("lstm", [6.0])]))
     assert "One seed is no test" in single[1]
-    broken = conclude(group_rows([*made_up("rnn", [8.0, "nan"]), *made_up("lstm", [None, None])]))
-    assert "1 of 4 runs failed; its reason is below the table." in broken
-    assert "2 of 4 runs are still to be run." in broken
+    invalid = conclude(group_rows([*made_up("rnn", [8.0, "nan"]), *made_up("lstm", [None, None])]))
+    assert "1 of 4 runs failed; its reason is below the table." in invalid
+    assert "2 of 4 runs are still to be run." in invalid
     assert conclude(group_rows(made_up("rnn", ["nan"])))[0].startswith("No run finished")
 
 
 def test_the_conclusion_says_where_the_curves_are_heading() -> None:
     falling = (CurvePoint(3000, 1.0, 3.0), CurvePoint(4000, 2.0, 2.5), CurvePoint(5000, 2.5, 2.4))
     flat = (*falling[:2], CurvePoint(5000, 2.5, 2.499))
-    said = conclude(group_rows([*made_up("a", [8.0], curve=falling), *made_up("b", [9.0], curve=flat)]))
+    output = conclude(group_rows([*made_up("a", [8.0], curve=falling), *made_up("b", [9.0], curve=flat)]))
     assert (
         "The curves are still falling; over the last 20 % of the training perplexity fell by: a 9.5 %, b 0.1 %. What "
         "holds at this budget need not hold at a larger one."
-    ) in said
-    assert any(one.startswith("The curves are flat;") for one in conclude(group_rows(made_up("b", [9.0], curve=flat))))
+    ) in output
+    assert any(
+        item.startswith("The curves are flat;") for item in conclude(group_rows(made_up("b", [9.0], curve=flat)))
+    )
 
 
 def test_speed_is_said_once_per_model_and_only_beyond_its_spread() -> None:
@@ -298,12 +300,12 @@ def test_speed_is_said_once_per_model_and_only_beyond_its_spread() -> None:
     rows = group_rows([*rates, *made_up("rnn", [8.0], {"learning_rate": 0.002})])
     slow, fast = [4.0, 4.1, 4.2, 4.0], [1.0, 1.1, 1.0, 1.0]
     seconds = {row.title: slow if row.condition == "rnn" else fast for row in rows}
-    [said] = [one for one in conclude(rows, (), seconds) if "fastest" in one]
-    assert said.startswith("lstm trains fastest, 4.0 × the tokens/s of rnn, the slowest (quartiles 3.9 to 4.0;")
+    [output] = [item for item in conclude(rows, (), seconds) if "fastest" in item]
+    assert output.startswith("lstm trains fastest, 4.0 × the tokens/s of rnn, the slowest (quartiles 3.9 to 4.0;")
     noisy = {row.title: [1.0, 4.0, 2.0, 9.0] if row.condition == "rnn" else [2.0, 1.0, 5.0, 1.0] for row in rows}
-    assert not any("fastest" in one for one in conclude(rows, (), noisy))
-    alike = {row.title: fast for row in rows if row.condition == "lstm"}
-    assert not any("fastest" in one for one in conclude(rows, (), alike)), "two rates of one model are one model"
+    assert not any("fastest" in item for item in conclude(rows, (), noisy))
+    same = {row.title: fast for row in rows if row.condition == "lstm"}
+    assert not any("fastest" in item for item in conclude(rows, (), same)), "two rates of one model are one model"
 
 
 def test_the_conclusion_gives_the_verdict_on_each_claim() -> None:
@@ -351,7 +353,7 @@ class Checker(HTMLParser):
 
 def result(outcomes: list[Any], **words: Any) -> StudyResult:
     models = tuple(
-        ComparedModel(model="rnn", name=name) for name in dict.fromkeys(one.cell.condition for one in outcomes)
+        ComparedModel(model="rnn", name=name) for name in dict.fromkeys(outcome.cell.condition for outcome in outcomes)
     )
     spec = GridStudy(name="s", data=DataSpec(text=("a",)), models=models, **words)
     return report_grid(spec, outcomes, {"text": "a", "SHA-256": "abc"}, {"processor": "two cores"}, Path("out"))
@@ -483,8 +485,8 @@ def test_one_validation_a_run_is_no_curve(tmp_path: Path) -> None:
 
 
 def test_a_rate_at_the_end_of_those_tried_is_named() -> None:
-    tried = {0.001: 3.0, 0.002: 2.5, 0.004: 4.0}
-    rows = {name: ChosenRate(rate, tried, 10) for name, rate in (("a", 0.001), ("b", 0.002), ("c", 0.004))}
+    attempts = {0.001: 3.0, 0.002: 2.5, 0.004: 4.0}
+    rows = {name: ChosenRate(rate, attempts, 10) for name, rate in (("a", 0.001), ("b", 0.002), ("c", 0.004))}
     note = str(trial_blocks(rows, 0.2)[-1])
     assert "a lower one may be better: a." in note and "a higher one may be better: c." in note and ": b" not in note
     assert "may be better" not in str(trial_blocks({"b": rows["b"]}, 0.2)[-1])

@@ -71,22 +71,22 @@ def test_a_study_goes_on_after_a_death_at_every_stage_of_making_a_run_folder(
 ) -> None:
     spec = one_run(tiny_study)
     expected = score(run_study(spec, tmp_path / "whole"))
-    (made,) = (tmp_path / "whole" / "runs").glob("*/")
-    whole, tokenizer = RunFolder.open(made), prepare_text(spec.data).tokenizer
+    (built,) = (tmp_path / "whole" / "runs").glob("*/")
+    full, tokenizer = RunFolder.open(built), prepare_text(spec.data).tokenizer
     left: set[str] = set()
     seen: set[tuple[str, ...]] = set()
     for stage in range(100):
         out = tmp_path / f"stage-{stage}"
-        path = out / "runs" / made.name
-        folder = RunFolder(path, whole.spec, whole.recipe, whole.data, whole.data_hash)
+        path = out / "runs" / built.name
+        folder = RunFolder(path, full.spec, full.recipe, full.data, full.data_hash)
         try:
             with dying(stage):
                 folder.create(tokenizer)
         except Death:
             left.add("nothing" if not path.exists() else "a run" if (path / "recipe.toml").exists() else "a folder")
-            there = tuple(sorted(f"{one.relative_to(out)} {one.stat().st_size}" for one in out.rglob("*")))
-            if there not in seen:  # many deaths leave the same files
-                seen.add(there)
+            present = tuple(sorted(f"{item.relative_to(out)} {item.stat().st_size}" for item in out.rglob("*")))
+            if present not in seen:  # many deaths leave the same files
+                seen.add(present)
                 assert score(run_study(spec, out)) == expected
                 assert not list(out.rglob("*.partial"))
         else:
@@ -132,11 +132,11 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(
 
 def test_a_study_of_graphs_goes_on_in_an_empty_folder_too(tmp_path: Path) -> None:
     spec = read_study("graph", {"graph": "karate", "seeds": [1], "settings": {"steps": 5, "device": "cpu"}})
-    whole = run_study(spec, tmp_path / "whole")
+    full = run_study(spec, tmp_path / "whole")
     for run in (tmp_path / "whole" / "runs").glob("*/"):
         (tmp_path / "cut" / "runs" / run.name).mkdir(parents=True)
     cut = run_study(spec, tmp_path / "cut")
     assert [run.measures and run.measures.accuracy for run in cut.runs] == [
-        run.measures and run.measures.accuracy for run in whole.runs
+        run.measures and run.measures.accuracy for run in full.runs
     ]
     assert all(run.measures for run in cut.runs)

@@ -64,11 +64,11 @@ def test_losses_by_position_are_cross_entropies_of_each_place() -> None:
     model = build(Decoder(vocabulary=5, **{**SMALL, "context": 12}))
     pieces = torch.randint(5, (3, 10))
     losses = losses_by_position(model, pieces)
-    for place in (0, 4, 8):
+    for index in (0, 4, 8):
         with torch.no_grad():
-            logits = model(pieces[:, : place + 1])[0][:, -1]
-        assert losses[place].item() == pytest.approx(
-            functional.cross_entropy(logits, pieces[:, place + 1]).item(), rel=1e-5
+            logits = model(pieces[:, : index + 1])[0][:, -1]
+        assert losses[index].item() == pytest.approx(
+            functional.cross_entropy(logits, pieces[:, index + 1]).item(), rel=1e-5
         )
 
 
@@ -99,9 +99,9 @@ def test_a_study_of_positions_draws_losses_past_the_trained_length(tiny_study: M
     result = run_study(spec, tmp_path / "out")
     assert not result.failed, result.failed
     rows = {row.title: row for row in result.rows}
-    assert [one is None for one in loss_by_length(rows["learned"])] == [False, True, True]
+    assert [item is None for item in loss_by_length(rows["learned"])] == [False, True, True]
     for kind in set(KINDS) - {"learned"}:
-        assert all(one and math.isfinite(one.mean) and one.count == 2 for one in loss_by_length(rows[kind]))
+        assert all(item and math.isfinite(item.mean) and item.count == 2 for item in loss_by_length(rows[kind]))
     (plot,) = view_positions(result.rows).plots
     assert plot.rule == 8
     assert max(plot.curves[0].x) <= 24
@@ -119,9 +119,9 @@ def test_a_study_measures_attention_of_models_that_have_it(tiny_study: MakeStudy
     rotary, rnn = result.rows
     heads = estimate_heads(rotary, "entropy")
     assert [(layer, head) for layer, head, _ in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert all(0 < one.mean < math.log(8) for _, _, one in heads)
+    assert all(0 < measure.mean < math.log(8) for _, _, measure in heads)
     assert 0 < mean_over_heads(rotary, "distance").mean < 4
-    assert all(one.more["attention"]["layers"] == [] for one in rnn.measures.values())
+    assert all(measure.more["attention"]["layers"] == [] for measure in rnn.measures.values())
     assert "What the heads do" in result.report.read_text()
     assert set(result.to_dict()["measures"]["attention"]["rows"]) == {"rotary"}
 
@@ -183,8 +183,8 @@ def test_heads_are_drawn_as_layer_and_head_with_bars() -> None:
     layers = [{"entropy": [1.0, 2.0], "distance": [3.0, 4.0]}, {"entropy": [1.5, 0.5], "distance": [2.0, 1.0]}]
     small = [{"entropy": [9.0], "distance": [9.0]}]
     rows = [
-        Row(title, {}, title, {seed: measured(3.0, more={"attention": {"layers": one}}) for seed in (1, 2)}, {})
-        for title, one in (("two", layers), ("small", small))
+        Row(title, {}, title, {seed: measured(3.0, more={"attention": {"layers": item}}) for seed in (1, 2)}, {})
+        for title, item in (("two", layers), ("small", small))
     ]
     plot = plot_heads(rows, "entropy")
     assert (plot.x, plot.ticks, plot.bars) == ("layer.head", ("0.0", "0.1", "1.0", "1.1"), True)
@@ -201,10 +201,10 @@ def test_a_caption_says_when_a_band_is_cut(high: float, cut: bool) -> None:
 
 
 def test_only_rows_that_differ_in_shaping_alone_are_compared() -> None:
-    plain, other = shaped("plain", [4.0, 5.0]), shaped("other", [4.0, 5.0], entropy_penalty=0.01, batch=7)
-    assert list(shaping_effects([plain, other])) == []
-    assert list(shaping_effects([plain])) == []
-    one_seed = next(iter(shaping_effects([plain, replace(shaped("near", [3.0], distance_penalty=0.1))])))
+    base, other = shaped("plain", [4.0, 5.0]), shaped("other", [4.0, 5.0], entropy_penalty=0.01, batch=7)
+    assert list(shaping_effects([base, other])) == []
+    assert list(shaping_effects([base])) == []
+    one_seed = next(iter(shaping_effects([base, replace(shaped("near", [3.0], distance_penalty=0.1))])))
     assert one_seed.verdict == "too few seeds for a test"
 
 

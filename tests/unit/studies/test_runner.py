@@ -91,8 +91,8 @@ def test_cells_run_in_order_are_announced_and_kept(tmp_path: Path) -> None:
     assert values(run_experiment(experiment)) == [5, 6, 10, 11]
     assert experiment.done == NAMES
     assert experiment.observer.said[0] == "run 1 of 4: n2, number=2, seed 1"
-    kept = json.loads((tmp_path / "runs" / f"{NAMES[0]}.json").read_text())
-    assert kept.pop("sha256") and kept == {"of": {"cell": NAMES[0], "factor": 1}, "measures": {"value": 5}}
+    saved = json.loads((tmp_path / "runs" / f"{NAMES[0]}.json").read_text())
+    assert saved.pop("sha256") and saved == {"of": {"cell": NAMES[0], "factor": 1}, "measures": {"value": 5}}
     again = Squares(tmp_path)
     assert values(run_experiment(again)) == [5, 6, 10, 11] and not again.done
 
@@ -137,15 +137,15 @@ def test_a_cell_that_another_process_runs_is_waited_for_and_not_run_twice(
 ) -> None:
     monkeypatch.setattr(experiment_runner, "LOCK_POLL_SECONDS", 0.01)
     (tmp_path / "runs").mkdir()
-    kept = {name: FileLock(tmp_path / "runs" / f".{name}.cell.lock", thread_local=False) for name in NAMES[1:3]}
-    for lock in kept.values():
+    saved = {name: FileLock(tmp_path / "runs" / f".{name}.cell.lock", thread_local=False) for name in NAMES[1:3]}
+    for lock in saved.values():
         lock.acquire()
 
     def finish() -> None:
-        found = {"of": {"cell": NAMES[1], "factor": 1}, "measures": {"value": 77}}
-        experiment_runner.write_json(tmp_path / "runs" / f"{NAMES[1]}.json", found)
+        results = {"of": {"cell": NAMES[1], "factor": 1}, "measures": {"value": 77}}
+        experiment_runner.write_json(tmp_path / "runs" / f"{NAMES[1]}.json", results)
         experiment_runner.write_json(tmp_path / "runs" / f"{NAMES[2]}.json", {"failed": "it broke there."})
-        for lock in kept.values():
+        for lock in saved.values():
             lock.release(force=True)
 
     threading.Timer(0.3, finish).start()

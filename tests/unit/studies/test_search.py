@@ -26,8 +26,8 @@ def lengths(name: str, losses: dict[int, list[float]]) -> list:
     """Runs of several lengths, whose losses over the seeds are made up."""
     return [
         outcome
-        for steps, some in losses.items()
-        for seed, loss in enumerate(some, start=1)
+        for steps, subset in losses.items()
+        for seed, loss in enumerate(subset, start=1)
         for outcome in made_up(name, [math.exp(loss)] * seed, {"steps": steps}, loss=loss, recipe={"steps": steps})[-1:]
     ]
 
@@ -42,14 +42,14 @@ def test_muon_needs_a_share_of_adamws_steps_with_the_p_value_of_log_shares() -> 
     adamw = {100: [2.4, 2.5, 2.45], 200: [2.0, 2.1, 2.06]}
     muon = {100: [2.2, 2.25, 2.2], 200: [1.8, 1.9, 1.86]}
     view = view_steps(group_rows([*lengths("adamw", adamw), *lengths("muon", muon)]))
-    shares = [
-        math.exp(math.log(100) + math.log(2) * (one - target) / (one - two)) / 200
-        for one, two, target in zip(muon[100], muon[200], adamw[200], strict=True)
+    fractions = [
+        math.exp(math.log(100) + math.log(2) * (item - target) / (item - two)) / 200
+        for item, two, target in zip(muon[100], muon[200], adamw[200], strict=True)
     ]
-    found = view.values["muon"]
-    assert found["share"] == pytest.approx(stats.gmean(shares))
-    assert found["p"] == pytest.approx(stats.ttest_1samp(np.log(shares), 0).pvalue)
-    assert view.sentences[0].startswith(f"muon needs {100 * stats.gmean(shares):.0f} % of the steps of adamw")
+    result = view.values["muon"]
+    assert result["share"] == pytest.approx(stats.gmean(fractions))
+    assert result["p"] == pytest.approx(stats.ttest_1samp(np.log(fractions), 0).pvalue)
+    assert view.sentences[0].startswith(f"muon needs {100 * stats.gmean(fractions):.0f} % of the steps of adamw")
 
 
 @pytest.mark.parametrize(("losses", "bound"), [([1.0, 1.1, 1.2], "at most "), ([3.0, 3.1, 3.2], "more than ")])

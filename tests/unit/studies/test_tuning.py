@@ -42,8 +42,8 @@ def test_a_trial_that_fails_is_not_chosen_and_without_any_the_row_says_why(
 ) -> None:
     model = ComparedModel(model="rnn", settings={"clip": 0, "activation": "relu"})
     spec = tuned(tiny_study, models=(model,), seeds=(1,))
-    broken = spec.replace(tune={"learning_rate": (1e30, 1e-3), "share": 0.5})
-    [run] = run_study(broken, tmp_path / "some").runs
+    invalid = spec.replace(tune={"learning_rate": (1e30, 1e-3), "share": 0.5})
+    [run] = run_study(invalid, tmp_path / "some").runs
     assert run.measures and run.measures.recipe["learning_rate"] == 1e-3
     [run] = run_study(spec.replace(tune={"learning_rate": (1e30, 1e31)}), tmp_path / "none").runs
     assert run.reason and run.reason.startswith("no learning rate of tune finished: ")
@@ -56,22 +56,22 @@ def test_every_damaged_file_of_a_study_is_named_and_a_damaged_trial_changes_no_c
     monkeypatch.setattr(grid_report, "can_draw", lambda: False)
     out = tmp_path / "out"
     spec = tuned(tiny_study, models=(ComparedModel(model="rnn"),), seeds=(1,))
-    whole = scores(run_study(spec, out))
+    full = scores(run_study(spec, out))
     assert verify_folder(out).right
     trial = out / "trials" / "rnn-learning_rate-0.003-seed-2"
-    above = ["study.toml", "table.md", "table.csv", "results.json", "report.html", "manifest.json", "speed.json"]
-    for file in [*(out / name for name in above), trial.with_name(f"{trial.name}.json"), trial / "spec.toml"]:
+    upper = ["study.toml", "table.md", "table.csv", "results.json", "report.html", "manifest.json", "speed.json"]
+    for file in [*(out / name for name in upper), trial.with_name(f"{trial.name}.json"), trial / "spec.toml"]:
         good = file.read_bytes()
         file.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
-        wrong = [found for found in verify_folder(out).files if found.state == "damaged"]
-        assert [str(out / found.path) for found in wrong] == [str(file)] and str(file) in wrong[0].why
+        wrong = [result for result in verify_folder(out).files if result.state == "damaged"]
+        assert [str(out / result.path) for result in wrong] == [str(file)] and str(file) in wrong[0].why
         file.write_bytes(good)
     (trial / "recipe.toml").write_text("steps = 1\n")
     with pytest.raises(RunError, match=r"recipe\.toml"):
         run_study(spec, out)
     assert not (out / "manifest.json").exists(), "what is not finished has no manifest"
     shutil.rmtree(trial)  # it is tried again
-    assert scores(run_study(spec, out)) == whole and verify_folder(out).right
+    assert scores(run_study(spec, out)) == full and verify_folder(out).right
 
 
 def test_trials_and_curves_are_of_the_first_tokens_and_the_score_of_a_run_is_of_all(
@@ -81,15 +81,17 @@ def test_trials_and_curves_are_of_the_first_tokens_and_the_score_of_a_run_is_of_
     result = run_study(tuned(tiny_study, seeds=(1,)), tmp_path / "out")
     text = prepare_text(result.spec.data).item("validation")
     for run in result.runs:
-        model, found = load(tmp_path / "out" / "runs" / run.cell.name, "cpu").model, run.measures
-        assert found and found.loss == perplexity(model, text).loss
-        assert found.bits_per_byte == perplexity(model, text, bytes=text.bytes).bits_per_byte
-        assert min(point.loss for point in found.curve) == perplexity(model, text[:20]).loss != found.loss
+        model, results = load(tmp_path / "out" / "runs" / run.cell.name, "cpu").model, run.measures
+        assert results and results.loss == perplexity(model, text).loss
+        assert results.bits_per_byte == perplexity(model, text, bytes=text.bytes).bits_per_byte
+        assert min(point.loss for point in results.curve) == perplexity(model, text[:20]).loss != results.loss
     for file in (tmp_path / "out" / "trials").glob("*.json"):
-        kept, model = json.loads(file.read_text(encoding="utf-8")), load(file.with_suffix(""), "cpu").model
-        assert kept["measures"]["loss"] == perplexity(model, text[:20]).loss
-    once = run_study(tiny_study(validations=1, seeds=(1,), settings={"steps": 4, "batch": 4}), tmp_path / "once")
-    for run in once.runs:  # validated at its end alone: on all of the text, and not twice
+        saved, model = json.loads(file.read_text(encoding="utf-8")), load(file.with_suffix(""), "cpu").model
+        assert saved["measures"]["loss"] == perplexity(model, text[:20]).loss
+    first_result = run_study(
+        tiny_study(validations=1, seeds=(1,), settings={"steps": 4, "batch": 4}), tmp_path / "once"
+    )
+    for run in first_result.runs:  # validated at its end alone: on all of the text, and not twice
         assert run.measures and [point.loss for point in run.measures.curve] == [run.measures.loss]
 
 
@@ -108,8 +110,8 @@ def test_a_tuning_that_cannot_be_is_refused(words: dict[str, object], said: str,
 
 
 def test_a_list_of_rates_is_enough_and_true_means_the_usual_ones() -> None:
-    given = {word: read_study("families", {"tune": word}) for word in (True, (1e-3, 2e-3), False)}
-    assert [one.tune and one.tune.learning_rate for one in given.values() if isinstance(one, GridStudy)] == [
+    settings = {word: read_study("families", {"tune": word}) for word in (True, (1e-3, 2e-3), False)}
+    assert [item.tune and item.tune.learning_rate for item in settings.values() if isinstance(item, GridStudy)] == [
         (1e-3, 2e-3, 4e-3),
         (1e-3, 2e-3),
         None,
@@ -147,18 +149,18 @@ def test_each_model_gets_the_rate_of_its_best_trial_in_two_processes_as_in_one(
     result = run_study(spec, tmp_path / "two", observer, jobs=2)
     trials = {path.stem: json.loads(path.read_text())["measures"] for path in (tmp_path / "two/trials").glob("*.json")}
     assert len(trials) == 4 and all(name.endswith("-seed-3") for name in trials), "a seed that no run has"
-    assert {one["recipe"]["steps"] for one in trials.values()} == {10}
+    assert {trial["recipe"]["steps"] for trial in trials.values()} == {10}
     for row in result.rows:
         losses = {rate: trials[f"{row.title}-learning_rate-{rate}-seed-3"]["loss"] for rate in RATES}
         assert row.first.recipe["learning_rate"] == min(losses, key=losses.__getitem__) == 3e-3
-    said = str(result)
-    assert "Learning rates tried" in said and "These tokens come on top of the budget." in " ".join(said.split())
-    chosen = result.to_dict()["learning_rates"]["rnn"]
-    assert chosen["rate"] == 3e-3 and chosen["tokens"] == 2 * 10 * 4 * 8
+    output = str(result)
+    assert "Learning rates tried" in output and "These tokens come on top of the budget." in " ".join(output.split())
+    choice = result.to_dict()["learning_rates"]["rnn"]
+    assert choice["rate"] == 3e-3 and choice["tokens"] == 2 * 10 * 4 * 8
     assert "Learning rates tried" in (tmp_path / "two" / "report.html").read_text()
     assert scores(result) == scores(run_study(spec, tmp_path / "one")) and len(scores(result)) == 4
     assert observer.done == 8
-    assert any(one.startswith("trial of rnn, learning_rate=0.003, seed 3") for one in observer.said)
+    assert any(trial.startswith("trial of rnn, learning_rate=0.003, seed 3") for trial in observer.said)
     assert not list((tmp_path / "two").glob(".workers*"))
 
 
@@ -168,13 +170,13 @@ def test_a_worker_that_slurm_warns_or_whose_order_is_withdrawn_saves_and_the_nex
 ) -> None:
     words = {**tiny_study().settings, "steps": 200, "evaluate_every": 40}
     spec = tiny_study(settings=words, models=(ComparedModel(model="gru"),), seeds=(1,))
-    whole = scores(run_study(spec, tmp_path / "whole"))
+    full = scores(run_study(spec, tmp_path / "whole"))
     out = tmp_path / "out"
     (out / "runs").mkdir(parents=True)
     (out / "study.toml").write_text(to_toml(spec.to_dict()))
     order, metrics = out / "order.json", out / "runs" / "gru-seed-1" / "metrics.jsonl"
-    told = {"failed": {}, "folder": str(Path.cwd()), "threads": 1, "parent": None}
-    experiment.write_json(order, told)
+    messages = {"failed": {}, "folder": str(Path.cwd()), "threads": 1, "parent": None}
+    experiment.write_json(order, messages)
 
     def then(stop: Callable[[], object], known: int) -> None:
         while not metrics.exists() or metrics.stat().st_size == known:
@@ -195,7 +197,7 @@ def test_a_worker_that_slurm_warns_or_whose_order_is_withdrawn_saves_and_the_nex
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert scores(run_study(spec, out)) == whole
+    assert scores(run_study(spec, out)) == full
     workers.run_worker(str(order))  # there is no such order any more: nothing to do
 
 
@@ -276,10 +278,10 @@ def test_ray_tasks_run_the_cells(tiny_study: MakeStudy, tmp_path: Path) -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'lemma-lm[ray]'")
     spec = tiny_study(seeds=(1,))
     try:
-        found = scores(run_study(spec, tmp_path / "ray", jobs=2, on="ray"))
+        result = scores(run_study(spec, tmp_path / "ray", jobs=2, on="ray"))
     finally:
         ray.shutdown()
-    assert found == scores(run_study(spec, tmp_path / "one"))
+    assert result == scores(run_study(spec, tmp_path / "one"))
 
 
 def test_threads_are_divided_between_processes(

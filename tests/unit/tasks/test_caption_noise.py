@@ -28,17 +28,17 @@ def test_the_ends_stay_and_padding_stays_at_the_right() -> None:
 
 def test_without_the_stray_a_caption_is_what_it_was() -> None:
     for rows in many(1.0):
-        for row, own in zip(rows, CAPTIONS, strict=True):
-            assert len(row) <= len(said(own)) + 1
-            assert [token for token in row if token not in (50, 51)] == said(own)
+        for row, custom in zip(rows, CAPTIONS, strict=True):
+            assert len(row) <= len(said(custom)) + 1
+            assert [token for token in row if token not in (50, 51)] == said(custom)
 
 
 def test_strays_are_let_in_as_often_as_said_and_anywhere_between_the_ends() -> None:
     rows = [row for rows in many(1.0) for row in rows[:1]]
     strayed = np.mean([bool({50, 51} & set(row)) for row in rows])
     assert abs(strayed - 0.3) < 0.08
-    places = [row.index(token) for row in rows for token in (50, 51) if token in row]
-    assert set(places) == {1, 2, 3, 4}  # before the first word, and behind the last
+    positions = [row.index(token) for row in rows for token in (50, 51) if token in row]
+    assert set(positions) == {1, 2, 3, 4}  # before the first word, and behind the last
 
 
 def test_where_there_is_no_room_nothing_strays_in() -> None:

@@ -44,11 +44,11 @@ def test_it_is_minimised_and_the_causal_loss_is_reported(install) -> None:
     model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=9))
     criterion = LanguageTask().loss(model, Recipe(objective={"kind": "doubled", "weight": 3.0}))
     minimised, terms, _ = criterion(TOKENS, TOKENS + 1, None)
-    plain = causal_loss(model(TOKENS)[0], TOKENS + 1)
+    base = causal_loss(model(TOKENS)[0], TOKENS + 1)
     assert criterion.terms == ("loss", "objective")
-    torch.testing.assert_close(minimised, 6 * plain)
-    torch.testing.assert_close(terms[0], plain)
-    torch.testing.assert_close(terms[1], 6 * plain)
+    torch.testing.assert_close(minimised, 6 * base)
+    torch.testing.assert_close(terms[0], base)
+    torch.testing.assert_close(terms[1], 6 * base)
     minimised.backward()
     assert model.embedding.weight.grad.abs().sum() > 0
 

@@ -34,8 +34,8 @@ class Bag(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         self.asked.append(len(tokens))
-        there = (tokens >= 0)[..., None]
-        return self.dropout((self.embedding(tokens.clamp(min=0)) * there).sum(1) / there.sum(1))
+        present = (tokens >= 0)[..., None]
+        return self.dropout((self.embedding(tokens.clamp(min=0)) * present).sum(1) / present.sum(1))
 
 
 def examples(texts: int = 50) -> LabelledExamples:
@@ -48,12 +48,12 @@ def examples(texts: int = 50) -> LabelledExamples:
 @pytest.mark.parametrize("batch", [None, 1, 7])
 def test_chances_are_those_of_each_text_alone_in_the_order_of_the_texts(batch: int | None) -> None:
     model, texts = Bag(), examples()
-    found = classify(model, texts, batch=batch)
+    result = classify(model, texts, batch=batch)
     assert model.training and model.dropout.training
-    for place in range(50):
-        alone = model.eval()(torch.from_numpy(texts.batch([place])[0])).softmax(-1)
-        np.testing.assert_allclose(found[place], alone[0].detach().numpy(), atol=1e-6)
-    np.testing.assert_allclose(found.sum(1), 1)
+    for index in range(50):
+        single = model.eval()(torch.from_numpy(texts.batch([index])[0])).softmax(-1)
+        np.testing.assert_allclose(result[index], single[0].detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(result.sum(1), 1)
 
 
 def test_a_model_without_any_weights_can_be_asked_too() -> None:
@@ -86,8 +86,8 @@ def test_figures_by_hand() -> None:
 
 
 def test_intervals_depend_on_the_seed_alone_and_can_be_left_out() -> None:
-    one, again = (score_classes(GOLD, CHANCES, LABELS, samples=200, seed=5) for _ in range(2))
-    assert one == again and one.to_dict()["intervals"].keys() == {"accuracy", "precision", "recall", "f1"}
+    item, again = (score_classes(GOLD, CHANCES, LABELS, samples=200, seed=5) for _ in range(2))
+    assert item == again and item.to_dict()["intervals"].keys() == {"accuracy", "precision", "recall", "f1"}
     bare = score_classes(GOLD, CHANCES, LABELS, samples=0)
     assert bare.to_dict()["intervals"] == {} and "95 %" not in str(bare)
 
@@ -98,8 +98,8 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     for _ in range(200):
         gold = random.integers(0, 2, size=300)
         guessed = np.where(random.random(300) < 0.8, gold, 1 - gold)
-        found = Estimate.from_resamples(0.0, bootstrap_metrics(gold, guessed, 2, 200, seed=1)[0])
-        covered += (found.low or 0) <= 0.8 <= (found.high or 0)
+        result = Estimate.from_resamples(0.0, bootstrap_metrics(gold, guessed, 2, 200, seed=1)[0])
+        covered += (result.low or 0) <= 0.8 <= (result.high or 0)
     assert 178 <= covered <= 200  # 95 % of 200, and four standard deviations less
 
 

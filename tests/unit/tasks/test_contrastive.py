@@ -15,8 +15,8 @@ def by_hand(logits: np.ndarray, alike: np.ndarray) -> float:
     for pair in range(size):
         across = [logits[pair, other] for other in range(size) if other == pair or not alike[pair, other]]
         down = [logits[other, pair] for other in range(size) if other == pair or not alike[other, pair]]
-        for others in (across, down):
-            total -= logits[pair, pair] - math.log(sum(math.exp(logit) for logit in others))
+        for remaining in (across, down):
+            total -= logits[pair, pair] - math.log(sum(math.exp(logit) for logit in remaining))
     return total / (2 * size)
 
 
@@ -25,11 +25,11 @@ def test_the_loss_is_its_definition_with_equal_captions_left_out(size: int) -> N
     random = np.random.default_rng(size)
     logits = random.normal(size=(size, size)) * 3
     tokens = torch.from_numpy(random.integers(0, 2, size=(size, 2)))
-    alike = equal_rows(tokens)
-    assert alike.tolist() == [[bool((one == other).all()) for other in tokens] for one in tokens]
-    found = contrastive_loss(torch.from_numpy(logits), alike)
-    assert found.loss.item() == pytest.approx(by_hand(logits, alike.numpy()), abs=1e-6)
-    assert found.objective is found.loss or found.objective == found.loss
+    same = equal_rows(tokens)
+    assert same.tolist() == [[bool((token == other).all()) for other in tokens] for token in tokens]
+    result = contrastive_loss(torch.from_numpy(logits), same)
+    assert result.loss.item() == pytest.approx(by_hand(logits, same.numpy()), abs=1e-6)
+    assert result.objective is result.loss or result.objective == result.loss
 
 
 def test_at_chance_it_is_the_logarithm_of_the_batch() -> None:
@@ -39,18 +39,18 @@ def test_at_chance_it_is_the_logarithm_of_the_batch() -> None:
 def test_smoothing_spreads_over_all_that_is_compared() -> None:
     logits = torch.randn(6, 6, generator=torch.Generator().manual_seed(3))
     pairs = torch.arange(6)
-    theirs = [torch.nn.functional.cross_entropy(way, pairs, label_smoothing=0.2) for way in (logits, logits.T)]
-    found = contrastive_loss(logits, smoothing=0.2)
-    torch.testing.assert_close(found.objective, sum(theirs) / 2)
-    torch.testing.assert_close(found.loss, contrastive_loss(logits).loss)
-    alike = equal_rows(torch.tensor([[1], [1], [2], [3], [4], [5]]))
+    reference = [torch.nn.functional.cross_entropy(way, pairs, label_smoothing=0.2) for way in (logits, logits.T)]
+    result = contrastive_loss(logits, smoothing=0.2)
+    torch.testing.assert_close(result.objective, sum(reference) / 2)
+    torch.testing.assert_close(result.loss, contrastive_loss(logits).loss)
+    same = equal_rows(torch.tensor([[1], [1], [2], [3], [4], [5]]))
     expected = 0.0
     for pair in range(6):
-        others = [other for other in range(6) if other == pair or not alike[pair, other]]
-        for line in (logits[pair, others], logits[others, pair]):
+        remaining = [other for other in range(6) if other == pair or not same[pair, other]]
+        for line in (logits[pair, remaining], logits[remaining, pair]):
             log = line.log_softmax(0)
-            expected -= 0.8 * log[others.index(pair)] + 0.2 * log.mean()
-    torch.testing.assert_close(contrastive_loss(logits, alike, 0.2).objective, torch.as_tensor(expected) / 12)
+            expected -= 0.8 * log[remaining.index(pair)] + 0.2 * log.mean()
+    torch.testing.assert_close(contrastive_loss(logits, same, 0.2).objective, torch.as_tensor(expected) / 12)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

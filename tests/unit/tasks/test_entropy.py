@@ -15,28 +15,28 @@ TARGETS = torch.tensor([[0, 3, -1, 6, -1], [2, -1, -1, -1, -1], [1, 1, 4, 5, 6]]
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 def test_the_objective_and_its_gradient_are_torchs_and_the_loss_is_unsmoothed(smoothing: float) -> None:
     logits = LOGITS.clone().requires_grad_()
-    found = cross_entropy(logits, TARGETS, smoothing)
-    ours = torch.autograd.grad(found.objective, logits)[0]
+    result = cross_entropy(logits, TARGETS, smoothing)
+    ours = torch.autograd.grad(result.objective, logits)[0]
     flat = {"input": logits.flatten(0, 1), "target": TARGETS.flatten(), "ignore_index": -1}
     expected = functional.cross_entropy(**flat, label_smoothing=smoothing)
-    torch.testing.assert_close(found.objective, expected)
-    torch.testing.assert_close(found.loss, functional.cross_entropy(**flat))
+    torch.testing.assert_close(result.objective, expected)
+    torch.testing.assert_close(result.loss, functional.cross_entropy(**flat))
     torch.testing.assert_close(ours, torch.autograd.grad(expected, logits)[0])
 
 
 def test_a_batch_in_which_nothing_counts_is_zero_with_a_zero_gradient() -> None:
     logits = LOGITS.clone().requires_grad_()
-    found = cross_entropy(logits, torch.full((3, 5), -1), 0.1)
-    found.objective.backward()
-    assert found.objective.item() == found.loss.item() == 0
+    result = cross_entropy(logits, torch.full((3, 5), -1), 0.1)
+    result.objective.backward()
+    assert result.objective.item() == result.loss.item() == 0
     assert logits.grad is not None and not logits.grad.any()
 
 
 def test_bfloat16_logits_are_measured_in_float32() -> None:
     rough = LOGITS.bfloat16()
-    found = cross_entropy(rough, TARGETS, 0.1)
-    assert found.objective.dtype == found.loss.dtype == torch.float32
-    torch.testing.assert_close(found.loss, cross_entropy(rough.float(), TARGETS).loss)
+    result = cross_entropy(rough, TARGETS, 0.1)
+    assert result.objective.dtype == result.loss.dtype == torch.float32
+    torch.testing.assert_close(result.loss, cross_entropy(rough.float(), TARGETS).loss)
 
 
 def test_classes_have_no_time() -> None:
@@ -60,7 +60,7 @@ def test_a_translation_is_measured_by_the_token_after_each_that_was_fed() -> Non
     targets = torch.tensor([[5, 1, 2, 3, 0, 6], [5, 4, 6, -1, -1, -1], [5, 6, -1, -1, -1, -1]])
     fed, to_come = teacher_forcing(targets)
     assert fed.shape == (3, 5)
-    rows = [LOGITS[row, place].log_softmax(-1)[to_come[row, place]] for row in range(3) for place in range(5)
-            if to_come[row, place] >= 0]  # fmt: skip
+    rows = [LOGITS[row, index].log_softmax(-1)[to_come[row, index]] for row in range(3) for index in range(5)
+            if to_come[row, index] >= 0]  # fmt: skip
     torch.testing.assert_close(cross_entropy(LOGITS, to_come).loss, -torch.stack(rows).mean())
     assert len(rows) == 8

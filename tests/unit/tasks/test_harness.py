@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> dict[str, Run]:
     """Untrained runs with something to say."""
-    made = {}
+    built = {}
     for name, (spec, words) in SPECS.items():
         tokenizer = train_tokenizer(words, LINES)
         sized = spec.with_data_sizes({"vocabulary": tokenizer.vocabulary})
@@ -63,13 +63,13 @@ def runs(folder: Path) -> dict[str, Run]:
             torch.nn.init.normal_(parameter, std=0.4)
         run = RunFolder(folder / name, sized, Recipe(device="cpu"), DataSpec(text=("x",)), "0").create(tokenizer)
         run.finish(named_weights(model, include_frozen=True), {"steps": 1})
-        made[name] = load(folder / name)
-    return made
+        built[name] = load(folder / name)
+    return built
 
 
 @pytest.fixture(scope="module")
 def tasks(folder: Path, runs: dict[str, Run]) -> dict[str, Path]:
-    """One task file of each kind, with its own small data."""
+    """Return one task file of each kind, with its own small data."""
     chance = random.Random(5)
 
     def text(count: int) -> str:
@@ -107,9 +107,11 @@ metric_list:
 """
     questions = [text(2 + 3 * number) for number in range(8)]
     until = {"until": ["at", "e t"], "max_gen_toks": 12}
-    said = exported(runs["decoder"]).generate_until(requests("generate_until", *[(one, until) for one in questions]))
-    answers = [answer if number % 3 else "og" for number, answer in enumerate(said)]
-    asked = [{"question": one, "answer": answer} for one, answer in zip(questions, answers, strict=True)]
+    output = exported(runs["decoder"]).generate_until(
+        requests("generate_until", *[(question, until) for question in questions])
+    )
+    answers = [answer if number % 3 else "og" for number, answer in enumerate(output)]
+    request = [{"question": question, "answer": answer} for question, answer in zip(questions, answers, strict=True)]
     generating = """output_type: generate_until
 doc_to_text: "{{question}}"
 doc_to_target: "{{answer}}"
@@ -122,12 +124,12 @@ metric_list:
     return {
         "choice": write("choice", settings, choices),
         "rolling": write("rolling", rolling, texts),
-        "generate": write("generate", generating, asked),
+        "generate": write("generate", generating, request),
     }
 
 
 def requests(kind: str, *arguments: tuple[Any, ...]) -> list[Instance]:
-    return [Instance(kind, {}, given, number) for number, given in enumerate(arguments)]
+    return [Instance(kind, {}, settings, number) for number, settings in enumerate(arguments)]
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -139,37 +141,35 @@ def pairs() -> list[tuple[str, str]]:
 
 
 def scored_plainly(run: Run, context: list[int], continuation: list[int]) -> tuple[float, bool]:
-    """One pair alone, its whole text read at once, in float64."""
+    """Return one pair alone, its whole text read at once, in float64."""
     longest = run.spec.context if isinstance(run.spec, Decoder) else 10**9  # pyright: ignore
-    whole = (context + continuation)[-longest - 1 :]
+    full = (context + continuation)[-longest - 1 :]
     with torch.no_grad():
-        logits, _ = run.model(torch.tensor([whole[:-1]]))
+        logits, _ = run.model(torch.tensor([full[:-1]]))
     logs, count = logits[0].double().log_softmax(-1)[-len(continuation) :], len(continuation)
-    total = sum(logs[place, token].item() for place, token in enumerate(continuation))
-    return total, logs.argmax(-1).tolist() == whole[-count:]
+    total = sum(logs[index, token].item() for index, token in enumerate(continuation))
+    return total, logs.argmax(-1).tolist() == full[-count:]
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_likelihoods_are_those_of_each_pair_read_alone(name: str, runs: dict[str, Run]) -> None:
-    run, given = runs[name], pairs()
-    found = HarnessModel(run).loglikelihood(requests("loglikelihood", *given))
+    run, settings = runs[name], pairs()
+    result = HarnessModel(run).loglikelihood(requests("loglikelihood", *settings))
     encode = run.tokenizer.encode
     start = run.tokenizer.eos if run.tokenizer.eos is not None else int(encode("\n")[0])
-    for (context, continuation), (total, greedy) in zip(given, found, strict=True):
+    for (context, continuation), (total, greedy) in zip(settings, result, strict=True):
         if context.endswith(" "):
             context, continuation = context[:-1], " " + continuation
-        whole, before = encode(context + continuation).tolist(), encode(context).tolist()
-        expected = scored_plainly(run, before or [start], whole[len(before) :])
+        full, before = encode(context + continuation).tolist(), encode(context).tolist()
+        expected = scored_plainly(run, before or [start], full[len(before) :])
         assert total == pytest.approx(expected[0], abs=1e-4) and greedy == expected[1]
 
 
 def test_a_continuation_that_greedy_decoding_gives_is_called_greedy(runs: dict[str, Run]) -> None:
     run = runs["lstm"]
-    written = lemma.generate(run, "the cat", tokens=6, temperature=0.0).text
+    text = lemma.generate(run, "the cat", tokens=6, temperature=0.0).text
     (_, greedy), (_, other) = HarnessModel(run).loglikelihood(
-        requests(
-            "loglikelihood", ("the cat", written), ("the cat", written[:-1] + ("a" if written[-1] != "a" else "c"))
-        )
+        requests("loglikelihood", ("the cat", text), ("the cat", text[:-1] + ("a" if text[-1] != "a" else "c")))
     )
     assert greedy and not other
 
@@ -178,9 +178,9 @@ def test_a_continuation_that_greedy_decoding_gives_is_called_greedy(runs: dict[s
 def test_a_text_is_scored_whole_or_in_lm_evals_windows(name: str, runs: dict[str, Run]) -> None:
     run = runs[name]
     texts = ["the cat sat", "", " ".join(WORDS * 12)]
-    found = HarnessModel(run).loglikelihood_rolling(requests("loglikelihood_rolling", *[(text,) for text in texts]))
+    result = HarnessModel(run).loglikelihood_rolling(requests("loglikelihood_rolling", *[(text,) for text in texts]))
     start = run.tokenizer.eos if run.tokenizer.eos is not None else int(run.tokenizer.encode("\n")[0])
-    for text, total in zip(texts, found, strict=True):
+    for text, total in zip(texts, result, strict=True):
         ids = run.tokenizer.encode(text).tolist()
         longest = 32 if isinstance(run.spec, Decoder) else max(1, len(ids))
         expected, done = 0.0, 0
@@ -193,10 +193,10 @@ def test_a_text_is_scored_whole_or_in_lm_evals_windows(name: str, runs: dict[str
 
 
 def test_long_texts_are_read_in_pieces(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    given, lm = requests("loglikelihood", *pairs()), HarnessModel(runs["lstm"])
-    whole = lm.loglikelihood(given)
+    settings, lm = requests("loglikelihood", *pairs()), HarnessModel(runs["lstm"])
+    full = lm.loglikelihood(settings)
     monkeypatch.setattr("lemma.tasks.harness.tokens_per_batch", lambda device, logits: 7)
-    assert [score for score, _ in lm.loglikelihood(given)] == pytest.approx([score for score, _ in whole], abs=1e-5)
+    assert [score for score, _ in lm.loglikelihood(settings)] == pytest.approx([score for score, _ in full], abs=1e-5)
 
 
 def exported(run: Run) -> Any:
@@ -211,14 +211,14 @@ def exported(run: Run) -> Any:
 
 
 def test_answers_are_those_of_lm_evals_own_model_on_the_same_weights(runs: dict[str, Run]) -> None:
-    ours, theirs = HarnessModel(runs["decoder"]), exported(runs["decoder"])
-    given = requests("loglikelihood", *pairs())
-    for (one, greedy), (other, theirs_greedy) in zip(
-        ours.loglikelihood(given), theirs.loglikelihood(given), strict=True
+    ours, reference = HarnessModel(runs["decoder"]), exported(runs["decoder"])
+    options = requests("loglikelihood", *pairs())
+    for (item, greedy), (other, reference_greedy) in zip(
+        ours.loglikelihood(options), reference.loglikelihood(options), strict=True
     ):
-        assert one == pytest.approx(other, abs=1e-4) and greedy == theirs_greedy
+        assert item == pytest.approx(other, abs=1e-4) and greedy == reference_greedy
     texts = requests("loglikelihood_rolling", ("the cat",), (" ".join(WORDS * 9),), ("a",))
-    assert ours.loglikelihood_rolling(texts) == pytest.approx(theirs.loglikelihood_rolling(texts), abs=1e-3)
+    assert ours.loglikelihood_rolling(texts) == pytest.approx(reference.loglikelihood_rolling(texts), abs=1e-3)
     kinds: list[dict[str, Any]] = [
         {"until": ["\n", " c"], "max_gen_toks": 9},
         {"until": "at", "max_gen_toks": 20},
@@ -227,10 +227,12 @@ def test_answers_are_those_of_lm_evals_own_model_on_the_same_weights(runs: dict[
     ]
     for settings in kinds:
         prompts = [(text, settings) for text, _ in pairs() if text]
-        asked = requests("generate_until", *prompts)
+        request = requests("generate_until", *prompts)
         # no text of ours begins with half a character
-        wanted = [strip_partial_character(runs["decoder"].tokenizer, text) for text in theirs.generate_until(asked)]
-        assert ours.generate_until(asked) == wanted
+        expected = [
+            strip_partial_character(runs["decoder"].tokenizer, text) for text in reference.generate_until(request)
+        ]
+        assert ours.generate_until(request) == expected
 
 
 @pytest.mark.parametrize("kind", ["choice", "rolling", "generate"])
@@ -239,13 +241,13 @@ def test_scores_of_a_task_are_those_of_lm_evals_own_model_on_the_exported_folder
 ) -> None:
     score: Any = lemma.evaluate(runs["decoder"], harness=tasks[kind])
     manager = TaskManager(include_defaults=False)
-    theirs: Any = simple_evaluate(model=exported(runs["decoder"]), tasks=[str(tasks[kind])], task_manager=manager)
-    expected = {name: value for name, value in theirs["results"][kind].items() if "," in name}
+    reference: Any = simple_evaluate(model=exported(runs["decoder"]), tasks=[str(tasks[kind])], task_manager=manager)
+    expected = {name: value for name, value in reference["results"][kind].items() if "," in name}
     assert set(score.results[kind]) == set(expected) and len(expected) >= 2
     for name, value in expected.items():
         exact = kind != "rolling"
-        found = score.results[kind][name]
-        assert found == value if exact or isinstance(value, str) else found == pytest.approx(value, rel=1e-5)
+        result = score.results[kind][name]
+        assert result == value if exact or isinstance(value, str) else result == pytest.approx(value, rel=1e-5)
     if kind == "generate":
         assert 0.5 < score.results[kind]["exact_match,none"] < 1
     assert score.examples[kind] == {"choice": 12, "rolling": 4, "generate": 8}[kind]

@@ -43,10 +43,10 @@ def test_a_batch_is_a_function_of_its_step_alone() -> None:
 @pytest.mark.parametrize("strength", [0.0, 1.0])
 def test_the_processes_of_a_team_share_the_batch_of_one(strength: float) -> None:
     recipe = RECIPE.replace(augment=strength)
-    whole = ImageBatches(made_up(captions=2), recipe, CPU).batch(7)
+    full = ImageBatches(made_up(captions=2), recipe, CPU).batch(7)
     parts = [ImageBatches(made_up(captions=2), recipe, replace(CPU, rank=rank, size=2)).batch(7) for rank in range(2)]
-    for place in range(2):
-        torch.testing.assert_close(torch.cat([part[place] for part in parts]), whole[place])
+    for index in range(2):
+        torch.testing.assert_close(torch.cat([part[index] for part in parts]), full[index])
 
 
 def test_every_epoch_shows_every_image_once_in_a_new_order_and_all_batches_have_one_shape() -> None:
@@ -74,25 +74,25 @@ def test_captions_of_unlike_length_are_mixed_and_filled_up_to_the_longest_of_all
 def test_each_image_comes_with_its_own_captions_and_over_time_with_all() -> None:
     examples = made_up(6, captions=3)
     source = ImageBatches(examples, RECIPE.replace(augment=0.0), CPU)
-    known = {image.tobytes(): place for place, image in enumerate(examples.pixels)}
+    names = {image.tobytes(): index for index, image in enumerate(examples.pixels)}
     met: set[tuple[int, int]] = set()
     for step in range(40):
         images, tokens = source.batch(step)
         for image, caption in zip(images, tokens, strict=True):
-            place = known[np.round(255 * image.numpy()).astype(np.uint8).tobytes()]
-            own = [examples.rows.pad([row])[0].tolist() for row in range(3 * place, 3 * place + 3)]
-            met.add((place, own.index([token for token in caption.tolist() if token >= 0])))
+            index = names[np.round(255 * image.numpy()).astype(np.uint8).tobytes()]
+            custom = [examples.rows.pad([row])[0].tolist() for row in range(3 * index, 3 * index + 3)]
+            met.add((index, custom.index([token for token in caption.tolist() if token >= 0])))
     assert len(met) == 18
 
 
 def test_an_image_twice_in_a_batch_has_the_same_caption_so_that_it_is_no_negative_of_itself() -> None:
-    chosen = np.array([0, 1, 1, 0, 1, 0])
+    choice = np.array([0, 1, 1, 0, 1, 0])
     source = ImageBatches(made_up(6, captions=5), RECIPE.replace(augment=0.0), CPU)
-    source.order = SimpleNamespace(examples=lambda step: chosen)  # pyright: ignore[reportAttributeAccessIssue]
+    source.order = SimpleNamespace(examples=lambda step: choice)  # pyright: ignore[reportAttributeAccessIssue]
     tokens = source.batch(0)[1].numpy()
-    for one in range(6):
+    for index in range(6):
         for other in range(6):
-            assert (chosen[one] == chosen[other]) == np.array_equal(tokens[one], tokens[other])
+            assert (choice[index] == choice[other]) == np.array_equal(tokens[index], tokens[other])
 
 
 def test_at_strength_zero_nothing_changes() -> None:
@@ -100,49 +100,49 @@ def test_at_strength_zero_nothing_changes() -> None:
 
 
 def test_moving_by_whole_pixels_is_a_roll_that_brings_white_in() -> None:
-    places = STILL.affine.copy()
-    places[:, 0, 2] = 2 * 3 / 16  # each pixel is taken from three to the right
-    moved = augment(random_images(), replace(STILL, affine=places))
+    positions = STILL.affine.copy()
+    positions[:, 0, 2] = 2 * 3 / 16  # each pixel is taken from three to the right
+    moved = augment(random_images(), replace(STILL, affine=positions))
     torch.testing.assert_close(moved[..., :-3], random_images()[..., 3:] / 255, atol=1e-5, rtol=0)
     assert (moved[..., -3:] == 1).all()
 
 
 def test_a_quarter_turn_is_rot90() -> None:
-    places = np.tile(np.array([[[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]]), (4, 1, 1))
-    turned = augment(random_images(), replace(STILL, affine=places))
+    positions = np.tile(np.array([[[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]]), (4, 1, 1))
+    rotated = augment(random_images(), replace(STILL, affine=positions))
     candidates = [torch.rot90(random_images() / 255, times, (2, 3)) for times in (1, 3)]
-    assert any(torch.allclose(turned, one, atol=1e-5) for one in candidates)
+    assert any(torch.allclose(rotated, candidate, atol=1e-5) for candidate in candidates)
 
 
 def test_what_is_drawn_moves_no_point_further_than_promised() -> None:
-    drawn = draw_transforms(0, 5, 2000, 1.0)
-    scales = np.sqrt(np.linalg.det(drawn.affine[:, :, :2]))
+    samples = draw_transforms(0, 5, 2000, 1.0)
+    scales = np.sqrt(np.linalg.det(samples.affine[:, :, :2]))
     assert 0.89 < scales.min() < 0.9 and 1.11 < scales.max() < 1.12  # e^±0.11, and shear leaves areas alone
-    turns = np.degrees(np.arctan2(drawn.affine[:, 1, 0], drawn.affine[:, 0, 0]))
+    turns = np.degrees(np.arctan2(samples.affine[:, 1, 0], samples.affine[:, 0, 0]))
     assert 7 < np.abs(turns).max() < 7.5 * np.exp(2 * 0.05)
-    assert 0.09 < np.abs(drawn.affine[:, :, 2]).max() <= 0.1  # a side is two long
+    assert 0.09 < np.abs(samples.affine[:, :, 2]).max() <= 0.1  # a side is two long
     assert np.abs(draw_transforms(0, 5, 500, 0.1).affine[:, :, 2]).max() <= 0.01
 
 
 def test_what_is_done_at_times_is_done_as_often_as_promised() -> None:
-    drawn = draw_transforms(0, 5, 4000, 1.0)
+    samples = draw_transforms(0, 5, 4000, 1.0)
     often = {
-        "filtered": (drawn.filter_mix > 0).mean(),
-        "grey": drawn.is_grey.mean(),
-        "blurred": (drawn.blur_mix > 0).mean(),
-        "painted": (drawn.box[:, 2] > drawn.box[:, 0]).mean(),
-        "pointwise": (drawn.filters[:, 0, 0, 0, 0] == 0).mean(),
+        "filtered": (samples.filter_mix > 0).mean(),
+        "grey": samples.is_grey.mean(),
+        "blurred": (samples.blur_mix > 0).mean(),
+        "painted": (samples.box[:, 2] > samples.box[:, 0]).mean(),
+        "pointwise": (samples.filters[:, 0, 0, 0, 0] == 0).mean(),
     }
     expected = {"filtered": 0.7, "grey": 0.2, "blurred": 0.3, "painted": 0.25, "pointwise": 0.3}
     assert often == pytest.approx(expected, abs=0.03)
-    assert drawn.filters.std(axis=0)[0, 0, 1, 1] == pytest.approx(27**-0.5, rel=0.1)
+    assert samples.filters.std(axis=0)[0, 0, 1, 1] == pytest.approx(27**-0.5, rel=0.1)
 
 
 def test_colours_turn_and_fade_while_grey_and_brightness_stay() -> None:
-    drawn = draw_transforms(1, 1, 300, 1.0).colour_maps
-    np.testing.assert_allclose(YIQ[0] @ drawn, np.broadcast_to(YIQ[0], (300, 3)), atol=1e-9)
-    np.testing.assert_allclose(drawn @ np.ones(3), 1, atol=0.01)  # YIQ itself has three places
-    chroma = YIQ[1:] @ drawn @ np.linalg.inv(YIQ)[:, 1:]
+    samples = draw_transforms(1, 1, 300, 1.0).colour_maps
+    np.testing.assert_allclose(YIQ[0] @ samples, np.broadcast_to(YIQ[0], (300, 3)), atol=1e-9)
+    np.testing.assert_allclose(samples @ np.ones(3), 1, atol=0.01)  # YIQ itself has three places
+    chroma = YIQ[1:] @ samples @ np.linalg.inv(YIQ)[:, 1:]
     sequence_length = np.sqrt(np.linalg.det(chroma))
     np.testing.assert_allclose(
         chroma @ chroma.transpose(0, 2, 1), sequence_length[:, None, None] ** 2 * np.eye(2), atol=1e-9
@@ -154,25 +154,25 @@ def test_colours_turn_and_fade_while_grey_and_brightness_stay() -> None:
 def test_brightness_multiplies_and_contrast_is_about_the_mean() -> None:
     brightness, contrast = np.array([0.5, 1.0, 0.8, 0.9]), np.array([1.0, 0.6, 0.5, 0.1])
     done = augment(random_images(), replace(STILL, brightness=brightness, contrast=contrast)).double()
-    for place in range(4):
-        lit = brightness[place] * random_images()[place].double() / 255
-        expected = lit.mean() + contrast[place] * (lit - lit.mean())
-        torch.testing.assert_close(done[place], expected, atol=1e-5, rtol=0)
+    for index in range(4):
+        lit = brightness[index] * random_images()[index].double() / 255
+        expected = lit.mean() + contrast[index] * (lit - lit.mean())
+        torch.testing.assert_close(done[index], expected, atol=1e-5, rtol=0)
 
 
 def test_a_filter_is_a_convolution_brought_back_to_the_images_mean_and_spread() -> None:
-    drawn = draw_transforms(2, 2, 4, 1.0)
-    share = np.array([0.0, 1.0, 0.5, 0.25])
+    samples = draw_transforms(2, 2, 4, 1.0)
+    fraction = np.array([0.0, 1.0, 0.5, 0.25])
     soft = (random_images() / 4 + 96).byte()  # far from black and white, so that nothing is cut off
-    done = augment(soft, replace(STILL, filters=drawn.filters, filter_mix=share))
-    for place in range(4):
-        image = soft[place : place + 1] / 255
-        filters = torch.from_numpy(drawn.filters[place]).float()
-        found = functional.conv2d(functional.pad(image, [1] * 4, mode="replicate"), filters)
-        found = (found - found.mean((2, 3), keepdim=True)) / (found.std((2, 3), keepdim=True) + 1e-3)
-        found = found * image.std((2, 3), keepdim=True) + image.mean((2, 3), keepdim=True)
-        expected = (1 - share[place]) * image + share[place] * found
-        torch.testing.assert_close(done[place], expected[0].clamp(0, 1), atol=1e-4, rtol=0)
+    done = augment(soft, replace(STILL, filters=samples.filters, filter_mix=fraction))
+    for index in range(4):
+        image = soft[index : index + 1] / 255
+        filters = torch.from_numpy(samples.filters[index]).float()
+        result = functional.conv2d(functional.pad(image, [1] * 4, mode="replicate"), filters)
+        result = (result - result.mean((2, 3), keepdim=True)) / (result.std((2, 3), keepdim=True) + 1e-3)
+        result = result * image.std((2, 3), keepdim=True) + image.mean((2, 3), keepdim=True)
+        expected = (1 - fraction[index]) * image + fraction[index] * result
+        torch.testing.assert_close(done[index], expected[0].clamp(0, 1), atol=1e-4, rtol=0)
 
 
 def test_grey_is_luma_in_all_three_channels() -> None:
@@ -185,14 +185,14 @@ def test_grey_is_luma_in_all_three_channels() -> None:
 
 
 def test_blur_mixes_in_a_box_filter_applied_twice() -> None:
-    share = np.array([0.0, 1.0, 0.3, 0.0])
-    done = augment(random_images(), replace(STILL, blur_mix=share))
+    fraction = np.array([0.0, 1.0, 0.3, 0.0])
+    done = augment(random_images(), replace(STILL, blur_mix=fraction))
     box = torch.tensor([1.0, 2, 3, 2, 1]) / 9
-    for place in range(4):
-        image = random_images()[place] / 255
+    for index in range(4):
+        image = random_images()[index] / 255
         padded = functional.pad(image[None], [2] * 4, mode="replicate").transpose(0, 1)
         soft = functional.conv2d(padded, torch.outer(box, box)[None, None])[:, 0]
-        torch.testing.assert_close(done[place], torch.lerp(image, soft, float(share[place])), atol=1e-5, rtol=0)
+        torch.testing.assert_close(done[index], torch.lerp(image, soft, float(fraction[index])), atol=1e-5, rtol=0)
 
 
 def test_paint_fills_its_box_and_nothing_else() -> None:
@@ -213,17 +213,17 @@ def test_changed_images_stay_images() -> None:
 def test_the_loss_is_the_contrastive_loss_of_the_logits(spec) -> None:
     model = build(spec.with_data_sizes({"vocabulary": 20})).eval()
     images, tokens = ImageBatches(made_up(), RECIPE, CPU).batch(0)
-    found, terms, state = task_for(model.spec).loss(model, RECIPE)(images, tokens)
-    torch.testing.assert_close(found, contrastive_loss(model(images, tokens)).loss)
-    assert torch.equal(terms[0], found) and terms[1].item() == pytest.approx(spec.temperature) and state is None
+    result, terms, state = task_for(model.spec).loss(model, RECIPE)(images, tokens)
+    torch.testing.assert_close(result, contrastive_loss(model(images, tokens)).loss)
+    assert torch.equal(terms[0], result) and terms[1].item() == pytest.approx(spec.temperature) and state is None
 
 
 def test_what_is_smoothed_is_minimised_and_what_is_true_is_reported() -> None:
     model = build(SPEC.with_data_sizes({"vocabulary": 20})).eval()
     images, tokens = ImageBatches(made_up(), RECIPE, CPU).batch(0)
-    found, terms, _ = task_for(model.spec).loss(model, RECIPE.replace(label_smoothing=0.3))(images, tokens)
+    result, terms, _ = task_for(model.spec).loss(model, RECIPE.replace(label_smoothing=0.3))(images, tokens)
     logits = model(images, tokens)
-    torch.testing.assert_close(found, contrastive_loss(logits, smoothing=0.3).objective)
+    torch.testing.assert_close(result, contrastive_loss(logits, smoothing=0.3).objective)
     torch.testing.assert_close(terms[0], contrastive_loss(logits).loss)
 
 
@@ -248,9 +248,9 @@ def test_a_batch_of_one_is_refused_since_it_has_nothing_to_tell_apart() -> None:
 
 
 def test_a_batch_larger_than_all_images_is_cut_to_these_and_said() -> None:
-    heard: list[str] = []
-    cut = session(Recipe(batch=500, steps=5, device="cpu"), heard.append)
-    assert heard == ["batch = 500 is more than the 64 training images: batch=64 is used."]
+    received: list[str] = []
+    cut = session(Recipe(batch=500, steps=5, device="cpu"), received.append)
+    assert received == ["batch = 500 is more than the 64 training images: batch=64 is used."]
     assert cut.chance == (64, "captions", "B")
     images, _ = cut.batches.batch(0)
     assert len({image.numpy().tobytes() for image in images}) == len(images) == 64
@@ -262,15 +262,15 @@ def session(recipe: Recipe, tell=lambda message: None) -> Session:
 
 
 def test_a_loss_that_stays_at_the_logarithm_of_the_batch_is_warned_of() -> None:
-    heard: list[str] = []
+    received: list[str] = []
     recipe = Recipe(batch=16, steps=50, warm_up=0, learning_rate=1e-9, device="cpu", dropout=0.0)
-    asleep = session(recipe, heard.append)
+    asleep = session(recipe, received.append)
     asleep.model.log_scale.data.zero_()  # cosines of about 0: chance
     for _ in range(50):
         asleep.step()
     row = asleep.metrics_row()
     assert row["loss"] == pytest.approx(math.log(16), abs=0.05) and "temperature" in row
-    assert len(heard) == 1 and "guessing among 16 captions gives ln B = 2.773" in heard[0]
+    assert len(received) == 1 and "guessing among 16 captions gives ln B = 2.773" in received[0]
 
 
 def test_a_loss_below_chance_is_not_warned_of() -> None:

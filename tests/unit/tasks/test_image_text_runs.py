@@ -41,15 +41,17 @@ def test_twelve_coloured_shapes_are_learned(run: Path, folder: Path) -> None:
 
 def test_the_score_is_of_the_vectors_of_the_model(run: Path) -> None:
     model, examples = load(run).require(DualEncoderModel, "a dual encoder"), made_up(7, captions=2, vocabulary=8)
-    images = torch.stack([model.image_vectors(torch.from_numpy(one[None]))[0] for one in examples.pixels]).detach()
+    images = torch.stack([model.image_vectors(torch.from_numpy(pixel[None]))[0] for pixel in examples.pixels]).detach()
     rows = [torch.from_numpy(examples.rows.pad([row])) for row in range(14)]
     texts = torch.cat([model.text_vectors(row) for row in rows]).detach()
     np.testing.assert_allclose(embed_images(model, examples.pixels), images, atol=1e-5)
     np.testing.assert_allclose(embed_texts(model, examples.rows), texts, atol=1e-5)
     table = (images @ texts.T).numpy()
-    found = [min(np.argsort(-row).tolist().index(own) for own in (2 * i, 2 * i + 1)) for i, row in enumerate(table)]
+    result = [
+        min(np.argsort(-row).tolist().index(custom) for custom in (2 * i, 2 * i + 1)) for i, row in enumerate(table)
+    ]
     score = score_dual_encoder(model, examples, 7, samples=0)
-    assert score.scores.image_to_text.recall[5].value == pytest.approx(np.mean(np.array(found) < 5))
+    assert score.scores.image_to_text.recall[5].value == pytest.approx(np.mean(np.array(result) < 5))
     assert score.scores.text_to_image.queries == 14
 
 
@@ -65,7 +67,7 @@ def test_the_nearest_pixel_is_next_to_it_and_does_not_find_the_image_itself(run:
 def test_captions_of_unknown_words_are_not_all_right(run: Path, folder: Path, tmp_path: Path) -> None:
     strange = shapes(tmp_path / "strange")
     names = sorted(path.name for path in strange.glob("*.png"))
-    rows = [f"{name},zebra{place}" for place, name in enumerate(names)]
+    rows = [f"{name},zebra{index}" for index, name in enumerate(names)]
     (strange / "captions.csv").write_text("\n".join(["image,caption", *rows]))
     score = lemma.evaluate(run, images=strange, progress=False)
     for way in score.scores:
@@ -77,8 +79,8 @@ def test_a_run_that_is_stopped_and_resumed_equals_the_one_left_alone(folder: Pat
         pass
 
     words = {**QUICK, "steps": 12, "dropout": 0.2, "evaluate_every": 5, "checkpoint_every": 4}
-    given = {"images": folder, "progress": False, "tokenizer": "words"}
-    lemma.train(SPEC, **given, out=tmp_path / "whole", **words)
+    kwargs = {"images": folder, "progress": False, "tokenizer": "words"}
+    lemma.train(SPEC, **kwargs, out=tmp_path / "whole", **words)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
         from lemma.training.session import Session
 
@@ -90,10 +92,10 @@ def test_a_run_that_is_stopped_and_resumed_equals_the_one_left_alone(folder: Pat
             step(session)
 
         patch.setattr(Session, "step", some)
-        lemma.train(SPEC, **given, out=tmp_path / "stopped", **words)
+        lemma.train(SPEC, **kwargs, out=tmp_path / "stopped", **words)
     lemma.resume(tmp_path / "stopped", progress=False)
-    one, other = (read_weights(tmp_path / name / "model.safetensors")[0] for name in ("whole", "stopped"))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    item, other = (read_weights(tmp_path / name / "model.safetensors")[0] for name in ("whole", "stopped"))
+    assert item.keys() == other.keys() and all(torch.equal(item[name], other[name]) for name in item)
     rows = [
         [{key: row[key] for key in row if key not in CLOCK} for row in RunFolder.open(tmp_path / name).metrics.rows()]
         for name in ("whole", "stopped")

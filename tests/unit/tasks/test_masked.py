@@ -37,13 +37,13 @@ def test_loss_and_accuracy_are_those_of_every_hidden_token_asked_alone(objective
     right: dict[str, list[bool]] = {"hidden": [], "follows": []}
     with torch.no_grad():
         for inputs, targets in windows.evaluation_batches(TEXT):
-            for row, wanted in zip(torch.from_numpy(inputs), targets, strict=True):
-                asked = [("follows", model.follows(row[None])[0], wanted[0])] if objective != "masked" else []
-                places = np.flatnonzero(wanted[1:] >= 0) + 1
-                asked += [("hidden", model(row[None])[0, place], wanted[place]) for place in places]
-                for what, logits, token in asked:
-                    losses[what].append(-logits.log_softmax(-1)[token].item())
-                    right[what].append(int(logits.argmax()) == token)
+            for row, expected in zip(torch.from_numpy(inputs), targets, strict=True):
+                request = [("follows", model.follows(row[None])[0], expected[0])] if objective != "masked" else []
+                positions = np.flatnonzero(expected[1:] >= 0) + 1
+                request += [("hidden", model(row[None])[0, index], expected[index]) for index in positions]
+                for description, logits, token in request:
+                    losses[description].append(-logits.log_softmax(-1)[token].item())
+                    right[description].append(int(logits.argmax()) == token)
     main = "hidden" if losses["hidden"] else "follows"
     assert score.loss == pytest.approx(np.mean(losses[main]), rel=1e-5)
     assert score.tokens == len(losses["hidden"]) and score.rows == 1003 // windows.text_tokens
@@ -57,8 +57,8 @@ def test_loss_and_accuracy_are_those_of_every_hidden_token_asked_alone(objective
 
 def test_a_measurement_is_repeated_exactly_and_another_seed_hides_others() -> None:
     model = encoder("both")
-    one, again, other = (score_masked(model, TEXT, 0.15, seed=seed) for seed in (1, 1, 2))
-    assert one == again and one.loss != other.loss
+    item, again, other = (score_masked(model, TEXT, 0.15, seed=seed) for seed in (1, 1, 2))
+    assert item == again and item.loss != other.loss
 
 
 def test_a_text_shorter_than_the_context_is_one_window() -> None:

@@ -43,6 +43,6 @@ def test_what_is_no_text_is_refused(run: Run, source: Any, message: str) -> None
 
 def test_unknown_characters_are_left_out_and_told(run: Run) -> None:
     text = made_texts(1)[0][0]
-    plain, strange = classify_texts(run, [text, f"\u2603{text}\u2604"])
-    assert plain.note == "" and "2 characters left out" in strange.note
-    assert strange.probabilities == pytest.approx(plain.probabilities)
+    base, strange = classify_texts(run, [text, f"\u2603{text}\u2604"])
+    assert base.note == "" and "2 characters left out" in strange.note
+    assert strange.probabilities == pytest.approx(base.probabilities)

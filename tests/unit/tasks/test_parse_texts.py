@@ -42,13 +42,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_the_trees_of_a_text_are_those_that_look_parse_draws(home: Path) -> None:
     text = "I prefer the morning flight . They take a bus !\nyou want it"
-    drawn = list(parse_batches(home / "parser", [text, "it"], SilentObserver()))
+    samples = list(parse_batches(home / "parser", [text, "it"], SilentObserver()))
     lines = "\n".join(" ".join(words) for words in split_sentences(text))
     heads = [parsed.sentence.heads for parsed in parse_text(load(home / "parser"), lines).sentences]
     starts = np.cumsum([0, *map(len, heads)])
-    expected = [start + head - 1 if head else -1 for start, own in zip(starts, heads, strict=False) for head in own]
-    assert list(drawn[0].heads) == expected
-    assert drawn[1] == ParsedWords(("it",), (-1,))
+    expected = [
+        start + head - 1 if head else -1 for start, custom in zip(starts, heads, strict=False) for head in custom
+    ]
+    assert list(samples[0].heads) == expected
+    assert samples[1] == ParsedWords(("it",), (-1,))
 
 
 def test_a_text_is_cut_into_sentences_and_its_end_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,8 +79,8 @@ def test_other_labels_are_judged_by_trees_of_the_same_parser(home: Path) -> None
 def test_a_text_named_alone_has_the_class_that_evaluation_gives_it(home: Path) -> None:
     rows = made_texts(40, seed=5)
     other = write_table(home / "again.csv", rows)
-    named = lemma.generate(home / "run", source=[text for text, _ in rows])
-    right = [one.label == label for one, (_, label) in zip(named, rows, strict=True)]
+    labelled = lemma.generate(home / "run", source=[text for text, _ in rows])
+    right = [item.label == label for item, (_, label) in zip(labelled, rows, strict=True)]
     assert np.mean(right) == pytest.approx(lemma.evaluate(home / "run", labels=other, progress=False).accuracy.value)
 
 
@@ -126,10 +128,10 @@ def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
 def test_a_file_of_trees_needs_no_parser_and_its_arcs_decide(home: Path) -> None:
     """The words are the same for both classes: only which of them is denied tells them apart."""
     heads = {"good": (0, 1, 2, 1), "bad": (0, 1, 1, 1)}
-    words = [("good", "bad", "not", f"n{place}") for place in range(100)]
-    labels = ["good" if place % 2 else "bad" for place in range(len(words))]
+    words = [("good", "bad", "not", f"n{index}") for index in range(100)]
+    labels = ["good" if index % 2 else "bad" for index in range(len(words))]
     sentences = [
-        Sentence(one, heads[label], ("dep",) * 4, label=label) for one, label in zip(words, labels, strict=True)
+        Sentence(item, heads[label], ("dep",) * 4, label=label) for item, label in zip(words, labels, strict=True)
     ]
     path = home / "gold.conllu"
     path.write_text(format_conllu(sentences))
@@ -182,10 +184,10 @@ def test_a_changed_parser_is_noticed(home: Path) -> None:
 def test_what_does_not_go_together_is_told_before_anything_is_written(
     home: Path, model: str, words: dict[str, Any], message: str
 ) -> None:
-    given = {word: home / value if word == "parser" else value for word, value in words.items()}
+    options = {word: home / value if word == "parser" else value for word, value in words.items()}
     settings: dict[str, Any] = {"steps": 1, "device": "cpu", "progress": False}
     with pytest.raises(SpecError, match=message):
-        lemma.train(model, labels=home / "texts.csv", out=home / "refused", **settings, **given)
+        lemma.train(model, labels=home / "texts.csv", out=home / "refused", **settings, **options)
     assert not (home / "refused").exists()
 
 

@@ -56,11 +56,11 @@ def test_trees_without_labels_have_no_las_but_an_undirected_score() -> None:
 
 
 def test_a_share_of_nothing_is_no_figure() -> None:
-    one = Sentence(("go",), (0,), ("root",), ("VERB",))
-    score = score_trees([one], [replace(one, relations=("_",))])
+    item = Sentence(("go",), (0,), ("root",), ("VERB",))
+    score = score_trees([item], [replace(item, relations=("_",))])
     assert score.uuas is None and score.to_dict()["uuas"] is None and "UUAS                 –" in str(score)
-    assert "1 in 1 sentence\n" in str(score) and "2 sentences" in str(score_trees([one, one], [one, one]))
-    score = score_trees([one], [replace(one, relations=("dep",))])
+    assert "1 in 1 sentence\n" in str(score) and "2 sentences" in str(score_trees([item, item], [item, item]))
+    score = score_trees([item], [replace(item, relations=("dep",))])
     rows = {row["relation"]: row for row in score.to_dict()["relations"]}
     assert (rows["dep"]["recall"], rows["dep"]["precision"]) == (None, 0)
     assert (rows["root"]["recall"], rows["root"]["precision"]) == (0, None)
@@ -72,8 +72,8 @@ def test_a_share_of_nothing_is_no_figure() -> None:
 
 def test_no_head_is_the_best_where_none_finds_anything() -> None:
     blind = [np.zeros((2, 7), dtype=int)]
-    found = relation_findings(["layer 0 head 0", "layer 0 head 1"], [B1], blind)
-    assert {(finding.head, finding.accuracy) for finding in found} == {("none", 0.0)}
+    result = relation_findings(["layer 0 head 0", "layer 0 head 1"], [B1], blind)
+    assert {(finding.head, finding.accuracy) for finding in result} == {("none", 0.0)}
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
@@ -107,8 +107,10 @@ def test_the_best_offset_is_the_most_frequent_distance() -> None:
 def test_findings_name_the_best_head_next_to_the_baselines() -> None:
     right, wrong = np.array(B1.heads), np.zeros(7, dtype=int)
     guesses = [np.stack([wrong, right])]
-    found = relation_findings(["a", "b"], [B1], guesses, {"untrained": [np.stack([wrong, wrong])], "shuffled": guesses})
-    dobj = next(f for f in found if (f.relation, f.direction) == ("dobj", "to the head word"))
+    result = relation_findings(
+        ["a", "b"], [B1], guesses, {"untrained": [np.stack([wrong, wrong])], "shuffled": guesses}
+    )
+    dobj = next(f for f in result if (f.relation, f.direction) == ("dobj", "to the head word"))
     assert (dobj.head, dobj.accuracy, dobj.untrained, dobj.shuffled) == ("b", 100.0, 0.0, 100.0)
     assert (dobj.offset, dobj.offset_accuracy) == (-3, 100.0) and "dobj" in str(dobj)
 
@@ -117,9 +119,9 @@ def test_validation_trees_of_other_relations_are_refused_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
-    others = [replace(tree, relations=tuple(f"x-{relation}" for relation in tree.relations)) for tree in tiny()]
+    remaining = [replace(tree, relations=tuple(f"x-{relation}" for relation in tree.relations)) for tree in tiny()]
     files = {name: tmp_path / f"{name}.conllu" for name in ("train", "validation", "mixed")}
-    for path, trees in zip(files.values(), (tiny(), others, [*others, B1]), strict=True):
+    for path, trees in zip(files.values(), (tiny(), remaining, [*remaining, B1]), strict=True):
         path.write_text(format_conllu(trees), encoding="utf-8")
     settings: dict[str, Any] = {"treebank": files["train"], "steps": 2, "batch": 4, "warm_up": 1, "device": "cpu"}
     settings |= {"width": 8, "word_dropout": 0.0, "progress": False}

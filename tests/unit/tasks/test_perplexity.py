@@ -42,10 +42,10 @@ def loss_from(model: LanguageModel, tokens: np.ndarray, first_seen: list[int]) -
     """The mean of −log p(token t | tokens first_seen[t] … t−1), one call a token."""
     model.eval()
     losses = []
-    for place, first in zip(range(1, len(tokens)), first_seen, strict=True):
+    for index, first in zip(range(1, len(tokens)), first_seen, strict=True):
         with torch.no_grad():
-            logits, _ = model(torch.from_numpy(tokens[first:place].astype(np.int64))[None])
-        losses.append(-logits[0, -1].log_softmax(-1)[int(tokens[place])].item())
+            logits, _ = model(torch.from_numpy(tokens[first:index].astype(np.int64))[None])
+        losses.append(-logits[0, -1].log_softmax(-1)[int(tokens[index])].item())
     return float(np.mean(losses))
 
 
@@ -54,7 +54,7 @@ def loss_from(model: LanguageModel, tokens: np.ndarray, first_seen: list[int]) -
 def test_stride_one_gives_every_token_its_full_context(spec: ModelSpec, shorter: int) -> None:
     model, tokens = exact_model(spec), text(23)
     context = (model.receptive_field or 0) - shorter
-    expected = loss_from(model, tokens, [max(0, place - context) for place in range(1, len(tokens))])
+    expected = loss_from(model, tokens, [max(0, index - context) for index in range(1, len(tokens))])
     assert perplexity(model, tokens, context=context, stride=1).loss == pytest.approx(expected, abs=1e-12)
 
 
@@ -65,7 +65,7 @@ def test_a_token_past_the_first_window_is_scored_in_the_last_part_of_its_window(
     spec: ModelSpec, context: int, stride: int, length: int
 ) -> None:
     model, tokens = exact_model(spec), text(length)
-    windows_before = [max(0, -(-(place - context) // stride)) for place in range(1, length)]
+    windows_before = [max(0, -(-(index - context) // stride)) for index in range(1, length)]
     expected = loss_from(model, tokens, [stride * before for before in windows_before])
     score = perplexity(model, tokens, context=context, stride=stride, batch=7)
     assert (score.loss, score.tokens) == (pytest.approx(expected, abs=1e-12), length - 1)
@@ -107,8 +107,8 @@ def test_one_stream_of_a_recurrent_model_is_the_exact_pass_however_it_is_chunked
 @pytest.mark.parametrize("spec", RECURRENT, ids=family)
 def test_recurrent_streams_carry_their_state_and_warm_up_on_what_precedes_them(spec: ModelSpec) -> None:
     model, tokens, scored = exact_model(spec), text(WARM_UP_TOKENS + 31), 10
-    places = [place - 1 for place in range(1, len(tokens))]
-    first_seen = [max(0, (place - WARM_UP_TOKENS) // scored) * scored for place in places]
+    positions = [index - 1 for index in range(1, len(tokens))]
+    first_seen = [max(0, (index - WARM_UP_TOKENS) // scored) * scored for index in positions]
     score = perplexity(model, tokens, streams=3, batch=50)
     assert score.loss == pytest.approx(loss_from(model, tokens, first_seen), abs=1e-12)
     assert (score.protocol.streams, score.protocol.warm_up) == (3, WARM_UP_TOKENS)
@@ -132,10 +132,10 @@ def test_long_text_is_read_in_many_streams_close_to_the_single_pass() -> None:
 
 
 def test_logits_stay_bounded_whatever_the_vocabulary() -> None:
-    wide = 100_000
-    for spec in (Decoder(V=wide, d=4, L=1, h=1, T=256), Lstm(V=wide, d=4, D=4), FeedForward(V=wide, d=4, d_h=4)):
+    width = 100_000
+    for spec in (Decoder(V=width, d=4, L=1, h=1, T=256), Lstm(V=width, d=4, D=4), FeedForward(V=width, d=4, d_h=4)):
         model, sizes = build(spec), []
-        model.register_forward_hook(lambda module, given, out, sizes=sizes: sizes.append(out[0].numel()))
+        model.register_forward_hook(lambda module, settings, out, sizes=sizes: sizes.append(out[0].numel()))
         perplexity(model, text(400))
         assert max(sizes) * 4 <= 64 * 2**20
 
@@ -158,9 +158,9 @@ def test_a_tensor_and_an_array_are_the_same_text() -> None:
 
 def test_bfloat16_is_near_and_stands_in_the_protocol() -> None:
     model, tokens = build(DECODER), text(60)
-    rounded, plain = perplexity(model, tokens, precision="bfloat16"), perplexity(model, tokens)
-    assert rounded.loss != plain.loss and rounded.loss == pytest.approx(plain.loss, abs=0.02)
-    assert (rounded.protocol.precision, plain.protocol.precision) == ("bfloat16", "float32")
+    rounded, base = perplexity(model, tokens, precision="bfloat16"), perplexity(model, tokens)
+    assert rounded.loss != base.loss and rounded.loss == pytest.approx(base.loss, abs=0.02)
+    assert (rounded.protocol.precision, base.protocol.precision) == ("bfloat16", "float32")
 
 
 @pytest.mark.parametrize("length", [0, 1])

@@ -41,9 +41,9 @@ def test_the_families_are_spread_over_the_tasks_as_before() -> None:
 def test_settings_become_words_of_the_data_spec_and_files_get_their_full_path(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.csv").write_text("text,label\n")
-    given = data_args({"labels": "mine.csv", "text_column": "t", "limit": 5, "images": None})
-    assert given.option == "labels" and given.name == str(tmp_path / "mine.csv")
-    assert given.settings == {"text": "t", "limit": 5}
+    settings = data_args({"labels": "mine.csv", "text_column": "t", "limit": 5, "images": None})
+    assert settings.option == "labels" and settings.name == str(tmp_path / "mine.csv")
+    assert settings.settings == {"text": "t", "limit": 5}
     assert data_args({"text": ["shakespeare", "mine.csv"]}).name == ["shakespeare", str(tmp_path / "mine.csv")]
     assert data_args({"graph": "blocks", "nodes": 50}).settings == {"nodes": 50}
     assert data_args({}).option is None

@@ -26,8 +26,8 @@ def ordered_by_hand(first: np.ndarray, second: np.ndarray, number: int) -> list[
     """Sort every row by the first scores, then its first few by the second ones."""
     rows = []
     for row, other in zip(first, second, strict=True):
-        order = sorted(range(len(row)), key=lambda place: -row[place])
-        few = sorted(order[:number], key=lambda place: -other[place])
+        order = sorted(range(len(row)), key=lambda index: -row[index])
+        few = sorted(order[:number], key=lambda index: -other[index])
         rows.append([*few, *order[number:]])
     return rows
 
@@ -41,80 +41,80 @@ def test_the_new_order_is_that_of_sorting_the_few_by_hand(number: int) -> None:
 
 
 def test_gain_ceiling_and_recall_are_counted_as_their_names_say() -> None:
-    scores, others = RANDOM.normal(size=(40, 40)), RANDOM.normal(size=(40, 40)) + 3 * np.eye(40)
-    found = score_reranking(table_scores(scores), one_each(40), 5, lambda i, t: others[i, t])
-    after = np.array([row[0] for row in ordered_by_hand(scores, others, 5)]) == np.arange(40)
+    scores, remaining = RANDOM.normal(size=(40, 40)), RANDOM.normal(size=(40, 40)) + 3 * np.eye(40)
+    result = score_reranking(table_scores(scores), one_each(40), 5, lambda i, t: remaining[i, t])
+    after = np.array([row[0] for row in ordered_by_hand(scores, remaining, 5)]) == np.arange(40)
     before = scores.argmax(1) == np.arange(40)
-    way = found.image_to_text
+    way = result.image_to_text
     assert (way.better, way.worse) == ((after & ~before).sum(), (before & ~after).sum())
     assert way.recall.value == pytest.approx(after.mean() - before.mean())
-    assert found.score.scores.image_to_text.recall[1].value == pytest.approx(after.mean())
-    assert found.score.baselines["dual encoder"].image_to_text.recall[1].value == pytest.approx(before.mean())
-    among = np.array([i in row[:5] for i, row in enumerate(ordered_by_hand(scores, others, 5))])
+    assert result.score.scores.image_to_text.recall[1].value == pytest.approx(after.mean())
+    assert result.score.baselines["dual encoder"].image_to_text.recall[1].value == pytest.approx(before.mean())
+    among = np.array([i in row[:5] for i, row in enumerate(ordered_by_hand(scores, remaining, 5))])
     assert way.ceiling == pytest.approx(among.mean()) and after.mean() <= way.ceiling
-    assert found.score.scores.image_to_text.recall[5].value == pytest.approx(among.mean())
-    columns = np.array([row[0] for row in ordered_by_hand(scores.T, others.T, 5)]) == np.arange(40)
-    assert found.score.scores.text_to_image.recall[1].value == pytest.approx(columns.mean())
+    assert result.score.scores.image_to_text.recall[5].value == pytest.approx(among.mean())
+    columns = np.array([row[0] for row in ordered_by_hand(scores.T, remaining.T, 5)]) == np.arange(40)
+    assert result.score.scores.text_to_image.recall[1].value == pytest.approx(columns.mean())
 
 
 def test_the_paired_interval_is_that_of_resampled_images() -> None:
-    scores, others = RANDOM.normal(size=(60, 60)) + np.eye(60), RANDOM.normal(size=(60, 60)) + 2 * np.eye(60)
+    scores, remaining = RANDOM.normal(size=(60, 60)) + np.eye(60), RANDOM.normal(size=(60, 60)) + 2 * np.eye(60)
     gain = score_reranking(
-        table_scores(scores), one_each(60), 10, lambda i, t: others[i, t], samples=4000
+        table_scores(scores), one_each(60), 10, lambda i, t: remaining[i, t], samples=4000
     ).image_to_text
-    after = np.array([row[0] for row in ordered_by_hand(scores, others, 10)]) == np.arange(60)
+    after = np.array([row[0] for row in ordered_by_hand(scores, remaining, 10)]) == np.arange(60)
     gained = after.astype(float) - (scores.argmax(1) == np.arange(60))
-    drawn = gained[np.random.default_rng(1).integers(0, 60, (4000, 60))].mean(1)
-    assert gain.recall.interval == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.02)
+    samples = gained[np.random.default_rng(1).integers(0, 60, (4000, 60))].mean(1)
+    assert gain.recall.interval == pytest.approx(np.percentile(samples, [2.5, 97.5]), abs=0.02)
 
 
 def test_the_same_logits_again_gain_nothing_and_change_no_figure() -> None:
     images, texts = RANDOM.normal(size=(30, 4)), RANDOM.normal(size=(30, 4))
     products = images @ texts.T
-    found = score_reranking(vector_scores(images, texts), one_each(30), 6, lambda i, t: 7 * products[i, t] + 2)
-    assert found.score.scores.to_dict() == found.score.baselines["dual encoder"].to_dict()
-    for gain in (found.image_to_text, found.text_to_image):
+    result = score_reranking(vector_scores(images, texts), one_each(30), 6, lambda i, t: 7 * products[i, t] + 2)
+    assert result.score.scores.to_dict() == result.score.baselines["dual encoder"].to_dict()
+    for gain in (result.image_to_text, result.text_to_image):
         assert (gain.recall.value, gain.better, gain.worse, gain.recall.interval) == (0, 0, 0, [0, 0])
 
 
 def test_the_loss_is_that_of_training_where_every_image_has_one_caption() -> None:
-    scores, others = RANDOM.normal(size=(12, 12)), RANDOM.normal(size=(12, 12))
+    scores, remaining = RANDOM.normal(size=(12, 12)), RANDOM.normal(size=(12, 12))
     np.fill_diagonal(scores, 5.0)  # training always has the right one among the few
-    found = score_reranking(table_scores(scores), one_each(12), 4, lambda i, t: others[i, t], samples=0)
-    wanted = reranking_loss(torch.from_numpy(others), select_candidates(torch.from_numpy(scores), 4))
-    assert found.loss == pytest.approx(wanted.item())
+    result = score_reranking(table_scores(scores), one_each(12), 4, lambda i, t: remaining[i, t], samples=0)
+    expected = reranking_loss(torch.from_numpy(remaining), select_candidates(torch.from_numpy(scores), 4))
+    assert result.loss == pytest.approx(expected.item())
 
 
 def test_a_second_caption_or_an_equal_one_is_no_wrong_answer() -> None:
     scores = np.array([[9.0, 8.0, 7.0, 0.0], [0.0, 0.0, 9.0, 8.0]])
     belonging = Relevance(np.array([0, 0, 1, 1]), np.array([0, 1, 2, 0]))  # the fourth text is the first again
-    found = score_reranking(table_scores(scores), belonging, 2, lambda i, t: scores[i, t], samples=0)
-    assert found.score.scores.image_to_text.recall[1].value == 1
-    own = scores[belonging.owners, np.arange(4)]
-    assert found.loss < np.log(2) and np.isfinite(own).all()
+    result = score_reranking(table_scores(scores), belonging, 2, lambda i, t: scores[i, t], samples=0)
+    assert result.score.scores.image_to_text.recall[1].value == 1
+    custom = scores[belonging.owners, np.arange(4)]
+    assert result.loss < np.log(2) and np.isfinite(custom).all()
 
 
 def test_no_pair_is_looked_at_twice_and_only_the_few_are() -> None:
-    asked: list[tuple[int, int]] = []
+    request: list[tuple[int, int]] = []
 
     def scorer(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-        asked.extend(zip(images.tolist(), texts.tolist(), strict=True))
+        request.extend(zip(images.tolist(), texts.tolist(), strict=True))
         return np.zeros(len(images))
 
     table = RANDOM.normal(size=(20, 20))
     score_reranking(table_scores(table), one_each(20), 3, scorer, samples=0)
     few = {(i, int(t)) for i in range(20) for t in np.argsort(-table[i])[:3]}
     few |= {(int(i), t) for t in range(20) for i in np.argsort(-table[:, t])[:3]}
-    assert len(asked) == len(set(asked)) and set(asked) == few | {(own, own) for own in range(20)}
+    assert len(request) == len(set(request)) and set(request) == few | {(index, index) for index in range(20)}
 
 
 def test_the_result_fits_eighty_columns_and_says_gain_and_ceiling() -> None:
     scores = RANDOM.normal(size=(50, 50))
-    found = score_reranking(table_scores(scores), one_each(50), 10, lambda i, t: scores[i, t] + 3.0 * (i == t))
-    assert max(map(len, str(found).splitlines())) <= 80
-    assert "gain, image → text" in str(found) and "are among the 10" in str(found)
-    assert found.to_dict()["gain"]["image_to_text"]["recall_at_1"] > 0
-    assert "<table" in found._repr_html_()
+    result = score_reranking(table_scores(scores), one_each(50), 10, lambda i, t: scores[i, t] + 3.0 * (i == t))
+    assert max(map(len, str(result).splitlines())) <= 80
+    assert "gain, image → text" in str(result) and "are among the 10" in str(result)
+    assert result.to_dict()["gain"]["image_to_text"]["recall_at_1"] > 0
+    assert "<table" in result._repr_html_()
 
 
 def test_pair_logits_are_the_models_own_whatever_the_order_of_the_pairs() -> None:
@@ -130,14 +130,14 @@ def test_pair_logits_are_the_models_own_whatever_the_order_of_the_pairs() -> Non
     tokens = torch.from_numpy(rows.pad(range(70)))
     with torch.no_grad():
         patches, words = model.towers.patches(torch.from_numpy(pixels)), model.towers.words(tokens)
-        wanted = model.logits(
+        expected = model.logits(
             patches, words, tokens >= 0, ImageTextPairs(torch.from_numpy(images), torch.from_numpy(texts))
         )
-    np.testing.assert_allclose(PairLogits(model, pixels, rows)(images, texts), wanted.numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(PairLogits(model, pixels, rows)(images, texts), expected.numpy(), rtol=1e-4, atol=1e-4)
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores, others = RANDOM.normal(size=(30, 30)), RANDOM.normal(size=(30, 30))
-    whole = score_reranking(table_scores(scores), one_each(30), 4, lambda i, t: others[i, t]).to_dict()
+    scores, remaining = RANDOM.normal(size=(30, 30)), RANDOM.normal(size=(30, 30))
+    full = score_reranking(table_scores(scores), one_each(30), 4, lambda i, t: remaining[i, t]).to_dict()
     monkeypatch.setattr("lemma.tasks.retrieval_score.BLOCK_SCORES", 64)
-    assert score_reranking(table_scores(scores), one_each(30), 4, lambda i, t: others[i, t]).to_dict() == whole
+    assert score_reranking(table_scores(scores), one_each(30), 4, lambda i, t: remaining[i, t]).to_dict() == full

@@ -37,13 +37,13 @@ def pair_logit(model: CrossAttentionModel, image: int, text: int) -> float:
 def by_hand(model: CrossAttentionModel, candidates: int) -> float:
     dual = model.towers(IMAGES.double(), TOKENS).tolist()
     losses = []
-    for own in range(7):
+    for index in range(7):
         for likings, logit in (
-            (dual[own], lambda other, own=own: pair_logit(model, own, other)),
-            ([row[own] for row in dual], lambda other, own=own: pair_logit(model, other, own)),
+            (dual[index], lambda other, index=index: pair_logit(model, index, other)),
+            ([row[index] for row in dual], lambda other, index=index: pair_logit(model, other, index)),
         ):
-            others = sorted((place for place in range(7) if place != own), key=lambda place: -likings[place])
-            logits = [logit(place) for place in [own, *others[: candidates - 1]]]
+            remaining = sorted((number for number in range(7) if number != index), key=lambda number: -likings[number])
+            logits = [logit(number) for number in [index, *remaining[: candidates - 1]]]
             losses.append(math.log(sum(map(math.exp, logits))) - logits[0])
     return sum(losses) / len(losses)
 
@@ -67,20 +67,20 @@ def test_it_begins_at_the_dual_encoders_own_loss_among_its_candidates() -> None:
 
 def test_blocks_change_neither_the_loss_nor_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     taught = criterion()
-    whole, _, _ = taught(IMAGES.double(), TOKENS)
-    wanted = torch.autograd.grad(whole, list(taught.parameters()))
+    full, _, _ = taught(IMAGES.double(), TOKENS)
+    expected = torch.autograd.grad(full, list(taught.parameters()))
     monkeypatch.setattr(module, "MAX_PAIR_ELEMENTS", 4 * 16 * 32)  # four pairs
     blocks, _, _ = taught(IMAGES.double(), TOKENS)
-    torch.testing.assert_close(blocks, whole)
-    torch.testing.assert_close(torch.autograd.grad(blocks, list(taught.parameters())), wanted)
+    torch.testing.assert_close(blocks, full)
+    torch.testing.assert_close(torch.autograd.grad(blocks, list(taught.parameters())), expected)
 
 
 def test_images_of_one_caption_are_not_each_others_wrong_answers() -> None:
     dual = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
-    alike = torch.eye(6, dtype=torch.bool)
-    alike[0, 4] = alike[4, 0] = True
-    texts, images = select_candidates(dual + 9 * alike, 3, alike)
-    assert not any(chosen[0, 4] or chosen[4, 0] for chosen in (texts, images))
+    same = torch.eye(6, dtype=torch.bool)
+    same[0, 4] = same[4, 0] = True
+    texts, images = select_candidates(dual + 9 * same, 3, same)
+    assert not any(choice[0, 4] or choice[4, 0] for choice in (texts, images))
     assert texts.sum(1).tolist() == images.sum(0).tolist() == [3] * 6
     assert texts.diagonal().all() and images.diagonal().all()
 

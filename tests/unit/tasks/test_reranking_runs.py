@@ -69,23 +69,23 @@ def test_by_default_the_towers_stay_and_only_what_is_added_is_stored(dual: Path,
 def test_looking_twice_tells_what_two_dimensions_cannot(dual: Path, images: Path) -> None:
     """Problem E8: of images not seen before, recall at 1 rises beyond the noise."""
     words = {"method": "full", "steps": 120, "learning_rate": 3e-3, "candidates": 10}
-    made = lemma.adapt(dual, rerank=True, images=images, out=dual.parent / "full", **words, **QUICK)
-    others = folder_of_halves(dual.parent / "others", times=1, seed=1)
-    score = lemma.evaluate(dual.parent / "full", images=others, progress=False)
-    assert isinstance(score, RerankingScore) and isinstance(made.score, RerankingScore)
+    adapted = lemma.adapt(dual, rerank=True, images=images, out=dual.parent / "full", **words, **QUICK)
+    remaining = folder_of_halves(dual.parent / "others", times=1, seed=1)
+    score = lemma.evaluate(dual.parent / "full", images=remaining, progress=False)
+    assert isinstance(score, RerankingScore) and isinstance(adapted.score, RerankingScore)
     for gain in (score.image_to_text, score.text_to_image):
         assert gain.recall.value > 0.2 and gain.recall.low > 0.05 and gain.better > 5 * gain.worse
-    alone = lemma.evaluate(dual, images=others, progress=False)
+    single = lemma.evaluate(dual, images=remaining, progress=False)
     before = score.score.baselines["dual encoder"]  # the dual encoder as it was, not the towers that learned since
-    assert before.image_to_text.recall == alone.scores.image_to_text.recall
+    assert before.image_to_text.recall == single.scores.image_to_text.recall
     assert score.score.scores.image_to_text.recall[1].value <= score.image_to_text.ceiling
 
 
 def test_a_stopped_re_ranker_goes_on_to_the_same_bits(frozen: Path, dual: Path, images: Path) -> None:
     words = {"steps": 8, "candidates": 6, "checkpoint_every": 3, **QUICK}
     words.pop("progress")
-    asked, stopped = data_args({"images": images}), dual.parent / "stopped"
-    plan = plan_adaptation(dual, asked, "frozen", words, StopAt(4), rerank=True)
+    request, stopped = data_args({"images": images}), dual.parent / "stopped"
+    plan = plan_adaptation(dual, request, "frozen", words, StopAt(4), rerank=True)
     result = adapt_run(plan, stopped, StopAt(4), trainable_formula)
     assert getattr(result, "stopped", "") == "interrupted"
     lemma.resume(stopped, progress=False)
@@ -96,49 +96,49 @@ def test_a_stopped_re_ranker_goes_on_to_the_same_bits(frozen: Path, dual: Path, 
 def test_other_methods_let_the_towers_learn_next_to_what_is_added(method: str, dual: Path, images: Path) -> None:
     out = dual.parent / f"re-{method}"
     words = {"rank": 2} if method == "lora" else {"bottleneck": 2}
-    made = lemma.adapt(dual, rerank=True, images=images, out=out, method=method, steps=3, **words, **QUICK)
+    adapted = lemma.adapt(dual, rerank=True, images=images, out=out, method=method, steps=3, **words, **QUICK)
     stored = read_tensors(out / "model.safetensors")[0]
     assert any(name.startswith("towers.") for name in stored) and "values.weight" in stored
-    assert made.learned < made.parameters and isinstance(made.score, RerankingScore)
+    assert adapted.learned < adapted.parameters and isinstance(adapted.score, RerankingScore)
 
 
 def test_merged_it_answers_the_same_without_its_base(frozen: Path, tmp_path: Path) -> None:
     lemma.export(frozen, to="merged", out=tmp_path / "plain")
-    plain = load(tmp_path / "plain")
-    assert plain.adaptation is None
-    one, other = (lemma.evaluate(run, progress=False).to_dict() for run in (frozen, tmp_path / "plain"))
-    assert one.pop("loss") == pytest.approx(other.pop("loss"), rel=1e-5)  # a GPU adds up in another order
-    assert one == other
+    base = load(tmp_path / "plain")
+    assert base.adaptation is None
+    item, other = (lemma.evaluate(run, progress=False).to_dict() for run in (frozen, tmp_path / "plain"))
+    assert item.pop("loss") == pytest.approx(other.pop("loss"), rel=1e-5)  # a GPU adds up in another order
+    assert item == other
 
 
 def test_without_rerank_a_dual_encoder_learns_other_images_by_any_method(dual: Path, tmp_path: Path) -> None:
-    others = shapes(tmp_path / "shapes", copies=3)
-    for method, learned in (
+    remaining = shapes(tmp_path / "shapes", copies=3)
+    for method, trained in (
         ("frozen", {"image_projection.weight", "text_projection.weight", "log_scale"}),
         ("lora", None),
     ):
         out = tmp_path / method
         words = {"rank": 2} if method == "lora" else {}
-        lemma.adapt(dual, images=others, out=out, method=method, steps=3, **words, **{**QUICK, "batch": 8})
+        lemma.adapt(dual, images=remaining, out=out, method=method, steps=3, **words, **{**QUICK, "batch": 8})
         assert load(out).spec.family == "dual-encoder"
         stored = set(read_tensors(out / "model.safetensors")[0])
-        assert stored == learned if learned else all("lora" in name or "update" in name for name in stored), stored
+        assert stored == trained if trained else all("lora" in name or "update" in name for name in stored), stored
 
 
 def test_a_re_ranker_learns_on_from_where_it_stands(frozen: Path, images: Path, tmp_path: Path) -> None:
     lemma.adapt(frozen, images=images, out=tmp_path / "on", method="frozen", steps=1, learning_rate=1e-9, **QUICK)
-    one, other = (
+    item, other = (
         load(frozen).require(CrossAttentionModel, "a re-ranker"),
         load(tmp_path / "on").require(CrossAttentionModel, "a re-ranker"),
     )
     assert other.spec.candidates == 6
-    torch.testing.assert_close(other.score.weight, one.score.weight, atol=1e-6, rtol=0)
-    assert one.score.weight.abs().max() > 1e-4
+    torch.testing.assert_close(other.score.weight, item.score.weight, atol=1e-6, rtol=0)
+    assert item.score.weight.abs().max() > 1e-4
 
 
 def test_a_text_tower_becomes_a_classifiers_body(dual: Path, tmp_path: Path) -> None:
     table = tmp_path / "labels.csv"
-    rows = [f"{one} left of {two} {three},{one}" for one, two, three in permutations(COLOURS, 3)]
+    rows = [f"{item} left of {two} {three},{item}" for item, two, three in permutations(COLOURS, 3)]
     table.write_text("\n".join(["text,label", *rows]) + "\n")
     lemma.adapt(dual, labels=table, out=tmp_path / "classes", method="frozen", steps=2, device="cpu", progress=False)
     ours, base = (
@@ -174,59 +174,61 @@ def test_a_re_ranker_is_not_made_of_a_re_ranker(frozen: Path, images: Path, tmp_
 
 def test_the_commands_say_gain_and_ceiling_also_as_json(dual: Path, frozen: Path, images: Path, tmp_path: Path) -> None:
     words = ["steps=2", "batch=8", "device=cpu", "augment=0"]
-    given = ["adapt", str(dual), "--rerank", "--images", str(images), "--out", str(tmp_path / "again"), *words]
-    done = CliRunner().invoke(app, given)
+    settings = ["adapt", str(dual), "--rerank", "--images", str(images), "--out", str(tmp_path / "again"), *words]
+    done = CliRunner().invoke(app, settings)
     assert done.exit_code == 0, done.output
     assert "gain, image → text" in done.output and "ranked again" in done.output
     assert "d_i·(d + 8·d_i + 9)" in done.output  # values d·d_i, two maps of 4·d_i² with biases, two norms, the score
     assert max(map(len, done.stdout.splitlines())) <= 80 or str(tmp_path) in done.stdout
-    shown = CliRunner().invoke(app, ["evaluate", str(frozen), "--images", str(images), "--json"])
-    found = json.loads(shown.stdout)
-    assert found["candidates"] == 6 and 0 <= found["gain"]["text_to_image"]["ceiling"] <= 1
+    rendered = CliRunner().invoke(app, ["evaluate", str(frozen), "--images", str(images), "--json"])
+    output = json.loads(rendered.stdout)
+    assert output["candidates"] == 6 and 0 <= output["gain"]["text_to_image"]["ceiling"] <= 1
 
 
 def test_a_part_of_the_images_keeps_each_with_its_captions() -> None:
     rows = TokenRows(np.arange(30), np.arange(0, 31, 2))
     pixels = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, 2, 2), dtype=np.uint8)
-    whole = CaptionedImages(pixels, rows, np.array([0, 1, 4, 6, 9, 12, 15]), np.arange(15))
-    part = sample_images(whole, 4)
-    assert len(part.pixels) == 4 and sample_images(whole, 6) is whole
-    for place, image in enumerate(part.pixels[:, 0, 0, 0].tolist()):
-        ours, theirs = (
-            one.rows.pad(range(*one.caption_bounds[at : at + 2])) for one, at in ((part, place), (whole, image))
+    full = CaptionedImages(pixels, rows, np.array([0, 1, 4, 6, 9, 12, 15]), np.arange(15))
+    part = sample_images(full, 4)
+    assert len(part.pixels) == 4 and sample_images(full, 6) is full
+    for index, image in enumerate(part.pixels[:, 0, 0, 0].tolist()):
+        ours, reference = (
+            item.rows.pad(range(*item.caption_bounds[at : at + 2])) for item, at in ((part, index), (full, image))
         )
-        assert ours.tolist() == theirs.tolist()
-        assert part.caption_ids[slice(*part.caption_bounds[place : place + 2])].tolist() == list(
-            range(*whole.caption_bounds[image : image + 2])
+        assert ours.tolist() == reference.tolist()
+        assert part.caption_ids[slice(*part.caption_bounds[index : index + 2])].tolist() == list(
+            range(*full.caption_bounds[image : image + 2])
         )
 
 
 def test_a_search_finds_by_the_towers_and_orders_the_first_few_by_looking_again(
     frozen: Path, images: Path, tmp_path: Path
 ) -> None:
-    found = lemma.search(frozen, images=images, query="red left of blue", k=9, index=tmp_path / "index", progress=False)
-    hits = found.answers[0].hits
-    again, rest = [hit.reranked_score for hit in hits[:6]], hits[6:]
-    assert again == sorted(again, reverse=True) and all(hit.reranked_score is None for hit in rest)
-    assert min(hit.score for hit in hits[:6]) >= max(hit.score for hit in rest)  # the few are the towers' first six
+    result = lemma.search(
+        frozen, images=images, query="red left of blue", k=9, index=tmp_path / "index", progress=False
+    )
+    hits = result.answers[0].hits
+    again, tail = [hit.reranked_score for hit in hits[:6]], hits[6:]
+    assert again == sorted(again, reverse=True) and all(hit.reranked_score is None for hit in tail)
+    assert min(hit.score for hit in hits[:6]) >= max(hit.score for hit in tail)  # the few are the towers' first six
     run = load(frozen)
     dataset = prepare_images(
         ImagesSpec(images=str(images)), evaluation=True, side=8, length=8, special_tokens=True, tokenizer=run.tokenizer
     )
     examples, names = dataset.item("images"), [image.name for image in dataset.item("images").images]
     text = [caption for image in dataset.item("images").images for caption in image.captions].index("red left of blue")
-    places = np.array(
+    positions = np.array(
         [next(i for i, name in enumerate(names) if Path(name).name == Path(hit.name).name) for hit in hits]
     )
     logits = PairLogits(run.require(CrossAttentionModel, "a re-ranker"), examples.pixels, examples.rows)(
-        places[:6], np.full(6, text)
+        positions[:6], np.full(6, text)
     )
     np.testing.assert_allclose(again, logits, rtol=1e-4)
-    assert "re-ranked" in str(found)
+    assert "re-ranked" in str(result)
 
 
 def test_texts_found_by_an_image_are_looked_at_again_too(frozen: Path, images: Path) -> None:
-    captions = [f"{one} left of {other}" for one, other in permutations(COLOURS, 2)]
+    captions = [f"{item} left of {other}" for item, other in permutations(COLOURS, 2)]
     image = images / "red-blue-0.png"
     hits = lemma.search(frozen, image=image, texts=captions, k=8, progress=False).answers[0].hits
     again = [hit.reranked_score for hit in hits[:6]]

@@ -39,8 +39,8 @@ def mean_rank_and_hits(scores: list[float], right: list[bool], first: int) -> tu
     """Over all orders that sort the scores: the first right one's rank, and how often it is among the first."""
     ranks = []
     for order in itertools.permutations(range(len(scores))):
-        if all(scores[one] >= scores[other] for one, other in itertools.pairwise(order)):
-            ranks.append(1 + next(place for place, candidate in enumerate(order) if right[candidate]))
+        if all(scores[item] >= scores[other] for item, other in itertools.pairwise(order)):
+            ranks.append(1 + next(index for index, candidate in enumerate(order) if right[candidate]))
     return float(np.mean(ranks)), float(np.mean([rank <= first for rank in ranks]))
 
 
@@ -59,7 +59,7 @@ def test_ranks_and_hits_are_means_over_all_orders_of_ties(seed: int) -> None:
 def test_ranks_are_those_of_sorting() -> None:
     scores = np.random.default_rng(0).normal(size=(30, 12))
     right = np.arange(30) % 12
-    by_hand = [1 + list(np.argsort(-row)).index(place) for row, place in zip(scores, right, strict=True)]
+    by_hand = [1 + list(np.argsort(-row)).index(index) for row, index in zip(scores, right, strict=True)]
     assert rank_relevant(scores, np.arange(12) == right[:, None]).mean_ranks().tolist() == by_hand
 
 
@@ -78,17 +78,17 @@ def test_recall_both_ways_with_several_and_with_equal_captions(block: int, monke
     forth, back = [], []
     for image in range(5):
         order = np.argsort(-table[image])
-        forth.append(1 + next(place for place, text in enumerate(order) if right_of(image, text)))
+        forth.append(1 + next(index for index, text in enumerate(order) if right_of(image, text)))
     for text in range(8):
         order = np.argsort(-table[:, text])
-        back.append(1 + next(place for place, image in enumerate(order) if right_of(image, text)))
+        back.append(1 + next(index for index, image in enumerate(order) if right_of(image, text)))
     for way, ranks in ((score.scores.image_to_text, forth), (score.scores.text_to_image, back)):
-        assert {first: one.value for first, one in way.recall.items()} == pytest.approx(
+        assert {first: item.value for first, item in way.recall.items()} == pytest.approx(
             {first: np.mean([rank <= first for rank in ranks]) for first in (1, 5, 10)}
         )
         assert way.median_rank.value == np.median(ranks)
-    written = score_retrieval(table_scores(table), Relevance(OWNERS, NAMES), loss=1.0, samples=50)
-    assert written.to_dict() == score.to_dict()
+    output = score_retrieval(table_scores(table), Relevance(OWNERS, NAMES), loss=1.0, samples=50)
+    assert output.to_dict() == score.to_dict()
 
 
 def test_chance_is_exact_where_right_ones_are_several() -> None:
@@ -111,11 +111,11 @@ def test_resampling_draws_images_with_all_their_texts() -> None:
     hits = (ranks <= 2)[None].astype(float)
     recalls, medians = bootstrap_ranks(ranks, hits, owners, 400, 5)
     possible_recalls, possible_medians = set(), set()
-    for drawn in itertools.product(range(3), repeat=3):
-        taken = np.concatenate([ranks[owners == image] for image in drawn])
-        possible_recalls.add(round(float((taken <= 2).mean()), 5))
-        possible_medians.add(float(np.median(taken)))
-    assert {round(float(one), 5) for one in recalls[0]} == possible_recalls
+    for samples in itertools.product(range(3), repeat=3):
+        used = np.concatenate([ranks[owners == image] for image in samples])
+        possible_recalls.add(round(float((used <= 2).mean()), 5))
+        possible_medians.add(float(np.median(used)))
+    assert {round(float(recall), 5) for recall in recalls[0]} == possible_recalls
     assert set(medians.tolist()) == possible_medians
 
 
@@ -135,30 +135,30 @@ def test_the_nearest_learned_image_with_the_caption_gives_the_score(monkeypatch:
     monkeypatch.setattr("lemma.tasks.retrieval_score.PIXEL_BLOCK", 36)  # three images
     monkeypatch.setattr(places_module, "BLOCK_SCORES", 30)
     random = np.random.default_rng(2)
-    pixels, learned = (random.integers(0, 256, size=(count, 3, 2, 2)).astype(np.uint8) for count in (4, 7))
+    pixels, trained = (random.integers(0, 256, size=(count, 3, 2, 2)).astype(np.uint8) for count in (4, 7))
     owners, names = np.array([0, 1, 1, 2, 3, 4, 5, 6, 6]), np.array([5, 1, 9, 1, 2, 5, 5, 1, 7])
     texts = np.array([1, 2, 5, 8, 1])
-    learned[2] = pixels[1]  # the very image tells nothing
-    scores = NearestPixel(pixels, texts, learned, owners, names)
-    found = np.concatenate([scores.of_images(slice(0, 3)), scores.of_images(slice(3, 4))])
-    np.testing.assert_allclose(scores.of_texts(slice(1, 4)), found[:, 1:4].T, atol=1e-4)
+    trained[2] = pixels[1]  # the very image tells nothing
+    scores = NearestPixel(pixels, texts, trained, owners, names)
+    result = np.concatenate([scores.of_images(slice(0, 3)), scores.of_images(slice(3, 4))])
+    np.testing.assert_allclose(scores.of_texts(slice(1, 4)), result[:, 1:4].T, atol=1e-4)
     assert scores.count_training_images() == 1
     for image, text in itertools.product(range(4), range(5)):
         carried = [
-            ((pixels[image].astype(float) - learned[owner].astype(float)) ** 2).sum() / 255**2
+            ((pixels[image].astype(float) - trained[owner].astype(float)) ** 2).sum() / 255**2
             for owner, name in zip(owners, names, strict=True)
             if name == texts[text] and (image, owner) != (1, 2)
         ]
-        assert found[image, text] == (pytest.approx(-min(carried), abs=1e-4) if carried else -math.inf)
+        assert result[image, text] == (pytest.approx(-min(carried), abs=1e-4) if carried else -math.inf)
 
 
 def test_of_names_that_were_never_learned_the_nearest_pixel_knows_nothing() -> None:
     pixels = np.random.default_rng(4).integers(0, 256, size=(20, 3, 2, 2)).astype(np.uint8)
     same = np.arange(20)
     scores = NearestPixel(pixels, same, pixels, same, same + 100)
-    ways = score_retrieval(scores, Relevance(same, same), loss=1.0, baselines={"nearest pixel": scores}, samples=0)
-    for way in ways.baselines["nearest pixel"]:
-        assert {first: one.value for first, one in way.recall.items()} == pytest.approx(way.chance)
+    methods = score_retrieval(scores, Relevance(same, same), loss=1.0, baselines={"nearest pixel": scores}, samples=0)
+    for way in methods.baselines["nearest pixel"]:
+        assert {first: item.value for first, item in way.recall.items()} == pytest.approx(way.chance)
 
 
 def test_the_loss_is_the_mean_of_batches_that_leave_equal_captions_out() -> None:
@@ -168,10 +168,10 @@ def test_the_loss_is_the_mean_of_batches_that_leave_equal_captions_out() -> None
     losses = []
     for rows in order:
         logits = 2.5 * images[rows] @ texts[rows].T
-        for one in range(3):
-            others = [two for two in range(3) if two == one or names[rows[two]] != names[rows[one]]]
-            for line in (logits[one, others], logits[others, one]):
-                losses.append(np.log(np.exp(line).sum()) - logits[one, one])
+        for index in range(3):
+            remaining = [two for two in range(3) if two == index or names[rows[two]] != names[rows[index]]]
+            for line in (logits[index, remaining], logits[remaining, index]):
+                losses.append(np.log(np.exp(line).sum()) - logits[index, index])
     assert mean_batch_loss(images, texts, names, 2.5, 3) == pytest.approx(np.mean(losses), abs=1e-6)
     everything = mean_batch_loss(np.ones((4, 2)), np.ones((4, 2)), np.arange(4), 1.0, 99)
     assert everything == pytest.approx(math.log(4))
@@ -194,18 +194,20 @@ def test_nothing_to_score_is_refused() -> None:
 @pytest.mark.parametrize(("right", "candidates"), [([1], 20), ([1], 21), ([3], 40), ([1, 1, 5, 9], 30), ([4], 4)])
 def test_the_rank_by_chance_is_the_median_of_random_orders(right: list[int], candidates: int) -> None:
     random = np.random.default_rng(8)
-    drawn = random.permuted(np.tile(np.arange(candidates), (30_000, 1)), axis=1)
-    ranks = [1 + (drawn < number).argmax(1) for number in right]  # where the first of the right ones stands
+    samples = random.permuted(np.tile(np.arange(candidates), (30_000, 1)), axis=1)
+    ranks = [1 + (samples < number).argmax(1) for number in right]  # where the first of the right ones stands
     assert chance_rank(np.array(right), candidates) == pytest.approx(np.median(np.concatenate(ranks)), abs=0.5)
 
 
 def test_the_rank_by_chance_is_exact_where_all_orders_can_be_gone_through() -> None:
     for right, candidates in itertools.product((1, 2, 3), (3, 4, 5, 6)):
         orders = itertools.permutations(range(candidates))
-        ranks = [1 + min(order.index(one) for one in range(right)) for order in orders]
+        ranks = [1 + min(order.index(index) for index in range(right)) for order in orders]
         assert chance_rank(np.array([right]), candidates) == np.median(ranks)
-    ways = score_directions(table_scores(np.zeros((10, 20))), Relevance(np.arange(20) // 2, np.arange(20)), samples=0)
-    assert (ways.image_to_text.chance_rank, ways.text_to_image.chance_rank) == (6.0, 5.5)
+    methods = score_directions(
+        table_scores(np.zeros((10, 20))), Relevance(np.arange(20) // 2, np.arange(20)), samples=0
+    )
+    assert (methods.image_to_text.chance_rank, methods.text_to_image.chance_rank) == (6.0, 5.5)
 
 
 def test_the_nearest_pixel_of_many_images_never_stands_in_one_table(monkeypatch: pytest.MonkeyPatch) -> None:

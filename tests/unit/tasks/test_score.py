@@ -21,19 +21,19 @@ def test_perplexity_and_bits_follow_from_the_loss() -> None:
 
 
 def test_the_dictionary_is_json_with_exactly_these_keys() -> None:
-    plain = json.loads(json.dumps(score(1.5, bytes=10).to_dict(), allow_nan=False))
-    assert list(plain) == ["perplexity", "loss", "bits_per_byte", "tokens", "protocol"]
+    base = json.loads(json.dumps(score(1.5, bytes=10).to_dict(), allow_nan=False))
+    assert list(base) == ["perplexity", "loss", "bits_per_byte", "tokens", "protocol"]
     names = ["tokenizer", "data_hash", "split", "context", "stride", "streams", "warm_up", "precision", "left_out"]
-    assert list(plain["protocol"]) == names
-    assert plain["loss"] == 1.5 and plain["protocol"]["left_out"] == ["the first token"]
+    assert list(base["protocol"]) == names
+    assert base["loss"] == 1.5 and base["protocol"]["left_out"] == ["the first token"]
 
 
 @pytest.mark.parametrize("loss", [math.inf, math.nan, 1e4])
 def test_what_is_not_finite_is_null_in_json_and_told_in_words(loss: float) -> None:
     wrong = score(loss, bytes=10)
-    plain = wrong.to_dict()
-    json.dumps(plain, allow_nan=False)
-    assert plain["perplexity"] is None and (plain["loss"] is None) == (not math.isfinite(loss))
+    base = wrong.to_dict()
+    json.dumps(base, allow_nan=False)
+    assert base["perplexity"] is None and (base["loss"] is None) == (not math.isfinite(loss))
     assert ("nan" if math.isnan(loss) else "inf") in str(wrong)
 
 

@@ -26,8 +26,8 @@ class Translator(nn.Module):
         self.dropout = nn.Dropout(0.5)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        there = (source >= 0)[..., None]
-        read = (self.embedding(source.clamp(min=0)) * there).sum(1, keepdim=True)
+        present = (source >= 0)[..., None]
+        read = (self.embedding(source.clamp(min=0)) * present).sum(1, keepdim=True)
         return self.output(self.dropout(self.embedding(target.clamp(min=0)) + read))
 
 
@@ -43,17 +43,17 @@ def pairs(count: int) -> TokenPairs:
 
 
 def test_the_loss_is_the_mean_over_all_right_tokens_of_pairs_taken_alone() -> None:
-    model, given = Translator(), pairs(60)
-    loss, tokens = mean_pair_loss(model, given)
+    model, settings = Translator(), pairs(60)
+    loss, tokens = mean_pair_loss(model, settings)
     assert model.training
     total, count = 0.0, 0
-    for place in range(60):
-        source, target = (torch.from_numpy(part) for part in given.batch([place]))
+    for index in range(60):
+        source, target = (torch.from_numpy(part) for part in settings.batch([index]))
         log = model.eval()(source, target[:, :-1]).log_softmax(-1)[0]
         total -= sum(log[t, token].item() for t, token in enumerate(target[0, 1:]))
         count += target.shape[1] - 1
     assert tokens == count and loss == pytest.approx(total / count, rel=1e-5)
-    score = score_pairs(model, given, {"split": "test"})
+    score = score_pairs(model, settings, {"split": "test"})
     assert score.perplexity == pytest.approx(math.exp(loss), rel=1e-6)
     assert score.to_dict()["tokens"] == count and "nats/token" in str(score)
 
@@ -67,8 +67,8 @@ def test_what_is_shown_fits_into_eighty_columns_and_json() -> None:
     score = score_translations(["a b c d e"] * 9, [("a b c d e", "x")] * 9, {"data hash": "0" * 64, "split": "test"})
     assert score.bleu.value == pytest.approx(100) and score.figures["chrf"] == pytest.approx(100)
     assert max(map(len, str(score).splitlines())) <= 80 and "9" in str(score)
-    plain = json.loads(json.dumps(score.to_dict()))
-    assert plain["sentences"] == 9 and "tok:13a" in plain["signatures"]["bleu"]
+    base = json.loads(json.dumps(score.to_dict()))
+    assert base["sentences"] == 9 and "tok:13a" in base["signatures"]["bleu"]
     assert "tok:13a" in score._repr_html_()
 
 

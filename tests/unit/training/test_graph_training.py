@@ -42,12 +42,12 @@ def test_a_run_learns_the_club_and_is_judged_on_the_nodes_held_out(tmp_path: Pat
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path, monkeypatch) -> None:
     trained(tmp_path / "whole", checkpoint_every=20)
-    real, taken = Session.step, []
+    real, used = Session.step, []
 
     def stopping(session: Session) -> None:
         real(session)
-        taken.append(1)
-        if len(taken) == 33:
+        used.append(1)
+        if len(used) == 33:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Session, "step", stopping)
@@ -55,10 +55,10 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights_bit_for_bit(tmp_path
         trained(tmp_path / "parts", checkpoint_every=20)
     monkeypatch.undo()
     lemma.resume(tmp_path / "parts", progress=False)
-    ones, others = (
+    ones, remaining = (
         lemma.load(tmp_path / name).require(GraphModel, "a graph model").state_dict() for name in ("whole", "parts")
     )
-    assert all(torch.equal(ones[name], others[name]) for name in ones)
+    assert all(torch.equal(ones[name], remaining[name]) for name in ones)
 
 
 def test_going_on_with_another_seed_leaves_the_split_as_it_was(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_graph_model_has_no_tokenizer_and_says_what_it_is_for(tmp_path: Path) 
 
 def test_going_on_after_the_graph_has_changed_names_the_graph(tmp_path: Path) -> None:
     nodes, edges = tmp_path / "nodes.csv", tmp_path / "edges.csv"
-    nodes.write_text("id,label\n" + "".join(f"{place},{'xy'[place % 2]}\n" for place in range(12)))
+    nodes.write_text("id,label\n" + "".join(f"{index},{'xy'[index % 2]}\n" for index in range(12)))
     edges.write_text("source,target\n0,1\n2,3\n")
     words: Any = {"graph": edges, "nodes": nodes, "out": tmp_path / "run", "progress": False, "device": "cpu"}
     lemma.train("graph", steps=2, checkpoint_every=1, **words)
@@ -94,8 +94,8 @@ def test_going_on_after_the_graph_has_changed_names_the_graph(tmp_path: Path) ->
 
 def test_no_speed_in_tokens_is_told_of_a_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lemma.train("graph", graph="karate", out=tmp_path / "run", steps=2, device="cpu")
-    shown = capsys.readouterr()
-    assert "validation accuracy" in shown.err and "tokens/s" not in shown.err + shown.out
+    output = capsys.readouterr()
+    assert "validation accuracy" in output.err and "tokens/s" not in output.err + output.out
     assert any("tokens_per_second" in row for row in RunFolder.open(tmp_path / "run").metrics.rows())
 
 
@@ -115,10 +115,10 @@ def test_words_without_effect_are_refused_with_the_reason(word: str, why: str) -
 
 
 def test_words_of_the_graph_reach_the_data_and_unknown_ones_are_refused() -> None:
-    chosen = choose("graph", {"labelled": 5, "edges": 500, "D": 8, "seed": 7})
-    data = chosen.data_spec("graph", "blocks", nodes=200)
+    choice = choose("graph", {"labelled": 5, "edges": 500, "D": 8, "seed": 7})
+    data = choice.data_spec("graph", "blocks", nodes=200)
     assert (data.labelled, data.edges, data.nodes, data.split) == (5, 500, 200, 7)
-    assert chosen.model.hidden == 8  # pyright: ignore[reportAttributeAccessIssue]
+    assert choice.model.hidden == 8  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(SpecError, match="Did you mean 'labelled'"):
         choose("graph", {"labeled": 5})
     with pytest.raises(SpecError, match="tokenizer"):
@@ -130,17 +130,17 @@ def test_sparse_features_give_the_outputs_and_gradients_of_dense_ones(depth: int
     random = np.random.default_rng(depth)
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=60, edges=150), seed=1).item("train").graph
     table = random.random((60, 9)).astype(np.float32) * (random.random((60, 9)) < 0.3)
-    kept = csr_array(table)
+    saved = csr_array(table)
     model = build(Graph(features=9, hidden=5, classes=4, depth=depth))
     _, adjacency = build_graph_inputs(graph, "symmetric")
-    found = []
-    for features in (kept, table):
+    results = []
+    for features in (saved, table):
         object.__setattr__(graph, "features", features)
         laid, _ = build_graph_inputs(graph, "symmetric")
         result = model(laid, adjacency)
-        found.append((result, *torch.autograd.grad(result.square().sum(), list(model.parameters()))))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        results.append((result, *torch.autograd.grad(result.square().sum(), list(model.parameters()))))
+    for item, other in zip(*results, strict=True):
+        torch.testing.assert_close(item, other, rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_of_sparse_features_drops_entries_and_scales_the_rest() -> None:
@@ -156,20 +156,20 @@ def test_dropout_of_sparse_features_drops_entries_and_scales_the_rest() -> None:
 def test_a_step_is_that_of_plain_autograd_on_dense_matrices() -> None:
     """The same loss and gradient as softmax(Â relu(Â X W) V) written out, with dropout off."""
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=80, edges=200), seed=1)
-    chosen = choose("graph", {"dropout": 0.0, "weight_decay": 0.0, "clip": 0.0, "bias": False})
-    spec = chosen.model.with_data_sizes(graph.sizes())
-    session = Session(spec, chosen.recipe, graph.item("train"), Distributed(torch.device("cpu")), print)
+    choice = choose("graph", {"dropout": 0.0, "weight_decay": 0.0, "clip": 0.0, "bias": False})
+    spec = choice.model.with_data_sizes(graph.sizes())
+    session = Session(spec, choice.recipe, graph.item("train"), Distributed(torch.device("cpu")), print)
     weights = [parameter.detach().clone().requires_grad_() for parameter in session.model.parameters()]
-    whole = graph.item("train").graph
-    dense = build_graph_inputs(whole, "symmetric")[1].to_dense()
-    hidden = torch.relu(dense @ torch.from_numpy(whole.features) @ weights[0].T)
+    full = graph.item("train").graph
+    dense = build_graph_inputs(full, "symmetric")[1].to_dense()
+    hidden = torch.relu(dense @ torch.from_numpy(full.features) @ weights[0].T)
     nodes = torch.from_numpy(graph.item("train").nodes)
     logits = (dense @ hidden @ weights[1].T)[nodes]
-    expected = torch.nn.functional.cross_entropy(logits, torch.from_numpy(whole.classes)[nodes])
+    expected = torch.nn.functional.cross_entropy(logits, torch.from_numpy(full.classes)[nodes])
     (loss,) = _gradients(session)
     torch.testing.assert_close(loss, expected.detach(), rtol=1e-5, atol=1e-5)
-    for mine, theirs in zip(session.model.parameters(), torch.autograd.grad(expected, weights), strict=True):
-        torch.testing.assert_close(mine.grad, theirs, rtol=1e-4, atol=1e-5)
+    for ours, reference in zip(session.model.parameters(), torch.autograd.grad(expected, weights), strict=True):
+        torch.testing.assert_close(ours.grad, reference, rtol=1e-4, atol=1e-5)
 
 
 def _gradients(session: Session) -> list[torch.Tensor]:
@@ -180,10 +180,10 @@ def _gradients(session: Session) -> list[torch.Tensor]:
 def test_memory_of_a_step_grows_with_the_edges_and_not_with_the_pairs_of_nodes(monkeypatch) -> None:
     """Of 4,000 nodes a dense Â has 16 million entries; nothing that a step makes is larger than nodes × width."""
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=4_000, edges=12_000), seed=1)
-    chosen = choose("graph", {"hidden": 8})
+    choice = choose("graph", {"hidden": 8})
     session = Session(
-        chosen.model.with_data_sizes(graph.sizes()),
-        chosen.recipe,
+        choice.model.with_data_sizes(graph.sizes()),
+        choice.recipe,
         graph.item("train"),
         Distributed(torch.device("cpu")),
         print,
@@ -206,9 +206,9 @@ class Largest(TorchDispatchMode):
     entries = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for one in tree_leaves(found):
-            if isinstance(one, torch.Tensor):
-                own = one.values() if one.layout == torch.sparse_csr else one
-                self.entries = max(self.entries, own.numel())
-        return found
+        result = func(*args, **(kwargs or {}))
+        for tree_leave in tree_leaves(result):
+            if isinstance(tree_leave, torch.Tensor):
+                custom = tree_leave.values() if tree_leave.layout == torch.sparse_csr else tree_leave
+                self.entries = max(self.entries, custom.numel())
+        return result

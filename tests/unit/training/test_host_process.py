@@ -123,7 +123,7 @@ class ShiftModel(LanguageModel):
 
     @property
     def receptive_field(self) -> int:
-        """One token."""
+        """Return one token."""
         return 1
 
     def init_weights(self) -> None:

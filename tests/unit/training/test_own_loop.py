@@ -51,47 +51,47 @@ def losses(out: Path) -> list[float]:
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
-    """What Lemma's own does without weight decay, at twice the peak rate of the recipe."""
+    """Return what Lemma's own does without weight decay, at twice the peak rate of the recipe."""
     return torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.99), weight_decay=0.0)
 
 
 def test_an_optimizer_and_a_schedule_given_as_functions_train_as_lemma_s(text: Path, tmp_path: Path) -> None:
-    plain = lemma.train("decoder", text=text, out=tmp_path / "a", weight_decay=0.0, learning_rate=4e-3, **SMALL)
+    base = lemma.train("decoder", text=text, out=tmp_path / "a", weight_decay=0.0, learning_rate=4e-3, **SMALL)
     recipe = Recipe(steps=6, warm_up=2, learning_rate=1.0)
-    own = {"optimizer": adamw, "schedule": lambda step: learning_rate(recipe, step)}
+    custom = {"optimizer": adamw, "schedule": lambda step: learning_rate(recipe, step)}
     seen = []
     result = lemma.train(
-        "decoder", text=text, out=tmp_path / "b", on_step=lambda one: seen.append(one.latest), **own, **SMALL
+        "decoder", text=text, out=tmp_path / "b", on_step=lambda item: seen.append(item.latest), **custom, **SMALL
     )
     assert losses(tmp_path / "b") == pytest.approx(losses(tmp_path / "a"), abs=1e-6)
-    assert result.best_loss == pytest.approx(plain.best_loss, abs=1e-6)
+    assert result.best_loss == pytest.approx(base.best_loss, abs=1e-6)
     rates = [[row["learning_rate"] for row in RunFolder.open(tmp_path / name).metrics.rows()] for name in "ab"]
     assert rates[0] == pytest.approx(rates[1])
     assert [float(loss) for loss in seen] == pytest.approx(losses(tmp_path / "b"), abs=1e-6)
 
 
 def test_a_step_can_end_training_and_the_run_resumes_only_with_the_functions(text: Path, tmp_path: Path) -> None:
-    own = {"optimizer": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)}
-    own["schedule"] = lambda step: 1 / step
-    lemma.train("decoder", text=text, out=tmp_path / "whole", **own, **SMALL)
+    custom = {"optimizer": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)}
+    custom["schedule"] = lambda step: 1 / step
+    lemma.train("decoder", text=text, out=tmp_path / "whole", **custom, **SMALL)
     for reached in (torch.tensor, np.bool_):  # what comparing a loss gives
-        ends = lambda one, reached=reached: reached(one.state.step == 3)  # noqa: E731
-        result = lemma.train("decoder", text=text, out=tmp_path / "a", on_step=ends, overwrite=True, **own, **SMALL)
+        ends = lambda item, reached=reached: reached(item.state.step == 3)  # noqa: E731
+        result = lemma.train("decoder", text=text, out=tmp_path / "a", on_step=ends, overwrite=True, **custom, **SMALL)
         assert result.steps == 3
     result = lemma.train(
         "decoder",
         text=text,
         out=tmp_path / "a",
         overwrite=True,
-        on_step=lambda one: one.latest if one.state.step < 3 else True,
-        **own,
+        on_step=lambda item: item.latest if item.state.step < 3 else True,
+        **custom,
         **SMALL,
     )
     assert (result.stopped, result.steps) == ("asked", 3) and result.validation_loss is not None
     assert "stopped by on_step" in str(result)
     with pytest.raises(SpecError, match=r"optimizer = custom .* lemma.resume"):
         lemma.resume(tmp_path / "a")
-    lemma.resume(tmp_path / "a", **own)
+    lemma.resume(tmp_path / "a", **custom)
     assert losses(tmp_path / "a") == losses(tmp_path / "whole")
 
 

@@ -25,7 +25,7 @@ SPECS = {
 @pytest.mark.parametrize("family", SPECS)
 def test_recomputed_layers_give_the_same_gradients_bit_for_bit_with_dropout(family: str) -> None:
     tokens = torch.randint(0, 8, (3, 6))
-    found = []
+    result = []
     for again in (False, True):
         torch.manual_seed(1)
         model = build(SPECS[family], 0.3).train()
@@ -40,17 +40,17 @@ def test_recomputed_layers_give_the_same_gradients_bit_for_bit_with_dropout(fami
         logits = out[0] if isinstance(out, tuple) else out
         causal_loss(logits[:, : tokens.shape[1]], tokens).backward()
         assert len(runs) == len(layers) * (1 + again)
-        found.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    assert found[0].keys() == found[1].keys()
-    assert all(torch.equal(one, found[1][name]) for name, one in found[0].items() if one is not None)
+        result.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    assert result[0].keys() == result[1].keys()
+    assert all(torch.equal(item, result[1][name]) for name, item in result[0].items() if item is not None)
 
 
 def test_with_penalties_on_attention_a_recomputed_run_is_the_same(tmp_path: Path, spec_and_data) -> None:
     words = {"steps": 3, "entropy_penalty": 0.1, "distance_penalty": 0.01}
-    one, other = (
+    item, other = (
         train_small(tmp_path / name, "decoder", spec_and_data, recompute=name, **words) for name in ("none", "layers")
     )
-    assert one.training_loss == other.training_loss and one.best_loss == other.best_loss
+    assert item.training_loss == other.training_loss and item.best_loss == other.best_loss
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,6 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 
 
 def test_one_process_shards_nothing(tmp_path: Path, spec_and_data) -> None:
-    plain = train_small(tmp_path / "plain", "decoder", spec_and_data, steps=2)
-    assert train_small(tmp_path / "one", "decoder", spec_and_data, steps=2, shard=True).best_loss == plain.best_loss
+    base = train_small(tmp_path / "plain", "decoder", spec_and_data, steps=2)
+    assert train_small(tmp_path / "one", "decoder", spec_and_data, steps=2, shard=True).best_loss == base.best_loss
     assert Recipe(shard=True).shard

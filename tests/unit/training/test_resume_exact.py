@@ -103,18 +103,18 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("case", TEXT)
 def test_a_resumed_run_on_text_has_the_same_bits_at_odd_sizes(case: str, tmp_path: Path) -> None:
     family, settings = TEXT[case]
-    given = {**data_of("text", tmp_path), **QUICK, **settings}
-    assert_resumes(tmp_path, lambda out: lemma.train(family, out=out, **given))
+    kwargs = {**data_of("text", tmp_path), **QUICK, **settings}
+    assert_resumes(tmp_path, lambda out: lemma.train(family, out=out, **kwargs))
 
 
 def test_a_run_over_shards_that_is_stopped_inside_an_epoch_goes_on_exactly(tmp_path: Path) -> None:
     lines = small_text().splitlines(keepends=True)
-    for place in range(3):
-        with gzip.open(tmp_path / f"part-{place}.jsonl.gz", "wt", encoding="utf-8") as file:
-            file.writelines(json.dumps({"text": line}) + "\n" for line in lines[place::3])
+    for index in range(3):
+        with gzip.open(tmp_path / f"part-{index}.jsonl.gz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps({"text": line}) + "\n" for line in lines[index::3])
     size = {"width": 8, "depth": 1, "batch": 4, **TRANSFORMER, "tokenizer": "byte-pairs", "vocabulary": 270}
-    given = {"text": str(tmp_path / "part-*.jsonl.gz"), **QUICK, **size}
-    assert_resumes(tmp_path, lambda out: lemma.train("decoder", out=out, **given))
+    kwargs = {"text": str(tmp_path / "part-*.jsonl.gz"), **QUICK, **size}
+    assert_resumes(tmp_path, lambda out: lemma.train("decoder", out=out, **kwargs))
     run = lemma.load(tmp_path / "cut", device="cpu")
     splits = task_for(run.spec).load(run.data, LoadContext(run.spec, run.recipe, SilentObserver(), run.tokenizer))
     epoch = len(splits.item("train")) / (run.recipe.batch * run.spec.context)
@@ -124,16 +124,16 @@ def test_a_run_over_shards_that_is_stopped_inside_an_epoch_goes_on_exactly(tmp_p
 @pytest.mark.parametrize("case", OTHERS)
 def test_a_resumed_run_on_other_data_has_the_same_bits_at_odd_sizes(case: str, tmp_path: Path) -> None:
     model, kind, settings = OTHERS[case]
-    given = {**data_of(kind, tmp_path), **QUICK, **settings}
-    assert_resumes(tmp_path, lambda out: lemma.train(model, out=out, **given))
+    kwargs = {**data_of(kind, tmp_path), **QUICK, **settings}
+    assert_resumes(tmp_path, lambda out: lemma.train(model, out=out, **kwargs))
 
 
 def test_a_resumed_reranker_has_the_same_bits_at_odd_sizes(tmp_path: Path) -> None:
-    given = {**data_of("images", tmp_path), **QUICK, "batch": 5}
-    lemma.train(LSTM.replace(shared=7, image_width=18), out=tmp_path / "base", **given)
-    del given["tokenizer"]
-    given |= {"rerank": True, "method": "lora", "rank": 2, "candidates": 3}
-    assert_resumes(tmp_path, lambda out: lemma.adapt(tmp_path / "base", out=out, **given))
+    kwargs = {**data_of("images", tmp_path), **QUICK, "batch": 5}
+    lemma.train(LSTM.replace(shared=7, image_width=18), out=tmp_path / "base", **kwargs)
+    del kwargs["tokenizer"]
+    kwargs |= {"rerank": True, "method": "lora", "rank": 2, "candidates": 3}
+    assert_resumes(tmp_path, lambda out: lemma.adapt(tmp_path / "base", out=out, **kwargs))
 
 
 def test_no_family_is_left_out() -> None:
@@ -161,10 +161,10 @@ def test_another_number_of_threads_is_told_in_a_sentence(tmp_path: Path, spec_an
 def test_the_same_threads_or_a_checkpoint_that_does_not_say_are_no_news(tmp_path: Path, spec_and_data) -> None:
     for name in ("same", "old"):
         train_small(tmp_path / name, "lstm", spec_and_data, observer=StopAt(3))
-    kept = read_latest_checkpoint(tmp_path / "old" / "checkpoints")
-    assert kept
-    silent = {key: value for key, value in kept.state.items() if key != "threads"}
-    save_checkpoint(tmp_path / "old" / "checkpoints", Checkpoint(kept.step, kept.tensors, silent))
+    saved = read_latest_checkpoint(tmp_path / "old" / "checkpoints")
+    assert saved
+    silent = {key: value for key, value in saved.state.items() if key != "threads"}
+    save_checkpoint(tmp_path / "old" / "checkpoints", Checkpoint(saved.step, saved.tensors, silent))
     for name in ("same", "old"):
         result = resume_small(tmp_path / name, spec_and_data[1])
         assert result.stopped == "done" and not result.warnings
@@ -182,8 +182,8 @@ def test_a_run_goes_on_with_another_optimizer_whose_memory_begins_empty(
         f"The checkpoint of step 3 holds the memory of {before}, another optimizer than {after}: that of this one "
         "begins empty.",
     )
-    kept = read_latest_checkpoint(tmp_path / "run" / "checkpoints")
-    assert kept
-    steps = {int(tensor) for name, tensor in kept.tensors["optimizer"].items() if name.endswith(":step")}
-    means = [name for name in kept.tensors["optimizer"] if name.endswith(":mean")]
+    saved = read_latest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert saved
+    steps = {int(tensor) for name, tensor in saved.tensors["optimizer"].items() if name.endswith(":step")}
+    means = [name for name in saved.tensors["optimizer"] if name.endswith(":mean")]
     assert steps == {result.steps - 3} and bool(means) == (after == "muon")

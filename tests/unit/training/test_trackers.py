@@ -27,14 +27,14 @@ def of_tensorboard(folder: Path) -> Curve:
 
 def records_of(log: bytes) -> Iterator[bytes]:
     """The records of a LevelDB log: parts with a header of seven bytes, in blocks of 32 KiB; the file has one too."""
-    place, waiting = 7, b""
-    while place + 7 <= len(log):
-        size, kind = int.from_bytes(log[place + 4 : place + 6], "little"), log[place + 6]
-        if 32768 - place % 32768 < 7 or not kind:  # the rest of a block is empty
-            place += 32768 - place % 32768
+    index, waiting = 7, b""
+    while index + 7 <= len(log):
+        size, kind = int.from_bytes(log[index + 4 : index + 6], "little"), log[index + 6]
+        if 32768 - index % 32768 < 7 or not kind:  # the rest of a block is empty
+            index += 32768 - index % 32768
             continue
-        waiting += log[place + 7 : place + 7 + size]
-        place += 7 + size
+        waiting += log[index + 7 : index + 7 + size]
+        index += 7 + size
         if kind in (1, 4):  # whole, or the last part
             yield waiting
             waiting = b""
@@ -47,14 +47,14 @@ def of_wandb(folder: Path) -> Curve:
 
     wandb.teardown()  # its own process has written all then
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
-    found = []
+    result = []
     for content in records_of(path.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(content)
         if record.WhichOneof("record_type") == "history":
             row = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-            found.append((int(row["_step"]), row["loss"]))
-    return found
+            result.append((int(row["_step"]), row["loss"]))
+    return result
 
 
 def of_mlflow(folder: Path) -> Curve:
@@ -64,7 +64,7 @@ def of_mlflow(folder: Path) -> Curve:
     (run,) = client.search_runs([client.get_experiment_by_name("lemma").experiment_id])
     assert run.info.run_name == "run" and run.info.status == "FINISHED"
     assert (run.data.params["recipe.steps"], run.data.params["model.hidden"]) == ("4", "12")
-    return [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "loss")]
+    return [(item.step, item.value) for item in client.get_metric_history(run.info.run_id, "loss")]
 
 
 def of_trackio(folder: Path) -> Curve:
@@ -95,9 +95,9 @@ def test_a_tracker_gets_the_rows_of_the_metrics_and_stdout_nothing(
             monkeypatch.setattr(f"{module}.TRACKIO_DIR", tmp_path / "trackio")
     train_small(tmp_path / "run", "lstm", spec_and_data, steps=4, tracker=name)
     rows = RunFolder.open(tmp_path / "run").metrics.rows()
-    found = READERS[name](tmp_path)
-    assert [step for step, _ in found] == [row["step"] for row in rows] == [1, 2, 3, 4]
-    assert [loss for _, loss in found] == pytest.approx([row["loss"] for row in rows])
+    result = READERS[name](tmp_path)
+    assert [step for step, _ in result] == [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert [loss for _, loss in result] == pytest.approx([row["loss"] for row in rows])
     assert capsys.readouterr().out == ""
 
 
@@ -123,9 +123,9 @@ def test_a_tracker_that_fails_is_an_error_at_first_and_later_a_warning(
     with pytest.raises(SpecError, match=r"wandb does not begin a run \(OSError: no key\)\. Set it up, or leave it out"):
         train_small(tmp_path / "first", "lstm", spec_and_data, tracker="wandb")
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **settings: run))
-    with pytest.warns(UserWarning, match="wandb takes no more rows") as said:
+    with pytest.warns(UserWarning, match="wandb takes no more rows") as caught:
         train_small(tmp_path / "later", "lstm", spec_and_data, steps=4, tracker="wandb")
-    assert len(RunFolder.open(tmp_path / "later").metrics.rows()) == 4 and len(said) == 1 and ended == [1]
+    assert len(RunFolder.open(tmp_path / "later").metrics.rows()) == 4 and len(caught) == 1 and ended == [1]
 
 
 def test_recipes_of_earlier_versions_are_read() -> None:

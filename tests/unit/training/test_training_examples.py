@@ -41,7 +41,7 @@ def reversed_digits(folder: Path, count: int = 4000) -> Path:
     while len(strings) < count:
         strings.add("".join(source.choices("0123456789", k=source.randint(3, 7))))
     path = folder / "digits.tsv"
-    path.write_text("source\ttarget\n" + "".join(f"{one}\t{one[::-1]}\n" for one in sorted(strings)))
+    path.write_text("source\ttarget\n" + "".join(f"{string}\t{string[::-1]}\n" for string in sorted(strings)))
     return path
 
 
@@ -51,15 +51,15 @@ def test_reversing_a_digit_string_is_learned_to_99_per_cent(tmp_path: Path) -> N
     words = {**DIGITS, **TINY, "steps": 600, "evaluate_every": 600}
     lemma.train("encoder-decoder", pairs=pairs, out=tmp_path / "run", **words)
     unseen = [line.split("\t") for line in pairs.read_text().splitlines()[1:]]
-    known = lemma.load(tmp_path / "run")
+    names = lemma.load(tmp_path / "run")
     from lemma.data.pairs import prepare_pairs
 
-    held = prepare_pairs(known.data, length=10, tokenizer=known.tokenizer).item("test").pairs
-    assert len(held) >= 100 and {pair.source for pair in held} < {source for source, _ in unseen}
-    written = lemma.generate(known, source=[pair.source for pair in held])
-    right = sum(one.text == pair.source[::-1] for one, pair in zip(written, held, strict=True))
-    assert right / len(held) >= 0.99
-    score = lemma.evaluate(known, progress=False, beam=2)
+    reserved = prepare_pairs(names.data, length=10, tokenizer=names.tokenizer).item("test").pairs
+    assert len(reserved) >= 100 and {pair.source for pair in reserved} < {source for source, _ in unseen}
+    text = lemma.generate(names, source=[pair.source for pair in reserved])
+    right = sum(item.text == pair.source[::-1] for item, pair in zip(text, reserved, strict=True))
+    assert right / len(reserved) >= 0.99
+    score = lemma.evaluate(names, progress=False, beam=2)
     assert score.chrf.value > 99 and "tok:13a" in score.signatures["bleu"]  # a number is one word: no 4-grams
 
 
@@ -89,12 +89,12 @@ def _compare_parts(model: Any, examples: Any) -> None:
     loss, batches = task.loss(model, recipe), task.batches(model, examples, recipe, CPU)
     inputs, targets = batches.batch(0)
     loss(inputs, targets, None)[0].backward()
-    whole = [parameter.grad.clone() for parameter in model.parameters()]
+    full = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     for part in zip(inputs.chunk(5), targets.chunk(5), strict=True):
         (loss(*part, None)[0] * batches.weight(part[1], 5)).backward()
-    for one, parameter in zip(whole, model.parameters(), strict=True):
-        torch.testing.assert_close(one, parameter.grad, rtol=1e-9, atol=1e-12)
+    for item, parameter in zip(full, model.parameters(), strict=True):
+        torch.testing.assert_close(item, parameter.grad, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["pairs", "labels"])

@@ -243,14 +243,14 @@ def test_a_result_says_on_how_much_text_the_tokenizer_was_trained_also_when_resu
 ) -> None:
     from dataclasses import replace
 
-    said = "the byte-pairs were trained on 8.4 of the 20.0 MB of training text"
+    output = "the byte-pairs were trained on 8.4 of the 20.0 MB of training text"
     spec, data = spec_and_data
-    plain = train_small(tmp_path / "a", "feed-forward", spec_and_data, steps=1)
-    assert "tokenizer_sample" not in plain.to_dict()
-    result = train_small(tmp_path / "b", "feed-forward", (spec, replace(data, tokenizer_note=said)), steps=1)
+    base = train_small(tmp_path / "a", "feed-forward", spec_and_data, steps=1)
+    assert "tokenizer_sample" not in base.to_dict()
+    result = train_small(tmp_path / "b", "feed-forward", (spec, replace(data, tokenizer_note=output)), steps=1)
     again = resume_small(tmp_path / "b", data, changes={"steps": 2})
-    for one in (result, again):
-        assert one.to_dict()["tokenizer_sample"] == said and said in " ".join(str(one).split())
+    for item in (result, again):
+        assert item.to_dict()["tokenizer_sample"] == output and output in " ".join(str(item).split())
 
 
 def test_bad_input_leaves_nothing_behind(tmp_path: Path, spec_and_data, monkeypatch) -> None:

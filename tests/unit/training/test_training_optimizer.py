@@ -98,22 +98,22 @@ def test_muon_takes_the_matrices_inside_and_adamw_the_rest(name: str) -> None:
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this version of PyTorch has no Muon")
 def test_muon_is_that_of_pytorch_to_the_rounding_of_bfloat16() -> None:
     shapes = [(6, 10), (10, 6), (6, 10), (8, 8)]
-    ours, theirs = ([torch.nn.Parameter(torch.randn(shape)) for shape in shapes] for _ in range(2))
-    for one, other in zip(ours, theirs, strict=True):
-        other.data.copy_(one.data)
+    ours, reference = ([torch.nn.Parameter(torch.randn(shape)) for shape in shapes] for _ in range(2))
+    for item, other in zip(ours, reference, strict=True):
+        other.data.copy_(item.data)
     groups = [{"params": ours, "momentum": 0.9, "ratio": 2.0, "weight_decay": 0.2}]
-    mine = Muon(groups, lr=0.05)
-    peer = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.2, momentum=0.9)
+    actual = Muon(groups, lr=0.05)
+    peer = torch.optim.Muon(reference, lr=0.1, weight_decay=0.2, momentum=0.9)
     for step in range(4):
-        for one, other in zip(ours, theirs, strict=True):
-            one.grad = torch.randn_like(one)
-            other.grad = one.grad.clone()
+        for item, other in zip(ours, reference, strict=True):
+            item.grad = torch.randn_like(item)
+            other.grad = item.grad.clone()
         if step in (1, 2):  # not every matrix has a part in every step
-            ours[2 * step - 2].grad = theirs[2 * step - 2].grad = None
-        mine.step()
+            ours[2 * step - 2].grad = reference[2 * step - 2].grad = None
+        actual.step()
         peer.step()
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=5e-3)  # four steps of about 0.1 each
+    for item, other in zip(ours, reference, strict=True):
+        torch.testing.assert_close(item, other, rtol=0, atol=5e-3)  # four steps of about 0.1 each
 
 
 def test_orthogonal_brings_all_singular_values_near_one() -> None:

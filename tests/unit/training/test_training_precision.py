@@ -96,17 +96,17 @@ def test_a_compiled_module_trains_the_same_weights_under_the_same_names(
     monkeypatch.setattr(torch, "compile", lambda module, **words: compile(module, backend="eager", **words))
     for name, words in {"plain": {}, "compiled": {"compile": True}}.items():
         train_small(tmp_path / name, "decoder", spec_and_data, steps=5, dropout=0.1, **words)
-    plain, compiled = (read_weights(tmp_path / name / "model.safetensors")[0] for name in ("plain", "compiled"))
-    assert plain.keys() == compiled.keys()
-    assert all(torch.allclose(plain[name], compiled[name], atol=1e-5) for name in plain)
+    base, compiled = (read_weights(tmp_path / name / "model.safetensors")[0] for name in ("plain", "compiled"))
+    assert base.keys() == compiled.keys()
+    assert all(torch.allclose(base[name], compiled[name], atol=1e-5) for name in base)
 
 
 @pytest.mark.parametrize("rate", [0.01, 3.0])
 def test_validations_in_bfloat16_end_with_figures_in_float32(tmp_path: Path, spec_and_data, rate: float) -> None:
     """At the second rate, which rises to the end, the best weights are not the last ones."""
-    told: list[str] = []
+    messages: list[str] = []
     observer, out = SilentObserver(), tmp_path / "run"
-    observer.log = told.append  # type: ignore[method-assign]
+    observer.log = messages.append  # type: ignore[method-assign]
     words = {"learning_rate": rate, "evaluate_every": 5, "precision": "bfloat16", "evaluate": None}
     words |= {"schedule": "constant", "warm_up": 20 if rate > 1 else 0}
     result = train_small(out, "decoder", spec_and_data, observer=observer, **words)
@@ -116,4 +116,4 @@ def test_validations_in_bfloat16_end_with_figures_in_float32(tmp_path: Path, spe
     assert result.best_loss == pytest.approx(exact.loss, abs=1e-6) and exact.protocol.precision == "float32"
     for in_float32, lowered in ((result.best_loss, min(rows)), (result.validation_loss, rows[-1])):
         assert 1e-6 < abs(in_float32 / lowered - 1) < 0.01
-    assert sum("in bfloat16" in message for message in told) == 1
+    assert sum("in bfloat16" in message for message in messages) == 1

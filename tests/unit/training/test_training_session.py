@@ -45,9 +45,9 @@ def test_a_batch_is_cut_where_the_order_says_and_targets_are_one_further_on(orde
 
 def test_the_slices_of_a_team_make_up_the_batch_of_one() -> None:
     order = RandomWindows(700, 12, 8, 3)
-    whole = TextBatches(TEXT, order, 12, Recipe(batch=8), Distributed(CPU)).batch(5)[0]
+    full = TextBatches(TEXT, order, 12, Recipe(batch=8), Distributed(CPU)).batch(5)[0]
     parts = [TextBatches(TEXT, order, 12, Recipe(batch=8), Distributed(CPU, rank, 4)).batch(5)[0] for rank in range(4)]
-    assert torch.equal(torch.cat(parts), whole)
+    assert torch.equal(torch.cat(parts), full)
 
 
 def test_recurrent_models_read_streams_and_others_windows() -> None:
@@ -71,9 +71,9 @@ def test_a_text_that_is_too_short_is_refused() -> None:
 @pytest.mark.parametrize("family", ["decoder", "lstm", "feed-forward"])
 @pytest.mark.parametrize("parts", [2, 4])
 def test_the_gradient_of_a_batch_cut_into_parts_is_that_of_the_whole(family: str, parts: int) -> None:
-    whole, cut = session_of(family), session_of(family, accumulate=parts)
+    full, cut = session_of(family), session_of(family, accumulate=parts)
     for _ in range(3):  # the second and third steps go on from the carried states
-        (loss, gradients), (cut_loss, cut_gradients) = take_gradients(whole), take_gradients(cut)
+        (loss, gradients), (cut_loss, cut_gradients) = take_gradients(full), take_gradients(cut)
         assert cut_loss == pytest.approx(loss, abs=1e-6)
         for name in gradients:
             torch.testing.assert_close(cut_gradients[name], gradients[name], atol=1e-6, rtol=1e-4)
@@ -84,10 +84,10 @@ def test_a_carried_state_makes_sequences_one_long_reading_until_the_streams_begi
     streams = session.batches.order
     assert isinstance(streams, ContiguousStreams) and streams.steps > 2
     for epoch in range(2):
-        for place in range(streams.steps):
+        for index in range(streams.steps):
             loss, _ = take_gradients(session)
             begin = streams.offsets(epoch * streams.steps)
-            rows = np.stack([TEXT[start : start + 12 * (place + 1) + 1] for start in begin]).astype(np.int64)
+            rows = np.stack([TEXT[start : start + 12 * (index + 1) + 1] for start in begin]).astype(np.int64)
             tokens = torch.from_numpy(rows)
             logits, _ = session.model(tokens[:, :-1])  # from the beginning of the streams, no state handed over
             expected = causal_loss(logits[:, -12:], tokens[:, -12:])

@@ -33,23 +33,23 @@ def gradients(parts: int, team: Distributed | None = None) -> dict[str, torch.Te
 
 @pytest.mark.parametrize("parts", [2, 4])
 def test_the_gradient_of_a_batch_of_trees_cut_into_parts_is_that_of_the_whole(parts: int) -> None:
-    whole, cut = gradients(1), gradients(parts)
-    assert max(float(gradient.abs().max()) for gradient in whole.values()) > 1e-3
-    for name, gradient in whole.items():
+    full, cut = gradients(1), gradients(parts)
+    assert max(float(gradient.abs().max()) for gradient in full.values()) > 1e-3
+    for name, gradient in full.items():
         torch.testing.assert_close(cut[name], gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_scores_that_do_not_fit_in_memory_are_worked_out_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = gradients(1)
+    full = gradients(1)
     monkeypatch.setattr(parsing, "MAX_SCORES", 1)
     for name, gradient in gradients(1).items():
-        torch.testing.assert_close(gradient, whole[name], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(gradient, full[name], rtol=1e-4, atol=1e-6)
 
 
 def test_the_mean_over_two_processes_is_the_gradient_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Distributed, "wrap", lambda team, module: module)  # no processes: each half is worked out here
-    whole = gradients(1)
+    full = gradients(1)
     halves = [gradients(1, Distributed(torch.device("cpu"), rank, 2)) for rank in (0, 1)]
-    for name, gradient in whole.items():
+    for name, gradient in full.items():
         mean = (halves[0][name] + halves[1][name]) / 2
         torch.testing.assert_close(mean, gradient, rtol=1e-4, atol=1e-6)

@@ -115,8 +115,8 @@ def check_work(sizes: Mapping[str, int], operations: int, numbers: int) -> None:
         work = f"that takes {operations:.0e} operations; at most {MAX_OPERATIONS:.0e} are made"
         raise SpecError(f"{requested}: {work}. Give smaller sizes.")
     if numbers > MAX_NUMBERS:
-        memory = f"that takes {8 * numbers / 1e9:.1f} GB of memory; at most {8 * MAX_NUMBERS / 1e9:.1f} GB are taken"
-        raise SpecError(f"{requested}: {memory}. Give smaller sizes.")
+        reason = f"that takes {8 * numbers / 1e9:.1f} GB of memory; at most {8 * MAX_NUMBERS / 1e9:.1f} GB are taken"
+        raise SpecError(f"{requested}: {reason}. Give smaller sizes.")
 
 
 def check_divisible(heads_name: str, heads: int, width_name: str, width: int) -> None:

@@ -96,12 +96,12 @@ def _rank_tie(left: str, right: str, later: Sequence[str]) -> int:
     >>> [_rank_tie(*pair, ["ab", "abc"]) for pair in (("a", "b"), ("x", "y"), ("b", "c"))]
     [2, 1, 3]
     """
-    joined = left + right
-    if any((text.endswith(left) or text.startswith(right)) and joined not in text for text in later):
+    pair_text = left + right
+    if any((text.endswith(left) or text.startswith(right)) and pair_text not in text for text in later):
         return 3
-    if joined in later:
+    if pair_text in later:
         return 2
-    return 0 if any(joined in text for text in later) else 1
+    return 0 if any(pair_text in text for text in later) else 1
 
 
 def _pair_spellings(pair: Pair, names: Sequence[str], spellings: Sequence[str]) -> Labels:

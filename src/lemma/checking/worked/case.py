@@ -89,12 +89,12 @@ def _describe_error(error: Any, settings: Mapping[str, Any]) -> str:
     """Describe one of pydantic's errors with its location in the file; rows and numbers are counted from 1."""
     field, *path = error["loc"] or ("",)
     kind, value = error["type"], shorten(repr(error["input"]), 40)
-    form, example = FIELD_FORMS.get(str(field), ("", ""))
-    advice = f" Give {form}, as in {example}." if form else ""
+    expected_text, example = FIELD_FORMS.get(str(field), ("", ""))
+    advice = f" Give {expected_text}, as in {example}." if expected_text else ""
     if kind == "missing":
         return f"{field} is missing.{advice}"
-    if form and kind in ("tuple_type", "dict_type"):
-        return f"{field} = {shorten(repr(settings.get(str(field))), 40)}: expected {form}, as in {example}."
+    if expected_text and kind in ("tuple_type", "dict_type"):
+        return f"{field} = {shorten(repr(settings.get(str(field))), 40)}: expected {expected_text}, as in {example}."
     units = ("row", "number") if field in MATRIX_FIELDS else ("entry",) if field in LIST_FIELDS else ("number",)
     indices = [step + 1 for step in path if isinstance(step, int)]
     location = ".".join([str(field), *(step for step in path if isinstance(step, str))])

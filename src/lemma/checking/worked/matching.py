@@ -178,7 +178,7 @@ class WorkedMatching(WorkedCase):
                 value = "undefined" if np.isnan(cosine) else number(cosine)
                 cosines.append(Text(f"cos({images[row]}, {sentence}) = {score} / ({p}·{q}) = {value}"))
         shared, more = pluralize(steps.image_map.shape[1], "number"), len(images) - len(self.focus)
-        given_matrices = [
+        input_matrices = [
             matrix("I", steps.image_inputs, images),
             matrix("W_i", steps.image_map),
             matrix("T", steps.sentence_inputs, sentences),
@@ -187,7 +187,7 @@ class WorkedMatching(WorkedCase):
         return [
             Text(f"W_i and W_t take images and sentences to {shared}; nothing is rounded on the way."),
             *([Text(f"{pluralize(more, 'image')} not in focus: only the matrices show the rest.")] if more else []),
-            *(given_matrices if every_matrix else []),
+            *(input_matrices if every_matrix else []),
             Heading("Images in the shared space: P = I·W_i"),
             *(projection("p", images[row], steps.image_inputs[row], steps.image_map) for row in self.focus),
             matrix("P = I·W_i", steps.image_vectors, images),

@@ -49,8 +49,8 @@ def read_value(text: str) -> Any:
     if reader.peek() == ",":  # a list without its brackets
         reader = _ValueReader(f"[{reader.text}]")
         value = reader.read()
-    if rest := reader.peek():
-        raise reader.error(f"'{rest}' is left over")
+    if trailing := reader.peek():
+        raise reader.error(f"'{trailing}' is left over")
     return value
 
 
@@ -154,8 +154,8 @@ class _ValueReader:
 
     def error(self, message: str) -> InputError:
         """Return an error at the current position."""
-        near = self.text[max(0, self.position - 12) : self.position + 12].strip()
-        return InputError(f"the value cannot be read at character {self.position + 1} (near '{near}'): {message}.")
+        excerpt = self.text[max(0, self.position - 12) : self.position + 12].strip()
+        return InputError(f"the value cannot be read at character {self.position + 1} (near '{excerpt}'): {message}.")
 
 
 def _split_numbers(item: WrittenNumber | str) -> list[WrittenNumber | str]:

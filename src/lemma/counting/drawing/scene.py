@@ -198,7 +198,7 @@ class Box:
 
 @dataclass(frozen=True)
 class TextLine:
-    """One line of text centred at x; y is its base line. The bold part comes first."""
+    """Line of text centred at x; y is its base line. The bold part comes first."""
 
     x: float
     y: float

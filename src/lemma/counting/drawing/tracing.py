@@ -59,7 +59,7 @@ class Signal(Generic[Size]):
 
 @dataclass(frozen=True)
 class Step:
-    """One operation: its name, the module at work, its arguments with signals as `Ref`s, and the signals it makes."""
+    """Operation: its name, the module at work, its arguments with signals as `Ref`s, and the signals it makes."""
 
     operation: str
     path: str

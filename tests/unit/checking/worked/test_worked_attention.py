@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
 
 def random_case(seed: int, words: int, width: int, key: int, value: int, **more: Any) -> dict[str, Any]:
     draw = np.random.default_rng(seed)
-    names = [f"w{place}" for place in range(words)]
+    names = [f"w{index}" for index in range(words)]
     shapes = {"W_Q": (width, key), "W_K": (width, key), "W_V": (width, value)}
     return {
         "sentences": " ".join(names),
@@ -87,8 +87,10 @@ def test_outputs_feed_the_next_pass(mask: str) -> None:
 
 def test_both_ways_of_writing_a_matrix_mean_the_same() -> None:
     case = random_case(4, 3, 2, 3, 2)
-    turned = {name: np.array(case[name]).T.tolist() for name in ("W_Q", "W_K", "W_V")}
-    rows, columns = (work_attention(one).sentences[0].passes[0] for one in (case, {**case, **turned, "apply": "W x"}))
+    rotated = {name: np.array(case[name]).T.tolist() for name in ("W_Q", "W_K", "W_V")}
+    rows, columns = (
+        work_attention(item).sentences[0].passes[0] for item in (case, {**case, **rotated, "apply": "W x"})
+    )
     np.testing.assert_allclose(rows.outputs, columns.outputs)
     assert rows.case.formula("q") == "q = x W_Q"
     assert columns.case.formula("q") == "q = W_Q x"
@@ -178,9 +180,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_does_not_fit_is_named(case: str) -> None:
     change, message = WRONG[case]
-    given = {name: value for name, value in {**SMALL, **change}.items() if value is not None}
+    settings = {name: value for name, value in {**SMALL, **change}.items() if value is not None}
     with pytest.raises(InputError) as caught:
-        work_attention(given)
+        work_attention(settings)
     assert message in str(caught.value)
 
 
@@ -216,13 +218,13 @@ def test_a_short_sentence_is_printed_whole_and_a_long_one_says_how() -> None:
 
 
 def test_files_that_are_no_case_are_named(tmp_path: Path) -> None:
-    broken, large = tmp_path / "broken.toml", tmp_path / "large.toml"
-    broken.write_text("sentences = [", encoding="utf-8")
+    invalid, large = tmp_path / "broken.toml", tmp_path / "large.toml"
+    invalid.write_text("sentences = [", encoding="utf-8")
     large.write_bytes(b"#" * (1 << 21))
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b'title = "caf\xe9"')
-    for named, message in {
-        broken: "not valid TOML",
+    for labelled, message in {
+        invalid: "not valid TOML",
         large: "too many for a case by hand",
         latin: "text file",
         tmp_path: "cannot be read",
@@ -231,7 +233,7 @@ def test_files_that_are_no_case_are_named(tmp_path: Path) -> None:
         "e8": "lemma look cross e8",
     }.items():
         with pytest.raises(SpecError, match=message):
-            work_attention(named)
+            work_attention(labelled)
     with pytest.raises(SpecError, match="lemma look attention e1"):
         work_cross_attention("e1")
 
@@ -281,12 +283,12 @@ def test_files_hold_every_number_and_no_markup_of_the_persons(tmp_path: Path) ->
 def test_plain_values_are_json_and_complete(tmp_path: Path) -> None:
     worked = work_attention(HOSTILE)
     worked.save(tmp_path / "a.json")
-    plain = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
-    assert plain == json.loads(json.dumps(worked.to_dict(), allow_nan=False))
-    (one,) = plain["sentences"][0]["passes"]
-    assert one["scores"][0][1] is None
-    np.testing.assert_allclose(one["weights"], worked.sentences[0].passes[0].weights)
-    assert set(one["contributions"]) == {"the#1", "the#2"}
+    base = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
+    assert base == json.loads(json.dumps(worked.to_dict(), allow_nan=False))
+    (item,) = base["sentences"][0]["passes"]
+    assert item["scores"][0][1] is None
+    np.testing.assert_allclose(item["weights"], worked.sentences[0].passes[0].weights)
+    assert set(item["contributions"]) == {"the#1", "the#2"}
 
 
 def test_a_notebook_shows_the_page_without_its_frame() -> None:

@@ -49,15 +49,15 @@ def test_all_counts_of_every_step_are_those_of_a_recount(text: str) -> None:
         for word in before:
             for left, right in pairwise(word.symbols):
                 counts[f"{left} {right}"] += word.times
-        assert {one.pair: one.count for one in step.counts} == counts
+        assert {item.pair: item.count for item in step.counts} == counts
         assert step.count == max(counts.values())
-        assert [one.count for one in step.counts] == sorted(counts.values(), reverse=True)
+        assert [item.count for item in step.counts] == sorted(counts.values(), reverse=True)
         assert step.counts[0].pair == step.pair
         assert {step.pair, *step.ties} == {pair for pair, count in counts.items() if count == step.count}
         before = step.words
     assert before == trace.segmentation
     assert all("".join(word.spelled) == word.word + r"\w" for word in trace.segmentation)
-    assert max((one.count for one in trace.left), default=0) < 2
+    assert max((item.count for item in trace.left), default=0) < 2
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +76,13 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("end", [r"\w", ""])
 def test_on_a_real_text_the_first_merges_are_those_of_the_library(book: Path, end: str) -> None:
     trace = trace_byte_pairs(text=book, merges=60, end_of_word=end)
-    whole = book.read_text(encoding="utf-8")
-    pairs = by_library(whole, 60, 2, END if end else "")
+    full = book.read_text(encoding="utf-8")
+    pairs = by_library(full, 60, 2, END if end else "")
     assert len(trace.steps) == 60
     assert spelled(trace) == pairs
     assert all(len(step.counts) == 10 for step in trace.steps)
     assert all(step.counts[0].count == step.count for step in trace.steps)
-    assert trace.words == len(whole.split())
+    assert trace.words == len(full.split())
     assert "after 60 merges, as asked" in str(trace)
 
 
@@ -114,7 +114,7 @@ def test_settings_limit_the_trace() -> None:
 
 
 def test_of_a_long_string_the_beginning_is_shown() -> None:
-    text = " ".join(f"word{place} {place * 7919}" for place in range(300))
+    text = " ".join(f"word{index} {index * 7919}" for index in range(300))
     trace = trace_byte_pairs(text)
     assert len(trace.steps) == 20
     assert all(len(step.counts) <= 10 for step in trace.steps)
@@ -166,9 +166,9 @@ def test_files_hold_the_whole_trace(tmp_path: Path) -> None:
         trace.save(tmp_path / name)
         assert "Byte-pair" in (tmp_path / name).read_text(encoding="utf-8") or name == "a.json"
     assert "<b>" not in (tmp_path / "a.html").read_text(encoding="utf-8")
-    plain = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
-    assert [step["pair"] for step in plain["steps"]] == [step.pair for step in trace.steps]
-    assert plain["tie_rule"] == trace.tie_rule
+    base = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
+    assert [step["pair"] for step in base["steps"]] == [step.pair for step in trace.steps]
+    assert base["tie_rule"] == trace.tie_rule
     with pytest.raises(InputError, match=r"'\.png' is unknown"):
         trace.save(tmp_path / "a.png")
     with pytest.raises(InputError, match="no folder"):

@@ -131,11 +131,11 @@ def test_an_order_is_replayed_however_many_ties_there_are() -> None:
         words = ["".join(chance.choices("abcde", k=chance.randrange(1, 6))) for _ in range(20)]
         text = " ".join(words * 2)
         merger, lines = BytePairMerger(Counter(text.split()), end_of_word=True), list[str]()
-        spelled = [*merger.alphabet, r"\w"]
+        decoded = [*merger.alphabet, r"\w"]
         while (ties := merger.most_frequent())[0] >= 2:
             left, right_symbol = pair = chance.choice(ties[1])
-            lines += [f"merge{len(merger.merges) + 1} = {spelled[left]} {spelled[right_symbol]}"]
-            spelled.append(spelled[left] + spelled[right_symbol])
+            lines += [f"merge{len(merger.merges) + 1} = {decoded[left]} {decoded[right_symbol]}"]
+            decoded.append(decoded[left] + decoded[right_symbol])
             merger.merge(pair)
         report = check_worked(f"bpe:{text}", lines[:150])
         assert report.right, str(report)
@@ -191,8 +191,8 @@ def test_other_shapes_and_orders_of_a_row_are_wrong(line: str) -> None:
 
 
 def test_rows_may_be_separated_by_semicolons_or_stand_side_by_side() -> None:
-    for written in ("[1, 2; 3, 4]", "[1 2; 3 4]", "[[1 2] [3 4]]", "[[1, 2], [3, 4]]", "[1 2; 3 4;]"):
-        assert [[one.value for one in row] for row in read_value(written)] == [[1, 2], [3, 4]], written
+    for text in ("[1, 2; 3, 4]", "[1 2; 3 4]", "[[1 2] [3 4]]", "[[1, 2], [3, 4]]", "[1 2; 3 4;]"):
+        assert [[item.value for item in row] for row in read_value(text)] == [[1, 2], [3, 4]], text
 
 
 def numbers(values: np.ndarray) -> str:
@@ -211,16 +211,16 @@ def test_mistakes_in_attention_are_distinguished() -> None:
         "rows are in another order": steps.weights[::-1],
         "twice": 2 * steps.weights,
     }
-    for said, values in wrong.items():
-        assert said in mistake("e8", f"alpha = {numbers(values)}"), said
+    for output, values in wrong.items():
+        assert output in mistake("e8", f"alpha = {numbers(values)}"), output
     assert "not divided by √3" in mistake("e8", f"score = {numbers(steps.products)}")
     assert "not normalised" in mistake("e8", f"output = {numbers(steps.exponentials @ steps.values)}")
 
 
 def test_mistakes_in_an_lstm_step_a_graph_and_a_search_are_named() -> None:
-    made, given = work_lstm("e9").forward, work_lstm("e9").case_values
-    assert "tanh is left out" in mistake("e9", f"h_t = {numbers(given['gamma_o'] * made['c_t'])}")
-    exchanged = given["gamma_u"] * given["c_prev"] + given["gamma_f"] * given["candidate"]
+    built, options = work_lstm("e9").forward, work_lstm("e9").case_values
+    assert "tanh is left out" in mistake("e9", f"h_t = {numbers(options['gamma_o'] * built['c_t'])}")
+    exchanged = options["gamma_u"] * options["c_prev"] + options["gamma_f"] * options["candidate"]
     assert "Γ_u and Γ_f are exchanged" in mistake("e9", f"c_t = {numbers(exchanged)}")
     back = work_lstm("c1", backward=True)
     twice = back.backward["dpre_u"] * back.forward["gamma_u"] * (1 - back.forward["gamma_u"])
@@ -249,13 +249,17 @@ def test_a_number_rounded_by_python_is_right_and_a_unit_further_is_not(value: fl
 @pytest.mark.parametrize("case", ["c1", "cycle", "d4", "e1", "e7", "e8", "e9"])
 def test_every_quantity_is_right_as_it_stands_and_none_has_a_name_twice(case: str) -> None:
     quantities = next(answer_keys(case)).expected
-    names = [name for one in quantities for name in (one.name, *one.aliases)]
+    names = [name for quantity in quantities for name in (quantity.name, *quantity.aliases)]
     assert len(names) == len(set(names))
-    listed = [one for one in quantities if isinstance(one, ExpectedNumbers) and np.isfinite(one.values).all()]
-    lines = [f"{one.name} = {json.dumps(np.round(one.values, 6).tolist())}" for one in listed]
+    listed = [
+        quantity
+        for quantity in quantities
+        if isinstance(quantity, ExpectedNumbers) and np.isfinite(quantity.values).all()
+    ]
+    lines = [f"{quantity.name} = {json.dumps(np.round(quantity.values, 6).tolist())}" for quantity in listed]
     assert check_worked(case, lines).right
-    shown = describe_worked(case)
-    assert all(one.name in shown for one in quantities if not one.name.startswith("sentence"))
+    rendered = describe_worked(case)
+    assert all(quantity.name in rendered for quantity in quantities if not quantity.name.startswith("sentence"))
 
 
 @pytest.mark.parametrize(

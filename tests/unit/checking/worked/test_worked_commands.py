@@ -24,11 +24,11 @@ def test_attention_prints_the_figures_of_the_example(capsys: pytest.CaptureFixtu
 def test_attention_takes_options_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--passes", "1", "--scaled", "--mask", "causal", "--word", "Ajax", "--json"]
     assert look("attention", "e1", *words) == 0
-    plain = json.loads(capsys.readouterr().out)
-    (one,) = plain["sentences"][0]["passes"]
-    assert one["divisor"] == pytest.approx(3**0.5)
-    assert one["weights"][0][1:] == [0] * 8
-    assert list(one["contributions"]) == ["Ajax"]
+    output = json.loads(capsys.readouterr().out)
+    (item,) = output["sentences"][0]["passes"]
+    assert item["divisor"] == pytest.approx(3**0.5)
+    assert item["weights"][0][1:] == [0] * 8
+    assert list(item["contributions"]) == ["Ajax"]
 
 
 @pytest.mark.parametrize("more", [[], ["--merges", "1"]])
@@ -60,9 +60,9 @@ def test_bpe_traces_a_string_and_a_file(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "a.txt").write_text("to be or not to be\n" * 9, encoding="utf-8")
     words = ["--text", str(tmp_path / "a.txt"), "--merges", "3", "--no-end-of-word", "--show", "2", "--json"]
     assert look("bpe", *words) == 0
-    plain = json.loads(capsys.readouterr().out)
-    assert [len(step["counts"]) for step in plain["steps"]] == [2, 2, 2]
-    assert plain["end_of_word"] == ""
+    output = json.loads(capsys.readouterr().out)
+    assert [len(step["counts"]) for step in output["steps"]] == [2, 2, 2]
+    assert output["end_of_word"] == ""
 
 
 @pytest.mark.parametrize(

@@ -31,21 +31,21 @@ def test_it_equals_torch(seed: int, sizes: tuple[int, ...], scaled: bool) -> Non
     draw = np.random.default_rng(seed)
     x, y = draw.normal(size=(looking, width)), draw.normal(size=(looked, source))
     maps = {"W_Q": (width, key), "W_K": (source, key), "W_V": (source, value)}
-    drawn = {name: draw.normal(size=shape) for name, shape in maps.items()}
+    samples = {name: draw.normal(size=shape) for name, shape in maps.items()}
     worked = work_cross_attention(
         {
-            "queries": {f"q{place}": row.tolist() for place, row in enumerate(x)},
-            "source": {f"s{place}": row.tolist() for place, row in enumerate(y)},
+            "queries": {f"q{index}": row.tolist() for index, row in enumerate(x)},
+            "source": {f"s{index}": row.tolist() for index, row in enumerate(y)},
             "apply": "x W",
             "scaled": scaled,
-            **{name: matrix.tolist() for name, matrix in drawn.items()},
+            **{name: matrix.tolist() for name, matrix in samples.items()},
         }
     )
-    query, keys, values = (torch.tensor(a @ drawn[b])[None] for a, b in ((x, "W_Q"), (y, "W_K"), (y, "W_V")))
-    wanted = torch.nn.functional.scaled_dot_product_attention(query, keys, values, scale=None if scaled else 1.0)[0]
-    np.testing.assert_allclose(worked.steps.outputs, wanted.numpy(), rtol=1e-9, atol=1e-12)
+    query, keys, values = (torch.tensor(a @ samples[b])[None] for a, b in ((x, "W_Q"), (y, "W_K"), (y, "W_V")))
+    expected = torch.nn.functional.scaled_dot_product_attention(query, keys, values, scale=None if scaled else 1.0)[0]
+    np.testing.assert_allclose(worked.steps.outputs, expected.numpy(), rtol=1e-9, atol=1e-12)
     best = [int(np.argmax((query[0] @ keys[0].T).numpy()[row])) for row in range(looking)]
-    assert [one.by_weight for one in worked.preferences] == [(f"s{place}",) for place in best]
+    assert [preference.by_weight for preference in worked.preferences] == [(f"s{index}",) for index in best]
 
 
 def test_score_and_cosine_may_disagree_and_ties_and_zeros_are_said() -> None:

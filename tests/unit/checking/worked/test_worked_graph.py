@@ -27,7 +27,7 @@ def drawn_edges(seed: int, nodes: int) -> list[list[str]]:
 
 
 def drawn(seed: int, nodes: int, **words: Any) -> WorkedGraph:
-    return work_graph({"nodes": [f"n{place}" for place in range(nodes)], "edges": drawn_edges(seed, nodes), **words})
+    return work_graph({"nodes": [f"n{index}" for index in range(nodes)], "edges": drawn_edges(seed, nodes), **words})
 
 
 @settings(deadline=None, max_examples=30)
@@ -61,7 +61,7 @@ def test_every_power_is_the_matrix_power_times_the_features(start: str) -> None:
     steps = drawn(3, 6, start=start, powers=5).steps
     for name, matrix in steps.matrices.items():
         powers = [np.linalg.matrix_power(matrix, k) @ steps.features for k in range(6)]
-        expected = [(np.linalg.norm(made), np.abs(made).max()) for made in powers]
+        expected = [(np.linalg.norm(power), np.abs(power).max()) for power in powers]
         np.testing.assert_allclose(steps.power_norms[name], expected, rtol=1e-12)
 
 
@@ -117,9 +117,9 @@ def test_names_are_escaped_on_the_page() -> None:
 def test_a_table_of_edges_is_a_graph_and_numbers_are_names(tmp_path: Path) -> None:
     table = tmp_path / "edges.csv"
     table.write_text("from,to\n1,2\n2,3\n")
-    read, written = work_graph(table), work_graph({"edges": [[1, 2], [2, 3]]})
+    read, text = work_graph(table), work_graph({"edges": [[1, 2], [2, 3]]})
     assert read.steps.names == ("1", "2", "3")
-    np.testing.assert_array_equal(read.steps.adjacency, written.steps.adjacency)
+    np.testing.assert_array_equal(read.steps.adjacency, text.steps.adjacency)
 
 
 def test_a_column_of_weights_is_said_to_be_left_out(tmp_path: Path) -> None:

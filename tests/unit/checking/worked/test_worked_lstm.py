@@ -70,27 +70,27 @@ def test_states_loss_and_every_gradient_are_those_of_torch(seed: int, width: int
     loss = torch.nn.functional.cross_entropy(logits, torch.tensor([case["y"].index(1.0)]))
     later = [torch.tensor(case[name], dtype=torch.float64) for name in ("da_next", "dc_next")]
     (loss + (hidden @ later[0]).sum() + (state @ later[1]).sum()).backward()
-    wanted = {"a_t": hidden[0], "c_t": state[0], "z": logits[0], "y_hat": logits.softmax(1)[0], "loss": loss}
-    for name, value in wanted.items():
+    expected = {"a_t": hidden[0], "c_t": state[0], "z": logits[0], "y_hat": logits.softmax(1)[0], "loss": loss}
+    for name, value in expected.items():
         np.testing.assert_allclose(worked.forward[name], value.detach().numpy(), rtol=1e-10, atol=1e-13, err_msg=name)
     gradients = {f"d{name}": leaf.grad for name, leaf in leaves.items()}
-    whole = torch.cat([cell.weight_hh.grad, cell.weight_ih.grad], 1)
-    for place, letter in enumerate(PYTORCH):
-        rows = slice(place * width, (place + 1) * width)
-        gradients |= {f"dW_{letter}": whole[rows], f"db_{letter}": cell.bias_ih.grad[rows]}
+    full = torch.cat([cell.weight_hh.grad, cell.weight_ih.grad], 1)
+    for index, letter in enumerate(PYTORCH):
+        rows = slice(index * width, (index + 1) * width)
+        gradients |= {f"dW_{letter}": full[rows], f"db_{letter}": cell.bias_ih.grad[rows]}
     for name, value in gradients.items():
         np.testing.assert_allclose(worked.backward[name], value.numpy(), rtol=1e-9, atol=1e-13, err_msg=name)
 
 
 def test_given_gates_go_on_as_worked_out_ones_do() -> None:
     case = drawn_case(3, 3, 2, 4)
-    whole = work_lstm(case, backward=True)
-    rest = {name: case[name] for name in ("c_prev", "W_y", "b_y", "y", "da_next", "dc_next")}
-    gates = {name: whole.forward[name].tolist() for name in ("gamma_u", "gamma_f", "gamma_o", "candidate")}
-    again = work_lstm(gates | rest, backward=True)
-    assert set(again.backward) == {name for name in whole.backward if name in again.backward}
-    for mine, other in ((again.forward, whole.forward), (again.backward, whole.backward)):
-        for name, value in mine.items():
+    full = work_lstm(case, backward=True)
+    tail = {name: case[name] for name in ("c_prev", "W_y", "b_y", "y", "da_next", "dc_next")}
+    gates = {name: full.forward[name].tolist() for name in ("gamma_u", "gamma_f", "gamma_o", "candidate")}
+    again = work_lstm(gates | tail, backward=True)
+    assert set(again.backward) == {name for name in full.backward if name in again.backward}
+    for ours, other in ((again.forward, full.forward), (again.backward, full.backward)):
+        for name, value in ours.items():
             np.testing.assert_allclose(value, other[name], rtol=1e-14, err_msg=name)
     assert "dW_u" not in again.backward
     assert "dW_y" in again.backward
@@ -98,26 +98,26 @@ def test_given_gates_go_on_as_worked_out_ones_do() -> None:
 
 def test_large_pre_activations_saturate_and_large_logits_still_have_a_loss() -> None:
     steep = {**WEIGHTS, "x": [1e5], "W_y": [[-1e3, 0], [0, 1e3]], "y": [1, 0]}
-    made = work_lstm(steep, backward=True)
-    assert made.forward["gamma_u"].tolist() == [1, 1]
-    assert made.forward["loss"] == pytest.approx(1e3 * (made.forward["a_t"].sum()))
-    assert "exp(z − largest)" in str(made)
-    assert all(np.isfinite(value).all() for value in made.backward.values())
+    built = work_lstm(steep, backward=True)
+    assert built.forward["gamma_u"].tolist() == [1, 1]
+    assert built.forward["loss"] == pytest.approx(1e3 * (built.forward["a_t"].sum()))
+    assert "exp(z − largest)" in str(built)
+    assert all(np.isfinite(value).all() for value in built.backward.values())
 
 
 def test_a_target_of_shares_has_their_cross_entropy() -> None:
-    made = work_lstm({**GATES, **LAYER, "y": [0.5, 0.25, 0.25]}, backward=True)
-    logits = torch.tensor(made.forward["z"], requires_grad=True)
+    built = work_lstm({**GATES, **LAYER, "y": [0.5, 0.25, 0.25]}, backward=True)
+    logits = torch.tensor(built.forward["z"], requires_grad=True)
     loss = torch.nn.functional.cross_entropy(logits[None], torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64))
     loss.backward()
-    assert made.forward["loss"] == pytest.approx(loss.item())
-    np.testing.assert_allclose(made.backward["dz"], logits.grad.numpy())
-    assert "−log" not in str(made)
+    assert built.forward["loss"] == pytest.approx(loss.item())
+    np.testing.assert_allclose(built.backward["dz"], logits.grad.numpy())
+    assert "−log" not in str(built)
 
 
 def test_other_spellings_mean_the_same() -> None:
-    spelled = {"Γ_u": [0.5, 1], "G_f": [0.25, 0], "Gamma_o": [1, 0.5], "c_tilde": [0.5, -1], "c_prev": [2, 3]}
-    assert work_lstm(spelled).to_dict() == work_lstm(GATES).to_dict()
+    decoded = {"Γ_u": [0.5, 1], "G_f": [0.25, 0], "Gamma_o": [1, 0.5], "c_tilde": [0.5, -1], "c_prev": [2, 3]}
+    assert work_lstm(decoded).to_dict() == work_lstm(GATES).to_dict()
     renamed = {("h_prev" if name == "a_prev" else name): value for name, value in WEIGHTS.items()}
     with_h = work_lstm({**renamed, "dh_next": [1, 1]}, backward=True)
     np.testing.assert_array_equal(with_h.forward["a_t"], work_lstm(WEIGHTS).forward["a_t"])
@@ -146,9 +146,9 @@ def test_every_line_fits_a_terminal_of_80_columns_and_is_plain(
 def test_what_is_printed_is_rounded_and_what_is_returned_is_not() -> None:
     worked = work_lstm("c1", backward=True, decimals=2)
     assert "Printed to 2 decimals; nothing is rounded on the way." in str(worked)
-    plain = json.loads(json.dumps(worked.to_dict(), allow_nan=False))
-    assert plain["forward"]["c_t"] == worked.forward["c_t"].tolist()
-    assert plain["backward"]["dW_c"] == work_lstm("c1", backward=True).backward["dW_c"].tolist()
+    base = json.loads(json.dumps(worked.to_dict(), allow_nan=False))
+    assert base["forward"]["c_t"] == worked.forward["c_t"].tolist()
+    assert base["backward"]["dW_c"] == work_lstm("c1", backward=True).backward["dW_c"].tolist()
     assert work_lstm("c1").to_dict()["backward"] is None
 
 
@@ -247,8 +247,8 @@ def test_a_bad_file_exits_with_2_and_its_name(
 ) -> None:
     (tmp_path / "bad.toml").write_text(text, encoding="utf-8")
     assert look(str(tmp_path / "bad.toml")) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert message in said and "bad.toml" in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert message in output and "bad.toml" in output
 
 
 def test_an_example_of_another_kind_is_sent_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,14 +25,16 @@ def changed(**words: Any) -> dict[str, Any]:
 
 def test_scores_are_numpys_for_random_matrices() -> None:
     random = np.random.default_rng(3)
-    given = {
+    settings = {
         name: random.normal(size=size)
         for name, size in {"I": (5, 4), "T": (7, 3), "W_i": (4, 6), "W_t": (3, 6)}.items()
     }
-    worked = work_matching({name: values.tolist() for name, values in given.items()})
-    wanted = np.einsum("ia,ak,tb,bk->it", given["I"], given["W_i"], given["T"], given["W_t"])
-    np.testing.assert_allclose(worked.steps.scores, wanted, atol=1e-12)
-    assert [one.by_product for one in worked.of_images] == [(f"sentence {best + 1}",) for best in wanted.argmax(1)]
+    worked = work_matching({name: values.tolist() for name, values in settings.items()})
+    expected = np.einsum("ia,ak,tb,bk->it", settings["I"], settings["W_i"], settings["T"], settings["W_t"])
+    np.testing.assert_allclose(worked.steps.scores, expected, atol=1e-12)
+    assert [of_image.by_product for of_image in worked.of_images] == [
+        (f"sentence {best + 1}",) for best in expected.argmax(1)
+    ]
 
 
 @pytest.mark.parametrize(
