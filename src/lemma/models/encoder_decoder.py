@@ -68,7 +68,7 @@ class DecoderState(State):
     """The tokens written so far, and the caches of them and of the source in each layer.
 
     Attributes:
-        source_mask: false at padding of the source; None if there is none.
+        source_mask: false at padding of the source; None without padding.
         source: the source's vectors, until every layer has projected them.
     """
 

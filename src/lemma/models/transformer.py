@@ -133,7 +133,7 @@ def build_layers(shape: LayerShape, depth: int, dropout: float) -> nn.ModuleList
 
 
 def build_shared_biases(shape: AttentionShape) -> nn.Module | None:
-    """Build the position bias that all layers share; None where there is none, or each layer has its own."""
+    """Build the position bias that all layers share; None without one, or if each layer has its own."""
     if not shape.positions.shared:
         return None
     return build_hook(shape.positions, "biases", shape.context, shape.heads, shape.causal)

@@ -1,4 +1,4 @@
-"""Augmentation of images and captions, drawn anew every time they are read.
+"""Augmentation of images and captions, drawn again every time they are read.
 
 The draws are a function of the seed and the step alone, the same on every machine and in every process. All of them
 grow with one strength; the constants are their values at strength 1.

@@ -51,7 +51,7 @@ class TaskInfo:
         unit: Unit of the loss.
         has_perplexity: Whether perplexities of different models can be compared.
         counts: Unit of training throughput.
-        answers: Answer to a text: "prompt" (continues it), "translation" or "class"; None if there is none.
+        answers: Answer to a text: "prompt" (continues it), "translation" or "class"; None if it has no answer.
         text_checks: Whether warnings about text apply: too many epochs, validation far better than training.
         no_penalties: Reason why the attention penalties do not apply; None where they do.
         adaptation_batch: Default batch of an adaptation.

@@ -447,7 +447,7 @@ def plan_reading(
     """Choose how to read a text: streams where a carried state gives each token its full context, else windows.
 
     By default the context is the model's receptive field, or for a Transformer the context it was trained with. The
-    stride is half of a Transformer's context, since each window is read anew, and 1 for window models.
+    stride is half of a Transformer's context, since each window is read again, and 1 for window models.
     """
     reach, decoder = model.receptive_field, model.spec if isinstance(model.spec, Decoder) else None
     if context is None:

@@ -140,7 +140,7 @@ def compile_module(
     return fast
 
 
-class CudaGraphStep:
+class GraphedTrainingStep:
     """A training step recorded as a CUDA graph, which launches all its kernels at once.
 
     Each replay writes the gradients to the tensors of the recording.

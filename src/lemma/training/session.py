@@ -27,7 +27,7 @@ from lemma.tasks.registry import task_for
 from lemma.training.distributed import Distributed, check_layers, recompute_layers, skip_gradient_sync
 from lemma.training.optimizer import build_custom_optimizer, build_optimizer, clip_gradients, learning_rate
 from lemma.training.precision import (
-    CudaGraphStep,
+    GraphedTrainingStep,
     Forward,
     check_kernels,
     choose_arithmetic,
@@ -62,7 +62,7 @@ class TrainingHooks:
     on_step: "Callable[[Session], object] | None" = None
 
     def check(self, recipe: Recipe) -> None:
-        """Raise SpecError if a function that the recipe needs is missing, or `on_step` is none."""
+        """Raise SpecError if a function that the recipe needs is missing, or `on_step` is not a function."""
         for name, kind in (("optimizer", recipe.optimizer.kind), ("schedule", recipe.schedule)):
             if kind == "custom" and getattr(self, name) is None:
                 raise SpecError(
@@ -189,7 +189,7 @@ class Session:
         self.scheduled_rate(1)  # a wrong schedule is reported before an older run is replaced
         self.layers = list(loss.layers)
         self.loss: Forward = self._compile_loss() if self.arithmetic.is_compiled else self.wrapped_loss
-        self.graph_step: CudaGraphStep | None = self._record_step() if records else None
+        self.graph_step: GraphedTrainingStep | None = self._record_step() if records else None
         if self.task.info.text_checks:
             self.warn("read_too_often", epochs_warning(recipe, len(examples), self.batches.length))
         seed_random(recipe.seed + RANK_SEED_STRIDE * (processes.rank + 1), processes.device)
@@ -405,7 +405,7 @@ class Session:
         self.log_message("compiling the model, which takes some seconds the first time")
         return compile_module(self.wrapped_loss, self.layers, try_loss, lambda message: self.warn("compile", message))
 
-    def _record_step(self) -> CudaGraphStep | None:
+    def _record_step(self) -> GraphedTrainingStep | None:
         def step(inputs: Tensor, targets: Tensor) -> list[Tensor]:
             with self.arithmetic.autocast():
                 objective, (loss, *terms), _ = self.loss(inputs, targets, None)
@@ -415,7 +415,7 @@ class Session:
             return [term.detach() for term in (loss, norm, *terms)]
 
         try:
-            return CudaGraphStep(step, self.optimizer, *self.batches.batch(0))
+            return GraphedTrainingStep(step, self.optimizer, *self.batches.batch(0))
         except RuntimeError as error:  # something in the step waits for the device, which cannot be recorded
             reason = str(error).strip().partition("\n")[0]
             self.warn(

@@ -364,12 +364,12 @@ def test_the_largest_width_below_a_bound_keeps_it_and_the_next_does_not() -> Non
     result: Any = lemma.count.solve("decoder", "parameters <= 1M for d", L=3)
     counted = {
         d: lemma.count("decoder", quantities=["parameters"], L=3, d=d).parameters.total
-        for d in (result.size, result.beyond[0])
+        for d in (result.size, result.next_size[0])
     }
-    assert counted[result.size] == result.value <= 10**6 < (counted[result.beyond[0]] or 0) == result.beyond[1]
+    assert counted[result.size] == result.value <= 10**6 < (counted[result.next_size[0]] or 0) == result.next_size[1]
     assert result.size % 4 == 0 and result.root >= result.size  # four heads divide it
     smallest: Any = lemma.count.solve("decoder", "optimizer >= 8M for L")
-    assert smallest.value >= 8 * 10**6 > smallest.beyond[1] and smallest.beyond[0] == smallest.size - 1
+    assert smallest.value >= 8 * 10**6 > smallest.next_size[1] and smallest.next_size[0] == smallest.size - 1
     with pytest.raises(CountingError, match="follow no formula"):
         lemma.count.solve("lstm", "activations >= 1MB for B", B=3, T=5)
     with pytest.raises(InputError, match="do not depend on B"):
