@@ -71,4 +71,4 @@ def test_the_formula_of_what_learns_is_read_off_the_adapted_module(spec, method,
     figure = count(adapted_subject(spec, method, learn), ["parameters"]).parameters
     assert figure.total == number == adapt_model(build(spec), method, learn).num_trainable
     assert formula is None or figure.formula == formula
-    assert not figure.quantity.refused
+    assert not figure.refused

@@ -156,7 +156,7 @@ def test_every_parameter_is_drawn_with_its_shape_and_number(name: str) -> None:
 
 def test_repeated_layers_are_framed_once_with_their_number() -> None:
     texts = {text.bold: text.regular for text in drawing("decoder").shapes if isinstance(text, TextLine) and text.bold}
-    assert re.fullmatch(r"layers, (\w+?)₂ is the next one's \1", texts["× L"])
+    assert re.fullmatch(r"layers, (\w+?)[₂₃] is the next one's \1", texts["× L"])
     assert [shape.kind for shape in drawing("decoder").shapes if isinstance(shape, Box)].count("frame") == 1
 
 
