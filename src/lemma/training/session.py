@@ -27,8 +27,8 @@ from lemma.tasks.registry import task_for
 from lemma.training.distributed import Distributed, check_layers, recompute_layers, skip_gradient_sync
 from lemma.training.optimizer import build_custom_optimizer, build_optimizer, clip_gradients, learning_rate
 from lemma.training.precision import (
-    GraphedTrainingStep,
     Forward,
+    GraphedTrainingStep,
     check_kernels,
     choose_arithmetic,
     compile_module,
