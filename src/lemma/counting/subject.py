@@ -240,7 +240,8 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
     if isinstance(model, str) and model in EXAMPLES:
         subject = factory_subject(EXAMPLES[model], settings, model)
         return replace(subject, identity=_example_identity(model, settings))
-    if isinstance(model, (str, Path)) and exists(Path(model)) and is_run(Path(model)):
+    is_preset = model in preset_names() and not exists(Path(model)) if isinstance(model, str) else False
+    if isinstance(model, (str, Path)) and not is_preset and is_run(Path(model)):  # also a pretrained model by name
         return _run_subject(RunFolder.open(Path(model)), settings)
     if isinstance(model, str) and model not in PRESETS and not exists(Path(model)) and model not in preset_names():
         raise SpecError(
