@@ -411,6 +411,7 @@ class SubjectCounter:
         return {path: (prod(shape),) for path, shape in shapes.items()}
 
     def _read_optimizer(self, sizes: Sizes) -> Readings:
+        """Return the bytes of AdamW's state, by parameter, at these sizes."""
         self.reader.check_time()
         return measure.optimizer_bytes(self.subject.build(sizes))
 

@@ -595,7 +595,7 @@ class BytePairEncoder:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._clear()
+        self._clear_cache()
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """Return the ids of some texts, and the bounds of each."""
@@ -603,13 +603,14 @@ class BytePairEncoder:
         firsts = np.cumsum([0, *map(len, chunks)])
         with self._lock:
             if len(self._ids) > self.MAX_CACHED_IDS:
-                self._clear()
+                self._clear_cache()
             rows = np.fromiter(map(self._rows.__getitem__, chain.from_iterable(chunks)), np.int64, firsts[-1])
             self._encode_new_chunks()
             ends = np.cumsum(np.concatenate([[0], np.diff(self._bounds)[rows]]))
             return gather(self._ids, self._bounds, rows), ends[firsts]
 
-    def _clear(self) -> None:
+    def _clear_cache(self) -> None:
+        """Forget all encoded chunks."""
         self._rows = _Numbering()
         self._ids: Ids = np.zeros(0, dtype=np.int64)
         self._bounds: Ids = np.zeros(1, dtype=np.int64)  # row r owns ids[bounds[r] : bounds[r + 1]]
@@ -621,7 +622,7 @@ class BytePairEncoder:
         try:
             lists = [encoding.ids for encoding in self._engine.encode_batch_fast(chunks, add_special_tokens=False)]
         except BaseException:
-            self._clear()  # rows without ids must not stay
+            self._clear_cache()  # rows without ids must not stay
             raise
         lengths = np.array([len(ids) for ids in lists], dtype=np.int64)
         self._ids = np.concatenate([self._ids, np.fromiter(chain.from_iterable(lists), np.int64, lengths.sum())])

@@ -212,6 +212,7 @@ def _open_existing(embedder: Embedder, folder: Path) -> OpenedIndex:
 
 
 def _count_index(index: Index, new: int = 0, removed: int = 0) -> IndexCounts:
+    """Return the number of indexed images with the numbers of new and removed ones, and the unreadable files."""
     return IndexCounts(len(index), new, removed, tuple((entry.name, entry.error) for entry in index.unreadable))
 
 

@@ -66,6 +66,7 @@ class Verification(Result):
         return {"path": str(self.path), "right": self.right, "files": [asdict(file) for file in self.files]}
 
     def records(self) -> list[dict[str, Any]]:
+        """Return one record per file: its path, bytes, state and the reason of a damage."""
         return [asdict(file) for file in self.files]
 
     def blocks(self) -> Iterator[Block]:

@@ -86,7 +86,7 @@ class Experiment(ABC, Generic[M]):
         """Report on all outcomes; some are missing if the study was interrupted."""
 
     def prepare(self, cells: Sequence[StudyCell]) -> None:
-        """Do the work that these cells need, before the first of them is run."""
+        """Make what all these cells share, such as pretrained bases, before the first of them is run."""
 
     def trials(self, cells: Sequence[StudyCell]) -> Sequence[StudyCell]:
         """Return short runs that come before these cells, by which settings of theirs are chosen."""

@@ -49,6 +49,7 @@ class MaskedTask(TextTask):
         return MaskedBatches(examples, model.spec, recipe, worker)
 
     def loss(self, model: EncoderModel, recipe: Recipe, batches: Any = None) -> "MaskedLoss":
+        """Return the module of the model and its loss on masked tokens; it needs nothing of the batches."""
         return MaskedLoss(model, masked_windows(model.spec.context, model.spec, recipe.mask_rate).num_predicted)
 
     def validate(self, model: EncoderModel, data: Splits[TokenArray], recipe: Recipe) -> "MaskedScore":

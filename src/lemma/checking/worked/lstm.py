@@ -112,7 +112,7 @@ class LstmCase(Case):
 
     @classmethod
     def setting_names(cls) -> list[str]:
-        """Return the fields of the case, with h for a too."""
+        """Return the names of the fields, and their aliases with the letter h instead of a."""
         names = super().setting_names()
         return [*names, *(alias for name in names for alias in FIELD_ALIASES.get(name, ()) if "h_" in alias)]
 
