@@ -173,11 +173,16 @@ def check_replaceable(path: Path) -> None:
     if not path.is_dir() or path.is_symlink():
         return
     parent, user = path.parent.stat(), getattr(os, "geteuid", lambda: 0)()
-    sticky = parent.st_mode & stat.S_ISVTX and user not in (0, parent.st_uid, path.stat().st_uid)
+    try:
+        owner = path.stat().st_uid
+    except FileNotFoundError:  # another process is replacing it at this moment
+        return
+    sticky = parent.st_mode & stat.S_ISVTX and user not in (0, parent.st_uid, owner)
     folders = [path.parent, *(Path(folder) for folder, _, _ in os.walk(path))]
     effective = os.access in os.supports_effective_ids
     for folder in folders:
-        if sticky or not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective):
+        is_allowed = os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective) or not folder.exists()
+        if sticky or not is_allowed:  # a folder that is gone was replaced meanwhile
             raise StorageError(
                 f"{path} cannot be replaced: you may not remove the files in {path if sticky else folder}. "
                 "Nothing was changed. Choose another folder, or ask its owner."
