@@ -29,6 +29,7 @@ from lemma.errors import DataError, RunError, StorageError
 
 Value = TypeVar("Value")
 PARTIAL_SUFFIX, ASIDE_SUFFIX = ".partial", ".aside"
+ACCESS_ATTEMPTS = 10  # a folder that is replaced between two looks at it seems to be forbidden
 TEMPORARY_NAME = re.compile(
     r"\.(?P<name>.+?)(?P<number>\.\d+)?\.(?P<machine>[^.]+)-(?P<process>\d+)(?P<suffix>\.[a-z]+)", re.DOTALL
 )
@@ -179,14 +180,18 @@ def check_replaceable(path: Path) -> None:
         return
     sticky = parent.st_mode & stat.S_ISVTX and user not in (0, parent.st_uid, owner)
     folders = [path.parent, *(Path(folder) for folder, _, _ in os.walk(path))]
-    effective = os.access in os.supports_effective_ids
     for folder in folders:
-        is_allowed = os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective) or not folder.exists()
-        if sticky or not is_allowed:  # a folder that is gone was replaced meanwhile
+        if sticky or not any(_is_writable_folder(folder) for _ in range(ACCESS_ATTEMPTS)):
             raise StorageError(
                 f"{path} cannot be replaced: you may not remove the files in {path if sticky else folder}. "
                 "Nothing was changed. Choose another folder, or ask its owner."
             )
+
+
+def _is_writable_folder(folder: Path) -> bool:
+    """Return whether this user may change a folder; True if it is gone, since another process replaced it."""
+    effective = os.access in os.supports_effective_ids
+    return os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective) or not folder.exists()
 
 
 @contextmanager
