@@ -29,7 +29,6 @@ from lemma.errors import DataError, RunError, StorageError
 
 Value = TypeVar("Value")
 PARTIAL_SUFFIX, ASIDE_SUFFIX = ".partial", ".aside"
-ACCESS_ATTEMPTS = 10  # a folder that is replaced between two looks at it seems to be forbidden
 TEMPORARY_NAME = re.compile(
     r"\.(?P<name>.+?)(?P<number>\.\d+)?\.(?P<machine>[^.]+)-(?P<process>\d+)(?P<suffix>\.[a-z]+)", re.DOTALL
 )
@@ -181,7 +180,7 @@ def check_replaceable(path: Path) -> None:
     sticky = parent.st_mode & stat.S_ISVTX and user not in (0, parent.st_uid, owner)
     folders = [path.parent, *(Path(folder) for folder, _, _ in os.walk(path))]
     for folder in folders:
-        if sticky or not any(_is_writable_folder(folder) for _ in range(ACCESS_ATTEMPTS)):
+        if sticky or not _is_writable_folder(folder):
             raise StorageError(
                 f"{path} cannot be replaced: you may not remove the files in {path if sticky else folder}. "
                 "Nothing was changed. Choose another folder, or ask its owner."
@@ -189,9 +188,20 @@ def check_replaceable(path: Path) -> None:
 
 
 def _is_writable_folder(folder: Path) -> bool:
-    """Return whether this user may change a folder; True if it is gone, since another process replaced it."""
-    effective = os.access in os.supports_effective_ids
-    return os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective) or not folder.exists()
+    """Return whether this user may list and change a folder; True if another process has just removed it."""
+    mode = os.R_OK | os.W_OK | os.X_OK
+    if os.access not in os.supports_dir_fd:  # Windows
+        return os.access(folder, mode) or not folder.exists()
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except PermissionError:
+        return False
+    try:  # the opened folder is checked, even if its path meanwhile leads to another one
+        return os.access(".", mode, dir_fd=descriptor, effective_ids=os.access in os.supports_effective_ids)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

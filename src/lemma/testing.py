@@ -13,14 +13,12 @@ from copy import deepcopy
 from typing import TypeVar
 
 import torch
-from jaxtyping import Int
 from torch import Tensor, nn
 
-from lemma.models.base import Backbone, LanguageModel, count_parameters
+from lemma.models.base import Backbone, LanguageModel, Tokens, count_parameters
 from lemma.models.build import count_spec_parameters
 from lemma.spec.choose import read_model
 
-Tokens = Int[Tensor, "batch time"]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Check = Callable[[LanguageModel, Tokens], str]
 ROWS, MIN_LENGTH, MIDDLE = 3, 23, 12  # of the random tokens, and the position at which they are changed

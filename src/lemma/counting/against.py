@@ -22,15 +22,8 @@ from lemma.report.result import Block, Heading, Result, Table, Text
 from lemma.report.text import format_table, wrap_lines
 
 MAX_RUN_BYTES = 2**32  # bytes of parameters up to which a model is really run, since these tools need real tensors
-PRODUCT_FUNCTIONS = (
-    "scaled_dot_product_attention",
-    "multi_head_attention_forward",
-    "matmul",
-    "bmm",
-    "addmm",
-    "baddbmm",
-)
-PRODUCT_FUNCTIONS += ("einsum", "linear", "lstm", "gru")
+PRODUCT_FUNCTIONS = ("scaled_dot_product_attention", "multi_head_attention_forward", "einsum", "linear", "lstm", "gru")
+PRODUCT_FUNCTIONS += ("matmul", "bmm", "addmm", "baddbmm")
 MULTIPLY_ADDS = "multiply–adds, ×2 here"
 MAX_NAMED, MAX_COMBINED = 2, 3  # modules that differ, and modules that sum up to a difference
 
@@ -76,9 +69,9 @@ class ToolComparison(Result):
 
     def blocks(self) -> Iterator[Block]:
         """A table, with the convention and the reasons below each row."""
-        rendered = format_table([self.header[:-1], *(row.cells[:-1] for row in self.all_rows)])
-        lines = [self.model, rendered[0]]
-        for row, line in zip(self.all_rows, rendered[1:], strict=True):
+        header, *table = format_table([self.header[:-1], *(row.cells[:-1] for row in self.all_rows)])
+        lines = [self.model, header]
+        for row, line in zip(self.all_rows, table, strict=True):
             lines += [line, *(wrap_lines(f"    {note}") for note in (row.convention, *row.reasons) if note)]
         yield Text("\n".join(lines))
 
@@ -120,9 +113,8 @@ def _compare_tool(tool: str, subject: Subject, exact: "ExactCounts") -> ToolRow:
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
-            tool_count = TOOLS[tool](
-                SelfFeedingModule(subject.build(values, "cpu"), subject.build_inputs(values, "cpu"))
-            )
+            module = SelfFeedingModule(subject.build(values, "cpu"), subject.build_inputs(values, "cpu"))
+            tool_count = TOOLS[tool](module)
     except ImportError as error:
         missing = (error.name or tool).partition(".")[0]
         needed = "" if missing == tool else f" (it needs {missing})"
@@ -174,20 +166,20 @@ def exact_counts(subject: Subject) -> ExactCounts:
     parameters: Counter[str] = Counter()
     for name, parameter in module.named_parameters():
         parameters[name.rpartition(".")[0]] += parameter.numel()
-    kinds = {path: type(part).__name__ for path, part in module.named_modules()}
+    classes = {path: type(part).__name__ for path, part in module.named_modules()}
     functions: dict[str, dict[str, None]] = {}
 
     class FunctionNames(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(func, "__name__", "").strip("_")
             if name in PRODUCT_FUNCTIONS:
-                functions.setdefault(path_now.current, {})[name] = None
+                functions.setdefault(tracker.current, {})[name] = None
             return func(*args, **(kwargs or {}))
 
-    with track_paths(module) as path_now, torch.no_grad(), FunctionNames():
+    with track_paths(module) as tracker, torch.no_grad(), FunctionNames():
         module(*inputs.args, **inputs.kwargs)
     flops = {path: row[0] for path, row in product_flops(module, inputs).items() if row[0]}
-    return ExactCounts(parameters, flops, kinds, {path: tuple(names) for path, names in functions.items()})
+    return ExactCounts(parameters, flops, classes, {path: tuple(names) for path, names in functions.items()})
 
 
 class SelfFeedingModule(nn.Module):
@@ -289,17 +281,17 @@ def count_with_thop(wrapper: SelfFeedingModule) -> ToolCount:
 
     products, parameters, layers = profile(wrapper, inputs=(wrapper.signal,), verbose=False, ret_layer_info=True)
     modules: dict[str, float] = {}
-    holdings: dict[str, float] = {}
+    parameters_by_path: dict[str, float] = {}
 
     def collect(path: str, layer: Sequence[Any]) -> None:
         children = layer[2]
         modules[path] = 2 * (layer[0] - sum(child[0] for child in children.values()))
-        holdings[path] = layer[1] - sum(child[1] for child in children.values())
+        parameters_by_path[path] = layer[1] - sum(child[1] for child in children.values())
         for name, child in children.items():
             collect(f"{path}.{name}".removeprefix("."), child)
 
     collect("", layers.get("module", (products, parameters, {})))
-    return ToolCount(int(parameters), 2 * products, MULTIPLY_ADDS, modules, holdings)
+    return ToolCount(int(parameters), 2 * products, MULTIPLY_ADDS, modules, parameters_by_path)
 
 
 TOOLS: dict[str, Callable[[SelfFeedingModule], ToolCount]] = {

@@ -16,7 +16,7 @@ NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None}  # special toke
 
 
 def with_inputs(make_inputs: Callable[..., Any], **probe_sizes: list[int]) -> Callable[[Any], Any]:
-    """Make a factory know what its modules are called with, and at which sizes some symbols may be probed."""
+    """Return a decorator that gives a factory the inputs of its modules, and the sizes at which symbols are probed."""
 
     def mark(factory: Any) -> Any:
         factory.inputs, factory.probe_sizes = make_inputs, probe_sizes

@@ -220,8 +220,8 @@ class GroupingError(Exception):
 def path_pattern(path: str) -> str:
     """Write a star for every number of a layer.
 
-    >>> path_pattern("layers.3.attention.output.weight"), path_pattern("weight_ih_l1_reverse")
-    ('layers.*.attention.output.weight', 'weight_ih_l*_reverse')
+    >>> path_pattern("layers.3.output.weight"), path_pattern("weight_ih_l1_reverse"), path_pattern("weight_hh_l0.A")
+    ('layers.*.output.weight', 'weight_ih_l*_reverse', 'weight_hh_l*.A')
     """
     return LAYER_NUMBER.sub("*", path)
 

@@ -37,7 +37,7 @@ RESERVE = 0.05
 MAX_SIZE = 2**24
 """The largest batch or context that is looked for."""
 MAX_GUESSES = 12  # after which the largest batch or context is found by halving
-MAX_OPERATIONS = 10_000  # of a step that is followed only to find the largest batch or context
+MAX_OPERATIONS = 10_000  # of a step that is traced only to find the largest batch or context
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -80,7 +80,7 @@ def _gpu(
     """Describe a GPU: GB as sold, GiB as PyTorch sees them, TB/s, TFLOPs in bfloat16 (0: it has none) and in TF32."""
     rates = {"bfloat16": bfloat16 * 1e12, "float32": tf32 * 1e12}
     sizes = sold_as if isinstance(sold_as, tuple) else (sold_as,)
-    flops = {word: rate for word, rate in rates.items() if rate}
+    flops = {precision: rate for precision, rate in rates.items() if rate}
     return Device(name, gib * GIB, terabytes * 1e12, flops, workspace, advertised_gb=sizes)
 
 
@@ -176,9 +176,9 @@ def get_device(
     >>> get_device("h200").bandwidth, get_device(None, memory=80e9).memory
     (4800000000000.0, 80000000000.0)
     """
-    for word, value in (("memory", memory), ("flops", flops), ("bandwidth", bandwidth)):
+    for name, value in (("memory", memory), ("flops", flops), ("bandwidth", bandwidth)):
         if value is not None and not (isinstance(value, int | float) and value > 0):
-            raise InputError(f"{word} = {value!r}: a number above 0 is expected, as in {word}=80e9.")
+            raise InputError(f"{name} = {value!r}: a number above 0 is expected, as in {name}=80e9.")
     if gpu is None and memory is not None:
         device = Device("own device", memory, None, {})
     elif str(gpu).lower() == "cpu":
@@ -534,8 +534,8 @@ class Plan(Result):
         verdict = "It fits" if self.fits else "It does not fit"
         of_all = f"{format_bytes(settings.budget)} ({1 - settings.reserve:.0%} of {format_bytes(device.memory)})"
         yield Text(f"{verdict}: {format_bytes(self.peak)} of {of_all}.", "good" if self.fits else "bad")
-        words = {BATCH: "batch" + (" of one device" if settings.shards > 1 else ""), TIME: "context"}
-        yield Items([f"largest {words[largest.name]}: {largest}" for largest in self.largest])
+        titles = {BATCH: "batch" + (" of one device" if settings.shards > 1 else ""), TIME: "context"}
+        yield Items([f"largest {titles[largest.name]}: {largest}" for largest in self.largest])
         yield Table(("", ""), list(self._time_rows()), "Time", is_text=True)
         if self.generation:
             yield Table(("", ""), list(self._generation_rows(self.generation)), "Generating", is_text=True)

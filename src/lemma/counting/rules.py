@@ -40,6 +40,7 @@ from lemma.counting.fit import (
 )
 from lemma.counting.measure import ModuleReader, total_size
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, as_polynomial, symbol
+from lemma.counting.subject import format_sizes
 from lemma.errors import CountingError
 
 SERIES_LENGTH = 33  # sizes along one symbol at which bends are looked for: four periods of eight, and one more
@@ -140,7 +141,7 @@ class DerivedSizeFinder:
         if index == MEMBERS:
             return len(shapes)
         if not shapes:
-            raise CountingError(f"{pattern} does not exist at these sizes")
+            raise CountingError(f"{pattern} does not exist at {format_sizes(sizes)}")
         return shapes[0][int(index)]
 
     def _dimension_rules(self) -> dict[str, DimensionRule]:
@@ -161,8 +162,7 @@ class DerivedSizeFinder:
         by_readings: dict[tuple[int, ...], DimensionRule] = {}
         for group, rows in assign_to_groups(fit.groups, self._read_dimensions(requested)).items():
             group_fit = fit.fits.get(group)
-            holds = group_fit and (group_fit.columns[0].at(requested),) == rows[0] if rows else False
-            if group.subset or len(set(rows)) != 1 or holds:
+            if group.subset or len(set(rows)) != 1 or (group_fit and (group_fit.columns[0].at(requested),) == rows[0]):
                 continue
             with suppress(CountingError):
                 readings = tuple(self._read_dimension(group.pattern, sizes) for sizes in samples)

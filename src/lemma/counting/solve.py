@@ -298,7 +298,7 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
     if name in quantity.only_at:
         raise CountingError(
             f"{subject.name}: the formula of its {quantity.name} holds at {name} = {quantity.only_at[name]:,} only. "
-            f"Change another size."
+            "Change another size."
         )
     defaults = {other: default for other, default in subject.defaults.items() if other != name}
     fixed = {other: value for other, value in requested.items() if other != name and other not in defaults}
@@ -346,7 +346,7 @@ def _check_solvable(subject: Subject, quantity: Quantity) -> None:
 
 
 def _root(polynomial: Polynomial, bound: Bound, values: range) -> int | None:
-    """Return the last value at which a polynomial keeps a bound; None without one."""
+    """Return the largest value at which a polynomial keeps an upper bound, the smallest for a lower one; or None."""
     if bound.is_upper:
         return largest_below(polynomial, bound.unknown, bound.value, values)
     root = largest_below(polynomial, bound.unknown, bound.value - 1, values)
@@ -418,8 +418,8 @@ def solve(
     _check_question(polynomial, unknown, totals, known)
     ranges_by_name = _choose_ranges(unknown, ranges or {})
     used = {name: value for name, value in known.items() if name in polynomial.symbols and name not in unknown}
-    evaluated_totals = tuple(Total(value, {**used, **sizes}) for value, sizes in totals)
-    differences = [polynomial.substitute_all(total.sizes) - total.value for total in evaluated_totals]
+    all_totals = tuple(Total(value, {**used, **sizes}) for value, sizes in totals)
+    differences = [polynomial.substitute_all(total.sizes) - total.value for total in all_totals]
     differences += [a - b for a, b in combinations(differences, 2)]  # without the terms that both have
     solutions = search([to_equation(left, unknown) for left in differences], ranges_by_name, max_tried)
 
@@ -435,18 +435,16 @@ def solve(
 
     candidates = sorted((dict(zip(unknown, values, strict=True)) for values in solutions), key=roundest_first)
     if can_build is None:
-        return Solutions(
-            tuple(unknown), evaluated_totals, ranges_by_name, len(candidates), 0, tuple(candidates[:limit])
-        )
+        return Solutions(tuple(unknown), all_totals, ranges_by_name, len(candidates), 0, tuple(candidates[:limit]))
     built: list[dict[str, int]] = []
-    num_candidates = 0
+    num_tried = 0
     for candidate in candidates[:MAX_BUILDS]:
         if len(built) == limit:
             break
-        num_candidates += 1
+        num_tried += 1
         if all(can_build({**known, **sizes, **candidate}) for _, sizes in totals):
             built.append(candidate)
-    return Solutions(tuple(unknown), evaluated_totals, ranges_by_name, len(candidates), num_candidates, tuple(built))
+    return Solutions(tuple(unknown), all_totals, ranges_by_name, len(candidates), num_tried, tuple(built))
 
 
 def _check_question(
@@ -478,14 +476,14 @@ def _check_question(
 
 def _choose_ranges(unknown: Sequence[str], ranges: Mapping[str, range]) -> dict[str, range]:
     """Return the range of every unknown: the one asked for, or one that is sensible for its name."""
-    selected_ranges = {name: ranges.get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE)) for name in unknown}
+    chosen = {name: ranges.get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE)) for name in unknown}
     for name in ranges:
-        if name not in selected_ranges:
-            raise InputError(describe_unknown("range: the unknown", name, selected_ranges))
-    for name, values in selected_ranges.items():
+        if name not in chosen:
+            raise InputError(describe_unknown("range: the unknown", name, chosen))
+    for name, values in chosen.items():
         if not values or values[0] < 1 or values.step < 1:
             raise InputError(f"range of {name}: expected at least one value, rising, none below 1; got {values}.")
-    return selected_ranges
+    return chosen
 
 
 def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) -> int | None:
@@ -589,19 +587,19 @@ def search(
 
     The unknown with the fewest values left is tried until an equation has only one unknown, which is solved.
     """
-    num_candidates = 0
+    num_tried = 0
     first_narrowed: Ranges | None = None
 
-    def solutions(equations: Sequence[Equation], ranges: Ranges, open_: frozenset[int]) -> Iterator[tuple[int, ...]]:
-        nonlocal num_candidates, first_narrowed
+    def solutions(equations: Sequence[Equation], ranges: Ranges, unsolved: frozenset[int]) -> Iterator[tuple[int, ...]]:
+        nonlocal num_tried, first_narrowed
         equations = [equation for equation in equations if equation]
         if any(not _unknown_indices(equation) for equation in equations):  # a number other than zero would be zero
             return
-        if not open_:
+        if not unsolved:
             yield tuple(values[0] for values in ranges)
             return
         shortest: Equation = min(equations, key=lambda equation: len(_unknown_indices(equation)), default={})
-        indices = _unknown_indices(shortest) or open_
+        indices = _unknown_indices(shortest) or unsolved
         if shortest and len(indices) > 1:
             for equation in equations:
                 ranges = _narrow_ranges(equation, ranges)
@@ -609,8 +607,8 @@ def search(
         index = min(indices, key=lambda index: len(ranges[index]))
         is_solvable = shortest and len(indices) == 1
         for value in integer_roots(shortest, index, ranges[index]) if is_solvable else ranges[index]:
-            num_candidates += 1
-            if num_candidates > max_tried:
+            num_tried += 1
+            if num_tried > max_tried:
                 bounds = zip(ranges_by_name, first_narrowed or ranges, strict=True)
                 sizes = ", ".join(f"{name} {values[0]:,}…{values[-1]:,}" for name, values in bounds if values)
                 raise InputError(
@@ -619,7 +617,7 @@ def search(
                 )
             narrower = (*ranges[:index], range(value, value + 1), *ranges[index + 1 :])
             substituted = [_substitute(equation, index, value) for equation in equations]
-            yield from solutions(substituted, narrower, open_ - {index})
+            yield from solutions(substituted, narrower, unsolved - {index})
 
     return solutions(equations, tuple(ranges_by_name.values()), frozenset(range(len(ranges_by_name))))
 

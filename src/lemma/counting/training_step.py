@@ -37,13 +37,9 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers"
 OUTPUT_MODULES = ("output", "lm_head", "head", "follow")  # the modules that give logits
 SCRATCH_OPERATORS = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # they need memory while they run
 LOOKUP_OPERATORS = ("embedding", "index_select", "gather", "index")  # of their first argument only some rows are read
-MAX_QUICK_STEP, MAX_REAL_STEP = (
-    2 * 10**9,
-    3 * 10**11,
-)  # FLOPs up to which real tensors are followed: first, and if fakes fail
-CUDNN_RESERVE_PER_UNIT = (
-    6  # numbers a unit and token that cuDNN's recurrent layers keep for backward, where none can be asked
-)
+MAX_QUICK_STEP = 2 * 10**9  # FLOPs up to which a step is traced on real tensors
+MAX_REAL_STEP = 3 * 10**11  # FLOPs up to which it is if fake tensors fail
+CUDNN_RESERVE_PER_UNIT = 6  # numbers per unit and token that cuDNN's recurrent layers save for backward: an estimate
 
 
 @dataclass(frozen=True)
@@ -153,9 +149,7 @@ class StepTracker(TorchDispatchMode):
         self.moments: list[Moment] = []
         self.kernels: Counter[tuple[int, int]] = Counter()
         self._storages: dict[int, tuple[weakref.ref[Any], int, int]] = {}
-        self._max_positions: dict[
-            int, int
-        ] = {}  # by storage: the largest of consecutive positions, which fakes do not hold
+        self._max_positions: dict[int, int] = {}  # by storage: the last of an `arange`, which fake tensors do not hold
 
     def assign(self, tensors: Any, part: str, extra_bytes: int = 0) -> None:
         """Count storages to a part, whatever they counted to before, each with some bytes in addition."""
@@ -256,7 +250,7 @@ def trace_step(subject: Subject, settings: StepSettings, values: Sizes | None = 
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
                 return _trace(subject, module, settings, values)
-        except Exception as error:  # not every module can be followed without numbers
+        except Exception as error:  # not every module can be traced without numbers
             failure = error
     if quick or (4 * weights <= MAX_QUICK_RUN and work <= MAX_REAL_STEP):
         try:
@@ -264,24 +258,24 @@ def trace_step(subject: Subject, settings: StepSettings, values: Sizes | None = 
         except Exception as error:
             failure = failure or error
     why = str(failure).strip().partition("\n")[0] or type(failure).__name__
-    words = format_sizes(values)
-    raise CountingError(f"a training step of {subject.name} cannot be traced at {words}: {why}") from failure
+    message = f"a training step of {subject.name} cannot be traced at {format_sizes(values)}: {why}"
+    raise CountingError(message) from failure
 
 
 def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: Sizes) -> StepTrace:
     recipe = settings.recipe.replace(batch=values.get(BATCH, 1))
     with ExitStack() as stack:
-        meter = StepTracker(settings.gpu)
-        stack.enter_context(_emulate_gpu(meter))
+        tracker = StepTracker(settings.gpu)
+        stack.enter_context(_emulate_gpu(tracker))
         model = _materialize(module).train()
         inputs = subject.build_inputs(values, "cpu")
         step = _make_step(subject, model, inputs, recipe)
         layers = list(find_layers(model))
-        meter.path_tracker = stack.enter_context(track_paths(step.module))
+        tracker.path_tracker = stack.enter_context(track_paths(step.module))
         if settings.recompute:
 
             def run(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-                with GpuEmulation(meter, settings.precision) if settings.gpu else nullcontext():
+                with GpuEmulation(tracker, settings.precision) if settings.gpu else nullcontext():
                     return forward(*args, **named)  # in backward, where no mode of the forward pass is left
 
             for layer in layers:
@@ -289,41 +283,41 @@ def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: 
                 layer.forward = partial(checkpoint, forward_layer, use_reentrant=False, preserve_rng_state=False)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = build_optimizer(model, recipe) if trained else None
-        with meter:
-            meter.assign(list(model.parameters()), "weights")
-            meter.assign([list(model.buffers()), list(inputs.args), dict(inputs.kwargs)], "buffers")
+        with tracker:
+            tracker.assign(list(model.parameters()), "weights")
+            tracker.assign([list(model.buffers()), list(inputs.args), dict(inputs.kwargs)], "buffers")
             for parameter in trained:
-                parameter.register_post_accumulate_grad_hook(lambda one: meter.assign(one.grad, "gradients"))
+                parameter.register_post_accumulate_grad_hook(lambda leaf: tracker.assign(leaf.grad, "gradients"))
                 parameter.grad = torch.empty_like(parameter)
-                meter.assign(parameter.grad, "gradients")
+                tracker.assign(parameter.grad, "gradients")
             if optimizer:
-                meter.part = "optimizer"
+                tracker.part = "optimizer"
                 optimizer.step()
-                meter.part = ""
+                tracker.part = ""
                 if recipe.accumulate == 1:
                     optimizer.zero_grad(set_to_none=True)
-            with GpuEmulation(meter, settings.precision) if settings.gpu else nullcontext():
-                meter.phase = "forward pass"
-                loss = step.forward(settings, meter)
-                meter.phase = "backward pass"
+            with GpuEmulation(tracker, settings.precision) if settings.gpu else nullcontext():
+                tracker.phase = "forward pass"
+                loss = step.forward(settings, tracker)
+                tracker.phase = "backward pass"
                 if loss is not None:
                     loss.backward()
                 del loss
-            meter.phase = "optimizer step"
+            tracker.phase = "optimizer step"
             if optimizer:
                 clip_gradients(model, recipe.clip)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-            meter.phase = ""
+            tracker.phase = ""
     sizes = [sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in layers]
     total = sum(p.numel() * p.element_size() for p in model.parameters())
-    return StepTrace(tuple(meter.moments), dict(meter.kernels), max(sizes, default=total), len(layers))
+    return StepTrace(tuple(tracker.moments), dict(tracker.kernels), max(sizes, default=total), len(layers))
 
 
 @contextmanager
-def _emulate_gpu(meter: StepTracker) -> Iterator[None]:
+def _emulate_gpu(tracker: StepTracker) -> Iterator[None]:
     """Make the trainer take the operators of a GPU, if one is planned for, on a CPU."""
-    support.COST_RECORDER = meter.add_kernel if meter.gpu else None
+    support.COST_RECORDER = tracker.add_kernel if tracker.gpu else None
     try:
         yield
     finally:
@@ -359,12 +353,12 @@ class _Step:
     module: nn.Module
     call: Callable[[], Any]
 
-    def forward(self, settings: StepSettings, meter: StepTracker) -> Tensor | None:
+    def forward(self, settings: StepSettings, tracker: StepTracker) -> Tensor | None:
         """Return the loss; None if nothing is trained."""
         is_low_precision = settings.precision != torch.float32
         handle = None
         if (model := getattr(self.module, "model", None)) is not None:
-            handle = model.register_forward_hook(lambda _, __, out: meter.assign(_first_tensor(out), "logits"))
+            handle = model.register_forward_hook(lambda _, __, out: tracker.assign(_first_tensor(out), "logits"))
         with torch.autocast("cpu", settings.precision) if is_low_precision else nullcontext():
             out = self.call()
         if handle:
@@ -423,9 +417,9 @@ RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # gates
 class GpuEmulation(TorchFunctionMode):
     """Calls functions as a GPU would where it differs from a CPU."""
 
-    def __init__(self, meter: StepTracker, precision: torch.dtype) -> None:
+    def __init__(self, tracker: StepTracker, precision: torch.dtype) -> None:
         super().__init__()
-        self.meter, self.precision = meter, precision
+        self.tracker, self.precision = tracker, precision
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function in the precision and with the kernels of a GPU."""
@@ -446,7 +440,7 @@ class GpuEmulation(TorchFunctionMode):
             kwargs["dtype"] = torch.float32
         if name in FLOAT32:
             args = tuple(_to_float32(value) for value in args)
-            kwargs = {word: _to_float32(value) for word, value in kwargs.items()}
+            kwargs = {key: _to_float32(value) for key, value in kwargs.items()}
             with torch.autocast("cpu", enabled=False):
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
@@ -476,11 +470,11 @@ class GpuEmulation(TorchFunctionMode):
         if attn_mask is not None and not attn_mask.requires_grad:
             attn_mask = attn_mask.to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
         heads, new, width = query.shape[1:]
-        self.meter.add_kernel(
+        self.tracker.add_kernel(
             2 * len(query) * heads * new * key.shape[-2] * (width + value.shape[-1]),
             sum(tensor.numel() * tensor.element_size() for tensor in (query, key, value, query)),
         )
-        return _FusedAttention.apply(query, key, value, attn_mask, self.meter)
+        return _FusedAttention.apply(query, key, value, attn_mask, self.tracker)
 
     def _recurrent(
         self,
@@ -505,9 +499,9 @@ class GpuEmulation(TorchFunctionMode):
             recurrent_flops(inputs, weights, batch * time, batch, directions=directions, backward=back)
             for back in (False, True)
         )
-        self.meter.add_kernel(flops, sum(tensor.numel() for tensor in weights) * dtype.itemsize * time)
+        self.tracker.add_kernel(flops, sum(tensor.numel() for tensor in weights) * dtype.itemsize * time)
         out = _CudnnLayers.apply(
-            self.meter, backward, reserve_bytes, hidden * directions, batch_first, dtype, inputs, *weights
+            self.tracker, backward, reserve_bytes, hidden * directions, batch_first, dtype, inputs, *weights
         )
         return (out, *(tensor.to(dtype) for tensor in states))
 
@@ -516,12 +510,14 @@ class _FusedAttention(torch.autograd.Function):
     """The memory of fused attention: softmax(QKᵀ) is never stored. Backward, dQ is summed in float32."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, meter: StepTracker) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, tracker: StepTracker
+    ) -> Tensor:
         # laid out as the kernel does: heads after time, so that joining the heads again is a view
         out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]).transpose(1, 2)
         rows = query.new_empty(query.shape[:-1], dtype=torch.float32)
         ctx.save_for_backward(query, key, value, mask, out, rows)
-        ctx.meter = meter
+        ctx.tracker = tracker
         return out
 
     @staticmethod
@@ -535,7 +531,7 @@ class _FusedAttention(torch.autograd.Function):
         bytes_moved = sum(
             tensor.numel() * tensor.element_size() for tensor in (query, key, value, out, grad, sums, *gradients)
         )
-        ctx.meter.add_kernel(2 * work * (query.shape[-1] + value.shape[-1]), bytes_moved)
+        ctx.tracker.add_kernel(2 * work * (query.shape[-1] + value.shape[-1]), bytes_moved)
         del sums, expanded
         return *gradients, None, None
 
@@ -546,7 +542,7 @@ class _CudnnLayers(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        meter: StepTracker,
+        tracker: StepTracker,
         flops: int,
         reserve_bytes: int,
         width: int,
@@ -559,19 +555,19 @@ class _CudnnLayers(torch.autograd.Function):
         first = cast.transpose(0, 1).contiguous() if batch_first else cast
         size = sum(weight.numel() for weight in weights)
         flat = first.new_empty(size) if weights[0].dtype != dtype else weights[0]
-        meter.assign(flat, "buffers" if flat is not weights[0] else "weights")
+        tracker.assign(flat, "buffers" if flat is not weights[0] else "weights")
         reserve = first.new_empty(reserve_bytes, dtype=torch.uint8)
         out = first.new_empty(*first.shape[:-1], width)
         ctx.save_for_backward(first, flat, reserve, out, *weights)
-        ctx.about = meter, flops, batch_first, inputs.dtype, size
+        ctx.about = tracker, flops, batch_first, inputs.dtype, size
         return out.transpose(0, 1) if batch_first else out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         first, _, _, _, *weights = ctx.saved_tensors
-        meter, flops, batch_first, dtype, size = ctx.about
+        tracker, flops, batch_first, dtype, size = ctx.about
         grad = (grad.transpose(0, 1) if batch_first else grad).contiguous()
-        meter.add_kernel(flops, 0)
+        tracker.add_kernel(flops, 0)
         into = torch.empty_like(first)
         flat = first.new_empty(size)
         parts = [

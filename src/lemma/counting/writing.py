@@ -46,10 +46,8 @@ def write_formula(formula: Polynomial | Rational | Number, order: Sequence[str] 
         polynomial = None
     if polynomial is not None:
         return write_formula(polynomial, order, style)
-    numerator, denominator = (
-        write_formula(formula.numerator, order, style),
-        write_formula(formula.denominator, order, style),
-    )
+    numerator = write_formula(formula.numerator, order, style)
+    denominator = write_formula(formula.denominator, order, style)
     return rf"\frac{{{numerator}}}{{{denominator}}}" if style == "latex" else f"({numerator})/({denominator})"
 
 
@@ -62,11 +60,10 @@ def write_shapes(parts: Sequence[RepeatedShapes], order: Sequence[str] = (), sty
     """
     atoms: dict[str, Polynomial] = {}
     repeated: dict[Polynomial, Polynomial] = {ONE: ZERO}
-    for count, shapes in parts:
+    for number, shapes in parts:
+        count = as_polynomial(number)
         for shape in shapes:
-            repeated[as_polynomial(count)] = repeated.get(as_polynomial(count), ZERO) + _multiply_dimensions(
-                shape, atoms
-            )
+            repeated[count] = repeated.get(count, ZERO) + _multiply_dimensions(shape, atoms)
     terms: list[Product] = []
     for count, inner in repeated.items():
         if not inner:
@@ -206,9 +203,7 @@ def _render_symbol(name: str, style: Style) -> str:
 
 
 _MAX_DEPTH, _MAX_TERMS_TO_DIVIDE = 6, 40
-_MAX_LENGTH_RATIO = (
-    0.8  # another order of collecting must make the text this much shorter: readers expect the given one
-)
+_MAX_LENGTH_RATIO = 0.8  # of a text collected in another order: readers expect the given one
 
 
 def _collect_shortest(polynomial: Polynomial, order: Sequence[str], atoms: Mapping[str, Polynomial]) -> Sum:
@@ -290,8 +285,8 @@ class Collector:
         with_symbol = next((with_symbol for with_symbol in candidates if len(with_symbol.symbols) > 1), None)
         if with_symbol is None:
             return self.list_terms(polynomial)
-        remaining = self.collect(polynomial - with_symbol, depth)
-        return self._sort_terms([*self.collect(with_symbol, depth).terms, *remaining.terms])
+        without_symbol = self.collect(polynomial - with_symbol, depth)
+        return self._sort_terms([*self.collect(with_symbol, depth).terms, *without_symbol.terms])
 
     def list_terms(self, polynomial: Polynomial) -> Sum:
         """Return the terms as they are."""

@@ -11,7 +11,6 @@ from torch import Tensor
 from lemma.generation.fast_modules import fast_copy
 from lemma.generation.sampling import Sampling
 from lemma.generation.sequences import TokenSequence
-from lemma.layers.positions import RotaryEmbedding
 from lemma.layers.state import State
 from lemma.models.base import has_hooks
 from lemma.models.decoder import CACHE_ALIGNMENT, DecoderCache, DecoderModel, DecoderSlotCache
@@ -107,9 +106,7 @@ class SlotBatch:
         cache = cache.to_cache() if isinstance(cache, DecoderSlotCache) else cache  # of a sequence that was alone
         if not isinstance(cache, DecoderCache) or not cache.layers or cache.tokens.shape[1] == cache.window:
             return False
-        if self.dtype is not None:
-            layers = tuple(tuple(tensor.to(self.dtype) for tensor in layer) for layer in cache.layers)
-            cache = DecoderCache(cache.tokens, cache.window, layers)
+        cache = cache if self.dtype is None else cache.to(self.dtype)
         longest = cache.tokens.shape[1]
         self.slots = self.slots or DecoderSlotCache(cache, longest + 1)
         if self.sequences.count(None) < len(sequences) or longest >= self.slots.capacity:
@@ -169,9 +166,7 @@ class SlotBatch:
         self.slots = self.slots.resize(index, batch, capacity)
         self.sequences = [*(self.sequences[row] for row in rows), *[None] * (batch - len(rows))]
         self.lengths = [*(self.lengths[row] for row in rows), *[0] * (batch - len(rows))]
-        for module in self.model.modules():
-            if isinstance(module, RotaryEmbedding):
-                module.ensure_length(capacity)
+        self.model.ensure_rotary_length(capacity)
         self.step_model = self._capture_step(self.slots) if self.has_fixed_shape else self._torch_step()
 
     def _torch_step(self) -> Callable[[Tensor, DecoderSlotCache], Logits]:

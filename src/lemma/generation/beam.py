@@ -253,7 +253,7 @@ class TranslatedText(Result):
 
     @property
     def note(self) -> str:
-        """Return one line about what was left out or cut off; empty if nothing was."""
+        """A line about what was left out or cut off; empty if nothing was."""
         notes: list[str] = []
         if self.left_out:
             characters = "character" if self.left_out == 1 else "characters"

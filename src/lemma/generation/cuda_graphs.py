@@ -22,7 +22,6 @@ from lemma.generation.fused_decoder import FusedDecoder
 from lemma.generation.sampling import Sampling, sample_tokens
 from lemma.generation.sequences import TokenSequence
 from lemma.kernels.cuda_graphs import capture, warmup_stream
-from lemma.layers.positions import RotaryEmbedding
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, has_hooks
 from lemma.models.decoder import DecoderCache, DecoderModel, DecoderSlotCache
@@ -154,8 +153,8 @@ class CudaGraphStep:
     def _launch(self, sequences: list[TokenSequence]) -> tuple[Tensor, torch.cuda.Event] | None:
         """Start sampling the next tokens of all sequences, as many as fit; return None if none are needed."""
         unread = self.num_launched - self.slots.length
-        remaining = max(self.settings.tokens - len(sequence.tokens) for sequence in sequences) - unread
-        count = min(TOKENS_AHEAD, self.slots.max_length - self.num_launched, remaining)
+        needed = max(self.settings.tokens - len(sequence.tokens) for sequence in sequences) - unread
+        count = min(TOKENS_AHEAD, self.slots.max_length - self.num_launched, needed)
         if count < 1:
             return None
         self.draw_index.zero_()
@@ -217,22 +216,19 @@ def make_graph_step(
         for tensor in layer
     )
     total_memory = torch.cuda.mem_get_info(state.tokens.device)[1]
-    if max_length * bytes_per_token > MAX_CACHE_FRACTION * total_memory:  # which most texts never come to need
+    if max_length * bytes_per_token > MAX_CACHE_FRACTION * total_memory:  # most texts never need that much
         return None, state
     copy = None
     if dtype is not None and next(model.parameters()).dtype == torch.float32:
         copy = cast_copy(model, dtype)
         model = copy.model
-        layers = tuple(tuple(tensor.to(dtype) for tensor in layer) for layer in state.layers)
-        state = DecoderCache(state.tokens, state.window, layers)
+        state = state.to(dtype)
         with REUSE_LOCK:
             if copy.step is not None and copy.step.try_reuse(state, max_length, fallback, settings):
                 return copy.step, copy.step.slots
             copy.step = None  # its memory is free before more is taken
     slots = DecoderSlotCache(state, max_length)
-    for module in model.modules():
-        if isinstance(module, RotaryEmbedding):
-            module.ensure_length(slots.capacity)
+    model.ensure_rotary_length(slots.capacity)
     step = CudaGraphStep(model, slots, fallback, settings)
     if copy is not None:
         copy.step = step

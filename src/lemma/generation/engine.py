@@ -77,7 +77,7 @@ PromptChunk = tuple[PromptPrefill, tuple[int, ...]]
 
 
 class BatchEngine:
-    """Generates the texts of many requests at once, at most `rows` of them.
+    """A decoding engine for many requests, with at most `rows` sequences at once.
 
     `step` returns the events since the last one. Not thread-safe: one thread does everything.
 

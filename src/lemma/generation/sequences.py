@@ -202,9 +202,10 @@ class TokenSequence:
                 self._loop = make_proved_loop(self.tokens, first, step, self._state_description)
         if settings.stop_at_loop:
             if self._loop is None:  # one seen three times, and for longer than the state in which it could be proved
-                field = (RECURRENCE_TOKENS if model.stateful else field) + (STOP_STRING_TOKENS if settings.stop else 0)
-                observed = find_observed_loop(self.tokens, self._state_description) if step > field else None
-                self._loop = observed if observed and step - observed.onset > field else None
+                threshold = RECURRENCE_TOKENS if model.stateful else field
+                threshold += STOP_STRING_TOKENS if settings.stop else 0
+                observed = find_observed_loop(self.tokens, self._state_description) if step > threshold else None
+                self._loop = observed if observed and step - observed.onset > threshold else None
             if self._loop:
                 self.stop("loop")
 

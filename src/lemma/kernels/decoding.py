@@ -241,10 +241,10 @@ if TYPE_CHECKING or TRITON:
                 total += tl.load(BIAS + columns, mask=in_outputs, other=0.0).to(tl.float32)
             total = _activate(total, CODE)
             if GATED:
-                gate_input = tl.sum(second.to(tl.float32) * x[None, :], 1)
+                widened = tl.sum(second.to(tl.float32) * x[None, :], 1)
                 if BIASED:
-                    gate_input += tl.load(BIAS + outputs + columns, mask=in_outputs, other=0.0).to(tl.float32)
-                total = total * gate_input
+                    widened += tl.load(BIAS + outputs + columns, mask=in_outputs, other=0.0).to(tl.float32)
+                total = total * widened
             if ADDED:
                 total += tl.load(RESIDUAL + row * outputs + columns, mask=in_outputs, other=0.0).to(tl.float32)
             tl.store(OUT + row * outputs + columns, total.to(OUT.dtype.element_ty), mask=in_outputs)
@@ -259,7 +259,7 @@ if TYPE_CHECKING or TRITON:
         columns, row, inner = tl.program_id(0) * N + tl.arange(0, N), tl.arange(0, M), tl.arange(0, K)
         in_rows, in_outputs = row < rows, columns < outputs
         total = tl.zeros([M, N], tl.float32)
-        gate_input = tl.zeros([M, N], tl.float32)
+        widened = tl.zeros([M, N], tl.float32)
         for start in range(0, inputs, K):
             in_row = start + inner < inputs
             w_mask, x_mask = in_outputs[:, None] & in_row[None, :], in_rows[:, None] & in_row[None, :]
@@ -269,14 +269,14 @@ if TYPE_CHECKING or TRITON:
             if GATED:
                 w_offset += outputs.to(tl.int64) * inputs
                 w = tl.load(W + w_offset, mask=w_mask, other=0.0)
-                gate_input = tl.dot(x, tl.trans(w), gate_input, input_precision=PRECISION)
+                widened = tl.dot(x, tl.trans(w), widened, input_precision=PRECISION)
         if BIASED:
             total += tl.load(BIAS + columns, mask=in_outputs, other=0.0).to(tl.float32)[None, :]
             if GATED:
-                gate_input += tl.load(BIAS + outputs + columns, mask=in_outputs, other=0.0).to(tl.float32)[None, :]
+                widened += tl.load(BIAS + outputs + columns, mask=in_outputs, other=0.0).to(tl.float32)[None, :]
         total = _activate(total, CODE)
         if GATED:
-            total = total * gate_input
+            total = total * widened
         out_offset, out_mask = row[:, None] * outputs + columns[None, :], in_rows[:, None] & in_outputs[None, :]
         if ADDED:
             total += tl.load(RESIDUAL + out_offset, mask=out_mask, other=0.0).to(tl.float32)

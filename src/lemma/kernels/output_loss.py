@@ -123,4 +123,4 @@ class _CostOnly(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *_compute_gradients(ctx, gradient)[:2], None
+        return _compute_gradients(ctx, gradient)

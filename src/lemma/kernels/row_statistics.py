@@ -46,7 +46,7 @@ if TYPE_CHECKING or TRITON:
 
     @triton.jit
     def _block_and_row(time, SIZE: tl.constexpr):
-        """Return the block of rows or columns, and the head of all sequences; a grid's second axis has 16 bits only."""
+        """Return the indices of the block and of the (sequence, head): one axis, since a second has only 16 bits."""
         blocks = tl.cdiv(time, SIZE)
         return tl.program_id(0) % blocks, tl.program_id(0) // blocks
 
@@ -145,12 +145,10 @@ if TYPE_CHECKING or TRITON:
         d_out = tl.load(D_OUT + b * d_b + h * d_h + rows[:, None] * d_t + width[None, :], mask=mask, other=0.0)
         offset = row.to(tl.int64) * time + rows
         sums = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
-        sums += tl.load(G_ENTROPY + offset, mask=in_rows, other=0.0) * tl.load(
-            ENTROPY + offset, mask=in_rows, other=0.0
-        )
-        sums += tl.load(G_DISTANCE + offset, mask=in_rows, other=0.0) * tl.load(
-            DISTANCE + offset, mask=in_rows, other=0.0
-        )
+        g_entropy = tl.load(G_ENTROPY + offset, mask=in_rows, other=0.0)
+        g_distance = tl.load(G_DISTANCE + offset, mask=in_rows, other=0.0)
+        sums += g_entropy * tl.load(ENTROPY + offset, mask=in_rows, other=0.0)
+        sums += g_distance * tl.load(DISTANCE + offset, mask=in_rows, other=0.0)
         tl.store(SUMS + offset, sums, mask=in_rows)
 
     @triton.jit
@@ -169,9 +167,9 @@ if TYPE_CHECKING or TRITON:
             weights = tl.where(allowed, tl.exp2(scores), 0.0)
         else:
             weights = tl.exp2(scores)
-        slopes = tl.dot(d_out, tl.trans(v), input_precision=PRECISION) - sums[:, None]
-        slopes += g_distance[:, None] * (distance * distance) - (g_entropy * 0.6931471805599453)[:, None] * scores
-        return weights, weights * slopes
+        d_scores = tl.dot(d_out, tl.trans(v), input_precision=PRECISION) - sums[:, None]
+        d_scores += g_distance[:, None] * (distance * distance) - (g_entropy * 0.6931471805599453)[:, None] * scores
+        return weights, weights * d_scores
 
     @triton.jit
     def _keys_kernel(
@@ -214,12 +212,12 @@ if TYPE_CHECKING or TRITON:
                 sums = tl.load(SUMS + base + rows, mask=in_rows, other=0.0)
                 g_entropy = tl.load(G_ENTROPY + base + rows, mask=in_rows, other=0.0)
                 g_distance = tl.load(G_DISTANCE + base + rows, mask=in_rows, other=0.0)
-                weights, slopes = _score_gradients(
+                weights, d_scores = _score_gradients(
                     q, k, v, d_out, lse, sums, g_entropy, g_distance, rows, columns, num_keys, time, slope, scale2,
                     CAUSAL, BIASED, phase != 1, PRECISION,
                 )  # fmt: skip
                 d_v = tl.dot(tl.trans(weights.to(q.dtype)), d_out, d_v, input_precision=PRECISION)
-                d_k = tl.dot(tl.trans(slopes.to(q.dtype)), q, d_k, input_precision=PRECISION)
+                d_k = tl.dot(tl.trans(d_scores.to(q.dtype)), q, d_k, input_precision=PRECISION)
         offset = (base + columns)[:, None] * WIDTH + width[None, :]
         tl.store(D_K + offset, (d_k * scale).to(D_K.dtype.element_ty), mask=mask)
         tl.store(D_V + offset, d_v.to(D_V.dtype.element_ty), mask=mask)
@@ -260,11 +258,11 @@ if TYPE_CHECKING or TRITON:
                 kv_mask = (columns[:, None] < num_keys) & in_head[None, :]
                 k = tl.load(k_base + columns[:, None] * k_t + width[None, :], mask=kv_mask, other=0.0)
                 v = tl.load(v_base + columns[:, None] * v_t + width[None, :], mask=kv_mask, other=0.0)
-                _, slopes = _score_gradients(
+                _, d_scores = _score_gradients(
                     q, k, v, d_out, lse, sums, g_entropy, g_distance, rows, columns, num_keys, time, slope, scale2,
                     CAUSAL, BIASED, phase == 1, PRECISION,
                 )  # fmt: skip
-                d_q = tl.dot(slopes.to(k.dtype), k, d_q, input_precision=PRECISION)
+                d_q = tl.dot(d_scores.to(k.dtype), k, d_q, input_precision=PRECISION)
         out_offset = offset[:, None] * WIDTH + width[None, :]
         tl.store(D_Q + out_offset, (d_q * scale).to(D_Q.dtype.element_ty), mask=mask)
 
@@ -311,7 +309,7 @@ def _strides(*tensors: Tensor) -> list[int]:
     return [stride for tensor in tensors for stride in tensor.stride()[:3]]
 
 
-@torch.library.custom_op("lemma::attend_with_rows", mutates_args=())
+@torch.library.custom_op("lemma::attend_with_row_statistics", mutates_args=())
 def _forward(
     queries: Tensor,
     keys: Tensor,
@@ -340,7 +338,7 @@ def _(queries, keys, values, scale, causal, slopes, lengths):
     return _empty_output(queries), *(queries.new_empty(queries.shape[:3], dtype=torch.float32) for _ in range(3))
 
 
-@torch.library.custom_op("lemma::attend_with_rows_backward", mutates_args=())
+@torch.library.custom_op("lemma::attend_with_row_statistics_backward", mutates_args=())
 def _backward(
     queries: Tensor,
     keys: Tensor,
@@ -359,13 +357,13 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     queries, keys, values, d_mixed = map(_make_readable, (queries, keys, values, d_mixed))
     batch, heads, time, width = queries.shape
-    groups, choices = keys.shape[1], _kernel_options(queries, causal, slopes, lengths)
+    groups, options = keys.shape[1], _kernel_options(queries, causal, slopes, lengths)
     d_entropy, d_distance = d_entropy.contiguous(), d_distance.contiguous()
     sums = torch.empty_like(entropy)
     grid = (triton.cdiv(time, 64) * batch * heads,)
     _sums_kernel[grid](  # pyright: ignore[reportIndexIssue]
         mixed, d_mixed, entropy, distance, d_entropy, d_distance, sums,
-        *_strides(mixed, d_mixed), heads, time, WIDTH=width, D=choices["D"], M=64,
+        *_strides(mixed, d_mixed), heads, time, WIDTH=width, D=options["D"], M=64,
     )  # fmt: skip
     d_queries = torch.empty(batch, heads, time, width, dtype=queries.dtype, device=queries.device)
     d_keys, d_values = torch.empty_like(d_queries), torch.empty_like(d_queries)
@@ -373,12 +371,12 @@ def _backward(
     rows = (lse, sums, d_entropy, d_distance, slopes, lengths)
     M, N, warps, stages = _tiles("keys", queries)
     _keys_kernel[(triton.cdiv(time, N) * batch * heads,)](  # pyright: ignore[reportIndexIssue]
-        queries, keys, values, d_mixed, d_keys, d_values, *rows, *shared, M=M, N=N, **choices,
+        queries, keys, values, d_mixed, d_keys, d_values, *rows, *shared, M=M, N=N, **options,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     M, N, warps, stages = _tiles("queries", queries)
     _queries_kernel[(triton.cdiv(time, M) * batch * heads,)](  # pyright: ignore[reportIndexIssue]
-        queries, keys, values, d_mixed, d_queries, *rows, *shared, M=M, N=N, **choices,
+        queries, keys, values, d_mixed, d_queries, *rows, *shared, M=M, N=N, **options,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     if groups != heads:

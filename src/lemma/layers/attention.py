@@ -410,7 +410,7 @@ class Attention(nn.Module):
         return attend(queries, keys, values, self.scale, self.causal, mask, position_bias, dropout)
 
     def _trim_cache(self, tensors: KVCache) -> KVCache:
-        """Drop what no later query sees: the next token takes one place of a sliding window."""
+        """Drop what no later query sees: the next token is part of its own sliding window."""
         if self.window is not None and (length := tensors[0].shape[-2]) >= self.window:
             tensors = tuple(tensor.narrow(-2, length - self.window + 1, self.window - 1) for tensor in tensors)
         if torch.compiler.is_compiling() and self.training:  # or the cache would get gradients of zeros
@@ -419,7 +419,7 @@ class Attention(nn.Module):
 
 
 def _cache_entry(parts: dict[str, Tensor], inputs: Tensor) -> KVCache:
-    """Return keys and values; the inputs replace a merged one, and are there once if both are merged."""
+    """Return keys and values; the inputs replace a merged one, once if both are merged."""
     keys, values = parts.get("key"), parts.get("value")
     if keys is None and values is None:
         return (inputs[:, None],)

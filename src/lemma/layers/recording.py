@@ -84,7 +84,7 @@ class AttentionRecord:
     def unmasked_rows(self) -> Bool[Tensor, "batch heads new"] | None:
         """Mark the rows of positions that are not masked themselves, as padding is; None for all.
 
-        Only a mask of keys tells: the same for every row, over as many rows as keys.
+        Padding is known only from a mask of keys that is the same for every row, with as many rows as keys.
         """
         if self.bias is None or self.bias.shape[-2] != 1 or self.queries.shape[-2] != self.keys.shape[-2]:
             return None
@@ -233,8 +233,8 @@ class AttentionRecorder(AttentionListener):
 def record_attention(model: nn.Module | None = None) -> Iterator[list[AttentionRecord]]:
     """Collect a record of every call of attention in this thread, in order.
 
-    With a model, each record has the path of the module that attended, and the model's attention is kept from taking
-    paths that pass the fused kernel by: torch.nn's shortcut, and other implementations of Hugging Face's.
+    With a model, each record has the path of the module that attended, and the model's attention is kept from
+    skipping the fused kernel: by torch.nn's shortcut, and by other implementations of Hugging Face's.
 
     >>> layer = nn.MultiheadAttention(4, 2, batch_first=True)
     >>> with torch.no_grad(), record_attention(layer) as records:
@@ -310,11 +310,11 @@ def record_from_sdpa(
     )
 
 
-def mask_to_bias(mask: Tensor | None, scores: Tensor) -> Tensor | None:
-    """Turn a boolean mask into a bias of the scores: −∞ where it is False."""
+def mask_to_bias(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """Turn a boolean mask into a bias of the scores, in the dtype of `like`: −∞ where it is False."""
     if mask is None or mask.dtype != torch.bool:
         return mask
-    return torch.zeros(mask.shape, dtype=scores.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+    return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
 
 
 def expand_kv_heads(

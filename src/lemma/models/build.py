@@ -73,7 +73,7 @@ MODELS: dict[type, Callable[[Any, float], Model]] = {
 SMALL_MATRIX = 10**8  # numbers, up to which memory is not checked
 
 
-# A spec of unknown of unknown family counts as that of a language model.
+# A spec of unknown family counts as that of a language model.
 @overload
 def build(spec: Parser, dropout: float = 0.0) -> ParserModel: ...  # pyright: ignore[reportOverlappingOverload]
 @overload

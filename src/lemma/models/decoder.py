@@ -11,10 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lemma.kernels import support
-from lemma.layers.attention import KVCache, SlotCache, relative_distances
-from lemma.layers.positions import build_positions
+from lemma.layers.attention import HiddenStates, KVCache, SlotCache, relative_distances
+from lemma.layers.positions import RotaryEmbedding, build_positions
 from lemma.layers.state import State, tensor_bytes
-from lemma.models.base import LanguageModel, pad_to_length, trim_padding
+from lemma.models.base import LanguageModel, Tokens, pad_to_length, trim_padding
 from lemma.models.transformer import build_layers, build_shared_biases, layer_shape
 from lemma.spec.models import Decoder
 from lemma.spec.positions import NewPositions
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from lemma.models.decoder_numpy import NumpyDecoder
 
 CACHE_ALIGNMENT = 64  # tokens: fused attention wants masks whose rows begin at multiples of 16 bytes
-NARROW_ALIGNMENT = 16  # tokens
+NARROW_ALIGNMENT = 16  # tokens: a view has a multiple of them as capacity
 TOKENS_PER_CHUNK = 16_384  # read at once when many full windows are read again
-Tokens = Int[Tensor, "batch time"]
-HiddenStates = Float[Tensor, "batch time width"]
 Logits = Float[Tensor, "batch time vocabulary"]
 
 
@@ -95,6 +93,12 @@ class DecoderModel(LanguageModel):
     def supports_slots(self) -> bool:
         """Return whether `step` can run: the positions must accept a position per sequence."""
         return not isinstance(self.spec.positions, NewPositions) and self.biases is None
+
+    def ensure_rotary_length(self, length: int) -> None:
+        """Make the tables of rotations long enough for `step` at this many positions."""
+        for module in self.modules():
+            if isinstance(module, RotaryEmbedding):
+                module.ensure_length(length)
 
     def step(self, tokens: Int[Tensor, "batch 1"], slots: "DecoderSlotCache") -> Logits:
         """Append the next token of each sequence to its slot, which must not be full, and predict the one after it.
@@ -189,6 +193,10 @@ class DecoderCache(State):
             layers[index].append(tensors[f"layers.{index}.{part}"])
         return replace(self, tokens=tensors["seen"], layers=tuple(map(tuple, layers)))
 
+    def to(self, dtype: torch.dtype) -> "DecoderCache":
+        """Return the cache with keys and values in another dtype."""
+        return replace(self, layers=tuple(tuple(tensor.to(dtype) for tensor in layer) for layer in self.layers))
+
     def _parts(self) -> Iterator[tuple[int, int, KVCache]]:
         return ((index, part, layer) for index, layer in enumerate(self.layers) for part in range(len(layer)))
 
@@ -260,7 +268,7 @@ class DecoderSlotCache(State):
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderSlotCache":
         """Raise an error: slots are made from a `DecoderCache`."""
-        raise NotImplementedError("make slots of a cache.")
+        raise NotImplementedError("make slots from a cache.")
 
     def select_rows(self, index: Tensor) -> "DecoderSlotCache":
         """Return the slots of some sequences, with the same capacity."""

@@ -37,7 +37,7 @@ VectorMap = Callable[[Vector], Vector]
 
 
 def supports_numpy(model: nn.Module) -> TypeGuard[DecoderModel]:
-    """Return whether `step_in_numpy` covers a model: length modules, float32 on a CPU, no sliding windows."""
+    """Return whether `step_in_numpy` covers a model: supported modules, float32 on a CPU, no sliding windows."""
     if type(model) is not DecoderModel or not all(type(module) in SUPPORTED_MODULES for module in model.modules()):
         return False
     attentions: list[Attention] = [layer.attention for layer in model.layers]  # pyright: ignore

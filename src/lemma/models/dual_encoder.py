@@ -13,7 +13,7 @@ from lemma.data.batches import TokenRows, batch_by_length
 from lemma.layers.attention import AttentionShape, attend
 from lemma.layers.feed_forward import FeedForwardLayer, build_norm
 from lemma.layers.positions import build_positions
-from lemma.models.base import Backbone, measuring, tokens_per_batch
+from lemma.models.base import Backbone, Tokens, measuring, tokens_per_batch
 from lemma.models.classifier import pool
 from lemma.models.transformer import LayerShape, Stack, init_transformer
 from lemma.spec.models import CHANNELS, CrossAttention, DualEncoder
@@ -67,7 +67,6 @@ def extract_patches(
 
 MAX_SCALE = 100.0  # of the cosines: the temperature is never below 0.01
 
-Tokens = Int[Tensor, "batch time"]
 Vectors = Float[Tensor, "batch shared"]
 
 

@@ -9,10 +9,8 @@ from torch import Tensor, nn
 from lemma.layers.feed_forward import ACTIVATIONS
 from lemma.layers.recording import LISTENERS, AttentionRecord, mask_to_bias
 from lemma.layers.state import State, TokenWindow, sliding_windows, window_mask
-from lemma.models.base import LanguageModel, init_embedding
+from lemma.models.base import LanguageModel, Tokens, init_embedding
 from lemma.spec.models import Attentive, FeedForward, LanguageSpec
-
-Tokens = Int[Tensor, "batch time"]
 
 
 class WindowModel(LanguageModel):

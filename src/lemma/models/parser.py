@@ -21,10 +21,10 @@ ROTARY_BASE = 1000.0  # sentences are short
 NULL_SCORE = 4.0  # initial score of the null position: from most words, most relations have nothing to attend to
 MAX_SCORES = 1 << 24  # numbers in the scores of a batch: 64 MB in float32
 MAX_SENTENCES = 64  # of a batch
-HiddenStates = Float[Tensor, "batch places width"]
-PaddingMask = Bool[Tensor, "batch places"]
+HiddenStates = Float[Tensor, "batch positions width"]
+PaddingMask = Bool[Tensor, "batch positions"]
 """False at padding, which comes last."""
-WordFeatures = Int[Tensor, "batch places columns"]
+WordFeatures = Int[Tensor, "batch positions columns"]
 """The root and the words of each sentence: the word's index, then those of its spelling features."""
 RelationScores = Float[Tensor, "batch relations head_words dependents"]
 LogArcs = Float[np.ndarray, "relations head_words dependents"]
@@ -42,7 +42,7 @@ class ParserModel(nn.Module):
         super().__init__()
         self.spec = spec
         self.words = nn.Embedding(spec.vocabulary, spec.width)
-        self.pieces = nn.Embedding(spec.buckets, spec.width)
+        self.pieces = nn.Embedding(spec.buckets, spec.width)  # of spelling features; the name is in state dicts
         self.dropout = nn.Dropout(dropout)
         if isinstance(spec.encoder, BiLstm):
             self.encoder = BiLstmEncoder(spec.encoder, 2 * spec.width, dropout)
@@ -60,7 +60,7 @@ class ParserModel(nn.Module):
     def forward(self, rows: WordFeatures) -> RelationScores:
         """Score every relation from every head word (position 0 is the root) to every dependent (positions 1 and on).
 
-        Words given by their indices alone, (batch, places), are read without their spelling.
+        Words given by their indices alone, (batch, positions), are read without their spelling.
         """
         rows = rows if rows.dim() == 3 else nn.functional.pad(rows[..., None], (0, 1))
         return self.heads(self.encode(rows))
@@ -69,13 +69,13 @@ class ParserModel(nn.Module):
         """Return a vector for the root and for every word."""
         return self.dropout(self.encoder(self.embed(rows), rows[..., 0] != NO_WORD))
 
-    def embed(self, rows: WordFeatures) -> Float[Tensor, "batch places both"]:
+    def embed(self, rows: WordFeatures) -> Float[Tensor, "batch positions both"]:
         """Concatenate each word's embedding with the sum of the embeddings of its spelling features."""
-        words, pieces = rows[..., 0], rows[..., 1:]
+        words, features = rows[..., 0], rows[..., 1:]
         if self.training and self.spec.word_dropout:
             dropped = torch.rand(words.shape, device=words.device) < self.spec.word_dropout
             words = torch.where(dropped & (words >= NUM_RESERVED), UNKNOWN_WORD, words)
-        spelling = nn.functional.embedding_bag(pieces.flatten(0, 1), self.pieces.weight, mode="sum")
+        spelling = nn.functional.embedding_bag(features.flatten(0, 1), self.pieces.weight, mode="sum")
         has_spelling = (rows[..., :1] == UNKNOWN_WORD) | (rows[..., :1] >= NUM_RESERVED)  # neither padding nor the root
         return self.dropout(torch.cat([self.words(words), spelling.unflatten(0, words.shape) * has_spelling], dim=-1))
 
@@ -123,7 +123,7 @@ class RelationHeads(nn.Module):
     def _activate(self, layer: nn.Linear, hidden: Tensor) -> Tensor:
         return self.dropout(nn.functional.leaky_relu(layer(hidden), 0.1))
 
-    def _split_heads(self, vectors: Tensor) -> Float[Tensor, "batch relations places relation_width"]:
+    def _split_heads(self, vectors: Tensor) -> Float[Tensor, "batch relations positions relation_width"]:
         by_relation = vectors[..., : self.relations * self.relation_width]
         return by_relation.unflatten(-1, (self.relations, self.relation_width)).transpose(1, 2)
 
@@ -173,14 +173,14 @@ class BiLstmLayer(nn.Module):
         self.forwards = nn.LSTM(width, hidden, batch_first=True)
         self.backwards = nn.LSTM(width, hidden, batch_first=True)
 
-    def forward(self, hidden: HiddenStates, reversed_order: Int[Tensor, "batch places"]) -> HiddenStates:
+    def forward(self, hidden: HiddenStates, reversed_order: Int[Tensor, "batch positions"]) -> HiddenStates:
         """Concatenate the outputs of both directions at each position."""
         ahead, _ = self.forwards(hidden)
         back, _ = self.backwards(_gather(hidden, reversed_order))
         return torch.cat([ahead, _gather(back, reversed_order)], dim=-1)
 
 
-def _gather(vectors: HiddenStates, index: Int[Tensor, "batch places"]) -> HiddenStates:
+def _gather(vectors: HiddenStates, index: Int[Tensor, "batch positions"]) -> HiddenStates:
     return vectors.gather(1, index[..., None].expand_as(vectors))
 
 

@@ -32,7 +32,7 @@ class RecurrentModel(LanguageModel):
 
     @property
     def receptive_field(self) -> None:
-        """Return all tokens read so far."""
+        """None: the logits depend on all tokens so far."""
 
     def forward(
         self, tokens: Int[Tensor, "batch time"], state: State | None = None

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lemma.errors import SpecError
@@ -12,6 +12,7 @@ from lemma.layers.attention import (
     NO_POSITIONS,
     Attention,
     AttentionShape,
+    HiddenStates,
     KVCache,
     PositionBias,
     SlotCache,
@@ -19,11 +20,9 @@ from lemma.layers.attention import (
 )
 from lemma.layers.feed_forward import ACTIVATIONS, FeedForwardLayer, build_norm
 from lemma.layers.positions import RotaryEmbedding, StartPosition, build_hook, build_positions
-from lemma.models.base import Backbone, pad_to_length, padding_mask, trim_padding
+from lemma.models.base import Backbone, Tokens, pad_to_length, padding_mask, trim_padding
 from lemma.spec.models import Decoder, Encoder, Transformer
 
-Tokens = Int[Tensor, "batch time"]
-HiddenStates = Float[Tensor, "batch time width"]
 Mask = Bool[Tensor, "batch 1 1 known"]
 LayerCache = tuple[KVCache | None, KVCache | None]
 """Caches of a layer's self-attention and of its attention to the source."""

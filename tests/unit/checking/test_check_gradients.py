@@ -284,14 +284,14 @@ PIECES = [
 ]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_checked_or_refused(text: str) -> None:
     check_or_refuse("lstm", [text, f"dc = {text}"])
     assert check_gradients("lstm", ["dz = y_hat - y"]).right
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(NAMES), st.lists(st.sampled_from(PIECES), max_size=12))
 def test_any_sequence_of_tokens_is_checked_or_refused(name: str, pieces: list[str]) -> None:
     report = check_or_refuse("lstm", [f"{name} = {' '.join(pieces)}"])
@@ -317,7 +317,7 @@ def trees(cell: str) -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from(CELL_NAMES))
 def test_any_expression_gets_a_verdict_and_a_repair_that_is_right(data: st.DataObject, cell: str) -> None:
     target = data.draw(st.sampled_from(find_cell(cell).gradients))

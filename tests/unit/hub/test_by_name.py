@@ -13,7 +13,7 @@ import lemma
 from lemma.data import corpora as download
 from lemma.data import corpora as known
 from lemma.data.corpora import MODELS, Corpus, fetch_corpus
-from lemma.errors import DataError, RunError
+from lemma.errors import DataError, RunError, SpecError
 from lemma.files import files_hash
 from pretrained_models import pieces
 
@@ -120,6 +120,16 @@ def test_a_model_is_fetched_by_name_with_size_and_licence_and_found_by_an_adapte
     assert adapted.adaptation is not None and adapted.adaptation.base == "toy"
     assert "toy" in [row.name for row in lemma.datasets()]
     assert "\n" not in lemma.load(named).tokenizer.token_strings([1])[0]
+
+
+@pytest.mark.parametrize("as_path", [False, True])
+def test_a_model_is_counted_by_name(named: str, as_path: bool) -> None:
+    account = lemma.count(Path(named) if as_path else named, quantities=["parameters"])
+    module = lemma.load(named, device="cpu").module
+    assert account.model == "toy"
+    assert account.parameters.total == sum(parameter.numel() for parameter in module.parameters())
+    with pytest.raises(SpecError, match="model = 'toyy' is unknown"):
+        lemma.count("toyy")
 
 
 def test_where_npm_is_missing_the_message_says_what_to_install(monkeypatch: Any, tmp_path: Path) -> None:
