@@ -21,7 +21,7 @@ A name of its forward pass, or with a loss the gradient of one, has the value th
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,25 +69,15 @@ class DerivationStep(CheckedLine):
         return (self.reason,) if self.reason else ()
 
 
-@dataclass(frozen=True)
-class DerivationReport(CheckedLines):
+class DerivationReport(CheckedLines[DerivationStep]):
     """The steps of a derivation with their outcomes."""
 
-    name: str
-    steps: tuple[DerivationStep, ...]
-
-    @property
-    def lines(self) -> tuple[DerivationStep, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.steps
-
-    @property
-    def title(self) -> str:
-        return f"{self.name}: derivation"
+    topic, keys = "derivation", ("name", "steps")
 
     @property
     def first_wrong(self) -> DerivationStep | None:
         """The first step that does not follow from the one before."""
-        return next((step for step in self.steps if step.outcome == "wrong"), None)
+        return next((step for step in self.lines if step.outcome == "wrong"), None)
 
     @property
     def summary(self) -> str:
@@ -100,9 +90,7 @@ class DerivationReport(CheckedLines):
         return f"{self.name}: {f'all {count} steps are' if count > 1 else 'the step is'} right"
 
     def to_dict(self) -> dict[str, Any]:
-        wrong = self.first_wrong
-        steps = [asdict(step) for step in self.steps]
-        return {"name": self.name, "right": self.right, "first_wrong": wrong and wrong.line, "steps": steps}
+        return super().to_dict() | {"first_wrong": self.first_wrong and self.first_wrong.line}
 
 
 def check_derivation(source: str | Path | Mapping[str, Any]) -> DerivationReport:

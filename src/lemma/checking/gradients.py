@@ -83,34 +83,19 @@ class GradientVerdict(CheckedLine):
         return " ".join(filter(None, [f"{self.repair}." if self.repair else "", reason]))
 
 
-@dataclass(frozen=True)
-class GradientReport(CheckedLines):
+class GradientReport(CheckedLines[GradientVerdict]):
     """The verdicts on all lines of a derivation."""
 
-    cell: str
-    verdicts: tuple[GradientVerdict, ...]
-
-    @property
-    def lines(self) -> tuple[GradientVerdict, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.verdicts
-
-    @property
-    def title(self) -> str:
-        return f"{self.cell}: gradients"
+    topic, keys = "gradients", ("cell", "verdicts")
 
     @property
     def summary(self) -> str:
-        right = sum(verdict.outcome == "right" for verdict in self.checked)
-        return f"{self.cell}: {right} of {len(self.checked)} right"
+        return f"{self.name}: {super().summary}".removesuffix(".")
 
     def claim_and_correction(self) -> tuple[str, str]:
         if not self.checked:
             return self.summary, "no line derives anything of the cell."
         return super().claim_and_correction()
-
-    def to_dict(self) -> dict[str, Any]:
-        verdicts = [verdict.to_dict() for verdict in self.verdicts]
-        return {"cell": self.cell, "right": self.right, "verdicts": verdicts}
 
 
 def check_gradients(

@@ -52,19 +52,10 @@ class CheckedShape(CheckedLine):
         return " ".join(filter(None, [self.right, self.reason]))
 
 
-@dataclass(frozen=True)
-class ShapeReport(CheckedLines):
+class ShapeReport(CheckedLines[CheckedShape]):
     """The shapes of a module's tensors, each checked."""
 
-    model: str
-    lines: tuple[CheckedShape, ...]
-
-    @property
-    def title(self) -> str:
-        return f"{self.model}: shapes"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"model": self.model, "right": self.right, "lines": [line.to_dict() for line in self.lines]}
+    topic, keys = "shapes", ("model", "lines")
 
 
 def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any] | None = None) -> ShapeReport:
