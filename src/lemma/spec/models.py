@@ -27,6 +27,8 @@ def check_heads(width_name: str, width: int, heads_name: str, heads: int) -> Non
 class ModelSpec(Spec):
     """Base class of the specs of all families."""
 
+    model: ClassVar[str] = ""
+    """Its `lemma.models.base.Model`, as package.module:Class, which is called with a spec and the dropout."""
     data_kind: ClassVar[str] = "text"
     """The kind of data that it learns, by its option."""
     usage: ClassVar[str] = "a language model. To generate with it: lemma generate {} --prompt '…'"
@@ -73,6 +75,7 @@ class FeedForward(LanguageSpec):
     """The feed-forward neural language model (Bengio et al. 2003): embed the N−1 previous words, one hidden layer."""
 
     family: Literal["feed-forward"] = "feed-forward"
+    model: ClassVar[str] = "lemma.models.feed_forward:FeedForwardModel"
     width: Annotated[Size, Letter("d")] = 64
     """Width of the word embeddings."""
     hidden: Annotated[Size, Letter("d_h")] = 256
@@ -87,6 +90,7 @@ class Attentive(LanguageSpec):
     """A feed-forward model that reads its window through one attention head; only the last word has a query."""
 
     family: Literal["attentive"] = "attentive"
+    model: ClassVar[str] = "lemma.models.feed_forward:AttentiveModel"
     width: Annotated[Size, Letter("d")] = 64
     """Width of the word embeddings."""
     key_width: Annotated[Size, Letter("d_k")] = 64
@@ -104,6 +108,7 @@ class Attentive(LanguageSpec):
 class Recurrent(LanguageSpec):
     """Base class of the recurrent families: an embedding, layers of cells, an output layer."""
 
+    model: ClassVar[str] = "lemma.models.recurrent:RecurrentModel"
     width: Annotated[Size, Letter("d")] = 128
     """Width of the word embeddings."""
     hidden: Annotated[Size, Letter("D")] = 256
@@ -203,6 +208,7 @@ class Decoder(AttentionModel, LanguageSpec):
     """A pre-norm decoder-only Transformer (Radford et al. 2019)."""
 
     family: Literal["decoder"] = "decoder"
+    model: ClassVar[str] = "lemma.models.decoder:DecoderModel"
     width: Annotated[Size, Letter("d")] = 128
     """Width of the residual stream."""
     depth: Annotated[Size, Letter("L")] = 4
@@ -292,6 +298,7 @@ class TableA5(LanguageSpec):
     """
 
     family: Literal["table-a5"] = "table-a5"
+    model: ClassVar[str] = "lemma.models.table_a5:TableA5Model"
     vocabulary: Annotated[Size, Letter("V")] = 7676
     """Number of tokens in the vocabulary; training takes it from the tokenizer."""
     embedding: Annotated[Size, Letter("d_e")] = 64
@@ -373,6 +380,7 @@ class Encoder(Transformer):
     """A Transformer in which every token attends to all tokens; it learns masked tokens (Devlin et al. 2019)."""
 
     family: Literal["encoder"] = "encoder"
+    model: ClassVar[str] = "lemma.models.transformer:EncoderModel"
     usage: ClassVar[str] = (
         "an encoder, which predicts hidden tokens and writes no text. To adapt it: lemma adapt {} --labels …"
     )
@@ -403,6 +411,7 @@ class EncoderDecoder(Transformer):
     """
 
     family: Literal["encoder-decoder"] = "encoder-decoder"
+    model: ClassVar[str] = "lemma.models.encoder_decoder:EncoderDecoderModel"
     data_kind: ClassVar[str] = "pairs"
     usage: ClassVar[str] = "a translator. To translate: lemma generate {} --source '…'"
     positions: Positions = Sinusoidal()
@@ -419,6 +428,7 @@ class Tree(BodySpec):
     """Graph convolution (Kipf & Welling 2017) over a sentence's dependency tree; a body for classifiers only."""
 
     family: Literal["tree"] = "tree"
+    model: ClassVar[str] = "lemma.models.classifier:TreeModel"
     data_kind: ClassVar[str] = "labels"
     usage: ClassVar[str] = "the body of a classifier, which writes nothing."
     width: Annotated[Size, Letter("d")] = 64
@@ -556,6 +566,7 @@ class Classifier(TextReader, ClassifierHead):
     """A body that reads a text, pooling of its vectors, and one linear layer to the classes."""
 
     family: Literal["classifier"] = "classifier"
+    model: ClassVar[str] = "lemma.models.classifier:ClassifierModel"
     data_kind: ClassVar[str] = "labels"
     usage: ClassVar[str] = "a classifier. To classify a text: lemma generate {} --source '…'"
     classes: Annotated[int, Field(ge=2), Letter("K")] = 2
@@ -573,6 +584,7 @@ class DualEncoder(TextReader):
     """
 
     family: Literal["dual-encoder"] = "dual-encoder"
+    model: ClassVar[str] = "lemma.models.dual_encoder:DualEncoderModel"
     data_kind: ClassVar[str] = "images"
     usage: ClassVar[str] = "a dual encoder. To search with it: lemma search {} --images FOLDER --query '…'"
     body: AnyBody = Encoder(width=128, depth=1, context=32)
@@ -625,6 +637,7 @@ class CrossAttention(Reranking, ModelSpec):
     """
 
     family: Literal["cross-attention"] = "cross-attention"
+    model: ClassVar[str] = "lemma.models.dual_encoder:CrossAttentionModel"
     data_kind: ClassVar[str] = "images"
     usage: ClassVar[str] = "a re-ranker. To search with it: lemma search {} --images FOLDER --query '…'"
     towers: DualEncoder = DualEncoder()
@@ -699,6 +712,7 @@ class Parser(ModelSpec):
     """A dependency parser: the attention head of a relation attends from a word to its dependents (problem B1)."""
 
     family: Literal["parser"] = "parser"
+    model: ClassVar[str] = "lemma.models.parser:ParserModel"
     data_kind: ClassVar[str] = "treebank"
     usage: ClassVar[str] = "a parser, which draws trees. To see one: lemma look parse {} --text '…'"
     vocabulary: Annotated[Size, Letter("V")] = 256
@@ -729,6 +743,7 @@ class Graph(ModelSpec):
     """A graph convolutional network (Kipf & Welling 2017): H ← σ(Â H W + b), the last layer to the classes."""
 
     family: Literal["graph"] = "graph"
+    model: ClassVar[str] = "lemma.models.graph:GraphModel"
     data_kind: ClassVar[str] = "graph"
     usage: ClassVar[str] = "a classifier of a graph's nodes, which writes nothing. To evaluate it: lemma evaluate {}"
     features: Annotated[Size, Letter("F")] = 16
