@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Hashable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -55,11 +55,6 @@ class GeneratedTokens:
     stopped: StopReason
     seconds: float
     logprobs: tuple[TokenLogprob, ...] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        logprobs = None if self.logprobs is None else [logprob.to_dict() for logprob in self.logprobs]
-        lists = {"prompt_tokens": list(self.prompt_tokens), "tokens": list(self.tokens), "logprobs": logprobs}
-        return {**asdict(self), **lists}
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -85,10 +85,6 @@ class Generation(Result):
         if self.note:
             yield Text(self.note, "note")
         yield from self._tables()
-
-    def to_dict(self) -> dict[str, Any]:
-        logprobs = None if self.logprobs is None else [logprob.to_dict() for logprob in self.logprobs]
-        return {**asdict(self), "tokens": list(self.tokens), "logprobs": logprobs}
 
     def __str__(self) -> str:  # the text as it is, never wrapped
         return f"{self.prompt}{self.text}\n{self.notes}".rstrip("\n")
