@@ -17,7 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from importlib.util import find_spec
 from itertools import groupby
@@ -83,6 +83,10 @@ class CorpusRow:
     licence: str
     cached: bool
     about: str
+
+    def to_dict(self) -> dict[str, str | int | bool]:
+        """Return plain values, ready for JSON."""
+        return asdict(self)
 
 
 def list_corpora() -> list[CorpusRow]:
