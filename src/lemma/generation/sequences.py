@@ -28,7 +28,7 @@ from lemma.generation.sampling import INCOMPLETE, Sampling, TokenLogprob
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel
 from lemma.report.numbers import make_visible
-from lemma.report.result import Block, Pre, Result, Table, Text, as_text, field_values
+from lemma.report.result import Block, Pre, Result, Table, Text, as_text
 from lemma.report.text import wrap_lines
 
 MAX_PENDING_TOKENS = 8  # that are decoded again, where the last ones are not a complete character
@@ -231,9 +231,6 @@ class GeneratedTokens:
     stopped: StopReason
     seconds: float
     logprobs: tuple[TokenLogprob, ...] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return field_values(self)
 
 
 @dataclass(slots=True)
