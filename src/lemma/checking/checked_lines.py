@@ -1,10 +1,10 @@
 """Answers checked line by line: the base of the reports on shapes, derivations, gradients and worked cases."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from lemma.report.result import Block, Heading, Result, Text, TextKind
+from lemma.report.result import Block, Heading, Result, Text, TextKind, to_plain
 
 OUTCOME_KINDS: dict[str, TextKind] = {"right": "good", "wrong": "bad"}
 
@@ -33,10 +33,6 @@ class CheckedLine:
     def correction(self) -> str:
         """Return what is right instead of a wrong line, in one paragraph."""
         return " ".join(self.notes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)  # pyright: ignore[reportArgumentType] (subclasses are dataclasses)
 
     def __str__(self) -> str:
         return "\n".join([f"{self.outcome:<8}{self.text}", *(f"{'':8}{note}" for note in self.notes)])
@@ -69,7 +65,7 @@ class CheckedLines(Result, Generic[LineT]):
 
     def to_dict(self) -> dict[str, Any]:
         name_key, lines_key = self.keys
-        return {name_key: self.name, "right": self.right, lines_key: [line.to_dict() for line in self.lines]}
+        return to_plain({name_key: self.name, "right": self.right, lines_key: self.lines})
 
     @property
     def checked(self) -> list[LineT]:

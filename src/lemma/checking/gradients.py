@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain, combinations
-from math import isfinite
 from textwrap import indent
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -63,10 +62,6 @@ class GradientVerdict(CheckedLine):
     error: float | None = None
     repair: str | None = None
     taken: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        error = self.error if self.error is not None and isfinite(self.error) else None  # JSON has no infinity
-        return {**asdict(self), "error": error, "taken": list(self.taken)}
 
     @property
     def notes(self) -> tuple[str, ...]:

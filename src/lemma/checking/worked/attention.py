@@ -330,7 +330,7 @@ class WorkedAttention(WorkedCase):
     """Attention with every step; long sentences are abridged in print unless `full`."""
 
     default_title: ClassVar[str] = "Attention by hand"
-    json_fields: ClassVar[Labels] = ("case", "notes", "sentences")
+    json_names = ("case", "notes", "sentences")
     hint: ClassVar[str] = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
 
     case: AttentionCase
@@ -485,7 +485,7 @@ class WorkedCross(WorkedCase):
     """Cross-attention with every step, and what each vector prefers."""
 
     default_title: ClassVar[str] = "Cross-attention by hand"
-    json_fields: ClassVar[Labels] = ("case", "cosines", "preferences")
+    json_names = ("case", "cosines", "preferences")
 
     case: CrossCase
     steps: AttentionSteps

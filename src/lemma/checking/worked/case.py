@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.report.numbers import escape_invisible, format_number, pluralize, shorten
-from lemma.report.result import Block, Heading, Result, Table, to_plain
+from lemma.report.result import Block, Heading, Result, Table
 from lemma.report.text import wrap_lines
 from lemma.spec.base import Spec, read_toml, to_toml
 
@@ -329,7 +329,6 @@ class WorkedCase(Result):
     Attributes:
         default_title: title of a case that has none.
         hint: how to print what is left out of a large case.
-        json_fields: the fields that go into JSON.
         source: the text of the case.
         full: whether everything is printed, however large the case is.
     """
@@ -337,7 +336,6 @@ class WorkedCase(Result):
     indent: ClassVar[str] = "  "
     default_title: ClassVar[str]
     hint: ClassVar[str] = ""
-    json_fields: ClassVar[Labels]
 
     case: Case
     source: str
@@ -361,10 +359,6 @@ class WorkedCase(Result):
     def details(self) -> list[Block]:
         """The same with every matrix."""
         return [Heading(self.title, 1, underlined=True), *self.step_blocks(every_matrix=True)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, none of them rounded."""
-        return to_plain({name: getattr(self, name) for name in self.json_fields})
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
         """Return the steps in their order; with `every_matrix`, the matrices too."""

@@ -374,7 +374,7 @@ class WorkedLstm(WorkedCase):
     """
 
     default_title: ClassVar[str] = "One LSTM step by hand"
-    json_fields: ClassVar[Labels] = ("case", "notes", "forward", "backward")
+    json_names = ("case", "notes", "forward", "backward")
     hint: ClassVar[str] = "--full prints the weights, and every product of the sums"
 
     case: LstmCase

@@ -90,7 +90,7 @@ class WorkedMatching(WorkedCase):
     """A cross-modal search with every product, and what fits each image and each sentence best."""
 
     default_title: ClassVar[str] = "A cross-modal search by hand"
-    json_fields: ClassVar[Labels] = ("case", "steps", "of_images", "of_sentences")
+    json_names = ("case", "steps", "of_images", "of_sentences")
 
     case: MatchingCase
     steps: MatchingSteps
