@@ -90,7 +90,14 @@ class TemplateRenderer:
         with self._lock:
             process = self._process
             if process is None or process.poll() is not None:
-                process = self._process = _start_child()
+                process = self._process = subprocess.Popen(
+                    python_command("-m", "lemma.data.chat_render"),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env=child_environment(),
+                    start_new_session=True,  # Ctrl-C reaches only the parent
+                )
             timer = threading.Timer(SECONDS, process.kill)
             timer.start()
             answer = None
@@ -117,18 +124,6 @@ class TemplateRenderer:
             self._process.kill()
             self._process.communicate()
             self._process = None
-
-
-def _start_child() -> "subprocess.Popen[bytes]":
-    """Start a child that renders, in its own session: Ctrl-C reaches only the parent."""
-    return subprocess.Popen(
-        python_command("-m", "lemma.data.chat_render"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=child_environment(),
-        start_new_session=True,
-    )
 
 
 _renderers: OrderedDict[str, TemplateRenderer] = OrderedDict()
