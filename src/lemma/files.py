@@ -29,9 +29,7 @@ from lemma.errors import DataError, RunError, StorageError
 
 Value = TypeVar("Value")
 PARTIAL_SUFFIX, ASIDE_SUFFIX = ".partial", ".aside"
-TEMPORARY_NAME = re.compile(
-    r"\.(?P<name>.+?)(?P<number>\.\d+)?\.(?P<machine>[^.]+)-(?P<process>\d+)(?P<suffix>\.[a-z]+)", re.DOTALL
-)
+TEMPORARY_NAME = re.compile(r"\.(?P<name>.+?)\.\d+\.(?P<machine>[^.]+)-(?P<process>\d+)(?P<suffix>\.[a-z]+)", re.DOTALL)
 SEQUENCE_NUMBERS = count()  # make temporary names unique within this process
 NEXT_STEPS = {  # errors of a disk that the user can do something about
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room there, or choose another place, and try again."),
@@ -143,9 +141,7 @@ def remove_stale_temp_files(folder: Path) -> None:
         with suppress(OSError):  # a folder that cannot be written, or another process was first
             if leftover.suffix == ASIDE_SUFFIX:
                 _finish_replacement(leftover, leftover.with_name(match["name"]))
-            elif leftover.with_suffix(ASIDE_SUFFIX).exists():
-                continue  # it was to replace a folder that could not be restored
-            elif match["number"] is not None or not match["name"].endswith(".old"):  # .old: an earlier version's
+            elif not leftover.with_suffix(ASIDE_SUFFIX).exists():  # else it was to replace a folder not yet restored
                 _remove(leftover)
 
 
