@@ -234,9 +234,11 @@ def identity(names: str, title: str, claim: str = "", row: str = "") -> Callable
     return register
 
 
-def setting(default: Any, minimum: float | None, maximum: float | None, description: str, **bounds: float) -> Any:
-    """Declare a size or choice of an identity: its default, its bounds and its meaning."""
-    return Field(default=default, ge=minimum, le=maximum, description=description, **bounds)
+def setting(
+    default: Any, minimum: float | None, maximum: float | None, description: str, gt: float | None = None
+) -> Any:
+    """Declare a size or choice of an identity: its default, its bounds and its meaning; `gt` is a bound not allowed."""
+    return Field(default=default, ge=minimum, le=maximum, gt=gt, description=description)
 
 
 SEED: int = setting(1, 0, 2**31, "fixes all that is drawn at random")
