@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from itertools import chain, islice, takewhile
-from math import inf, prod
+from math import inf
 from time import process_time
 from typing import Any
 
@@ -69,7 +69,7 @@ class ModuleReader:
         self._deadline = self._run_deadline = inf  # the second is for runs that parameters can do without
         self._works: dict[tuple[int, ...], bool] = {}
         self._weight_bytes: dict[tuple[int, ...], int] = {}
-        self._shapes: dict[tuple[int, ...], Readings] = {}
+        self._shapes: dict[tuple[int, ...], dict[bool | None, Readings]] = {}
 
     @contextmanager
     def time_limit(self) -> Iterator[None]:
@@ -121,14 +121,18 @@ class ModuleReader:
         reason = str(failure).strip().partition("\n")[0] or type(failure).__name__
         raise CountingError(f"{self.subject.name} cannot be run at {format_sizes(sizes)}: {reason}") from failure
 
-    def shapes(self, sizes: Sizes) -> Readings:
-        """Read the shapes of all parameters."""
-        symbols = {name: sizes[name] for name in self.subject.symbols}
-        key = tuple(symbols.values())
+    def build(self, sizes: Sizes) -> nn.Module:
+        """Build the module without memory, unless time is up."""
+        self.check_time()
+        return self.subject.build({name: sizes[name] for name in self.subject.symbols})
+
+    def shapes(self, sizes: Sizes, trainable: bool | None = None) -> Readings:
+        """Read the shapes of the parameters that are, or are not, trained; by default of all."""
+        key = tuple(sizes[name] for name in self.subject.symbols)
         if key not in self._shapes:
-            self.check_time()
-            self._shapes[key] = parameter_shapes(self.subject.build(symbols), None)
-        return self._shapes[key]
+            module = self.build(sizes)
+            self._shapes[key] = {choice: parameter_shapes(module, choice) for choice in (True, False, None)}
+        return self._shapes[key][trainable]
 
     def weight_bytes(self, sizes: Sizes) -> int:
         key = tuple(sizes[name] for name in self.subject.symbols)
@@ -524,11 +528,6 @@ def packed_shapes(module: nn.Module) -> Readings:
                 for number, tensor in enumerate(tensors.values()):
                     shapes[f"{path}.{name}.{number}".removeprefix(".")] = tuple(tensor.shape)
     return shapes
-
-
-def total_size(rows: Sequence[Amounts]) -> Amounts:
-    """Return how many numbers tensors of different shapes hold together."""
-    return (sum(prod(shape) for shape in rows),)
 
 
 def find_tied_names(module: nn.Module) -> dict[str, list[str]]:
