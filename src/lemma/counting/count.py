@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from hashlib import sha256
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -245,13 +245,13 @@ class SubjectCounter:
 
     def count(self, name: str) -> Quantity:
         """Count a quantity within the limit of time."""
-        with self.reader.time_limit():
+        with self.reader.time_limit(self.limits.seconds):
             return self._make_quantity(name, [(m, self._fit(m)) for m in self._measurements(name)])
 
     def measure_requested(self, name: str) -> int | None:
         """Read a quantity at the sizes asked for, without formulas; None if no run is within the limits."""
         nothing, total = FitResult({}, {EVERYTHING: "no formula, since it was only measured"}), 0
-        with self.reader.time_limit():
+        with self.reader.time_limit(self.limits.seconds):
             for measurement in self._measurements(name):
                 attempt = self._compare(measurement, measurement.key, nothing)
                 if attempt.unproved:
@@ -448,7 +448,7 @@ class SubjectCounter:
             sizes = {**requested, **self._derived_values(fit, requested)}
             expected = {group: group_fit.total.at(sizes) for group, group_fit in fit.fits.items()}
             try:
-                with self.reader.no_time_limit():  # this reading is worth any time
+                with self.reader.time_limit(inf):  # this reading is worth any time
                     if measurement.read_requested:
                         readings = measurement.read_requested(int(sum(expected.values())))
                     else:

@@ -50,18 +50,12 @@ MAX_DERIVED_POWER, MAX_DERIVED_DEGREE = 2, 3  # of a derived size and the symbol
 
 @dataclass(frozen=True)
 class DerivedSize:
-    """A size computed from symbols by rounding or by a minimum or maximum, or a dimension that only the module knows.
+    """A size computed from symbols by rounding, by a minimum or maximum, or a dimension that only the module knows."""
 
-    Attributes:
-        kind: `factor` · ⌊x⌋ or ⌈x⌉ of one operand, the smaller or larger of two, or "dimension".
-        operands: polynomials of the symbols; of a dimension, the symbols that it depends on.
-        dimension: the pattern of a parameter, and the index of its dimension.
-    """
-
-    kind: Literal["floor", "ceil", "min", "max", "dimension"]
-    operands: tuple[Polynomial, ...] = ()
+    kind: Literal["floor", "ceil", "min", "max", "dimension"]  # ⌊x⌋ or ⌈x⌉ of one operand, the smaller or larger of two
+    operands: tuple[Polynomial, ...] = ()  # of a dimension, the symbols that it depends on
     factor: int = 1
-    dimension: str = ""
+    dimension: str = ""  # the pattern of a parameter, and the index of its dimension
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -75,16 +69,10 @@ class DerivedSize:
     def at(self, sizes: Sizes) -> int:
         """Return its value at these sizes; a dimension must be read off the module instead."""
         values = [operand.at(sizes) for operand in self.operands]
-        match self.kind:
-            case "floor":
-                return self.factor * floor(values[0])
-            case "ceil":
-                return self.factor * ceil(values[0])
-            case "min":
-                return self.factor * int(min(values))
-            case "max":
-                return self.factor * int(max(values))
-        raise ValueError(f"{self.name} has no rule")
+        if self.kind in ("min", "max"):
+            return self.factor * int(min(values) if self.kind == "min" else max(values))
+        assert self.kind != "dimension", f"{self.name} has no rule"
+        return self.factor * (floor(values[0]) if self.kind == "floor" else ceil(values[0]))
 
     def step_points(self, start: int) -> list[int]:
         """Return the first few values of its symbol from `start` on at which a rounded size is larger than before."""
@@ -610,8 +598,8 @@ class BendFinder:
     def candidates(self, pins: Sizes) -> Iterator[DerivedSize]:
         """Yield candidates along one symbol after the other: minima, rounded sizes, then numbers that cap the symbol.
 
-        `pins` are the sizes asked for that lead away from the formulas; others are only looked at where these do not explain
-        all.
+        `pins` are the sizes asked for that lead away from the formulas; the others are only looked at where these
+        do not explain all.
         """
         base = {name: values[-1] for name, values in self.probe_sizes.items()}
         fails_together = any("together" in self.fit.failures.get(group, "") for group in self.missed)
