@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from lemma.errors import SpecError
+from lemma.report.result import to_plain
 from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest, estimate, paired_test
 from lemma.spec.base import Spec
 from lemma.spec.models import ModelSpec
@@ -85,14 +86,9 @@ class CellOutcome(Generic[M]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {
-            "run": self.cell.name,
-            "model": self.cell.condition,
-            "point": dict(self.cell.point),
-            "seed": self.cell.seed,
-            "measures": getattr(self.measures, "to_dict", lambda: None)(),
-            "reason": self.reason,
-        }
+        cell = self.cell
+        values = {"run": cell.name, "model": cell.condition, "point": cell.point, "seed": cell.seed}
+        return to_plain({**values, "measures": self.measures, "reason": self.reason})
 
 
 @dataclass(frozen=True)
