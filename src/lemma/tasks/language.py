@@ -18,8 +18,8 @@ from lemma.data.corpora import CORPORA
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare_text, read_tokens
 from lemma.errors import DataError, InputError, PackageError, SpecError
+from lemma.generation.engine import generate_text
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import generate_text
 from lemma.kernels import support
 from lemma.kernels.output_loss import MIN_CLASSES, output_loss
 from lemma.layers.attention import Attention

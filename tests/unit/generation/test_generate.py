@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lemma.errors import InputError
+from lemma.generation.engine import generate
 from lemma.generation.sampling import Sampling, probabilities
-from lemma.generation.text import generate
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.report.result import to_plain
