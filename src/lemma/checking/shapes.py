@@ -9,9 +9,9 @@ from typing import Any
 
 from lemma.checking.checked_lines import CheckedLine, CheckedLines
 from lemma.checking.read_formula import read_formula
-from lemma.counting.cache import CountCache, polynomial_from_json, polynomial_to_json
+from lemma.counting.count import CountCache
 from lemma.counting.drawing import draw
-from lemma.counting.polynomial import Rational, work_limit
+from lemma.counting.polynomial import Polynomial, Rational, work_limit
 from lemma.counting.subject import Model, Subject, resolve_subject
 from lemma.counting.writing import write_formula
 from lemma.errors import InputError, describe_unknown
@@ -73,12 +73,11 @@ def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any]
 
     def draw_shapes() -> list[list[Any]]:
         return [
-            [node.name.translate(SUBSCRIPTS), [polynomial_to_json(size) for size in node.shape]]
-            for node in draw(subject).nodes
+            [node.name.translate(SUBSCRIPTS), [size.to_json() for size in node.shape]] for node in draw(subject).nodes
         ]
 
     nodes = CountCache(subject.identity).get_or_compute("drawn shapes", draw_shapes)
-    shapes = {name: tuple(Rational(polynomial_from_json(terms)) for terms in sizes) for name, sizes in nodes}
+    shapes = {name: tuple(Rational(Polynomial.from_json(terms)) for terms in sizes) for name, sizes in nodes}
     with work_limit(MAX_STEPS):
         checked = [_check_shape(_find_tensor(name, shapes, subject), text, shapes, order) for name, text in pairs]
     return ShapeReport(subject.name, tuple(checked))
