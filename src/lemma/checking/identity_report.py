@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lemma.errors import InputError
 from lemma.report.curves import NO_PLOT, Plot, can_draw
-from lemma.report.result import Block, Heading, Items, Result, Table, Text, plot_blocks
+from lemma.report.result import Block, Heading, Items, Result, Table, Text, plot_blocks, to_plain
 
 EXACT = 1e-12  # tolerance of an equality in float64
 VISIBLE = 1e-6  # a difference larger than any rounding
@@ -152,16 +152,10 @@ class IdentityReport(Evidence, Result):
         return [findings, Table(self.header, cells, left=left, breakable=left)]
 
     def to_dict(self) -> dict[str, Any]:
-        fields = ("name", "title", "claim", "holds", "confirmed", "correction")
-        return {
-            **{field: getattr(self, field) for field in fields},
-            "sizes": dict(self.sizes),
-            "claimed": [finding.to_dict() for finding in self.claimed],
-            "findings": [finding.to_dict() for finding in self.findings],
-            "table": [dict(zip(self.header, row, strict=True)) for row in self.rows],
-            "remarks": list(self.notes),
-            "plot": self.plot.to_dict() if self.plot else None,
-        }
+        names = ("name", "title", "claim", "holds", "confirmed", "correction", "sizes", "claimed", "findings")
+        table = [dict(zip(self.header, row, strict=True)) for row in self.rows]
+        values = {name: getattr(self, name) for name in names}
+        return to_plain({**values, "table": table, "remarks": self.notes, "plot": self.plot})
 
     def writers(self) -> dict[str, Callable[[], str]]:
         """Return the writers of every result, with .svg for the plot alone."""

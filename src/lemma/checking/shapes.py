@@ -56,15 +56,14 @@ class CheckedShape(CheckedLine):
 class ShapeReport(CheckedLines):
     """The shapes of a module's tensors, each checked."""
 
+    json_names = ("model", "right", "lines")
+
     model: str
     lines: tuple[CheckedShape, ...]
 
     @property
     def title(self) -> str:
         return f"{self.model}: shapes"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"model": self.model, "right": self.right, "lines": [line.to_dict() for line in self.lines]}
 
 
 def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any] | None = None) -> ShapeReport:

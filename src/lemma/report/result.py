@@ -236,10 +236,12 @@ class Result(ABC):
     Attributes:
         title: what it is, in a line: a str, as a field or a property.
         indent: starts every line below the headings in print.
+        json_names: the attributes that `to_dict` returns, if not just all fields.
     """
 
     title: Any
     indent: ClassVar[str] = ""
+    json_names: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def blocks(self) -> Blocks:
@@ -250,8 +252,9 @@ class Result(ABC):
         return self.blocks()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as values that JSON can hold; see `to_plain`."""
-        return field_values(self)
+        """Return fields, or the attributes in `json_names`, as values that JSON can hold; see `to_plain`."""
+        names = self.json_names or [field.name for field in fields(self)]  # pyright: ignore[reportArgumentType]
+        return {name: to_plain(getattr(self, name)) for name in names}
 
     def records(self) -> list[dict[str, Any]]:
         """Return the rows of a .csv file, figures unrounded; none if it has no such rows."""

@@ -41,9 +41,6 @@ class Ready:
     local: bool
     keyed: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"address": self.address, "models": list(self.models), "local": self.local, "keyed": self.keyed}
-
     def __str__(self) -> str:
         lines = [f"Serving {', '.join(self.models)}"]
         lines += [f"  page  {self.address}", f"  API   {self.address}/v1 (see {self.address}/docs)"]

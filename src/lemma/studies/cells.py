@@ -80,14 +80,9 @@ class CellOutcome(Generic[M]):
     reason: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "run": self.cell.name,
-            "model": self.cell.condition,
-            "point": dict(self.cell.point),
-            "seed": self.cell.seed,
-            "measures": to_plain(self.measures),
-            "reason": self.reason,
-        }
+        cell = self.cell
+        values = {"run": cell.name, "model": cell.condition, "point": cell.point, "seed": cell.seed}
+        return to_plain({**values, "measures": self.measures, "reason": self.reason})
 
 
 @dataclass(frozen=True)

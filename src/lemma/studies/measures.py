@@ -17,8 +17,9 @@ from lemma.data.splits import Splits
 from lemma.data.store import TokenArray
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError, TrainingError
+from lemma.generation.engine import generate_text
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import Generation, generate_text
+from lemma.generation.sequences import Generation
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.build import build_uninitialized

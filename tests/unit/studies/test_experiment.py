@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 from lemma.data.store import prepare_text
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, RunError, SpecError
-from lemma.generation.loops import TextLoop as FoundLoop
-from lemma.generation.text import Generation
+from lemma.generation.sequences import Generation
+from lemma.generation.sequences import TextLoop as FoundLoop
 from lemma.report.progress import SilentObserver
 from lemma.runs.load import load
 from lemma.spec.data import BytePairs, Words

@@ -23,6 +23,7 @@ from lemma.checking.identity_report import (
 )
 from lemma.errors import SpecError
 from lemma.models.build import build
+from lemma.models.transformer import EncoderModel
 from lemma.spec.models import Decoder, Encoder, FeedForward, Lstm
 from lemma.tasks.language import causal_loss
 from lemma.tasks.masked import masked_loss, next_sentence_loss
@@ -172,7 +173,7 @@ def pretraining(
     text = torch.randint(V - 4, (1, T + 1), generator=torch.Generator().manual_seed(seed))
     reader = random_module(lambda: build(Lstm(vocabulary=V, width=8, hidden=12)), seed)
     spec = Encoder(vocabulary=V, width=16, depth=1, heads=2, context=T + 1, objective="both")
-    encoder = random_module(lambda: build(spec), seed)
+    encoder = random_module(lambda: EncoderModel(spec), seed)
     hidden = torch.arange(1, T + 1, 4)
     targets = torch.full_like(text, -1)
     targets[0, hidden], targets[0, 0] = text[0, hidden], 1
