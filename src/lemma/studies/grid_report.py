@@ -20,8 +20,8 @@ from lemma.report.result import (
     Pre,
     Table,
     Text,
-    field_values,
     plot_blocks,
+    to_plain,
 )
 from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest, holm_correct
 from lemma.spec.studies import GridStudy, StudyBudget
@@ -54,9 +54,7 @@ def report_grid(
     trials = trial_blocks(chosen_rates or {}, spec.tune.share) if spec.tune else []
     answers = views["steps"].sentences if "steps" in views else ()  # what such a study is about comes first
     other_sentences = [sentence for name, view in views.items() if name != "steps" for sentence in view.sentences]
-    rates = {
-        "learning_rates": {title: field_values(rate_choice) for title, rate_choice in (chosen_rates or {}).items()}
-    }
+    rates = {"learning_rates": to_plain(chosen_rates or {})}
     return StudyResult(
         title=spec.name,
         question=spec.question,
