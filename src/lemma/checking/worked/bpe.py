@@ -11,7 +11,7 @@ from heapq import nsmallest
 from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -426,7 +426,8 @@ def trace_byte_pairs(
     )
 
 
-class _Merge(NamedTuple):
+@dataclass(frozen=True)
+class _Merge:
     """A merge in symbol numbers; see `MergeStep`."""
 
     count: int
@@ -576,7 +577,8 @@ def _follow_claims(
         if not candidates and claims and len(ties) > 1:
             later = [text.replace(" ", "") for text in islice(claims.values(), MAX_HINTED)]
             ranks = {
-                pair: _rank_tie(*(symbols.spellings[symbol] for symbol in pair), later) for pair in ties[:MAX_HINTED]
+                pair: _rank_tie(symbols.spellings[pair[0]], symbols.spellings[pair[1]], later)
+                for pair in ties[:MAX_HINTED]
             }
             ties.sort(key=lambda pair: ranks.get(pair, 1))
         candidates = candidates or ties
