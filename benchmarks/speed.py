@@ -31,7 +31,7 @@ from lemma.models.decoder import DecoderModel, DecoderSlotCache
 from lemma.models.decoder_numpy import step_in_numpy
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
 from lemma.spec.recipe import Recipe
-from lemma.training.distributed import Distributed
+from lemma.training.devices import Distributed
 from lemma.training.session import Session
 
 SMALL = Decoder(vocabulary=65, width=128, depth=4, heads=4, context=64)

@@ -60,9 +60,10 @@ if TYPE_CHECKING:
     from lemma.spec.settings import AdaptSettings, EvaluateSettings, RecipeSettings, SamplingSettings, TrainSettings
     from lemma.studies.compare_methods import UnfinishedComparison
     from lemma.studies.result import StudyResult
-    from lemma.tasks.base import DataArgs, Score
+    from lemma.tasks.base import Score
     from lemma.tasks.classification import Classification
     from lemma.tasks.harness import HarnessScore
+    from lemma.tasks.registry import DataArgs
     from lemma.training.adapt import AdaptResult
     from lemma.training.loop import TrainingResult
     from lemma.training.session import Session
@@ -168,8 +169,8 @@ def train(
 
     >>> lemma.train("lstm", text="shakespeare", out="runs/a", steps=300)  # doctest: +SKIP
     """
-    from lemma.tasks.base import LoadContext, check_epochs, epochs_to_steps
-    from lemma.tasks.registry import data_args, task_for
+    from lemma.tasks.base import LoadContext, epochs_to_steps
+    from lemma.tasks.registry import check_epochs, data_args, task_for
     from lemma.training.loop import fit_recipe
     from lemma.training.loop import train as train_model
     from lemma.training.session import TrainingHooks
@@ -205,14 +206,6 @@ def _pop_data_settings(settings: dict[str, Any]) -> dict[str, Any]:
     from lemma.tasks.registry import DATA_SETTINGS
 
     return {name: settings.pop(name) for name in list(settings) if name in DATA_SETTINGS}
-
-
-def data_option(model: ModelSpec) -> tuple[str, str]:
-    """Return the option that names the data of a model, and an example: ("text", "shakespeare")."""
-    from lemma.tasks.registry import task_for
-
-    info = task_for(model).info
-    return info.option, info.example
 
 
 def resume(
@@ -634,8 +627,8 @@ def evaluate(
 
     >>> lemma.evaluate("runs/a").perplexity  # doctest: +SKIP
     """
-    from lemma.tasks.language import LanguageTask
-    from lemma.tasks.registry import data_args, evaluate_run, task_for
+    from lemma.tasks.base import evaluate_run
+    from lemma.tasks.registry import LANGUAGE, data_args, task_info
 
     loaded, observer = open_run(run), watch(progress)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
@@ -651,7 +644,7 @@ def evaluate(
         return evaluate_tasks(loaded, [harness] if isinstance(harness, str | Path) else harness, limit)
     data = data_args({**kinds, **_pop_data_settings(others)})
     options = {name: value for name, value in others.items() if value is not None}
-    if treebank is not None and type(task_for(loaded.spec)) is LanguageTask:
+    if treebank is not None and task_info(loaded.spec) is LANGUAGE:
         from lemma.inspection.attention_trees import evaluate_attention
 
         return evaluate_attention(loaded, data, split, options, observer)
@@ -789,11 +782,11 @@ def _answer_sources(run: Run, source: str | Sequence[str], settings: dict[str, A
     from lemma.generation.beam import Beam, translate_texts
     from lemma.generation.sampling import Sampling
     from lemma.models.encoder_decoder import EncoderDecoderModel
-    from lemma.tasks.classification import ClassificationTask, classify_texts
-    from lemma.tasks.registry import task_for
+    from lemma.tasks.classification import classify_texts
+    from lemma.tasks.registry import task_info
 
     sources, answers = [source] if isinstance(source, str) else list(source), list[Any]()
-    if isinstance(task_for(run.spec), ClassificationTask):
+    if task_info(run.spec).answers == "class":
         if settings:
             raise SpecError(f"generate: a classifier has no use for {', '.join(settings)}: it names a source's class.")
         answers += classify_texts(run, sources)

@@ -24,7 +24,7 @@ from lemma.adaptation.lora import (
     select_matrices,
 )
 from lemma.errors import SpecError
-from lemma.models.weights import weight_versions
+from lemma.models.base import weight_versions
 from lemma.spec.recipe import Adapters, Full, Lora, Method
 
 Module = TypeVar("Module", bound=nn.Module)

@@ -37,7 +37,7 @@ def train(
     """
     from lemma import api
     from lemma.spec.choose import choose
-    from lemma.spec.data import DATA_SPECS
+    from lemma.tasks.registry import TASKS_BY_OPTION, task_info
 
     settings, names = split_settings(arguments or [])
     if resume:
@@ -57,9 +57,10 @@ def train(
         return _print_settings(model, json)
     model_settings = {name: value for name, value in settings.items() if name != "epochs"}
     choice = choose(model, model_settings, classify="labels" in data)  # reports a wrong setting before anything else
-    option, example = api.data_option(choice.model)
+    info = task_info(choice.model)
+    option, example = info.option, info.example
     command = f"lemma train {model} --{option}"
-    data_options = [name for name in DATA_SPECS if name in data]
+    data_options = [name for name in TASKS_BY_OPTION if name in data]
     if data_options not in ([option], []) or (files and option != "text"):
         wrong = next((f"--{name}" for name in data_options if name != option), f"'{files[0]}'" if files else "")
         raise SpecError(

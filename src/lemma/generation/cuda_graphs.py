@@ -23,9 +23,8 @@ from lemma.generation.sampling import Sampling, sample_tokens
 from lemma.generation.sequences import TokenSequence
 from lemma.kernels.cuda_graphs import capture, warmup_stream
 from lemma.layers.state import State
-from lemma.models.base import LanguageModel, has_hooks
+from lemma.models.base import LanguageModel, has_hooks, weight_versions
 from lemma.models.decoder import DecoderCache, DecoderModel, DecoderSlotCache
-from lemma.models.weights import weight_versions
 
 MIN_GRAPH_TOKENS = 16  # to generate: capturing takes as long as a few dozen steps
 MIN_TRITON_TOKENS = 100  # to generate: the first time, Triton compiles its kernels for some seconds

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from lemma.models.base import HOOKS, has_global_hooks
-from lemma.models.weights import benefits_from_threads, threaded_linear
+from lemma.models.base import HOOKS, benefits_from_threads, has_global_hooks, threaded_linear
 
 SIMPLE_MODULES = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout)
 TORCH_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"}  # what every module has for torch's own use

@@ -32,8 +32,8 @@ from lemma.hub.tensor_maps import (
     decoder_tensor_maps,
     t5_tensor_maps,
 )
+from lemma.models.base import named_weights
 from lemma.models.build import build_uninitialized
-from lemma.models.weights import named_weights
 from lemma.spec.models import Classifier, Decoder, Encoder, EncoderDecoder, ModelSpec
 from lemma.spec.positions import NoScaling, Relative, Rotary
 

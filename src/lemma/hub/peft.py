@@ -41,7 +41,7 @@ from lemma.files import read_json, restore_moved_folder
 from lemma.hub.patterns import matches_to_end
 from lemma.hub.pretrained import export_folder
 from lemma.hub.tensor_maps import TensorMap
-from lemma.models.weights import save_tensors
+from lemma.models.base import save_tensors
 from lemma.spec.recipe import Frozen, Lora
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"

@@ -21,14 +21,8 @@ from lemma.inspection.trees import (
 from lemma.models.build import build
 from lemma.report.progress import Observer, reading_progress
 from lemma.runs.load import Run
-from lemma.tasks.base import DataArgs
-from lemma.tasks.parsing import (
-    WINDOWS,
-    ParsingScore,
-    read_limit,
-    score_trees,
-    tree_protocol,
-)
+from lemma.tasks.parsing import ParsingScore, read_limit, score_trees, tree_protocol
+from lemma.tasks.registry import WINDOWS, DataArgs
 
 DECODING_NOTE = (
     "maximum spanning tree of A + Aᵀ between words, hung from the word attended to most on average; no labels"

@@ -2,97 +2,91 @@
 
 import math
 import os
-from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, overload
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from lemma.errors import PackageError, SpecError
-from lemma.models.base import Backbone, LanguageModel, count_parameters
-from lemma.models.classifier import ClassifierModel, TreeModel
-from lemma.models.decoder import DecoderModel
-from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
-from lemma.models.encoder_decoder import EncoderDecoderModel
-from lemma.models.feed_forward import AttentiveModel, FeedForwardModel
-from lemma.models.graph import GraphModel
-from lemma.models.parser import ParserModel
-from lemma.models.recurrent import RecurrentModel
-from lemma.models.table_a5 import TableA5Model
-from lemma.models.transformer import EncoderModel
+from lemma.models.base import LanguageModel, count_parameters
 from lemma.spec.models import (
     PLUGIN_FAMILIES,
-    Attentive,
     Classifier,
     CrossAttention,
-    Decoder,
     DualEncoder,
     Encoder,
     EncoderDecoder,
-    FeedForward,
     Graph,
-    Gru,
-    Lstm,
     ModelSpec,
     NewFamily,
     Parser,
-    Rnn,
-    TableA5,
     Tree,
 )
 
-Model = (
-    LanguageModel
-    | ParserModel
-    | EncoderModel
-    | EncoderDecoderModel
-    | TreeModel
-    | ClassifierModel
-    | DualEncoderModel
-    | CrossAttentionModel
-    | GraphModel
-)
-"""A model of any family."""
-MODELS: dict[type, Callable[[Any, float], Model]] = {
-    FeedForward: FeedForwardModel,
-    Attentive: AttentiveModel,
-    Rnn: RecurrentModel,
-    Lstm: RecurrentModel,
-    Gru: RecurrentModel,
-    Decoder: DecoderModel,
-    TableA5: TableA5Model,
-    Parser: ParserModel,
-    Encoder: EncoderModel,
-    EncoderDecoder: EncoderDecoderModel,
-    Graph: GraphModel,
-    Tree: TreeModel,
+if TYPE_CHECKING:
+    from lemma.models.classifier import ClassifierModel, TreeModel
+    from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
+    from lemma.models.encoder_decoder import EncoderDecoderModel
+    from lemma.models.graph import GraphModel
+    from lemma.models.parser import ParserModel
+    from lemma.models.transformer import EncoderModel
+
+    Model = (
+        LanguageModel
+        | ParserModel
+        | EncoderModel
+        | EncoderDecoderModel
+        | TreeModel
+        | ClassifierModel
+        | DualEncoderModel
+        | CrossAttentionModel
+        | GraphModel
+    )
+
+MODELS = {
+    "feed-forward": "feed_forward.FeedForwardModel",
+    "attentive": "feed_forward.AttentiveModel",
+    "rnn": "recurrent.RecurrentModel",
+    "lstm": "recurrent.RecurrentModel",
+    "gru": "recurrent.RecurrentModel",
+    "decoder": "decoder.DecoderModel",
+    "table-a5": "table_a5.TableA5Model",
+    "parser": "parser.ParserModel",
+    "encoder": "transformer.EncoderModel",
+    "encoder-decoder": "encoder_decoder.EncoderDecoderModel",
+    "graph": "graph.GraphModel",
+    "tree": "classifier.TreeModel",
+    "classifier": "classifier.ClassifierModel",
+    "dual-encoder": "dual_encoder.DualEncoderModel",
+    "cross-attention": "dual_encoder.CrossAttentionModel",
 }
-"""Models by their spec; those that contain another model are built by `_construct`."""
+"""The model of each family: its module, imported when the first model is built, and its class."""
 SMALL_MATRIX = 10**8  # numbers, up to which memory is not checked
 
 
 # A spec of unknown family counts as that of a language model.
 @overload
-def build(spec: Parser, dropout: float = 0.0) -> ParserModel: ...  # pyright: ignore[reportOverlappingOverload]
+def build(spec: Parser, dropout: float = 0.0) -> "ParserModel": ...  # pyright: ignore[reportOverlappingOverload]
 @overload
-def build(spec: Encoder, dropout: float = 0.0) -> EncoderModel: ...  # pyright: ignore[reportOverlappingOverload]
+def build(spec: Encoder, dropout: float = 0.0) -> "EncoderModel": ...  # pyright: ignore[reportOverlappingOverload]
 @overload
-def build(spec: EncoderDecoder, dropout: float = 0.0) -> EncoderDecoderModel: ...  # pyright: ignore[reportOverlappingOverload]
+def build(spec: EncoderDecoder, dropout: float = 0.0) -> "EncoderDecoderModel": ...  # pyright: ignore[reportOverlappingOverload]
 @overload
-def build(spec: Classifier, dropout: float = 0.0) -> ClassifierModel: ...  # pyright: ignore[reportOverlappingOverload]
+def build(spec: Classifier, dropout: float = 0.0) -> "ClassifierModel": ...  # pyright: ignore[reportOverlappingOverload]
 @overload
-def build(spec: DualEncoder, dropout: float = 0.0) -> DualEncoderModel: ...  # pyright: ignore[reportOverlappingOverload]
+def build(spec: DualEncoder, dropout: float = 0.0) -> "DualEncoderModel": ...  # pyright: ignore[reportOverlappingOverload]
 @overload
-def build(spec: CrossAttention, dropout: float = 0.0) -> CrossAttentionModel: ...  # pyright: ignore[reportOverlappingOverload]
+def build(spec: CrossAttention, dropout: float = 0.0) -> "CrossAttentionModel": ...  # pyright: ignore[reportOverlappingOverload]
 @overload
-def build(spec: Graph, dropout: float = 0.0) -> GraphModel: ...  # pyright: ignore[reportOverlappingOverload]
+def build(spec: Graph, dropout: float = 0.0) -> "GraphModel": ...  # pyright: ignore[reportOverlappingOverload]
 @overload
-def build(spec: Tree, dropout: float = 0.0) -> TreeModel: ...  # pyright: ignore[reportOverlappingOverload]
+def build(spec: Tree, dropout: float = 0.0) -> "TreeModel": ...  # pyright: ignore[reportOverlappingOverload]
 @overload
 def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel: ...
-def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
+def build(spec: ModelSpec, dropout: float = 0.0) -> "Model":
     """Build the model a spec describes, with initial weights drawn from torch's random state.
 
     >>> from lemma.spec.models import FeedForward
@@ -107,7 +101,7 @@ def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
     return model
 
 
-def build_uninitialized(spec: ModelSpec, dropout: float = 0.0) -> Model:
+def build_uninitialized(spec: ModelSpec, dropout: float = 0.0) -> "Model":
     """Build the model a spec describes without drawing weights: they hold anything until others are put in.
 
     Memory that is not written to takes none, so that a model can be filled tensor by tensor.
@@ -159,21 +153,21 @@ class SkipInitialization(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _construct(spec: ModelSpec, dropout: float) -> Model:
+def _construct(spec: ModelSpec, dropout: float) -> "Model":
     """Build the modules of a model; its weights are those that torch's modules draw."""
-    if isinstance(spec, Classifier | DualEncoder):
-        backbone = _construct(spec.body, dropout)
-        assert isinstance(backbone, Backbone)
-        if isinstance(spec, Classifier):
-            return ClassifierModel(spec, backbone, dropout)
-        return DualEncoderModel(spec, backbone, dropout)
-    if isinstance(spec, CrossAttention):
-        towers = _construct(spec.towers, dropout)
-        assert isinstance(towers, DualEncoderModel)
-        return CrossAttentionModel(spec, towers, dropout)
     if isinstance(spec, NewFamily):
         return _construct_plugin(spec, dropout)
-    return next(model for kind, model in MODELS.items() if isinstance(spec, kind))(spec, dropout)
+    module, _, name = MODELS[spec.family].partition(".")
+    model_class = getattr(import_module(f"lemma.models.{module}"), name)
+    inner = _inner_spec(spec)
+    return model_class(spec, dropout) if inner is None else model_class(spec, _construct(inner, dropout), dropout)
+
+
+def _inner_spec(spec: ModelSpec) -> ModelSpec | None:
+    """Return the spec of the model inside a model, such as the body of a classifier."""
+    if isinstance(spec, Classifier | DualEncoder):
+        return spec.body
+    return spec.towers if isinstance(spec, CrossAttention) else None
 
 
 def _construct_plugin(spec: NewFamily, dropout: float) -> LanguageModel:
@@ -187,12 +181,10 @@ def _construct_plugin(spec: NewFamily, dropout: float) -> LanguageModel:
     return model
 
 
-def _init_weights(model: Model | Backbone) -> None:
+def _init_weights(model: Any) -> None:
     """Draw the initial weights as the family does, those of the model inside it first."""
-    if isinstance(model, ClassifierModel | DualEncoderModel):
-        _init_weights(model.body)
-    elif isinstance(model, CrossAttentionModel):
-        _init_weights(model.towers)
-    spec = model.spec if isinstance(model, LanguageModel) else None
+    spec: Any = model.spec
+    if isinstance(spec, Classifier | DualEncoder | CrossAttention):
+        _init_weights(model.towers if isinstance(spec, CrossAttention) else model.body)
     with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model) if isinstance(spec, NewFamily) else nullcontext():
         model.init_weights()

@@ -20,7 +20,7 @@ from lemma.random_state import unchanged_random_state
 from lemma.retrieval.embedding import embed_inputs
 from lemma.runs.load import Run
 from lemma.tasks.classification import Classification, classify_texts
-from lemma.tasks.registry import task_for
+from lemma.tasks.registry import task_info
 
 __all__ = ["Classification", "Run", "ServedModel", "TextEvent", "TextRequest", "TokenLogprob", "TranslatedText"]
 
@@ -41,7 +41,7 @@ class ServedModel:
         if isinstance(run.module, EncoderModel | DualEncoderModel):
             self.answer_kind = "vectors"
         else:  # `run.model` refuses a run of another kind, and names its use
-            self.answer_kind = task_for(run.spec).info.answers or str(run.model)
+            self.answer_kind = task_info(run.spec).answers or str(run.model)
         self.has_attention = self._can_look()
 
     def _can_look(self) -> bool:

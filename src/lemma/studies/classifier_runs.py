@@ -40,8 +40,8 @@ from lemma.studies.cells import (
 from lemma.studies.claims import format_percent
 from lemma.studies.experiment import RunPlan, TrainingExperiment, validation_rows
 from lemma.studies.result import NO_VALUE, NOTHING_FINISHED, StudyTable
-from lemma.tasks.base import absolute_path
 from lemma.tasks.classification import ClassificationScore, classify, score_classes
+from lemma.tasks.registry import absolute_path
 
 RESERVED_CLASSIFIER_SETTINGS = {
     **RESERVED_SETTINGS,

@@ -35,9 +35,10 @@ from lemma.studies.classifier_runs import (
 from lemma.studies.experiment import RunPlan, TrainingExperiment
 from lemma.studies.result import StudyResult
 from lemma.studies.timing import device_of
-from lemma.tasks.base import LoadContext, absolute_path
+from lemma.tasks.base import LoadContext
 from lemma.tasks.classification import score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes
+from lemma.tasks.registry import absolute_path
 
 FROM_GRAPH = "They come from the graph."
 RESERVED_GRAPH_SETTINGS = {

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -13,7 +13,6 @@ from jaxtyping import Float, Int64
 from torch import nn
 
 from lemma.data.batches import batch_by_length
-from lemma.data.corpora import LABELLED_CORPORA
 from lemma.data.labels import LabelledExamples, attach_heads, has_trees, prepare_labels
 from lemma.data.splits import Splits
 from lemma.data.store import encode_texts, fit_rows
@@ -30,43 +29,30 @@ from lemma.spec.data import LabelsSpec
 from lemma.spec.models import BodySpec, Classifier, Transformer, Tree, max_text_tokens
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import (
-    DataArgs,
     ExampleBatches,
     Headline,
     LoadContext,
     Score,
     SmoothedLoss,
     Task,
-    TaskInfo,
     Worker,
     data_protocol,
     report_skipped,
 )
 from lemma.tasks.parse_texts import parser_trees, tree_source_for
+from lemma.tasks.registry import CLASSIFICATION, TREE_CLASSIFICATION, DataArgs
 
 
 class ClassificationTask(Task):
     """Classification of texts."""
 
-    info = TaskInfo(
-        name="classification",
-        option="labels",
-        example="tweets",
-        trains_on="labelled texts",
-        data_spec=LabelsSpec,
-        names=LABELLED_CORPORA,
-        settings=("text_column", "label_column", "limit", "parser"),
-        file_settings=("parser",),
-        unit="nats/text",
-        has_perplexity=False,
-        answers="class",
-        no_penalties="a classifier learns labels",
-    )
+    info = CLASSIFICATION
 
     def load(self, data: LabelsSpec, context: LoadContext) -> Splits[LabelledExamples]:
         """Read labelled texts as the classifier's body reads them."""
         body, labels = context.model.body, context.labels
-        return context.report(load_labels(data, body, context.vocabulary, labels, context.observer, context.recipe))
+        texts = load_labels(data, body, context.vocabulary, labels, context.observer, context.recipe)
+        return report_skipped(texts, context.observer)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[LabelledExamples]:
         """Read other labelled texts; a tree body gets their trees from the parser of the run, unless one is named."""
@@ -109,7 +95,7 @@ class ClassificationTask(Task):
 class TreeClassificationTask(ClassificationTask):
     """Classification with a tree body, which reads the trees of a parser."""
 
-    info = replace(ClassificationTask.info, example="tweets --parser runs/parser")
+    info = TREE_CLASSIFICATION
 
 
 def max_tokens(body: BodySpec, recipe: Recipe) -> int:

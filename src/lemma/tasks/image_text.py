@@ -11,7 +11,6 @@ from torch import Tensor, distributed
 from torch.autograd.function import FunctionCtx
 
 from lemma.data.batches import BucketedExamples
-from lemma.data.corpora import IMAGES
 from lemma.data.images import CaptionedImages, prepare_images
 from lemma.data.splits import Splits
 from lemma.errors import DataError, SpecError
@@ -30,12 +29,13 @@ from lemma.tasks.base import (
     LossTerms,
     Score,
     Task,
-    TaskInfo,
     TaskLoss,
     Worker,
     check_penalties,
     data_protocol,
+    report_skipped,
 )
+from lemma.tasks.registry import IMAGE_TEXT
 from lemma.tasks.retrieval_score import NearestPixel, Relevance, RetrievalScore, score_retrieval, vector_scores
 
 NUM_SAMPLES = 3  # images whose captions are shown as samples
@@ -44,26 +44,11 @@ NUM_SAMPLES = 3  # images whose captions are shown as samples
 class ImageTextTask(Task):
     """Retrieval of captions by images and images by captions, with a dual encoder."""
 
-    info = TaskInfo(
-        name="image-text",
-        option="images",
-        example="emoji",
-        trains_on="images with captions",
-        data_spec=ImagesSpec,
-        names=IMAGES,
-        settings=("captions", "image_column", "caption_column"),
-        file_settings=("captions",),
-        splits_other_data=True,
-        unit="nats/pair",
-        has_perplexity=False,
-        text_checks=False,  # a smaller split has a lower loss by its size alone
-        no_penalties="a dual encoder learns images and captions",
-        adaptation_batch=128,  # the images of a batch are each other's negatives, so there must be many
-    )
+    info = IMAGE_TEXT
 
     def load(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
         """Read images with captions as the dual encoder reads them."""
-        return context.report(self._prepare(data, context))
+        return report_skipped(self._prepare(data, context), context.observer)
 
     def _prepare(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
         return prepare_images(
@@ -106,7 +91,7 @@ class ImageTextTask(Task):
             observer.log(f"{skipped} what it was trained on is not known.")
             return None
         try:
-            data = self._prepare(run.data, LoadContext(run.spec, run.recipe, observer, run.vocabulary))
+            data = self._prepare(run.data, LoadContext.of_run(run, observer))
             if data.hash == run.data_hash:
                 return data.item("train")
             observer.log(f"{skipped} {run.data.images} has changed since training.")

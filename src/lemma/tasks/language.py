@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lemma.data.batches import ContiguousStreams, RandomWindows
-from lemma.data.corpora import CORPORA
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare_text, read_tokens
 from lemma.errors import DataError, InputError, PackageError, SpecError
@@ -37,29 +36,17 @@ from lemma.spec.models import PLUGIN_FAMILIES, Decoder, Encoder, ModelSpec, NewF
 from lemma.spec.recipe import PLUGIN_OBJECTIVES, ObjectiveChoice, Recipe
 from lemma.tasks.base import (
     Batches,
-    DataArgs,
     LoadContext,
     LossTerms,
     Score,
     Task,
-    TaskInfo,
     TaskLoss,
     Worker,
-    other_context,
+    report_skipped,
 )
+from lemma.tasks.registry import LANGUAGE, DataArgs
 
 SAMPLES, SAMPLE_TOKENS = 3, 60
-TEXT = TaskInfo(
-    name="language",
-    option="text",
-    example="shakespeare",
-    trains_on="text",
-    data_spec=DataSpec,
-    names=CORPORA,
-    takes_several=True,
-    answers="prompt",
-    evaluation_settings=("context", "stride"),
-)
 
 
 class TextTask(Task):
@@ -67,11 +54,12 @@ class TextTask(Task):
 
     def load(self, data: DataSpec, context: LoadContext) -> Splits[TokenArray]:
         """Tokenise a text."""
-        return context.report(prepare_text(data, tokenizer=context.vocabulary, progress=context.progress))
+        text = prepare_text(data, tokenizer=context.vocabulary, progress=context.progress)
+        return report_skipped(text, context.observer)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[TokenArray]:
         """Tokenise other text, which has splits only where these are named too."""
-        context = other_context(run, split, observer)
+        context = LoadContext.of_run(run, observer, run.path, split)
         if args.settings:
             return self.load(DataSpec(text=tuple(args.name), **args.settings), context)
         return read_tokens(args.name, run.tokenizer, progress=context.progress)
@@ -87,7 +75,7 @@ class TextTask(Task):
 class LanguageTask(TextTask):
     """Prediction of each next token of a text by a language model."""
 
-    info = TEXT
+    info = LANGUAGE
 
     def batches(
         self, model: LanguageModel, examples: Int[np.ndarray, " length"], recipe: Recipe, worker: Worker

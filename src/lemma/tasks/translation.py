@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lemma.data.batches import batch_by_length
-from lemma.data.corpora import PAIR_CORPORA
 from lemma.data.pairs import TokenPairs, prepare_pairs
 from lemma.data.splits import Splits
 from lemma.errors import InputError, SpecError
@@ -34,10 +33,11 @@ from lemma.tasks.base import (
     Score,
     SmoothedLoss,
     Task,
-    TaskInfo,
     Worker,
     data_protocol,
+    report_skipped,
 )
+from lemma.tasks.registry import TRANSLATION
 
 NUM_SAMPLES = 3  # sources translated as samples
 TRANSLATION_BATCH = 512  # sources translated between two updates of the progress
@@ -48,18 +48,7 @@ BOOTSTRAP_SENTENCES = 4_000_000  # in all samples together: sacrebleu keeps the 
 class TranslationTask(Task):
     """Translation by an encoder–decoder."""
 
-    info = TaskInfo(
-        name="translation",
-        option="pairs",
-        example="tatoeba-es",
-        trains_on="pairs of texts",
-        data_spec=PairsSpec,
-        names=PAIR_CORPORA,
-        settings=("source_column", "target_column"),
-        evaluation_settings=("beam", "length_penalty", "limit"),
-        answers="translation",
-        no_penalties="an encoder-decoder learns to translate",
-    )
+    info = TRANSLATION
 
     def load(self, data: PairsSpec, context: LoadContext) -> Splits[TokenPairs]:
         """Read pairs; those that are too long for the model are skipped."""
@@ -70,7 +59,7 @@ class TranslationTask(Task):
             evaluation=context.is_evaluation,
             progress=context.progress,
         )
-        return context.report(pairs)
+        return report_skipped(pairs, context.observer)
 
     def batches(self, model: Any, examples: TokenPairs, recipe: Recipe, worker: Worker) -> "PairBatches":
         return PairBatches(examples, recipe, worker)
