@@ -186,7 +186,7 @@ def train(
     data = task.load(data_spec, LoadContext(choice.model, recipe, observer))
     if epochs is not None:
         recipe = recipe.replace(steps=epochs_to_steps(epochs, task, choice.model, data, recipe, observer))
-    max_steps = recipe.steps if "warm_up" in model_settings else None  # a warm-up that was asked for may be as long
+    max_steps = recipe.steps if choice.has_own_warm_up else None
     recipe = fit_recipe(recipe, observer, choice.reference_recipe, max_steps)
     options = {"task": task, "observer": observer, "overwrite": overwrite, "hooks": hooks}
     return train_model(choice.model, recipe, data_spec, data, Path(out), **options)

@@ -37,7 +37,7 @@ def train(
     """
     from lemma import api
     from lemma.spec.choose import choose
-    from lemma.tasks.registry import TASKS_BY_OPTION, task_info
+    from lemma.tasks.registry import DATA_SETTINGS, TASKS_BY_OPTION, task_info
 
     settings, names = split_settings(arguments or [])
     if resume:
@@ -74,7 +74,8 @@ def train(
     reject_loose_files(files, data)
     if option == "text":
         data["text"] = [*data["text"], *files]
-    return print_result(api.train(model, out=out, overwrite=overwrite, **data, **settings), json)
+    others = {name: value for name, value in settings.items() if name in DATA_SETTINGS or name == "epochs"}
+    return print_result(api.train(choice, out=out, overwrite=overwrite, **data, **others), json)
 
 
 def _print_settings(model: str, as_json: bool) -> None:

@@ -20,7 +20,7 @@ from lemma.errors import RunError, SpecError, describe_unknown
 from lemma.layers.state import State
 from lemma.report.progress import Observer, reading_progress
 from lemma.report.result import Block, Pre, Result, Table
-from lemma.report.statistics import NamedValues
+from lemma.report.statistics import NamedValues, format_named_values
 from lemma.runs.load import Run
 from lemma.spec.data import PretrainedData
 from lemma.spec.models import EncoderDecoder, Parser
@@ -459,6 +459,9 @@ class Score(Result):
     def headline(self) -> Headline:
         """The figure by which this score is compared with others of its kind."""
         return Headline("perplexity", float(self.perplexity), more_is_better=False)
+
+    def __str__(self) -> str:
+        return format_named_values(self._lines())
 
     def blocks(self) -> Iterator[Block]:
         yield Table(("", ""), self._lines(), is_text=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating, tokens_per_batch
 from lemma.models.decoder import DecoderModel
 from lemma.report.progress import Observer
+from lemma.report.result import field_values, to_plain
 from lemma.report.statistics import NamedValues
 from lemma.report.text import label_line
 from lemma.runs.load import Run
@@ -503,10 +504,7 @@ class Protocol:
     overlaps: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        values = {**asdict(self), "left_out": list(self.left_out), "overlaps": list(self.overlaps)}
-        if not self.overlaps:
-            del values["overlaps"]
-        return values
+        return {name: value for name, value in field_values(self).items() if value or name != "overlaps"}
 
     def __str__(self) -> str:
         if self.streams is None:
@@ -537,8 +535,7 @@ class PerplexityScore(Score):
 
     def to_dict(self) -> dict[str, Any]:
         figures = {"perplexity": self.perplexity, "loss": self.loss, "bits_per_byte": self.bits_per_byte}
-        finite = {name: value if value is None or math.isfinite(value) else None for name, value in figures.items()}
-        return {**finite, "tokens": self.tokens, "protocol": self.protocol.to_dict()}
+        return to_plain({**figures, "tokens": self.tokens, "protocol": self.protocol})
 
     def __str__(self) -> str:
         return "\n".join(label_line(name, value, 14) for name, value in self._lines())
@@ -574,12 +571,16 @@ def perplexity(
 ) -> PerplexityScore:
     """Measure how well a model predicts a text: exp(−1/n Σ log p(token | tokens before it)).
 
-    Each window reads up to `context` tokens (the model's reach if unset) and scores its last `stride`; the first
-    window scores all of its own. Half the context is usual for a Transformer; stride 1 gives every token its full
-    context. Window models always have that, at no cost. A recurrent model without a given context carries its
-    state: through `streams` spans side by side, each but the first warmed up on the tokens before it, or through
-    the whole text with streams=1. `bytes` is the size of the whole text in UTF-8; `batch` the number of tokens read
-    at once, which affects speed and memory only; bfloat16 runs under autocast, float32 with the weights as they are.
+    Each window reads up to `context` tokens (the model's reach if unset) and scores its last `stride`; the first window
+    scores all of its own. Half the context is usual for a Transformer; stride 1 gives every token its full context.
+    Window models always have that, at no cost. A recurrent model without a context carries its state.
+
+    Args:
+        bytes: Size of the whole text in UTF-8.
+        streams: Spans that a carried state reads side by side, each but the first warmed up on the tokens before it.
+        batch: Tokens read at once, which affects speed and memory only.
+        precision: bfloat16 runs under autocast, float32 with the weights as they are.
+        source: Where the tokens come from, for the protocol.
     """
     text = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
     if text.ndim != 1 or len(text) < 2:
@@ -594,10 +595,18 @@ def perplexity(
     device = next(model.parameters()).device
     if torch.is_autocast_enabled(device.type):  # validations during training in bfloat16
         precision = "bfloat16"
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        total = _sum_losses(model, text, plan, batch or tokens_per_batch(device, vocabulary))
+    protocol = _describe_protocol(plan, source or TextSource(), precision)
+    return PerplexityScore(total / plan.num_targets, plan.num_targets, bytes, protocol)
+
+
+def _sum_losses(model: LanguageModel, text: Int[np.ndarray, " time"], plan: ReadingPlan, batch_tokens: int) -> float:
+    """Return the sum of −log p over all tokens that are scored."""
+    device = next(model.parameters()).device
     total = torch.zeros((), dtype=torch.float64, device=device)
-    with evaluating(model), torch.no_grad(), autocast:
-        for rows, spans in plan.batches(batch or tokens_per_batch(device, vocabulary)):
+    with evaluating(model), torch.no_grad():
+        for rows, spans in plan.batches(batch_tokens):
             state = None
             for columns in spans:
                 arrays = plan.slice_rows(text, rows, columns)
@@ -607,7 +616,11 @@ def perplexity(
                 logits, targets = logits[:, skipped:], targets[:, skipped:]
                 exact = logits.float() if logits.dtype == torch.bfloat16 else logits
                 total += causal_loss(exact, targets, reduction="none").sum(dtype=torch.float64)
-    source = source or TextSource()
+    return total.item()
+
+
+def _describe_protocol(plan: ReadingPlan, source: TextSource, precision: str) -> Protocol:
+    """Describe how a text was read, and what is not measured."""
     left_out = ["the first token, which has nothing before it (its bytes count in bits per byte)"]
     if source.unknown_characters:
         left_out.append(f"{source.unknown_characters:,} characters that are not in the tokenizer's alphabet")
@@ -616,7 +629,7 @@ def perplexity(
         left_out.append(f"what lies further back than its window: {sees}")
     elif plan.num_rows > 1 and plan.context is None:
         left_out.append(f"what lies further back than the {plan.warm_up} tokens that warm each stream but the first up")
-    protocol = Protocol(
+    return Protocol(
         tokenizer=source.tokenizer,
         data_hash=source.data_hash,
         split=source.split,
@@ -628,7 +641,6 @@ def perplexity(
         left_out=tuple(left_out),
         overlaps=source.overlaps,
     )
-    return PerplexityScore(total.item() / plan.num_targets, plan.num_targets, bytes, protocol)
 
 
 def split_perplexity(

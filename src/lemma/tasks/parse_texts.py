@@ -34,12 +34,13 @@ DIGEST_BYTES = 16
 
 
 def tree_source_for(
-    body: BodySpec, data: LabelsSpec, parser: str | Path | None, observer: Observer, evaluated_run: Path | None = None
+    body: BodySpec, data: LabelsSpec, observer: Observer, evaluated_run: Path | None = None
 ) -> TreeSource | None:
     """Return the source of the trees of labelled texts for a tree body; None for any other body.
 
     `evaluated_run` is the run to evaluate on these texts, if they are not to train one.
     """
+    parser = data.parser
     if not isinstance(body, Tree):
         if parser is not None:
             raise SpecError(f"parser = {parser}: only a tree body reads trees; {body.family} reads the text itself.")

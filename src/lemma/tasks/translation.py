@@ -1,6 +1,5 @@
 """Translation: pairs of texts, the loss of the target given the source, BLEU and chrF."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -21,6 +20,7 @@ from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.optional import import_optional
 from lemma.report.progress import Observer
+from lemma.report.result import to_plain
 from lemma.report.statistics import Estimate, NamedValues, format_named_values, protocol_values
 from lemma.runs.load import Run
 from lemma.spec.data import PairsSpec
@@ -181,12 +181,8 @@ class PairsScore(Score):
     protocol: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        loss = self.loss if math.isfinite(self.loss) else None
-        protocol = {"protocol": dict(self.protocol)} if self.protocol else {}
-        return {"perplexity": loss and self.perplexity, "loss": loss, "tokens": self.tokens, **protocol}
-
-    def __str__(self) -> str:
-        return format_named_values(self._lines())
+        values = {"perplexity": self.perplexity, "loss": self.loss, "tokens": self.tokens}
+        return to_plain(values | ({"protocol": self.protocol} if self.protocol else {}))
 
     def _lines(self) -> NamedValues:
         lines = [("perplexity", f"{self.perplexity:,.4f}"), ("loss", f"{self.loss:.4f} nats/token")]
@@ -209,9 +205,7 @@ def score_translations(
     if empty := [number for number, targets in enumerate(all_references, start=1) if not targets]:
         raise InputError(f"translation {empty[0]} has nothing to be compared with. Give each at least one target.")
     metrics = import_optional("sacrebleu.metrics", "sacrebleu", "scoring translations")
-    streams = [
-        list(column) for column in zip_longest(*all_references)
-    ]  # the first references of all, their second ones, …
+    streams = [list(column) for column in zip_longest(*all_references)]  # the first references of all, the second, …
     draws = 0 if samples < 2 else max(2, min(samples, BOOTSTRAP_SENTENCES // len(hypotheses)))
     kinds = {"bleu": metrics.BLEU(force=True), "chrf": metrics.CHRF()}  # force: no warning of spaces before full stops
     results = {name: _compute_metric(metric, hypotheses, streams, draws) for name, metric in kinds.items()}
@@ -249,12 +243,7 @@ def _compute_metric(
 
 
 def score_pairs(model: nn.Module, pairs: TokenPairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:
-    """Measure how well a model predicts the targets of pairs."""
-    return PairsScore(*mean_pair_loss(model, pairs), dict(protocol or {}))
-
-
-def mean_pair_loss(model: nn.Module, pairs: TokenPairs) -> tuple[float, int]:
-    """Return the mean of −log p over all target tokens with `<end>`, in nats, and their number."""
+    """Measure how well a model predicts the targets of pairs: the mean of −log p over all tokens with `<end>`."""
     if not len(pairs):
         raise InputError("no pairs to measure: there are none, or all are longer than the model reads.")
     count = 0
@@ -269,4 +258,4 @@ def mean_pair_loss(model: nn.Module, pairs: TokenPairs) -> tuple[float, int]:
             losses = functional.cross_entropy(flat_logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
             total += losses.sum(dtype=torch.float64)
             count += int((labels != IGNORE_INDEX).sum())
-    return total.item() / count, count
+    return PairsScore(total.item() / count, count, dict(protocol or {}))

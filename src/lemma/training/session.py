@@ -530,7 +530,7 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
     weights = {name: shard_like(tensor, current.get(name, tensor)) for name, tensor in tensors["model"].items()}
     load_weights(session.model, weights, path)
     optimizer = _optimizer_name(session)
-    saved_optimizer = values["optimizer"]
+    saved_optimizer = values.get("optimizer", optimizer)  # missing in older checkpoints
     if saved_optimizer == optimizer:
         load_optimizer_state(session.optimizer, session.model, tensors["optimizer"])
     warnings = session.state.warnings
@@ -546,7 +546,7 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
         )
         session.warn(message, message)
     threads = torch.get_num_threads()  # sums are split, and so rounded, differently by another number
-    saved_threads = values["threads"]
+    saved_threads = values.get("threads", threads)  # missing in older checkpoints
     if saved_threads != threads and session.processes.device.type == "cpu":
         message = (
             f"The checkpoint of step {checkpoint.step} was saved with {saved_threads} CPU threads and this process has "
