@@ -24,7 +24,6 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from lemma.adaptation.adapt import Adaptation, adapt_model, check_not_adapted
 from lemma.adaptation.lora import (
-    LoraEmbedding,
     LoraMatrices,
     LowRankUpdate,
     TargetMatrix,
@@ -85,7 +84,7 @@ def write_peft(
             name = f"{PREFIX}{hf_path}".rstrip(".")
             A, B = drop_zero_ranks(update.A, B)
             updates[hf_path] = UpdateOptions(len(A), update.scale * len(A), update.dropout, update.transposed)
-            if isinstance(wrapper, LoraEmbedding):  # its rows are the tokens
+            if isinstance(wrapper.base, nn.Embedding):  # its rows are the tokens
                 tensors |= {f"{name}.lora_embedding_A": B.mT, f"{name}.lora_embedding_B": A.mT}
             else:
                 tensors |= {f"{name}.lora_A.weight": A, f"{name}.lora_B.weight": B}
