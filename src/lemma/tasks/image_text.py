@@ -18,7 +18,7 @@ from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_text
 from lemma.report.progress import Observer
 from lemma.runs.load import Run
 from lemma.spec.data import ImagesSpec
-from lemma.spec.models import CrossAttention, DualEncoder, Transformer, max_text_tokens
+from lemma.spec.models import CrossAttention, Transformer, max_text_tokens
 from lemma.spec.recipe import Recipe
 from lemma.tasks.augmentation import augment, draw_transforms, inner_tokens, insert_noise
 from lemma.tasks.base import (
@@ -51,9 +51,16 @@ class ImageTextTask(Task):
         return report_skipped(self._prepare(data, context), context.observer)
 
     def _prepare(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
+        towers = context.model.towers if isinstance(context.model, CrossAttention) else context.model
+        if towers.body.family == "tree":
+            raise SpecError(
+                "dual-encoder.body = 'tree' reads sentences with their trees, and captions have none. Use body=lstm."
+            )
         return prepare_images(
             data,
-            **input_settings(context.model),
+            side=towers.image_side,
+            length=max_text_tokens(towers.body),
+            special_tokens=isinstance(towers.body, Transformer),
             tokenizer=context.vocabulary,
             evaluation=context.is_evaluation,
             split=context.split,
@@ -106,20 +113,6 @@ class ImageTextTask(Task):
         vectors = embed_images(model, examples.pixels[:NUM_SAMPLES])
         best = (vectors @ embed_texts(model, examples.rows).T).argmax(1)
         return [f"{image.name} → {captions[index]}" for image, index in zip(examples.images, best, strict=False)]
-
-
-def input_settings(spec: DualEncoder | CrossAttention) -> dict[str, Any]:
-    """Return how a dual encoder reads images and captions, as arguments of `prepare_images`."""
-    towers = spec.towers if isinstance(spec, CrossAttention) else spec
-    if towers.body.family == "tree":
-        raise SpecError(
-            "dual-encoder.body = 'tree' reads sentences with their trees, and captions have none. Use body=lstm."
-        )
-    return {
-        "side": towers.image_side,
-        "length": max_text_tokens(towers.body),
-        "special_tokens": isinstance(towers.body, Transformer),
-    }
 
 
 # Batches

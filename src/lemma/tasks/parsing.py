@@ -24,6 +24,7 @@ from lemma.models.parser import (
     score_sentences,
 )
 from lemma.report.progress import Observer
+from lemma.report.result import to_plain
 from lemma.report.statistics import NamedValues, protocol_values
 from lemma.report.text import label_line, wrap_lines
 from lemma.runs.load import Run
@@ -245,10 +246,6 @@ class RelationFinding:
     untrained: float | None = None
     shuffled: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return {**self.__dict__}
-
     def __str__(self) -> str:
         baselines = [f"offset {self.offset:+d} {self.offset_accuracy:5.1f}"]
         baselines += [f"untrained {self.untrained:5.1f}"] if self.untrained is not None else []
@@ -325,20 +322,21 @@ class ParsingScore(Score):
         return {"uas": self.uas} | ({"las": self.las} if self.las is not None else {})
 
     def to_dict(self) -> dict[str, Any]:
-        scores = {"uas": self.uas, "las": self.las} | ({"uuas": self.uuas} if self.las is None else {})
-        without_punctuation = {name: getattr(self, f"{name}_without_punctuation") for name in ("uas", "las")}
-        return {
-            **scores,
-            "without_punctuation": without_punctuation,
+        values = {
+            "uas": self.uas,
+            "las": self.las,
+            **({"uuas": self.uuas} if self.las is None else {}),
+            "without_punctuation": {name: getattr(self, f"{name}_without_punctuation") for name in ("uas", "las")},
             "sentences": self.sentences,
             "words": self.words,
             "loss": self.loss,
             **({"attended": self.attended} if self.attended is not None else {}),
-            "relations": [score.to_dict() for score in self.relations],
-            "baselines": dict(self.baselines),
-            **({"heads": [finding.to_dict() for finding in self.findings]} if self.findings else {}),
-            "protocol": dict(self.protocol),
+            "relations": self.relations,
+            "baselines": self.baselines,
+            **({"heads": self.findings} if self.findings else {}),
+            "protocol": self.protocol,
         }
+        return to_plain(values)
 
     def __str__(self) -> str:
         lines = [label_line(name, value, 20) for name, value in self._lines()]
@@ -436,18 +434,10 @@ def _undirected_hits(gold: Sequence[Sentence], predicted: Sequence[Sentence]) ->
 
 def chain_baselines(gold: Sequence[Sentence]) -> dict[str, float]:
     """Return the UAS of trees in which every word hangs on the word before it, or on the word after it."""
-    lengths = [len(sentence.words) for sentence in gold]
-    chains = {
-        "on the word before": [tuple(range(length)) for length in lengths],
-        "on the word after": [(*range(2, length + 1), 0) for length in lengths],
-    }
-    gold_heads = [head for sentence in gold for head in sentence.heads]
-    baselines = {}
-    for name, trees in chains.items():
-        heads = [head for tree in trees for head in tree]
-        right = sum(head == gold_head for head, gold_head in zip(heads, gold_heads, strict=True))
-        baselines[name] = 100 * right / len(gold_heads)
-    return baselines
+    words = [(index, len(tree.heads), head) for tree in gold for index, head in enumerate(tree.heads)]
+    before = sum(head == index for index, _, head in words)
+    after = sum(head == (index + 2) % (length + 1) for index, length, head in words)  # the last word is the root
+    return {"on the word before": 100 * before / len(words), "on the word after": 100 * after / len(words)}
 
 
 def score_parser(
