@@ -4,89 +4,24 @@ import math
 import os
 from contextlib import nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import torch
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from lemma.errors import PackageError, SpecError
-from lemma.models.base import LanguageModel, count_parameters
-from lemma.spec.models import (
-    PLUGIN_FAMILIES,
-    Classifier,
-    CrossAttention,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-    Graph,
-    ModelSpec,
-    NewFamily,
-    Parser,
-    Tree,
-)
+from lemma.models.base import Backbone, LanguageModel, Model, count_parameters
+from lemma.spec.models import PLUGIN_FAMILIES, BodySpec, LanguageSpec, ModelSpec, NewFamily
 
-if TYPE_CHECKING:
-    from lemma.models.classifier import ClassifierModel, TreeModel
-    from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
-    from lemma.models.encoder_decoder import EncoderDecoderModel
-    from lemma.models.graph import GraphModel
-    from lemma.models.parser import ParserModel
-    from lemma.models.transformer import EncoderModel
-
-    Model = (
-        LanguageModel
-        | ParserModel
-        | EncoderModel
-        | EncoderDecoderModel
-        | TreeModel
-        | ClassifierModel
-        | DualEncoderModel
-        | CrossAttentionModel
-        | GraphModel
-    )
-
-MODELS = {
-    "feed-forward": "feed_forward.FeedForwardModel",
-    "attentive": "feed_forward.AttentiveModel",
-    "rnn": "recurrent.RecurrentModel",
-    "lstm": "recurrent.RecurrentModel",
-    "gru": "recurrent.RecurrentModel",
-    "decoder": "decoder.DecoderModel",
-    "table-a5": "table_a5.TableA5Model",
-    "parser": "parser.ParserModel",
-    "encoder": "transformer.EncoderModel",
-    "encoder-decoder": "encoder_decoder.EncoderDecoderModel",
-    "graph": "graph.GraphModel",
-    "tree": "classifier.TreeModel",
-    "classifier": "classifier.ClassifierModel",
-    "dual-encoder": "dual_encoder.DualEncoderModel",
-    "cross-attention": "dual_encoder.CrossAttentionModel",
-}
-"""The model of each family: its module, imported when the first model is built, and its class."""
 SMALL_MATRIX = 10**8  # numbers, up to which memory is not checked
 
 
-# A spec of unknown family counts as that of a language model.
 @overload
-def build(spec: Parser, dropout: float = 0.0) -> "ParserModel": ...  # pyright: ignore[reportOverlappingOverload]
+def build(spec: LanguageSpec, dropout: float = 0.0) -> LanguageModel: ...
 @overload
-def build(spec: Encoder, dropout: float = 0.0) -> "EncoderModel": ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: EncoderDecoder, dropout: float = 0.0) -> "EncoderDecoderModel": ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: Classifier, dropout: float = 0.0) -> "ClassifierModel": ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: DualEncoder, dropout: float = 0.0) -> "DualEncoderModel": ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: CrossAttention, dropout: float = 0.0) -> "CrossAttentionModel": ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: Graph, dropout: float = 0.0) -> "GraphModel": ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: Tree, dropout: float = 0.0) -> "TreeModel": ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel: ...
-def build(spec: ModelSpec, dropout: float = 0.0) -> "Model":
+def build(spec: ModelSpec, dropout: float = 0.0) -> Model: ...
+def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
     """Build the model a spec describes, with initial weights drawn from torch's random state.
 
     >>> from lemma.spec.models import FeedForward
@@ -96,18 +31,18 @@ def build(spec: ModelSpec, dropout: float = 0.0) -> "Model":
     sizes = sorted(value for value in spec.to_dict().values() if type(value) is int)
     if math.prod(sizes[-2:]) > SMALL_MATRIX and torch.get_default_device().type != "meta":
         check_memory(spec)
-    model = _construct(spec, dropout)
+    model = construct(spec, dropout)
     _init_weights(model)
     return model
 
 
-def build_uninitialized(spec: ModelSpec, dropout: float = 0.0) -> "Model":
+def build_uninitialized(spec: ModelSpec, dropout: float = 0.0) -> Model:
     """Build the model a spec describes without drawing weights: they hold anything until others are put in.
 
     Memory that is not written to takes none, so that a model can be filled tensor by tensor.
     """
     with SkipInitialization():
-        model = _construct(spec, dropout)
+        model = construct(spec, dropout)
         for module in model.modules():
             if isinstance(module, LanguageModel) and isinstance(module.spec, NewFamily):
                 _init_weights(module)  # may also fill buffers
@@ -117,7 +52,7 @@ def build_uninitialized(spec: ModelSpec, dropout: float = 0.0) -> "Model":
 def count_spec_parameters(spec: ModelSpec) -> int:
     """Count a spec's parameters on the meta device: no memory, no time."""
     with torch.device("meta"), SkipInitialization():  # filling a tensor there imports torch._dynamo, a second and more
-        return count_parameters(_construct(spec, 0.0))
+        return count_parameters(construct(spec, 0.0))
 
 
 def check_memory(spec: ModelSpec) -> None:
@@ -153,38 +88,38 @@ class SkipInitialization(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _construct(spec: ModelSpec, dropout: float) -> "Model":
+def construct(spec: ModelSpec, dropout: float) -> Model:
     """Build the modules of a model; its weights are those that torch's modules draw."""
     if isinstance(spec, NewFamily):
-        return _construct_plugin(spec, dropout)
-    module, _, name = MODELS[spec.family].partition(".")
-    model_class = getattr(import_module(f"lemma.models.{module}"), name)
-    inner = _inner_spec(spec)
-    return model_class(spec, dropout) if inner is None else model_class(spec, _construct(inner, dropout), dropout)
+        with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model):
+            model = PLUGIN_FAMILIES.load_part(spec.family, spec.model)(spec, dropout)
+        if not isinstance(model, LanguageModel):
+            raise PackageError(
+                f"the family '{spec.family}': {spec.model} returns a {type(model).__name__}, where a subclass of "
+                "lemma.models.base.LanguageModel is expected."
+            )
+        return model
+    module, _, name = spec.model.partition(":")
+    return getattr(import_module(module), name)(spec, dropout)
 
 
-def _inner_spec(spec: ModelSpec) -> ModelSpec | None:
-    """Return the spec of the model inside a model, such as the body of a classifier."""
-    if isinstance(spec, Classifier | DualEncoder):
-        return spec.body
-    return spec.towers if isinstance(spec, CrossAttention) else None
+def build_body(spec: BodySpec, dropout: float) -> Backbone:
+    """Build the body of another model, without the modules that come after its vectors."""
+    backbone = construct(spec, dropout)
+    assert isinstance(backbone, Backbone)
+    for name in backbone.output_modules:
+        delattr(backbone, name)
+    return backbone
 
 
-def _construct_plugin(spec: NewFamily, dropout: float) -> LanguageModel:
-    with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model):
-        model = PLUGIN_FAMILIES.load_part(spec.family, spec.model)(spec, dropout)
-    if not isinstance(model, LanguageModel):
-        raise PackageError(
-            f"the family '{spec.family}': {spec.model} returns a {type(model).__name__}, where a subclass of "
-            "lemma.models.base.LanguageModel is expected."
-        )
-    return model
-
-
-def _init_weights(model: Any) -> None:
+def _init_weights(model: Model) -> None:
     """Draw the initial weights as the family does, those of the model inside it first."""
-    spec: Any = model.spec
-    if isinstance(spec, Classifier | DualEncoder | CrossAttention):
-        _init_weights(model.towers if isinstance(spec, CrossAttention) else model.body)
+    if not isinstance(model, LanguageModel):
+        for inner in model.children():
+            if isinstance(inner, Model):
+                _init_weights(inner)
+        model.init_weights()
+        return
+    spec = model.spec
     with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model) if isinstance(spec, NewFamily) else nullcontext():
         model.init_weights()

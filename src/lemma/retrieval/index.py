@@ -36,8 +36,7 @@ from lemma.files import (
     progress_counter,
     read_checked_json,
     read_json,
-    with_checksum,
-    write_atomically,
+    write_checked_json,
 )
 from lemma.retrieval.embedding import Embedder
 from lemma.runs.folder import write_lock
@@ -126,8 +125,7 @@ class IndexHeader:
 
     def write(self, folder: Path) -> None:
         """Replace index.json atomically."""
-        content = json.dumps(with_checksum(asdict(self)), indent=1, ensure_ascii=False)
-        write_atomically(folder / HEADER_FILE, content + "\n")
+        write_checked_json(folder / HEADER_FILE, asdict(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,9 +264,7 @@ def open_images(name: str | Path, progress: Progress | None = None) -> ImageSour
     """Open the images of a built-in set, or of a folder."""
     if str(name) in IMAGES:
         listing = list_images(str(name), progress=progress)
-        return ImageSource(
-            str(name), images={file.name: file for file in sorted(image.file for image in listing.images)}
-        )
+        return ImageSource(str(name), images={file.name: file for file in sorted(listing.images)})
     folder = Path(name)
     if not exists(folder) and folder.name == str(name):
         raise DataError(describe_unknown("images", str(name), IMAGES) + " Or give the path of a folder of images.")

@@ -460,13 +460,13 @@ class Score(Result):
         """The figure by which this score is compared with others of its kind."""
         return Headline("perplexity", float(self.perplexity), more_is_better=False)
 
-    def __str__(self) -> str:
-        return format_named_values(self._lines())
-
     def blocks(self) -> Iterator[Block]:
         yield Table(("", ""), self._lines(), is_text=True)
         if table := self._table():
             yield Pre([("\n".join(table), "")])
+
+    def __str__(self) -> str:
+        return format_named_values(self._lines())
 
     @abstractmethod
     def _lines(self) -> NamedValues: ...

@@ -183,17 +183,10 @@ class ClassificationScore(Score):
     def to_dict(self) -> dict[str, Any]:
         means = {"accuracy": self.accuracy, "precision": self.precision, "recall": self.recall, "f1": self.f1}
         label, accuracy = self.majority
-        values = {
-            **{name: estimate.value for name, estimate in means.items()},
-            "intervals": {name: estimate.interval for name, estimate in means.items() if estimate.interval},
-            "loss": self.loss,
-            f"{self.unit}s": self.texts,
-            "classes": self.classes,
-            "confusion": self.confusion,
-            "majority": {"label": label, "accuracy": accuracy},
-            "protocol": self.protocol,
-        }
-        return to_plain(values)
+        values = {name: estimate.value for name, estimate in means.items()}
+        values |= {"intervals": {name: estimate.interval for name, estimate in means.items() if estimate.interval}}
+        values |= {"loss": self.loss, f"{self.unit}s": self.texts, "classes": self.classes, "confusion": self.confusion}
+        return to_plain({**values, "majority": {"label": label, "accuracy": accuracy}, "protocol": self.protocol})
 
     def __str__(self) -> str:
         return wrap_lines("\n".join([format_named_values(self._lines()), "", *self._table()]))

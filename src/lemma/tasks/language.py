@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -17,8 +17,8 @@ from lemma.data.batches import ContiguousStreams, RandomWindows
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare_text, read_tokens
 from lemma.errors import DataError, InputError, PackageError, SpecError
+from lemma.generation.engine import generate_text
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import generate_text
 from lemma.kernels import support
 from lemma.kernels.output_loss import MIN_CLASSES, output_loss
 from lemma.layers.attention import Attention
@@ -28,7 +28,6 @@ from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating, tokens_per_batch
 from lemma.models.decoder import DecoderModel
 from lemma.report.progress import Observer
-from lemma.report.result import field_values, to_plain
 from lemma.report.statistics import NamedValues
 from lemma.report.text import label_line
 from lemma.runs.load import Run
@@ -504,7 +503,7 @@ class Protocol:
     overlaps: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in field_values(self).items() if value or name != "overlaps"}
+        return {name: value for name, value in asdict(self).items() if value or name != "overlaps"}
 
     def __str__(self) -> str:
         if self.streams is None:
@@ -519,6 +518,7 @@ class PerplexityScore(Score):
     """Mean loss of every token but the first, in nats, with its protocol."""
 
     title = "Perplexity"
+    json_names = ("perplexity", "loss", "bits_per_byte", "tokens", "protocol")
 
     loss: float
     tokens: int
@@ -532,10 +532,6 @@ class PerplexityScore(Score):
         The first token is not predicted: its bits are missing from the numerator while its bytes count below.
         """
         return self.loss * self.tokens / (math.log(2) * self.bytes) if self.bytes else None
-
-    def to_dict(self) -> dict[str, Any]:
-        figures = {"perplexity": self.perplexity, "loss": self.loss, "bits_per_byte": self.bits_per_byte}
-        return to_plain({**figures, "tokens": self.tokens, "protocol": self.protocol})
 
     def __str__(self) -> str:
         return "\n".join(label_line(name, value, 14) for name, value in self._lines())

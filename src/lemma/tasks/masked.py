@@ -144,7 +144,7 @@ class MaskedScore(Score):
         return {name: value for name, value in figures.items() if value is not None}
 
     def to_dict(self) -> dict[str, Any]:
-        values: dict[str, Any] = {"perplexity": self.perplexity, "loss": self.loss, "accuracy": self.accuracy}
+        values = {"perplexity": self.perplexity, "loss": self.loss, "accuracy": self.accuracy}
         if self.follows_loss is not None:
             values |= {"next_sentence_loss": self.follows_loss, "next_sentence_accuracy": self.follows_accuracy}
         return to_plain({**values, "tokens": self.tokens, "windows": self.rows, "protocol": self.protocol})

@@ -322,21 +322,14 @@ class ParsingScore(Score):
         return {"uas": self.uas} | ({"las": self.las} if self.las is not None else {})
 
     def to_dict(self) -> dict[str, Any]:
-        values = {
-            "uas": self.uas,
-            "las": self.las,
-            **({"uuas": self.uuas} if self.las is None else {}),
-            "without_punctuation": {name: getattr(self, f"{name}_without_punctuation") for name in ("uas", "las")},
-            "sentences": self.sentences,
-            "words": self.words,
-            "loss": self.loss,
-            **({"attended": self.attended} if self.attended is not None else {}),
-            "relations": self.relations,
-            "baselines": self.baselines,
-            **({"heads": self.findings} if self.findings else {}),
-            "protocol": self.protocol,
-        }
-        return to_plain(values)
+        values: dict[str, Any] = {"uas": self.uas, "las": self.las}
+        values |= {"uuas": self.uuas} if self.las is None else {}
+        values["without_punctuation"] = {name: getattr(self, f"{name}_without_punctuation") for name in ("uas", "las")}
+        values |= {"sentences": self.sentences, "words": self.words, "loss": self.loss}
+        values |= {"attended": self.attended} if self.attended is not None else {}
+        values |= {"relations": self.relations, "baselines": self.baselines}
+        values |= {"heads": self.findings} if self.findings else {}
+        return to_plain({**values, "protocol": self.protocol})
 
     def __str__(self) -> str:
         lines = [label_line(name, value, 20) for name, value in self._lines()]
