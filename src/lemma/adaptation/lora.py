@@ -263,12 +263,11 @@ class LoraLinear(LoraWrapper):
 
     def __init__(self, base: nn.Module, update: LowRankUpdate) -> None:
         super().__init__()
-        self.base, self.update = base, update
+        self.base, self.update, self.is_embedding = base, update, isinstance(base, nn.Embedding)
 
     def forward(self, inputs: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
-        outputs, base = self.base(inputs), self.base
-        is_embedding = isinstance(base, nn.Embedding)
-        update = self.update.embed(inputs, base.padding_idx) if is_embedding else self.update(inputs)
+        outputs = self.base(inputs)
+        update = self.update.embed(inputs, self.base.padding_idx) if self.is_embedding else self.update(inputs)
         return outputs + update.to(outputs.dtype)
 
     @property

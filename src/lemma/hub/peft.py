@@ -84,7 +84,7 @@ def write_peft(
             name = f"{PREFIX}{hf_path}".rstrip(".")
             A, B = drop_zero_ranks(update.A, B)
             updates[hf_path] = UpdateOptions(len(A), update.scale * len(A), update.dropout, update.transposed)
-            if isinstance(wrapper.base, nn.Embedding):  # its rows are the tokens
+            if wrapper.is_embedding:  # its rows are the tokens
                 tensors |= {f"{name}.lora_embedding_A": B.mT, f"{name}.lora_embedding_B": A.mT}
             else:
                 tensors |= {f"{name}.lora_A.weight": A, f"{name}.lora_B.weight": B}

@@ -5,7 +5,6 @@ Each process reads its slice of the same global batch and has all weights (DDP),
 Parallelism and the recomputation of layers are added to a model from outside.
 """
 
-import contextlib
 import math
 import os
 import warnings
@@ -46,13 +45,15 @@ class Arithmetic:
     is_compiled: bool
     uses_cuda_graph: bool = False
 
-    def autocast(self) -> AbstractContextManager[object]:
-        """Return the context of the forward pass."""
-        return contextlib.nullcontext() if self.dtype == torch.float32 else self._autocast()
-
     @contextmanager
-    def _autocast(self) -> Iterator[None]:
-        """Autocast, and explain a missing kernel, such as the LSTM's on some CPUs, which only shows when it runs."""
+    def autocast(self) -> Iterator[None]:
+        """Autocast a forward pass unless it is in float32.
+
+        A missing kernel, such as the LSTM's on some CPUs, only shows when it runs: it is explained then.
+        """
+        if self.dtype == torch.float32:
+            yield
+            return
         try:
             with torch.autocast(self.device.type, self.dtype):
                 yield
