@@ -114,12 +114,10 @@ class MethodRow:
 
     @property
     def method(self) -> str:
-        """The method's name."""
         return self.adapted.method.kind
 
     @property
     def headline(self) -> Headline:
-        """The score it is judged by."""
         return self.adapted.score.headline
 
     @property
@@ -128,7 +126,6 @@ class MethodRow:
         return min(self.unmerged.median, self.merged.median if self.merged else self.unmerged.median)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             **self.adapted.to_dict(),
             "peak_bytes": self.peak_bytes,
@@ -139,7 +136,6 @@ class MethodRow:
         }
 
     def cells(self) -> dict[str, str]:
-        """Return its cells, by the names of the table's lines."""
         guess = {"  by guessing": self.headline.baseline_text} if self.headline.baseline is not None else {}
         before, after = (self.forgetting.before, self.forgetting.after) if self.forgetting else (None, None)
         return {
@@ -211,11 +207,9 @@ class UnfinishedComparison(Result):
     title: str = "Ways to adapt"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {"interrupted": self.method, "training": self.training.to_dict()}
 
     def blocks(self) -> list[Text]:
-        """Describe where it stopped."""
         step = f"step {self.training.steps:,} of {self.training.planned_steps:,}"
         return [Text(f"Interrupted in {self.method}, at {step}. The same command goes on where it stopped.")]
 
@@ -236,7 +230,6 @@ class MethodsExperiment(Experiment[AdaptResult]):
         return self.out / cell.condition
 
     def check(self, cell: StudyCell) -> None:
-        """Raise an error if the folder holds something else."""
         if not has_same_plan(self.plans[cell.condition], self.path(cell)):  # known now, not after an hour
             check_run_target(self.path(cell), self.overwrite)
 
@@ -245,7 +238,6 @@ class MethodsExperiment(Experiment[AdaptResult]):
         self.base = BaseEvaluation.measure(self.plans["full"])
 
     def run(self, cell: StudyCell, observer: Observer) -> AdaptResult:
-        """Adapt the base by one method, or continue that."""
         done = adapt_or_resume(self.plans[cell.condition], self.path(cell), observer, trainable_formula, self.overwrite)
         if isinstance(done, TrainingResult):
             raise UnfinishedMethod(done, cell.condition)

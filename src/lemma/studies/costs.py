@@ -73,7 +73,6 @@ class LayerCost:
 
     @property
     def ratio_text(self) -> str:
-        """Both ratios, for a sentence."""
         return f"forward {self.forward_ratio} ×, forward and backward {self.both_ratio} ×"
 
 
@@ -127,11 +126,9 @@ class CostExperiment(Experiment[RaceCosts]):
         """Plot times, or ratios of times."""
 
     def random_inputs(self, length: int) -> Vectors:
-        """Draw inputs of a length."""
         return torch.randn(self.spec.batch, length, self.spec.width, device=self.device)
 
     def run(self, cell: StudyCell, observer: Observer) -> RaceCosts:
-        """Time inference, then forward and backward."""
 
         def infer(forward: Callable[[], Vectors]) -> None:
             with torch.no_grad():
@@ -265,7 +262,6 @@ class HeadsExperiment(CostExperiment):
         return {heads: (settings[heads], make_forward(heads)) for heads in self.spec.heads}
 
     def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
-        """Count parameters, operations, and the exponentials of all softmaxes."""
         sizes = {"d": self.spec.width, "h": settings["h"], "B": self.spec.batch, "T": settings["T"]}
         counts = {name: self.account.quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
         return {**counts, "exponentials": settings["h"] * self.spec.batch * settings["T"] ** 2}
@@ -286,7 +282,6 @@ class HeadsExperiment(CostExperiment):
                 yield f"T = {length}, {path}: {times}: {verdict}."
 
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
-        """Plot the ratios against the number of heads, a plot for each path."""
         for path in self.spec.paths:
             curves = []
             for length in self.spec.lengths:
@@ -374,7 +369,6 @@ class LengthExperiment(CostExperiment):
         return {kind: ({"T": point["T"], "layer": kind}, make_forward(kind)) for kind in self.spec.models}
 
     def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
-        """Count parameters, operations, and steps that must wait for each other."""
         kind, sizes = settings["layer"], {"d": self.spec.width, "B": self.spec.batch, "T": settings["T"]}
         quantities = self.accounts[kind].quantities
         counts = {name: quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
@@ -411,7 +405,6 @@ class LengthExperiment(CostExperiment):
                     break
 
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
-        """Plot time against length, forward alone and with backward."""
         for name, title in (("forward", "forward"), ("both", "forward and backward")):
             curves = []
             for kind in self.spec.models:

@@ -100,7 +100,6 @@ class Experiment(ABC, Generic[M]):
         return True
 
     def path(self, cell: StudyCell) -> Path:
-        """Return the cell's run folder."""
         return self.out / ("trials" if cell.is_trial else "runs") / cell.name
 
     def measures_path(self, cell: StudyCell) -> Path:
