@@ -41,19 +41,13 @@ TIMING_NOTE = (
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Layer at one size: its counts by formula, and how long it took, in seconds.
-
-    Attributes:
-        settings: what it is.
-        both: forward and backward.
-        forward_ratio, both_ratio: against the baseline.
-    """
+    """Layer at one size: its counts by formula, and how long it took, in seconds."""
 
     settings: Mapping[str, Any]
     counts: Mapping[str, int]
     forward: Quartiles
-    both: Quartiles
-    forward_ratio: Quartiles
+    both: Quartiles  # forward and backward
+    forward_ratio: Quartiles  # against the baseline, as the next
     both_ratio: Quartiles
 
     def to_dict(self, flat: bool = False) -> dict[str, Any]:
@@ -82,27 +76,16 @@ class RaceCosts:
 
     rows: tuple[LayerCost, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"rows": [row.to_dict() for row in self.rows]}
-
 
 class CostExperiment(Experiment[RaceCosts]):
-    """Count every layer by formula, then time all of them in turns; each cell is one race.
-
-    Attributes:
-        formulas: by what they count.
-        convention: how the formulas count.
-        baseline: the layer with which all others are compared.
-        no_plot_reason: why there is no plot, for results without one.
-    """
+    """Count every layer by formula, then time all of them in turns; each cell is one race."""
 
     stores_measures = False
-    formulas: Mapping[str, str]
-    convention: str
-    baseline: Any
+    formulas: Mapping[str, str]  # by what they count
+    convention: str  # how the formulas count
+    baseline: Any  # the layer with which all others are compared
     baseline_name: str
-    no_plot_reason: str
+    no_plot_reason: str  # for results without a plot
 
     def __init__(self, spec: HeadsStudy | LengthStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
@@ -130,9 +113,9 @@ class CostExperiment(Experiment[RaceCosts]):
 
     def run(self, cell: StudyCell, observer: Observer) -> RaceCosts:
 
+        @torch.no_grad()
         def infer(forward: Callable[[], Vectors]) -> None:
-            with torch.no_grad():
-                forward()
+            forward()
 
         def train(forward: Callable[[], Vectors]) -> None:
             forward().sum().backward()
@@ -203,7 +186,7 @@ def zero_inputs(d: int, B: int = 1, T: int = 64) -> Vectors:
 
 def spread_curve(title: str, x: Sequence[float], spreads: Sequence[Quartiles], dashed: bool = False) -> Curve:
     """Make a curve of medians, with a band between the quartiles."""
-    low, median, high = (tuple(getattr(one, end) for one in spreads) for end in ("low", "median", "high"))
+    low, median, high = (tuple(getattr(spread, end) for spread in spreads) for end in ("low", "median", "high"))
     return Curve(title, tuple(map(float, x)), median, low, high, dashed, dots=True)
 
 
