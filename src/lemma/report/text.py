@@ -127,11 +127,10 @@ def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
     """Split a formula or a module's path that is too long after its dots; the path of a file stays in one piece."""
     if display_width(word) <= width or ("/" in word and not break_anywhere):
         return [word]
-    factors = (
-        graphemes(word) if break_anywhere else ((factor, display_width(factor)) for factor in _DOTTED.findall(word))
-    )
+    dotted = ((factor, display_width(factor)) for factor in _DOTTED.findall(word))
+    parts = _pack(graphemes(word) if break_anywhere else dotted, width)
     # what has no place to be cut at, such as a model's babble, is cut where the line ends
-    return [piece for part in _pack(factors, width) for piece in _pack(graphemes(part), width)]
+    return [piece for part in parts for piece in _pack(graphemes(part), width)]
 
 
 def _pack(parts: Iterable[tuple[str, int]], width: int) -> list[str]:
